@@ -267,10 +267,19 @@ export const layer = <
         // A leave waits for hooks no longer than the grace period.
         const running = new Running(Settings.defaultGrace, context)
         const hooks = new Hooks(running, { kind: "hook", id: claim.id, name: "onEvent", onSoftStop: "unaffected" })
-        const hooked = <R>(name: string, hook: Effect.Effect<void, never, R>) =>
-          hooks.do(hook, Exit.void, { name, onSoftStop: "unaffected" })
+        const hooked = <R>(name: string, hook: () => Effect.Effect<void, never, R>) =>
+          hooks.do(
+            // A hook that dies does not end the run.
+            Effect.catchCauseIf(
+              Effect.suspend(hook),
+              (cause) => !Cause.hasInterruptsOnly(cause),
+              (cause) => Effect.logWarning(`${name} of ${sessionOf(claim.id)} died`, cause)
+            ),
+            Exit.void,
+            { name, onSoftStop: "unaffected" }
+          )
         const shown = (event: Event.Event) =>
-          onEvent === undefined ? Effect.void : hooked("onEvent", onEvent(claim.id, event))
+          onEvent === undefined ? Effect.void : hooked("onEvent", () => onEvent(claim.id, event))
         const closed = Effect.suspend(() => {
           hooks.close()
           return running.end(Exit.void)
@@ -282,9 +291,10 @@ export const layer = <
             maxFailures,
             publish: (event) =>
               event._tag === "ChatCompleted" && onEnd !== undefined
-                ? Effect.andThen(shown(event), hooked("onEnd", onEnd(claim.id, event.result)))
+                ? Effect.andThen(shown(event), hooked("onEnd", () => onEnd(claim.id, event.result)))
                 : shown(event),
-            onGiveUp: (error) => onGiveUp === undefined ? Effect.void : hooked("onGiveUp", onGiveUp(claim.id, error))
+            onGiveUp: (error) =>
+              onGiveUp === undefined ? Effect.void : hooked("onGiveUp", () => onGiveUp(claim.id, error))
           })
           const isDone = kept.version > version && !Journals.isUnfinished(Keeping.next(kept))
           // A message may have to wait until other calls are settled.

@@ -53,6 +53,11 @@ const isHopeless = (error: unknown): boolean => error instanceof Adapter.Adapter
 const isPassing = (error: unknown): boolean =>
   error instanceof Replays.ResumeError || error instanceof Journals.StoreError || error instanceof Claims.SessionClaimed
 
+/** Tells whether a record could not be written and never can: the same attempt fails again. */
+const isUnwritable = (error: unknown): boolean =>
+  error instanceof Journals.StoreError && error.operation === "append"
+  && (error.reason === "too_large" || error.reason === "unreadable")
+
 /** Returns the error with which a run was ended instead of being resumed. */
 const endedBy = (event: Event.Event): Replays.ResumeError | undefined => {
   const outcome = event._tag === "ChatCompleted" ? event.result.outcome : undefined
@@ -154,7 +159,13 @@ export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPubli
       const events = eventsOf(kept, run(kept), maxFailures, isFinal)
       if (events === undefined) return kept
       yield* takingOver(kept, processName)
-      yield* Stream.runForEach(events, published)
+      yield* Stream.runForEach(events, published).pipe(
+        Effect.tapError((error) =>
+          isUnwritable(error)
+            ? Effect.flatMap(load, (kept) => Keeping.keep(kept, () => Operations.failing))
+            : Effect.void
+        )
+      )
       const before = settledIn(kept)
       kept = yield* load
       // Settled calls that could not run, for example because their time was over, are not tried again at once.

@@ -25,6 +25,7 @@ import * as Settings from "../ask/options.ts"
 import * as Json from "../json.ts"
 import { Running, Worker } from "../stop/ownedFibers.ts"
 import type * as Journals from "./journal.ts"
+import * as Nested from "./nested.ts"
 
 /**
  * The session is claimed by another owner, or this owner's claim has ended. The operation stops.
@@ -192,6 +193,8 @@ export class HeldClaim {
   private readonly leaving = Latch.makeUnsafe()
   /** Fails when the scope of the claim closes: what runs under it is interrupted, and may record what it comes to. */
   readonly closing = Deferred.makeUnsafe<never, SessionClaimed>()
+  /** Open from the moment at which calls under way have had their time to end. */
+  readonly drained = Latch.makeUnsafe()
   /** Number of operations that run under the claim. */
   private operations = 0
   /** Open while no operation runs. */
@@ -381,8 +384,11 @@ export class HeldClaim {
    */
   left(journal: string, hasStarted: boolean): void {
     this.noneUnderWay(journal)
-    if (hasStarted) this.started.add(journal)
-    else this.started.delete(journal)
+    if (hasStarted) return void this.started.add(journal)
+    // The calls of its nested runs have no end of their own to wait for.
+    for (const other of this.started) {
+      if (other === journal || Nested.isWithin(journal, other)) this.started.delete(other)
+    }
   }
 
   /** An operation begins, and ends with the scope. */
@@ -398,10 +404,10 @@ export class HeldClaim {
   )
 
   /** Asks what runs under the claim to leave, and waits until nothing is under way, at most for the given time. */
-  leave(drainMillis: number): Effect.Effect<void> {
+  leave(drainMillis: number): Effect.Effect<unknown> {
     return Effect.suspend(() => {
       this.leaving.openUnsafe()
-      return Effect.raceFirst(this.idle.await, Effect.sleep(drainMillis))
+      return Effect.andThen(Effect.raceFirst(this.idle.await, Effect.sleep(drainMillis)), this.drained.open)
     })
   }
 

@@ -12,6 +12,7 @@ import * as Policy from "../../Policy.ts"
 import * as Response from "../../Response.ts"
 import type * as Answers from "../answer/answer.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
+import * as SubAgent from "../answer/subAgent.ts"
 import { isCrash, ToolError } from "../declare/outcome.ts"
 import * as Outcomes from "../fold/outcome.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
@@ -59,6 +60,7 @@ export const endOf = (
   }
   if (failure !== undefined) ended.failure = failure
   if (error instanceof ToolError) ended.reason = error.reason
+  else if (error instanceof SubAgent.ChatFailed && error.reason === "cancelled") ended.reason = "cancelled"
   // JSON has no `undefined`.
   if (halt !== undefined) ended.halt = "haltResult" in halt ? { ...halt, haltResult: halt.haltResult ?? null } : halt
   if (tail._tag === "ToolResultEncoded" && tail.originalLength !== undefined) ended.originalLength = tail.originalLength
@@ -268,6 +270,8 @@ const messagesOf = (
   const own = turn?.isEarlier === false ? States.messagesIn(turn) : [States.messageOf(response)]
   const earlier = turn?.isEarlier === true ? States.messagesIn(turn).length : 0
   const all = news(state, thread).slice(earlier)
+  // Calls started, and their reply never became whole.
+  if (turn?.isEarlier === false && turn.message === undefined) return { messages: all }
   const introduced = all.slice(0, Math.max(0, all.length - own.length))
   if (!Json.isSame(all.slice(introduced.length), own)) return { messages: all }
   return introduced.length === 0 ? {} : { introduced }

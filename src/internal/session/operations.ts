@@ -412,6 +412,14 @@ export const resuming = (
     return { mode: "chat", name: run.operation, base, messages: [], resumed: { run, ending }, parent }
   })
 
+/** Records that the interrupted run failed, where the operation could not. */
+export const failing: Effect.Effect<void> = Effect.flatMap(Writers.CurrentWriter, (writer) => {
+  const requestId = writer?.state.run?.requestId
+  return writer === undefined || requestId === undefined
+    ? Effect.void
+    : writer.append([{ _tag: "AttemptFailed", requestId }])
+})
+
 /** Closes the interrupted run and its turn, and does nothing else. */
 export const abandoning: Effect.Effect<Session> = Effect.flatMap(Writers.CurrentWriter, (writer) => {
   const records = writer && Writers.nonEmpty(States.closing(writer.state, "abandon"))

@@ -20,6 +20,7 @@
  * @since 0.1.0
  */
 import type * as Arr from "effect/Array"
+import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as Event from "../../Event.ts"
 import * as Message from "../../Message.ts"
@@ -51,24 +52,37 @@ const by = {
  * @since 0.1.0
  */
 export class RunError extends Schema.Opaque<RunError>()(Schema.Struct({
-  /** The reason of a `SessionError`, the `_tag` of another error, or `"unknown"` where it has none. */
+  /**
+   * The reason of a `SessionError`, the `_tag` of another error, or `"unknown"` where it has none. At most 200
+   * characters.
+   */
   reason: Schema.String,
   /** The message of the error, without the keys in its URLs, at most 10,000 characters. */
   detail: Schema.String
 })) {}
 
-/** Longest message of an error, in characters. */
+/** Limits of the texts of an error, in characters. */
+const longestReason = 200
 const longestDetail = 10_000
 
-/** Returns an error as the journal and the clients of a cluster have it. */
+/** Returns a text without secrets, cut between characters. */
+const shown = (text: string, longest: number): string =>
+  Json.withoutSecrets(text.slice(0, longest), false).slice(0, longest).replace(/[\uD800-\uDBFF]$/, "")
+
+/** Returns an error as the journal and the clients of a cluster have it. Reading the error may run foreign code. */
 export const runErrorOf = (error: unknown): RunError => {
-  const { _tag, message, reason } = Json.isObject(error) ? error : {}
-  const text = typeof message === "string" ? message : Json.render(error)
+  const { _tag, message, reason } = Result.getOrElse(
+    Result.try((): Json.JsonObject => Json.isObject(error) ? { ...pick(error) } : {}),
+    (): Json.JsonObject => ({})
+  )
+  const name = _tag === "SessionError" ? reason : _tag
   return {
-    reason: String(_tag === "SessionError" ? reason : _tag ?? "unknown"),
-    detail: Json.withoutSecrets(text, false).slice(0, longestDetail)
+    reason: typeof name === "string" ? shown(name, longestReason) : "unknown",
+    detail: shown(typeof message === "string" ? message : Json.render(error), longestDetail)
   }
 }
+
+const pick = ({ _tag, message, reason }: Json.JsonObject): Json.JsonObject => ({ _tag, message, reason })
 
 /**
  * Outcome of a command: a message, a verdict or a stop that was given under an id.
@@ -268,7 +282,7 @@ export class CallEnded extends Schema.Opaque<CallEnded>()(Schema.TaggedStruct("C
   message: Message.Message,
   /** Kind of the handler's failure. Left out where it did not fail, or did not run to its end. */
   failure: Schema.optionalKey(Schema.Literals(["reported", "crashed"])),
-  /** Reason of the `ToolError` in the answer. Left out for any other answer. */
+  /** Reason of the `ToolError` in the answer, `"cancelled"` for a cancelled sub-agent. Left out for any other answer. */
   reason: Schema.optionalKey(ToolOutcomes.ToolError.fields.reason),
   /** The halt with which the call ended the run. Left out where it did not. */
   halt: Schema.optionalKey(Event.Halt),

@@ -246,6 +246,15 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
       Effect.provideService(CurrentOperation, undefined)
     )
 
+  /** Waits until the run is left. The next owner answers the call. A blocking call has nothing to finish. */
+  const park = (call: Tool.CallContext): Effect.Effect<Tool.Outcome> => {
+    parked.add(call.id)
+    return Effect.flatMap(
+      Inherited.ParentCancellation,
+      (cancellation) => Cancellation.orElse(Effect.never, cancellation, () => cancelled(call, "not run"))
+    )
+  }
+
   /** Runs a handler after its start has been recorded. */
   const started = <T extends Tool.Any>(tool: T, args: unknown, call: Tool.CallContext, isAgain: boolean) =>
     Effect.gen(function*() {
@@ -264,13 +273,17 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
       if (state.stop?.requestId === requestId) return notRun(call, known, "not run: the run was stopped")
       const answers = known !== undefined && "answers" in known ? known.answers : []
       const given = answers.length > 0 || isAgain ? answers : undefined
-      const executed = writer.store === undefined
+      const nested = writer.store === undefined
         ? plain(tool, args, call)
         : Effect.provideService(
           plain(tool, args, call),
           SubAgent.CurrentNesting,
           nestingOf({ ...parentOf(writer, tool), store: writer.store }, call, given)
         )
+      // The next owner continues a sub-agent, also one that blocks the interruption of its run.
+      const executed = writer.claim !== undefined && writer.isLeft && SubAgent.isSubAgent(tool)
+        ? Effect.raceFirst(nested, Effect.flatMap(writer.claim.drained.await, () => park(call)))
+        : nested
       return yield* Effect.scopedWith((scope) =>
         Effect.andThen(spending.enter(scope), Effect.provideService(executed, Inherited.CurrentSpending, spending))
       )
@@ -286,14 +299,7 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
       const known = state.turn?.calls.get(call.id)
       // A call that is already started was started by another process.
       const isUnknown = known?._tag === "Started"
-      if (writer.isParked) {
-        parked.add(call.id)
-        // A blocking call that has not begun has nothing to finish when its run is left.
-        return Effect.flatMap(
-          Inherited.ParentCancellation,
-          (cancellation) => Cancellation.orElse(Effect.never, cancellation, () => cancelled(call, "not run"))
-        )
-      }
+      if (writer.isParked) return park(call)
       if (!SubAgent.isSubAgent(tool) && writer.isLeft) writer.handlerBegins(call.id)
       if (isEnding) {
         // The nested run of a sub-agent ends at the deadline, unless it has ended before.
@@ -305,7 +311,9 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
           )
         }
         const stopped = ending === "Deadline" ? "the deadline of the run has passed" : "the run was stopped"
-        const detail = known?._tag === "Waiting" ? `withdrawn: ${stopped}` : `not run: ${stopped} before it was resumed`
+        const detail = known?._tag === "Waiting"
+          ? `withdrawn: ${stopped}`
+          : `${known === undefined ? "not run" : States.notRun(known)}: ${stopped} before it was resumed`
         return Effect.succeed(notRun(call, known, detail))
       }
       if (!isUnknown) return started(tool, args, call, known?._tag === "Granted" && States.hasStarted(known))

@@ -308,8 +308,8 @@ const endOfOpening = (
   }
 }
 
-/** Returns the end of a run whose calls ran and whose model could not be asked: their answers, and the error. */
-const endOfUnasked = (
+/** Returns the end of a run that failed and is not tried again: the answers of its calls, and the error. */
+const endOfFailed = (
   { spending: { total: totalUsage }, state }: OperationRun<SessionEvents.Mode>,
   error: unknown
 ): ReadonlyArray<Event.Event> => {
@@ -322,12 +322,12 @@ const endOfUnasked = (
 }
 
 /**
- * Returns the events of a run. If the run fails before the first reply of its model has begun, `end` replaces the
- * failure.
+ * Returns the events of a run. If it fails, `end` replaces the failure. `hasBegun` tells whether the first reply of the
+ * model had begun.
  */
-const orElseUnasked = <E, R, R2>(
+const orElse = <E, R, R2>(
   events: Stream.Stream<Event.Event, E, R>,
-  end: (error: E) => Stream.Stream<Event.Event, E, R2>
+  end: (error: E, hasBegun: boolean) => Stream.Stream<Event.Event, E, R2>
 ): Stream.Stream<Event.Event, E, R | R2> => {
   let hasBegun = false
   return events.pipe(
@@ -336,7 +336,7 @@ const orElseUnasked = <E, R, R2>(
       hasBegun = events[events.length - 1]?._tag !== "StepReset"
       return events
     }),
-    Stream.catch((error): Stream.Stream<Event.Event, E, R2> => hasBegun ? Stream.fail(error) : end(error))
+    Stream.catch((error) => end(error, hasBegun))
   )
 }
 
@@ -415,7 +415,7 @@ export type IsFinal = (error: unknown, failures: number) => boolean
 
 const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt, REvent>(
   checked: Effect.Effect<Operations.Operation<M>, F, RF>,
-  options: Chat.Options<T, E, R, RHalt, REvent>,
+  given: Chat.Options<T, E, R, RHalt, REvent>,
   isFinal?: IsFinal
 ): Effect.Effect<
   Opened<M, Errors<T, E>, Services<T, R | RHalt | REvent>>,
@@ -425,6 +425,10 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
   Effect.gen(function*() {
     const operation = yield* checked
     const { base: { state: begun, writer }, mode, resumed } = operation
+    // The code of the caller's may be what failed a run that is ended after many attempts.
+    const { ending } = resumed ?? {}
+    const isBroken = ending?._tag === "Failure" && ending.error.reason === "too_many_attempts"
+    const options = isBroken ? { tools: given.tools } as typeof given : given
     const context = yield* Effect.context<never>()
     const scope = yield* Effect.scope
     const requestId = resumed?.run.requestId ?? options.requestId ?? Settings.mintRequestId(context)
@@ -458,7 +462,7 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
 
     const { state } = run
     const { context: known, id } = state
-    const given = {
+    const adjusted = {
       ...options,
       policy,
       requestId,
@@ -476,7 +480,7 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
     const settled = steps.length > 0 ? [] : settlements(state)
     const calls = hasOpening ? Array.from(state.turn?.calls.values() ?? [], ({ toolCall }) => toolCall) : []
     const opening = calls.length === 0 ? Stream.empty : Stream.provideService(
-      openingCalls<T, E, R>(run, given as Step.Options<T, E, R>, policy),
+      openingCalls<T, E, R>(run, adjusted as Step.Options<T, E, R>, policy),
       CurrentOperation,
       { running, abandoned: run.abandoned }
     )
@@ -491,16 +495,21 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
         return Stream.concat(Stream.fromIterable(withdrawals(state, end)), last).pipe(Stream.mapArrayEffect(observed))
       }
       const thread = SharedMessages.plain(isReplied ? state.thread : States.threadOf(state))
-      if (mode === "step") return Step.stream(thread, given)
+      if (mode === "step") return Step.stream(thread, adjusted)
       const contextUpdate = steps.length > 0 ? undefined : States.contextUpdateOf(state)
-      const context = contextUpdate === undefined ? given.context ?? null : { ...given.context, ...contextUpdate }
-      const turns = Chat.stream(thread, { ...given, context })
+      const context = contextUpdate === undefined ? adjusted.context ?? null : { ...adjusted.context, ...contextUpdate }
+      const turns = Chat.stream(thread, { ...adjusted, context })
       if (!hasOpening && isFinal === undefined) return turns
-      // A failure must not lose the calls that ran, since the caller would run them twice by trying again.
-      return orElseUnasked(turns, (error) =>
-        hasOpening || isFinal?.(error, state.failures + 1) === true
-          ? Stream.fromIterable(endOfUnasked(run, error)).pipe(Stream.mapArrayEffect(observed))
-          : Stream.fail(error))
+      const ended = (error: unknown) =>
+        Stream.suspend(() => Stream.fromIterable(endOfFailed(run, error))).pipe(Stream.mapArrayEffect(observed))
+      return orElse(turns, (error, hasBegun) => {
+        // A failure must not lose the calls that ran, since the caller would run them twice by trying again.
+        if (hasOpening && !hasBegun) return ended(error)
+        // A run that would be tried again ends with its failure, and its calls with it.
+        const isTried = state.run !== undefined && States.isUnstarted(state.run)
+        if (!isTried || isFinal?.(error, state.failures + 1) !== true) return Stream.fail(error)
+        return Stream.unwrap(Effect.as(run.append(States.failing(state)), ended(error)))
+      })
     })
     const hasReply = isOpen(state)
     const past = steps.length === 0 ? {} : { past: { steps, hasReply } }

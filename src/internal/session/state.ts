@@ -207,7 +207,7 @@ export interface State {
   inbox: ReadonlyArray<Records.MessageSubmitted>
   /** The request to stop the run. */
   stop: Records.StopRequested | undefined
-  /** Number of runs in a row that could not start or go on, since the last reply. */
+  /** Number of runs in a row that could not start or go on, since the last whole step. */
   failures: number
   /** Receipts of the last commands, by their ids. */
   readonly receipts: Map<string, Records.Receipt>
@@ -601,6 +601,9 @@ const unknownEffect = (call: Message.ToolCall): Message.Message => {
   return { ...Message.answer(call.id, { error: error.message, code: error.reason }), isError: true }
 }
 
+/** Describes a call that does not run any more. Each of its attempts so far has failed. */
+export const notRun = ({ attempt }: Known): string => attempt > 0 ? "not tried again" : "not run"
+
 /**
  * Answers the calls without an answer after their run failed or was interrupted. Suspended and approved calls are
  * unchanged.
@@ -610,11 +613,8 @@ const closeTurn = (turn: Turn, detail: string): void => {
     if (call._tag === "Started") {
       setCall(turn, id, { ...known(call), _tag: "Answered", message: unknownEffect(call.toolCall) })
     } else if (call._tag === "Asked") {
-      setCall(turn, id, {
-        ...known(call),
-        _tag: "Answered",
-        message: Answers.refused("cancelled", call.toolCall, detail)
-      })
+      const message = Answers.refused("cancelled", call.toolCall, `${notRun(call)}: ${detail}`)
+      setCall(turn, id, { ...known(call), _tag: "Answered", message })
     }
   }
 }
@@ -641,7 +641,7 @@ export const leave = (state: State, detail: string): void => {
 const endRun = (state: State, run: Run, status: Session["status"]): void => {
   const { turn } = state
   if (turn !== undefined) {
-    closeTurn(turn, "not run: the run was interrupted and not resumed")
+    closeTurn(turn, "the run was interrupted and not resumed")
     gather(state, turn)
     const calls = new Map<string, Call>()
     for (const [id, call] of turn.calls) calls.set(id, resting(call))
@@ -729,7 +729,6 @@ export const messageOf = (response: Response.Response): Message.Message =>
 
 /** Adds a reply. Calls that started before it was whole become its calls. */
 const replyReceived = (state: State, run: Run, { requestId, response, stepIndex }: Records.ReplyReceived): void => {
-  state.failures = 0
   answerBehind(state)
   const early = state.turn?.message === undefined ? state.turn?.calls : undefined
   const turn: Turn = {
@@ -870,6 +869,12 @@ const stepCompleted = (state: State, run: Run, record: Records.StepCompleted): v
   const contextUpdate = updateIn(own)
   if (introduced.length > 0) state.thread = SharedMessages.appendedShared(state.thread, introduced)
   if (own === undefined || record.messages !== undefined) {
+    // A call whose handler had not begun when its reply broke off has no answer of its own.
+    if (own !== undefined) {
+      for (const [id, { _tag }] of own.calls) {
+        if (_tag === "Started") run.came.set(cameKey(run, own, id), cameOf(state, "cancelled"))
+      }
+    }
     state.turn = undefined
     say(state, record.messages ?? [messageOf(response)])
   } else if (suspensions.length === 0) complete(state, own)
@@ -935,12 +940,15 @@ const becameOf = ({ haltedReason, status }: Records.RunEnded): Records.Receipt["
   return status === "stopped" ? "stopped" : "completed"
 }
 
+/** Tells whether a run that fails gives back what it has taken: no call has started, and no step is whole. */
+export const isUnstarted = ({ hasStarted, steps }: Run): boolean => !hasStarted && steps.length === 0
+
 const runEnded = (state: State, run: Run, record: Records.RunEnded): void => {
   const { abandoned = [], error, haltedReason, messages = [], metadata, requestId, result, status = "idle" } = record
   const { parent, steps, taken } = run
   const stop = state.stop
   state.failures = haltedReason === undefined ? state.failures + 1 : 0
-  const isGivenBack = haltedReason === undefined && !run.hasStarted && steps.length === 0
+  const isGivenBack = haltedReason === undefined && isUnstarted(run)
   state.ended = {
     requestId,
     report: reportOf(run, state, abandoned),
@@ -951,7 +959,7 @@ const runEnded = (state: State, run: Run, record: Records.RunEnded): void => {
   if (isGivenBack) giveBack(state, run)
   else {
     if (haltedReason === undefined && state.turn !== undefined && !state.turn.isEarlier) {
-      closeTurn(state.turn, "not run: the run failed")
+      closeTurn(state.turn, "the run failed")
     }
     say(state, messages)
     state.answered = []
@@ -1087,18 +1095,25 @@ export const closing = (state: State, leaving: Leaving): ReadonlyArray<Records.R
   if (run === undefined) return []
   const settled = copyOf(state)
   for (const { answer, id } of run.settlements) settle(settled, id, answer)
-  const { requestId } = run
-  const turn = settled.turn ?? { calls: new Map<string, Call>(), message: undefined, isEarlier: true }
-  const records: Array<Records.Record> = []
-  for (const call of turn.message === undefined ? [] : turn.calls.values()) {
-    const message = closingAnswer(call, leaving, turn.isEarlier)
-    if (message !== undefined) {
-      const reason = isInDoubt(call) ? "unknown_effect" : "cancelled"
-      records.push({ _tag: "CallEnded", requestId, message, reason })
-    }
-  }
-  return [...records, { _tag: "RunEnded", requestId, haltedReason: "abandoned" }]
+  const answers = closingAnswers(settled, run, leaving, "the run was interrupted and not resumed")
+  return [...answers, { _tag: "RunEnded", requestId: run.requestId, haltedReason: "abandoned" }]
 }
+
+/** Returns the answers of the open calls of a run that fails for good before one of them has started. */
+export const failing = (state: State): ReadonlyArray<Records.Record> =>
+  state.run === undefined ? [] : closingAnswers(state, state.run, "abandon", "the run failed")
+
+const closingAnswers = (
+  { turn }: State,
+  { requestId }: Run,
+  leaving: Leaving,
+  left: string
+): ReadonlyArray<Records.Record> =>
+  turn?.message === undefined ? [] : Array.from(turn.calls.values()).flatMap((call): ReadonlyArray<Records.Record> => {
+    const message = closingAnswer(call, leaving, turn.isEarlier, left)
+    const reason = isInDoubt(call) ? "unknown_effect" : "cancelled"
+    return message === undefined ? [] : [{ _tag: "CallEnded", requestId, message, reason }]
+  })
 
 /** Tells whether the handler of a call had started before the call waited: its gates are not asked again. */
 export const hasStarted = ({ answers, attempt }: Granted): boolean => attempt > 0 || answers.length > 0
@@ -1110,8 +1125,12 @@ export const isInDoubt = (call: Call): boolean =>
   call._tag === "Started" || call._tag === "Granted" && hasStarted(call)
   || call._tag === "Waiting" && call.suspensions.some(({ kind }) => kind === "unknown")
 
-const closingAnswer = (call: Call, leaving: Leaving, isEarlier: boolean): Message.Message | undefined => {
-  const left = "the run was interrupted and not resumed"
+const closingAnswer = (
+  call: Call,
+  leaving: Leaving,
+  isEarlier: boolean,
+  left: string
+): Message.Message | undefined => {
   const refused = (detail: string) => Answers.refused("cancelled", call.toolCall, `${detail}: ${left}`)
   switch (call._tag) {
     case "Answered":
@@ -1119,7 +1138,7 @@ const closingAnswer = (call: Call, leaving: Leaving, isEarlier: boolean): Messag
     case "Started":
       return unknownEffect(call.toolCall)
     case "Asked":
-      return refused("not run")
+      return refused(notRun(call))
     case "Granted":
       if (leaving === "operation") return undefined
       return isInDoubt(call) ? unknownEffect(call.toolCall) : refused("not run")
