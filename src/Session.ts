@@ -590,7 +590,7 @@ export const snapshot: (
 
 /**
  * Lists the ids of the sessions in the store that a program can continue: {@link next} is `"resume"`, `"reply"` or
- * `"continue"`. A run without a recorded end may be under way in another process.
+ * `"continue"`, or `"wait"` where an expiry is due. A run without a recorded end may be under way in another process.
  *
  * **Example** (What a process finds when it starts)
  *

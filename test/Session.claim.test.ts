@@ -84,7 +84,7 @@ describe("a claim", () => {
       for (const options of [{ term: 0 }, { poll: -1 }, { term: "Infinity" as const }]) {
         const exit = yield* Effect.exit(Effect.scoped(Session.claim("s", options)))
         assert.isTrue(Exit.isFailure(exit))
-        assert.match(String(exit), /Session\.claim: (term|poll) must be longer than 0 and finite/)
+        assert.match(String(exit), /Session\.claim: (term|poll) must be a finite duration longer than 0/)
       }
     })))
 

@@ -30,6 +30,8 @@ import type { Deed } from "./support/survivor.ts"
 
 const said = (words: string) => [Script.text(words), Script.finish("stop")]
 
+const submitHi = (id: string) => Session.submit(id, "Hi")
+
 /** The calls of a turn, each named for its tool: `"charge:c"`. */
 const called = (...calls: ReadonlyArray<string>) => [
   ...calls.map((call) => {
@@ -382,6 +384,16 @@ describe("an approval whose tool is not there", () => {
         }).pipe(Effect.provide([script(), holding(appends.slice(0, length))]))
       }
     }))
+})
+
+describe("an id that names no session", () => {
+  for (const [name, operation] of Object.entries({ open: Session.open, claim: Session.claim, submit: submitHi })) {
+    it.effect(`is refused by name in Session.${name}`, () =>
+      Effect.gen(function*() {
+        const exit = yield* Effect.exit(Effect.scoped(operation("") as Effect.Effect<unknown, unknown, Session.Store>))
+        assert.include(String(exit), "the id of a session must not be empty")
+      }).pipe(Effect.provide(Session.Store.layerMemory)))
+  }
 })
 
 describe("a message for a nested run", () => {

@@ -244,6 +244,13 @@ const checked = (
     return yield* Effect.orDie(Schema.decodeEffect(InputJson)(json))
   })
 
+const misdirected = (id: string, session: string): TypeError => {
+  const [wanted, given] = [JSON.stringify(id), JSON.stringify(session)]
+  return new TypeError(
+    `SessionClient.follow: the command is one of session ${given}; give a command of session ${wanted}`
+  )
+}
+
 const make = Effect.gen(function*() {
   const entity = yield* Protocol.SessionEntity.client
   const sharding = yield* Sharding.Sharding
@@ -283,21 +290,28 @@ const make = Effect.gen(function*() {
       const send = Effect.suspend(() => {
         if (isSent) return Effect.void
         isSent = true
-        return Effect.forkIn(Deferred.into(command, answer), scope)
+        const own = Effect.tap(command, ({ session }) =>
+          session === id ? Effect.void : Effect.die(misdirected(id, session)))
+        return Effect.forkIn(Deferred.into(own, answer), scope)
       })
       let report: Protocol.Report | undefined
       /** The version up to which all events have been read. */
       let version = -1
       const elementsOf = (element: Protocol.Fed | Protocol.Report) => {
-        if (!("_tag" in element)) report = element
-        // The events behind a gap are still to come.
-        else if (element._tag === "Connected" || element._tag === "Settled") version = element.version
+        if (!("_tag" in element)) {
+          report = element
+        } // The events behind a gap are still to come.
+        else if (element._tag === "Connected" || element._tag === "Settled") {
+          version = element.version
+        }
         const events = "_tag" in element && element._tag !== "Settled" ? [read(element)] : []
         const isOver = report !== undefined && version >= report.version
         return isOver ? [...events, { _tag: "Reported", report } as Reported] : events
       }
       return feed(address).pipe(
-        Stream.tap(({ _tag }) => _tag === "Connected" ? send : Effect.void),
+        Stream.tap(({ _tag }) =>
+          _tag === "Connected" ? send : Effect.void
+        ),
         Stream.merge(Stream.fromEffect(Deferred.await(answer))),
         Stream.map(elementsOf),
         Stream.flattenIterable,

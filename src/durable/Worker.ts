@@ -14,7 +14,7 @@
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
-import * as Duration from "effect/Duration"
+import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
@@ -232,7 +232,7 @@ export const layer = <
       const name = globalThis.crypto.randomUUID()
       const pollMillis = Claims.millisOf("Worker.layer: poll", poll)
       const termMillis = Claims.millisOf("Worker.layer: term", term)
-      const drainMillis = Duration.toMillis(Duration.fromInputUnsafe(drain))
+      const drainMillis = Claims.millisOf("Worker.layer: drain", drain, "zero")
       const pauseOf = pauses(pollMillis)
       const owner = new Owners.Owner()
       const ended = yield* Latch.make(false)

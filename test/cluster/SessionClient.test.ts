@@ -64,6 +64,7 @@ describe("commands", () => {
       const report = yield* reply("ann", "Hi")
       const loaded = yield* Session.load("ann")
       assert.deepStrictEqual(report, {
+        session: "ann",
         version: loaded!.version,
         status: "completed",
         suspensions: [],
@@ -355,9 +356,22 @@ describe("feeds", () => {
         "Reported"
       ])
       const { version } = (yield* Session.load("ann"))!
-      const report: SessionClient.Report = { version, status: "completed", suspensions: [], outputText: "Hello" }
+      const report: SessionClient.Report = {
+        session: "ann",
+        version,
+        status: "completed",
+        suspensions: [],
+        outputText: "Hello"
+      }
       assert.deepStrictEqual(first.at(-1), { _tag: "Reported", report })
       assert.deepStrictEqual(again, [{ _tag: "Connected", version }, { _tag: "Reported", report }])
+    }).pipe(Effect.provide(cluster([said("Hello")]))))
+
+  it.live("N-06: a command of another session is refused by name", () =>
+    Effect.gen(function*() {
+      const { follow, reply } = yield* client
+      const exit = yield* Effect.exit(Stream.runDrain(follow("zed", reply("ann", "Hi"))))
+      assert.include(String(exit), `the command is one of session "ann"; give a command of session "zed"`)
     }).pipe(Effect.provide(cluster([said("Hello")]))))
 
   it.live("N-06: the events of a command that fails end as it fails", () =>

@@ -24,7 +24,8 @@ const outputText = ({ thread }: Keeping.Kept["session"]): string => {
   return said === undefined ? "" : Message.text(said)
 }
 
-const reportOf = ({ session, version }: Keeping.Kept): Protocol.Report => ({
+const reportOf = ({ id, session, version }: Keeping.Kept): Protocol.Report => ({
+  session: id,
   version,
   status: session.status,
   suspensions: session.suspensions,

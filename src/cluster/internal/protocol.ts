@@ -23,6 +23,8 @@ import * as Message from "../../Message.ts"
  * @since 0.1.0
  */
 export class Report extends Schema.Opaque<Report>()(Schema.Struct({
+  /** The id of the session. */
+  session: Schema.String,
   /** The version of the journal at which the report was made. */
   version: Schema.Int,
   /** Status of the session. */

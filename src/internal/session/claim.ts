@@ -54,7 +54,7 @@ export class SessionClaimed extends Schema.TaggedError<SessionClaimed>("heddle/J
     const until = DateTime.formatIso(DateTime.makeUnsafe(this.until))
     return this.reason === "held"
       ? `session ${session} is claimed by ${owner} until ${until}; try again then`
-      : `the claim of ${owner} on session ${session} is lost: it was to be renewed by ${until}; claim the session again`
+      : `the claim of ${owner} on session ${session} is lost: it was revoked, or not renewed by ${until}; claim it again`
   }
 }
 
@@ -88,11 +88,13 @@ export const CurrentProcess: Context.Reference<string> = Context.Reference<strin
   defaultValue: () => globalThis.crypto.randomUUID()
 })
 
-/** Converts a duration to milliseconds. Throws for an invalid one. */
-export const millisOf = (name: string, input: Duration.Input): number => {
-  const millis = Duration.toMillis(Duration.fromInputUnsafe(input))
-  if (Number.isFinite(millis) && millis > 0) return millis
-  throw new TypeError(`${name} must be longer than 0 and finite; got: ${Json.render(input)}`)
+/** Converts a duration to milliseconds. Throws for an invalid one. `least` is the shortest that is allowed. */
+export const millisOf = (name: string, input: Duration.Input, least: "positive" | "zero" = "positive"): number => {
+  const millis = Option.map(Duration.fromInput(input), Duration.toMillis)
+  const isFit = (millis: number) => Number.isFinite(millis) && (least === "zero" ? millis >= 0 : millis > 0)
+  if (Option.isSome(millis) && isFit(millis.value)) return millis.value
+  const wanted = least === "zero" ? "a finite duration" : "a finite duration longer than 0"
+  throw new TypeError(`${name} must be ${wanted}; got: ${Json.render(input)}`)
 }
 
 /** Returns the claim that the options ask for, before it is taken. Dies for invalid options. */
@@ -374,6 +376,7 @@ export class HeldClaim {
     })
   }
 
+  /** Nothing of a journal is under way any more. */
   private noneUnderWay(journal: string): void {
     if (this.underWay.delete(journal) && this.underWay.size === 0) this.idle.openUnsafe()
   }

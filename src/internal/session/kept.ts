@@ -375,6 +375,10 @@ const removeWithin = (id: string): Effect.Effect<void, Journals.StoreError, Jour
     )
   })
 
+/** Refuses an id that names no session. */
+const checkId = (id: string): Effect.Effect<void> =>
+  id === "" ? Effect.die(new TypeError("the id of a session must not be empty")) : Effect.void
+
 const openedWith = (session: SessionData.Session): Records.Opened => ({ _tag: "Opened", format: 1, session })
 
 /**
@@ -386,6 +390,7 @@ export const open = (
   options: Omit<SessionData.Options, "id"> = {}
 ): Effect.Effect<Kept, Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
+    yield* checkId(id)
     const store = yield* Journals.Store
     const known = yield* load(id)
     if (known !== undefined) return known
@@ -431,6 +436,7 @@ export const claimed = (
 /** Takes a claim, which is released when the scope closes. */
 const taking = (id: string, options: Claims.Options, onLost?: Claims.Terms["onLost"]) =>
   Effect.gen(function*() {
+    yield* checkId(id)
     const claim = yield* Claims.make(id, options, yield* Journals.Store, onLost)
     // The claim may have been taken when this is interrupted.
     yield* Effect.addFinalizer(() => claim.release)
@@ -643,6 +649,7 @@ export const submit = (
   options: SubmitOptions = {}
 ): Effect.Effect<SubmitReceipt, SessionData.SessionError | Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
+    yield* checkId(id)
     const submission = options.id ?? globalThis.crypto.randomUUID()
     const message = Message.user(content)
     const submitted: Records.Record = { _tag: "MessageSubmitted", id: submission, message, ...byOf(options) }

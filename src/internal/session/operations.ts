@@ -135,11 +135,24 @@ const wrong = (operation: string, { status }: Session, instead: string) =>
   Effect.die(new Error(`Session.${operation}: the session is ${status}; call ${instead}`))
 
 /** Calls that settle a suspension, by its kind. */
+const settlingOne: Record<Event.Suspension["kind"], string> = {
+  question: "Session.answer",
+  manual: "Session.submitToolResult",
+  approval: "Session.approve or Session.deny",
+  unknown: "Session.answer, Session.approve or Session.deny"
+}
+
 const settling: Record<Event.Suspension["kind"], string> = {
-  question: "Session.answer for each question",
-  manual: "Session.submitToolResult for each manual call",
-  approval: "Session.approve or Session.deny for each approval",
-  unknown: "Session.answer, Session.approve or Session.deny for each call whose effect is unknown"
+  question: `${settlingOne.question} for each question`,
+  manual: `${settlingOne.manual} for each manual call`,
+  approval: `${settlingOne.approval} for each approval`,
+  unknown: `${settlingOne.unknown} for each call whose effect is unknown`
+}
+
+/** Names the calls that wait, at most ten. */
+const openIn = ({ suspensions }: Session): string => {
+  const ids = suspensions.slice(0, 10).map(({ id }) => JSON.stringify(id)).join(", ")
+  return ids === "" ? "none waits" : `these wait: ${ids}${suspensions.length > 10 ? ", …" : ""}`
 }
 
 const kinds = ({ suspensions }: Session): ReadonlyArray<Event.Suspension["kind"]> => [
@@ -476,7 +489,7 @@ const find = (session: Session, id: string): Effect.Effect<Event.Suspension, Ses
     if (suspension === undefined) {
       return yield* session.answered.includes(id)
         ? failed("already_answered", `call ${JSON.stringify(id)} is already answered`, id)
-        : failed("unknown_tool_call_id", `no call ${JSON.stringify(id)} waits for an answer`, id)
+        : failed("unknown_tool_call_id", `no call ${JSON.stringify(id)} waits for an answer; ${openIn(session)}`, id)
     }
     if (suspension.expiresAt !== undefined && suspension.expiresAt <= (yield* Clock.currentTimeMillis)) {
       return yield* failed("expired", "the time for an answer is up: call Session.expire", id)
@@ -654,7 +667,8 @@ export const submitToolResult = (
       Effect.gen(function*() {
         const suspension = yield* find(session, id)
         if (suspension.kind !== "manual") {
-          return yield* failed("invalid_answer", `call ${JSON.stringify(id)} is no manual call`, id)
+          const detail = `call ${JSON.stringify(id)} is no manual call: call ${settlingOne[suspension.kind]}`
+          return yield* failed("invalid_answer", detail, id)
         }
         return { _tag: "Value", value: yield* fitting(suspension, content) }
       }))

@@ -71,18 +71,24 @@ const shown = (text: string, longest: number): string =>
 
 /** Returns an error as the journal and the clients of a cluster have it. Reading the error may run foreign code. */
 export const runErrorOf = (error: unknown): RunError => {
-  const { _tag, message, reason } = Result.getOrElse(
+  const { _tag, detail, message, reason } = Result.getOrElse(
     Result.try((): Json.JsonObject => Json.isObject(error) ? { ...pick(error) } : {}),
     (): Json.JsonObject => ({})
   )
-  const name = _tag === "SessionError" ? reason : _tag
+  // The message of a `SessionError` begins with its reason.
+  const [name, text] = _tag === "SessionError" ? [reason, detail ?? message] : [_tag, message]
   return {
     reason: typeof name === "string" ? shown(name, longestReason) : "unknown",
-    detail: shown(typeof message === "string" ? message : Json.render(error), longestDetail)
+    detail: shown(typeof text === "string" ? text : Json.render(error), longestDetail)
   }
 }
 
-const pick = ({ _tag, message, reason }: Json.JsonObject): Json.JsonObject => ({ _tag, message, reason })
+const pick = ({ _tag, detail, message, reason }: Json.JsonObject): Json.JsonObject => ({
+  _tag,
+  detail,
+  message,
+  reason
+})
 
 /**
  * Outcome of a command: a message, a verdict or a stop that was given under an id.
