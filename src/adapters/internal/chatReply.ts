@@ -19,15 +19,39 @@ export interface Said {
 
 export const read = (delta: Json.JsonObject): Said => {
   const content = delta["content"]
-  const parts = Wire.list(content)
+  const parts = partsIn(content)
   return {
-    text: Wire.string(content) ?? joined(parts, "text"),
-    thought: parts.length === 0 ? reasoning(delta) : thinking(parts),
+    text: parts === undefined ? textOf(content) : joined(parts, "text"),
+    thought: parts === undefined ? reasoning(delta) : thinking(parts),
     details: Wire.list(delta["reasoning_details"]),
     refusal: Wire.string(delta["refusal"]) ?? "",
     annotations: Wire.list(delta["annotations"]),
     fragments: fragments(delta)
   }
+}
+
+/** The types that a part of a content may have, besides those whose text is read. */
+const partTypes: ReadonlyArray<unknown> = [
+  "text",
+  "thinking",
+  "reference",
+  "refusal",
+  "image_url",
+  "file",
+  "input_audio"
+]
+
+/** The parts of a content, or nothing if it is no list of parts. */
+const partsIn = (content: unknown): ReadonlyArray<Json.JsonObject> | undefined => {
+  const parts = Wire.list(content)
+  return parts.some(({ text, type }) => typeof text === "string" || partTypes.includes(type)) ? parts : undefined
+}
+
+/** Some servers write an answer that was to be JSON as a value, and not as its text. */
+const textOf = (content: unknown): string => {
+  if (typeof content === "string") return content
+  const isEmpty = content === undefined || content === null || (Array.isArray(content) && content.length === 0)
+  return isEmpty ? "" : JSON.stringify(content)
 }
 
 const joined = (items: ReadonlyArray<Json.JsonObject>, key: string): string =>
