@@ -60,6 +60,12 @@ export interface Options extends Protocol.Options {
    * it does not go back.
    */
   readonly sendReasoningAs?: ChatRequest.ReasoningForm
+  /**
+   * The content of an assistant message that has calls and no text. By default `""`, which a server that wants a text
+   * takes as well (Workers AI, Ollama's cloud), and `null` to Snowflake. Give `null` for a server that refuses an
+   * empty text, as some in front of Bedrock do.
+   */
+  readonly emptyContent?: ChatRequest.EmptyContent
   /** The role of instructions. `"system"` by default. */
   readonly systemRole?: "system" | "developer"
 }
@@ -79,7 +85,8 @@ const requestBody = (options: Options, request: Adapter.Request): Json.JsonObjec
     messages: ChatRequest.write(request.messages, {
       systemRole: options.systemRole ?? "system",
       sendReasoningAs: options.sendReasoningAs ?? vendor.sendReasoningAs,
-      isReasoningOfLoop: options.sendReasoningAs === undefined && vendor.isReasoningOfLoop
+      isReasoningOfLoop: options.sendReasoningAs === undefined && vendor.isReasoningOfLoop,
+      emptyContent: options.emptyContent === undefined ? vendor.emptyContent : options.emptyContent
     }),
     ...ChatRequest.tools(request, vendor, options),
     ...ChatRequest.responseFormat(request.responseFormat),

@@ -1,13 +1,14 @@
 /**
- * Content of the model that is no plain text: an answer that the server writes as a JSON value. Each reply is read as a
+ * Content of the model that is no plain text: an answer that the server writes as a JSON value, and no text beside calls. Each reply is read as a
  * stream and as a document, and sent back with the next request.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
-import { type Adapter, type Event, Message } from "heddle"
-import type { OpenAiChat } from "heddle/adapters"
+import { type Adapter, Chat, type Event, Message, Tool } from "heddle"
+import { OpenAiChat } from "heddle/adapters"
 import * as Chunks from "../support/openAiChat.ts"
+import * as Requests from "../support/requests.ts"
 import * as Server from "../support/server.ts"
 
 const { body, chunk, finish, of } = Chunks
@@ -107,4 +108,75 @@ describe("content that is a JSON value", () => {
         assert.strictEqual((yield* replyOf(body(chunk({ content }), finish("stop")))).message.content, "")
       }
     }))
+})
+
+describe("no text beside calls", () => {
+  const silent = Message.assistant("", [Message.toolCall("a", "now")])
+  const thread = [Message.user("When?"), silent, Message.tool("a", "12:00")]
+
+  /** The content of the message with calls, as a server at the address gets it. */
+  const contentAt = (baseUrl: string, options: Options = {}, messages = thread) =>
+    Effect.map(
+      Requests.elsewhere(
+        body(Chunks.said("ok"), finish("stop")),
+        OpenAiChat.layer({ model: "m", baseUrl, ...options }),
+        {
+          messages
+        }
+      ),
+      ({ body }) => body.messages[1].content
+    )
+
+  const own = "http://localhost:1/v1"
+
+  it.effect("N-23: it is an empty text, which servers take that check the type of a content", () =>
+    Effect.gen(function*() {
+      const workers = "https://api.cloudflare.com/client/v4/accounts/1/ai/v1"
+      for (
+        const url of [workers, own, "https://api.openai.com/v1", "https://api.mistral.ai/v1", "https://ollama.com/v1"]
+      ) {
+        assert.strictEqual(yield* contentAt(url), "", url)
+      }
+      const parts = { ...silent, content: [] }
+      assert.strictEqual(yield* contentAt(own, {}, [Message.user("When?"), parts, Message.tool("a", "12:00")]), "")
+    }))
+
+  it.effect("N-23: it is null for a server that was recorded with nothing else, and where the option says so", () =>
+    Effect.gen(function*() {
+      assert.isNull(yield* contentAt("https://me.snowflakecomputing.com/api/v2/cortex/v1"))
+      assert.isNull(yield* contentAt(own, { vendor: "snowflake" }))
+      assert.isNull(yield* contentAt(own, { emptyContent: null }))
+      assert.strictEqual(yield* contentAt(own, { vendor: "snowflake", emptyContent: "" }), "")
+    }))
+
+  it.effect("N-23: a text stays as it is, and a message without text and calls is not sent", () =>
+    Effect.gen(function*() {
+      const spoken = Message.assistant("Let me see.", [Message.toolCall("a", "now")])
+      const answered = [Message.user("When?"), spoken, Message.tool("a", "12:00")]
+      assert.strictEqual(yield* contentAt(own, { emptyContent: null }, answered), "Let me see.")
+      const quiet = [Message.user("When?"), Message.assistant(""), Message.user("And now?")]
+      assert.strictEqual(yield* contentAt(own, { emptyContent: null }, quiet), "And now?")
+    }))
+
+  it.effect("N-23: a second request that repeats the turn is one that a strict server takes", () =>
+    Effect.scoped(Effect.gen(function*() {
+      const isText = (message: Json) => typeof message["content"] === "string"
+      const server = yield* Server.serve(({ body: asked }, index) =>
+        !asked.messages.every(isText)
+          ? {
+            status: 400,
+            pieces: ["{\"error\":\"AiError: Type mismatch of '/messages/1/content', 'string' not in 'null'\"}"]
+          }
+          : {
+            pieces: [
+              index === 0
+                ? body(Chunks.call({ index: 0, id: "a", name: "now", arguments: "{}" }), finish("tool_calls"))
+                : body(Chunks.said("Noon."), finish("stop"))
+            ]
+          }
+      )
+      const now = Tool.make("now", { parameters: {}, handler: () => Effect.succeed("12:00") })
+      const result = yield* Chat.run("When?", { tools: [now] }).pipe(Effect.provide(Chunks.layer(server.url)))
+      assert.strictEqual(result.finalResponse?.outputText, "Noon.")
+    })))
 })

@@ -24,6 +24,7 @@ export interface Style {
   readonly systemRole: "system" | "developer"
   readonly sendReasoningAs: ReasoningForm
   readonly isReasoningOfLoop: boolean
+  readonly emptyContent: EmptyContent
 }
 
 /** What a tool's answer cannot hold here, such as an image, follows the answers of its turn in a user message, if that can. */
@@ -60,7 +61,7 @@ const messageBody = (message: Message.Message, style: Style, ids: Wire.SentIds):
     case "user":
       return { role: "user", content: parts(message.content), ...name }
     case "assistant":
-      return { role: "assistant", ...name, ...assistantBody(message, style.sendReasoningAs, ids) }
+      return { role: "assistant", ...name, ...assistantBody(message, style, ids) }
     case "tool":
       return {
         role: "tool",
@@ -82,15 +83,15 @@ const isHeld = (media: Media.Media): boolean => {
 
 const assistantBody = (
   message: Message.Message,
-  form: ReasoningForm,
+  { emptyContent, sendReasoningAs }: Style,
   ids: Wire.SentIds
 ): Json.JsonObject => {
   const calls = (message.toolCalls ?? []).filter((call) => call.providerExecuted !== true)
   const said = Message.text(message)
   return {
-    content: said === "" && calls.length > 0 ? null : said,
+    content: said === "" && calls.length > 0 ? emptyContent : said,
     ...(calls.length === 0 ? {} : { tool_calls: calls.map((call) => toolCall(call, ids.called(call.id))) }),
-    ...reasoningBody(Media.partsOf(message).filter(isOwnReasoning), form, said)
+    ...reasoningBody(Media.partsOf(message).filter(isOwnReasoning), sendReasoningAs, said)
   }
 }
 
@@ -230,6 +231,9 @@ export interface Reasoning extends Protocol.Reasoning {
  */
 export type ReasoningForm = "none" | "reasoning_content" | "reasoning" | "reasoning_details" | "thinking"
 
+/** How no text is written beside calls. */
+export type EmptyContent = "" | null
+
 /** What a server wants. */
 export interface Vendor {
   /** The header of the key; by default a bearer token is sent. */
@@ -243,6 +247,8 @@ export interface Vendor {
   readonly sendReasoningAs: ReasoningForm
   /** Whether reasoning goes back only while the tool loop is open that it belongs to. */
   readonly isReasoningOfLoop: boolean
+  /** How no text is written beside calls: servers that check the type of the content refuse `null`. */
+  readonly emptyContent: EmptyContent
 }
 
 const isOff = ({ effort, enabled }: Reasoning): boolean => enabled === false || effort === "none"
@@ -274,7 +280,8 @@ const generic: Vendor = {
   required: "required",
   reasoning: effortWords,
   sendReasoningAs: "none",
-  isReasoningOfLoop: false
+  isReasoningOfLoop: false,
+  emptyContent: ""
 }
 
 const vendors = {
@@ -282,7 +289,7 @@ const vendors = {
   openai: { ...generic, maxTokensField: "max_completion_tokens" },
   azure: { ...generic, keyHeader: "api-key" },
   openrouter: { ...generic, reasoning: unified, sendReasoningAs: "reasoning_details" },
-  snowflake: { ...generic, reasoning: unified, sendReasoningAs: "reasoning_details" },
+  snowflake: { ...generic, reasoning: unified, sendReasoningAs: "reasoning_details", emptyContent: null },
   deepseek: { ...generic, reasoning: switched, sendReasoningAs: "reasoning_content", isReasoningOfLoop: true },
   zai: { ...generic, reasoning: switched, sendReasoningAs: "reasoning_content" },
   qwen: { ...generic, reasoning: flag },
