@@ -358,6 +358,14 @@ describe("errors", () => {
       }
     }))
 
+  it("N-26: a secret that is not redacted is refused when the layer is made, without its value", () => {
+    const made = (secrets: unknown) => () => EffectAi.layer({ secrets } as EffectAi.Options)
+    const message = /^EffectAi.layer: secrets must be Redacted texts: Redacted.make\(secret\)$/
+    assert.throws(made(["sk-secret"]), TypeError, message)
+    assert.throws(made([Redacted.make(undefined)]), TypeError, message)
+    assert.doesNotThrow(made([Redacted.make("sk-secret")]))
+  })
+
   it.effect("keys do not appear in errors, even if the server quotes them", () =>
     Effect.gen(function*() {
       const secrets = [Redacted.make("sk-secret")]

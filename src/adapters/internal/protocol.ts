@@ -28,7 +28,10 @@ export interface Reasoning {
 export interface Options extends Http.Options {
   /** The name of the model, for requests that name none. */
   readonly model: string
-  /** The key. Leave it out for a server that wants none. It is kept out of errors and traces. */
+  /**
+   * The key, in `Redacted`, so that no log of the options shows it: `Redacted.make(key)`. A plain string throws a
+   * `TypeError` when the layer is made. Leave it out for a server that wants none. It is kept out of errors and traces.
+   */
   readonly apiKey?: Redacted.Redacted<string>
   /** How much the model may think before it answers. The model's default when it is left out. */
   readonly reasoning?: Reasoning
