@@ -209,7 +209,11 @@ class Reader implements Answer.Reader {
       return
     }
     if (isOpen && word === undefined) {
-      return this.fail("malformed_response", `the answer is a reply that is not complete: ${status}`)
+      const named = this.id === undefined ? "" : ` (${this.id})`
+      return this.fail(
+        "unsupported_feature",
+        `the provider answers in the background, which is not waited for: the reply is ${status}${named}. Leave out background`
+      )
     }
     this.isDone = true
     const reason = Wire.string(Wire.object(response["incomplete_details"])["reason"])
