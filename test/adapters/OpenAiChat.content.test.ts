@@ -1,12 +1,16 @@
 /**
- * Content of the model that is no plain text: an answer that the server writes as a JSON value, and no text beside calls. Each reply is read as a
+ * Content of the model that is no plain text: an answer that the server writes as a JSON value, its
+ * sound, and no text beside calls. Each reply is read as a
  * stream and as a document, and sent back with the next request.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
+import * as Base64 from "effect/encoding/Base64"
 import * as Stream from "effect/Stream"
-import { type Adapter, Chat, type Event, Message, Tool } from "heddle"
+import * as TestClock from "effect/testing/TestClock"
+import { Adapter, Chat, type Event, Message, Tool } from "heddle"
 import { OpenAiChat } from "heddle/adapters"
+import * as Adapters from "../support/adapters.ts"
 import * as Chunks from "../support/openAiChat.ts"
 import * as Requests from "../support/requests.ts"
 import * as Server from "../support/server.ts"
@@ -179,4 +183,171 @@ describe("no text beside calls", () => {
       const result = yield* Chat.run("When?", { tools: [now] }).pipe(Effect.provide(Chunks.layer(server.url)))
       assert.strictEqual(result.finalResponse?.outputText, "Noon.")
     })))
+})
+
+describe("the sound of the model", () => {
+  const bytes = Uint8Array.from({ length: 50 }, (_, index) => (index * 37) % 256)
+  const data = Base64.encode(bytes)
+  const format: Options = { options: { modalities: ["text", "audio"], audio: { voice: "alloy", format: "wav" } } }
+  const audio = { id: "audio_1", expires_at: 4_102_444_800, transcript: "Good morning." }
+  const told = document({ content: null, refusal: null, audio: { ...audio, data } })
+
+  const file: Message.Part = { type: "file", data, mediaType: "audio/wav" }
+
+  /** What goes back stands beside the content, as for every protocol. */
+  const kept = (given: Json = audio): Message.Part => ({
+    type: "reasoning",
+    text: "",
+    metadata: { openaiChat: { audio: given } }
+  })
+
+  /** A stream of the sound, whose data is cut into pieces of so many bytes. */
+  const streamed = (size: number, ...rest: ReadonlyArray<Json>): string => {
+    const cuts = Array.from(
+      { length: Math.ceil(bytes.length / size) },
+      (_, index) => bytes.subarray(index * size, (index + 1) * size)
+    )
+    return body(
+      chunk({ role: "assistant", content: null, audio: { id: "audio_1", transcript: "Good " } }),
+      chunk({ audio: { id: "audio_1", transcript: "morning." } }),
+      ...cuts.map((cut) => chunk({ audio: { id: "audio_1", data: Base64.encode(cut) } })),
+      chunk({ audio: { expires_at: audio.expires_at } }),
+      ...rest,
+      finish(rest.length === 0 ? "stop" : "tool_calls")
+    )
+  }
+
+  it.effect("N-21: it is a file beside its words, in a document and in a stream, however that is cut", () =>
+    Effect.gen(function*() {
+      const texts = data.match(/.{1,7}/g) ?? []
+      const answers = [
+        told,
+        streamed(50),
+        streamed(6),
+        streamed(7),
+        streamed(1),
+        body(
+          chunk({ audio: { ...audio, data: "" } }),
+          ...texts.map((piece) => chunk({ audio: { data: piece } })),
+          finish("stop")
+        )
+      ]
+      for (const answer of answers) {
+        const reply = yield* replyOf(answer, format)
+        assert.deepStrictEqual(reply.message.content, [{ type: "text", text: "Good morning." }, file])
+        assert.deepStrictEqual(reply.message.reasoning, [kept()])
+        assert.deepStrictEqual([reply.text, reply.whole, reply.finishReason], [
+          "Good morning.",
+          ["Good morning."],
+          "stop"
+        ])
+      }
+    }))
+
+  it.effect("N-21: its type is the format that the request or the adapter asked for", () =>
+    Effect.gen(function*() {
+      const typeIn = (format: unknown, asked: Partial<Adapter.Request> = {}) =>
+        Effect.map(replyOf(told, { options: { audio: { format } } }, asked), ({ message }) =>
+          (message.content as ReadonlyArray<Message.FilePart>)[1]?.mediaType)
+      assert.strictEqual(yield* typeIn("mp3"), "audio/mpeg")
+      assert.strictEqual(yield* typeIn("pcm16"), "audio/pcm")
+      assert.strictEqual(yield* typeIn("flac"), "audio/flac")
+      assert.strictEqual(yield* typeIn("mp3", { options: { audio: { format: "opus" } } }), "audio/opus")
+      assert.isUndefined(yield* typeIn(undefined))
+    }))
+
+  it.effect("N-21: it goes back by its id, beside other text and calls", () =>
+    Effect.gen(function*() {
+      const { message } = yield* replyOf(told, format)
+      const thread = [Message.user("Hi"), message, Message.user("And?")]
+      assert.deepStrictEqual((yield* sent(thread))[1], { role: "assistant", audio: { id: "audio_1" } })
+      const called = yield* replyOf(
+        streamed(7, Chunks.call({ index: 0, id: "a", name: "now", arguments: "{}" })),
+        format
+      )
+      const [, second] = yield* sent([Message.user("Hi"), called.message, Message.tool("a", "12:00")])
+      assert.deepStrictEqual([second.audio, "content" in second, second.tool_calls.length], [
+        { id: "audio_1" },
+        false,
+        1
+      ])
+      const mixed = yield* replyOf(
+        body(Chunks.said("Listen: "), chunk({ audio: { ...audio, data } }), finish("stop")),
+        format
+      )
+      assert.strictEqual(Message.text(mixed.message), "Listen: Good morning.")
+      assert.deepStrictEqual((yield* sent([Message.user("Hi"), mixed.message, Message.user("And?")]))[1], {
+        role: "assistant",
+        audio: { id: "audio_1" },
+        content: "Listen: "
+      })
+    }))
+
+  it.effect("N-21: its words go back alone once the id is gone, or the words were changed", () =>
+    Effect.gen(function*() {
+      const said = (given: Json, text = "Good morning."): Message.Message => ({
+        ...Message.assistant(""),
+        content: [{ type: "text", text }, file],
+        reasoning: [kept(given)]
+      })
+      const second = (message: Message.Message) =>
+        Effect.map(sent([Message.user("Hi"), message, Message.user("And?")]), (messages) => messages[1])
+      const words = { role: "assistant", content: "Good morning." }
+      yield* TestClock.setTime(1_000_000)
+      assert.deepStrictEqual(yield* second(said({ ...audio, expires_at: 1000 })), words)
+      assert.deepStrictEqual((yield* second(said({ ...audio, expires_at: 1001 }))).audio, { id: "audio_1" })
+      assert.deepStrictEqual((yield* second(said({ id: "audio_1", transcript: "Good morning." }))).audio, {
+        id: "audio_1"
+      })
+      assert.deepStrictEqual(yield* second(said({ transcript: "Good morning." })), words)
+      assert.deepStrictEqual(yield* second(said(audio, "My key is ***.")), {
+        role: "assistant",
+        content: "My key is ***."
+      })
+      const silent = said({ id: "audio_1", expires_at: 1000, transcript: "" }, "")
+      assert.deepStrictEqual((yield* second(silent)).role, "user")
+    }))
+
+  it.effect("N-21: other protocols are sent its words", () =>
+    Effect.gen(function*() {
+      const { message } = yield* replyOf(told, format)
+      for (const protocol of Adapters.all.slice(1)) {
+        const { body: asked } = yield* Requests.received(protocol.whole, (url) =>
+          Stream.unwrap(Adapter.Adapter.useSync((adapter) =>
+            adapter.stream({ messages: [Message.user("Hi"), message, Message.user("And?")], tools: [] })
+          )).pipe(Stream.provide(protocol.layer(url))))
+        assert.include(JSON.stringify(asked), "Good morning.", protocol.name)
+        assert.notInclude(JSON.stringify(asked), data, protocol.name)
+      }
+    }))
+
+  it.effect("N-21: a run keeps it, and says it again by its id in the next turn", () =>
+    Effect.scoped(Effect.gen(function*() {
+      const server = yield* Server.serve((_, index) => ({
+        pieces: [
+          index === 0
+            ? streamed(7, Chunks.call({ index: 0, id: "a", name: "now", arguments: "{}" }))
+            : body(Chunks.said("Noon."), finish("stop"))
+        ]
+      }))
+      const now = Tool.make("now", { parameters: {}, handler: () => Effect.succeed("12:00") })
+      const result = yield* Chat.run("When?", { tools: [now] }).pipe(Effect.provide(Chunks.layer(server.url, format)))
+      const [first] = result.steps
+      assert.deepStrictEqual(first?.response.message?.content, [{ type: "text", text: "Good morning." }, file])
+      assert.deepInclude(result.thread.messages[1], { content: "Good morning.", reasoning: [kept()] })
+      assert.deepStrictEqual(server.requests[1]!.body.messages[1].audio, { id: "audio_1" })
+    })))
+
+  it.effect("N-21: a sound that is not there, or without data, makes no reply of parts", () =>
+    Effect.gen(function*() {
+      for (const nothing of [null, {}, { id: "", data: "", transcript: "", expires_at: 0 }, "x", []]) {
+        assert.strictEqual((yield* replyOf(document({ content: "Hi", audio: nothing }))).message.content, "Hi")
+      }
+      const words = yield* replyOf(document({ content: null, audio: { transcript: "Hi" } }))
+      assert.strictEqual(words.message.content, "Hi")
+      const lost = yield* replyOf(
+        body(chunk({ audio: { id: "audio_1", transcript: "Hi", data: "AA==B" } }), finish("stop"))
+      )
+      assert.strictEqual(Message.text(lost.message), "Hi")
+    }))
 })

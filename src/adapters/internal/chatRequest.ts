@@ -14,7 +14,7 @@ import * as StrictSchema from "./strictSchema.ts"
 import * as Wire from "./wire.ts"
 
 /** Under this key stands what has to go back to a server of this protocol, and to no other. */
-export const metadataKey = "openaiChat"
+export const metadataKey = Media.chatKey
 
 // ---------------------------------------------------------------------------------------------------------------------
 // messages
@@ -25,6 +25,8 @@ export interface Style {
   readonly sendReasoningAs: ReasoningForm
   readonly isReasoningOfLoop: boolean
   readonly emptyContent: EmptyContent
+  /** The time, in milliseconds since 1970: a sound of the model is known by its id for a while. */
+  readonly now: number
 }
 
 /** What a tool's answer cannot hold here, such as an image, follows the answers of its turn in a user message, if that can. */
@@ -83,16 +85,37 @@ const isHeld = (media: Media.Media): boolean => {
 
 const assistantBody = (
   message: Message.Message,
-  { emptyContent, sendReasoningAs }: Style,
+  { emptyContent, now, sendReasoningAs }: Style,
   ids: Wire.SentIds
 ): Json.JsonObject => {
   const calls = (message.toolCalls ?? []).filter((call) => call.providerExecuted !== true)
-  const said = Message.text(message)
+  const whole = Message.text(message)
+  const sound = soundIn(message, whole, now)
+  const said = sound === undefined ? whole : sound.beside
   return {
-    content: said === "" && calls.length > 0 ? emptyContent : said,
+    ...(sound === undefined ? {} : { audio: { id: sound.id } }),
+    ...(sound !== undefined && said === "" ? {} : { content: said === "" && calls.length > 0 ? emptyContent : said }),
     ...(calls.length === 0 ? {} : { tool_calls: calls.map((call) => toolCall(call, ids.called(call.id))) }),
     ...reasoningBody(Media.partsOf(message).filter(isOwnReasoning), sendReasoningAs, said)
   }
+}
+
+/**
+ * The sound that stands for the words of a message, and its other text. Its words alone go back where they were changed since,
+ * and when the provider does not know its id any more.
+ */
+const soundIn = (
+  message: Message.Message,
+  said: string,
+  now: number
+): { readonly id: string; readonly beside: string } | undefined => {
+  const { expires_at, id: known, transcript } = Media.soundOf(message) ?? {}
+  const id = Wire.string(known)
+  const words = Wire.string(transcript) ?? ""
+  const isKnown = typeof expires_at !== "number" || expires_at * 1000 > now
+  return id !== undefined && isKnown && said.endsWith(words)
+    ? { id, beside: said.slice(0, said.length - words.length) }
+    : undefined
 }
 
 type Thought = Extract<Message.Part, { readonly type: "reasoning" }>
@@ -154,6 +177,7 @@ const part = (value: Message.Part): ReadonlyArray<Json.JsonObject> => {
 export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {
   for (const message of messages) {
     for (const media of Media.partsOf(message).filter(Media.isMedia)) {
+      if (message.role === "assistant" && Media.soundOf(message) !== undefined) continue
       if (message.role === "system" || message.role === "assistant") {
         return `a ${message.role} message cannot hold ${media.type} parts`
       }

@@ -128,6 +128,7 @@ const extensionOf = (mediaType = ""): string =>
 export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {
   for (const message of messages) {
     for (const part of Media.partsOf(message).filter(Media.isMedia)) {
+      if (message.role === "assistant" && Media.soundOf(message) !== undefined) continue
       if (message.role === "system" || message.role === "assistant") {
         return `a ${message.role} message cannot hold ${part.type} parts`
       }
