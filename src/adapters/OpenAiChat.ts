@@ -122,6 +122,7 @@ class Reader implements Answer.Reader {
   private readonly details = new ChatReply.ReasoningDetails()
   private readonly notes = new ChatReply.Notes()
   private readonly sound = new ChatReply.Sound()
+  private readonly images: Array<Message.Part> = []
   private refusal = ""
   private finishWord: string | undefined
   private usage: Response.Usage | null = null
@@ -210,8 +211,9 @@ class Reader implements Answer.Reader {
 
   private choice(choice: Json.JsonObject, word: string | undefined, out: Array<Event.AdapterEvent>): void {
     const message = this.messageOf(choice)
-    const { annotations, details, fragments, refusal, sound, text, thought } = ChatReply.read(message)
+    const { annotations, details, fragments, images, refusal, sound, text, thought } = ChatReply.read(message)
     this.sound.add(sound)
+    this.images.push(...images)
     this.details.add(details)
     this.notes.add(annotations, choice["logprobs"])
     if (thought !== "") {
@@ -238,12 +240,12 @@ class Reader implements Answer.Reader {
     return [{ type: "reasoning", text: this.reasoning, ...metadata }]
   }
 
-  /** What the model said: its text, and its sound beside it. */
+  /** What the model made: its text, and its images and its sound beside it. */
   private get content(): Message.Content {
-    const sound = this.sound.file(this.soundFormat)
-    return sound.length === 0
+    const media = [...this.images, ...this.sound.file(this.soundFormat)]
+    return media.length === 0
       ? this.text
-      : [...(this.text === "" ? [] : [{ type: "text", text: this.text } as const]), ...sound]
+      : [...(this.text === "" ? [] : [{ type: "text", text: this.text } as const]), ...media]
   }
 
   private finish(out: Array<Event.AdapterEvent>): void {
@@ -372,7 +374,8 @@ const protocol: Protocol.Protocol<Options> = {
  * `truncated` even if its arguments parse, because the wire never closed it; the calls before it count.
  * An option that cannot be used throws a `TypeError` that names it.
  *
- * The sound of a model is a file part of the message's content, beside its words as text, and goes back by its id.
+ * Images of a model are parts of the message's content. Its sound is a file part there, beside its words as text, and
+ * goes back by its id.
  * `MessageCompleted.metadata` may name a `refusal`, the `annotations` of the text and its `logprobs`.
  *
  * **Example** (A model behind an HTTP client)

@@ -1,7 +1,7 @@
 /**
- * Content of the model that is no plain text: an answer that the server writes as a JSON value, its
- * sound, and no text beside calls. Each reply is read as a
- * stream and as a document, and sent back with the next request.
+ * Content of the model that is no plain text: an answer that the server writes as a JSON value, the sound and the images
+ * of the model, and no text beside calls. Each reply is read as a stream and as a document, and sent back with the next
+ * request.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
@@ -350,4 +350,52 @@ describe("the sound of the model", () => {
       )
       assert.strictEqual(Message.text(lost.message), "Hi")
     }))
+})
+
+describe("images of the model", () => {
+  const url = "data:image/png;base64,iVBORw0KGgo="
+  const images = [{ type: "image_url", image_url: { url } }, {
+    type: "image_url",
+    image_url: "https://model.test/b.png"
+  }]
+  const parts = [{ type: "image", url }, { type: "image", url: "https://model.test/b.png" }]
+
+  it.effect("N-21: images are parts of the content, in a document and in a stream, beside a text or without one", () =>
+    Effect.gen(function*() {
+      const text = { type: "text", text: "Here:" }
+      const answers: ReadonlyArray<readonly [answer: string | Server.Answer, content: ReadonlyArray<object>]> = [
+        [document({ content: "Here:", images }), [text, ...parts]],
+        [document({ content: "", images }), parts],
+        [
+          body(
+            Chunks.said("Here:"),
+            chunk({ images: images.slice(0, 1) }),
+            chunk({ images: images.slice(1) }),
+            finish("stop")
+          ),
+          [text, ...parts]
+        ]
+      ]
+      for (const [answer, content] of answers) {
+        const { message } = yield* replyOf(answer)
+        assert.deepStrictEqual(message.content as ReadonlyArray<object>, content)
+        assert.notProperty(message, "reasoning")
+      }
+      for (const nothing of [null, [], [{}], [{ image_url: {} }], {}, "x"]) {
+        assert.strictEqual((yield* replyOf(document({ content: "Hi", images: nothing }))).message.content, "Hi")
+      }
+    }))
+
+  it.effect("N-21: a run has images in the response, and goes on with the text", () =>
+    Effect.scoped(Effect.gen(function*() {
+      const server = yield* Server.serve(() => ({
+        pieces: [body(Chunks.said("Here:"), chunk({ images }), finish("stop"))]
+      }))
+      const result = yield* Chat.run("Draw").pipe(Effect.provide(Chunks.layer(server.url)))
+      assert.deepStrictEqual(result.finalResponse?.message?.content as unknown, [
+        { type: "text", text: "Here:" },
+        ...parts
+      ])
+      assert.strictEqual(result.thread.messages[1]?.content, "Here:")
+    })))
 })

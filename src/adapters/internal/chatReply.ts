@@ -20,6 +20,7 @@ export interface Said {
   readonly annotations: ReadonlyArray<Json.JsonObject>
   /** A piece of the model's sound, whose words are among the text. */
   readonly sound: Json.JsonObject
+  readonly images: ReadonlyArray<Message.Part>
   readonly fragments: ReadonlyArray<Fragment>
 }
 
@@ -30,6 +31,7 @@ export const read = (delta: Json.JsonObject): Said => {
   return {
     text: (parts === undefined ? textOf(content) : joined(parts, "text")) + (Wire.string(sound["transcript"]) ?? ""),
     sound,
+    images: Wire.list(delta["images"]).flatMap(image),
     thought: parts === undefined ? reasoning(delta) : thinking(parts),
     details: Wire.list(delta["reasoning_details"]),
     refusal: Wire.string(delta["refusal"]) ?? "",
@@ -75,6 +77,12 @@ const reasoning = (delta: Json.JsonObject): string => {
   if (plain !== undefined) return plain
   const details = Wire.list(delta["reasoning_details"])
   return joined(details, "text") || joined(details, "summary")
+}
+
+/** OpenRouter writes the images of a model beside the content, each by its address, which may hold its data. */
+const image = ({ image_url }: Json.JsonObject): ReadonlyArray<Message.Part> => {
+  const url = Wire.string(image_url) ?? Wire.string(Wire.object(image_url)["url"])
+  return url === undefined ? [] : [{ type: "image", url }]
 }
 
 const fragments = (delta: Json.JsonObject): ReadonlyArray<Fragment> => {

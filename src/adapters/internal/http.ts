@@ -125,7 +125,7 @@ const count = (name: string, option: string, value: number, least: number): numb
     : misuse(name, `${option} must be an integer of at least ${least}; got: ${Json.render(value)}`)
 
 /** What may stand in options that a provider's key is one of. */
-export interface Secrets {
+interface Secrets {
   readonly apiKey?: Redacted.Redacted<string> | undefined
   readonly headers?: HeaderValues | undefined
   readonly secrets?: ReadonlyArray<Redacted.Redacted<string>> | undefined
