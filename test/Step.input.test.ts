@@ -147,6 +147,77 @@ describe("Step: checks before the request", () => {
       }
     }))
 
+  const inSchema = (schema: object): Adapter.ResponseFormat => ({
+    type: "json_schema",
+    name: "a",
+    schema: { ...schema }
+  })
+
+  it.effect("N-27: a reference in the schema of an answer that points nowhere is refused with its path", () =>
+    Effect.gen(function*() {
+      const nowhere = (schema: object) =>
+        Effect.map(refused("go", { responseFormat: inSchema(schema) }), ({ errors }) => errors)
+      const document = Schema.toJsonSchemaDocument(
+        Schema.Struct({ owner: Schema.Struct({ name: Schema.String }).annotate({ identifier: "Owner" }) })
+      )
+      assert.deepStrictEqual(yield* nowhere(document.schema), [{
+        path: "responseFormat.schema.properties.owner.$ref",
+        reason: "must point at a part of the schema; there is no \"#/$defs/Owner\""
+      }])
+      const wrong: ReadonlyArray<readonly [schema: object, path: string]> = [
+        [{ $ref: "#/$defs/A" }, "$ref"],
+        [{ $ref: "#/$defs/A", definitions: { A: {} } }, "$ref"],
+        [
+          { properties: { default: { items: { $ref: "#/$defs/A" } } }, $defs: { B: {} } },
+          "properties.default.items.$ref"
+        ],
+        [{ anyOf: [{ type: "null" }, { $ref: "#/$defs/A" }] }, "anyOf.1.$ref"],
+        [
+          { $ref: "#/$defs/A", $defs: { A: { properties: { next: { $ref: "#/$defs/a" } } } } },
+          "$defs.A.properties.next.$ref"
+        ],
+        [{ $ref: "#A" }, "$ref"],
+        [{ $ref: "A" }, "$ref"],
+        [{ $ref: "#/$defs/toString", $defs: {} }, "$ref"],
+        [{ $ref: "#/type", type: "object" }, "$ref"],
+        [{ $ref: "#/%E0%A4%A/x" }, "$ref"]
+      ]
+      for (const [schema, path] of wrong) {
+        const paths = (yield* nowhere(schema)).map((issue) => issue.path)
+        assert.deepStrictEqual(paths, [`responseFormat.schema.${path}`], JSON.stringify(schema))
+      }
+      const two = yield* nowhere({ allOf: [{ $ref: "#/$defs/A" }, { $ref: "#/$defs/B" }] })
+      assert.deepStrictEqual(
+        two.map((issue) => issue.path.slice(-11)),
+        ["allOf.0.$ref", "allOf.1.$ref"].map((path) => path.slice(-11))
+      )
+    }))
+
+  it.effect("N-27: a reference that can be followed, and what only looks like one, is sent as it is", () =>
+    Effect.gen(function*() {
+      const { definitions, schema } = Schema.toJsonSchemaDocument(
+        Schema.Struct({ owner: Schema.Struct({ name: Schema.String }).annotate({ identifier: "Owner" }) })
+      )
+      const good: ReadonlyArray<object> = [
+        { ...schema, $defs: definitions },
+        { properties: { next: { $ref: "#" } } },
+        { $ref: "#/definitions/A", definitions: { A: { type: "object" } } },
+        { $ref: "#/$defs/a~1b~0c", $defs: { "a/b~c": true } },
+        { $ref: "#/$defs/a%20b", $defs: { "a b": {} } },
+        { properties: { a: { type: "string" }, b: { $ref: "#/properties/a" } } },
+        { anyOf: [{ $ref: "#/anyOf/1" }, { type: "object" }] },
+        { $ref: "#here", $defs: { A: { $anchor: "here" } } },
+        { $ref: "a.json", $defs: { A: { $id: "a.json", $ref: "#/$defs/B", $defs: { B: {} } } } },
+        { $ref: "https://example.com/schema.json" },
+        { properties: { $ref: { type: "string" } } },
+        { const: { $ref: "#/x" }, default: { $ref: "#/x" }, enum: [{ $ref: "#/x" }], examples: [{ $ref: "#/x" }] }
+      ]
+      for (const one of good) {
+        const responseFormat = inSchema(one)
+        assert.deepStrictEqual((yield* requestOf({ responseFormat })).responseFormat, responseFormat)
+      }
+    }))
+
   it.effect("R-122: a failure of the adapter before its first event is the step's, awaited and streamed", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([

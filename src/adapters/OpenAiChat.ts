@@ -60,6 +60,12 @@ export interface Options extends Protocol.Options {
    * it does not go back.
    */
   readonly sendReasoningAs?: ChatRequest.ReasoningForm
+  /**
+   * The content of an assistant message that has calls and no text. By default `""`, which a server that wants a text
+   * takes as well (Workers AI, Ollama's cloud), and `null` to Snowflake. Give `null` for a server that refuses an
+   * empty text, as some in front of Bedrock do.
+   */
+  readonly emptyContent?: ChatRequest.EmptyContent
   /** The role of instructions. `"system"` by default. */
   readonly systemRole?: "system" | "developer"
 }
@@ -70,7 +76,7 @@ export interface Options extends Protocol.Options {
 const vendorOf = ({ baseUrl = protocol.baseUrl, vendor }: Options): ChatRequest.Vendor =>
   ChatRequest.find(vendor, baseUrl)
 
-const requestBody = (options: Options, request: Adapter.Request): Json.JsonObject => {
+const requestBody = (options: Options, request: Adapter.Request, now: number): Json.JsonObject => {
   const vendor = vendorOf(options)
   const model = request.model ?? options.model
   const { cache, includeUsage = vendor.includeUsage, reasoning } = options
@@ -79,7 +85,9 @@ const requestBody = (options: Options, request: Adapter.Request): Json.JsonObjec
     messages: ChatRequest.write(request.messages, {
       systemRole: options.systemRole ?? "system",
       sendReasoningAs: options.sendReasoningAs ?? vendor.sendReasoningAs,
-      isReasoningOfLoop: options.sendReasoningAs === undefined && vendor.isReasoningOfLoop
+      isReasoningOfLoop: options.sendReasoningAs === undefined && vendor.isReasoningOfLoop,
+      now,
+      emptyContent: options.emptyContent === undefined ? vendor.emptyContent : options.emptyContent
     }),
     ...ChatRequest.tools(request, vendor, options),
     ...ChatRequest.responseFormat(request.responseFormat),
@@ -108,10 +116,13 @@ class Reader implements Answer.Reader {
   failure: Adapter.AdapterError | undefined
   private readonly origin: Errors.Origin
   private readonly calls: ChatReply.Calls
+  private readonly soundFormat: unknown
   private text = ""
   private reasoning = ""
   private readonly details = new ChatReply.ReasoningDetails()
   private readonly notes = new ChatReply.Notes()
+  private readonly sound = new ChatReply.Sound()
+  private readonly images: Array<Message.Part> = []
   private refusal = ""
   private finishWord: string | undefined
   private usage: Response.Usage | null = null
@@ -125,9 +136,10 @@ class Reader implements Answer.Reader {
   /** Whether the reply is complete, although it has no finish reason. */
   private isWhole = false
 
-  constructor(origin: Errors.Origin, calls: ChatReply.Calls) {
+  constructor(origin: Errors.Origin, calls: ChatReply.Calls, soundFormat: unknown) {
     this.origin = origin
     this.calls = calls
+    this.soundFormat = soundFormat
   }
 
   get isComplete(): boolean {
@@ -199,7 +211,9 @@ class Reader implements Answer.Reader {
 
   private choice(choice: Json.JsonObject, word: string | undefined, out: Array<Event.AdapterEvent>): void {
     const message = this.messageOf(choice)
-    const { annotations, details, fragments, refusal, text, thought } = ChatReply.read(message)
+    const { annotations, details, fragments, images, refusal, sound, text, thought } = ChatReply.read(message)
+    this.sound.add(sound)
+    this.images.push(...images)
     this.details.add(details)
     this.notes.add(annotations, choice["logprobs"])
     if (thought !== "") {
@@ -226,15 +240,23 @@ class Reader implements Answer.Reader {
     return [{ type: "reasoning", text: this.reasoning, ...metadata }]
   }
 
+  /** What the model made: its text, and its images and its sound beside it. */
+  private get content(): Message.Content {
+    const media = [...this.images, ...this.sound.file(this.soundFormat)]
+    return media.length === 0
+      ? this.text
+      : [...(this.text === "" ? [] : [{ type: "text", text: this.text } as const]), ...media]
+  }
+
   private finish(out: Array<Event.AdapterEvent>): void {
     if (this.text !== "") out.push({ _tag: "TextCompleted", id: null, text: this.text })
     this.calls.endAll(ToolCalls.endingOf(finishReason(this.finishWord, false)), out)
     const toolCalls = this.calls.completed
     const { id, model, refusal, usage } = this
     out.push(Answer.completed({
-      content: this.text,
+      content: this.content,
       toolCalls,
-      reasoning: this.thoughts,
+      reasoning: [...this.thoughts, ...this.sound.kept],
       finishReason: finishReason(this.finishWord, toolCalls.length > 0),
       word: this.finishWord,
       usage,
@@ -332,9 +354,12 @@ const protocol: Protocol.Protocol<Options> = {
   body: requestBody,
   unsupported: ({ messages }) => ChatRequest.unsupported(messages),
   errors,
-  reader: (origin, makeId, { tools }, { strict }) => {
+  reader: (origin, makeId, request, { options, strict }) => {
+    const { tools } = request
     const restore = strict === true ? StrictSchema.restore(tools, StrictSchema.openAi) : undefined
-    return new Reader(origin, new ChatReply.Calls(makeId, ChatRequest.metadataKey, tools, restore))
+    const { audio } = { ...options, ...request.options }
+    const calls = new ChatReply.Calls(makeId, ChatRequest.metadataKey, tools, restore)
+    return new Reader(origin, calls, Wire.object(audio)["format"])
   }
 }
 
@@ -349,6 +374,8 @@ const protocol: Protocol.Protocol<Options> = {
  * `truncated` even if its arguments parse, because the wire never closed it; the calls before it count.
  * An option that cannot be used throws a `TypeError` that names it.
  *
+ * Images of a model are parts of the message's content. Its sound is a file part there, beside its words as text, and
+ * goes back by its id.
  * `MessageCompleted.metadata` may name a `refusal`, the `annotations` of the text and its `logprobs`.
  *
  * **Example** (A model behind an HTTP client)

@@ -209,9 +209,12 @@ class Reader implements Answer.Reader {
       return
     }
     if (isOpen && word === undefined) {
-      return this.fail("malformed_response", `the answer is a reply that is not complete: ${status}`)
+      const named = this.id === undefined ? "" : ` (${this.id})`
+      return this.fail(
+        "unsupported_feature",
+        `the provider answers in the background, which is not waited for: the reply is ${status}${named}. Leave out background`
+      )
     }
-    this.isDone = true
     const reason = Wire.string(Wire.object(response["incomplete_details"])["reason"])
     this.finish(status, status === "incomplete" ? reason : undefined, Wire.list(response["output"]), out)
   }
@@ -224,7 +227,9 @@ class Reader implements Answer.Reader {
   ): void {
     const ending = ToolCalls.endingOf(finishReason(status, reason, false))
     this.output.whole(output, ending, out)
-    const { annotations, reasoning, refusal, text } = this.output.end(ending, out)
+    const { annotations, asked, reasoning, refusal, text } = this.output.end(ending, out)
+    if (asked.length > 0) return this.fail("unsupported_feature", refusalOf(asked))
+    this.isDone = true
     const toolCalls = this.calls.completed
     const finish = finishReason(status, reason, toolCalls.some((call) => call.providerExecuted !== true))
     if (text !== "") out.push({ _tag: "TextCompleted", id: null, text })
@@ -241,6 +246,13 @@ class Reader implements Answer.Reader {
       notes: { ...(refusal === "" ? {} : { refusal }), ...(annotations.length === 0 ? {} : { annotations }) }
     }))
   }
+}
+
+/** What no tool of a run can do: its answer would have to be an item of a kind of its own. */
+const refusalOf = (asked: ReadonlyArray<string>): string => {
+  const approval = asked.includes("mcp_approval_request") ? ", or set require_approval to \"never\"" : ""
+  return `the reply asks this side for ${asked.join(" and ")}, which no tool of a run can answer: ` +
+    `offer a tool of your own instead of the provider's${approval}`
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -325,7 +337,10 @@ const protocol: Protocol.Protocol<Options> = {
  *
  * What the provider runs itself (searches, interpreters, remote tools) is listed as calls with `providerExecuted`,
  * named after the kind of item, with the item in the call's metadata. Such items, reasoning and the division of the text
- * stand in the `reasoning` of the message, and go back from there with the next request.
+ * stand in the `reasoning` of the message, and go back from there with the next request. What the provider wants this
+ * side to run in a form of its own (`local_shell_call`, `shell_call`, `apply_patch_call`, `computer_call`) or to approve
+ * (`mcp_approval_request`) fails the reply as `unsupported_feature`, by the name of the item.
+ *
  * An option that cannot be used throws a `TypeError` that names it.
  *
  * **Example** (A model behind an HTTP client)

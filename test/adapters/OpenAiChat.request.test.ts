@@ -147,7 +147,7 @@ describe("messages", () => {
           { role: "tool", tool_call_id: "b", content: "two" },
           {
             role: "assistant",
-            content: null,
+            content: "",
             tool_calls: [{ id: "a", type: "function", function: { name: "search", arguments: "{ \"q\": 1 }" } }]
           },
           { role: "tool", tool_call_id: "a", content: "" }
@@ -327,7 +327,7 @@ describe("run", () => {
         server.requests[1]!.body.messages.slice(1).map((
           { content, role, tool_call_id }: any
         ) => [role, tool_call_id, content]),
-        [["assistant", undefined, null], ["tool", "a", "{\"celsius\":4}"], ["tool", "b", "{\"celsius\":6}"]]
+        [["assistant", undefined, ""], ["tool", "a", "{\"celsius\":4}"], ["tool", "b", "{\"celsius\":6}"]]
       )
     })))
 })

@@ -4,13 +4,14 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
-import type { Event } from "heddle"
+import { Chat, type Event } from "heddle"
 import type { OpenAiResponses } from "heddle/adapters"
 import { calls, of } from "../support/openAiChat.ts"
 import * as Replies from "../support/openAiResponses.ts"
+import * as Server from "../support/server.ts"
 
-const { added, args, body, call, completed, created, delta, done, event, eventsOf, incomplete, last, outcomeOf, said } =
-  Replies
+const { added, args, body, call, completed, created, delta, done, event, eventsOf, incomplete, last, message } = Replies
+const { outcomeOf, response, said, usage } = Replies
 
 const tagsOf = (events: ReadonlyArray<Event.AdapterEvent>) => events.map((event) => event._tag)
 
@@ -323,5 +324,116 @@ describe("calls with a text", () => {
       assert.deepStrictEqual(yield* callsOf({}, done(0, custom("select 1"))), [
         ["c1", "run_sql", {}, "json_decode_error"]
       ])
+    }))
+})
+
+describe("what this side is asked for in a form that no tool has", () => {
+  const shell = { type: "shell_call", id: "sh_1", call_id: "s1", status: "completed", action: { commands: ["ls"] } }
+  const search = { type: "tool_search_call", id: "ts_1", call_id: "t1", execution: "client", arguments: {} }
+  const items: ReadonlyArray<Replies.Json> = [
+    {
+      type: "local_shell_call",
+      id: "ls_1",
+      call_id: "l1",
+      status: "completed",
+      action: { type: "exec", command: ["ls"] }
+    },
+    shell,
+    { ...shell, environment: { type: "local" } },
+    {
+      type: "apply_patch_call",
+      id: "ap_1",
+      call_id: "p1",
+      status: "completed",
+      operation: { type: "delete_file", path: "a" }
+    },
+    { type: "computer_call", id: "cu_1", call_id: "c1", status: "completed", action: { type: "screenshot" } },
+    { type: "mcp_approval_request", id: "mcpr_1", name: "pay", server_label: "bank", arguments: "{}" },
+    search
+  ]
+
+  it.effect("N-22: fails the reply by the name of the item, and is never told as done", () =>
+    Effect.gen(function*() {
+      for (const item of items) {
+        const type = String(item["type"])
+        const answers: ReadonlyArray<string | Server.Answer> = [
+          body(
+            created,
+            said("Let me see."),
+            added(1, { ...item, status: "in_progress" }),
+            done(1, item),
+            completed({ usage })
+          ),
+          body(created, said("Let me see."), added(1, item), completed({ usage })),
+          body(created, said("Let me see."), completed({ usage, output: [message("Let me see."), item] })),
+          {
+            headers: { "content-type": "application/json" },
+            pieces: [JSON.stringify(response({ usage, output: [message("Let me see."), item] }))]
+          }
+        ]
+        for (const answer of answers) {
+          const { error, events } = yield* outcomeOf(answer)
+          assert.deepStrictEqual([error?.reason, error?.isRetryable], ["unsupported_feature", false], type)
+          assert.include(error?.detail, `asks this side for ${type}, which no tool of a run can answer`)
+          const tags = tagsOf(events)
+          assert.deepStrictEqual(tags.filter((tag) => /ToolCall|Completed/.test(tag)), [], type)
+          assert.deepStrictEqual(of(events, "TextDelta").map((event) => event.delta).join(""), "Let me see.")
+          assert.isTrue(tags.includes("RawChunk"), "the cost of the reply is lost")
+        }
+      }
+    }))
+
+  it.effect("N-22: the error names each kind once, and what to do about an approval", () =>
+    Effect.gen(function*() {
+      const errorOf = (...output: ReadonlyArray<Replies.Json>) =>
+        Effect.map(outcomeOf(body(completed({ output }))), ({ error }) => error?.detail)
+      assert.strictEqual(
+        yield* errorOf(items[0]!, items[0]!, items[5]!),
+        "the reply asks this side for local_shell_call and mcp_approval_request, which no tool of a run can answer: " +
+          "offer a tool of your own instead of the provider's, or set require_approval to \"never\""
+      )
+      assert.notInclude(yield* errorOf(items[0]!), "require_approval")
+    }))
+
+  it.effect("N-22: a run that is asked so ends as failed, with the words of the model and no further request", () =>
+    Effect.scoped(Effect.gen(function*() {
+      const server = yield* Server.serve(() => ({
+        pieces: [body(created, said("Wait."), done(1, items[0]!), completed())]
+      }))
+      const result = yield* Chat.run("List the files", { options: { tools: [{ type: "local_shell" }] } }).pipe(
+        Effect.provide(Replies.layer(server.url))
+      )
+      assert.strictEqual(result.outcome._tag, "Failed")
+      assert.include(String((result.outcome as { error: unknown }).error), "local_shell_call")
+      assert.strictEqual(server.requests.length, 1)
+    })))
+
+  it.effect("N-22: what the provider runs in its container, or has answered, stays its own", () =>
+    Effect.gen(function*() {
+      const contained = { ...shell, environment: { type: "container_reference", container_id: "cntr_1" } }
+      const output = { type: "shell_call_output", id: "so_1", call_id: "s1", output: [] }
+      const replies: ReadonlyArray<ReadonlyArray<Replies.Json>> = [
+        [contained],
+        [contained, output],
+        [shell, output],
+        [{ ...search, execution: "server" }],
+        [search, { type: "tool_search_output", id: "to_1", call_id: "t1", tools: [] }]
+      ]
+      for (const output of replies) {
+        for (
+          const parts of [[completed({ output })], [...output.map((item, index) => done(index, item)), completed()]]
+        ) {
+          const { error, events } = yield* outcomeOf(body(...parts))
+          assert.isUndefined(error)
+          assert.deepStrictEqual(
+            of(events, "ToolCallCompleted").map(({ name, providerExecuted }) => [name, providerExecuted]),
+            [[output[0]!["type"], true]]
+          )
+          assert.strictEqual(last(events).finishReason, "stop")
+        }
+      }
+      const other = { ...output, call_id: "s2" }
+      const { error } = yield* outcomeOf(body(completed({ output: [shell, other] })))
+      assert.strictEqual(error?.reason, "unsupported_feature")
     }))
 })

@@ -107,14 +107,34 @@ describe("invalid and incomplete replies", () => {
         ["data: [1]\n\n", /no JSON object/],
         ["<html><head><title>Bad gateway</title></head></html>", /holds no reply: Bad gateway/],
         ["", /holds no reply/],
-        ["{\"output\":[", /holds no reply/],
-        [JSON.stringify(response({ status: "queued" })), /not complete: queued/]
+        ["{\"output\":[", /holds no reply/]
       ]
       for (const [text, detail] of bodies) {
         const error = yield* errorOf(text)
         assert.deepStrictEqual(error.reason, "malformed_response", text)
         assert.match(error.message, detail)
       }
+    }))
+
+  it.effect("N-24: a reply that the provider makes in the background is a feature that is not there, and is named", () =>
+    Effect.gen(function*() {
+      for (const status of ["queued", "in_progress"]) {
+        const { error, events } = yield* outcomeOf({
+          headers: { "content-type": "application/json" },
+          pieces: [JSON.stringify(response({ status, background: true }))]
+        }, { options: { background: true } })
+        assert.deepStrictEqual([error?.reason, error?.isRetryable], ["unsupported_feature", false])
+        assert.match(
+          error?.detail ?? "",
+          new RegExp(`in the background.*the reply is ${status} \\(resp_1\\). Leave out background`)
+        )
+        assert.deepStrictEqual(Chunks.of(events, "MessageCompleted"), [])
+      }
+      const streamed = yield* outcomeOf(
+        body(event("queued", { response: response({ status: "queued" }) }), created, Replies.said("Hi"), completed()),
+        { options: { background: true } }
+      )
+      assert.deepStrictEqual([streamed.error, Replies.last(streamed.events).message.content], [undefined, "Hi"])
     }))
 
   it.effect("R-349: a server that answers with a whole reply instead of a stream is understood", () =>

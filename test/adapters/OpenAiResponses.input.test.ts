@@ -200,7 +200,12 @@ describe("what goes back", () => {
     Effect.gen(function*() {
       assert.deepStrictEqual(yield* backOf(body(done(0, reasoning("rs_1")), incomplete("max_output_tokens"))), [])
       const shell = { type: "local_shell_call", id: "ls_1", call_id: "s1", status: "completed", action: {} }
-      assert.deepStrictEqual(yield* backOf(body(completed({ output: [reasoning("rs_1"), shell] }))), [])
+      const kept = [reasoning("rs_1"), shell].map((item, index): Message.Part => ({
+        type: "reasoning",
+        text: "",
+        metadata: { openaiResponses: { index, item } }
+      }))
+      assert.deepStrictEqual(yield* inputOf([{ ...Message.assistant(""), reasoning: kept }]), [])
       const hosted = [
         { ...shell, type: "shell_call" },
         { type: "shell_call_output", id: "so_1", call_id: "s1", output: [] },

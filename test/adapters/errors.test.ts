@@ -438,6 +438,39 @@ for (const { full, protocol, reasons, spent } of [openAiChat, openAiResponses, a
         assert.deepStrictEqual([healed.requests, healed.waits, healed.error], [2, [7000], undefined])
       }))
 
+    it.effect("N-24: the delay that only the text of an error names is waited for, and a header wins over it", () =>
+      Effect.gen(function*() {
+        const message = "Rate limit reached. Please try again in 20 seconds."
+        const asking = (answer: Server.Answer, options: Adapters.Shared = {}) =>
+          Effect.map(trying(() => answer, { retries: 1, ...options }), ({ error, waits }) => [
+            waits,
+            error?.retryAfterMillis
+          ])
+        assert.deepStrictEqual(yield* asking(json(429, { error: { message } })), [[20_000], 20_000])
+        assert.deepStrictEqual(yield* asking(json(503, { message: "Overloaded, retry in 1.5s" })), [[1500], 1500])
+        assert.deepStrictEqual(yield* asking(json(429, "Please try again in 6m0s.")), [[30_000], 360_000])
+        const raw = JSON.stringify({ error: { message } })
+        const behind = { error: { message: "Provider returned error", code: 429, metadata: { raw } } }
+        assert.deepStrictEqual(yield* asking(json(429, behind)), [[20_000], 20_000])
+        assert.deepStrictEqual(yield* asking(json(429, { error: { message } }, { "retry-after": "7" })), [[7000], 7000])
+        const details = [retryInfo("4.5s")]
+        assert.deepStrictEqual(yield* asking(json(429, { error: { message, details } })), [[4500], 4500])
+        assert.deepStrictEqual(yield* asking(json(429, { error: { message: "Try again later." } })), [[600], undefined])
+        assert.deepStrictEqual(yield* asking(json(400, { error: { message: "You said: wait 5 seconds" } })), [
+          [],
+          undefined
+        ])
+      }))
+
+    it.effect("N-24: an error within a reply names its delay in the same words", () =>
+      Effect.gen(function*() {
+        const busy = failing(true).replace("\"no\"", "\"Please try again in 20s.\"")
+        const said = yield* Adapters.errorOf(protocol, begun + busy)
+        assert.deepStrictEqual([said.isRetryable, said.retryAfterMillis], [true, 20_000])
+        const refused = failing(false).replace("\"no\"", "\"Please try again in 20s.\"")
+        assert.isUndefined((yield* Adapters.errorOf(protocol, begun + refused)).retryAfterMillis)
+      }))
+
     it.effect("R-122: a delay named by an answer that needs no second try is not listened to", () =>
       Effect.gen(function*() {
         const bad = yield* trying(() => json(400, {}, { "retry-after": "7" }))

@@ -3,6 +3,7 @@
  * environment says.
  */
 import { assert, describe, it } from "@effect/vitest"
+import * as Cause from "effect/Cause"
 import type * as Config from "effect/Config"
 import * as Effect from "effect/Effect"
 import type * as HttpClient from "effect/http/HttpClient"
@@ -132,6 +133,39 @@ for (const row of rows) {
       assert.throws(made({ connectTimeout: "x" }), TypeError, "connectTimeout must be a duration; got: x")
       assert.throws(made({ firstChunkTimeout: "x" }), TypeError, "firstChunkTimeout must be a duration; got: x")
     })
+
+    it("N-26: a key that is not redacted is refused when the layer is made, by name and without its value", () => {
+      const layer = `${protocol.name}.layer: `
+      const refusal = (options: object): string => {
+        try {
+          make({ model: "m", ...options })
+          return "accepted"
+        } catch (error) {
+          return error instanceof TypeError ? error.message : "no TypeError"
+        }
+      }
+      const key = `${layer}apiKey must be a Redacted text: Redacted.make(key)`
+      assert.strictEqual(refusal({ apiKey: "sk-secret-1" }), key)
+      assert.strictEqual(refusal({ apiKey: Redacted.make(undefined) }), key)
+      assert.strictEqual(refusal({ apiKey: null }), key)
+      const header = `${layer}headers must be texts, Redacted or not; "x-token" is none`
+      assert.strictEqual(refusal({ headers: { "x-token": undefined } }), header)
+      assert.strictEqual(refusal({ headers: { "x-token": Redacted.make(1) } }), header)
+      assert.strictEqual(
+        refusal({ apiKey: Redacted.make("sk"), headers: { a: "b", c: Redacted.make("d") } }),
+        "accepted"
+      )
+    })
+
+    it.effect("N-26: the same key among the defaults of the environment is refused when the layer is built", () =>
+      Effect.gen(function*() {
+        const defaults = { apiKey: "sk-secret-1" } as unknown as Options
+        const environment = (url: string) => ({ [modelName]: "m", [baseUrlName]: url })
+        const cause = yield* Effect.sandbox(fromEnvironment(environment, defaults)).pipe(Effect.flip)
+        assert.include(String(Cause.squash(cause)), "apiKey must be a Redacted text")
+        const named = yield* fromEnvironment((url) => ({ ...environment(url), [keyName]: "sk-secret-2" }), defaults)
+        assert.strictEqual(named.headers[keyHeader], `${prefix}sk-secret-2`)
+      }))
 
     const fromEnvironment = (environment: (url: string) => Record<string, string>, defaults: Options = {}) =>
       Requests.fromEnvironment(protocol.whole, environment, config(defaults))

@@ -78,6 +78,25 @@ describe("HTTP errors", () => {
       assert.match(error?.detail ?? "", /ECONNREFUSED/)
     }))
 
+  it.effect("N-24: the delay that only the text of an error names is kept", () =>
+    Effect.gen(function*() {
+      const answer = json(429, { error: { message: "Rate limit reached. Please try again in 6m0s." } })
+      const { error } = yield* outcomeOf(answer, "v4", { retries: 0 })
+      assert.deepStrictEqual([error?.reason, error?.retryAfterMillis], ["rate_limited", 360_000])
+    }))
+
+  it("N-26: a secret that is not redacted is refused when the layer is made, without its value", () => {
+    const model = scripted([])
+    const made = (options: object) => () => AiSdk.layer({ model, ...options })
+    assert.throws(
+      made({ secrets: ["sk-secret"] }),
+      TypeError,
+      /^AiSdk.layer: secrets must be Redacted texts: Redacted.make\(secret\)$/
+    )
+    assert.throws(made({ headers: { "x-token": 1 } }), TypeError, /"x-token" is none/)
+    assert.doesNotThrow(made({ secrets: [Redacted.make("sk-secret")], headers: { "x-token": "t-1" } }))
+  })
+
   it.effect("keys and headers do not appear in errors, even if the server quotes them", () =>
     Effect.gen(function*() {
       const answer = json(401, { error: { message: "Incorrect API key: sk-secret, token t-1" } })

@@ -5,17 +5,21 @@
 import * as NodeHttpServer from "@effect/platform-node/NodeHttpServer"
 import { assert, describe, it } from "@effect/vitest"
 import * as McpClient from "effect/ai/McpClient"
+import * as McpClientError from "effect/ai/McpClientError"
 import * as McpProtocol from "effect/ai/McpProtocol"
+import * as McpSchema from "effect/ai/McpSchema"
 import * as McpServer from "effect/ai/McpServer"
 import * as AiTool from "effect/ai/Tool"
 import * as Toolkit from "effect/ai/Toolkit"
+import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
+import * as Base64 from "effect/encoding/Base64"
 import * as FetchHttpClient from "effect/http/FetchHttpClient"
 import * as HttpRouter from "effect/http/HttpRouter"
 import * as HttpServer from "effect/http/HttpServer"
 import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
-import { Chat, Message, Tool } from "heddle"
+import { Chat, Message, Tool, ToolRunner } from "heddle"
 import * as EffectAi from "heddle/bridges/effect-ai"
 import { Script } from "heddle/testing"
 import * as http from "node:http"
@@ -29,6 +33,43 @@ const remote = Toolkit.make(
   })
 )
 
+const png = Uint8Array.from([137, 80, 78, 71, 13, 10, 26, 10])
+const base64 = Base64.encode(png)
+
+const text = (value: string) => ({ type: "text" as const, text: value })
+const image = { type: "image" as const, mimeType: "image/png", data: png }
+const audio = { type: "audio" as const, mimeType: "audio/wav", data: png }
+const resource = (contents: object) => ({ type: "resource" as const, resource: contents })
+
+/** The results of the server's other tools, by their names. */
+const results: { readonly [name: string]: object } = {
+  chart: { content: [text("The week:"), text("rising"), image] },
+  picture: { content: [image], structuredContent: { width: 1 } },
+  mixed: {
+    content: [
+      audio,
+      resource({ uri: "file:///notes/a.pdf?x=1", mimeType: "application/pdf", blob: png }),
+      resource({ uri: "file:///b.png", mimeType: "image/png", blob: png }),
+      resource({ uri: "file:///c.txt", mimeType: "text/plain", text: "noted" }),
+      { type: "resource_link", uri: "https://weather.test/oslo", name: "oslo", description: "The station" }
+    ]
+  },
+  plain: { content: [text("only"), text("words")] },
+  broken: { isError: true, content: [text("the lens is dirty"), image, text("clean it")] },
+  mute: { isError: true, content: [] }
+}
+
+const others = Layer.effectDiscard(Effect.gen(function*() {
+  const { addTool } = yield* McpServer.McpServer
+  for (const [name, result] of Object.entries(results)) {
+    yield* addTool({
+      tool: new McpSchema.Tool({ name, inputSchema: { type: "object", properties: {} } }),
+      annotations: Context.empty(),
+      handle: () => Effect.succeed(new McpSchema.CallToolResult(result as McpSchema.CallToolResult))
+    })
+  }
+}))
+
 const server = HttpRouter.serve(
   McpServer.layerHttp({
     name: "weather",
@@ -38,7 +79,8 @@ const server = HttpRouter.serve(
     registrations: McpServer.toolkit(remote).pipe(
       Layer.provide(remote.toLayer({
         celsius: ({ city }) => city === "Atlantis" ? Effect.fail("no such city") : Effect.succeed({ celsius: 7 })
-      }))
+      })),
+      Layer.merge(others)
     )
   }),
   { disableLogger: true, disableListenLog: true }
@@ -58,9 +100,8 @@ describe("MCP", () => {
   it.live("the tools of a server are offered, run and answered", () =>
     Effect.gen(function*() {
       const tools = yield* EffectAi.tools(McpClient.toolkit(yield* McpClient.McpClient))
-      assert.deepStrictEqual(tools.map(({ description, name }) => [name, description]), [
-        ["celsius", "Temperature of a city"]
-      ])
+      assert.deepStrictEqual(tools.map(({ name }) => name), ["celsius", ...Object.keys(results)])
+      assert.strictEqual(tools[0]?.description, "Temperature of a city")
       assert.deepInclude(Tool.definition(tools[0]!).parameters, { type: "object", required: ["city"] })
       const model = Script.layer([
         [
@@ -76,4 +117,80 @@ describe("MCP", () => {
       assert.isUndefined(oslo?.isError)
       assert.isTrue(atlantis?.isError)
     }).pipe(Effect.provide(client)))
+
+  /** The answers to one call of each tool, and what the next request holds of them. */
+  const answersOf = (...names: ReadonlyArray<string>) =>
+    Effect.gen(function*() {
+      const tools = yield* EffectAi.tools(McpClient.toolkit(yield* McpClient.McpClient))
+      const model = yield* Script.make([
+        [...names.map((name) => Script.toolCall(name, name, {})), Script.finish("tool_calls")],
+        [Script.text("ok"), Script.finish("stop")]
+      ])
+      const result = yield* Chat.run("Go", { tools }).pipe(Effect.provide(model.layer))
+      assert.strictEqual(result.outcome._tag, "Completed")
+      const messages = result.thread.messages.slice(2, 2 + names.length)
+      assert.deepStrictEqual((yield* model.requests)[1]?.messages.slice(2), messages)
+      return messages
+    })
+
+  it.live("N-25: images, sounds and files of a result are parts of the answer", () =>
+    Effect.gen(function*() {
+      const [chart, picture, mixed, plain] = yield* answersOf("chart", "picture", "mixed", "plain")
+      const shown: Message.Part = { type: "image", data: base64, mediaType: "image/png" }
+      assert.deepStrictEqual(chart?.content, [{ type: "text", text: "The week:\nrising" }, shown])
+      assert.deepStrictEqual(picture?.content, [shown])
+      assert.deepStrictEqual(mixed?.content, [
+        { type: "file", data: base64, mediaType: "audio/wav" },
+        { type: "file", data: base64, mediaType: "application/pdf", filename: "a.pdf" },
+        shown,
+        { type: "text", text: "noted\noslo: https://weather.test/oslo\nThe station" }
+      ])
+      assert.strictEqual(plain?.content, "only\nwords")
+      for (const message of [chart, picture, mixed, plain]) assert.isUndefined(message?.isError)
+    }).pipe(Effect.provide(client)))
+
+  it.live("N-25: the model reads a failure once, without the data of its images", () =>
+    Effect.gen(function*() {
+      const [broken, mute] = yield* answersOf("broken", "mute")
+      assert.deepStrictEqual([broken?.isError, mute?.isError], [true, true])
+      assert.strictEqual(
+        broken?.content,
+        JSON.stringify({ error: "the lens is dirty\n[image: image/png, 8 bytes]\nclean it" })
+      )
+      assert.strictEqual(mute?.content, "{\"error\":\"MCP tool reported an error\"}")
+    }).pipe(Effect.provide(client)))
+
+  it.live("N-25: so is one of the connection, and the words of a tool's own failure", () =>
+    Effect.gen(function*() {
+      const mcp = yield* McpClient.McpClient
+      const [celsius] = yield* EffectAi.tools(McpClient.toolkit(mcp))
+      const told = (tool: Tool.Any, args: object) =>
+        Effect.map(
+          ToolRunner.run([Message.toolCall("a", tool.name, args as Record<string, unknown>)], [tool]),
+          ({ messages }) => [messages[0]?.isError, messages[0]?.content]
+        )
+      assert.deepStrictEqual(yield* told(celsius!, { city: "Atlantis" }), [
+        true,
+        JSON.stringify({ error: "\"no such city\"" })
+      ])
+      const gone = { ...mcp, callTool: () => Effect.fail(closed) } as unknown as McpClient.McpClient
+      const [lost] = yield* EffectAi.tools(McpClient.toolkit(gone))
+      assert.deepStrictEqual(yield* told(lost!, { city: "Oslo" }), [true, "{\"error\":\"MCP connection closed\"}"])
+    }).pipe(Effect.provide(client)))
+
+  it.live("what an MCP tool reported is what `onToolError` decides about, and what the event has", () =>
+    Effect.gen(function*() {
+      const tools = yield* EffectAi.tools(McpClient.toolkit(yield* McpClient.McpClient))
+      const seen: Array<unknown> = []
+      const { messages } = yield* ToolRunner.run([Message.toolCall("a", "broken", {})], tools, {
+        onToolError: (_call, error) => {
+          seen.push(error)
+          return Effect.succeed(Tool.ErrorDecision.continue("never mind"))
+        }
+      })
+      assert.isTrue(McpClientError.isMcpClientError(seen[0]) && seen[0].reason._tag === "ToolError")
+      assert.strictEqual(messages[0]?.content, "never mind")
+    }).pipe(Effect.provide(client)))
 })
+
+const closed = new McpClientError.McpClientError({ reason: new McpClientError.ClosedError({}) })

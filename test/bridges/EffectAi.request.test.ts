@@ -358,6 +358,24 @@ describe("errors", () => {
       }
     }))
 
+  it.effect("N-24: the delay that only the words of an error name is kept", () =>
+    Effect.gen(function*() {
+      const description = "Overloaded. Please try again in 20s."
+      const told = yield* failing(new AiError.InternalProviderError({ description }), { retries: 0 })
+      assert.deepStrictEqual([told.reason, told.retryAfterMillis], ["provider_unavailable", 20_000])
+      const body = JSON.stringify({ error: { message: description } })
+      const limited = yield* outcomeOf({ status: 429, headers: {}, pieces: [body] }, { retries: 0 })
+      assert.deepStrictEqual([limited.error?.reason, limited.error?.retryAfterMillis], ["rate_limited", 20_000])
+    }))
+
+  it("N-26: a secret that is not redacted is refused when the layer is made, without its value", () => {
+    const made = (secrets: unknown) => () => EffectAi.layer({ secrets } as EffectAi.Options)
+    const message = /^EffectAi.layer: secrets must be Redacted texts: Redacted.make\(secret\)$/
+    assert.throws(made(["sk-secret"]), TypeError, message)
+    assert.throws(made([Redacted.make(undefined)]), TypeError, message)
+    assert.doesNotThrow(made([Redacted.make("sk-secret")]))
+  })
+
   it.effect("keys do not appear in errors, even if the server quotes them", () =>
     Effect.gen(function*() {
       const secrets = [Redacted.make("sk-secret")]

@@ -113,6 +113,30 @@ describe("a difference is found", () => {
       assert.include(yield* problems(cut), "not marked as lost")
     }))
 
+  it.effect("N-22: in a reply that asks this side for what no tool can do, unless it is refused by that name", () =>
+    Effect.gen(function*() {
+      const shell = { type: "local_shell_call", id: "ls_1", call_id: "l1", action: {} }
+      const output = [{ type: "message", content: [{ type: "output_text", text: "Wait." }] }, shell]
+      const reply = { id: "resp_1", model: "m", status: "completed", usage: { input_tokens: 3 }, output }
+      const problems = (expected: Fixtures.Expected) =>
+        Effect.flatMap(
+          Effect.flatMap(answering("resp-reasoning-and-call", () => JSON.stringify(reply)), (fixture) =>
+            Effect.succeed({ ...fixture, turns: fixture.turns.map((turn) => ({ ...turn, expected })) })),
+          problemsOf
+        )
+      const recorded = {
+        text: "Wait.",
+        toolCalls: [],
+        serverTools: ["local_shell_call"],
+        finishReason: "stop"
+      } as const
+      assert.deepStrictEqual(yield* problems(recorded), [])
+      assert.include((yield* problems({ ...recorded, text: "Go." }))[0], "] text")
+      assert.include((yield* problems({ ...recorded, usage: { inputTokens: 4 } }))[0], "] usage.inputTokens")
+      assert.include((yield* problems({ ...recorded, serverTools: ["web_search_call"] }))[0], "failed")
+      assert.include((yield* problems({ text: "Wait." }))[0], "failed")
+    }))
+
   it.effect("in a transcript with another content", () =>
     Effect.gen(function*() {
       const whole = yield* Effect.flatMap(

@@ -243,6 +243,7 @@ export const unsupported = (messages: ReadonlyArray<Message.Message>): string | 
   for (const message of messages) {
     for (const part of typeof message.content === "string" ? [] : message.content) {
       if (part.type !== "image" && part.type !== "file") continue
+      if (message.role === "assistant" && Media.soundOf(message) !== undefined) continue
       if (message.role === "system" || message.role === "assistant") {
         return `a ${message.role} message cannot hold ${part.type} parts`
       }

@@ -2,9 +2,13 @@
  * Reads a reply of Chat Completions: the delta of a streamed reply or the message of a whole one, and what is gathered
  * over all of them. Reading is total: a member of another form than expected is not there.
  */
+import * as Base64 from "effect/encoding/Base64"
+import * as Result from "effect/Result"
 import type * as Event from "../../Event.ts"
 import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
+import type * as Message from "../../Message.ts"
+import * as Media from "./media.ts"
 import * as Wire from "./wire.ts"
 
 /** The content of a delta. */
@@ -14,20 +18,50 @@ export interface Said {
   readonly details: ReadonlyArray<Json.JsonObject>
   readonly refusal: string
   readonly annotations: ReadonlyArray<Json.JsonObject>
+  /** A piece of the model's sound, whose words are among the text. */
+  readonly sound: Json.JsonObject
+  readonly images: ReadonlyArray<Message.Part>
   readonly fragments: ReadonlyArray<Fragment>
 }
 
 export const read = (delta: Json.JsonObject): Said => {
   const content = delta["content"]
-  const parts = Wire.list(content)
+  const parts = partsIn(content)
+  const sound = Wire.object(delta["audio"])
   return {
-    text: Wire.string(content) ?? joined(parts, "text"),
-    thought: parts.length === 0 ? reasoning(delta) : thinking(parts),
+    text: (parts === undefined ? textOf(content) : joined(parts, "text")) + (Wire.string(sound["transcript"]) ?? ""),
+    sound,
+    images: Wire.list(delta["images"]).flatMap(image),
+    thought: parts === undefined ? reasoning(delta) : thinking(parts),
     details: Wire.list(delta["reasoning_details"]),
     refusal: Wire.string(delta["refusal"]) ?? "",
     annotations: Wire.list(delta["annotations"]),
     fragments: fragments(delta)
   }
+}
+
+/** The types that a part of a content may have, besides those whose text is read. */
+const partTypes: ReadonlyArray<unknown> = [
+  "text",
+  "thinking",
+  "reference",
+  "refusal",
+  "image_url",
+  "file",
+  "input_audio"
+]
+
+/** The parts of a content, or nothing if it is no list of parts. */
+const partsIn = (content: unknown): ReadonlyArray<Json.JsonObject> | undefined => {
+  const parts = Wire.list(content)
+  return parts.some(({ text, type }) => typeof text === "string" || partTypes.includes(type)) ? parts : undefined
+}
+
+/** Some servers write an answer that was to be JSON as a value, and not as its text. */
+const textOf = (content: unknown): string => {
+  if (typeof content === "string") return content
+  const isEmpty = content === undefined || content === null || (Array.isArray(content) && content.length === 0)
+  return isEmpty ? "" : JSON.stringify(content)
 }
 
 const joined = (items: ReadonlyArray<Json.JsonObject>, key: string): string =>
@@ -43,6 +77,12 @@ const reasoning = (delta: Json.JsonObject): string => {
   if (plain !== undefined) return plain
   const details = Wire.list(delta["reasoning_details"])
   return joined(details, "text") || joined(details, "summary")
+}
+
+/** OpenRouter writes the images of a model beside the content, each by its address, which may hold its data. */
+const image = ({ image_url }: Json.JsonObject): ReadonlyArray<Message.Part> => {
+  const url = Wire.string(image_url) ?? Wire.string(Wire.object(image_url)["url"])
+  return url === undefined ? [] : [{ type: "image", url }]
 }
 
 const fragments = (delta: Json.JsonObject): ReadonlyArray<Fragment> => {
@@ -189,6 +229,58 @@ export class Calls extends ToolCalls.WireCalls {
 const isPiece = (call: ToolCalls.Call, { id, name }: Fragment): boolean =>
   name !== undefined && call.name !== "" && name !== call.name && !call.isStarted && call.text === "" &&
   (id === undefined || id === call.wireId)
+
+// ---------------------------------------------------------------------------------------------------------------------
+// the sound of the model
+
+/** What the formats that a request may name are called, where that is not `audio/` and the name. */
+const soundTypes: ReadonlyMap<unknown, string> = new Map([["mp3", "audio/mpeg"], ["pcm16", "audio/pcm"]])
+
+/** A sound in pieces. Each piece of its data is base64 by itself, or a piece of one base64. */
+export class Sound {
+  private id: string | undefined
+  private expires: number | undefined
+  private transcript = ""
+  private readonly data: Array<string> = []
+
+  add({ data, expires_at, id, transcript }: Json.JsonObject): void {
+    this.id ??= Wire.string(id)
+    if (typeof expires_at === "number" && expires_at > 0) this.expires = expires_at
+    if (typeof transcript === "string") this.transcript += transcript
+    if (typeof data === "string" && data !== "") this.data.push(data)
+  }
+
+  /** The file of it, if there is any. Its type is the format that was asked for, since the reply does not name it. */
+  file(format: unknown): ReadonlyArray<Message.Part> {
+    const mediaType = soundTypes.get(format) ?? (typeof format === "string" ? `audio/${format}` : undefined)
+    const type = mediaType === undefined ? {} : { mediaType }
+    return this.data.length === 0 ? [] : [{ type: "file", data: oneBase64(this.data), ...type }]
+  }
+
+  /** What it goes back by, as a part of what is kept beside the content. */
+  get kept(): ReadonlyArray<Message.Part> {
+    const { expires: expires_at, id, transcript } = this
+    if (id === undefined && this.data.length === 0) return []
+    const audio = { ...Wire.given("id", id), ...Wire.given("expires_at", expires_at), transcript }
+    return [{ type: "reasoning", text: "", metadata: { [Media.chatKey]: { audio } } }]
+  }
+}
+
+/** Pieces of base64 as one: those that end in padding are read each by itself. */
+const oneBase64 = (pieces: ReadonlyArray<string>): string => {
+  const text = pieces.join("")
+  const parts = text.match(/[^=]+=*/g) ?? []
+  if (parts.length <= 1) return text
+  const decoded = Result.all(parts.map((part) => Base64.decode(part)))
+  if (Result.isFailure(decoded)) return text
+  const bytes = new Uint8Array(decoded.success.reduce((sum, { length }) => sum + length, 0))
+  let start = 0
+  for (const part of decoded.success) {
+    bytes.set(part, start)
+    start += part.length
+  }
+  return Base64.encode(bytes)
+}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // notes and reasoning details

@@ -14,7 +14,7 @@ import * as StrictSchema from "./strictSchema.ts"
 import * as Wire from "./wire.ts"
 
 /** Under this key stands what has to go back to a server of this protocol, and to no other. */
-export const metadataKey = "openaiChat"
+export const metadataKey = Media.chatKey
 
 // ---------------------------------------------------------------------------------------------------------------------
 // messages
@@ -24,6 +24,9 @@ export interface Style {
   readonly systemRole: "system" | "developer"
   readonly sendReasoningAs: ReasoningForm
   readonly isReasoningOfLoop: boolean
+  readonly emptyContent: EmptyContent
+  /** The time, in milliseconds since 1970: a sound of the model is known by its id for a while. */
+  readonly now: number
 }
 
 /** What a tool's answer cannot hold here, such as an image, follows the answers of its turn in a user message, if that can. */
@@ -60,7 +63,7 @@ const messageBody = (message: Message.Message, style: Style, ids: Wire.SentIds):
     case "user":
       return { role: "user", content: parts(message.content), ...name }
     case "assistant":
-      return { role: "assistant", ...name, ...assistantBody(message, style.sendReasoningAs, ids) }
+      return { role: "assistant", ...name, ...assistantBody(message, style, ids) }
     case "tool":
       return {
         role: "tool",
@@ -82,16 +85,37 @@ const isHeld = (media: Media.Media): boolean => {
 
 const assistantBody = (
   message: Message.Message,
-  form: ReasoningForm,
+  { emptyContent, now, sendReasoningAs }: Style,
   ids: Wire.SentIds
 ): Json.JsonObject => {
   const calls = (message.toolCalls ?? []).filter((call) => call.providerExecuted !== true)
-  const said = Message.text(message)
+  const whole = Message.text(message)
+  const sound = soundIn(message, whole, now)
+  const said = sound === undefined ? whole : sound.beside
   return {
-    content: said === "" && calls.length > 0 ? null : said,
+    ...(sound === undefined ? {} : { audio: { id: sound.id } }),
+    ...(sound !== undefined && said === "" ? {} : { content: said === "" && calls.length > 0 ? emptyContent : said }),
     ...(calls.length === 0 ? {} : { tool_calls: calls.map((call) => toolCall(call, ids.called(call.id))) }),
-    ...reasoningBody(Media.partsOf(message).filter(isOwnReasoning), form, said)
+    ...reasoningBody(Media.partsOf(message).filter(isOwnReasoning), sendReasoningAs, said)
   }
+}
+
+/**
+ * The sound that stands for the words of a message, and its other text. Its words alone go back where they were changed since,
+ * and when the provider does not know its id any more.
+ */
+const soundIn = (
+  message: Message.Message,
+  said: string,
+  now: number
+): { readonly id: string; readonly beside: string } | undefined => {
+  const { expires_at, id: known, transcript } = Media.soundOf(message) ?? {}
+  const id = Wire.string(known)
+  const words = Wire.string(transcript) ?? ""
+  const isKnown = typeof expires_at !== "number" || expires_at * 1000 > now
+  return id !== undefined && isKnown && said.endsWith(words)
+    ? { id, beside: said.slice(0, said.length - words.length) }
+    : undefined
 }
 
 type Thought = Extract<Message.Part, { readonly type: "reasoning" }>
@@ -153,6 +177,7 @@ const part = (value: Message.Part): ReadonlyArray<Json.JsonObject> => {
 export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {
   for (const message of messages) {
     for (const media of Media.partsOf(message).filter(Media.isMedia)) {
+      if (message.role === "assistant" && Media.soundOf(message) !== undefined) continue
       if (message.role === "system" || message.role === "assistant") {
         return `a ${message.role} message cannot hold ${media.type} parts`
       }
@@ -230,6 +255,9 @@ export interface Reasoning extends Protocol.Reasoning {
  */
 export type ReasoningForm = "none" | "reasoning_content" | "reasoning" | "reasoning_details" | "thinking"
 
+/** How no text is written beside calls. */
+export type EmptyContent = "" | null
+
 /** What a server wants. */
 export interface Vendor {
   /** The header of the key; by default a bearer token is sent. */
@@ -243,6 +271,8 @@ export interface Vendor {
   readonly sendReasoningAs: ReasoningForm
   /** Whether reasoning goes back only while the tool loop is open that it belongs to. */
   readonly isReasoningOfLoop: boolean
+  /** How no text is written beside calls: servers that check the type of the content refuse `null`. */
+  readonly emptyContent: EmptyContent
 }
 
 const isOff = ({ effort, enabled }: Reasoning): boolean => enabled === false || effort === "none"
@@ -274,7 +304,8 @@ const generic: Vendor = {
   required: "required",
   reasoning: effortWords,
   sendReasoningAs: "none",
-  isReasoningOfLoop: false
+  isReasoningOfLoop: false,
+  emptyContent: ""
 }
 
 const vendors = {
@@ -282,7 +313,7 @@ const vendors = {
   openai: { ...generic, maxTokensField: "max_completion_tokens" },
   azure: { ...generic, keyHeader: "api-key" },
   openrouter: { ...generic, reasoning: unified, sendReasoningAs: "reasoning_details" },
-  snowflake: { ...generic, reasoning: unified, sendReasoningAs: "reasoning_details" },
+  snowflake: { ...generic, reasoning: unified, sendReasoningAs: "reasoning_details", emptyContent: null },
   deepseek: { ...generic, reasoning: switched, sendReasoningAs: "reasoning_content", isReasoningOfLoop: true },
   zai: { ...generic, reasoning: switched, sendReasoningAs: "reasoning_content" },
   qwen: { ...generic, reasoning: flag },

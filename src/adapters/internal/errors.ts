@@ -95,13 +95,14 @@ export const fromResponse = (
   const { headers, status } = response
   const told = said.message ?? (said.error === undefined ? describe(text) : JSON.stringify(said.error))
   const detail = status >= 300 && status < 400 ? redirected(headers["location"]) : told
+  const reason = reasonOf(origin, status, said)
   const retryAfterMillis = canHeal(status)
-    ? delayOfHeaders(headers, now) ?? said.retryAfterMillis
+    ? delayOfHeaders(headers, now) ?? said.retryAfterMillis ?? delayInText(reason, text)
     : undefined
   return fromSaid(
     origin,
     { ...said, status, retryAfterMillis },
-    reasonOf(origin, status, said),
+    reason,
     `HTTP ${status}${detail === "" ? "" : `: ${detail}`}`
   )
 }
@@ -120,9 +121,10 @@ export const fromChunk = (
   const isSaid = error !== undefined && error !== null && error !== ""
   if (!isError && !isSaid && chunk["object"] !== "error") return Option.none()
   const said = read(redact(JSON.stringify(chunk), origin.secrets))
-  return Option.some(
-    fromSaid(origin, said, reasonOf(origin, said.status, said), said.message ?? JSON.stringify(said.error))
-  )
+  const reason = reasonOf(origin, said.status, said)
+  const text = JSON.stringify(said.error ?? {})
+  const retryAfterMillis = said.retryAfterMillis ?? delayInText(reason, text)
+  return Option.some(fromSaid(origin, { ...said, retryAfterMillis }, reason, said.message ?? text))
 }
 
 /** An error of a reply that had a finish reason: the provider's own is kept. */
@@ -247,8 +249,8 @@ const reasonOf = (origin: Origin, status: number | undefined, said: Said): Reaso
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// the delay that headers ask for: `retry-after`, or, where a limit is used up, the time at which it is full again.
-// Providers write times in every way there is
+// the delay that headers ask for: `retry-after`, or, where a limit is used up, the time at which it is full again; and
+// the one in the text of an error, where no header has it. Providers write times in every way there is
 
 type Headers = Readonly<Record<string, string | undefined>>
 
@@ -290,6 +292,36 @@ const refillDelay = (headers: Headers, now: number): number | undefined => {
 const units: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
 
 const goDuration = /(\d+(?:\.\d+)?)(ms|s|m|h|d)/g
+
+/** Reasons that pass, so that a delay in the text of the error is one that it asks for. */
+const passing: ReadonlyArray<Reason> = ["rate_limited", "provider_unavailable", "timeout"]
+
+const asking =
+  /\b(?:(?:try(?:ing)? again|retry(?:ing)?|resets?) (?:in|after)|wait(?: for)?) (?:about |another )?(?=\d)/gi
+
+/** A number and its unit. The digits are bounded, so that no text takes longer than its length. */
+const amount =
+  /(\d{1,9}(?:\.\d{1,9})?) ?(ms|millis(?:econds?)?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)(?![a-z])(?:, ?| and | )?/iy
+
+/** A unit by its first letter, which milliseconds share with minutes. */
+const unitOf = (name: string): number => units[/^(ms|millis)/i.test(name) ? "ms" : name.charAt(0).toLowerCase()] ?? 0
+
+/**
+ * The delay that an error asks for in words: "try again in 20 seconds", "retry after 6m0s". Of several the first one that
+ * has a unit counts.
+ */
+export const delayInText = (reason: Reason, text: string): number | undefined => {
+  if (!passing.includes(reason)) return undefined
+  for (const { 0: { length }, index } of text.matchAll(asking)) {
+    let sum = 0
+    amount.lastIndex = index + length
+    for (let found = amount.exec(text); found !== null; found = amount.exec(text)) {
+      sum += Number(found[1]) * unitOf(found[2] ?? "")
+    }
+    if (positive(sum) !== undefined) return sum
+  }
+  return undefined
+}
 
 /** A duration as Go writes it, seconds, seconds or milliseconds since 1970, or a date. */
 const untilReset = (text: string, now: number): number | undefined => {

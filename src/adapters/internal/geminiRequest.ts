@@ -74,7 +74,7 @@ const systemParts = (message: Message.Message): ReadonlyArray<Json.JsonObject> =
 const anySignature = "skip_thought_signature_validator"
 
 const modelParts = (message: Message.Message, isSigned: boolean): ReadonlyArray<Json.JsonObject> => {
-  const parts = GeminiReply.parts(message, mediaParts(message.content))
+  const parts = GeminiReply.parts(message, Media.soundOf(message) === undefined ? mediaParts(message.content) : [])
   const first = parts.findIndex((part) => "functionCall" in part)
   if (!isSigned || first < 0 || parts[first]?.["thoughtSignature"] !== undefined) return parts
   return parts.map((part, index) => index === first ? { ...part, thoughtSignature: anySignature } : part)

@@ -35,7 +35,10 @@ export type HeaderValues = Readonly<Record<string, string | Redacted.Redacted<st
 export interface Options {
   /** Where the protocol's paths start. A query string is kept. */
   readonly baseUrl?: string
-  /** Further headers; they win over the adapter's own. Their values stay out of errors and traces. */
+  /**
+   * Further headers, each a text or a `Redacted` one; they win over the adapter's own. Their values stay out of errors and
+   * traces. None by default.
+   */
   readonly headers?: HeaderValues
   /** What errors call the provider. */
   readonly provider?: string
@@ -121,8 +124,26 @@ const count = (name: string, option: string, value: number, least: number): numb
     ? value
     : misuse(name, `${option} must be an integer of at least ${least}; got: ${Json.render(value)}`)
 
+/** What may stand in options that a provider's key is one of. */
+interface Secrets {
+  readonly apiKey?: Redacted.Redacted<string> | undefined
+  readonly headers?: HeaderValues | undefined
+  readonly secrets?: ReadonlyArray<Redacted.Redacted<string>> | undefined
+}
+
+const isSecret = (value: unknown): boolean => Redacted.isRedacted(value) && typeof Redacted.value(value) === "string"
+
+/** Refuses a secret that would fail each request, or be printed with the options. Its value is not named. */
+const checkSecrets = (name: string, { apiKey, headers = {}, secrets = [] }: Secrets): void => {
+  if (apiKey !== undefined && !isSecret(apiKey)) misuse(name, "apiKey must be a Redacted text: Redacted.make(key)")
+  if (!secrets.every(isSecret)) misuse(name, "secrets must be Redacted texts: Redacted.make(secret)")
+  const header = Object.entries(headers).find(([, value]) => typeof value !== "string" && !isSecret(value))
+  if (header !== undefined) misuse(name, `headers must be texts, Redacted or not; "${header[0]}" is none`)
+}
+
 /** The options with their defaults. Throws a `TypeError` that names the one that cannot be used. */
-export const settings = (name: string, options: Options): Settings => {
+export const settings = (name: string, options: Options & Secrets): Settings => {
+  checkSecrets(name, options)
   const idleTimeout = patience(name, "idleTimeout", options.idleTimeout ?? "5 minutes")
   return {
     retries: count(name, "retries", options.retries ?? 2, 0),

@@ -5,6 +5,7 @@
  */
 import * as Base64 from "effect/encoding/Base64"
 import * as Result from "effect/Result"
+import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 
 /** A part that is no text. */
@@ -17,6 +18,21 @@ export const partsOf = (message: Message.Message): ReadonlyArray<Message.Part> =
   ...(message.reasoning ?? []),
   ...(typeof message.content === "string" ? [] : message.content)
 ]
+
+/** Under this key stands what Chat Completions keeps with a message. */
+export const chatKey = "openaiChat"
+
+/**
+ * What Chat Completions says of the sound of a message besides its data: its `id`, when that `expires_at`, and its
+ * `transcript`, which is the message's text. The sound itself goes to no provider.
+ */
+export const soundOf = ({ reasoning = [] }: Pick<Message.Message, "reasoning">): Json.JsonObject | undefined => {
+  for (const part of reasoning) {
+    const kept = part.type === "reasoning" ? part.metadata?.[chatKey] : undefined
+    if (Json.isObject(kept) && Json.isObject(kept["audio"])) return kept["audio"]
+  }
+  return undefined
+}
 
 const textual = /^text\/|[/+](json|xml|yaml|toml|csv|javascript|x-sh|sql)\s*(;|$)/i
 

@@ -2,6 +2,7 @@
  * What makes an adapter out of a wire protocol. A protocol defines where a request goes, what it holds and how its answer
  * is read; the connection, the retries, the settings of the environment and the layer stand here once for all of them.
  */
+import * as Clock from "effect/Clock"
 import * as Config from "effect/Config"
 import * as Effect from "effect/Effect"
 import * as HttpClient from "effect/http/HttpClient"
@@ -28,7 +29,10 @@ export interface Reasoning {
 export interface Options extends Http.Options {
   /** The name of the model, for requests that name none. */
   readonly model: string
-  /** The key. Leave it out for a server that wants none. It is kept out of errors and traces. */
+  /**
+   * The key, in `Redacted`, so that no log of the options shows it: `Redacted.make(key)`. A plain string throws a
+   * `TypeError` when the layer is made. Leave it out for a server that wants none. It is kept out of errors and traces.
+   */
   readonly apiKey?: Redacted.Redacted<string>
   /** How much the model may think before it answers. The model's default when it is left out. */
   readonly reasoning?: Reasoning
@@ -65,7 +69,8 @@ export interface Protocol<O extends Options> {
   readonly path: (options: O, request: Adapter.Request) => string
   /** The headers of every request, the secret ones redacted. */
   readonly headers: (options: O) => Http.HeaderValues
-  readonly body: (options: O, request: Adapter.Request) => Json.JsonObject
+  /** The body of a request that is sent `now`, in milliseconds since 1970. */
+  readonly body: (options: O, request: Adapter.Request, now: number) => Json.JsonObject
   /** Why the protocol cannot express a request, if it cannot. */
   readonly unsupported: (request: Adapter.Request, options: O) => string | undefined
   /** The reasons of the protocol's own error codes. */
@@ -94,7 +99,7 @@ const make = <O extends Options>(
   const { apiKey, baseUrl = protocol.baseUrl, provider = protocol.provider } = options
   return Effect.map(HttpClient.HttpClient, (client) => ({
     stream: (request) =>
-      Stream.suspend(() => {
+      Stream.unwrap(Effect.map(Clock.currentTimeMillis, (now) => {
         const problem = protocol.unsupported(request, options)
         return problem !== undefined ? refused(provider, problem) : Http.stream({
           client,
@@ -105,11 +110,11 @@ const make = <O extends Options>(
           headers: { ...protocol.headers(options), ...options.headers },
           secrets: apiKey === undefined ? [] : [apiKey],
           errorWords: protocol.errors,
-          body: () => protocol.body(options, request),
+          body: () => protocol.body(options, request, now),
           makeReader: (origin) =>
             Effect.map(Wire.idMaker, (makeId) => protocol.reader(origin, makeId, request, options))
         })
-      })
+      }))
   }))
 }
 

@@ -22,6 +22,8 @@ export interface Said {
   readonly refusal: string
   readonly reasoning: ReadonlyArray<Message.Part>
   readonly annotations: ReadonlyArray<Json.JsonObject>
+  /** The kinds of items that ask this side for something that no tool of a run can do. */
+  readonly asked: ReadonlyArray<string>
 }
 
 const kinds: { readonly [type: string]: Kind } = {
@@ -46,6 +48,37 @@ const isHosted = (item: Item): boolean => !ownTypes.includes(item.type)
 
 /** Whether a hosted item is a call: the result of a call is an item of its own. */
 const isCall = (item: Item): boolean => !item.type.endsWith("_output") && item.type !== "compaction"
+
+/** Kinds of hosted calls that only an answer closes: the client's, unless the provider answers them in the same reply. */
+const asking: ReadonlyArray<unknown> = [
+  "apply_patch_call",
+  "computer_call",
+  "local_shell_call",
+  "mcp_approval_request",
+  "shell_call"
+]
+
+/** Whether an item may ask this side for something. What happens in a container happens at the provider. */
+const isAsking = (wire: Json.JsonObject): boolean =>
+  wire["type"] === "tool_search_call"
+    ? wire["execution"] === "client"
+    : asking.includes(wire["type"]) && !String(Wire.object(wire["environment"])["type"]).startsWith("container")
+
+/** A call and its output have the kind of tool and the id of the call in common. */
+const exchangeOf = ({ call_id, type }: Json.JsonObject): string =>
+  `${String(type).replace(/(_call)?(_output)?$/, "")} ${String(call_id)}`
+
+const withoutAnswer = (
+  items: ReadonlyArray<Json.JsonObject>,
+  isQuestion: (item: Json.JsonObject) => boolean
+): ReadonlySet<Json.JsonObject> => {
+  const answers = new Set(items.filter(({ type }) => String(type).endsWith("_output")).map(exchangeOf))
+  return new Set(items.filter((item) => isQuestion(item) && !answers.has(exchangeOf(item))))
+}
+
+/** The items that cannot go back, because an answer to them would have to: no tool gives one of their kind. */
+export const unanswered = (items: ReadonlyArray<Json.JsonObject>): ReadonlySet<Json.JsonObject> =>
+  withoutAnswer(items, ({ type }) => type === customType || asking.includes(type))
 
 export class Output {
   /** Why what was read cannot be trusted, if it cannot. */
@@ -104,7 +137,8 @@ export class Output {
       const isCut = wire["status"] === "incomplete"
       return isCut || !mayBeCut ? this.calls.close(item.call, isCut, out) : undefined
     }
-    if (item.type === customType) return
+    // Whose such a call is shows in the whole reply.
+    if (item.type === customType || isAsking(item.wire ?? wire)) return
     if (isHosted(item)) return this.list(item, out)
     const said = wire["content"]
     const content = typeof said === "string" ? [{ type: "output_text", text: said }] : Wire.list(said)
@@ -269,16 +303,30 @@ export class Output {
         const text = argumentsOf(item.wire ?? {})
         if (text !== "") this.calls.replace(item.call, text, out)
       }
-      if (isHosted(item) && item.type !== customType) this.list(item, out)
+      if (isHosted(item) && item.type !== customType && !isAsking(item.wire ?? {})) this.list(item, out)
     }
+    const asked = this.asked(out)
     this.customCalls(ending, out)
     this.calls.endAll(ending, out)
     return {
       text: this.joined("text"),
       refusal: this.joined("refusal"),
       reasoning: this.kept(),
-      annotations: [...this.annotations.values()]
+      annotations: [...this.annotations.values()],
+      asked
     }
+  }
+
+  /** The kinds of calls that wait for this side; those that the provider has answered are listed. */
+  private asked(out: Events): ReadonlyArray<string> {
+    const open = withoutAnswer(this.items.all.map(({ wire = {} }) => wire), isAsking)
+    const asked = new Set<string>()
+    for (const item of this.items.all) {
+      if (item.wire === undefined || !isAsking(item.wire)) continue
+      if (open.has(item.wire)) asked.add(item.type)
+      else this.list(item, out)
+    }
+    return [...asked]
   }
 
   private joined(kind: Kind): string {

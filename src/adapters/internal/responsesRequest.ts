@@ -11,7 +11,7 @@ import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Media from "./media.ts"
-import { metadataKey } from "./responsesReply.ts"
+import { metadataKey, unanswered } from "./responsesReply.ts"
 import * as StrictSchema from "./strictSchema.ts"
 import * as Wire from "./wire.ts"
 
@@ -128,6 +128,7 @@ const extensionOf = (mediaType = ""): string =>
 export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {
   for (const message of messages) {
     for (const part of Media.partsOf(message).filter(Media.isMedia)) {
+      if (message.role === "assistant" && Media.soundOf(message) !== undefined) continue
       if (message.role === "system" || message.role === "assistant") {
         return `a ${message.role} message cannot hold ${part.type} parts`
       }
@@ -246,23 +247,11 @@ const backItem = (item: Json.JsonObject, isStored: boolean): Json.JsonObject | u
   }
 }
 
-/** Calls of hosted kinds that are the client's to run. */
-const waiting: ReadonlyArray<unknown> = [
-  "apply_patch_call",
-  "computer_call",
-  "custom_tool_call",
-  "local_shell_call",
-  "shell_call"
-]
-
 /** Without the calls that wait for an answer of a kind that no tool can give. */
 const answered = (kept: ReadonlyArray<Json.JsonObject>): ReadonlyArray<Json.JsonObject> => {
   const items = kept.map((one) => Wire.object(one["item"]))
-  return kept.filter((_, index) => {
-    const { call_id, type } = items[index] ?? {}
-    if (!waiting.includes(type)) return true
-    return items.some((other) => other["call_id"] === call_id && other["type"] === `${String(type)}_output`)
-  })
+  const open = unanswered(items)
+  return kept.filter((_, index) => !open.has(items[index] ?? {}))
 }
 
 /** Without the reasoning at the end, which belongs to what is not there. */

@@ -5,6 +5,7 @@
  * one that may be null, and the nulls that stand for missing members are removed from the model's arguments.
  */
 import * as Option from "effect/Option"
+import { referenceTarget } from "../../internal/declare/schema.ts"
 import * as Json from "../../internal/json.ts"
 import * as Wire from "./wire.ts"
 
@@ -230,9 +231,8 @@ const restored = (schema: Schema, root: Schema, value: unknown): unknown => {
 const resolved = (schema: Schema, root: Schema, depth = 0): Schema | undefined => {
   const reference = schema["$ref"]
   if (typeof reference !== "string") return schema
-  if (depth > 8 || !reference.startsWith("#")) return undefined
-  const target = reference.slice(1).split("/").filter((step) => step !== "")
-    .reduce<unknown>((node, step) => Json.isObject(node) && Object.hasOwn(node, step) ? node[step] : undefined, root)
+  if (depth > 8) return undefined
+  const target = referenceTarget(reference, root)
   return Json.isObject(target) ? resolved(target, root, depth + 1) : undefined
 }
 

@@ -355,7 +355,9 @@ const fromReason = (
   const words = answer ?? errorSaid(origin, { message: detail })
   const known = reasonOf(reason)
   const isVague = known === "unknown" && answer !== undefined
-  const retryAfterMillis = retryAfter === undefined ? answer?.retryAfterMillis : Duration.toMillis(retryAfter)
+  const retryAfterMillis = retryAfter === undefined
+    ? answer?.retryAfterMillis ?? Errors.delayInText(known, detail)
+    : Duration.toMillis(retryAfter)
   const { cause, requestId, status } = answer ?? {}
   return new Adapter.AdapterError({
     reason: isVague || exact.includes(words.reason) ? words.reason : known,

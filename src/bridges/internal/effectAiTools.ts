@@ -3,6 +3,8 @@
  * tools of a toolkit as Heddle's own, run by the toolkit's handlers.
  */
 import * as AiError from "effect/ai/AiError"
+import type * as McpClientError from "effect/ai/McpClientError"
+import type * as McpSchema from "effect/ai/McpSchema"
 import * as Prompt from "effect/ai/Prompt"
 import * as AiTool from "effect/ai/Tool"
 import * as Toolkit from "effect/ai/Toolkit"
@@ -15,8 +17,10 @@ import * as Schema from "effect/Schema"
 import * as SchemaAST from "effect/SchemaAST"
 import * as Stream from "effect/Stream"
 import * as Tracer from "effect/Tracer"
+import * as Media from "../../adapters/internal/media.ts"
 import type * as Declared from "../../internal/declare/tool.ts"
 import * as ToolOptions from "../../internal/declare/toolOptions.ts"
+import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import * as Tool from "../../Tool.ts"
 
@@ -91,7 +95,19 @@ const make = (tool: AiTool.Any, toolkit: Handlers, approve: Approve | undefined)
     metadata: { effectAi: notes(tool, needsApproval) },
     handler: (args: unknown, call) => handle(tool, toolkit, args, call)
   })
-  return modelOutput(heddle, tool)
+  return mcpFailures(modelOutput(heddle, tool))
+}
+
+/** A failure of an MCP server has its words in its reason, and in the result there once more, with all that this holds. */
+const mcpFailures = (heddle: Tool.Any): Tool.Any => {
+  const { encodeFailure } = heddle
+  return encodeFailure === undefined ? heddle : {
+    ...heddle,
+    encodeFailure: (error) => {
+      const reason = mcpReasonOf(error)
+      return reason === undefined ? encodeFailure(error) : Effect.sync(() => mcpWords(reason))
+    }
+  }
 }
 
 /** What a model reads is the tool's own choice of words, and of images and files. */
@@ -145,6 +161,75 @@ const notes = (tool: AiTool.Any, needsApproval: boolean): Readonly<Record<string
   }
 }
 
+// ---------------------------------------------------------------------------------------------------------------------
+// results of MCP servers: effect/ai fails with what it cannot write as a text, with the whole result in the failure. Its
+// types are known by their tags, since the modules of MCP are not to be loaded where there is no server
+
+type McpReason = McpClientError.McpClientErrorReason
+
+const mcpReasonOf = (error: unknown): McpReason | undefined =>
+  Json.isObject(error) && error["_tag"] === "McpClientError" && Json.isObject(error["reason"])
+    ? error["reason"] as unknown as McpReason
+    : undefined
+
+/** The parts of a result that has more than text. */
+const mcpContent = (error: unknown): Tool.Content | undefined => {
+  const reason = mcpReasonOf(error)
+  if (reason?._tag !== "UnsupportedError" || reason.result === undefined) return undefined
+  return Tool.content(mcpParts(reason.result))
+}
+
+/** The parts of a result. Texts that follow each other are one, as effect/ai joins them. */
+const mcpParts = ({ content }: McpSchema.CallToolResult): ReadonlyArray<Message.Part> => {
+  const parts: Array<Message.Part> = []
+  for (const part of content.map(mcpPart)) {
+    const last = parts.at(-1)
+    if (part.type !== "text" || last?.type !== "text") parts.push(part)
+    else parts[parts.length - 1] = { type: "text", text: `${last.text}\n${part.text}` }
+  }
+  return parts
+}
+
+const mcpPart = (block: McpSchema.ContentBlock): Message.Part => {
+  switch (block.type) {
+    case "text":
+      return { type: "text", text: block.text }
+    case "image":
+      return mcpMedia(block.mimeType, block.data)
+    case "audio":
+      return mcpMedia(block.mimeType, block.data)
+    case "resource_link": {
+      const about = block.description === undefined ? "" : `\n${block.description}`
+      return { type: "text", text: `${block.title ?? block.name}: ${block.uri}${about}` }
+    }
+    case "resource": {
+      const { resource } = block
+      if ("text" in resource) return { type: "text", text: resource.text }
+      const filename = /([^/?#]+)(?:[?#].*)?$/.exec(resource.uri)?.[1]
+      return mcpMedia(resource.mimeType, resource.blob, filename)
+    }
+  }
+}
+
+/** The data of a result is bytes, or base64 as the server wrote it. */
+const mcpMedia = (mediaType: string | undefined, bytes: Uint8Array | string, filename?: string): Message.Part => {
+  const data = typeof bytes === "string" ? bytes : Base64.encode(bytes)
+  const common = { data, ...(mediaType === undefined ? {} : { mediaType }) }
+  return mediaType?.startsWith("image/") === true
+    ? { type: "image", ...common }
+    : { type: "file", ...common, ...(filename === undefined ? {} : { filename }) }
+}
+
+/** The words of a failure, once: those of a tool that failed are its result, in which media are a line each. */
+const mcpWords = (reason: McpReason): string => {
+  if (reason._tag !== "ToolError") return reason.message
+  const words = Media.textWith(mcpParts(reason.result), () => false)
+  return words === "" ? reason.message : words
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// run
+
 /** The arguments as the toolkit takes them, which decodes them itself. */
 const encoded = (tool: AiTool.Any, args: unknown): Effect.Effect<unknown, never, any> =>
   AiTool.isDynamic(tool) && tool.jsonSchema !== undefined
@@ -171,6 +256,10 @@ const handle = (
     if (last === undefined) return yield* Effect.die(new Error(`the handler of "${tool.name}" came to no result`))
     return last.isFailure ? yield* failed(tool, last.result, last.failureOrigin ?? "result") : last.result
   }).pipe(
+    Effect.catch((error) => {
+      const content = mcpContent(error)
+      return content === undefined ? Effect.fail(error) : Effect.succeed(content)
+    }),
     Effect.updateService(Toolkit.PreliminaryBuffer, (size) => size === "unbounded" ? waitingResults : size),
     unobserved
   )

@@ -6,6 +6,7 @@
 import type * as Types from "effect/Types"
 import type * as Message from "../../Message.ts"
 import { toolError } from "../declare/outcome.ts"
+import { danglingReferences } from "../declare/schema.ts"
 import type * as Declared from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
@@ -26,7 +27,7 @@ export type ResponseFormat =
     readonly name: string
     /**
      * A JSON Schema of an object. Of an Effect Schema: `{ ...schema, $defs: definitions }`, with the `schema` and the
-     * `definitions` of `Schema.toJsonSchemaDocument`.
+     * `definitions` of `Schema.toJsonSchemaDocument`. A `$ref` in it that points nowhere fails the request, with its path.
      */
     readonly schema: Readonly<Record<string, unknown>>
     /**
@@ -166,11 +167,20 @@ const formatIssues = (format: unknown): Issues => {
     return [{ path: "responseFormat", reason: "must have type text, json_object or json_schema" }]
   }
   if (format["type"] !== "json_schema") return []
+  const { name, schema } = format
   return [
-    ...when(typeof format["name"] !== "string" || format["name"] === "", "responseFormat.name", "must name the schema"),
-    ...when(!Json.isObject(format["schema"]), "responseFormat.schema", "must be a JSON Schema object")
+    ...when(typeof name !== "string" || name === "", "responseFormat.name", "must name the schema"),
+    ...(Json.isObject(schema)
+      ? referenceIssues(schema)
+      : [{ path: "responseFormat.schema", reason: "must be a JSON Schema object" }])
   ]
 }
+
+const referenceIssues = (schema: Json.JsonObject): Issues =>
+  danglingReferences(schema).map(({ path, reference }) => ({
+    path: `responseFormat.schema.${path}`,
+    reason: `must point at a part of the schema; there is no ${JSON.stringify(reference)}`
+  }))
 
 const choiceIssues = (choice: unknown, tools: ToolOptions.Toolbox): Issues => {
   if (choice === undefined || choice === "auto" || choice === "none" || choice === "required") {

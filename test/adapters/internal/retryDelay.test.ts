@@ -1,7 +1,8 @@
 /**
- * The delay that the headers of an answer ask for, as providers write it.
+ * The delay that the headers of an answer ask for, or else the text of an error, as providers write it.
  */
 import { assert, describe, it } from "@effect/vitest"
+import type { Adapter } from "heddle"
 import * as Errors from "../../../src/adapters/internal/errors.ts"
 
 const now = 1_700_000_000_000
@@ -52,5 +53,67 @@ describe("a delay", () => {
       "anthropic-ratelimit-input-tokens-reset": "2023-11-14T22:14:20Z"
     }
     assert.strictEqual(delay(anthropic), 60_000)
+  })
+})
+
+describe("a delay in the text of an error", () => {
+  const told = (text: string, reason: Adapter.AdapterError["reason"] = "rate_limited") =>
+    Errors.delayInText(reason, text)
+
+  it("N-24: is read in the words and units of each provider", () => {
+    const texts: ReadonlyArray<readonly [text: string, millis: number]> = [
+      [
+        "Rate limit reached for gpt-4o on tokens per min (TPM): Limit 30000, Used 29990. Please try again in 20s. Visit x",
+        20_000
+      ],
+      ["Please try again in 980ms.", 980],
+      ["Please try again in 1.5s.", 1500],
+      ["Please try again in 6m0s.", 360_000],
+      ["Please try again in 1h2m3.5s", 3_723_500],
+      ["Please try again in 20 seconds", 20_000],
+      ["TRY AGAIN IN 2 MINUTES", 120_000],
+      ["Requests have exceeded the rate limit. Please retry after 1 second.", 1000],
+      ["Please retry in 34.074824224s.", 34_074.824224],
+      ["Please wait 57 seconds before retrying.", 57_000],
+      ["wait for 1 hour and 5 minutes", 3_900_000],
+      ["Your quota will reset after 10h2m3s.", 36_123_000],
+      ["resets in 1 day, 2 hours", 93_600_000],
+      ["try again in about 3 mins", 180_000],
+      ["try again in 250 milliseconds", 250],
+      ["Do not try again in 0s. Try again in 4s.", 4000]
+    ]
+    for (const [text, millis] of texts) assert.approximately(told(text) ?? -1, millis, 0.001, text)
+  })
+
+  it("N-24: is none without a number and a unit, and none where the error does not pass", () => {
+    const texts = [
+      "",
+      "Please try again later.",
+      "try again in a minute",
+      "retry after 20",
+      "try again in 5 moments",
+      "wait 2 messages",
+      "try again in 0s",
+      "try again in -5s",
+      "try again in 12345678901234567890s",
+      "You used 20 seconds"
+    ]
+    for (const text of texts) assert.isUndefined(told(text), text)
+    assert.isUndefined(told("try again in 20s", "invalid_request"))
+    assert.isUndefined(told("try again in 20s", "quota_exceeded"))
+    assert.strictEqual(told("try again in 20s", "provider_unavailable"), 20_000)
+    assert.strictEqual(told("try again in 20s", "timeout"), 20_000)
+  })
+
+  it("N-24: costs as much as the text is long, whatever is in it", () => {
+    const long = 1_000_000
+    for (const piece of ["try again in ", "1", "wait 1", "try again in 0s ", "1s", "wait for about ", " ", "0.0"]) {
+      const texts = [piece.repeat(long / piece.length), `try again in ${piece.repeat(long / piece.length)}`]
+      for (const text of texts) {
+        const start = process.cpuUsage().user
+        Errors.delayInText("rate_limited", text)
+        assert.isBelow(process.cpuUsage(undefined).user - start, 2_000_000, piece)
+      }
+    }
   })
 })
