@@ -108,6 +108,66 @@ describe("pages", () => {
   })
 })
 
+/** The guides to sessions that outlive their processes, with the report on kills. */
+const surviving = ["sessions", "crashes", "promises", "workers", "running", "cluster", "durable"].map((name) =>
+  `docs/${name}.md`
+)
+
+/** The sentences of eight words and more of a page, outside of code and tables. */
+const sentencesOf = ({ text }: SourceText): ReadonlyArray<string> =>
+  text.replaceAll(/```[^]*?```|^\|.*$|^#.*$/gm, "\n\n").split(/\n\s*- |\n\s*\n/).flatMap((paragraph) =>
+    paragraph.replaceAll(/\[([^\]]*)\]\([^)]*\)/g, "$1").replaceAll(/[*_`]+/g, "").replaceAll(/\s+/g, " ").split(
+      /(?<=[.;:?]) /
+    )
+  ).map((sentence) => sentence.trim().toLowerCase()).filter((sentence) =>
+    sentence.split(" ").length >= 8 && !sentence.startsWith("the examples on this page share")
+  )
+
+const repeatedIn = (texts: ReadonlyArray<SourceText>): ReadonlyArray<string> => {
+  const all = texts.flatMap(sentencesOf)
+  return all.filter((sentence, index) => all.indexOf(sentence) !== index)
+}
+
+describe("guides", () => {
+  it("say nothing about surviving twice", () => {
+    const texts = [...surviving, "scratchpad/crash/RESULTS.md"].map(readSource)
+    assert.isAbove(texts.flatMap(sentencesOf).length, 200)
+    assert.deepStrictEqual(repeatedIn(texts), [])
+    const [once, twice] = [
+      "A claim is kept until its term is over.",
+      "A claim is [kept](a.md)\nuntil its term is _over_."
+    ]
+    assert.strictEqual(repeatedIn([{ path: "a.md", text: `${once}\n\n- ${twice}` }]).length, 1)
+  })
+
+  it("explain a frozen owner once: elsewhere the word is a link to it", () => {
+    const places = surviving.map(readSource).flatMap(({ path, text }) =>
+      Array.from(
+        text.replaceAll(/\[[^\]]*\]\([^)]*#an-owner-that-was-frozen\)/g, "").matchAll(/^.*\b(?:frozen|freez).*$/gm),
+        ([line]) => `${path} ${line}`
+      )
+    )
+    assert.deepStrictEqual(places.filter((place) => !/^docs\/workers\.md|^docs\/cluster\.md \|/.test(place)), [])
+  })
+
+  it("crashes.md can be read at once", () => {
+    assert.isAtMost(readSource("docs/crashes.md").text.split("\n").length, 170)
+  })
+
+  it("benchmarks.md names the versions that were measured", () => {
+    const { dependencies } = JSON.parse(readSource("scratchpad/bench/peers/package.json").text) as {
+      readonly dependencies: Readonly<Record<string, string>>
+    }
+    const { text } = readSource("docs/benchmarks.md")
+    const named = Array.from(
+      text.replaceAll("\n", " ").matchAll(/ (\d+\.\d+\.\d+) \(`([^`]+)`\)/g),
+      ([, version, name]) => [name!, version!]
+    )
+    assert.isAtLeast(named.length, 5)
+    assert.deepStrictEqual(named.map(([name]) => [name, dependencies[name!]]), named)
+  })
+})
+
 describe("the rows of the contract", () => {
   const { finish, text, toolCall } = Script
   const callEcho = [toolCall("c0", "echo", { x: 1 }), finish("tool_calls")]
