@@ -18,14 +18,14 @@ import type * as Event from "../../Event.ts"
 import * as Json from "../json.ts"
 
 /**
- * How a reply ended: as the adapter ended it, or broken, by what the adapter failed with or died of. `hasBegun`: whether
+ * The end of a reply: as the adapter ended it, or broken, by the adapter's failure or defect. `hasBegun` is `true` if
  * an event came before that.
  */
 export type Ending =
   | { readonly _tag: "Ended" }
   | { readonly _tag: "Broken"; readonly error: unknown; readonly hasBegun: boolean }
 
-/** What a read gives: events, or the end of the reply. */
+/** The result of a read: events, or the end of the reply. */
 export type Heard = ReadonlyArray<Event.Event> | Ending
 
 export const isEvents = (heard: Heard): heard is ReadonlyArray<Event.Event> => Array.isArray(heard)
@@ -66,7 +66,7 @@ export class ReplyReader {
   private readonly connection = Scope.makeUnsafe()
   private pull: ModelPull
   private hasBegun = false
-  /** What a read that was not waited for has given. */
+  /** The result of a read that ended before a reader waited for it. */
   private heard: Heard | undefined
   /** Opens when the connection is closed. There is one as soon as that has begun. */
   private closed: Latch.Latch | undefined
@@ -94,8 +94,8 @@ export class ReplyReader {
   }
 
   /**
-   * What a read has given, without waiting for it. Where there is nothing yet a read is under way, and `wake` is called when
-   * it has ended.
+   * Returns the result of a read without waiting for it. Where there is none yet a read is under way, and `wake` is
+   * called when it has ended.
    */
   listen(context: Context.Context<any>, wake: () => void): Heard | undefined {
     let isAtOnce = true
