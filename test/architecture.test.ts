@@ -12,7 +12,15 @@ import {
   stableModules,
   violations
 } from "./support/architecture.ts"
-import { exceptions, openingsIn, otherNames, otherNamesIn, readTexts, vagueIn } from "./support/language.ts"
+import {
+  exceptions,
+  longLinesIn,
+  openingsIn,
+  otherNames,
+  otherNamesIn,
+  readTexts,
+  vagueIn
+} from "./support/language.ts"
 import { readSource, readSources, type SourceText } from "./support/source.ts"
 
 const stable = stableModules(readSources("node_modules/effect/src"))
@@ -367,6 +375,7 @@ describe("architecture", () => {
   it("language: a comment begins with a verb in the third person or with the noun that it explains", () => {
     const texts = readSources("src").filter(isPlain)
     assert.deepStrictEqual(texts.flatMap(openingsIn), [])
+    assert.deepStrictEqual(texts.flatMap(longLinesIn), [])
     for (const place of plain) assert.isTrue(texts.some(({ path }) => path.startsWith(place)), place)
   })
 
@@ -418,6 +427,10 @@ describe("architecture", () => {
       "Calls. Of these some\n// What follows is the rest of a comment."
     ]
     for (const text of right) assert.deepStrictEqual(openingsIn(plant("src/Chat.ts", `// ${text}`)), [], text)
+    const long = `// ${"words ".repeat(20)}`
+    assert.deepStrictEqual(longLinesIn(plant("src/Chat.ts", long, `${long}https://a.b`, `run(${long.length})`)), [
+      "src/Chat.ts:2"
+    ])
     const others = ["// oxlint-disable-next-line", "/** @internal */", "// ---------------", "const text = \"// What\""]
     assert.deepStrictEqual(openingsIn(plant("src/Chat.ts", ...others)), [])
   })

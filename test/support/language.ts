@@ -116,6 +116,12 @@ export const openingsIn = (source: SourceText): ReadonlyArray<string> =>
     return isWrong ? [`${place} ${words.split(" ").slice(0, 4).join(" ")}`] : []
   })
 
+/** The lines of comments that run past the width of the code, but for those with an address. */
+export const longLinesIn = ({ path, text }: SourceText): ReadonlyArray<string> =>
+  text.split("\n").flatMap((line, index) =>
+    line.length > 120 && /^\s*(?:\*|\/[*/])/.test(line) && !line.includes("://") ? [`${path}:${index + 1}`] : []
+  )
+
 const anyOf = (words: string): RegExp => new RegExp(`\\b(?:${words.replaceAll(" ", "\\s+")})\\b`, "gi")
 
 /** For words of the glossary, the other names under which their things must not stand. */

@@ -186,7 +186,9 @@ export const planned = (
   return usage === undefined ? { _tag: "Decode", index, call, tool } : refuse(index, call, tool, usage)
 }
 
-/** The plan of the call, by its arguments. Decoding may need services and time; where it needs none, this is an `Exit`. */
+/**
+ * The plan of the call, by its arguments. Decoding may need services and time; where it needs none, this is an `Exit`.
+ */
 export const decide = (
   job: Decode,
   policy: Policy.Policy,
@@ -217,7 +219,10 @@ const undecodable = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.
   return toolError("invalid_arguments", call, { detail })
 }
 
-/** Exclusiveness may depend on the arguments. A function that does not return "shared", or throws, makes the call exclusive. */
+/**
+ * Exclusiveness may depend on the arguments. A function that does not return "shared", or throws, makes the call
+ * exclusive.
+ */
 const runnable = (
   { call, index, tool }: Decode,
   args: unknown,
@@ -320,7 +325,9 @@ export interface Ended extends Worked, Omit<Plan, "jobs"> {
 /** The calls of a turn that failed are not committed: they would never be answered. */
 export const uncommitted: Ended = { calls: [], manual: [], halt: undefined, suspensions: [], closed: [] }
 
-/** The calls that wait for an answer from outside, in call order: those of the batch, and those that are handed over. */
+/**
+ * The calls that wait for an answer from outside, in call order: those of the batch, and those that are handed over.
+ */
 const waiting = (
   { calls, jobs, manual }: Plan,
   response: Response.Response,

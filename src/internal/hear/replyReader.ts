@@ -1,7 +1,7 @@
 /**
- * Reads one reply from the adapter, in a fiber that the run owns: a stop of the run leaves a read, or a closing, that does
- * not end, and the adapter's own time never holds up its reader. It reads only when it is asked to, never more than one
- * read ahead, and reports what breaks a reply as the way in which the reply ended.
+ * Reads one reply from the adapter, in a fiber that the run owns: a stop of the run leaves a read, or a closing, that
+ * does not end, and the adapter's own time never holds up its reader. It reads only when it is asked to, never more
+ * than one read ahead, and reports what breaks a reply as the way in which the reply ended.
  */
 import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
@@ -119,7 +119,9 @@ export class ReplyReader {
     )
   }
 
-  /** The exit of a read. Events that throw when they are read fail the reply: nothing else would end the wait for it. */
+  /**
+   * The exit of a read. Events that throw when they are read fail the reply: nothing else would end the wait for it.
+   */
   private came(given: ReadonlyArray<Event.Event>): Heard {
     try {
       return this.checked(given)
@@ -150,8 +152,8 @@ export class ReplyReader {
   }
 
   /**
-   * Interrupts a read that is under way, and closes the connection. That begins now; what is returned waits until it is done,
-   * within the grace period of a stop.
+   * Interrupts a read that is under way, and closes the connection. That begins now; what is returned waits until it is
+   * done, within the grace period of a stop.
    */
   close(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
     if (this.closed === undefined) {

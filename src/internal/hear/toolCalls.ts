@@ -74,8 +74,8 @@ const append = (call: Begun, text: string): void => {
 }
 
 /**
- * The arguments of a call that was still open when its reply ended. Without any fragment there are none, unless the reply
- * was cut.
+ * The arguments of a call that was still open when its reply ended. Without any fragment there are none, unless the
+ * reply was cut.
  */
 const atEnd = (text: string, isObserved: boolean, ending: Ending): Arguments => {
   if (!isObserved && ending !== "whole") return lost(ending === "truncated" ? "truncated" : "missing_fragments")
