@@ -211,6 +211,7 @@ const plain: ReadonlyArray<string> = [
   "src/cluster/",
   "src/internal/ask/",
   "src/internal/decide/",
+  "src/internal/fold/",
   "src/internal/hear/",
   "src/sql/SessionStore.ts",
   "src/sql/SqliteClient.ts"
