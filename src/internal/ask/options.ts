@@ -1,6 +1,6 @@
 /**
- * From the caller's options to what a run uses: an option that is given wins over the application's defaults, and these
- * over ours. An option that cannot be used is the caller's mistake and throws before anything has started.
+ * Resolves the caller's options to what a run uses: an option that is given wins over the application's defaults, and
+ * these over ours. An option that cannot be used is the caller's mistake and throws before anything has started.
  */
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
