@@ -20,9 +20,9 @@ import * as Json from "../json.ts"
 export type CancelSource<R> = AbortSignal | Effect.Effect<unknown, never, R>
 
 /**
- * The time that a run may take, from its start: a duration (a number is milliseconds), or `{ after, reserve }`; or `{
- * at, reserve }` with the time at which it has to end. The run begins to stop then; what does not stop at once has its
- * grace period on top, which uses up the reserve: let `reserve` be more than the `grace` of the run (5 seconds by
+ * The time that a run may take, from its start: a duration (a number is milliseconds), or `{ after, reserve }`; or
+ * `{ at, reserve }` with the time at which it has to end. The run begins to stop then; what does not stop at once has
+ * its grace period on top, which uses up the reserve: let `reserve` be more than the `grace` of the run (5 seconds by
  * default), or there may be no last answer. Public as `Limits.DeadlineInput`.
  *
  * @category models
