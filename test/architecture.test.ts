@@ -212,6 +212,7 @@ const plain: ReadonlyArray<string> = [
   "src/internal/answer/",
   "src/internal/ask/",
   "src/internal/decide/",
+  "src/internal/declare/",
   "src/internal/fold/",
   "src/internal/hear/",
   "src/sql/SessionStore.ts",
