@@ -208,6 +208,7 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
 
 /** The folders and files of `src` whose comments keep the rules of language. The list only grows. */
 const plain: ReadonlyArray<string> = [
+  "src/adapters/",
   "src/bridges/",
   "src/cluster/",
   "src/internal/answer/",

@@ -116,7 +116,7 @@ export class Calls extends ToolCalls.WireCalls {
     return text === undefined || this.append(call, text, out)
   }
 
-  /** Whether a name may be the beginning of a tool's: it is no tool's, or another tool's begins with it. */
+  /** Returns `true` if a name may be the beginning of a tool's: it is no tool's, or another tool's begins with it. */
   private mayGrow(name: string): boolean {
     return !this.tools.some((tool) => tool.name === name) ||
       this.tools.some((tool) => tool.name !== name && tool.name.startsWith(name))
@@ -125,7 +125,7 @@ export class Calls extends ToolCalls.WireCalls {
   /**
    * The call of a fragment: by index if it has one, else by id, else the last one. A new id with a name on a used index
    * is another call, because servers send all their calls with index 0; so is a second whole call without any id. A
-   * name that goes on on its index, or with its id, is a piece of the name.
+   * name that continues on its index, or with its id, is a piece of the name.
    */
   private find(fragment: Fragment, out: Events): ToolCalls.Call | undefined {
     const { id, index, name } = fragment
@@ -183,8 +183,8 @@ export class Calls extends ToolCalls.WireCalls {
 }
 
 /**
- * Whether a name in a fragment continues that of a call: no new id comes with it, the arguments have not begun, and it
- * is not the name so far, which servers are known to repeat in every fragment.
+ * Returns `true` if a name in a fragment continues that of a call: no new id comes with it, the arguments have not
+ * begun, and it is not the name so far, which servers are known to repeat in every fragment.
  */
 const isPiece = (call: ToolCalls.Call, { id, name }: Fragment): boolean =>
   name !== undefined && call.name !== "" && name !== call.name && !call.isStarted && call.text === "" &&
@@ -232,7 +232,7 @@ export class ReasoningDetails {
   }
 }
 
-/** Whether a piece continues a detail. Encrypted details come whole. */
+/** Returns `true` if a piece continues a detail. Encrypted details come whole. */
 const isContinued = (detail: Json.JsonObject, piece: Json.JsonObject): boolean =>
   detail["type"] === piece["type"] && detail["index"] === piece["index"] && isPieced(detail) && isPieced(piece)
 
