@@ -211,14 +211,16 @@ const plain: ReadonlyArray<string> = [
   "src/adapters/",
   "src/bridges/",
   "src/cluster/",
+  "src/durable/",
   "src/internal/answer/",
   "src/internal/ask/",
   "src/internal/decide/",
   "src/internal/declare/",
   "src/internal/fold/",
   "src/internal/hear/",
-  "src/sql/SessionStore.ts",
-  "src/sql/SqliteClient.ts"
+  "src/internal/json.ts",
+  "src/internal/telemetry.ts",
+  "src/sql/"
 ]
 
 const isPlain = ({ path }: SourceText): boolean => plain.some((place) => path.startsWith(place))
@@ -428,6 +430,7 @@ describe("architecture", () => {
       "Calls by their ids.",
       "SQLite waits for the disk.",
       "Whose-ever.",
+      "Seed of the choice.",
       "Each of them.",
       "{@link make}, without a model.",
       "Calls. Of these some\n// What follows is the rest of a comment."

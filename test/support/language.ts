@@ -79,7 +79,7 @@ const orders = new Set(
 
 /** A participle, or "one", whose subject is missing: "Called when …", "One that …". */
 const subjectless =
-  /^(?:\w+ed|Made|Given|Taken|Written|Kept|Held|Left|Sent|Known|Put|Told|Said|Seen|Shown|Begun|Drawn|Chosen|Thrown|Run),?\s+(?:when|before|after|by|if|as|with|without|to|in|into|for|from|where|once|at|on|only|and|or|until|while|of|again|so|because|since|out|up|that|instead|each|unless)\b|^One\s+(?:that|which|who|whose|with|without|is|was|has|had|in|of\s+(?:them|these|those|its))\b/
+  /^(?:(?!(?:Seed|Speed|Need|Feed)\b)\w+ed|Made|Given|Taken|Written|Kept|Held|Left|Sent|Known|Put|Told|Said|Seen|Shown|Begun|Drawn|Chosen|Thrown|Run),?\s+(?:when|before|after|by|if|as|with|without|to|in|into|for|from|where|once|at|on|only|and|or|until|while|of|again|so|because|since|out|up|that|instead|each|unless)\b|^One\s+(?:that|which|who|whose|with|without|is|was|has|had|in|of\s+(?:them|these|those|its))\b/
 
 /** A comment of a source, without its marks, and where it stands. */
 interface Remark {
