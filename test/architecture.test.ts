@@ -220,7 +220,8 @@ const plain: ReadonlyArray<string> = [
   "src/internal/hear/",
   "src/internal/json.ts",
   "src/internal/telemetry.ts",
-  "src/sql/"
+  "src/sql/",
+  "src/testing/"
 ]
 
 const isPlain = ({ path }: SourceText): boolean => plain.some((place) => path.startsWith(place))
