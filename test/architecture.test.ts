@@ -206,25 +206,11 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
   ]
 }
 
-/** The folders and files of `src` whose comments keep the rules of language. The list only grows. */
-const plain: ReadonlyArray<string> = [
-  "src/adapters/",
-  "src/bridges/",
-  "src/cluster/",
-  "src/durable/",
-  "src/internal/answer/",
-  "src/internal/ask/",
-  "src/internal/decide/",
-  "src/internal/declare/",
-  "src/internal/fold/",
-  "src/internal/hear/",
-  "src/internal/json.ts",
-  "src/internal/telemetry.ts",
-  "src/sql/",
-  "src/testing/"
-]
+/** The folders of `src/internal` whose comments do not keep the rules of language yet. The list only shrinks. */
+const unmended: ReadonlyArray<string> = ["loop", "permits", "run", "session", "stop"]
 
-const isPlain = ({ path }: SourceText): boolean => plain.some((place) => path.startsWith(place))
+const isMended = ({ path }: SourceText): boolean =>
+  path.startsWith("src/") && !unmended.some((room) => path.startsWith(`src/internal/${room}/`))
 
 /** The words that a page defines in its glossary. */
 const glossary = (page: string): ReadonlyArray<string> =>
@@ -382,10 +368,10 @@ describe("architecture", () => {
   })
 
   it("language: a comment begins with a verb in the third person or with the noun that it explains", () => {
-    const texts = readSources("src").filter(isPlain)
+    const texts = readSources("src").filter(isMended)
     assert.deepStrictEqual(texts.flatMap(openingsIn), [])
     assert.deepStrictEqual(texts.flatMap(longLinesIn), [])
-    for (const place of plain) assert.isTrue(texts.some(({ path }) => path.startsWith(place)), place)
+    assert.isAbove(texts.length, 120)
   })
 
   it("language: a comment that begins otherwise is found, and no other", () => {
@@ -448,7 +434,7 @@ describe("architecture", () => {
   it("language: a thing of the glossary has no other name", () => {
     const words = glossary(readSource("docs/architecture.md").text)
     assert.deepStrictEqual([...otherNames.keys()].filter((word) => !words.includes(word)), [])
-    const texts = readTexts().filter((source) => isPlain(source) || /^(?:docs\/|\w+\.md)/.test(source.path))
+    const texts = readTexts().filter((source) => isMended(source) || /^(?:docs\/|\w+\.md)/.test(source.path))
     assert.deepStrictEqual(texts.flatMap(otherNamesIn), [])
   })
 

@@ -116,11 +116,15 @@ export const openingsIn = (source: SourceText): ReadonlyArray<string> =>
     return isWrong ? [`${place} ${words.split(" ").slice(0, 4).join(" ")}`] : []
   })
 
-/** The lines of comments that run past the width of the code, but for those with an address. */
-export const longLinesIn = ({ path, text }: SourceText): ReadonlyArray<string> =>
-  text.split("\n").flatMap((line, index) =>
-    line.length > 120 && /^\s*(?:\*|\/[*/])/.test(line) && !line.includes("://") ? [`${path}:${index + 1}`] : []
-  )
+/** The lines of comments that run past the width of the code, but for examples and for those with an address. */
+export const longLinesIn = ({ path, text }: SourceText): ReadonlyArray<string> => {
+  let isCode = false
+  return text.split("\n").flatMap((line, index) => {
+    if (/^\s*\* ```/.test(line)) isCode = !isCode
+    const isLong = line.length > 120 && /^\s*(?:\*|\/[*/])/.test(line) && !line.includes("://")
+    return isLong && !isCode ? [`${path}:${index + 1}`] : []
+  })
+}
 
 const anyOf = (words: string): RegExp => new RegExp(`\\b(?:${words.replaceAll(" ", "\\s+")})\\b`, "gi")
 
