@@ -124,8 +124,8 @@ export interface StreamingToolExecutor<R = never> {
   /** The updates that are ready, without waiting. Nothing is reported twice, here or by `remainingResults`. */
   readonly completedResults: Effect.Effect<ReadonlyArray<Update>>
   /**
-   * The results that are still to be reported, as they come. It ends after `noMoreCalls`, `discard` or the signal, when
-   * every call has its result, and when the scope closes.
+   * The results that are still to be reported, as they come. The stream ends after `noMoreCalls`, `discard` or the
+   * signal, when every call has its result, and when the scope closes.
    */
   readonly remainingResults: Stream.Stream<Update>
   /** Says that no further call comes. */
