@@ -8,10 +8,11 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import { Chat, type Event, Step, ToolRunner } from "heddle"
 import { Script } from "heddle/testing"
-import { execFileSync } from "node:child_process"
+import { execFileSync, spawnSync } from "node:child_process"
 import * as fs from "node:fs"
 import * as path from "node:path"
 import { parseSync } from "oxc-parser"
+import { settings, usageMessage } from "../scratchpad/crash/settings.ts"
 import { linksIn, repository, targetOf } from "./support/links.ts"
 import { appr, chatOf, type ChatOptions, echo, start, type StepOptions } from "./support/scenarios.ts"
 import { lineAt, readSource, readSources, root, type SourceText } from "./support/source.ts"
@@ -317,15 +318,37 @@ describe("the package", () => {
 })
 
 describe("the commands", () => {
-  for (const command of [["--help"], ["leave", "--help"]]) {
-    it(`N-34: npm run crash -- ${command.join(" ")} prints its options, and exits well`, () => {
-      const main = path.join(root, "scratchpad/crash/main.ts")
-      const printed = execFileSync(process.execPath, ["--conditions=source", main, ...command], { encoding: "utf8" })
-      assert.isTrue(printed.startsWith("npm run crash -- "), printed.slice(0, 100))
-      const source = readSource(`scratchpad/crash/${command[0] === "leave" ? "leave/main" : "settings"}.ts`).text
-      const flags = Array.from(source.matchAll(/^ {6}(\w+): \{ type:/gm), ([, name]) => name!)
+  const main = path.join(root, "scratchpad/crash/main.ts")
+  const run = (...command: ReadonlyArray<string>) =>
+    spawnSync(process.execPath, ["--conditions=source", main, ...command], { encoding: "utf8" })
+
+  it("N-34: npm run crash -- --help prints each of its options, and exits well", () => {
+    for (const [file, command] of [["settings", []], ["leave/main", ["leave"]]] as const) {
+      const { status, stdout } = run(...command, "--help")
+      assert.strictEqual(status, 0)
+      assert.isTrue(stdout.startsWith("npm run crash -- "), stdout.slice(0, 100))
+      const { text } = readSource(`scratchpad/crash/${file}.ts`)
+      const flags = Array.from(text.matchAll(/^ {6}(\w+): \{ type:/gm), ([, name]) => name!)
       assert.isNotEmpty(flags)
-      assert.deepStrictEqual(flags.filter((name) => !printed.includes(`--${name} `)), [])
-    })
-  }
+      assert.deepStrictEqual(flags.filter((name) => !stdout.includes(`--${name} `)), [])
+    }
+  })
+
+  it("N-34: a wrong option of npm run crash is one line that says what would be right", () => {
+    const { status, stderr } = run("leave", "--times", "0")
+    assert.deepStrictEqual([status, stderr], [2, "--times is a number from 1 on; got: 0\n"])
+    const messageOf = (...args: ReadonlyArray<string>): string | undefined => {
+      try {
+        settings(args)
+        return undefined
+      } catch (error) {
+        return usageMessage(error)
+      }
+    }
+    const stores = "sqlite, postgres, sqlite-workers, postgres-workers, cluster"
+    assert.strictEqual(messageOf("--store", "paper"), `--store is one of ${stores}; got: paper`)
+    assert.strictEqual(messageOf("--limit", "no"), "--limit is a number from 1 on; got: no")
+    assert.include(messageOf("--nothing"), "Unknown option '--nothing'")
+    assert.isUndefined(usageMessage(new TypeError("a defect")))
+  })
 })
