@@ -24,7 +24,7 @@ import type * as Tool from "./Tool.ts"
 
 export type {
   /**
-   * Which tool the model may, must or must not call: `"auto"`, `"none"`, `"required"`, or one tool by name.
+   * The tool that the model may, must or must not call: `"auto"`, `"none"`, `"required"`, or one tool by name.
    *
    * @category models
    * @since 0.1.0
@@ -71,14 +71,14 @@ export interface Request extends Requests.Template {
 const retryable: ReadonlyArray<string> = ["rate_limited", "provider_unavailable", "timeout", "network_error"]
 
 /**
- * What went wrong between Heddle and the model.
+ * An error between Heddle and the model.
  *
  * @category errors
  * @since 0.1.0
  */
 export class AdapterError extends Schema.TaggedError<AdapterError>("heddle/Adapter/AdapterError")("AdapterError", {
   /**
-   * What went wrong. `quota_exceeded` is a limit that waiting does not lift: the money or the plan is used up, which
+   * The kind of error. `quota_exceeded` is a limit that waiting does not lift: the money or the plan is used up, which
    * providers report like a rate limit.
    */
   reason: Schema.Literals([
@@ -102,13 +102,13 @@ export class AdapterError extends Schema.TaggedError<AdapterError>("heddle/Adapt
   provider: Schema.optionalKey(Schema.String),
   /** The HTTP status of the answer. */
   status: Schema.optionalKey(Schema.Int),
-  /** How long the provider asks to wait, in milliseconds. */
+  /** The time that the provider asks to wait, in milliseconds. */
   retryAfterMillis: Schema.optionalKey(Schema.Finite),
   /** The provider's id of the request. */
   requestId: Schema.optionalKey(Schema.String),
-  /** What it was made of: an error of the connection, or a defect. */
+  /** The error that it was made of: an error of the connection, or a defect. */
   cause: Schema.optionalKey(Json.Opaque),
-  /** What else the adapter knows of it. */
+  /** Further data that the adapter has about it. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
 }) {
   override get message(): string {
@@ -117,8 +117,8 @@ export class AdapterError extends Schema.TaggedError<AdapterError>("heddle/Adapt
   }
 
   /**
-   * Whatever went wrong, as an adapter's error: an `AdapterError` as it is; anything else, such as a defect, as the `cause`
-   * of one with the reason `unknown`.
+   * Converts an error to an adapter's: an `AdapterError` as it is; anything else, such as a defect, as the `cause` of
+   * one with the reason `unknown`.
    */
   static from(error: unknown): AdapterError {
     return error instanceof AdapterError
@@ -126,7 +126,7 @@ export class AdapterError extends Schema.TaggedError<AdapterError>("heddle/Adapt
       : new AdapterError({ reason: "unknown", detail: Json.render(error), cause: error })
   }
 
-  /** Whether the same request may succeed later. */
+  /** `true` if the same request may succeed later. */
   get isRetryable(): boolean {
     return retryable.includes(this.reason)
   }
@@ -150,10 +150,10 @@ export interface Service {
  *
  * Nothing happens before the first pull. The stream starts with `MessageStarted` and ends with `MessageCompleted`;
  * `TextCompleted` repeats the whole text, `ToolCallCompleted` means that a call's arguments are final. A failure before
- * the first event fails the stream; one after it fails the stream too, and the step turns it into an `Error` event.
- * A defect, or an element that is no event, counts as a failure: before the first event of a run it is an `AdapterError`
- * with the reason `unknown` and the defect as its `cause`; later the run ends as `Failed` with the defect, and keeps its
- * steps. When the stream's scope closes, the connection is closed.
+ * the first event fails the stream; one after it fails the stream too, and the step turns it into an `Error` event. A
+ * defect, or an element that is no event, counts as a failure: before the first event of a run it is an `AdapterError`
+ * with the reason `unknown` and the defect as its `cause`; later the run ends as `Failed` with the defect, and keeps
+ * its steps. When the stream's scope closes, the connection is closed.
  *
  * @category services
  * @since 0.1.0
@@ -224,7 +224,7 @@ export const map = (change: (adapter: Service) => Service): Layer.Layer<Adapter,
 export type { Classification, Diagnostic } from "./internal/fold/outcome.ts"
 
 /**
- * What is asked of the model, and the policy that its reply is read by.
+ * Options of a request to the model, and the policy that its reply is read by.
  *
  * @category models
  * @since 0.1.0
@@ -232,7 +232,7 @@ export type { Classification, Diagnostic } from "./internal/fold/outcome.ts"
 export interface ClassifyOptions extends Requests.ModelOptions {
   /** The tools that the model is offered, besides those of `Policy.Defaults`. None of them is run. */
   readonly tools?: ReadonlyArray<Tool.Any>
-  /** How the reply is read. The application's by default, else `Policy.standard`. */
+  /** The policy by which the reply is read. The application's by default, else `Policy.standard`. */
   readonly policy?: Policy.Policy
 }
 
@@ -265,7 +265,8 @@ const requestOf = (
   )
 
 /**
- * One model call, and whether its reply asks for tools or is the final answer. Nothing is run: `tools` are only offered.
+ * One model call, and whether its reply asks for tools or is the final answer. Nothing is run: `tools` are only
+ * offered.
  *
  * **Details**
  *

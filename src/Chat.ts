@@ -1,6 +1,7 @@
 /**
  * Steps repeated until an outcome. Its stream is every event of every step in order and then exactly one
- * `ChatCompleted`; a run is its fold. When it ends, for whatever reason, no handler, timer or model call of it is alive.
+ * `ChatCompleted`; a run is its fold. When it ends, for whatever reason, no handler, timer or model call of it is
+ * alive.
  *
  * @since 0.1.0
  */
@@ -16,7 +17,7 @@ import type * as Thread from "./Thread.ts"
 import type * as Tool from "./Tool.ts"
 
 /**
- * Why a run could not be started. Once its first model call has begun, a run always ends in a result.
+ * The reasons why a run could not be started. Once its first model call has begun, a run always ends in a result.
  *
  * @category errors
  * @since 0.1.0
@@ -24,7 +25,7 @@ import type * as Tool from "./Tool.ts"
 export type ChatError = Step.StepError
 
 /**
- * How a run is driven.
+ * The options of a run.
  *
  * @category models
  * @since 0.1.0
@@ -37,8 +38,8 @@ export interface Options<
   REvent = R
 > extends Step.Options<Tools, E, R, REvent> {
   /**
-   * How many model calls the run may make, the last one included. Under `onMaxTurns: "finalize"` one more follows,
-   * without tools. 8 by default; a number that is no positive integer is a defect.
+   * The number of model calls that the run may make, the last one included. Under `onMaxTurns: "finalize"` one more
+   * follows, without tools. 8 by default; a number that is no positive integer is a defect.
    */
   readonly maxTurns?: number | null
   /**
@@ -48,11 +49,11 @@ export interface Options<
    */
   readonly haltWhen?: ((step: Event.StepResult) => boolean | Effect.Effect<boolean, never, RHalt>) | null
   /**
-   * With a `responseFormat`: runs the tools without the format, and then makes one more call with the format and
-   * without tools, which does not count as a turn. `false` by default.
+   * `true`, with a `responseFormat`, to run the tools without the format, and then to make one more call with the
+   * format and without tools, which does not count as a turn. `false` by default.
    */
   readonly structuredFinalize?: boolean
-  /** What leads in that call, as a user message: a text of one line by default, none for `""`. */
+  /** The user message that leads in that call: a text of one line by default, none for `""`. */
   readonly finalizePrompt?: string
 }
 

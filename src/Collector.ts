@@ -18,7 +18,7 @@ import type * as Response from "./Response.ts"
 import * as Thread from "./Thread.ts"
 
 /**
- * What the fold knows. Read it through {@link toResponse}, {@link toStepResult} and {@link toChatResult}.
+ * The state of the fold. Read it through {@link toResponse}, {@link toStepResult} and {@link toChatResult}.
  *
  * @category models
  * @since 0.1.0
@@ -32,7 +32,7 @@ export interface State extends Fold.Opaque {
 const of = (state: State): Fold.State => state as Fold.State
 
 /**
- * What the fold starts from.
+ * The start of the fold.
  *
  * @category models
  * @since 0.1.0
@@ -168,8 +168,8 @@ export const halt = (state: State): Event.Halt | undefined => Fold.halt(of(state
 export const toResponse = (state: State): Response.Response => Fold.toResponse(of(state))
 
 /**
- * Whether the runtime has tools to run after a response: decided by its calls, or by the finish reason alone, as
- * the policy says. A reply that ended in an error or was filtered is never acted on.
+ * Returns `true` if the runtime has tools to run after a response: decided by its calls, or by the finish reason alone,
+ * as the policy says. A reply that ended in an error or was filtered is never acted on.
  *
  * **Example** (A reply with a call)
  *
@@ -192,7 +192,7 @@ export const toResponse = (state: State): Response.Response => Fold.toResponse(o
 export const isToolTurn: (policy: Policy.Policy, response: Response.Response) => boolean = Fold.isToolTurn
 
 /**
- * Whether the model has nothing more to do after a response that is not halted.
+ * Returns `true` if the model has nothing more to do after a response that is not halted.
  *
  * **Example** (A reply with a call)
  *
@@ -302,8 +302,8 @@ export const chatResult: (parts: {
 }) => Event.ChatResult = Outcomes.chatResult
 
 /**
- * Whether events in hand ask for tools or are the final answer, as `Adapter.classify` finds it of a reply on its way.
- * Nothing is run. An iterator can be read once: to classify it again throws, instead of finding nothing.
+ * Classifies events in hand: they ask for tools or are the final answer, as `Adapter.classify` finds it of a reply on
+ * its way. Nothing is run. An iterator can be read once: to classify it again throws, instead of finding nothing.
  *
  * **Example** (Whether a reply asks for tools)
  *
@@ -369,19 +369,19 @@ const foldReceived = (state: Fold.State, wire: unknown): void => {
 }
 
 /**
- * The result of a run from the wire form of its events (`Event.toWire`): the thread, the steps, the outcome and the usage
- * that the run itself came to.
+ * The result of a run from the wire form of its events (`Event.toWire`): the thread, the steps, the outcome and the
+ * usage that the run itself came to.
  *
  * **Details**
  *
  * `input` is what the run was given: the thread before it is in none of its events. For an operation of a session it is
  * the session's thread, as it was before or after its calls were settled, and the user message that was sent to it,
  * unless that answered a question in its place. Values that are no event in wire form are ignored, so that the events
- * of a later version can be read. A run whose events end before its `ChatCompleted` has the result of
- * {@link toChatResult}: so does a run whose stream failed, since the failure of a stream is no event. Send it
- * yourself, or the result is `Cancelled` with the reason `"interrupt"`. Errors and values of the caller's own are the plain
- * data that they were written as: match errors on `_tag` and `reason`, not by `instanceof`.
- * Throws a `Thread.ValidationError` for an input that is no conversation.
+ * of a later version can be read. A run whose events end before its `ChatCompleted` has the result of {@link
+ * toChatResult}: so does a run whose stream failed, since the failure of a stream is no event. Send it yourself, or the
+ * result is `Cancelled` with the reason `"interrupt"`. Errors and values of the caller's own are the plain data that
+ * they were written as: match errors on `_tag` and `reason`, not by `instanceof`. Throws a `Thread.ValidationError` for
+ * an input that is no conversation.
  *
  * **Example** (Reading a log)
  *

@@ -128,8 +128,8 @@ const plainText = (value: unknown): string => {
 
 /**
  * The encoder that writes as falai does, in plain words: a failure as `Tool execution failed: <reason>`, nothing as
- * `Tool executed successfully`, strings as they are, everything else as JSON, and a value with a cycle as the list of its
- * keys. It goes with `Policy.falai`.
+ * `Tool executed successfully`, strings as they are, everything else as JSON, and a value with a cycle as the list of
+ * its keys. It goes with `Policy.falai`.
  *
  * **Example** (In plain words)
  *

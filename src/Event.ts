@@ -26,7 +26,7 @@ export class QuestionHalt extends Schema.Opaque<QuestionHalt>()(Schema.Struct({
   pendingQuestion: Schema.String,
   /** The id of the call that asks. */
   pendingToolCallId: Schema.String,
-  /** What the user may choose from, or whatever the handler gave a user interface. `[]` by default. */
+  /** The choices of the user, or whatever the handler gave a user interface. `[]` by default. */
   askUserOpts: Schema.Array(Json.Opaque)
 })) {}
 
@@ -41,7 +41,7 @@ export class ErrorHalt extends Schema.Opaque<ErrorHalt>()(Schema.Struct({
   haltedReason: Schema.Literal("tool_error"),
   /** The id of the call that failed. */
   haltToolCallId: Schema.String,
-  /** What the `onToolError` function died with, if it did. */
+  /** The defect of the `onToolError` function, if it died. */
   onToolErrorException: Schema.optionalKey(Json.Opaque)
 })) {}
 
@@ -61,7 +61,8 @@ export class ReasonHalt extends Schema.Opaque<ReasonHalt>()(Schema.Struct({
 })) {}
 
 /**
- * How a tool ended a turn, and with it the run: a question, a failure under `onToolError: "halt"`, or a halt of its own.
+ * The way in which a tool ended a turn, and with it the run: a question, a failure under `onToolError: "halt"`, or a
+ * halt of its own.
  *
  * @category schemas
  * @since 0.1.0
@@ -92,36 +93,37 @@ const Mode = Schema.Literals(["auto", "manual"])
  */
 export class Suspension extends Schema.Opaque<Suspension>()(Schema.Struct({
   /**
-   * The id under which it is answered: that of the call, or, of a call of a nested run, the ids of the calls that lead to it,
-   * joined by `/`.
+   * The id under which it is answered: that of the call, or, of a call of a nested run, the ids of the calls that lead
+   * to it, joined by `/`.
    */
   id: Schema.String,
-  /** Of a call of a nested run: the ids of the calls that lead to it, from this run's call to its own. */
+  /** The ids of the calls that lead to a call of a nested run, from this run's call to its own. */
   path: Schema.optionalKey(Schema.Array(Schema.String)),
   /**
-   * What it waits for: `"question"` for the user's answer, `"approval"` for permission to run, `"manual"` for a result of
-   * yours, `"unknown"` for a verdict about a call that had started when its process ended: `Session.answer` with its
-   * result, `Session.approve` to try it again, `Session.deny` to answer it as failed.
+   * The answer that the call waits for: `"question"` for the user's answer, `"approval"` for permission to run,
+   * `"manual"` for a result of yours, `"unknown"` for a verdict about a call that had started when its process ended:
+   * `Session.answer` with its result, `Session.approve` to try it again, `Session.deny` to answer it as failed.
    */
   kind: Schema.Literals(["question", "approval", "manual", "unknown"]),
   /** The call. */
   toolCall: Message.ToolCall,
-  /** Of a question, and of a call whose effect is not known: the text to show. */
+  /** The text to show, of a question and of a call whose effect is not known. */
   question: Schema.optionalKey(Schema.String),
-  /** Of a question: what the user may choose from, or whatever the handler gave a user interface. */
+  /** The choices of the user, of a question, or whatever the handler gave a user interface. */
   opts: Schema.optionalKey(Schema.Array(Json.Opaque)),
-  /** Of a typed question: the JSON Schema that an answer has to fit. */
+  /** The JSON Schema that an answer to a typed question has to fit. */
   answerSchema: Schema.optionalKey(AnswerSchema),
   /**
-   * When it expires, in milliseconds since 1970. From then on no answer is taken, and `Session.expire` settles it: a
-   * question and a manual call with `defaultAnswer`, an approval as denied. Left out when it waits without a limit.
+   * The time at which it expires, in milliseconds since 1970. From then on no answer is taken, and `Session.expire`
+   * settles it: a question and a manual call with `defaultAnswer`, an approval as denied. Left out when it waits
+   * without a limit.
    */
   expiresAt: Schema.optionalKey(Schema.Finite),
-  /** What answers it once it has expired. */
+  /** The value that answers it once it has expired. */
   defaultAnswer: Schema.optionalKey(Json.Opaque),
-  /** Of a manual call: how many characters of the result the model reads. Left out for all of them. */
+  /** The number of characters of a manual call's result that the model reads. Left out for all of them. */
   resultLimit: Schema.optionalKey(Schema.Finite),
-  /** Of a manual call: what is kept of a longer result, as in `Policy.resultCut`. */
+  /** The part of a manual call's longer result that is kept, as in `Policy.resultCut`. */
   resultCut: Schema.optionalKey(Schema.Literals(["headAndTail", "head"]))
 })) {}
 
@@ -138,26 +140,26 @@ export class StepResult extends Schema.Opaque<StepResult>()(Schema.Struct({
   response: Response.Response,
   /** The answers to its calls, in call order. */
   toolResults: Schema.Array(Message.Message),
-  /** Whether the model has nothing more to do. */
+  /** `true` if the model has nothing more to do. */
   done: Schema.Boolean,
   /** `"manual"` for a step that handed all of its calls to the caller. Left out otherwise. */
   mode: Schema.optionalKey(Schema.Literal("manual")),
   /** The calls of manual tools, which the caller has to answer. Left out when there are none. */
   manualToolCalls: Schema.optionalKey(Schema.Array(Message.ToolCall)),
-  /** How a tool ended the run. Left out when none did. */
+  /** The halt by which a tool ended the run. Left out when none did. */
   halt: Schema.optionalKey(Halt),
   /** All calls that wait for an answer, in call order. Left out when none does. */
   suspensions: Schema.optionalKey(Schema.Array(Suspension)),
-  /** What handlers added to the context of the next step, merged in call order. Left out when none did. */
+  /** The values that handlers added to the context of the next step, merged in call order. Left out when none did. */
   contextUpdate: Schema.optionalKey(ContextUpdate),
-  /** What you attach to the step. `{}` by default. */
+  /** The data that you attach to the step. `{}` by default. */
   metadata: Json.Metadata
 })) {}
 
 /**
- * What cancelled a run: `"cancel"` is its `cancel` option, or that of the run around it; `"deadline"` is a deadline that
- * passed; `"interrupt"` is a reader that left the stream, as a fold of the events up to there finds it, or a handler
- * around the run that was given up.
+ * The source of a cancellation: `"cancel"` is its `cancel` option, or that of the run around it; `"deadline"` is a
+ * deadline that passed; `"interrupt"` is a reader that left the stream, as a fold of the events up to there finds it,
+ * or a handler around the run that was given up.
  *
  * @category schemas
  * @since 0.1.0
@@ -180,8 +182,8 @@ export type CancelReason = (typeof CancelReason)["Type"]
  */
 export class CompletedOutcome extends Schema.Opaque<CompletedOutcome>()(Schema.TaggedStruct("Completed", {
   /**
-   * How the last reply ended: `"length"` was cut off by the token limit, `"content_filter"` was filtered. `null` for a
-   * reply without a finish reason.
+   * The finish reason of the last reply: `"length"` was cut off by the token limit, `"content_filter"` was filtered.
+   * `null` for a reply without a finish reason.
    */
   finishReason: Schema.NullOr(Response.FinishReason)
 })) {}
@@ -193,7 +195,7 @@ export class CompletedOutcome extends Schema.Opaque<CompletedOutcome>()(Schema.T
  * @since 0.1.0
  */
 export class MaxTurnsOutcome extends Schema.Opaque<MaxTurnsOutcome>()(Schema.TaggedStruct("MaxTurns", {
-  /** How many model calls the run may make (`Chat.Options.maxTurns`). */
+  /** The number of model calls that the run may make (`Chat.Options.maxTurns`). */
   maxTurns: Schema.Int
 })) {}
 
@@ -209,8 +211,8 @@ export class HaltWhenOutcome extends Schema.Opaque<HaltWhenOutcome>()(Schema.Tag
 })) {}
 
 /**
- * A tool asked the user. Where several calls wait, a question stands before manual calls, and these before approvals; the
- * result's `suspensions` have all of them.
+ * A tool asked the user. Where several calls wait, a question stands before manual calls, and these before approvals;
+ * the result's `suspensions` have all of them.
  *
  * @category schemas
  * @since 0.1.0
@@ -220,7 +222,7 @@ export class AskUserOutcome extends Schema.Opaque<AskUserOutcome>()(Schema.Tagge
   pendingQuestion: Schema.String,
   /** The id of the call that asks. */
   pendingToolCallId: Schema.String,
-  /** What the user may choose from, or whatever the handler gave a user interface. `[]` by default. */
+  /** The choices of the user, or whatever the handler gave a user interface. `[]` by default. */
   askUserOpts: Schema.Array(Json.Opaque)
 })) {}
 
@@ -233,7 +235,7 @@ export class AskUserOutcome extends Schema.Opaque<AskUserOutcome>()(Schema.Tagge
 export class ToolFailedOutcome extends Schema.Opaque<ToolFailedOutcome>()(Schema.TaggedStruct("ToolFailed", {
   /** The id of the call that failed. */
   haltToolCallId: Schema.String,
-  /** What the `onToolError` function died with, if it did. */
+  /** The defect of the `onToolError` function, if it died. */
   onToolErrorException: Schema.optionalKey(Json.Opaque)
 })) {}
 
@@ -289,7 +291,7 @@ export class ApprovalRequestedOutcome extends Schema.Opaque<ApprovalRequestedOut
  * @since 0.1.0
  */
 export class CancelledOutcome extends Schema.Opaque<CancelledOutcome>()(Schema.TaggedStruct("Cancelled", {
-  /** What stopped it. */
+  /** The source of the cancellation. */
   reason: CancelReason
 })) {}
 
@@ -300,12 +302,12 @@ export class CancelledOutcome extends Schema.Opaque<CancelledOutcome>()(Schema.T
  * @since 0.1.0
  */
 export class FailedOutcome extends Schema.Opaque<FailedOutcome>()(Schema.TaggedStruct("Failed", {
-  /** What broke it: an `Adapter.AdapterError`, or the value of a defect. */
+  /** The error that broke it: an `Adapter.AdapterError`, or the value of a defect. */
   error: Json.Opaque
 })) {}
 
 /**
- * Why a run ended, with what belongs to it.
+ * The reason why a run ended, with what belongs to it.
  *
  * @category schemas
  * @since 0.1.0
@@ -349,22 +351,22 @@ export type Outcome =
  */
 export class Abandoned extends Schema.Opaque<Abandoned>()(Schema.Struct({
   /**
-   * What it is: a tool's handler; another function of the caller's, a `"hook"` (`onEvent`, `haltWhen`, `onToolError`, a
-   * decoder, an encoder); a store's `append`; the adapter; or the effect given as `cancel`.
+   * The kind of code: a tool's handler; another function of the caller's, a `"hook"` (`onEvent`, `haltWhen`,
+   * `onToolError`, a decoder, an encoder); a store's `append`; the adapter; or the effect given as `cancel`.
    */
   kind: Schema.Literals(["handler", "hook", "store", "adapter", "cancel"]),
   /** The id of the call, or of the run, or, for a store, of the session. */
   id: Schema.String,
   /** The name of the tool, or of the option. */
   name: Schema.String,
-  /** How long it had been running, in milliseconds. */
+  /** The time for which it had been running, in milliseconds. */
   ageMillis: Schema.Finite,
-  /** Of a run within a handler of this run: the ids of the calls that lead to it, from this run's call to its own. */
+  /** The ids of the calls that lead to a run within a handler of this run, from this run's call to its own. */
   path: Schema.optionalKey(Schema.Array(Schema.String))
 })) {}
 
 /**
- * How the tool loop ended where a structured answer was asked for behind it.
+ * The end of a tool loop where a structured answer was asked for behind it.
  *
  * @category schemas
  * @since 0.1.0
@@ -372,13 +374,13 @@ export class Abandoned extends Schema.Opaque<Abandoned>()(Schema.Struct({
 export class StructuredFinalize extends Schema.Opaque<StructuredFinalize>()(Schema.Struct({
   /** The `haltedReason` of the tool loop. */
   pass1Halted: Schema.String,
-  /** What broke the last call before its first event. Left out when nothing did. */
+  /** The error that broke the last call before its first event. Left out when nothing did. */
   pass2Error: Schema.optionalKey(Json.Opaque)
 })) {}
 
 /** The fields of a result besides its thread and its steps. */
 const chatEnd = {
-  /** Why the run ended. Match on its `_tag`. */
+  /** The reason why the run ended. Match on its `_tag`. */
   outcome: Outcome,
   /** The outcome as one word, such as `"completed"` or `"max_turns"`. Derived from `outcome`. */
   haltedReason: Schema.String,
@@ -388,27 +390,27 @@ const chatEnd = {
   pendingToolCallId: Schema.optionalKey(Schema.String),
   /** The calls that wait for an answer, in call order. Left out when none does. */
   suspensions: Schema.optionalKey(Schema.Array(Suspension)),
-  /** What all steps used. `null` when nothing was reported. */
+  /** The usage of all steps. `null` when nothing was reported. */
   usage: Schema.NullOr(Response.Usage),
   /**
-   * What the run used together with the runs that its handlers started, at any depth and however they ended, and, in a
-   * session, those of calls that were approved. `null` when nothing was reported.
+   * The usage of the run together with the runs that its handlers started, at any depth and however they ended, and, in
+   * a session, those of calls that were approved. `null` when nothing was reported.
    */
   totalUsage: Schema.NullOr(Response.Usage),
-  /** How the tool loop ended under `structuredFinalize`. Left out without it. */
+  /** The end of the tool loop under `structuredFinalize`. Left out without it. */
   structuredFinalize: Schema.optionalKey(StructuredFinalize),
-  /** Why the tool loop was closed by an answer without tools. Left out when it was not. */
+  /** The reason why the tool loop was closed by an answer without tools. Left out when it was not. */
   finalized: Schema.optionalKey(Schema.Literals(["max_turns", "deadline"])),
-  /** What all steps added to the context. Left out when nothing was added. */
+  /** The values that all steps added to the context. Left out when nothing was added. */
   contextUpdate: Schema.optionalKey(ContextUpdate),
-  /** What did not stop within the grace period. Left out when everything did. */
+  /** The code that did not stop within the grace period. Left out when everything did. */
   abandoned: Schema.optionalKey(Schema.Array(Abandoned)),
-  /** What you attach to the result. `{}` by default. */
+  /** The data that you attach to the result. `{}` by default. */
   metadata: Json.Metadata
 } as const
 
 /**
- * What a run came to.
+ * The result of a run.
  *
  * @category schemas
  * @since 0.1.0
@@ -441,7 +443,7 @@ export class CallSucceeded extends Schema.Opaque<CallSucceeded>()(Schema.TaggedS
  * @since 0.1.0
  */
 export class CallFailed extends Schema.Opaque<CallFailed>()(Schema.TaggedStruct("Error", {
-  /** What the handler reported, or a `Tool.ToolError`. */
+  /** The failure that the handler reported, or a `Tool.ToolError`. */
   error: Json.Opaque
 })) {}
 
@@ -454,13 +456,15 @@ export class CallFailed extends Schema.Opaque<CallFailed>()(Schema.TaggedStruct(
 export class CallAsked extends Schema.Opaque<CallAsked>()(Schema.TaggedStruct("AskUser", {
   /** The question. */
   question: Schema.String,
-  /** What the user may choose from, or whatever the handler gave a user interface. `[]` by default. */
+  /** The choices of the user, or whatever the handler gave a user interface. `[]` by default. */
   opts: Schema.Array(Json.Opaque),
-  /** Of a typed question: the JSON Schema that an answer has to fit. */
+  /** The JSON Schema that an answer to a typed question has to fit. */
   answerSchema: Schema.optionalKey(AnswerSchema),
-  /** How long the question waits, in milliseconds from when it is asked. Left out when it waits without a limit. */
+  /**
+   * The time that the question waits, in milliseconds from when it is asked. Left out when it waits without a limit.
+   */
   withinMillis: Schema.optionalKey(Schema.Finite),
-  /** What answers it once it has expired. */
+  /** The value that answers it once it has expired. */
   defaultAnswer: Schema.optionalKey(Json.Opaque)
 })) {}
 
@@ -478,7 +482,7 @@ export class CallHalted extends Schema.Opaque<CallHalted>()(Schema.TaggedStruct(
 })) {}
 
 /**
- * What a call came to: a `Tool.Outcome` as plain data.
+ * The outcome of a call: a `Tool.Outcome` as plain data.
  *
  * @category schemas
  * @since 0.1.0
@@ -598,11 +602,11 @@ export class ToolCallCompleted extends Schema.Opaque<ToolCallCompleted>()(Schema
   arguments: Schema.Record(Schema.String, Json.Opaque),
   /** The JSON text that they were parsed from. */
   rawArguments: Schema.String,
-  /** Why the arguments cannot be trusted. Left out when they can. */
+  /** The reason why the arguments cannot be trusted. Left out when they can. */
   argumentsLost: Schema.optionalKey(Message.ArgumentsLost),
   /** `true` for a call that the provider runs itself. */
   providerExecuted: Schema.optionalKey(Schema.Boolean),
-  /** What the adapter adds to the call. Left out when there is nothing. */
+  /** The metadata that the adapter adds to the call. Left out when there is nothing. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
   ...replay
 })) {}
@@ -616,11 +620,11 @@ export class ToolCallCompleted extends Schema.Opaque<ToolCallCompleted>()(Schema
 export class MessageCompleted extends Schema.Opaque<MessageCompleted>()(Schema.TaggedStruct("MessageCompleted", {
   /** The whole message. */
   message: Message.Message,
-  /** Why the reply ended, in one vocabulary for all providers. `null` when no reason was given. */
+  /** The reason why the reply ended, in one vocabulary for all providers. `null` when no reason was given. */
   finishReason: Schema.NullOr(Response.FinishReason),
   /** The reason in the provider's own word. Left out when there is none. */
   rawFinishReason: Schema.optionalKey(Schema.String),
-  /** What the adapter adds. `usage`, `responseId` and `model` become those of the response. */
+  /** The metadata that the adapter adds. `usage`, `responseId` and `model` become those of the response. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
   ...replay
 })) {}
@@ -632,7 +636,7 @@ export class MessageCompleted extends Schema.Opaque<MessageCompleted>()(Schema.T
  * @since 0.1.0
  */
 export class RawChunk extends Schema.Opaque<RawChunk>()(Schema.TaggedStruct("RawChunk", {
-  /** What was sent. Only `{ usage: { … } }` is read: it becomes the usage of the response. */
+  /** The chunk that was sent. Only `{ usage: { … } }` is read: it becomes the usage of the response. */
   chunk: Json.Opaque
 })) {}
 
@@ -643,7 +647,7 @@ export class RawChunk extends Schema.Opaque<RawChunk>()(Schema.TaggedStruct("Raw
  * @since 0.1.0
  */
 export class ErrorEvent extends Schema.Opaque<ErrorEvent>()(Schema.TaggedStruct("Error", {
-  /** What broke it: an `Adapter.AdapterError`, or the value of a defect. */
+  /** The error that broke it: an `Adapter.AdapterError`, or the value of a defect. */
   error: Json.Opaque
 })) {}
 
@@ -661,7 +665,7 @@ const adapterEvents = [
 ] as const
 
 /**
- * What an adapter may emit: the model's message from `MessageStarted` to `MessageCompleted`.
+ * An event that an adapter may emit: the model's message from `MessageStarted` to `MessageCompleted`.
  *
  * @category schemas
  * @since 0.1.0
@@ -715,7 +719,7 @@ export class ToolProgress extends Schema.Opaque<ToolProgress>()(Schema.TaggedStr
   id: Schema.String,
   /** The name of the tool. */
   name: Schema.String,
-  /** What the handler reports. Of a tool made by `Tool.fromChat`: an event of its run. */
+  /** The progress that the handler reports. A tool made by `Tool.fromChat` reports events of its run. */
   progress: Json.Opaque
 })) {}
 
@@ -731,13 +735,13 @@ export class ToolExecutionCompleted extends Schema.Opaque<ToolExecutionCompleted
     id: Schema.String,
     /** The name of the tool. */
     name: Schema.String,
-    /** What the call came to, before it is encoded and cut. */
+    /** The outcome of the call, before it is encoded and cut. */
     result: CallOutcome,
-    /** What the handler added to the context. Left out when it added nothing. */
+    /** The values that the handler added to the context. Left out when it added nothing. */
     contextUpdate: Schema.optionalKey(ContextUpdate),
     /**
-     * Of a handler that died: the name, the message and the plain fields of what it died with, also where the error policy
-     * put another result in its place.
+     * The name, the message and the plain fields of what a handler died with, also where the error policy put another
+     * result in its place.
      */
     cause: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
     ...replay
@@ -745,9 +749,9 @@ export class ToolExecutionCompleted extends Schema.Opaque<ToolExecutionCompleted
 ) {}
 
 /**
- * A call has its answer for the model. With `settled` it closes a call that was open before: a question that its own run
- * withdraws, behind its `AskUserRequested`; or a call that was answered, denied or submitted since the last run, at the
- * beginning of the run that continues.
+ * A call has its answer for the model. With `settled` it closes a call that was open before: a question that its own
+ * run withdraws, behind its `AskUserRequested`; or a call that was answered, denied or submitted since the last run, at
+ * the beginning of the run that continues.
  *
  * @category schemas
  * @since 0.1.0
@@ -755,13 +759,13 @@ export class ToolExecutionCompleted extends Schema.Opaque<ToolExecutionCompleted
 export class ToolResultEncoded extends Schema.Opaque<ToolResultEncoded>()(Schema.TaggedStruct("ToolResultEncoded", {
   /** The id of the call. */
   id: Schema.String,
-  /** What the model reads: the encoded result, cut to the result limit. */
+  /** The content that the model reads: the encoded result, cut to the result limit. */
   content: Content,
   /** `true` when the answer is an error. Left out when it is not. */
   isError: Schema.optionalKey(Schema.Boolean),
   /**
-   * The length of the whole text in characters (UTF-16 code units), where `content` was cut. Left out when it was not; a
-   * result that was submitted to a session has the notice of the cut in its text only.
+   * The length of the whole text in characters (UTF-16 code units), where `content` was cut. Left out when it was not;
+   * a result that was submitted to a session has the notice of the cut in its text only.
    */
   originalLength: Schema.optionalKey(Schema.Int),
   /** `true` when it closes a call that was open before. Left out otherwise. */
@@ -782,13 +786,13 @@ export class AskUserRequested extends Schema.Opaque<AskUserRequested>()(Schema.T
   toolName: Schema.String,
   /** The question. */
   question: Schema.String,
-  /** What the user may choose from, or whatever the handler gave a user interface. `[]` by default. */
+  /** The choices of the user, or whatever the handler gave a user interface. `[]` by default. */
   opts: Schema.Array(Json.Opaque),
-  /** Of a typed question: the JSON Schema that an answer has to fit. */
+  /** The JSON Schema that an answer to a typed question has to fit. */
   answerSchema: Schema.optionalKey(AnswerSchema),
-  /** When the question expires, in milliseconds since 1970. Left out when it waits without a limit. */
+  /** The time at which the question expires, in milliseconds since 1970. Left out when it waits without a limit. */
   expiresAt: Schema.optionalKey(Schema.Finite),
-  /** What answers it once it has expired. */
+  /** The value that answers it once it has expired. */
   defaultAnswer: Schema.optionalKey(Json.Opaque),
   ...replay
 })) {}
@@ -807,16 +811,19 @@ export class ToolApprovalRequested extends Schema.Opaque<ToolApprovalRequested>(
     toolName: Schema.String,
     /** The arguments of the call, as the model sent them. */
     arguments: Schema.Record(Schema.String, Json.Opaque),
-    /** When the request expires, in milliseconds since 1970: the call then counts as denied. Left out without a limit. */
+    /**
+     * The time at which the request expires, in milliseconds since 1970: the call then counts as denied. Left out
+     * without a limit.
+     */
     expiresAt: Schema.optionalKey(Schema.Finite),
     ...replay
   })
 ) {}
 
 /**
- * A call waits for answers from outside: its nested run does, or the call had started when its process ended and waits for a
- * verdict (`unknown: "ask"`). When the answers for a nested run are there, the handler is started again, and that run continues
- * where it was.
+ * A call waits for answers from outside: its nested run does, or the call had started when its process ended and waits
+ * for a verdict (`unknown: "ask"`). When the answers for a nested run are there, the handler is started again, and that
+ * run continues where it was.
  *
  * @category schemas
  * @since 0.1.0
@@ -826,7 +833,10 @@ export class ToolSuspended extends Schema.Opaque<ToolSuspended>()(Schema.TaggedS
   toolCallId: Schema.String,
   /** The name of the tool. */
   toolName: Schema.String,
-  /** What is open: the call itself, or the calls of its nested run, each under the path of ids that leads to it. */
+  /**
+   * The calls that are open: the call itself, or the calls of its nested run, each under the path of ids that leads to
+   * it.
+   */
   suspensions: Schema.Array(Suspension),
   ...replay
 })) {}
@@ -844,9 +854,9 @@ export class ToolHalt extends Schema.Opaque<ToolHalt>()(Schema.TaggedStruct("Too
   reason: Schema.String,
   /** The handler's last result, as it gave it. */
   result: Json.Opaque,
-  /** What the model reads of the result. */
+  /** The content that the model reads of the result. */
   content: Schema.optionalKey(Content),
-  /** What the `onToolError` function died with, if it did. */
+  /** The defect of the `onToolError` function, if it died. */
   onToolErrorException: Schema.optionalKey(Json.Opaque),
   ...replay
 })) {}
@@ -866,31 +876,34 @@ const stepEnd = {
   /** The model's reply. */
   response: Response.Response,
   /**
-   * What came to the thread since the step before: the model's message, the answers to its calls, and what the run itself
-   * put in front of them.
+   * The messages that came to the thread since the step before: the model's message, the answers to its calls, and what
+   * the run itself put in front of them.
    */
   messages: Schema.Array(Message.Message),
-  /** How the step was run. */
+  /** The mode in which the step was run. */
   mode: Mode,
-  /** Under `mode: "manual"`: whether the reply asks for tools. */
+  /** `true` if the reply asks for tools, under `mode: "manual"`. */
   isToolTurn: Schema.optionalKey(Schema.Boolean),
   /** The calls of manual tools, which the caller has to answer. */
   manualToolCalls: Schema.Array(Message.ToolCall),
-  /** Whether the model has nothing more to do. */
+  /** `true` if the model has nothing more to do. */
   done: Schema.optionalKey(Schema.Boolean),
-  /** How a tool ended the run. Left out when none did. */
+  /** The halt by which a tool ended the run. Left out when none did. */
   halt: Schema.optionalKey(Halt),
   /** All calls that wait for an answer, in call order. Left out when none does. */
   suspensions: Schema.optionalKey(Schema.Array(Suspension)),
   /**
-   * Why it was the last step, in which the model had no tools: the turns or the time were up, or it was the second pass of
-   * a structured run. Left out for any other step.
+   * The reason why it was the last step, in which the model had no tools: the turns or the time were up, or it was the
+   * second pass of a structured run. Left out for any other step.
    */
   closing: Schema.optionalKey(Schema.Literals(["max_turns", "deadline", "structured"]))
 } as const
 
 const behindLast = {
-  /** What came to the thread behind the last step, such as the question that the run ended with. Left out for nothing. */
+  /**
+   * The messages that came to the thread behind the last step, such as the question that the run ended with. Left out
+   * for nothing.
+   */
   messages: Schema.optionalKey(Schema.Array(Message.Message))
 } as const
 
@@ -902,7 +915,7 @@ const behindLast = {
  * @since 0.1.0
  */
 export class StepReset extends Schema.Opaque<StepReset>()(Schema.TaggedStruct("StepReset", {
-  /** What broke the reply. */
+  /** The error that broke the reply. */
   error: Json.Opaque
 })) {}
 
@@ -926,7 +939,7 @@ export class StepCompleted extends Schema.Opaque<StepCompleted>()(Schema.TaggedS
  */
 export class ChatCompleted extends Schema.Opaque<ChatCompleted>()(Schema.TaggedStruct("ChatCompleted", {
   ...behindLast,
-  /** What `Chat.run` succeeds with. */
+  /** The result that `Chat.run` succeeds with. */
   result: ChatResult
 })) {}
 
@@ -958,15 +971,16 @@ export class ReceivedStep extends Schema.Opaque<ReceivedStep>()(Schema.TaggedStr
  */
 export class ReceivedChat extends Schema.Opaque<ReceivedChat>()(Schema.TaggedStruct("ChatCompleted", {
   ...behindLast,
-  /** What the run came to. */
+  /** The result of the run. */
   result: ReceivedResult
 })) {}
 
 /**
  * Every event. Per tool call: `ToolExecutionStarted` when its handler starts, `ToolProgress` while it runs,
- * `ToolExecutionCompleted` with the raw outcome, and last one of `ToolResultEncoded`, `AskUserRequested` or `ToolHalt`. A
- * call that cannot be run is answered without a start. A call that waits for an approval has `ToolApprovalRequested` and
- * nothing else; one whose nested run waits, or whose effect is unknown, has `ToolSuspended` in place of the last two.
+ * `ToolExecutionCompleted` with the raw outcome, and last one of `ToolResultEncoded`, `AskUserRequested` or `ToolHalt`.
+ * A call that cannot be run is answered without a start. A call that waits for an approval has `ToolApprovalRequested`
+ * and nothing else; one whose nested run waits, or whose effect is unknown, has `ToolSuspended` in place of the last
+ * two.
  *
  * **Example** (Matching on events)
  *
@@ -1068,8 +1082,8 @@ const ReceivedSchema = Schema.Union([...adapterEvents, ...runnerEvents, StepRese
 
 /**
  * An event as it is read from its wire form: as it was emitted, but that `StepCompleted` has the `messages` of its step
- * and no `thread`, and the result in `ChatCompleted` has neither `thread` nor `steps`, and no `finalResponse` where that
- * is the last step's. `Collector.fromWire` puts these together again.
+ * and no `thread`, and the result in `ChatCompleted` has neither `thread` nor `steps`, and no `finalResponse` where
+ * that is the last step's. `Collector.fromWire` puts these together again.
  *
  * @category models
  * @since 0.1.0
@@ -1077,13 +1091,13 @@ const ReceivedSchema = Schema.Union([...adapterEvents, ...runnerEvents, StepRese
 export type Received = Exclude<Event, StepCompleted | ChatCompleted> | ReceivedStep | ReceivedChat
 
 /**
- * What was read is no event in wire form. The message names the field.
+ * The error of a value that is no event in wire form. The message names the field.
  *
  * @category errors
  * @since 0.1.0
  */
 export class WireError extends Schema.TaggedError<WireError>("heddle/Event/WireError")("WireError", {
-  /** Which field is wrong, and how. */
+  /** The field that is wrong, and how. */
   detail: Schema.String
 }) {
   override get message(): string {
@@ -1102,13 +1116,13 @@ export class WireError extends Schema.TaggedError<WireError>("heddle/Event/WireE
  *
  * - `StepCompleted` has the messages of its step in place of the thread, `ChatCompleted` no thread, no steps, and no
  *   response that the last step has. The same holds for events of nested runs, which are in the progress of their call.
- * - An error has its `name` and `message` and the fields of its own that a model may be shown: never its cause, its stack
- *   or a request. Of a cause there are its reasons.
- * - A BigInt is a decimal text, `NaN` and the infinities are their names, bytes are base64, a map is a list of its entries
- *   and a set of its values; what has a `toJSON` is what that gives, a date its ISO text. Functions, cycles, what throws
- *   when it is read and what is deeper than 512 levels are short texts such as `"[circular]"`. Members named `__proto__`
- *   are left out, and so is what a value of the caller's own has beyond 64 Mi characters, where each value in it counts
- *   as 64.
+ * - An error has its `name` and `message` and the fields of its own that a model may be shown: never its cause, its
+ *   stack or a request. Of a cause there are its reasons.
+ * - A BigInt is a decimal text, `NaN` and the infinities are their names, bytes are base64, a map is a list of its
+ *   entries and a set of its values; what has a `toJSON` is what that gives, a date its ISO text. Functions, cycles,
+ *   what throws when it is read and what is deeper than 512 levels are short texts such as `"[circular]"`. Members
+ *   named `__proto__` are left out, and so is what a value of the caller's own has beyond 64 Mi characters, where each
+ *   value in it counts as 64.
  *
  * **Example** (Sending events to a page)
  *
@@ -1140,9 +1154,9 @@ export const toWire = (event: Event | Received): Wire => EventJson.toJson(event)
 const decodeWire = Schema.decodeUnknownResult(ReceivedSchema)
 
 /**
- * The event that {@link toWire} has written. Values of the caller's own (arguments, results, progress, errors) come back
- * as the plain data they were written as; the event of a nested run is in the progress of its call in wire form, to be
- * read by this function in turn. Throws a {@link WireError} for anything else.
+ * The event that {@link toWire} has written. Values of the caller's own (arguments, results, progress, errors) come
+ * back as the plain data they were written as; the event of a nested run is in the progress of its call in wire form,
+ * to be read by this function in turn. Throws a {@link WireError} for anything else.
  *
  * **Example** (Reading a line of a log)
  *

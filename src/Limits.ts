@@ -1,7 +1,7 @@
 /**
- * What a whole tree of runs has to share: permits, a deadline, permits by name. They are Context references, so that a
- * run which a handler starts takes them over through the handler's fiber, and no caller passes them along. A handler that
- * waits for a run it started holds no permit, so that a tree never waits for itself.
+ * The things that a whole tree of runs has to share: permits, a deadline, permits by name. They are Context references,
+ * so that a run which a handler starts inherits them through the handler's fiber, and no caller passes them along. A
+ * handler that waits for a run it started holds no permit, so that a tree never waits for itself.
  *
  * @since 0.1.0
  */
@@ -15,8 +15,8 @@ import { KeyedPermits } from "./internal/permits/permits.ts"
 import * as Inherited from "./internal/stop/inherited.ts"
 
 /**
- * How many handlers may run at once, over all runs that inherit it. Without one, the outermost run makes its own, of its
- * `maxConcurrency`.
+ * The number of handlers that may run at once, over all runs that inherit it. Without one, the outermost run makes its
+ * own, of its `maxConcurrency`.
  *
  * @category references
  * @since 0.1.0
@@ -41,7 +41,7 @@ export type { DeadlineInput } from "./internal/ask/options.ts"
  * @since 0.1.0
  */
 export interface Keyed {
-  /** How many keys have permits that are held or waited for. */
+  /** The number of keys that have permits which are held or waited for. */
   readonly size: number
 }
 
@@ -80,13 +80,15 @@ export const remaining: Effect.Effect<Duration.Duration> = Effect.flatMap(
 )
 
 /**
- * What all runs below a layer share.
+ * The limits that all runs below a layer share.
  *
  * @category options
  * @since 0.1.0
  */
 export interface Options {
-  /** How many handlers run at once, over all of these runs. A number that is no positive integer is a defect. */
+  /**
+   * The number of handlers that run at once, over all of these runs. A number that is no positive integer is a defect.
+   */
   readonly permits: number
 }
 

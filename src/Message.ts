@@ -25,7 +25,7 @@ export const Role = Schema.Literals(["system", "user", "assistant", "tool"])
 export type Role = (typeof Role)["Type"]
 
 /**
- * Why a message of the model ended, in one vocabulary for all providers.
+ * The reason why a message of the model ended, in one vocabulary for all providers.
  *
  * @category schemas
  * @since 0.1.0
@@ -41,8 +41,9 @@ export const FinishReason = Schema.Literals(["stop", "length", "tool_calls", "co
 export type FinishReason = (typeof FinishReason)["Type"]
 
 /**
- * Why a call's arguments cannot be trusted: the text was no JSON, it or a piece of it never arrived, it was cut off by
- * the token limit, it was JSON but no object, or it nests deeper than 256 levels. Such a call is answered and never run.
+ * The reason why a call's arguments cannot be trusted: the text was no JSON, it or a piece of it never arrived, it was
+ * cut off by the token limit, it was JSON but no object, or it nests deeper than 256 levels. Such a call is answered
+ * and never run.
  *
  * @category schemas
  * @since 0.1.0
@@ -78,11 +79,14 @@ export class ToolCall extends Schema.Opaque<ToolCall>()(Schema.Struct({
   arguments: Schema.Record(Schema.String, Json.Opaque),
   /** The JSON text that the arguments were parsed from. Left out when there was none. */
   rawArguments: Schema.optionalKey(Schema.String),
-  /** Why the arguments cannot be trusted. The call is answered with an error and never run. Left out when they can. */
+  /**
+   * The reason why the arguments cannot be trusted. The call is answered with an error and never run. Left out when
+   * they can.
+   */
   argumentsLost: Schema.optionalKey(ArgumentsLost),
   /** `true` for a call that the provider has run itself. It is listed, and neither run nor answered here. */
   providerExecuted: Schema.optionalKey(Schema.Boolean),
-  /** What the adapter or you attach to the call. `{}` by default. */
+  /** The data that the adapter or you attach to the call. `{}` by default. */
   metadata: Json.Metadata
 })) {}
 
@@ -108,7 +112,7 @@ export class TextPart extends Schema.Opaque<TextPart>()(Schema.Struct({
 export class ImagePart extends Schema.Opaque<ImagePart>()(Schema.Struct({
   /** The kind of the part. */
   type: Schema.Literal("image"),
-  /** Where the provider fetches the image. Give this or `data`. */
+  /** The address from which the provider fetches the image. Give this or `data`. */
   url: Schema.optionalKey(Schema.String),
   /** The image in base64. Give this or `url`. */
   data: Schema.optionalKey(Schema.String),
@@ -127,7 +131,7 @@ export class ImagePart extends Schema.Opaque<ImagePart>()(Schema.Struct({
 export class FilePart extends Schema.Opaque<FilePart>()(Schema.Struct({
   /** The kind of the part. */
   type: Schema.Literal("file"),
-  /** Where the provider fetches the file. Give this or `data`. */
+  /** The address from which the provider fetches the file. Give this or `data`. */
   url: Schema.optionalKey(Schema.String),
   /** The file in base64, or, for a text file, its text. Give this or `url`. */
   data: Schema.optionalKey(Schema.String),
@@ -155,7 +159,7 @@ export class ReasoningPart extends Schema.Opaque<ReasoningPart>()(Schema.Struct(
   text: Schema.String,
   /** The provider's signature, without which it does not accept the reasoning. Left out when it gave none. */
   signature: Schema.optionalKey(Schema.String),
-  /** What else has to be sent back, under a key named after the protocol. Other protocols ignore it. */
+  /** Further data that has to be sent back, under a key named after the protocol. Other protocols ignore it. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
 })) {}
 
@@ -188,19 +192,19 @@ export class Message extends Schema.Opaque<Message>()(Schema.Struct({
   content: Schema.Union([Schema.String, Schema.Array(Part)]),
   /** The name of the speaker, for providers that distinguish several users. */
   name: Schema.optionalKey(Schema.String),
-  /** In a `tool` message: the id of the call that it answers. */
+  /** The id of the call that a `tool` message answers. */
   toolCallId: Schema.optionalKey(Schema.String),
-  /** In a `tool` message: `true` when the answer is an error. Left out when it is not. */
+  /** `true` when the answer of a `tool` message is an error. Left out when it is not. */
   isError: Schema.optionalKey(Schema.Boolean),
-  /** In a message of the model: why it ended. `null` when the provider gave no reason. */
+  /** The reason why a message of the model ended. `null` when the provider gave no reason. */
   finishReason: Schema.optionalKey(Schema.NullOr(FinishReason)),
-  /** In a message of the model: the calls it makes. Left out when there are none. */
+  /** The calls that a message of the model makes. Left out when there are none. */
   toolCalls: Schema.optionalKey(Schema.Array(ToolCall)),
-  /** In a message of the model: the reasoning that has to be sent back with it. */
+  /** The reasoning that has to be sent back with a message of the model. */
   reasoning: Schema.optionalKey(Schema.Array(Part)),
   /** `true` for the question of a tool that waits for the user. */
   askUser: Schema.optionalKey(Schema.Boolean),
-  /** What you attach to the message. It is not sent to the model. `{}` by default. */
+  /** The data that you attach to the message. It is not sent to the model. `{}` by default. */
   metadata: Json.Metadata
 })) {}
 
@@ -211,7 +215,7 @@ export class Message extends Schema.Opaque<Message>()(Schema.Struct({
  * @since 0.1.0
  */
 export interface Input extends Omit<Message, "metadata"> {
-  /** What you attach to the message. It is not sent to the model. `{}` by default. */
+  /** The data that you attach to the message. It is not sent to the model. `{}` by default. */
   readonly metadata?: Message["metadata"]
 }
 

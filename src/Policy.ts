@@ -13,18 +13,18 @@ import type * as Tool from "./Tool.ts"
 const Siblings = Schema.Literals(["drain", "abortCancelable", "abortAll"])
 
 /**
- * How a run decides where tool loops differ. A run takes what is not given from `standard`.
+ * The decisions of a run in which tool loops differ. A run takes what is not given from `standard`.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class Policy extends Schema.Opaque<Policy>()(Schema.Struct({
   /**
-   * When a tool may start. `"afterTurn"` waits until the reply has ended. `"readOnly"` starts tools that are declared
-   * `readOnly` as soon as their arguments are final, `"onCallReady"` starts all of them; if the reply is then filtered
-   * or breaks, those that run are stopped and answered as cancelled. A reply that is cut off by the token limit keeps
-   * the calls whose arguments were final. In a session `"onCallReady"` acts as `"readOnly"`: a reply that is lost in a crash
-   * would take calls with it that had their effect.
+   * The moment from which a tool may start. `"afterTurn"` waits until the reply has ended. `"readOnly"` starts tools
+   * that are declared `readOnly` as soon as their arguments are final, `"onCallReady"` starts all of them; if the reply
+   * is then filtered or breaks, those that run are stopped and answered as cancelled. A reply that is cut off by the
+   * token limit keeps the calls whose arguments were final. In a session `"onCallReady"` acts as `"readOnly"`: a reply
+   * that is lost in a crash would take calls with it that had their effect.
    */
   start: Schema.Literals(["afterTurn", "readOnly", "onCallReady"]),
   /**
@@ -39,80 +39,80 @@ export class Policy extends Schema.Opaque<Policy>()(Schema.Struct({
    * `"failTurn"` needs `start: "afterTurn"`.
    */
   unknownTool: Schema.Literals(["answer", "failTurn"]),
-  /** Whether the calls in a reply make it a tool turn, or its finish reason alone. */
+  /** The sign of a tool turn: the calls in a reply, or its finish reason alone. */
   toolTurn: Schema.Literals(["presence", "finishReason"]),
   /** Calls whose arguments were lost are answered with an error, or run with the arguments that there are. */
   badArguments: Schema.Literals(["answer", "runWithHeaderArguments"]),
-  /** Which of several halts in one turn decides: that of the first call, or the first to complete. */
+  /** The halt that decides, of several in one turn: that of the first call, or the first to complete. */
   haltPrecedence: Schema.Literals(["request", "completion"]),
-  /** Whether an error inside a reply stays, or a later finish reason replaces it. */
+  /** The error of a reply that ends well later: it stays, or the later finish reason replaces it. */
   adapterErrors: Schema.Literals(["sticky", "lastWins"]),
-  /** What a halt and a failed call do to the other calls of the turn. */
+  /** The effects of a halt and of a failed call on the other calls of the turn. */
   siblings: Schema.Struct({
     /**
-     * What a halt does: `"drain"` lets the other calls run to their end, `"abortCancelable"` interrupts those that run
-     * unless they block interruption, `"abortAll"` these as well. Calls that are interrupted are answered as cancelled.
-     * A halt finds every call running that has been admitted by then, its gates included.
+     * The effect of a halt: `"drain"` lets the other calls run to their end, `"abortCancelable"` interrupts those that
+     * run unless they block interruption, `"abortAll"` these as well. Calls that are interrupted are answered as
+     * cancelled. A halt finds every call running that has been admitted by then, its gates included.
      */
     onHalt: Siblings,
-    /** What a failed call does, in the same words. A failed exclusive call has no siblings. */
+    /** The effect of a failed call, in the same words. A failed exclusive call has no siblings. */
     onToolError: Siblings,
-    /** Whether calls that wait by then still run, or are skipped. */
+    /** The treatment of calls that wait by then: they still run, or are skipped. */
     queued: Schema.Literals(["run", "skip"]),
-    /**
-     * Whether only a crash counts as a failure, or also what a handler reports. Calls that never ran trigger nothing.
-     */
+    /** The failures that count: a crash alone, or also what a handler reports. Calls that never ran trigger nothing. */
     trigger: Schema.Literals(["crashed", "crashedOrReported"])
   }),
-  /** How tools without the `concurrency` option run: concurrently with others, or alone. */
+  /** The concurrency of tools without the `concurrency` option: they run beside others, or alone. */
   concurrency: Schema.Literals(["shared", "exclusive"]),
   /**
-   * What happens to running tools without the `interrupt` option when they are stopped: they are interrupted, or may
+   * The treatment of running tools without the `interrupt` option when they are stopped: they are interrupted, or may
    * finish within the grace period.
    */
   interrupt: Schema.Literals(["cancel", "block"]),
   /**
-   * Whether what a handler returns is its result, or is read as `{ success, data, error, contextUpdate }` where it has
-   * one of the first three fields.
+   * The reading of what a handler returns: it is the result, or is read as `{ success, data, error, contextUpdate }`
+   * where it has one of the first three fields.
    */
   results: Schema.Literals(["plain", "resultObject"]),
   /**
-   * How many handlers run concurrently, where neither the options nor the application's defaults set it. Left out:
-   * twice the number of cores.
+   * The number of handlers that run concurrently, where neither the options nor the application's defaults set it. Left
+   * out: twice the number of cores.
    */
   maxConcurrency: Schema.optionalKey(Schema.Int),
   /**
-   * How many model calls a run may make, where neither the options nor the application's defaults set it. Left out: 8.
+   * The number of model calls that a run may make, where neither the options nor the application's defaults set it.
+   * Left out: 8.
    */
   maxTurns: Schema.optionalKey(Schema.Int),
   /**
-   * How many characters (UTF-16 code units) of a tool's result the model reads, where the tool has no `maxResultChars`;
-   * `0` or `Infinity` for all of them. The `result` of `ToolExecutionCompleted` is never cut. A JSON result that is cut
-   * is no JSON any more. A result that is submitted to a session for a manual call is cut by the policy of the run that
-   * made the call.
+   * The number of characters (UTF-16 code units) of a tool's result that the model reads, where the tool has no
+   * `maxResultChars`; `0` or `Infinity` for all of them. The `result` of `ToolExecutionCompleted` is never cut. A JSON
+   * result that is cut is no JSON any more. A result that is submitted to a session for a manual call is cut by the
+   * policy of the run that made the call.
    */
   resultLimit: Schema.Number,
   /**
-   * What the model reads of a longer result. `"headAndTail"` keeps both, at line ends where the lines are short enough
-   * for that, with a notice between them that counts as well; an error has 8,192 characters at most, or `resultLimit`
-   * where that is less. `"head"` keeps the first characters and puts the notice behind them, and leaves errors whole.
+   * The part of a longer result that the model reads. `"headAndTail"` keeps both, at line ends where the lines are
+   * short enough for that, with a notice between them that counts as well; an error has 8,192 characters at most, or
+   * `resultLimit` where that is less. `"head"` keeps the first characters and puts the notice behind them, and leaves
+   * errors whole.
    */
   resultCut: Schema.Literals(["headAndTail", "head"]),
   /**
-   * How long a run's `toolChoice` of `"required"` or of a named tool holds: for its first turn, after which the model
-   * chooses (`"auto"`) and can answer, or for every turn, which then ends only by a limit or a halt. An operation of a
-   * session that continues after calls of an earlier run were settled has no first turn.
+   * The turns for which a run's `toolChoice` of `"required"` or of a named tool holds: its first one, after which the
+   * model chooses (`"auto"`) and can answer, or every turn, which then ends only by a limit or a halt. An operation of
+   * a session that continues after calls of an earlier run were settled has no first turn.
    */
   toolChoice: Schema.Literals(["first", "every"]),
   /**
-   * What the model reads of a handler that died: that it did and no more, or also the message and the plain fields of
-   * what it died with. What a handler reports, a rejected promise of `call.promise` included, the model always reads.
-   * `Encoder.allm` writes all of an error under either.
+   * The text that the model reads of a handler that died: that it did and no more, or also the message and the plain
+   * fields of what it died with. The model always reads what a handler reports, a rejected promise of `call.promise`
+   * included. `Encoder.allm` writes all of an error under either.
    */
   crashes: Schema.Literals(["hidden", "told"]),
   /**
-   * Whether a run that used up its turns ends as it is, or makes one more model call without tools, so that it ends in
-   * an answer.
+   * The end of a run that used up its turns: it ends as it is, or makes one more model call without tools, so that it
+   * ends in an answer.
    */
   onMaxTurns: Schema.Literals(["halt", "finalize"])
 })) {}
@@ -156,8 +156,8 @@ export const standard: Policy = {
 
 /**
  * ALLM's behaviour where its laws allow it: an unknown tool fails the turn, the finish reason alone decides whether
- * tools run, arguments that were lost are replaced by those of the call's header, tool events come in groups, results are
- * cut for tools that ask for it only.
+ * tools run, arguments that were lost are replaced by those of the call's header, tool events come in groups, results
+ * are cut for tools that ask for it only.
  *
  * **Example** (Tools start when the reply has ended)
  *
@@ -215,19 +215,19 @@ export const falai: Policy = {
 }
 
 /**
- * What a run uses where its options are silent. An option that is given, and not `null`, wins.
+ * The values that a run uses where its options are silent. An option that is given, and not `null`, wins.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Defaults {
-  /** How runs decide. `Policy.standard` by default. */
+  /** The decisions of runs. `Policy.standard` by default. */
   readonly policy?: Policy
   /** The name of the model. The adapter's by default. */
   readonly model?: string
-  /** How freely the model chooses its words, from 0 to 2. The provider's by default. */
+  /** The freedom with which the model chooses its words, from 0 to 2. The provider's by default. */
   readonly temperature?: number
-  /** How many tokens a reply may have. The adapter's by default, else the provider's. */
+  /** The number of tokens that a reply may have. The adapter's by default, else the provider's. */
   readonly maxTokens?: number
   /**
    * Tools that every run offers. A tool of a run replaces one of the same name, in its place; others are added. None by
@@ -235,20 +235,20 @@ export interface Defaults {
    */
   readonly tools?: ReadonlyArray<Tool.Tool<string, any, any, any, never>>
   /**
-   * What handlers read as `call.context`. The `context` of a run replaces it and is not merged with it. `{}` by
-   * default.
+   * The value that handlers read as `call.context`. The `context` of a run replaces it and is not merged with it. `{}`
+   * by default.
    */
   readonly context?: Readonly<Record<string, unknown>>
-  /** How many model calls a run may make. The policy's by default, else 8. */
+  /** The number of model calls that a run may make. The policy's by default, else 8. */
   readonly maxTurns?: number
-  /** How many handlers run at once. The policy's by default, else twice the number of cores. */
+  /** The number of handlers that run at once. The policy's by default, else twice the number of cores. */
   readonly maxConcurrency?: number
-  /** How long a call may take; a number is milliseconds. 30 seconds by default. */
+  /** The time that a call may take; a number is milliseconds. 30 seconds by default. */
   readonly toolTimeout?: Duration.Input
-  /** How long what is stopped may take to stop; a number is milliseconds. 5 seconds by default. */
+  /** The time that code which is stopped may take to stop; a number is milliseconds. 5 seconds by default. */
   readonly grace?: Duration.Input
   /**
-   * What leads in the last call of a run with `structuredFinalize`, as a user message. A text of one line by default,
+   * The user message that leads in the last call of a run with `structuredFinalize`. A text of one line by default,
    * none for `""`.
    */
   readonly finalizePrompt?: string

@@ -1,5 +1,5 @@
 /**
- * What one model turn came to: its text, reasoning and tool calls, why it ended and what it cost. Plain data; a
+ * The result of one model turn: its text, reasoning and tool calls, why it ended and what it cost. Plain data; a
  * provider's own words and numbers are kept next to the normalised ones.
  *
  * @since 0.1.0
@@ -10,7 +10,7 @@ import * as Json from "./internal/json.ts"
 import * as Message from "./Message.ts"
 
 /**
- * Why a model turn ended, in one vocabulary for all providers.
+ * The reason why a model turn ended, in one vocabulary for all providers.
  *
  * @category schemas
  * @since 0.1.0
@@ -49,16 +49,16 @@ const counts = {
 } as const
 
 /**
- * What a turn used. A figure is `null` where the provider did not report it, which is not zero.
+ * The usage of a turn. A figure is `null` where the provider did not report it, which is not zero.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class Usage extends Schema.Opaque<Usage>()(Schema.Struct({
   ...counts,
-  /** What the provider reports of its own tools. `{}` by default. */
+  /** The usage of its own tools that the provider reports. `{}` by default. */
   toolUsage: Json.Metadata,
-  /** What it reports under keys that are not listed here. `{}` by default. */
+  /** The figures that it reports under keys which are not listed here. `{}` by default. */
   extra: Json.Metadata
 })) {}
 
@@ -155,15 +155,15 @@ export class Response extends Schema.Opaque<Response>()(Schema.Struct({
   toolCalls: Schema.Array(Message.ToolCall),
   /** The message for the thread. `null` when the reply broke off before its end. */
   message: Schema.NullOr(Message.Message),
-  /** Why the reply ended, in one vocabulary for all providers. `null` when no reason was given. */
+  /** The reason why the reply ended, in one vocabulary for all providers. `null` when no reason was given. */
   finishReason: Schema.NullOr(FinishReason),
   /** The provider's own finish reason. */
   rawFinishReason: Schema.NullOr(Schema.String),
-  /** What the reply used, replies included that broke and were asked for again. `null` when nothing was reported. */
+  /** The usage of the reply, replies included that broke and were asked for again. `null` when nothing was reported. */
   usage: Schema.NullOr(Usage),
-  /** What broke the reply after its first event. Left out when nothing did. */
+  /** The error that broke the reply after its first event. Left out when nothing did. */
   error: Schema.optionalKey(Json.Opaque),
-  /** What the adapter adds, such as request ids. `{}` by default. */
+  /** The metadata that the adapter adds, such as request ids. `{}` by default. */
   metadata: Json.Metadata
 })) {}
 
@@ -185,7 +185,7 @@ export const text = (response: Pick<Response, "outputText" | "message">): string
   response.outputText ?? (response.message === null ? null : Message.text(response.message))
 
 /**
- * Whether this side has to answer a call: not if it ran at the provider, and not if its name never arrived.
+ * Returns `true` if this side has to answer a call: not if it ran at the provider, and not if its name never arrived.
  *
  * **Example** (A call that the provider has run)
  *

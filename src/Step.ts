@@ -32,7 +32,7 @@ export {
 } from "./internal/decide/plan.ts"
 
 /**
- * Why a step could not be started. What goes wrong after the model's first event is in the step's result.
+ * The reasons why a step could not be started. An error after the model's first event is in the step's result.
  *
  * @category errors
  * @since 0.1.0
@@ -40,7 +40,7 @@ export {
 export type StepError = Thread.ValidationError | Plan.EngineError | Adapter.AdapterError
 
 /**
- * How a step is run.
+ * The options of a step.
  *
  * @category models
  * @since 0.1.0
@@ -52,7 +52,8 @@ export interface Options<
   REvent = R
 > extends Settings.RunnerOptions<E, R, Tool.Failure<Tools[number]>>, Requests.ModelOptions, Loop.View<REvent> {
   /**
-   * What the model may call, besides the tools of `Policy.Defaults`; one of the same name replaces it. None by default.
+   * The tools that the model may call, besides those of `Policy.Defaults`; one of the same name replaces it. None by
+   * default.
    */
   readonly tools?: Tools
   /** `"manual"` runs no call and hands all of them to the caller. `"auto"` by default. */
@@ -68,7 +69,7 @@ export interface Options<
 }
 
 /**
- * What a run with these tools needs.
+ * The services that a run with these tools needs.
  *
  * @category utility types
  * @since 0.1.0

@@ -1,7 +1,7 @@
 /**
- * Runs tool calls while a reply is still being streamed, for callers that drive their own model. It is a thin
- * front on the runner of `Chat`, under `Policy.falai`: shared calls overlap, others run alone, first come, first served;
- * every call has one result, and results come in the order of the calls. Nothing outlives the scope it is made in.
+ * Runs tool calls while a reply is still being streamed, for callers that drive their own model. It is a thin front on
+ * the runner of `Chat`, under `Policy.falai`: shared calls overlap, others run alone, first come, first served; every
+ * call has one result, and results come in the order of the calls. Nothing outlives the scope it is made in.
  *
  * @since 0.1.0
  */
@@ -26,51 +26,52 @@ import * as Policy from "./Policy.ts"
 import type * as Tool from "./Tool.ts"
 
 /**
- * How calls are run. What is not given is taken from `Policy.Defaults`, except for the policy.
+ * The options of calls. An option that is not given is taken from `Policy.Defaults`, except for the policy.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options<R = never> {
-  /** How many handlers run at once. 10 by default. */
+  /** The number of handlers that run at once. 10 by default. */
   readonly maxParallel?: number
   /**
    * An `AbortSignal`, or an effect that succeeds. Handlers that may be interrupted then are, those that block
    * interruption finish, and calls that wait or come later are answered as cancelled. None by default.
    */
   readonly signal?: Settings.CancelSource<R>
-  /** What handlers read as `call.context`, the same for all of them. `{}` by default. */
+  /** The value that handlers read as `call.context`, the same for all of them. `{}` by default. */
   readonly context?: Readonly<Record<string, unknown>>
-  /** How the calls are run. `Policy.falai` by default. Results come in request order under every policy. */
+  /** The decisions about the calls. `Policy.falai` by default. Results come in request order under every policy. */
   readonly policy?: Policy.Policy
-  /** How long a call may take, from the start of its handler; a number is milliseconds. 30 seconds by default. */
+  /** The time that a call may take, from the start of its handler; a number is milliseconds. 30 seconds by default. */
   readonly toolTimeout?: Duration.Input | "infinity"
   /**
-   * How long what is stopped may take to stop before it is abandoned; a number is milliseconds. 5 seconds by default.
+   * The time that code which is stopped may take to stop before it is abandoned; a number is milliseconds. 5 seconds by
+   * default.
    */
   readonly grace?: Duration.Input | "infinity"
-  /** How long the executor may run tools, as in `ToolRunner.Options`. None by default. */
+  /** The time for which the executor may run tools, as in `ToolRunner.Options`. None by default. */
   readonly deadline?: Limits.DeadlineInput
   /** The id that handlers and spans read. One is made by default. */
   readonly requestId?: string
-  /** What handlers read as `call.sessionId`. `null` by default. */
+  /** The id that handlers read as `call.sessionId`. `null` by default. */
   readonly sessionId?: string
 }
 
 /**
- * What a call came to.
+ * The result of a call.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Result {
-  /** Whether the handler produced a value. */
+  /** `true` if the handler produced a value. */
   readonly success: boolean
   /** The value, before it is encoded. Left out when there is none. */
   readonly data?: unknown
-  /** What went wrong, as a text. Left out when nothing did. */
+  /** The error as a text. Left out when there is none. */
   readonly error?: string
-  /** What the model reads. */
+  /** The content that the model reads. */
   readonly content: Message.Content
   /** Further facts about the call. */
   readonly metadata: Readonly<Record<string, unknown>> & {
@@ -96,11 +97,11 @@ export interface Result {
 export interface Update {
   /** The id of the call. */
   readonly toolCallId: string
-  /** What the handler reports. Left out of a result. */
+  /** The progress that the handler reports. Left out of a result. */
   readonly progress?: unknown
   /** The one result of the call. Left out of progress. */
   readonly result?: Result
-  /** What the handler added to the context. Left out when it added nothing. */
+  /** The values that the handler added to the context. Left out when it added nothing. */
   readonly contextUpdate?: Readonly<Record<string, unknown>>
 }
 
@@ -123,8 +124,8 @@ export interface StreamingToolExecutor<R = never> {
   /** The updates that are ready, without waiting. Nothing is reported twice, here or by `remainingResults`. */
   readonly completedResults: Effect.Effect<ReadonlyArray<Update>>
   /**
-   * What is still to be reported, as it comes. It ends after `noMoreCalls`, `discard` or the signal, when every call
-   * has its result, and when the scope closes.
+   * The results that are still to be reported, as they come. The stream ends after `noMoreCalls`, `discard` or the
+   * signal, when every call has its result, and when the scope closes.
    */
   readonly remainingResults: Stream.Stream<Update>
   /** Says that no further call comes. */
@@ -133,7 +134,7 @@ export interface StreamingToolExecutor<R = never> {
   readonly discard: Effect.Effect<void>
   /** The initial context with what completed calls added to it, in the order of the calls. */
   readonly updatedContext: Effect.Effect<Readonly<Record<string, unknown>>>
-  /** Whether a call waits or runs. */
+  /** `true` if a call waits or runs. */
   readonly hasUnfinishedTools: Effect.Effect<boolean>
 }
 
@@ -210,7 +211,7 @@ class Executor<R> implements StreamingToolExecutor<R> {
   /** Readers take turns: each update goes to one of them. */
   private readonly turn = Semaphore.makeUnsafe(1)
   private readonly reading = new Reading()
-  /** What was taken from the batch and not handed out, because its reader left. */
+  /** The updates that were taken from the batch and not handed out, because their reader left. */
   private pending: Array<Update> = []
   private calls = 0
   private phase: "open" | "sealed" | "discarded" = "open"

@@ -27,13 +27,13 @@ import * as Message from "./Message.ts"
 export class Thread extends Schema.Opaque<Thread>()(Schema.Struct({
   /** The messages, oldest first. */
   messages: Schema.Array(Message.Message),
-  /** What you attach to the conversation. It is not sent to the model. `{}` by default. */
+  /** The data that you attach to the conversation. It is not sent to the model. `{}` by default. */
   metadata: Json.Metadata
 })) {}
 
 /**
- * What a run can start from: a prompt, messages, or a thread. Each tool call in it needs one answer, right behind the
- * message that makes it: anything else fails before a request is made, and {@link repair} mends it.
+ * The input of a run: a prompt, messages, or a thread. Each tool call in it needs one answer, right behind the message
+ * that makes it: anything else fails before a request is made, and {@link repair} mends it.
  *
  * @category models
  * @since 0.1.0
@@ -41,7 +41,7 @@ export class Thread extends Schema.Opaque<Thread>()(Schema.Struct({
 export type Input = string | ReadonlyArray<Message.Input> | {
   /** The messages, oldest first. */
   readonly messages: ReadonlyArray<Message.Input>
-  /** What you attach to the conversation. `{}` by default. */
+  /** The data that you attach to the conversation. `{}` by default. */
   readonly metadata?: Thread["metadata"]
 }
 
@@ -52,9 +52,9 @@ export type Input = string | ReadonlyArray<Message.Input> | {
  * @since 0.1.0
  */
 export class Issue extends Schema.Opaque<Issue>()(Schema.Struct({
-  /** Where it stands, such as `messages[2].role`. */
+  /** The place of the fault, such as `messages[2].role`. */
   path: Schema.String,
-  /** What would be right. */
+  /** A description of what would be right. */
   reason: Schema.String
 })) {}
 
@@ -72,7 +72,9 @@ export class Issue extends Schema.Opaque<Issue>()(Schema.Struct({
 export class ValidationError extends Schema.TaggedError<ValidationError>("heddle/Thread/ValidationError")(
   "ValidationError",
   {
-    /** What cannot be used: the conversation, an option of the request, or what a session is to start from. */
+    /**
+     * The input that cannot be used: the conversation, an option of the request, or what a session is to start from.
+     */
     reason: Schema.Literals(["invalid_thread", "invalid_request", "invalid_session_input"]),
     /** Every issue, not the first only. */
     errors: Schema.Array(Issue)
@@ -285,7 +287,7 @@ export interface Repair {
   readonly index: number
   /** The id of the call. */
   readonly toolCallId: string
-  /** What was wrong. */
+  /** A description of the fault. */
   readonly reason: string
 }
 
@@ -301,7 +303,7 @@ export interface Repair {
  * waits for an approval, for a result or for an answer is no case for it: give the answer instead
  * (`Message.answer(id, result)` behind the call, or the session's `Session.answer` and `Session.approve`).
  *
- * **Example** (Going on after a process that ended too early)
+ * **Example** (Continuing after a process that ended too early)
  *
  * ```ts import.meta.vitest
  * import { Message, Thread } from "heddle"

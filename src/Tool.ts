@@ -87,7 +87,7 @@ export type {
 
 export type {
   /**
-   * What a call came to. Exactly one per call.
+   * The outcome of a call. Exactly one per call.
    *
    * @category models
    * @since 0.1.0
@@ -97,8 +97,9 @@ export type {
 
 export type {
   /**
-   * What a handler knows of the call it serves. `context` is the caller's, as it was when the step began. The arguments
-   * and `toolCall` are copies: a handler may change them, and nothing of it shows in the thread, in events or elsewhere.
+   * The context of the call that a handler serves. `context` is the caller's, as it was when the step began. The
+   * arguments and `toolCall` are copies: a handler may change them, and nothing of it shows in the thread, in events or
+   * elsewhere.
    *
    * @category models
    * @since 0.1.0
@@ -139,7 +140,7 @@ export type {
 
 export type {
   /**
-   * What the tool's handler receives.
+   * The arguments that the tool's handler receives.
    *
    * @category utility types
    * @since 0.1.0
@@ -149,7 +150,7 @@ export type {
 
 export type {
   /**
-   * What the tool produces.
+   * The value that the tool produces.
    *
    * @category utility types
    * @since 0.1.0
@@ -159,7 +160,7 @@ export type {
 
 export type {
   /**
-   * What the tool reports when it fails.
+   * The failure that the tool reports.
    *
    * @category utility types
    * @since 0.1.0
@@ -179,7 +180,8 @@ export type {
 
 export type {
   /**
-   * What the tool's own `onToolError` may fail a run with. Of tools whose types were given up (`Tool.Any`) it is `never`.
+   * The error that the tool's own `onToolError` may fail a run with. Of tools whose types were given up (`Tool.Any`) it
+   * is `never`.
    *
    * @category utility types
    * @since 0.1.0
@@ -282,8 +284,8 @@ export const make = <
  * dropped like other progress. The run shares the permits and the deadline around it and stops with the call, softly
  * where the call blocks interruption; the call holds no permit meanwhile. A halt ends the run alone. It has no timeout.
  *
- * In a kept session the run is kept as well: after a crash the call is tried again (`unknown: "retry"` by default) and its
- * run goes on where it was, and what the run waits for the session waits for.
+ * In a kept session the run is kept as well: after a crash the call is tried again (`unknown: "retry"` by default) and
+ * its run continues where it was, and what the run waits for the session waits for.
  *
  * **Example** (A researcher for a writer)
  *
@@ -366,12 +368,12 @@ export const ok = <A>(value: A): ToolOutcomes.Ok<A> => ToolOutcomes.brand({ _tag
 export const error = <E>(reason: E): ToolOutcomes.Error<E> => ToolOutcomes.brand({ _tag: "Error", error: reason })
 
 /**
- * What a handler succeeds with when the model is to see more than a text: text, image and file parts, each image and file
- * by its `url` or its base64 `data`. The parts pass by the tool's `success` schema and the run's `Encoder`, and are the
- * `content` of the tool message and of `ToolResultEncoded`. Anthropic and OpenAI Responses have images within the tool's
- * answer; OpenAI Chat and Gemini, whose answers hold none, have them behind the answers of the turn, as a user's, each led
- * in by the id of its call. A part that a protocol does not support becomes one line with its kind, type and size. The
- * result limit is for the texts among them.
+ * Makes the value with which a handler succeeds when the model is to see more than a text: text, image and file parts,
+ * each image and file by its `url` or its base64 `data`. The parts pass by the tool's `success` schema and the run's
+ * `Encoder`, and are the `content` of the tool message and of `ToolResultEncoded`. Anthropic and OpenAI Responses have
+ * images within the tool's answer; OpenAI Chat and Gemini, whose answers hold none, have them behind the answers of the
+ * turn, as a user's, each led in by the id of its call. A part that a protocol does not support becomes one line with
+ * its kind, type and size. The result limit is for the texts among them.
  *
  * The parts are copied, with their `metadata` as JSON: what is done to them afterwards is not seen.
  *
@@ -409,7 +411,7 @@ export const content = (parts: ReadonlyArray<Message.Part>): ToolOutcomes.Conten
 
 export type {
   /**
-   * How a question is asked, besides its words.
+   * The options of a question, besides its words.
    *
    * @category models
    * @since 0.1.0
@@ -418,11 +420,11 @@ export type {
 } from "./internal/declare/outcome.ts"
 
 /**
- * What a handler succeeds with to ask the user a question. The run ends with outcome `AskUser` once the other calls of
- * the turn have been answered or wait themselves. A list is what the user may choose from, or any data that a
- * user interface reads. `answer` is the type of the answer: only one that fits is taken, by way of its JSON Schema, so that it is
- * held to it in another process as well. Once `within` is over no answer is taken any more, and `Session.expire` answers
- * the question with `default`.
+ * Makes the value with which a handler succeeds to ask the user a question. The run ends with outcome `AskUser` once
+ * the other calls of the turn have been answered or wait themselves. A list is what the user may choose from, or any
+ * data that a user interface reads. `answer` is the type of the answer: only one that fits is taken, by way of its JSON
+ * Schema, so that it is held to it in another process as well. Once `within` is over no answer is taken any more, and
+ * `Session.expire` answers the question with `default`.
  *
  * **Example** (A question with an answer of a type)
  *
@@ -452,8 +454,8 @@ export const askUser = <A = unknown>(
 ): ToolOutcomes.AskUser => ToolOutcomes.brand(ToolOutcomes.question(question, options))
 
 /**
- * What a handler succeeds with to end the run. `reason` is the run's halt reason; those of the runtime itself
- * (`completed`, `max_turns`, …) are reserved. `result` is written for the model like any other.
+ * Makes the value with which a handler succeeds to end the run. `reason` is the run's halt reason; those of the runtime
+ * itself (`completed`, `max_turns`, …) are reserved. `result` is written for the model like any other.
  *
  * **Example** (A tool that ends the run)
  *
@@ -477,14 +479,14 @@ export const halt = <A>(reason: string, result: A): ToolOutcomes.Halt<A> =>
 
 export {
   /**
-   * What an `onToolError` function can decide: continue with a replacement result, end the run as a tool
-   * error, or fail the run with a typed error of its own.
+   * The decisions of an `onToolError` function: continue with a replacement result, end the run as a tool error, or
+   * fail the run with a typed error of its own.
    *
-   * `continue(x)` answers the call with `x` as a result, without `isError`. An error that is given as `x` is written as a
-   * plain value, which may be `{}`: `continue(Tool.error(error))` writes the text that `"continue"` writes, but that the
-   * tool's `failure` schema and `Policy.crashes` are not applied.
+   * `continue(x)` answers the call with `x` as a result, without `isError`. An error that is given as `x` is written as
+   * a plain value, which may be `{}`: `continue(Tool.error(error))` writes the text that `"continue"` writes, but that
+   * the tool's `failure` schema and `Policy.crashes` are not applied.
    *
-   * **Example** (Going on with another result)
+   * **Example** (Continuing with another result)
    *
    * ```ts import.meta.vitest
    * import { Message, Tool, ToolRunner } from "heddle"

@@ -26,7 +26,7 @@ export type { OnToolError } from "./internal/declare/tool.ts"
 export type { CancelSource } from "./internal/ask/options.ts"
 
 /**
- * How calls are run.
+ * The options of calls.
  *
  * @category models
  * @since 0.1.0
@@ -42,7 +42,7 @@ export interface Options<E = never, R = never, Failure = unknown> extends Settin
 }
 
 /**
- * What the calls came to.
+ * The result of the calls.
  *
  * @category models
  * @since 0.1.0
@@ -50,9 +50,9 @@ export interface Options<E = never, R = never, Failure = unknown> extends Settin
 export interface Result {
   /** The answers in call order, one for each call but those that wait for an approval. */
   readonly messages: ReadonlyArray<Message.Message>
-  /** How a tool ended the run. Left out when none did. */
+  /** The halt by which a tool ended the run. Left out when none did. */
   readonly halt?: Event.Halt
-  /** What handlers added to the context, merged in call order. Left out when none did. */
+  /** The values that handlers added to the context, merged in call order. Left out when none did. */
   readonly contextUpdate?: Readonly<Record<string, unknown>>
   /** The calls that wait for an answer, in call order. Left out when none does. */
   readonly suspensions?: ReadonlyArray<Event.Suspension>
@@ -69,7 +69,7 @@ export interface Result {
 export interface Call extends Omit<Message.ToolCall, "arguments" | "metadata"> {
   /** The parsed arguments. `{}` by default. */
   readonly arguments?: Message.ToolCall["arguments"] | null
-  /** What you attach to the call. `{}` by default. */
+  /** The data that you attach to the call. `{}` by default. */
   readonly metadata?: Message.ToolCall["metadata"]
 }
 

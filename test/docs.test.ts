@@ -145,6 +145,51 @@ describe("the tables of the guides", () => {
     assert.deepStrictEqual([...listed].sort(), [...Event.Event.discriminants].sort())
   })
 
+  /** The events that a column of the drawing in streaming.md has, each with the call that it is of. */
+  const drawn = (head: string): ReadonlyArray<string> => {
+    const lines = readSource("docs/streaming.md").text.split("\n")
+    const start = lines.findIndex((line) => line.includes("a turn with two calls") && line.includes("the last turn"))
+    assert.isAtLeast(start, 0)
+    const column = lines[start]!.indexOf(head)
+    const end = lines.indexOf("```", start)
+    const width = head === "the last turn" ? undefined : lines[start]!.indexOf("the last turn")
+    return lines.slice(start + 1, end).flatMap((line) => {
+      const [, tag, id = ""] = /([A-Z]\w+)(?: …)? *\b([ab])?\b/.exec(line.slice(column, width)) ?? []
+      return tag === undefined ? [] : [`${tag} ${id}`.trim()]
+    })
+  }
+
+  it.live("streaming.md draws the events of two turns as they come", () =>
+    Effect.gen(function*() {
+      const event = (_tag: string, fields: object) => Script.event({ _tag, ...fields } as never)
+      const waits = Tool.make("waits", {
+        parameters: {},
+        handler: (_, call) => Effect.andThen(Effect.sleep(50), Effect.as(call.progress("half"), 1))
+      })
+      const answers = Tool.make("answers", { parameters: {}, handler: done })
+      const model = Script.layer([
+        [
+          Script.text("I ask "),
+          Script.text("two."),
+          event("ToolCallStarted", { id: "a", name: "waits" }),
+          event("ToolCallDelta", { id: "a", argumentsDelta: "{}" }),
+          event("ToolCallCompleted", { id: "a", name: "waits", arguments: {}, rawArguments: "{}" }),
+          Script.toolCall("b", "answers"),
+          Script.finish("tool_calls")
+        ],
+        [Script.text("Done."), Script.finish("stop")]
+      ])
+      const events = yield* Chat.stream("go", { tools: [waits, answers] }).pipe(
+        Stream.runCollect,
+        Effect.provide(model)
+      )
+      const shown = events.map((event) => {
+        const id = "id" in event && ["a", "b"].includes(event.id as string) ? ` ${event.id}` : ""
+        return `${event._tag}${id}`
+      }).filter((words, index, all) => words !== all[index - 1])
+      assert.deepStrictEqual([...drawn("a turn with two calls"), ...drawn("the last turn")], shown)
+    }))
+
   it("errors.md has every reason of an adapter's error, and whether it may pass", () => {
     const rows = table("docs/errors.md", "`reason`", "Meaning", "`isRetryable`")
     assert.deepStrictEqual(

@@ -8,13 +8,13 @@ import * as fs from "node:fs"
 import * as path from "node:path"
 import { undocumentedIn, unshownIn } from "./support/documentation.ts"
 import { type Example, examplesOf, programOf, unmarkedIn } from "./support/examples.ts"
-import { anchorsIn, linksIn } from "./support/links.ts"
+import { anchorsIn, linksIn, repository, targetOf } from "./support/links.ts"
 import * as PageModel from "./support/pageModel.ts"
 import { readSource, readSources, root, type SourceText } from "./support/source.ts"
 
 const sources = readSources("src")
 const guides = fs.readdirSync(path.join(root, "docs")).filter((name) => name.endsWith(".md"))
-const pages = ["README.md", "CONTRIBUTING.md", ...guides.map((name) => `docs/${name}`)].map(readSource)
+const pages = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", ...guides.map((name) => `docs/${name}`)].map(readSource)
 const folder = path.join(root, "node_modules/.cache/heddle-examples")
 
 interface Written {
@@ -177,8 +177,7 @@ describe("links", () => {
 
   /** Whether a link from a page leads to no place of the repository. */
   const broken = (from: string, link: string): boolean => {
-    const [target = "", anchor] = link.split("#")
-    const file = target === "" ? from : path.posix.join(path.posix.dirname(from), target)
+    const [file, anchor] = targetOf(from, link)
     if (!fs.existsSync(path.join(root, file))) return true
     if (anchor === undefined || !file.endsWith(".md")) return false
     if (!anchors.has(file)) anchors.set(file, anchorsIn(readSource(file)))
@@ -210,6 +209,9 @@ describe("links", () => {
     const page = { path: "docs/page.md", text: text.join("\n") }
     assert.deepStrictEqual(linksIn(page), [{ place: "docs/page.md:2", target: "b.md#c" }])
     assert.deepStrictEqual([...anchorsIn(page)], ["a-title-twice", "a-title-twice-1"])
+    assert.deepStrictEqual(linksIn({ path: "docs/page.md", text: `[a](${repository}README.md)` }).length, 1)
+    assert.isFalse(broken("docs/tools.md", `${repository}CONTRIBUTING.md#tests`))
+    assert.isTrue(broken("docs/tools.md", `${repository}docs/none.md`))
     assert.isTrue(broken("README.md", "docs/none.md"))
     assert.isTrue(broken("README.md", "docs/README.md#none"))
   })

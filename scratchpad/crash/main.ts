@@ -9,7 +9,7 @@ import * as Comparison from "./comparison.ts"
 import { leave } from "./leave/main.ts"
 import { difference } from "./result.ts"
 import { withServer } from "./server.ts"
-import { settings, usage } from "./settings.ts"
+import { settings, usage, usageMessage } from "./settings.ts"
 import { stops } from "./stops.ts"
 import * as Table from "./table.ts"
 
@@ -43,4 +43,9 @@ const kill = async (args: ReadonlyArray<string>): Promise<number> => {
 
 const [command, ...others] = process.argv.slice(2)
 
-process.exitCode = await (command === "leave" ? leave(others) : kill(process.argv.slice(2)))
+process.exitCode = await (command === "leave" ? leave(others) : kill(process.argv.slice(2))).catch((error: unknown) => {
+  const message = usageMessage(error)
+  if (message === undefined) throw error
+  console.error(message)
+  return 2
+})

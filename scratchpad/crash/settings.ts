@@ -90,21 +90,36 @@ export interface Settings {
   readonly isOfStops: boolean
 }
 
-const chosen = (name: string, given: string | undefined, known: ReadonlyArray<string>): ReadonlyArray<string> => {
-  if (given === undefined) return known
-  const names = given.split(",")
-  const wrong = names.find((name) => !known.includes(name))
-  if (wrong !== undefined) throw new Error(`--${name} is one of ${known.join(", ")}; got: ${wrong}`)
-  return names
+/** An option that the command line cannot have. Its message is for the caller: no stack belongs to it. */
+class UsageError extends Error {}
+
+/** Returns the message of an error of the command line, and nothing for any other error. */
+export const usageMessage = (error: unknown): string | undefined => {
+  const isOfParseArgs = error instanceof TypeError && "code" in error && String(error.code).startsWith("ERR_PARSE_ARGS")
+  return error instanceof UsageError || isOfParseArgs ? error.message : undefined
 }
 
-const number = (name: string, given: string): number => {
+/** Returns the names that an option lists, or all that are known. Throws for one that is not. */
+export const chosen = <A extends string>(
+  name: string,
+  given: string | undefined,
+  known: ReadonlyArray<A>
+): ReadonlyArray<A> => {
+  if (given === undefined) return known
+  const names = given.split(",")
+  const wrong = names.find((name) => !known.some((one) => one === name))
+  if (wrong !== undefined) throw new UsageError(`--${name} is one of ${known.join(", ")}; got: ${wrong}`)
+  return names as ReadonlyArray<string> as ReadonlyArray<A>
+}
+
+/** Returns the number of an option. Throws for any text that is no whole number from 1 on. */
+export const number = (name: string, given: string): number => {
   const value = Number(given)
-  if (!Number.isInteger(value) || value < 1) throw new Error(`--${name} is a number from 1 on; got: ${given}`)
+  if (!Number.isInteger(value) || value < 1) throw new UsageError(`--${name} is a number from 1 on; got: ${given}`)
   return value
 }
 
-/** Reads the command line. Throws for what it cannot be. */
+/** Reads the command line. Throws for options that it cannot have. */
 export const settings = (args: ReadonlyArray<string>): Settings => {
   const { values } = parseArgs({
     args: [...args],

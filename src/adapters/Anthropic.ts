@@ -1,7 +1,7 @@
 /**
  * Anthropic's Messages protocol, streamed, as Anthropic itself, Azure, Google's Vertex AI and other servers speak it. A
- * turn is kept in all its parts: thinking with its signatures, redacted thinking, what ran at the provider and the order
- * of it all go back unchanged with the thread. Tools of the provider's own are listed and never run here.
+ * turn is kept in all its parts: thinking with its signatures, redacted thinking, what ran at the provider and the
+ * order of it all go back unchanged with the thread. Tools of the provider's own are listed and never run here.
  *
  * @since 0.1.0
  */
@@ -27,8 +27,8 @@ import * as Wire from "./internal/wire.ts"
 export type { Reasoning } from "./internal/protocol.ts"
 
 /**
- * How a server is reached and spoken to. Without `baseUrl` it is Anthropic's own. `apiKey` is sent as `x-api-key`; for
- * a server that wants a bearer token, leave it out and give an `authorization` header.
+ * The address and the settings of a server. Without `baseUrl` it is Anthropic's own. `apiKey` is sent as `x-api-key`;
+ * for a server that wants a bearer token, leave it out and give an `authorization` header.
  *
  * @category models
  * @since 0.1.0
@@ -39,24 +39,24 @@ export interface Options extends Protocol.Options {
   /** The header `anthropic-beta`. None by default. */
   readonly betas?: ReadonlyArray<string>
   /**
-   * How many tokens a reply may have where the request names no number, since the protocol wants one. By default what
-   * all models of the family can do, and in any case more than the thinking budget.
+   * The number of tokens that a reply may have where the request names none, since the protocol wants one. By default
+   * what all models of the family can do, and in any case more than the thinking budget.
    */
   readonly maxTokens?: number
   /**
-   * Whether system messages within a thread keep their place, which leaves the cache of what comes before them alone.
+   * `true` if system messages within a thread keep their place, which leaves the cache of what comes before them alone.
    * By default where the model is known to take them; else all of them come first.
    */
   readonly inlineSystem?: boolean
   /**
-   * How the model may think. `maxTokens` is a budget, from 1024 to less than the limit of the reply; without one the
-   * model decides for itself, which models before Claude 4.6 cannot. `effort` is how much work it puts into all of its
-   * reply; `"none"` turns thinking off. Thinking is left out where the protocol forbids it: when a tool is forced, and,
-   * with a budget, when a turn continues that began without reasoning of this protocol. With it no temperature is sent.
-   * The model's default when it is left out.
+   * The way in which the model may think. `maxTokens` is a budget, from 1024 to less than the limit of the reply;
+   * without one the model decides for itself, which models before Claude 4.6 cannot. `effort` is how much work it puts
+   * into all of its reply; `"none"` turns thinking off. Thinking is left out where the protocol forbids it: when a tool
+   * is forced, and, with a budget, when a turn continues that began without reasoning of this protocol. With it no
+   * temperature is sent. The model's default when it is left out.
    */
   readonly reasoning?: Protocol.Reasoning & {
-    /** Whether thoughts can be read. The provider's choice by default. */
+    /** `"summarized"` if thoughts can be read. The provider's choice by default. */
     readonly display?: "summarized" | "omitted"
   }
   /**
@@ -64,11 +64,11 @@ export interface Options extends Protocol.Options {
    * from the provider's cache. Writing to the cache costs extra: `false` by default.
    */
   readonly cache?: boolean | {
-    /** How long it stays in the cache: 5 minutes or an hour. */
+    /** The time that it stays in the cache: 5 minutes or an hour. */
     readonly ttl: "5m" | "1h"
   }
   /**
-   * Whether the paths and the version of Vertex AI are used. By default where `baseUrl` ends in
+   * `true` if the paths and the version of Vertex AI are used. By default where `baseUrl` ends in
    * `/publishers/anthropic/models`.
    */
   readonly vertex?: boolean
@@ -194,7 +194,7 @@ class Reader implements Answer.Reader {
         return this.blocks.open(index, Wire.object(chunk["content_block"]), out)
       case "content_block_delta":
         if (this.blocks.add(index, Wire.object(chunk["delta"]), out)) return
-        return this.fail("malformed_response", "the stream goes on with a tool call that it had completed")
+        return this.fail("malformed_response", "the stream continues a tool call that it had completed")
       case "content_block_stop":
         return this.blocks.close(index, out)
       case "message_delta":

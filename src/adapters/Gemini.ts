@@ -1,7 +1,7 @@
 /**
- * Google's Gemini protocol, generateContent, streamed, as the Gemini API and Vertex AI really write it: as events, as one
- * JSON array, or broken off by a bare error. Signatures go back with the parts they came with; calls that ran at the
- * provider are listed and never run here.
+ * Google's Gemini protocol, generateContent, streamed, as the Gemini API and Vertex AI really write it: as events, as
+ * one JSON array, or broken off by a bare error. Signatures go back with the parts they came with; calls that ran at
+ * the provider are listed and never run here.
  *
  * @since 0.1.0
  */
@@ -28,7 +28,7 @@ import * as Wire from "./internal/wire.ts"
 export type { Reasoning } from "./internal/geminiRequest.ts"
 
 /**
- * How a server is reached and spoken to. Without `baseUrl` it is the Gemini API; for Vertex AI it ends before
+ * The address and the settings of a server. Without `baseUrl` it is the Gemini API; for Vertex AI it ends before
  * `/models`:
  *
  * `https://LOCATION-aiplatform.googleapis.com/v1/projects/PROJECT/locations/LOCATION/publishers/google`. `apiKey` is an
@@ -45,8 +45,8 @@ export interface Options extends Omit<Protocol.Options, "parallelToolCalls"> {
    */
   readonly sendKeyAs?: "x-goog-api-key" | "bearer"
   /**
-   * How much the model may think before it answers, in a word or in tokens. Models up to 2.5 know no words and get
-   * tokens for them. The model's default when it is left out.
+   * The amount that the model may think before it answers, in a word or in tokens. Models up to 2.5 know no words and
+   * get tokens for them. The model's default when it is left out.
    */
   readonly reasoning?: GeminiRequest.Reasoning
   /**
@@ -58,11 +58,11 @@ export interface Options extends Omit<Protocol.Options, "parallelToolCalls"> {
    * The name of cached content. It holds the system text and the tools, which then are not sent again. None by default.
    */
   readonly cache?: string
-  /** What is blocked, and how easily. The provider's own settings by default. */
+  /** The content that is blocked, and how easily. The provider's own settings by default. */
   readonly safetySettings?: ReadonlyArray<{
-    /** What is meant, such as `"HARM_CATEGORY_HARASSMENT"`. */
+    /** The category of content, such as `"HARM_CATEGORY_HARASSMENT"`. */
     readonly category: string
-    /** From where on it is blocked, such as `"BLOCK_ONLY_HIGH"`. */
+    /** The level from which on it is blocked, such as `"BLOCK_ONLY_HIGH"`. */
     readonly threshold: string
   }>
 }
@@ -99,7 +99,10 @@ const path = (options: Options, request: Adapter.Request): string => {
   return `/${segments.join("/")}:streamGenerateContent?alt=sse`
 }
 
-/** Since its third generation the first call of every turn has to be signed; an alias may stand for any. */
+/**
+ * Returns `true` for models since the third generation: the first call of every turn has to be signed. An alias may
+ * stand for any.
+ */
 const isSigned = (model: string): boolean => /gemini-([3-9]|\d{2}|[a-z].*-latest$)/.test(model)
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -191,7 +194,10 @@ class Reader implements Answer.Reader {
     }
   }
 
-  /** What is neither text nor a call goes back as it came, but for what was only thought and is not signed. */
+  /**
+   * Keeps a part that is neither text nor a call as it came, but for what was only thought and is not signed: it goes
+   * back.
+   */
   private otherPart(part: Json.JsonObject, out: Array<Event.AdapterEvent>): void {
     if (part["thought"] === true && part["thoughtSignature"] === undefined) return
     const [kind, value] = Object.entries(part).find(([, member]) => Json.isObject(member)) ?? []
@@ -251,8 +257,8 @@ const finishReasons: { readonly [word: string]: Response.FinishReason } = {
 }
 
 /**
- * Maps the wire's finish reason. It is `STOP` also for calls, and missing for a blocked reply.
- * `OTHER` is no failure by itself; values that are not in the table name a failure (a malformed call, an unexpected one).
+ * Maps the wire's finish reason. It is `STOP` also for calls, and missing for a blocked reply. `OTHER` is no failure by
+ * itself; values that are not in the table name a failure (a malformed call, an unexpected one).
  */
 const finishReason = (
   word: string | undefined,
@@ -268,8 +274,8 @@ const finishReason = (
 // usage
 
 /**
- * Input includes what came from the cache, output excludes the thoughts: the wire's own numbers, without sums. Every chunk
- * may leave out figures of an earlier one, the total too, which then is the sum of its parts.
+ * Input includes what came from the cache, output excludes the thoughts: the wire's own numbers, without sums. Every
+ * chunk may leave out figures of an earlier one, the total too, which then is the sum of its parts.
  */
 const usage = (previous: Response.Usage | null, wire: Json.JsonObject): Response.Usage => {
   const { cachedContentTokenCount, candidatesTokenCount, promptTokenCount, thoughtsTokenCount, ...rest } = wire
@@ -334,11 +340,11 @@ const protocol: Protocol.Protocol<Options> = {
  *
  * A request that fails before its first event is tried again with growing delays when that may help: the server could
  * not be reached, was busy or asked for patience. After the first event nothing is repeated. A reply whose end is
- * missing, and an error inside a reply, fail the stream. A call is complete as soon as it is there; one that is streamed
- * piece by piece and never closed is lost. What ran at the provider is listed as calls with `providerExecuted`, named
- * after the part that reported it. Signatures, and the order of turns that hold more than text and calls, are kept in the
- * reasoning and the calls of a message and go back with it; another protocol leaves them alone.
- * An option that cannot be used throws a `TypeError` that names it.
+ * missing, and an error inside a reply, fail the stream. A call is complete as soon as it is there; one that is
+ * streamed piece by piece and never closed is lost. What ran at the provider is listed as calls with
+ * `providerExecuted`, named after the part that reported it. Signatures, and the order of turns that hold more than
+ * text and calls, are kept in the reasoning and the calls of a message and go back with it; another protocol leaves
+ * them alone. An option that cannot be used throws a `TypeError` that names it.
  *
  * **Example** (A model behind an HTTP client)
  *

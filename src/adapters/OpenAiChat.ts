@@ -28,32 +28,32 @@ import * as Wire from "./internal/wire.ts"
 export type { Reasoning, ReasoningForm } from "./internal/chatRequest.ts"
 
 /**
- * How a server is reached and spoken to. Without `baseUrl` it is OpenAI's own.
+ * The address and the settings of a server. Without `baseUrl` it is OpenAI's own.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options extends Protocol.Options {
   /**
-   * Which server it is, of those that are spoken to in their own way. Known by its address by default: give it for a
-   * server behind a proxy.
+   * The name of the server, of those that are spoken to in their own way. Known by its address by default: give it for
+   * a server behind a proxy.
    */
   readonly vendor?: ChatRequest.Name
-  /** How much the model may think, in the vendor's own form. The vendor's default when it is left out. */
+  /** The amount that the model may think, in the vendor's own form. The vendor's default when it is left out. */
   readonly reasoning?: ChatRequest.Reasoning
   /** Lets prompts that begin alike find each other in the provider's cache. Not sent by default. */
   readonly cache?: {
     /** The key of the cache. The `cacheKey` of the request by default, which in a session is the session's id. */
     readonly key?: string
-    /** How long prompts stay, such as `"24h"`. The provider's choice by default. */
+    /** The time that prompts stay, such as `"24h"`. The provider's choice by default. */
     readonly retention?: string
   }
   /**
-   * Under which name `maxTokens` is sent. By default `max_completion_tokens` to OpenAI's own servers and for its
+   * The name under which `maxTokens` is sent. By default `max_completion_tokens` to OpenAI's own servers and for its
    * reasoning models (`o1`, `gpt-5`, …) anywhere, which refuse the other name, and `max_tokens` to every other server.
    */
   readonly maxTokensField?: "max_tokens" | "max_completion_tokens"
-  /** Whether usage is asked for with `stream_options`. `true` by default, except for vendors that refuse it. */
+  /** `true` if usage is asked for with `stream_options`. `true` by default, except for vendors that refuse it. */
   readonly includeUsage?: boolean
   /**
    * The form in which reasoning goes back with an assistant message. The vendor's own by default; to an unknown server
@@ -109,7 +109,7 @@ const maxTokensField = (options: Options, vendor: ChatRequest.Vendor, model: str
 // ---------------------------------------------------------------------------------------------------------------------
 // stream
 
-const goesOn = "the stream goes on with a tool call that it had completed"
+const continued = "the stream continues a tool call that it had completed"
 
 class Reader implements Answer.Reader {
   isDone = false
@@ -131,9 +131,9 @@ class Reader implements Answer.Reader {
   private hasChunks = false
   private hasDeltas = false
   private hasFinished = false
-  /** Whether the body is a reply, and no stream of its pieces. */
+  /** `true` if the body is a reply, and no stream of its pieces. */
   private isDocument = false
-  /** Whether the reply is complete, although it has no finish reason. */
+  /** `true` once the reply is complete, although it has no finish reason. */
   private isWhole = false
 
   constructor(origin: Errors.Origin, calls: ChatReply.Calls, soundFormat: unknown) {
@@ -195,7 +195,7 @@ class Reader implements Answer.Reader {
     this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, failed, isError))
   }
 
-  /** Between the chunks of a stream an empty finish reason means that the reply has not ended yet. */
+  /** Keeps a finish reason. An empty one between the chunks of a stream means that the reply has not ended yet. */
   private takeWord(word: unknown): string | undefined {
     if (typeof word !== "string") return undefined
     if (word !== "" || this.isDocument) this.finishWord = word
@@ -227,7 +227,7 @@ class Reader implements Answer.Reader {
     this.refusal += refusal
     for (const fragment of fragments) {
       if (this.calls.add(fragment, out)) continue
-      this.failure ??= Errors.make(this.origin, "malformed_response", goesOn)
+      this.failure ??= Errors.make(this.origin, "malformed_response", continued)
     }
     const reason = finishReason(word, false)
     if (reason === "stop" || reason === "tool_calls") this.calls.settleAll(out)
@@ -240,7 +240,7 @@ class Reader implements Answer.Reader {
     return [{ type: "reasoning", text: this.reasoning, ...metadata }]
   }
 
-  /** What the model made: its text, and its images and its sound beside it. */
+  /** The content of the reply: its text, with the images and the sound that the model made. */
   private get content(): Message.Content {
     const media = [...this.images, ...this.sound.file(this.soundFormat)]
     return media.length === 0

@@ -1,8 +1,8 @@
 /**
  * OpenAI's Responses protocol, streamed, as OpenAI and the servers that speak it really write it: Azure, OpenRouter,
- * xAI, DeepSeek, GitHub Copilot, ChatGPT, LM Studio, vLLM and others. History goes back as items, so that nothing has to
- * be kept at the provider; reasoning goes back unchanged, in front of the calls it led to. What the provider runs itself
- * is listed and never run here.
+ * xAI, DeepSeek, GitHub Copilot, ChatGPT, LM Studio, vLLM and others. History goes back as items, so that nothing has
+ * to be kept at the provider; reasoning goes back unchanged, in front of the calls it led to. What the provider runs
+ * itself is listed and never run here.
  *
  * @since 0.1.0
  */
@@ -28,7 +28,7 @@ import * as Wire from "./internal/wire.ts"
 export type { Reasoning } from "./internal/protocol.ts"
 
 /**
- * How a server is reached and spoken to. Without `baseUrl` it is OpenAI's own. Of `options`, `tools` (the provider's
+ * The address and the settings of a server. Without `baseUrl` it is OpenAI's own. Of `options`, `tools` (the provider's
  * own, such as `{ type: "web_search" }`) and `include` come in addition to what the adapter sends, `text` and
  * `reasoning` are joined with it. A tool of type `custom` stands in for the tool of its name, which gets what the model
  * wrote as `input`.
@@ -37,18 +37,20 @@ export type { Reasoning } from "./internal/protocol.ts"
  * @since 0.1.0
  */
 export interface Options extends Protocol.Options {
-  /** How much the model may think, and whether the reply holds a summary of it. The model's default when it is left out. */
+  /**
+   * The amount that the model may think, and the summary of it in the reply. The model's default when it is left out.
+   */
   readonly reasoning?: Protocol.Reasoning & {
-    /** How detailed the summary is. None by default. */
+    /** The detail of the summary. None by default. */
     readonly summary?: "auto" | "concise" | "detailed"
   }
-  /** Whether the provider keeps the replies. `false` by default; reasoning then comes encrypted and goes back so. */
+  /** `true` if the provider keeps the replies. `false` by default; reasoning then comes encrypted and goes back so. */
   readonly store?: boolean
   /** Lets prompts that begin alike find each other in the provider's cache. Not sent by default. */
   readonly cache?: {
     /** The key of the cache. The `cacheKey` of the request by default, which in a session is the session's id. */
     readonly key?: string
-    /** How long prompts stay, such as `"24h"`. The provider's choice by default. */
+    /** The time that prompts stay, such as `"24h"`. The provider's choice by default. */
     readonly retention?: string
   }
 }
@@ -248,7 +250,7 @@ class Reader implements Answer.Reader {
   }
 }
 
-/** What no tool of a run can do: its answer would have to be an item of a kind of its own. */
+/** Refuses items that no tool of a run can answer: the answer would have to be an item of a kind of its own. */
 const refusalOf = (asked: ReadonlyArray<string>): string => {
   const approval = asked.includes("mcp_approval_request") ? ", or set require_approval to \"never\"" : ""
   return `the reply asks this side for ${asked.join(" and ")}, which no tool of a run can answer: ` +

@@ -39,7 +39,7 @@ export interface ProviderTool {
 }
 
 /**
- * What is asked of a model besides a request.
+ * Options of a model besides a request.
  *
  * @category models
  * @since 0.1.0
@@ -51,12 +51,14 @@ export interface Options
   readonly model: LanguageModel
   /** The model for a request that names another one. Without it every request goes to `model`. */
   readonly models?: (id: string) => LanguageModel
-  /** How much the model may think, for models of version 4. The provider's default when it is left out. */
+  /** The amount that the model may think, for models of version 4. The provider's default when it is left out. */
   readonly reasoning?: {
-    /** How much, in one of the SDK's words. */
+    /** The amount, in one of the SDK's words. */
     readonly effort?: "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max"
   }
-  /** Whether arguments must follow the schemas of tools exactly, for models of version 3 and 4. `false` by default. */
+  /**
+   * `true` if arguments must follow the schemas of tools exactly, for models of version 3 and 4. `false` by default.
+   */
   readonly strict?: boolean
   /**
    * Tools that the provider runs, offered with every request; one takes the place of the tool of its name. None by
@@ -127,7 +129,7 @@ const unsupported = (options: Options, version: AiSdkPrompt.Version): string | u
   return options.strict !== undefined && version === "v2" ? "models of version v2 have no strict tools" : undefined
 }
 
-/** What the model is called with, but for the signal. */
+/** Returns the options that the model is called with, but for the signal. */
 const callOptions = (
   options: Options,
   request: Adapter.Request,
@@ -199,9 +201,9 @@ const stream = (
  *
  * Calls are handed on as the model made them. One is final as soon as the reply continues or has ended; if the token
  * limit ended it, the last call is marked as `truncated`, even if its arguments parse. What a provider wants back
- * unchanged (signatures of reasoning, item ids, results of tools it ran) is kept with the message's reasoning and calls,
- * and is sent back to the same provider only. A message's own `metadata.aiSdk.options` are its provider options, such as
- * a mark for prompt caching.
+ * unchanged (signatures of reasoning, item ids, results of tools it ran) is kept with the message's reasoning and
+ * calls, and is sent back to the same provider only. A message's own `metadata.aiSdk.options` are its provider options,
+ * such as a mark for prompt caching.
  *
  * A request that fails before the model's first output is retried with growing delays if its error is retryable. After
  * the first output nothing is retried: an error in the reply, and a reply without an end, fail the stream. An invalid

@@ -23,7 +23,7 @@ import * as EffectAiTools from "./internal/effectAiTools.ts"
 import * as Reply from "./internal/reply.ts"
 
 /**
- * What is asked of a model besides a request.
+ * Options of a model besides a request.
  *
  * @category models
  * @since 0.1.0
@@ -32,13 +32,13 @@ export interface Options
   extends Pick<Http.Options, "provider" | "retries" | "retryDelay" | "maxRetryDelay" | "idleTimeout">
 {
   /**
-   * What a request runs with. effect/ai has no settings that all models share: a provider's package takes temperature,
-   * token limit, model and its own options from a service of its own. Without this function a request that names one of
-   * them fails as `unsupported_feature`.
+   * Returns the services that a request runs with. effect/ai has no settings that all models share: a provider's
+   * package takes temperature, token limit, model and its own options from a service of its own. Without this function
+   * a request that names one of them fails as `unsupported_feature`.
    */
   readonly services?: (request: Adapter.Request) => Context.Context<never>
   /**
-   * Whether arguments must follow the schemas of tools exactly. `false` by default, because providers then refuse
+   * `true` if arguments must follow the schemas of tools exactly. `false` by default, because providers then refuse
    * schemas that are not written for it.
    */
   readonly strict?: boolean
@@ -77,11 +77,11 @@ const make = (options: Options, settings: Http.Settings) =>
  *
  * **Details**
  *
- * The model never runs a tool: calls are handed on as the model made them, known or not, with arguments that are checked
- * by Heddle. One is final as soon as the reply continues or has ended; if the token limit ended it, the last call is
- * marked as `truncated`. What a provider wants back unchanged (signatures of reasoning, item ids, results of tools it
- * ran) is kept with the message's reasoning and calls. A message's own `metadata.effectAi.options` are its provider
- * options. A structured answer comes whole, in one piece of text.
+ * The model never runs a tool: calls are handed on as the model made them, known or not, with arguments that are
+ * checked by Heddle. One is final as soon as the reply continues or has ended; if the token limit ended it, the last
+ * call is marked as `truncated`. What a provider wants back unchanged (signatures of reasoning, item ids, results of
+ * tools it ran) is kept with the message's reasoning and calls. A message's own `metadata.effectAi.options` are its
+ * provider options. A structured answer comes whole, in one piece of text.
  *
  * A request that fails before the model's first output is retried with growing delays if its error is retryable. After
  * the first output nothing is retried: an error in the reply, and a reply without an end, fail the stream. An invalid
@@ -135,14 +135,14 @@ export type ToolOf<T extends AiTool.Any, R = never> = Tool.Tool<
 >
 
 /**
- * What is done about tools that need an approval.
+ * The treatment of tools that need an approval.
  *
  * @category models
  * @since 0.1.0
  */
 export interface ToolsOptions<R = never> {
   /**
-   * Asked before such a tool is run, as its `authorize`. A tool that decides from its arguments whether it needs an
+   * Decides before such a tool is run, as its `authorize`. A tool that decides from its arguments whether it needs an
    * approval is asked first; it does not get the conversation. Without it such a tool is `manual`.
    */
   readonly approve?: Declared.Gate<unknown, Declared.Authorization, R>

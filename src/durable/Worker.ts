@@ -84,14 +84,12 @@ export interface Options<
    * behind the first reply ends as `Failed` by itself, as `Chat.run` does. 5 by default.
    */
   readonly maxFailures?: number
-  /**
-   * Called with each event of each run, which waits for it. Events that repeat recorded ones have `replayed: true`.
-   */
+  /** Receives each event of each run, which waits for it. Events that repeat recorded ones have `replayed: true`. */
   readonly onEvent?: (id: string, event: Event.Event) => Effect.Effect<void, never, RPublish>
-  /** Called with the result of each run that has ended, or waits for an answer. The worker waits for it. */
+  /** Receives the result of each run that has ended, or waits for an answer. The worker waits for it. */
   readonly onEnd?: (id: string, result: Event.ChatResult) => Effect.Effect<void, never, RPublish>
   /**
-   * Called when a run is ended because it cannot succeed, with the error: the one that it failed with, or the
+   * Receives the error of a run that is ended because it cannot succeed: the one that it failed with, or the
    * `ResumeError` `too_old` or `too_many_attempts`. The worker waits for it.
    */
   readonly onGiveUp?: (id: string, error: unknown) => Effect.Effect<void, never, RPublish>

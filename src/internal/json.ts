@@ -1,6 +1,6 @@
 /**
- * JSON as it crosses the borders of a run. Model output is hostile input, so parsing drops `__proto__` members;
- * values that were never meant to be JSON (errors, handler results) are rendered without throwing, and without the secrets
+ * JSON as it crosses the borders of a run. Model output is hostile input, so parsing drops `__proto__` members; values
+ * that were never meant to be JSON (errors, handler results) are rendered without throwing, and without the secrets
  * that errors carry along.
  */
 import * as Effect from "effect/Effect"
@@ -31,8 +31,8 @@ const below = (level: Iterable<object>): Set<object> => {
 }
 
 /**
- * Whether objects and lists nest deeper in a value than so many levels, itself included. A cycle does. It goes level by
- * level, so that no depth overflows the stack.
+ * Returns `true` if objects and lists nest deeper in a value than so many levels, itself included. A cycle does. It
+ * goes level by level, so that no depth overflows the stack.
  */
 export const isDeeper = (value: unknown, levels: number): boolean => {
   let level = new Set(isContainer(value) ? [value] : [])
@@ -57,7 +57,7 @@ const cleared = (parsed: unknown, levels: number): unknown => {
   return parsed
 }
 
-/** Not with a reviver of `JSON.parse`, which overflows the stack where the data are deep. */
+/** Parses without a reviver of `JSON.parse`, which overflows the stack where the data are deep. */
 const parseUnsafe = (text: string, levels: number): unknown => {
   const parsed: unknown = JSON.parse(text)
   return suspicious.test(text) || text.length > 2 * levels ? cleared(parsed, levels) : parsed
@@ -68,7 +68,7 @@ export const parse = (text: string): Result.Result<unknown, unknown> => Result.t
 /** The deepest that values are kept and written. `JSON.stringify` and `JSON.parse` take some thousand levels. */
 const deepest = 512
 
-/** What a provider sent. What nests deeper in it than anything means is cut off. */
+/** Parses what a provider sent. Data that nest deeper than anything means are cut off. */
 export const parseWire = (text: string): Result.Result<unknown, unknown> => Result.try(() => parseUnsafe(text, deepest))
 
 export const isObject = (value: unknown): value is JsonObject =>
@@ -87,7 +87,7 @@ const isPlain = (value: unknown): value is object => {
  */
 export const copy = <A>(value: A): A => {
   if (!isPlain(value)) return value
-  // As most arguments are.
+  // Most arguments are such values.
   if (!Object.values(value).some(isPlain)) return (Array.isArray(value) ? value.slice() : { ...value }) as A
   const copies = new Map<object, object>()
   const begun: Array<readonly [from: object, to: object]> = []
@@ -115,25 +115,33 @@ const setOwn = (object: Record<string, unknown>, key: string, value: unknown): v
   else Object.defineProperty(object, key, { value, enumerable: true, configurable: true, writable: true })
 }
 
-// Where the secrets of an error are: in the request that it failed on, which it carries along, and in the URLs that its
-// texts quote.
+// The secrets of an error are in the request that it failed on, which it carries along, and in the URLs that its texts
+// quote.
 
-/** As objects they hold headers and keys. A schema may write a text for one, such as its name. */
+/**
+ * The members that hold headers and keys where they are objects. A schema may write a text for one, such as its name.
+ */
 export const exchanges: ReadonlySet<string> = new Set(["request", "response"])
 
 /** The members that are shown of a request or a response which stands under another name. */
 export const exchangeMembers = ["method", "url", "status", "statusText"] as const
 
-/** Whether an object is a request or a response, of any library: it has headers, and a member that goes with them. */
+/**
+ * Returns `true` if an object is a request or a response, of any library: it has headers, and a member that goes with
+ * them.
+ */
 export const isExchange = (value: object): boolean =>
   !Array.isArray(value) && "headers" in value && exchangeMembers.some((key) => key in value)
 
 const credential = /^(proxy-)?authorization$|^(set-)?cookie$|^(x-)?(\w+-)?api[-_]?key$|^x-[\w-]*(token|secret)$/i
 
-/** Whether a member has the name of a header that lets its bearer in. */
+/** Returns `true` if a member has the name of a header that lets its bearer in. */
 export const isCredential = (name: string): boolean => name.length <= 64 && credential.test(name)
 
-/** Bounded, since the names are foreign text: the time must not grow with the square of its length. */
+/**
+ * A parameter of a query. Names are bounded, since they are foreign text: the time must not grow with the square of its
+ * length.
+ */
 const parameter = /([?&])([^=&\s#?]{1,64})=([^&\s#"'<>)]*)/g
 const userInfo = /([a-z]{2,12}:\/\/)[^/\s@?#]{1,256}@/gi
 const secret = /key$|token|secret|sig(nature)?$|pass(wd|word)?$|pwd$|^auth$|authorization|credential|session|jwt/i
@@ -147,7 +155,7 @@ export const withoutSecrets = (text: string, isAll: boolean): string =>
     )
     : text
 
-/** May throw: a getter, a `toJSON` or a `toString` is foreign code. */
+/** Renders a value. Throws where a getter, a `toJSON` or a `toString` does, which is foreign code. */
 const rendered = (value: unknown): string => {
   if (value instanceof Error) return String(value.message)
   return typeof value === "object" && value !== null ? Inspectable.toStringUnknown(value, 0) : String(value)
@@ -166,7 +174,7 @@ const ownFields = (error: Error): Record<string, unknown> => {
   )
 }
 
-/** What an `Error` holds, as data that is kept: its own fields, and the name and message that JSON would lose. */
+/** Returns the fields of an `Error` as data that is kept: its own, and the name and message that JSON would lose. */
 const errorFields = (error: Error): Record<string, unknown> => ({
   ...("_tag" in error ? {} : { name: error.name }),
   ...ownFields(error),
@@ -174,7 +182,8 @@ const errorFields = (error: Error): Record<string, unknown> => ({
   ...(error.cause === undefined ? {} : { cause: error.cause })
 })
 
-// Values as JSON. One walker writes them all: events, failures and values that are kept differ in how they view an object.
+// Values as JSON. One walker writes them all: events, failures and values that are kept differ in how they view an
+// object.
 
 /**
  * The room that a value is written into, in characters. A value that stands in many places is written in each of them,
@@ -332,8 +341,8 @@ const hasSameMembers = (one: unknown, other: unknown, depth: number): boolean =>
 }
 
 /**
- * Whether two values hold the same data. Data that they share is not gone through. Total: what is not plain, such as a date,
- * or cannot be read is the same as itself only.
+ * Returns `true` if two values hold the same data. Data that they share is not gone through. Total: a value that is not
+ * plain, such as a date, or that cannot be read is the same as itself only.
  */
 export const isSame = (one: unknown, other: unknown): boolean =>
   Result.getOrElse(Result.try(() => hasSameMembers(one, other, 0)), () => false)
@@ -349,7 +358,7 @@ export const Opaque: Schema.Codec<unknown, Schema.Json> = Schema.Json.pipe(
   })
 )
 
-/** What a caller attaches to a value of ours. */
+/** The data that a caller attaches to a value of ours. */
 export const Metadata = Schema.Record(Schema.String, Opaque).pipe(
   Schema.withDecodingDefaultKey(Effect.succeed({}), { encodingStrategy: "passthrough" })
 )

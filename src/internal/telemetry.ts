@@ -1,6 +1,6 @@
 /**
- * Spans, for a run that is traced. Without a tracer of its own or a span around it, a run makes none: they cost more than
- * the steps they describe. Attributes name things and never carry arguments, results or keys.
+ * Spans, for a run that is traced. Without a tracer of its own or a span around it, a run makes none: they cost more
+ * than the steps they describe. Attributes name things and never carry arguments, results or keys.
  */
 import type * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
@@ -12,7 +12,7 @@ import * as Tracer from "effect/Tracer"
 
 export type Attributes = Readonly<Record<string, unknown>>
 
-/** Whether there is a tracer, or a span around the run. */
+/** Returns `true` if there is a tracer, or a span around the run. */
 export const isTraced = (context: Context.Context<never>): boolean =>
   Context.getOrUndefined(context, Tracer.Tracer) !== undefined ||
   Context.getOrUndefined(context, Tracer.ParentSpan) !== undefined

@@ -42,8 +42,8 @@ import * as NodeSqlite from "./internal/nodeSqlite.ts"
  */
 export interface Options {
   /**
-   * Path of the database file, in an existing folder, or `:memory:`. A file that does not exist is created for its owner
-   * alone (mode 0600), and so are the files that SQLite keeps beside it. An existing file stays as it is.
+   * Path of the database file, in an existing folder, or `:memory:`. A file that does not exist is created for its
+   * owner alone (mode 0600), and so are the files that SQLite keeps beside it. An existing file stays as it is.
    */
   readonly filename: string
   /**

@@ -16,23 +16,23 @@ import * as Message from "../Message.ts"
 import * as Conformance from "./Conformance.ts"
 
 /**
- * What a suite asks.
+ * The options of a suite.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options<out R = never> {
-  /** What is sent in each case. A question of one word by default; for the cases on tool calls, ask for some. */
+  /** The request of each case. A question of one word by default; for the cases on tool calls, ask for some. */
   readonly request?: Adapter.Request
   /**
-   * How many connections were opened and closed since the layer was built. Without it, the cases that watch the
-   * connection are not in the suite: whether an adapter is cold cannot be seen from its events.
+   * The numbers of connections that were opened and closed since the layer was built. Without it, the cases that watch
+   * the connection are not in the suite: whether an adapter is cold cannot be seen from its events.
    */
   readonly connections?: Effect.Effect<
     {
-      /** How many were opened. */
+      /** The number of connections that were opened. */
       readonly opened: number
-      /** How many were closed. */
+      /** The number of connections that were closed. */
       readonly closed: number
     },
     never,

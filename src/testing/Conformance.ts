@@ -1,5 +1,5 @@
 /**
- * What the conformance suites are made of. A suite is a list of named cases, each an Effect that needs the service under
+ * The parts of the conformance suites. A suite is a list of named cases, each an Effect that needs the service under
  * test and fails when that breaks its contract; no test runner is needed, and any can be used.
  *
  * @since 0.1.0
@@ -23,15 +23,15 @@ export class ConformanceError
   extends Schema.TaggedError<ConformanceError>("heddle/testing/Conformance/ConformanceError")(
     "ConformanceError",
     {
-      /** How it breaks it. */
+      /** A description of the fault. */
       detail: Schema.String,
       /** The case that shows it. */
       case: Schema.optionalKey(Schema.String),
-      /** What a value should have been, where two values were compared. */
+      /** The value that was expected, where two values were compared. */
       expected: Schema.optionalKey(Json.Opaque),
-      /** What it was. */
+      /** The value that was there. */
       actual: Schema.optionalKey(Json.Opaque),
-      /** What the implementation failed or died with, where it did not answer. */
+      /** The failure or the defect of the implementation, where it did not answer. */
       cause: Schema.optionalKey(Json.Opaque)
     }
   )
@@ -52,7 +52,7 @@ export class ConformanceError
  * @since 0.1.0
  */
 export interface Case<out R = never> {
-  /** What the contract asks for. */
+  /** The demand of the contract. */
   readonly name: string
   /** Asks for it. Fails where it is broken. */
   readonly run: Effect.Effect<void, ConformanceError, R>
@@ -143,8 +143,8 @@ export const equals = (detail: string, actual: unknown, expected: unknown): Effe
   Equal.equals(actual, expected) ? Effect.void : Effect.fail(new ConformanceError({ detail, actual, expected }))
 
 /**
- * Hands every case to a test runner: `it` of vitest, `test` of `node:test`, or anything that takes a name and a function
- * that returns a Promise. The layer is built anew for each case.
+ * Hands every case to a test runner: `it` of vitest, `test` of `node:test`, or anything that takes a name and a
+ * function that returns a Promise. The layer is built anew for each case.
  *
  * **Example** (In a test file)
  *

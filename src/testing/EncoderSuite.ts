@@ -48,7 +48,7 @@ const samples = (): ReadonlyArray<unknown> => [
 ]
 
 /**
- * What every encoder owes its callers, whatever it writes.
+ * The contract of every encoder, whatever it writes.
  *
  * **Example** (The encoder that is there by default)
  *
@@ -138,7 +138,7 @@ const cyclic = (): unknown => {
   return value
 }
 
-/** What a text stands for as JSON, or `undefined`. */
+/** Returns the value that a text stands for as JSON, or `undefined`. */
 const parsed = (text: string): Effect.Effect<unknown> =>
   Effect.orElseSucceed(Effect.try(() => JSON.parse(text) as unknown), () => undefined)
 
@@ -151,7 +151,7 @@ const readable = (reason: unknown) =>
   })
 
 /**
- * What the JSON encoder writes, row by row, after {@link contract}.
+ * The texts that the JSON encoder writes, row by row, after {@link contract}.
  *
  * **Example** (The encoder that is there by default)
  *

@@ -64,7 +64,7 @@ export interface Options {
   /** The number of concurrent attempts. 2 by default. */
   readonly concurrency?: number
   /**
-   * Compares the result of a killed run with that of the uninterrupted one: returns the difference, or `undefined`.
+   * Compares the result of an attempt with that of the run that was not killed: returns the difference, or `undefined`.
    * By default both have to be the same JSON. A program that reports unknown calls to its model has to allow for
    * their answers.
    */

@@ -21,7 +21,7 @@ import * as Recorder from "./Recorder.ts"
 import * as Simulation from "./Simulation.ts"
 
 /**
- * What a run knows of the attempt at it.
+ * The context of an attempt at a run.
  *
  * @category models
  * @since 0.1.0
@@ -30,8 +30,8 @@ export interface Attempt {
   /** Fires when the run is to stop softly. A run that reads it is also stopped softly at each of its steps. */
   readonly cancel: AbortSignal
   /**
-   * For whatever else is to be watched. What it tracks has to end with the run, and what passes its `tap` is held to
-   * the laws of events.
+   * A recorder for whatever else is to be watched. An effect that it tracks has to end with the run, and events that
+   * pass its `tap` are held to the laws of events.
    */
   readonly recorder: Recorder.Recorder
 }
@@ -45,36 +45,38 @@ export interface Attempt {
 export type Run<R> = Stream.Stream<Event.Event, unknown, R> | Effect.Effect<unknown, unknown, R>
 
 /**
- * How a run is tried.
+ * The options of the attempts at a run.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options<Out = never, In = never> {
   /**
-   * What the run needs, built anew for each attempt: the model, and the executor, if it is one of yours. What a run
-   * provides for itself works as well, but is not watched: its handlers and requests are not seen. None by default.
+   * The services that the run needs, built anew for each attempt: the model, and the executor, if it is one of yours. A
+   * service that a run provides for itself works as well, but is not watched: its handlers and requests are not seen.
+   * None by default.
    */
   readonly layer?: Layer.Layer<Out, unknown, In>
   /**
-   * After how many operations a fiber makes room for others, from 3 on. Within Effect's own 2,048 (the default) a fiber
-   * that has nothing to wait for is not stopped; with a few there are points everywhere in it.
+   * The number of operations after which a fiber makes room for others, from 3 on. Within Effect's own 2,048 (the
+   * default) a fiber that has nothing to wait for is not stopped; with a few there are points everywhere in it.
    */
   readonly maxOpsBeforeYield?: number
-  /** How many points are tried at most; beyond it that many, spread evenly. 1,000 by default. */
+  /** The number of points that are tried at most; beyond it that many, spread evenly. 1,000 by default. */
   readonly limit?: number
   /**
-   * How long the run may take to stop: the `grace` that it was given. A number is milliseconds. 5 seconds by default.
+   * The time that the run may take to stop: the `grace` that it was given. A number is milliseconds. 5 seconds by
+   * default.
    */
   readonly grace?: Duration.Input
-  /** How many handlers may run at once: the `maxConcurrency` that it was given. Any number by default. */
+  /** The number of handlers that may run at once: the `maxConcurrency` that it was given. Any number by default. */
   readonly bound?: number
   /** The policy that the run was given. `Policy.standard` by default. */
   readonly policy?: Policy.Policy
 }
 
 /**
- * What was found at one step.
+ * A fault that was found at one step.
  *
  * The laws are those of `Laws`, and two more:
  *
@@ -89,30 +91,30 @@ export interface Options<Out = never, In = never> {
 export interface Violation {
   /** The step before which the run was stopped. Left out for a run that was not stopped. */
   readonly step?: number
-  /** How it was stopped. */
+  /** The way in which the run was stopped. */
   readonly stop: "none" | "hard" | "soft"
   /** The law that was broken: one of `Laws`, or one of the two above. */
   readonly law: Laws.Violation["law"] | "stop" | "repeatable"
-  /** What was seen. */
+  /** A description of the fault. */
   readonly message: string
 }
 
 /**
- * What came of it.
+ * The findings of all attempts.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Report {
-  /** How many points there are at which the run can be stopped. */
+  /** The number of points at which the run can be stopped. */
   readonly points: number
-  /** How often it was run. */
+  /** The number of times that it was run. */
   readonly attempts: number
-  /** How many handlers started, over all attempts. */
+  /** The number of handlers that started, over all attempts. */
   readonly handlers: number
-  /** How many model requests were made, over all attempts. */
+  /** The number of model requests, over all attempts. */
   readonly requests: number
-  /** What was found. */
+  /** The faults that were found. */
   readonly violations: ReadonlyArray<Violation>
 }
 
@@ -145,7 +147,7 @@ const drained = <R>(run: Run<R>, recorder: Recorder.Recorder): Effect.Effect<unk
 
 const usualOps = 2048
 
-/** With fewer a fiber would do nothing but make room. */
+/** The smallest `maxOpsBeforeYield`: with fewer a fiber would do nothing but make room. */
 const fewestOps = 3
 
 /** The world of an attempt starts at zero, and so do its recorders, which are made before it. */
@@ -230,8 +232,8 @@ const defaultGrace = "5 seconds"
  *
  * After each attempt: the run has ended, in time, and nothing of it sleeps or lives on; every handler that started has
  * ended, with its finalizers run once, was started once, and before the stop; no model was asked after the stop, and
- * every request was closed; the events are lawful; every call in a thread that was handed out is answered once. Handlers
- * that refuse to stop may live on if the run names them, also those of runs within it.
+ * every request was closed; the events are lawful; every call in a thread that was handed out is answered once.
+ * Handlers that refuse to stop may live on if the run names them, also those of runs within it.
  *
  * A run that is given as a function is made anew for each attempt, and may read the attempt's `cancel`. It must not
  * depend on the attempts before it: a scripted model belongs into `layer`. Real sockets and timers know nothing of a

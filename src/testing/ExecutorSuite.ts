@@ -16,7 +16,7 @@ import * as Message from "../Message.ts"
 import * as Tool from "../Tool.ts"
 import * as Conformance from "./Conformance.ts"
 
-/** What a third party's handler may be, types or no types. */
+/** A handler of a third party, types or no types. */
 type AnyHandler = (args: any, call: Tool.CallContext) => unknown
 
 const toolOf = (handler: AnyHandler | undefined): Tool.Any =>

@@ -24,13 +24,13 @@ export interface Finding {
 }
 
 /**
- * What an exploration found.
+ * The findings of an exploration.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Report {
-  /** How many orders were run. */
+  /** The number of orders that were run. */
   readonly runs: number
   /** The different results. One means that the result does not depend on the order. */
   readonly findings: ReadonlyArray<Finding>
@@ -58,7 +58,7 @@ const permutation = (count: number, number: number): ReadonlyArray<number> => {
 
 const stepMillis = 10
 
-/** What an exit came to, as data that can be compared. */
+/** Returns an exit as data that can be compared. */
 const told = (exit: Exit.Exit<unknown, unknown> | undefined): unknown => {
   if (exit === undefined) return { _tag: "Stuck" }
   return Exit.isSuccess(exit) ? exit.value : { _tag: "Failure", cause: Cause.pretty(exit.cause) }

@@ -54,7 +54,8 @@ export const check = (events: ReadonlyArray<Event.Event>, options: Options = {})
 
 /**
  * Starts and order of the tool events of any stream: of a batch, of a step, of a run. A `ToolResultEncoded` with
- * `settled: true` may come once after `AskUserRequested`, and, for calls of earlier turns, before anything of the model.
+ * `settled: true` may come once after `AskUserRequested`, and, for calls of earlier turns, before anything of the
+ * model.
  *
  * **Example** (Events that are twisted)
  *
@@ -179,8 +180,8 @@ export const fold = (events: ReadonlyArray<Event.Event>, options: Options = {}):
   Folding.fold(events, options)
 
 /**
- * Whether a thread can be sent as it is: it validates, names and ids of calls can be sent, every call is answered once
- * and in call order right behind its message, except those that are `pending`, and no answer lacks its call.
+ * Checks that a thread can be sent as it is: it validates, names and ids of calls can be sent, every call is answered
+ * once and in call order right behind its message, except those that are `pending`, and no answer lacks its call.
  *
  * **Example** (A thread that no provider takes)
  *
@@ -241,9 +242,9 @@ export const histories = (events: ReadonlyArray<Event.Event>): ReadonlyArray<Vio
 }
 
 /**
- * What a call was made with stays as it was, from the log of a {@link Recorder.Recorder} whose `tap` the events passed,
- * read after the run has ended: no event that was emitted has changed, a call is run with what the step tells of it, and
- * its arguments can be written as JSON. A handler that changes its arguments changes its own.
+ * Checks that the arguments of calls stay as they were, from the log of a {@link Recorder.Recorder} whose `tap` the
+ * events passed, read after the run has ended: no event that was emitted has changed, a call is run with what the step
+ * tells of it, and its arguments can be written as JSON. A handler that changes its arguments changes its own.
  *
  * **Example** (A tool that hands out the arguments of the thread)
  *

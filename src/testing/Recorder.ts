@@ -18,23 +18,23 @@ import type { Entry, Mark } from "./internal/violation.ts"
 export type { Entry, Mark } from "./internal/violation.ts"
 
 /**
- * What became of tracked effects.
+ * The counts of tracked effects.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Counts {
-  /** How many started. */
+  /** The number that started. */
   readonly starts: number
-  /** How many have not ended. */
+  /** The number that have not ended. */
   readonly live: number
-  /** How many were live at once, at most. */
+  /** The number that were live at once, at most. */
   readonly peak: number
-  /** How many ended by themselves. */
+  /** The number that ended by themselves. */
   readonly ends: number
-  /** How many were interrupted. */
+  /** The number that were interrupted. */
   readonly interrupts: number
-  /** How often their finalizers ran. */
+  /** The number of times that their finalizers ran. */
   readonly finalizers: number
 }
 
@@ -61,7 +61,7 @@ export interface Recorder {
   readonly at: (tag: Event.Event["_tag"]) => Effect.Effect<ReadonlyArray<number>>
   /** Everything, in the order in which it happened. */
   readonly log: Effect.Effect<ReadonlyArray<Entry>>
-  /** What became of tracked effects, of one name or of all. */
+  /** Counts tracked effects, of one name or of all. */
   readonly counts: (name?: string) => Effect.Effect<Counts>
   /**
    * Waits until that many effects of a name have started, one by default. A test that moves a test clock waits for the

@@ -1,7 +1,7 @@
 /**
- * The scripted adapter: a model that replies as a test prescribes. A script is plain data, one list of entries per model
- * call; it is played on the runtime clock, in the order it was written, for every request. One adapter has one cursor:
- * each open plays the next call, and an open past the last one fails.
+ * The scripted adapter: a model that replies as a test prescribes. A script is plain data, one list of entries per
+ * model call; it is played on the runtime clock, in the order it was written, for every request. One adapter has one
+ * cursor: each open plays the next call, and an open past the last one fails.
  *
  * @since 0.1.0
  */
@@ -70,11 +70,11 @@ export interface Scripted {
   readonly generate: (request: Adapter.Request) => Effect.Effect<Response.Response, Adapter.AdapterError>
   /** This adapter, with its cursor where it stands. */
   readonly layer: Layer.Layer<Adapter.Adapter>
-  /** How many calls were opened, those that failed included. */
+  /** The number of calls that were opened, those that failed included. */
   readonly opens: Effect.Effect<number>
-  /** How many opened streams have ended, at their end or because their reader left. */
+  /** The number of opened streams that have ended, at their end or because their reader left. */
   readonly cleanups: Effect.Effect<number>
-  /** What was asked, one request per open. */
+  /** The requests, one per open. */
   readonly requests: Effect.Effect<ReadonlyArray<Adapter.Request>>
 }
 

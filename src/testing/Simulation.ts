@@ -15,26 +15,29 @@ import * as Metric from "effect/Metric"
 import * as Scheduler from "effect/Scheduler"
 
 /**
- * What became of a simulated effect.
+ * The outcome of a simulated effect.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Report<out A, out E = never> {
-  /** How it ended. `undefined` when nothing could happen any more and it had not. */
+  /** The exit of the effect. `undefined` when nothing could happen any more and it had not ended. */
   readonly exit: Exit.Exit<A, E> | undefined
-  /** How many tasks of the scheduler ran and sleepers woke. */
+  /** The number of tasks of the scheduler that ran and sleepers that woke. */
   readonly steps: number
   /** The virtual time it took, in milliseconds, until it had ended and its finalizers had run. */
   readonly millis: number
-  /** How many fibers it left asleep. Above zero, something outlived the effect. */
+  /** The number of fibers that it left asleep. Above zero, something outlived the effect. */
   readonly sleeping: number
-  /** How many fibers it left that have not ended, asleep or not. An effect that has not ended is one of them. */
+  /**
+   * The number of fibers that it left and that have not ended, asleep or not. An effect that has not ended is one of
+   * them.
+   */
   readonly fibers: number
 }
 
 /**
- * How to simulate.
+ * The options of a simulation.
  *
  * @category models
  * @since 0.1.0
@@ -42,9 +45,9 @@ export interface Report<out A, out E = never> {
 export interface Options {
   /** The number of the step before which the effect is interrupted; 0 is before its first. Never by default. */
   readonly interruptAt?: number
-  /** Called before each step with its number, and once more where nothing is left to run. */
+  /** Receives the number of each step before it, and once more where nothing is left to run. */
   readonly onStep?: (step: number) => void
-  /** After how many steps a simulation is ended. 100,000 by default. */
+  /** The number of steps after which a simulation is ended. 100,000 by default. */
   readonly maxSteps?: number
 }
 
@@ -127,7 +130,7 @@ class World {
     this.tasks.shift()?.()
   }
 
-  /** Whether a sleeper is left that will ever wake. */
+  /** `true` if a sleeper is left that will ever wake. */
   get hasSleeper(): boolean {
     const next = this.sleepers[0]
     return next !== undefined && Number.isFinite(next.at)
@@ -143,12 +146,12 @@ class World {
   }
 }
 
-/** How often a simulation without progress is checked again before it counts as stuck, or as over. */
+/** The number of times that a simulation without progress is checked again before it counts as stuck, or as over. */
 const patience = { stuck: 8, over: 2 }
 
 /**
- * Promises belong to no scheduler: whenever nothing is left to do at an instant, those that are ready settle, before the
- * clock moves and before the world counts as stuck.
+ * Promises belong to no scheduler: whenever nothing is left to do at an instant, those that are ready settle, before
+ * the clock moves and before the world counts as stuck.
  */
 const drive = <A, E>(world: World, fiber: Fiber.Fiber<A, E>, options: Options): Effect.Effect<void> =>
   Effect.gen(function*() {
@@ -158,7 +161,7 @@ const drive = <A, E>(world: World, fiber: Fiber.Fiber<A, E>, options: Options): 
     let idle = 0
     while (world.steps < maxSteps) {
       if (idle >= (fiber.pollUnsafe() === undefined ? patience.stuck : patience.over)) return
-      // What is due may be another thing after this.
+      // The next sleeper may be another one after this.
       if (reached < world.steps) {
         reached = world.steps
         onStep?.(reached)

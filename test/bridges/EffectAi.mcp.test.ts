@@ -19,7 +19,7 @@ import * as HttpRouter from "effect/http/HttpRouter"
 import * as HttpServer from "effect/http/HttpServer"
 import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
-import { Chat, Message, Tool, ToolRunner } from "heddle"
+import { Chat, Message, Session, Tool, ToolRunner } from "heddle"
 import * as EffectAi from "heddle/bridges/effect-ai"
 import { Script } from "heddle/testing"
 import * as http from "node:http"
@@ -190,6 +190,23 @@ describe("MCP", () => {
       })
       assert.isTrue(McpClientError.isMcpClientError(seen[0]) && seen[0].reason._tag === "ToolError")
       assert.strictEqual(messages[0]?.content, "never mind")
+    }).pipe(Effect.provide(client)))
+
+  it.live("N-37: a tool of a server waits for an approval where it is given one, as the page says", () =>
+    Effect.gen(function*() {
+      const tools = yield* EffectAi.tools(McpClient.toolkit(yield* McpClient.McpClient))
+      const gated = tools.map((tool) => ({ ...tool, approval: true }))
+      const model = Script.layer([
+        [Script.toolCall("a", "celsius", { city: "Oslo" }), Script.finish("tool_calls")],
+        [Script.text("Seven"), Script.finish("stop")]
+      ])
+      yield* Effect.gen(function*() {
+        const asked = yield* Session.start("How warm is it?", { tools: gated })
+        assert.deepStrictEqual(asked.session.suspensions.map(({ id, kind }) => [id, kind]), [["a", "approval"]])
+        const allowed = yield* Session.approve(asked.session, "a")
+        const done = yield* Session.continue(allowed, null, { tools: gated })
+        assert.include(Message.text(done.session.thread.messages[2]!), "7")
+      }).pipe(Effect.provide(model))
     }).pipe(Effect.provide(client)))
 })
 

@@ -14,6 +14,7 @@ import { join } from "node:path"
 import { parseArgs } from "node:util"
 import { bundle } from "../bundle.ts"
 import { withServer } from "../server.ts"
+import { chosen, number } from "../settings.ts"
 import * as Processes from "./processes.ts"
 import { type Means, means, type Report, siege } from "./siege.ts"
 import * as Work from "./work.ts"
@@ -49,18 +50,6 @@ did not end, or a call was reported as unknown whose end its process knew.
   --faketime FILE libfaketime.so.1: "clock" sets the clock of a process by it, with that of its SQLite
   --shared        with --faketime: "clock" sets the clock of all processes
   --help          prints this`
-
-const chosen = <A extends string>(
-  name: string,
-  given: string | undefined,
-  known: ReadonlyArray<A>
-): ReadonlyArray<A> => {
-  if (given === undefined) return known
-  const names = given.split(",")
-  const wrong = names.find((name) => !known.some((one) => one === name))
-  if (wrong !== undefined) throw new Error(`--${name} is one of ${known.join(", ")}; got: ${wrong}`)
-  return names as unknown as ReadonlyArray<A>
-}
 
 /** The middle and the last of some times, in seconds. */
 const middleAndMost = (millis: ReadonlyArray<number>): string => {
@@ -112,6 +101,12 @@ export const leave = async (args: ReadonlyArray<string>): Promise<number> => {
   const rows = names.flatMap((store) =>
     wanted.filter((means) => isMeant(store, means)).map((means) => ({ store, means }))
   )
+  const numbers = {
+    times: number("times", values.times),
+    width: number("width", values.width),
+    bankMillis: number("bank", values.bank),
+    termMillis: number("term", values.term)
+  }
   const program = await bundle(join(import.meta.dirname, "program.ts"))
   const one = ({ means, store }: typeof rows[number], database: string) => {
     const { kind } = stores[store]
@@ -124,10 +119,7 @@ export const leave = async (args: ReadonlyArray<string>): Promise<number> => {
         kind,
         store: place,
         means,
-        times: Number(values.times),
-        width: Number(values.width),
-        bankMillis: Number(values.bank),
-        termMillis: Number(values.term),
+        ...numbers,
         isShared: values.shared,
         ...values.faketime === undefined ? {} : { faketime: values.faketime }
       }

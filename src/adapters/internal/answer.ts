@@ -30,7 +30,7 @@ export interface Reader {
   readonly isComplete: boolean
   /** Nothing more is to come but the end of the body. */
   readonly isDone: boolean
-  /** What broke the answer; the reader continues with what belongs to a broken answer, such as its cost. */
+  /** The failure that broke the answer; the reader continues with what belongs to a broken answer, such as its cost. */
   readonly failure: Adapter.AdapterError | undefined
   /** Finds the JSON objects that stand outside of events, so that they are read as events, too. */
   readonly documents?: Sse.Documents
@@ -49,9 +49,11 @@ type Chunk = Arr.NonEmptyReadonlyArray<Event.AdapterEvent>
 
 type Bytes = Pull.Pull<Arr.NonEmptyReadonlyArray<Uint8Array>, unknown>
 
-/** How long the body's end is waited for after the last event: its cost may follow, and the connection be kept. */
+/** The time that the body's end is waited for after the last event: its cost may follow, and the connection be kept. */
 const afterLast = Duration.seconds(1)
-/** After the final event, a server that keeps the connection open is waited for less long than before. */
+/**
+ * The time that a server which keeps the connection open is waited for after the final event: less long than before.
+ */
 const afterFinish = Duration.seconds(10)
 
 class Answer {
@@ -102,7 +104,7 @@ class Answer {
     })
   }
 
-  /** How long the next read may take. */
+  /** The time that the next read may take. */
   private get patience(): Duration.Duration {
     const { firstChunkTimeout, idleTimeout } = this.limits
     if (!this.hasRead) return firstChunkTimeout
@@ -129,7 +131,7 @@ class Answer {
     return out
   }
 
-  /** Why no more of the answer is read, if so. */
+  /** The reason why no more of the answer is read, if so. */
   private get problem(): string | undefined {
     const { maxAnswerLength, maxEventLength } = this.limits
     if (this.parser.isTooLong) return `the answer holds an event of more than ${maxEventLength} characters`
@@ -201,7 +203,7 @@ export const begin = (
   })
 
 // ---------------------------------------------------------------------------------------------------------------------
-// what the readers of all protocols have in common
+// Functions that the readers of all protocols share.
 
 /** The object that an event holds. What an event named `error` holds is an error, whatever it is. */
 export const opened = ({ data, name }: Sse.SseEvent): Json.JsonObject | undefined => {

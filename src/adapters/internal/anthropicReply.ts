@@ -1,7 +1,7 @@
 /**
  * A turn of Anthropic's both ways: the content blocks of a reply while they are streamed (text, thinking, calls of this
- * side's tools, and what ran at the provider), and the turn as a message keeps it and as it goes back. A block belongs to
- * its index; texts are only appended to, so that the work is linear in the fragments.
+ * side's tools, and what ran at the provider), and the turn as a message keeps it and as it goes back. A block belongs
+ * to its index; texts are only appended to, so that the work is linear in the fragments.
  */
 import type * as Event from "../../Event.ts"
 import * as ToolCalls from "../../internal/hear/toolCalls.ts"
@@ -14,7 +14,7 @@ export const key = "anthropic"
 
 type Events = Array<Event.AdapterEvent>
 
-/** What every block has in common: where it stands, what it was opened with, and whether the wire has closed it. */
+/** The fields of every block: where it stands, what it was opened with, and whether the wire has closed it. */
 interface Opened {
   readonly wire: Json.JsonObject
   isClosed: boolean
@@ -41,7 +41,7 @@ interface Called extends Opened {
 
 interface Other extends Opened {
   readonly kind: "other"
-  /** What came in pieces. */
+  /** The fields that came in pieces. */
   readonly added: Record<string, unknown>
 }
 
@@ -69,7 +69,7 @@ export class Blocks {
   text = ""
   private readonly calls: ToolCalls.WireCalls
   private readonly blocks: Array<Block> = []
-  /** By kind and index, because servers are known to number what they translate carelessly. */
+  /** The blocks by kind and index, because servers are known to number what they translate carelessly. */
   private readonly byPlace = new Map<string, Block>()
   /** Arguments that came before their block. */
   private readonly early = new Map<unknown, string>()
@@ -87,7 +87,7 @@ export class Blocks {
     return this.calls.completed
   }
 
-  /** What the text is based on, with the part of the text that it belongs to. */
+  /** The citations that the text is based on, with the part of the text that they belong to. */
   get citations(): ReadonlyArray<Json.JsonObject> {
     return this.blocks.flatMap((block) =>
       block.kind === "text"
@@ -160,7 +160,7 @@ export class Blocks {
     return { kind: "call", wire, isClosed: false, name, call }
   }
 
-  /** What a block has from the start, and what came for it before. */
+  /** Adds what a block has from the start, and what came for it before. */
   private begin(block: Block, index: unknown, out: Events): void {
     if (block.kind === "text") {
       for (const citation of Wire.list(block.wire["citations"])) block.citations.push(citation)
@@ -252,7 +252,7 @@ export class Blocks {
     }
   }
 
-  /** Without fragments, the input that a call was opened with is all of it. */
+  /** Takes the input that a call was opened with for all of it, where no fragment came. */
   private seed({ call, wire: { input } }: Called, out: Events): void {
     if (call.text.trim() === "" && Json.isObject(input) && Object.keys(input).length > 0) {
       this.argue(call, JSON.stringify(input), out)
@@ -269,8 +269,8 @@ export class Blocks {
   }
 
   /**
-   * Completes what is open when the turn has ended. If the token limit ended it, a call that is not closed, or empty, was
-   * cut. A call without any fragment has no arguments, unless the turn was cut.
+   * Completes what is open when the turn has ended. If the token limit ended it, a call that is not closed, or empty,
+   * was cut. A call without any fragment has no arguments, unless the turn was cut.
    */
   end(ending: ToolCalls.Ending, out: Events): void {
     for (const block of this.blocks) {
@@ -282,7 +282,9 @@ export class Blocks {
   }
 }
 
-/** What a block is in the turn that goes back. A server's call that did not arrive whole is left out of it. */
+/**
+ * Returns a block as it stands in the turn that goes back. A server's call that did not arrive whole is left out of it.
+ */
 const piece = (block: Block): ReadonlyArray<Piece> => {
   switch (block.kind) {
     case "text":

@@ -24,7 +24,7 @@ type Blocks = ReadonlyArray<Json.JsonObject>
 export interface Written {
   readonly system: Blocks
   readonly messages: Blocks
-  /** The container of the turn that is still going on. */
+  /** The container of the turn that is still open. */
   readonly container: string | undefined
 }
 
@@ -84,7 +84,7 @@ class Writer {
   private readonly serverCalls = new Set<string>()
   /** The server-side calls that have a result somewhere. */
   private readonly served: ReadonlySet<string>
-  /** Where the turn that is still going on begins. */
+  /** The index at which the turn that is still open begins. */
   private readonly opening: number
   private container: string | undefined
 
@@ -185,7 +185,10 @@ class Writer {
     return { type: "tool_use", id: this.ids.called(id), name, input, ...(isCalledByServer ? { caller } : {}) }
   }
 
-  /** Whether a block has what belongs to it: a call its result, unless that is still to come, and a result its call. */
+  /**
+   * Returns `true` if a block has what belongs to it: a call its result, unless that is still to come, and a result its
+   * call.
+   */
   private isWhole(block: Json.JsonObject, isOpen: boolean): boolean {
     const id = serverCallId(block)
     const answered = Wire.string(block["tool_use_id"])
@@ -203,7 +206,7 @@ const withoutLastSpace = (message: Json.JsonObject & { readonly content: Blocks 
   return { ...message, content: [...message.content.slice(0, -1), { ...last, text: last["text"].trimEnd() }] }
 }
 
-/** Whether a thread continues a model turn that does not start with reasoning. */
+/** Returns `true` if a thread continues a model turn that does not start with reasoning. */
 const isThoughtless = (messages: ReadonlyArray<Message.Message>): boolean => {
   const opening = messages.findLastIndex((message) => message.role === "user") + 1
   const first = messages.slice(opening).find((message) => message.role === "assistant")
@@ -212,7 +215,7 @@ const isThoughtless = (messages: ReadonlyArray<Message.Message>): boolean => {
   return !(piece?.type === "block" && isThinking(piece.block))
 }
 
-/** Whether a thread holds calls of this side's tools, by name. */
+/** Lists the names of the tools of this side that a thread calls. */
 const calledNames = (messages: ReadonlyArray<Message.Message>): ReadonlyArray<string> => {
   const calls = messages.flatMap((message) => message.toolCalls ?? []).filter((call) => call.providerExecuted !== true)
   return [...new Set(calls.map((call) => call.name))]
@@ -221,7 +224,9 @@ const calledNames = (messages: ReadonlyArray<Message.Message>): ReadonlyArray<st
 // ---------------------------------------------------------------------------------------------------------------------
 // caching
 
-/** Marks the ends of the last two user messages: what the last request wrote is found, and what this one adds is kept. */
+/**
+ * Marks the ends of the last two user messages: what the last request wrote is found, and what this one adds is kept.
+ */
 export const marked = (messages: Blocks, mark: Json.JsonObject | undefined): Blocks => {
   const last = messages.flatMap((message, index) => message["role"] === "user" ? [index] : []).slice(-2)
   return messages.map((message, index) =>
@@ -236,7 +241,7 @@ export const markedLast = (blocks: Blocks, mark: Json.JsonObject | undefined): B
   )
 
 // ---------------------------------------------------------------------------------------------------------------------
-// what cannot be expressed
+// Content that the protocol cannot express.
 
 /** The first content that the protocol cannot express. */
 export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {
@@ -317,11 +322,11 @@ const wireSource = (source: Source, fallback: string): Json.JsonObject => {
   return { type: "base64", media_type: mediaType, data }
 }
 
-/** What is wrong with a part that holds nothing, if it does not. */
+/** Returns the fault of a part that holds nothing, if it does not. */
 const empty = (part: Media.Media): string | undefined =>
   part.url === undefined && part.data === undefined ? `the ${part.type} part has neither url nor data` : undefined
 
-/** Why a part cannot be sent, if it cannot. */
+/** Returns the reason why a part cannot be sent, if it cannot. */
 const mediaProblem = (part: Media.Media): string | undefined => {
   const source = sourceOf(part)
   const { fileId, mediaType, text, url } = source
@@ -353,8 +358,8 @@ export interface Options extends Pick<Protocol.Options, "parallelToolCalls" | "s
 }
 
 /**
- * The tools of a request and, after them, the provider's own. A thread with calls is refused when no tools are declared:
- * then those that it calls are.
+ * The tools of a request and, after them, the provider's own. A thread with calls is refused when no tools are
+ * declared: then those that it calls are.
  */
 export const tools = ({ strict = false }: Options, { messages, tools }: Adapter.Request, hosted: Objects): Objects =>
   tools.length > 0 || hosted.length > 0
@@ -376,7 +381,10 @@ const tool = ({ description, name, parameters }: Tool.Definition, isStrict: bool
 
 const choices = { auto: "auto", none: "none", required: "any" } as const
 
-/** Which tool may be called, and whether only one: none, if the thread's own calls are all that is declared. */
+/**
+ * Returns the choice of a tool, and whether only one may be called: none, if the thread's own calls are all that is
+ * declared.
+ */
 export const toolChoice = (options: Options, request: Adapter.Request, hosted: Objects): Json.JsonObject => {
   const isDeclared = request.tools.length > 0 || hosted.length > 0
   if (!isDeclared && calledNames(request.messages).length === 0) return {}
@@ -387,7 +395,10 @@ export const toolChoice = (options: Options, request: Adapter.Request, hosted: O
   return { tool_choice: { ...chosen, ...(isOne ? { disable_parallel_tool_use: true } : {}) } }
 }
 
-/** How the model may think, where the protocol lets it: not when a tool is forced, nor in a turn that began without. */
+/**
+ * Returns the way in which the model may think, where the protocol lets it: not when a tool is forced, nor in a turn
+ * that began without.
+ */
 export const thinking = ({ reasoning }: Options, request: Adapter.Request): Json.JsonObject | undefined => {
   const { toolChoice } = request
   if (reasoning === undefined || toolChoice === "required" || typeof toolChoice === "object") return undefined
@@ -405,7 +416,7 @@ export const temperature = (
 ): Json.JsonObject =>
   thinking === undefined || thinking["type"] === "disabled" ? Wire.given("temperature", temperature) : {}
 
-/** How much work goes into an answer, and its form. */
+/** Returns the amount of work that goes into an answer, and its form. */
 export const output = ({ reasoning }: Options, { responseFormat }: Adapter.Request): Json.JsonObject => ({
   ...Wire.given("effort", reasoning?.effort === "none" ? undefined : reasoning?.effort),
   ...(responseFormat?.type === "json_schema" ? { format: format(responseFormat.schema) } : {})
@@ -429,11 +440,16 @@ export const maxTokens = (
   request.maxTokens ?? options.maxTokens ??
     Math.max(longestAnswer(model), Number(thinking?.["budget_tokens"] ?? 0) + 4096)
 
-/** What every model of a family can do, without asking for more than some of them allow. */
+/**
+ * Returns the number of tokens that every model of a family can write, without asking for more than some of them allow.
+ */
 const longestAnswer = (model: string): number => {
   if (/claude-(3-(opus|sonnet|haiku)|2|instant)/.test(model)) return 4096
   return /claude-3-5/.test(model) || !model.includes("claude") ? 8192 : 32_000
 }
 
-/** Whether a model is known to take system messages after the first user message: Claude Opus from 4.8 on, and above. */
+/**
+ * Returns `true` if a model is known to take system messages after the first user message: Claude Opus from 4.8 on, and
+ * above.
+ */
 export const takesInlineSystem = (model: string): boolean => /claude-(opus-(4-[89]|[5-9])|fable|mythos)/.test(model)

@@ -156,7 +156,7 @@ export class Calls extends ToolCalls.WireCalls {
     return text === undefined || this.append(call, text, out)
   }
 
-  /** Whether a name may be the beginning of a tool's: it is no tool's, or another tool's begins with it. */
+  /** Returns `true` if a name may be the beginning of a tool's: it is no tool's, or another tool's begins with it. */
   private mayGrow(name: string): boolean {
     return !this.tools.some((tool) => tool.name === name) ||
       this.tools.some((tool) => tool.name !== name && tool.name.startsWith(name))
@@ -165,7 +165,7 @@ export class Calls extends ToolCalls.WireCalls {
   /**
    * The call of a fragment: by index if it has one, else by id, else the last one. A new id with a name on a used index
    * is another call, because servers send all their calls with index 0; so is a second whole call without any id. A
-   * name that goes on on its index, or with its id, is a piece of the name.
+   * name that continues on its index, or with its id, is a piece of the name.
    */
   private find(fragment: Fragment, out: Events): ToolCalls.Call | undefined {
     const { id, index, name } = fragment
@@ -223,8 +223,8 @@ export class Calls extends ToolCalls.WireCalls {
 }
 
 /**
- * Whether a name in a fragment continues that of a call: no new id comes with it, the arguments have not begun, and it
- * is not the name so far, which servers are known to repeat in every fragment.
+ * Returns `true` if a name in a fragment continues that of a call: no new id comes with it, the arguments have not
+ * begun, and it is not the name so far, which servers are known to repeat in every fragment.
  */
 const isPiece = (call: ToolCalls.Call, { id, name }: Fragment): boolean =>
   name !== undefined && call.name !== "" && name !== call.name && !call.isStarted && call.text === "" &&
@@ -233,7 +233,7 @@ const isPiece = (call: ToolCalls.Call, { id, name }: Fragment): boolean =>
 // ---------------------------------------------------------------------------------------------------------------------
 // the sound of the model
 
-/** What the formats that a request may name are called, where that is not `audio/` and the name. */
+/** Media types of the formats that a request may name, where they are not `audio/` and the name. */
 const soundTypes: ReadonlyMap<unknown, string> = new Map([["mp3", "audio/mpeg"], ["pcm16", "audio/pcm"]])
 
 /** A sound in pieces. Each piece of its data is base64 by itself, or a piece of one base64. */
@@ -257,7 +257,7 @@ export class Sound {
     return this.data.length === 0 ? [] : [{ type: "file", data: oneBase64(this.data), ...type }]
   }
 
-  /** What it goes back by, as a part of what is kept beside the content. */
+  /** The part beside the content by which the sound goes back. */
   get kept(): ReadonlyArray<Message.Part> {
     const { expires: expires_at, id, transcript } = this
     if (id === undefined && this.data.length === 0) return []
@@ -324,7 +324,7 @@ export class ReasoningDetails {
   }
 }
 
-/** Whether a piece continues a detail. Encrypted details come whole. */
+/** Returns `true` if a piece continues a detail. Encrypted details come whole. */
 const isContinued = (detail: Json.JsonObject, piece: Json.JsonObject): boolean =>
   detail["type"] === piece["type"] && detail["index"] === piece["index"] && isPieced(detail) && isPieced(piece)
 

@@ -13,13 +13,13 @@ import type * as Protocol from "./protocol.ts"
 import * as StrictSchema from "./strictSchema.ts"
 import * as Wire from "./wire.ts"
 
-/** Under this key stands what has to go back to a server of this protocol, and to no other. */
+/** The key of what has to go back to a server of this protocol, and to no other. */
 export const metadataKey = Media.chatKey
 
 // ---------------------------------------------------------------------------------------------------------------------
 // messages
 
-/** How messages are written for a server. */
+/** The style in which messages are written for a server. */
 export interface Style {
   readonly systemRole: "system" | "developer"
   readonly sendReasoningAs: ReasoningForm
@@ -29,7 +29,10 @@ export interface Style {
   readonly now: number
 }
 
-/** What a tool's answer cannot hold here, such as an image, follows the answers of its turn in a user message, if that can. */
+/**
+ * Writes messages. Content that a tool's answer cannot hold here, such as an image, follows the answers of its turn in
+ * a user message, if that can.
+ */
 export const write = (messages: ReadonlyArray<Message.Message>, style: Style): ReadonlyArray<Json.JsonObject> => {
   const written: Array<Json.JsonObject> = []
   let attached: Array<Json.JsonObject> = []
@@ -73,7 +76,7 @@ const messageBody = (message: Message.Message, style: Style, ids: Wire.SentIds):
   }
 }
 
-/** What may follow a tool's answer. A file is a PDF here, and has no address. */
+/** Returns `true` for content that may follow a tool's answer. A file is a PDF here, and has no address. */
 const isHeld = (media: Media.Media): boolean => {
   const { data, url } = media
   const type = Media.plainTypeOf(media)
@@ -243,9 +246,9 @@ const strictFormat = ({ schema, strict }: Extract<Adapter.ResponseFormat, { read
 // vendors: one row for each server that is known to differ, found by its address. A server that is not in the table
 // gets what most servers understand
 
-/** How much a model may think, where it may be switched off as well. */
+/** The amount that a model may think, where thinking may be switched off as well. */
 export interface Reasoning extends Protocol.Reasoning {
-  /** Whether the model thinks at all, where that can be switched. The vendor's default when it is left out. */
+  /** `true` if the model thinks at all, where that can be switched. The vendor's default when it is left out. */
   readonly enabled?: boolean
 }
 
@@ -255,23 +258,23 @@ export interface Reasoning extends Protocol.Reasoning {
  */
 export type ReasoningForm = "none" | "reasoning_content" | "reasoning" | "reasoning_details" | "thinking"
 
-/** How no text is written beside calls. */
+/** The spelling of an empty text beside calls. */
 export type EmptyContent = "" | null
 
-/** What a server wants. */
+/** The ways of a server. */
 export interface Vendor {
   /** The header of the key; by default a bearer token is sent. */
   readonly keyHeader?: string
   readonly maxTokensField: "max_tokens" | "max_completion_tokens"
-  /** Whether usage is asked for with `stream_options`. Servers that refuse it send usage anyway. */
+  /** `true` if usage is asked for with `stream_options`. Servers that refuse it send usage anyway. */
   readonly includeUsage: boolean
   /** The server's value for a model that has to call some tool. */
   readonly required: string
   readonly reasoning: (wanted: Reasoning) => Json.JsonObject
   readonly sendReasoningAs: ReasoningForm
-  /** Whether reasoning goes back only while the tool loop is open that it belongs to. */
+  /** `true` if reasoning goes back only while the tool loop is open that it belongs to. */
   readonly isReasoningOfLoop: boolean
-  /** How no text is written beside calls: servers that check the type of the content refuse `null`. */
+  /** The spelling of an empty text beside calls: servers that check the type of the content refuse `null`. */
   readonly emptyContent: EmptyContent
 }
 
@@ -337,7 +340,7 @@ const hosts: ReadonlyArray<readonly [host: RegExp, name: Name]> = [
 /** The host of an address, or nothing if it is none. */
 const hostOf = (address: string): string => /^https?:\/\/([^/?#:]+)/i.exec(address.trim())?.[1]?.toLowerCase() ?? ""
 
-/** What is known of a server, by its name or else by its address. */
+/** Finds the ways of a server, by its name or else by its address. */
 export const find = (name: Name | undefined, baseUrl: string): Vendor => {
   const host = hostOf(baseUrl)
   return vendors[name ?? hosts.find(([pattern]) => pattern.test(host))?.[1] ?? "generic"]

@@ -16,7 +16,7 @@ export type Reason = Adapter.AdapterError["reason"]
 /** A protocol's own error types, codes and statuses. They take precedence over an HTTP status below 500. */
 export type Words = ReadonlyArray<readonly [words: RegExp, reason: Reason]>
 
-/** Where an error came from, as far as it is known without reading its body. */
+/** The origin of an error, as far as it is known without reading its body. */
 export interface Origin {
   readonly provider: string
   readonly secrets: ReadonlyArray<Redacted.Redacted<string>>
@@ -191,10 +191,10 @@ const positive = (value: number): number | undefined => Number.isFinite(value) &
 // ---------------------------------------------------------------------------------------------------------------------
 // reasons
 
-/** Whether a status is transient, and a header that names a delay is meant for this answer. */
+/** Returns `true` if a status is transient, and a header that names a delay is meant for this answer. */
 const canHeal = (status: number): boolean => status === 408 || status === 409 || status === 429 || status >= 500
 
-/** Whether the same request may succeed later. The provider's own header takes precedence over the status. */
+/** Returns `true` if the same request may succeed later. The provider's own header takes precedence over the status. */
 export const isWorthRetrying = (
   error: Adapter.AdapterError,
   headers: Readonly<Record<string, string>>
@@ -278,7 +278,7 @@ const untilDate = (text: string, now: number): number | undefined =>
 
 const resetName = /^(llm_provider-)?(x-ratelimit-reset(-[a-z0-9-]+)?|anthropic-ratelimit-[a-z-]+-reset)$/
 
-/** When the last of the limits that are used up is full again. */
+/** Returns the time until the last of the limits that are used up is full again. */
 const refillDelay = (headers: Headers, now: number): number | undefined => {
   const delays = Object.entries(headers).flatMap(([name, value]) => {
     if (value === undefined || !resetName.test(name)) return []

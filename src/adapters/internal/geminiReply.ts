@@ -8,7 +8,7 @@ import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import * as Wire from "./wire.ts"
 
-/** Under this key stands what has to go back to this protocol, and to no other. */
+/** The key of what has to go back to this protocol, and to no other. */
 export const metadataKey = "gemini"
 
 type Events = Array<Event.AdapterEvent>
@@ -24,9 +24,9 @@ interface Call {
   /** The arguments, once they are final. */
   text: string | undefined
   isFinal: boolean
-  /** Whether the pieces of its arguments do not fit together. */
+  /** `true` if the pieces of its arguments do not fit together. */
   isLost: boolean
-  /** As it is emitted. A call that may have run at the provider is held back until then. */
+  /** The call as it is emitted. A call that may have run at the provider is held back until then. */
   emitted: ToolCalls.Call | undefined
 }
 
@@ -204,7 +204,7 @@ const valueOf = (piece: Json.JsonObject): unknown => {
 
 const isContainer = (value: unknown): value is Container => typeof value === "object" && value !== null
 
-/** Whether a container can have a member of that key: a list has no gaps. */
+/** Returns `true` if a container can have a member of that key: a list has no gaps. */
 const fits = (container: Container, key: Key): boolean =>
   Array.isArray(container) ? typeof key === "number" && key <= container.length : typeof key === "string"
 
@@ -212,14 +212,14 @@ const own = (container: Container, key: Key): unknown =>
   Object.hasOwn(container, key) ? (container as Record<Key, unknown>)[key] : undefined
 
 /**
- * Arguments that arrive as values of paths: `$.city` is `"Os"`, `$.city` continues with `"lo"`, `$.days[0]` is 3. The work
- * is linear in the pieces. What the pieces cannot mean together is lost, never guessed: a path that is none, a list with
- * gaps, a member of what is no object.
+ * Arguments that arrive as values of paths: `$.city` is `"Os"`, `$.city` continues with `"lo"`, `$.days[0]` is 3. The
+ * work is linear in the pieces. What the pieces cannot mean together is lost, never guessed: a path that is none, a
+ * list with gaps, a member of what is no object.
  */
 class PathArguments {
-  /** Whether a piece did not fit: what is there then is not what was meant. */
+  /** `true` once a piece did not fit: what is there then is not what was meant. */
   isLost = false
-  /** Whether any piece has come. */
+  /** `true` once any piece has come. */
   hasBegun = false
   private readonly root: Record<string, unknown> = {}
 
@@ -332,8 +332,8 @@ export class Details {
 // ---------------------------------------------------------------------------------------------------------------------
 // turns: the protocol ties its signatures to parts, so every signed part goes back as it came and where it came; so do
 // images, and the parts of tools that ran at the provider. A turn of plain text and calls needs none of this: a call
-// carries its own signature. For any other turn a reasoning part without text keeps the order, counting characters of the
-// message's text instead of repeating them.
+// carries its own signature. For any other turn a reasoning part without text keeps the order, counting characters of
+// the message's text instead of repeating them.
 
 /** Something of a turn, at its place. */
 type Item =

@@ -110,10 +110,16 @@ const response = (answer: Message.Message): Json.JsonObject => {
   return told ?? { result: text }
 }
 
-/** Whether a text is an object that comes out of JSON as it went in: no number is longer than a double can hold. */
+/**
+ * Returns `true` if a text is an object that comes out of JSON as it went in: no number is longer than a double can
+ * hold.
+ */
 const isExact = (text: string): boolean => text.trimStart().startsWith("{") && !/\d{16}/.test(text)
 
-/** What an answer cannot hold, such as an image, follows the answers of its turn. The model knows no ids of calls. */
+/**
+ * Returns the content that an answer cannot hold, such as an image: it follows the answers of its turn. The model knows
+ * no ids of calls.
+ */
 const attachments = (answer: Message.Message, from: string): ReadonlyArray<Json.JsonObject> => {
   const media = Media.held(answer.content, isHeld).map(mediaPart)
   return media.length === 0 ? [] : [{ text: `From the tool ${from}:` }, ...media]
@@ -121,7 +127,7 @@ const attachments = (answer: Message.Message, from: string): ReadonlyArray<Json.
 
 const readable = /^(image\/(png|jpe?g|webp|hei[cf]|\*)|audio\/.*|video\/.*|application\/pdf)$/
 
-/** What the model reads beside an answer. */
+/** Returns `true` for content that the model reads beside an answer. */
 const isHeld = (media: Media.Media): boolean => {
   if (mediaProblem("tool", media) !== undefined) return false
   const type = Media.plainTypeOf(media) ?? (media.type === "image" ? "image/png" : undefined)
@@ -166,7 +172,7 @@ export const media = (part: Json.JsonObject): ReadonlyArray<Message.Part> => {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// what cannot be expressed
+// Content that the protocol cannot express.
 
 /** The first content that the protocol cannot express. */
 export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {
@@ -195,13 +201,13 @@ const mediaProblem = (role: Message.Role, { data, type, url }: Media.Media): str
 // ---------------------------------------------------------------------------------------------------------------------
 // tools, the form of the answer, thinking
 
-/** How much a model may think, and whether the reply holds its thoughts. */
+/** The amount that a model may think, and whether the reply holds its thoughts. */
 export interface Reasoning extends Protocol.Reasoning {
   /** `false` keeps the summary of the thoughts out of the reply. `true` by default. */
   readonly includeThoughts?: boolean
 }
 
-/** How schemas are written, and whether the model is always held to them. */
+/** The way in which schemas are written, and whether the model is always held to them. */
 export interface Options {
   readonly schemas?: "jsonSchema" | "openApi"
   readonly strict?: boolean
@@ -262,13 +268,17 @@ export const merged = (base: Json.JsonObject, extra: Json.JsonObject = {}): Json
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// schemas: the newer fields take JSON Schema as it is, but for one keyword that they pass over. The older ones take a subset
-// of OpenAPI's schemas and refuse a request for any keyword besides: there references are written out, what cannot be said
-// is left out, and a schema never asks for more than it did. Arguments are decoded with the tool's own schema in any case.
+// schemas: the newer fields take JSON Schema as it is, but for one keyword that they pass over. The older ones take a
+// subset of OpenAPI's schemas and refuse a request for any keyword besides: there references are written out, what
+// cannot be said is left out, and a schema never asks for more than it did. Arguments are decoded with the tool's own
+// schema in any case.
 
 type Definitions = Readonly<Record<string, unknown>>
 
-/** Where a reference is written out: under which definitions, and inside of which of them and of the whole, "#". */
+/**
+ * The place at which a reference is written out: under which definitions, and inside of which of them and of the whole,
+ * "#".
+ */
 interface Place {
   readonly definitions: Definitions
   readonly within: ReadonlyArray<string>
@@ -405,7 +415,7 @@ const typeOf = (schema: Json.JsonObject): string => {
   return typeof example === "number" ? "NUMBER" : typeof example === "boolean" ? "BOOLEAN" : "STRING"
 }
 
-/** Only texts can be listed one by one. */
+/** Lists the choices of a schema: texts alone can be listed one by one. */
 const choices = (schema: Json.JsonObject, type: string): Json.JsonObject => {
   const values: unknown = "const" in schema ? [schema["const"]] : schema["enum"]
   if (type !== "STRING" || !Array.isArray(values)) return {}

@@ -31,28 +31,31 @@ import * as Errors from "./errors.ts"
 
 export type HeaderValues = Readonly<Record<string, string | Redacted.Redacted<string>>>
 
-/** How a server is reached, the same for every protocol. */
+/** The settings of a connection, the same for every protocol. */
 export interface Options {
-  /** Where the protocol's paths start. A query string is kept. */
+  /** The address at which the protocol's paths start. A query string is kept. */
   readonly baseUrl?: string
   /**
    * Further headers, each a text or a `Redacted` one; they win over the adapter's own. Their values stay out of errors and
    * traces. None by default.
    */
   readonly headers?: HeaderValues
-  /** What errors call the provider. */
+  /** The name of the provider in errors. */
   readonly provider?: string
-  /** How often a request that failed before its first event is tried again. Default: 2. */
+  /** The number of times that a request which failed before its first event is tried again. Default: 2. */
   readonly retries?: number
   /** The delay before the first retry, doubled before each further one. Default: 500 ms, and up to 250 ms of jitter. */
   readonly retryDelay?: DurationInput
   /** The longest delay between two tries, whatever the server asks for. Default: 30 seconds. */
   readonly maxRetryDelay?: DurationInput
-  /** How long the head of an answer may take, the connection included. Default: as `idleTimeout`. */
+  /** The time that the head of an answer may take, the connection included. Default: as `idleTimeout`. */
   readonly connectTimeout?: DurationInput
-  /** How long the first bytes of an answer may take once its head is there. Default: as `idleTimeout`. */
+  /** The time that the first bytes of an answer may take once its head is there. Default: as `idleTimeout`. */
   readonly firstChunkTimeout?: DurationInput
-  /** How long the server may be silent between two reads; a comment is no silence. "infinity" for no limit. Default: 5 minutes. */
+  /**
+   * The time that the server may be silent between two reads; a comment is no silence. "infinity" for no limit.
+   * Default: 5 minutes.
+   */
   readonly idleTimeout?: DurationInput
   /** The longest single event that is read, in UTF-16 code units. Default: 16 Mi. */
   readonly maxEventLength?: number
@@ -83,7 +86,7 @@ export interface Exchange {
   readonly makeReader: (origin: Errors.Origin) => Effect.Effect<Answer.Reader>
 }
 
-/** How a try failed, and whether the same request is worth another one. */
+/** A failed try, and whether the same request is worth another one. */
 export interface Failure {
   readonly error: Adapter.AdapterError
   readonly isWorthRetrying: boolean
@@ -103,7 +106,7 @@ export const misuse = (name: string, problem: string): never => {
 const duration = (name: string, option: string, input: DurationInput): Duration.Duration =>
   readDuration(input) ?? misuse(name, `${option} must be a duration; got: ${Json.render(input)}`)
 
-/** How long to wait before something is done. */
+/** Reads the time to wait before something is done. */
 const delay = (name: string, option: string, input: DurationInput): Duration.Duration => {
   const read = duration(name, option, input)
   return Duration.isNegative(read)
@@ -111,7 +114,7 @@ const delay = (name: string, option: string, input: DurationInput): Duration.Dur
     : read
 }
 
-/** How long to wait for something: in no time at all nothing comes. */
+/** Reads the time to wait for something: in no time at all nothing comes. */
 const patience = (name: string, option: string, input: DurationInput): Duration.Duration => {
   const read = duration(name, option, input)
   return Duration.isPositive(read)
@@ -124,7 +127,7 @@ const count = (name: string, option: string, value: number, least: number): numb
     ? value
     : misuse(name, `${option} must be an integer of at least ${least}; got: ${Json.render(value)}`)
 
-/** What may stand in options that a provider's key is one of. */
+/** Options that may contain a provider's key. */
 interface Secrets {
   readonly apiKey?: Redacted.Redacted<string> | undefined
   readonly headers?: HeaderValues | undefined
@@ -253,7 +256,7 @@ const open = (
       const pause = pauseOf(settings, error)
       return pause === undefined ? Effect.void : cooldowns.note(lane, pause)
     })
-    // Without a second try there is no waiting either.
+    // A request without a second try does not wait either.
     return settings.retries === 0 ? yield* tried : yield* Effect.andThen(cooldowns.wait(lane), tried).pipe(
       Effect.retry({ schedule: schedule(settings), while: (failure) => failure.isWorthRetrying })
     )
@@ -265,14 +268,14 @@ const laneOf = (exchange: Exchange, request: HttpClientRequest.HttpClientRequest
   return `${visibleUrl(request.url)} ${exchange.model} ${keys}`
 }
 
-/** How long the lane is closed. */
+/** Returns the time for which the lane is closed. */
 const pauseOf = (settings: Settings, error: Adapter.AdapterError): Duration.Duration | undefined => {
   const asked = error.retryAfterMillis === undefined ? undefined : Duration.millis(error.retryAfterMillis)
   const pause = asked ?? (error.reason === "rate_limited" ? settings.retryDelay : undefined)
   return pause === undefined || !error.isRetryable ? undefined : Duration.min(pause, settings.maxRetryDelay)
 }
 
-/** When a request that failed is tried again: after growing delays, or after the one that was asked for. */
+/** Schedules the next try of a request that failed: after growing delays, or after the one that was asked for. */
 export const schedule = (settings: Settings): Schedule.Schedule<number, Failure> =>
   Schedule.recurs(settings.retries).pipe(
     Schedule.setInputType<Failure>(),
@@ -400,14 +403,16 @@ const errorBody = (response: HttpClientResponse.HttpClientResponse): Effect.Effe
   })
 
 // ---------------------------------------------------------------------------------------------------------------------
-// cooldowns: the pause that a busy server asks for is kept by all runs of the process. A run waits at most once before a
-// request, so that a pause that is renewed again and again does not hold it back for good.
+// cooldowns: the pause that a busy server asks for is kept by all runs of the process. A run waits at most once before
+// a request, so that a pause that is renewed again and again does not hold it back for good.
 
 /** Runs that waited together start up to this long apart. */
 const jitterMillis = 250
 
 export class Cooldowns {
-  /** By clock, since a time means nothing on another one; by lane, when it may be entered again. */
+  /**
+   * The times at which lanes may be entered again: by clock, since a time means nothing on another one, and by lane.
+   */
   private readonly ends = new WeakMap<Clock.Clock, Map<string, number>>()
 
   private endsOf(clock: Clock.Clock): Map<string, number> {

@@ -19,11 +19,11 @@ export const partsOf = (message: Message.Message): ReadonlyArray<Message.Part> =
   ...(typeof message.content === "string" ? [] : message.content)
 ]
 
-/** Under this key stands what Chat Completions keeps with a message. */
+/** The key of what Chat Completions keeps with a message. */
 export const chatKey = "openaiChat"
 
 /**
- * What Chat Completions says of the sound of a message besides its data: its `id`, when that `expires_at`, and its
+ * The facts of a sound in a message of Chat Completions, besides its data: its `id`, when that `expires_at`, and its
  * `transcript`, which is the message's text. The sound itself goes to no provider.
  */
 export const soundOf = ({ reasoning = [] }: Pick<Message.Message, "reasoning">): Json.JsonObject | undefined => {
@@ -36,7 +36,7 @@ export const soundOf = ({ reasoning = [] }: Pick<Message.Message, "reasoning">):
 
 const textual = /^text\/|[/+](json|xml|yaml|toml|csv|javascript|x-sh|sql)\s*(;|$)/i
 
-/** Whether a file of that type is a text. */
+/** Returns `true` if a file of that type is a text. */
 export const isTextual = (mediaType: string | undefined): boolean => mediaType !== undefined && textual.test(mediaType)
 
 const extensions: ReadonlyMap<string, string> = new Map([
@@ -81,8 +81,8 @@ const ofUrl = (url: string): string | undefined => {
 }
 
 /**
- * The type of an image or a file: as the message names it, or else by its address, its name or its data. Nothing if none
- * of them implies it.
+ * The type of an image or a file: as the message names it, or else by its address, its name or its data. Nothing if
+ * none of them implies it.
  */
 export const typeOf = (part: Media): string | undefined => {
   const { data, mediaType, url } = part
@@ -119,8 +119,8 @@ export const base64 = (part: Media): string => {
 export const dataUri = (part: Media): string => `data:${givenType(part)};base64,${base64(part)}`
 
 // ---------------------------------------------------------------------------------------------------------------------
-// media in a tool's result: the parts that a protocol can hold, and one line of text for each other part, which names its
-// kind, type and size, and never its data
+// media in a tool's result: the parts that a protocol can hold, and one line of text for each other part, which names
+// its kind, type and size, and never its data
 
 /** The type of a part, in lower case and without parameters, if it is known. */
 export const plainTypeOf = (part: Media): string | undefined => typeOf(part)?.split(";")[0]?.trim().toLowerCase()
@@ -128,7 +128,7 @@ export const plainTypeOf = (part: Media): string | undefined => typeOf(part)?.sp
 export const isImage = (part: Media): boolean =>
   part.type === "image" || plainTypeOf(part)?.startsWith("image/") === true
 
-/** Whether all providers read an image. One of an unknown type counts as such. */
+/** Returns `true` if all providers read an image. One of an unknown type counts as such. */
 export const isCommonImage = (part: Media): boolean => {
   const type = plainTypeOf(part)
   return type === undefined || type === "image/*" || /^image\/(png|jpe?g|gif|webp)$/.test(type)
@@ -164,8 +164,8 @@ export const line = (part: Media): string => {
 }
 
 /**
- * The texts of a result as one, with a line of its own, or with what `describe` gives, for each part that the wire cannot
- * hold.
+ * The texts of a result as one, with a line of its own, or with what `describe` gives, for each part that the wire
+ * cannot hold.
  */
 export const textWith = (content: Message.Content, isHeld: (part: Media) => boolean, describe = line): string => {
   if (typeof content === "string") return content

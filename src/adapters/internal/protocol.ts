@@ -1,6 +1,6 @@
 /**
- * What makes an adapter out of a wire protocol. A protocol defines where a request goes, what it holds and how its answer
- * is read; the connection, the retries, the settings of the environment and the layer stand here once for all of them.
+ * Makes an adapter out of a wire protocol. A protocol defines where a request goes, what it holds and how its answer is
+ * read; the connection, the retries, the settings of the environment and the layer stand here once for all of them.
  */
 import * as Clock from "effect/Clock"
 import * as Config from "effect/Config"
@@ -17,11 +17,11 @@ import type * as Errors from "./errors.ts"
 import * as Http from "./http.ts"
 import * as Wire from "./wire.ts"
 
-/** How much a model may think before it answers: as the provider's own level, or in tokens. */
+/** The amount that a model may think before it answers: as the provider's own level, or in tokens. */
 export interface Reasoning {
   /** The provider's own level, such as `"low"` or `"high"`. The model's default when it is left out. */
   readonly effort?: string
-  /** How much, in tokens. Not limited when it is left out. */
+  /** The amount in tokens. Not limited when it is left out. */
   readonly maxTokens?: number
 }
 
@@ -34,12 +34,12 @@ export interface Options extends Http.Options {
    * `TypeError` when the layer is made. Leave it out for a server that wants none. It is kept out of errors and traces.
    */
   readonly apiKey?: Redacted.Redacted<string>
-  /** How much the model may think before it answers. The model's default when it is left out. */
+  /** The amount that the model may think before it answers. The model's default when it is left out. */
   readonly reasoning?: Reasoning
-  /** Whether the model may call several tools in one turn. The provider's choice by default. */
+  /** `true` if the model may call several tools in one turn. The provider's choice by default. */
   readonly parallelToolCalls?: boolean
   /**
-   * Whether the provider holds the model to the schemas of tools, which are rewritten to what it accepts; one that
+   * `true` if the provider holds the model to the schemas of tools, which are rewritten to what it accepts; one that
    * cannot be is sent as it is. `false` by default.
    */
   readonly strict?: boolean
@@ -61,17 +61,17 @@ interface Environment {
 export interface Protocol<O extends Options> {
   /** The module's name, for the errors of callers. */
   readonly name: string
-  /** What errors call the provider unless the options do. */
+  /** The name of the provider in errors, unless the options have one. */
   readonly provider: string
   readonly baseUrl: string
   readonly environment: Environment
-  /** Where a request goes, under the base URL. */
+  /** Returns the path of a request, under the base URL. */
   readonly path: (options: O, request: Adapter.Request) => string
   /** The headers of every request, the secret ones redacted. */
   readonly headers: (options: O) => Http.HeaderValues
   /** The body of a request that is sent `now`, in milliseconds since 1970. */
   readonly body: (options: O, request: Adapter.Request, now: number) => Json.JsonObject
-  /** Why the protocol cannot express a request, if it cannot. */
+  /** Returns the reason why the protocol cannot express a request, if it cannot. */
   readonly unsupported: (request: Adapter.Request, options: O) => string | undefined
   /** The reasons of the protocol's own error codes. */
   readonly errors: Errors.Words

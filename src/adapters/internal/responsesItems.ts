@@ -1,19 +1,19 @@
 /**
- * Which output item of a Responses reply an event belongs to. Servers make up a new id for every event, give all items
- * the same index, or leave either out; what they send is put together by type, place and id. Every lookup takes the
- * same time, however many items there are.
+ * Finds the output item of a Responses reply that an event belongs to. Servers make up a new id for every event, give
+ * all items the same index, or leave either out; what they send is put together by type, place and id. Every lookup
+ * takes the same time, however many items there are.
  */
 import type * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import type * as Json from "../../internal/json.ts"
 import * as Wire from "./wire.ts"
 
-/** What a text is to a reader. */
+/** The kind of a text to its reader. */
 export type Kind = "text" | "refusal" | "thought"
 
-/** Where in an item a text stands. */
+/** The place of a text in its item. */
 export type Place = "content" | "summary"
 
-/** Where the whole of a text is repeated: in an event of the text, in one of its part, or in the item. */
+/** The place at which the whole of a text is repeated: in an event of the text, in one of its part, or in the item. */
 export type Source = "text" | "part" | "item"
 
 /** A text as the item lists it. */
@@ -26,7 +26,7 @@ export interface Listed {
 class Piece {
   readonly place: Place
   text = ""
-  /** By source: how many of its first characters were repeated there, infinitely many when all of it was. */
+  /** The number of its first characters that each source has repeated, infinite when all of it was. */
   private readonly repeated = new Map<Source, number>()
 
   constructor(place: Place) {
@@ -37,12 +37,12 @@ class Piece {
     return this.repeated.get(source) === Infinity
   }
 
-  /** What the source has not repeated of it. */
+  /** Returns the rest that the source has not repeated. */
   rest(source: Source): string {
     return this.text.slice(this.repeated.get(source) ?? 0)
   }
 
-  /** Whether the text that was not repeated is the beginning of another text, or goes on with it. */
+  /** Returns `true` if the text that was not repeated is the beginning of another text, or continues it. */
   isAlike(source: Source, whole: string): boolean {
     const rest = this.rest(source)
     return whole.startsWith(rest) || rest.startsWith(whole)
@@ -61,7 +61,7 @@ class Piece {
     this.repeated.set(source, (this.repeated.get(source) ?? 0) + length)
   }
 
-  /** What the source began to repeat and never went on with is no part of the text. */
+  /** Removes from the text what the source began to repeat and never finished. */
   cut(source: Source): void {
     if (!this.repeated.has(source) || this.isRepeated(source)) return
     this.text = this.text.slice(0, this.repeated.get(source))
@@ -75,10 +75,10 @@ class Piece {
  * of the streamed texts, several of them in a row, or a part of one.
  */
 export class Texts {
-  /** In the order in which they began. None is empty. */
+  /** The pieces in the order in which they began. None is empty. */
   private readonly all: Array<Piece> = []
   private readonly byPlace = new Map<string, number>()
-  /** By source: the texts before that one have been repeated. */
+  /** The number of texts that each source has repeated. */
   private readonly next = new Map<Source, number>()
 
   get text(): string {
@@ -121,7 +121,7 @@ export class Texts {
     return rest
   }
 
-  /** What the listed texts go on with, if they begin with all that was streamed, however that was divided. */
+  /** Returns what the listed texts add, if they begin with all that was streamed, however that was divided. */
   private cover(pieces: ReadonlyArray<Piece>, listed: ReadonlyArray<Listed>): string | undefined {
     const last = pieces.at(-1)
     const said = pieces.map(({ text }) => text).join("")
@@ -139,9 +139,9 @@ export class Texts {
   }
 
   /**
-   * Which text is meant, if any. The one at the place counts only as long as the next one that is still to be repeated is not
-   * more alike. `isOneOfAll` says that as many texts are repeated as have begun at most: then the next one at hand is meant,
-   * even if it was rewritten.
+   * Finds the text that is meant, if any. The one at the place counts only as long as the next one that is still to be
+   * repeated is not more alike. `isOneOfAll` says that as many texts are repeated as have begun at most: then the next
+   * one at hand is meant, even if it was rewritten.
    */
   private find(source: Source, place: Place, index: unknown, whole: string, isOneOfAll: boolean): number {
     const ownPosition = this.byPlace.get(keyOf(place, index)) ?? -1
@@ -155,7 +155,9 @@ export class Texts {
     return isNext ? nextPosition : -1
   }
 
-  /** The end of the row of texts, at one place, that a whole is the beginning of, or goes on with if no more have begun. */
+  /**
+   * The end of the row of texts, at one place, that a whole is the beginning of, or continues if no more have begun.
+   */
   private row(source: Source, first: number, whole: string): number | undefined {
     const place = this.all[first]?.place
     let position = first
@@ -218,9 +220,9 @@ export interface Item {
   readonly texts: Map<Kind, Texts>
   /** The call of this side that it stands for. */
   call: ToolCalls.Call | undefined
-  /** Whether the arguments of a call came in events beside it. */
+  /** `true` if the arguments of a call came in events beside it. */
   hasText: boolean
-  /** Whether it is of a kind that the provider runs, and yet a call for this side. */
+  /** `true` if it is of a kind that the provider runs, and yet a call for this side. */
   isOwn: boolean
   isDone: boolean
 }
@@ -233,7 +235,7 @@ export class Items {
   readonly all: Array<Item> = []
   private readonly byPlace = new Map<string, Item>()
   private readonly byId = new Map<string, Item>()
-  /** By type: the latest item whose index is not known. */
+  /** The latest item of each type whose index is not known. */
   private readonly unplaced = new Map<string, Item>()
   private readonly byType = new Map<string, Array<Item>>()
 

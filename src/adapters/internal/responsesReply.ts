@@ -11,12 +11,12 @@ import type * as Message from "../../Message.ts"
 import { type Item, Items, type Kind, type Listed, type Place, type Source, Texts, typeOf } from "./responsesItems.ts"
 import * as Wire from "./wire.ts"
 
-/** Under this key stands what has to go back to a server of this protocol, and to no other. */
+/** The key of what has to go back to a server of this protocol, and to no other. */
 export const metadataKey = "openaiResponses"
 
 type Events = Array<Event.AdapterEvent>
 
-/** What a whole reply holds. */
+/** The content of a whole reply. */
 export interface Said {
   readonly text: string
   readonly refusal: string
@@ -43,10 +43,12 @@ const customType = "custom_tool_call"
 
 const ownTypes: ReadonlyArray<string> = ["message", "reasoning", "function_call"]
 
-/** Whether an item is something that the provider did, or wants done, besides answering and calling functions. */
+/**
+ * Returns `true` if an item is something that the provider did, or wants done, besides answering and calling functions.
+ */
 const isHosted = (item: Item): boolean => !ownTypes.includes(item.type)
 
-/** Whether a hosted item is a call: the result of a call is an item of its own. */
+/** Returns `true` if a hosted item is a call: the result of a call is an item of its own. */
 const isCall = (item: Item): boolean => !item.type.endsWith("_output") && item.type !== "compaction"
 
 /** Kinds of hosted calls that only an answer closes: the client's, unless the provider answers them in the same reply. */
@@ -58,7 +60,7 @@ const asking: ReadonlyArray<unknown> = [
   "shell_call"
 ]
 
-/** Whether an item may ask this side for something. What happens in a container happens at the provider. */
+/** Tells whether an item may ask this side for something. What happens in a container happens at the provider. */
 const isAsking = (wire: Json.JsonObject): boolean =>
   wire["type"] === "tool_search_call"
     ? wire["execution"] === "client"
@@ -81,7 +83,7 @@ export const unanswered = (items: ReadonlyArray<Json.JsonObject>): ReadonlySet<J
   withoutAnswer(items, ({ type }) => type === customType || asking.includes(type))
 
 export class Output {
-  /** Why what was read cannot be trusted, if it cannot. */
+  /** The reason why what was read cannot be trusted, if it cannot. */
   problem: string | undefined
   private readonly calls: ToolCalls.WireCalls
   private readonly custom: ReadonlySet<string> | undefined
@@ -137,7 +139,7 @@ export class Output {
       const isCut = wire["status"] === "incomplete"
       return isCut || !mayBeCut ? this.calls.close(item.call, isCut, out) : undefined
     }
-    // Whose such a call is shows in the whole reply.
+    // The whole reply shows whose such a call is.
     if (item.type === customType || isAsking(item.wire ?? wire)) return
     if (isHosted(item)) return this.list(item, out)
     const said = wire["content"]
@@ -176,7 +178,7 @@ export class Output {
     const item = this.items.of("function_call", event)
     item.hasText = true
     if (this.calls.append(this.callOf(item, out), text, out)) return
-    this.problem ??= "the stream goes on with a tool call that it had completed"
+    this.problem ??= "the stream continues a tool call that it had completed"
   }
 
   argumentsDone(event: Json.JsonObject, out: Events): void {
@@ -201,8 +203,8 @@ export class Output {
 
   /**
    * Calls with a text instead of arguments are this side's to answer if it declared such tools. If nothing is known of
-   * what was declared, those after which the model went on to speak ran at the provider. The text stands under `input`
-   * for a tool that was declared to take one, and else for the arguments.
+   * what was declared, those behind which the model spoke again ran at the provider. The text stands under `input` for
+   * a tool that was declared to take one, and else for the arguments.
    */
   private customCalls(ending: ToolCalls.Ending, out: Events): void {
     const lastText = this.items.all.findLastIndex((item) => textOf(item, "text") !== "")
@@ -333,7 +335,7 @@ export class Output {
     return this.items.all.map((item) => textOf(item, kind)).join("")
   }
 
-  /** What goes back beside text and calls: reasoning, what the provider did, and how the text was divided. */
+  /** Returns what goes back beside text and calls: reasoning, what the provider did, and how the text was divided. */
   private kept(): ReadonlyArray<Message.Part> {
     const messages = this.items.ofType("message")
     const firstCall = this.items.ofType("function_call")[0]?.position ?? Infinity
@@ -409,7 +411,7 @@ const textOf = (item: Item, kind: Kind): string => textsOf(item, kind).text
 const sayings = (wire: Json.JsonObject): Json.JsonObject =>
   Object.fromEntries(Object.entries(wire).filter(([, value]) => value !== null && value !== undefined))
 
-/** Of which part of the reply's text a message consists, and what else it has to go back with. */
+/** Returns the part of the reply's text that a message consists of, and what else it has to go back with. */
 const divisionOf = (item: Item): Json.JsonObject => ({
   ...Wire.given("id", item.id),
   ...Wire.given("phase", Wire.string(item.wire?.["phase"])),
@@ -422,7 +424,7 @@ const argumentsOf = (wire: Json.JsonObject): string => {
   return typeof given === "string" ? given : Json.isObject(given) ? JSON.stringify(given) : ""
 }
 
-/** What a hosted tool was asked: in the member that its kind of item has for it. */
+/** Returns what a hosted tool was asked: in the member that its kind of item has for it. */
 const inputOf = (wire: Json.JsonObject): Json.JsonObject => {
   const given = wire["arguments"] ?? wire["action"] ?? wire["operation"] ?? wire["input"]
   if (Json.isObject(given)) return given

@@ -51,7 +51,7 @@ const longestId = 64
 /** Ids of calls as they are sent, and what kind of item each call is. */
 class Calls {
   private readonly ids = new Wire.SentIds({ longest: longestId, mayRepeat: false })
-  /** By the id in the thread: the type of the latest call. */
+  /** The type of the latest call of each id in the thread. */
   private readonly types = new Map<string, string>()
 
   /** The id under which a call goes out. Answers that follow are answers to this call. */
@@ -87,7 +87,10 @@ const outputOf = ({ content }: Message.Message): string | ReadonlyArray<Json.Jso
 const document =
   /^application\/(pdf|rtf|msword|vnd\.(openxmlformats-officedocument|oasis\.opendocument|ms-excel|ms-powerpoint))/
 
-/** What an answer may hold: images, and files that the provider reads as documents. It refuses sounds. */
+/**
+ * Returns `true` for content that an answer may hold: images, and files that the provider reads as documents. It
+ * refuses sounds.
+ */
 const isHeld = (part: Media.Media): boolean => {
   const type = Media.plainTypeOf(part)
   if (isUploaded(part.url)) return true
@@ -147,7 +150,7 @@ interface Placed {
   readonly item: Json.JsonObject
 }
 
-/** What an earlier reply of this protocol left in a message. */
+/** Returns what an earlier reply of this protocol left in a message. */
 const keptIn = (message: Message.Message): ReadonlyArray<Json.JsonObject> =>
   Media.partsOf(message).flatMap((part) => {
     const kept = part.type === "reasoning" ? part.metadata?.[metadataKey] : undefined
@@ -247,14 +250,14 @@ const backItem = (item: Json.JsonObject, isStored: boolean): Json.JsonObject | u
   }
 }
 
-/** Without the calls that wait for an answer of a kind that no tool can give. */
+/** Removes the calls that wait for an answer of a kind that no tool can give. */
 const answered = (kept: ReadonlyArray<Json.JsonObject>): ReadonlyArray<Json.JsonObject> => {
   const items = kept.map((one) => Wire.object(one["item"]))
   const open = unanswered(items)
   return kept.filter((_, index) => !open.has(items[index] ?? {}))
 }
 
-/** Without the reasoning at the end, which belongs to what is not there. */
+/** Removes the reasoning at the end, which belongs to what is not there. */
 const followed = (items: ReadonlyArray<Json.JsonObject>): ReadonlyArray<Json.JsonObject> =>
   items.slice(0, items.findLastIndex((item) => item["type"] !== "reasoning") + 1)
 
@@ -291,7 +294,7 @@ export const tools = (
   }
 }
 
-/** If `strict` were left out, the provider would rewrite the schema. */
+/** Writes a tool. The provider would rewrite the schema if `strict` were left out. */
 const tool = ({ description, name, parameters }: Tool.Definition, options: Options): Json.JsonObject => {
   const strict = options.strict === true ? StrictSchema.rewrite(parameters, StrictSchema.openAi) : Option.none()
   return {
@@ -312,7 +315,9 @@ const toolChoice = (
   return { tool_choice: { type: texts?.has(choice.name) === true ? "custom" : "function", name: choice.name } }
 }
 
-/** The form of the answer. A schema without a strict form is sent unchanged: the server decides whether to accept it. */
+/**
+ * The form of the answer. A schema without a strict form is sent unchanged: the server decides whether to accept it.
+ */
 export const format = (wanted: Adapter.ResponseFormat | undefined): Json.JsonObject => {
   if (wanted === undefined || wanted.type === "text") return {}
   const strict = wanted.type === "json_schema" && wanted.strict === true

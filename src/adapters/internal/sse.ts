@@ -13,7 +13,7 @@ export interface SseEvent {
 const lineEnd = /[\r\n]/g
 
 export class Parser {
-  /** Whether more was held than is allowed; nothing is read from then on. */
+  /** `true` once more was held than is allowed; nothing is read from then on. */
   isTooLong = false
   /** The lines that were no field of an event. */
   stray = ""
@@ -34,7 +34,7 @@ export class Parser {
     this.documents = documents
   }
 
-  /** Whether there were bytes that are no UTF-8; nothing is read from there on. */
+  /** `true` once there were bytes that are no UTF-8; nothing is read from there on. */
   get isInvalid(): boolean {
     return this.decoder.isInvalid
   }
@@ -114,7 +114,7 @@ export class Parser {
 // object is found as soon as its last line is there; only one that is still open is held, and the work is linear in
 // the lines
 
-/** What may stand before an object, and between two objects of a list. */
+/** The characters that may stand before an object, and between two objects of a list. */
 const between = /^[\s,[\]]*(\{|$)/
 
 export class Documents {
@@ -154,7 +154,7 @@ export class Documents {
 
 const none = new Uint8Array(0)
 
-/** How many bytes a code point has that starts with this one. */
+/** Returns the number of bytes of a code point that starts with this one. */
 const lengthOf = (lead: number): number => lead < 0xc0 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4
 
 /** The bytes at the end that only begin a code point. */
@@ -175,7 +175,7 @@ const joined = (left: Uint8Array, right: Uint8Array): Uint8Array => {
 }
 
 export class Decoder {
-  /** Whether there were bytes that are no UTF-8. */
+  /** `true` once there were bytes that are no UTF-8. */
   isInvalid = false
   private readonly decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true })
   private held: Uint8Array = none
@@ -206,7 +206,7 @@ export class Decoder {
     }
   }
 
-  /** How many of the bytes can be read; the whole is known to be more than that. */
+  /** Returns the number of the bytes that can be read; the whole is known to be more than that. */
   private validLength(bytes: Uint8Array): number {
     let low = 0
     let high = bytes.length
@@ -218,7 +218,7 @@ export class Decoder {
     return this.isValid(bytes.subarray(0, low)) ? low - begun(bytes.subarray(0, low)).length : 0
   }
 
-  /** Whether nothing is wrong with bytes that may end within a code point. */
+  /** Returns `true` if nothing is wrong with bytes that may end within a code point. */
   private isValid(bytes: Uint8Array): boolean {
     try {
       this.decoder.decode(bytes.subarray(0, bytes.length - begun(bytes).length))

@@ -1,8 +1,8 @@
 /**
  * JSON Schema for providers that hold a model to it and accept only a part of the language. A schema is rewritten so
  * that it contains only what the provider can enforce: what it leaves out is still checked by the tool's own decoder.
- * What cannot be expressed at all, such as an open map, leaves the schema unchanged. A member that may be missing becomes
- * one that may be null, and the nulls that stand for missing members are removed from the model's arguments.
+ * What cannot be expressed at all, such as an open map, leaves the schema unchanged. A member that may be missing
+ * becomes one that may be null, and the nulls that stand for missing members are removed from the model's arguments.
  */
 import * as Option from "effect/Option"
 import { referenceTarget } from "../../internal/declare/schema.ts"
@@ -11,11 +11,11 @@ import * as Wire from "./wire.ts"
 
 type Schema = Json.JsonObject
 
-/** What a provider accepts. */
+/** The dialect of JSON Schema that a provider accepts. */
 export interface Dialect {
   readonly keywords: ReadonlySet<string>
   readonly formats: ReadonlySet<string>
-  /** Whether every member has to be required, so that one that may be missing has to be nullable instead. */
+  /** `true` if every member has to be required, so that one that may be missing has to be nullable instead. */
   readonly isAllRequired: boolean
 }
 
@@ -95,7 +95,7 @@ const isOfObjects = (schema: Schema): boolean =>
   types(schema).includes("object") || (schema["type"] === undefined && Json.isObject(schema["properties"]))
 
 // ---------------------------------------------------------------------------------------------------------------------
-// there
+// Schemas, rewritten.
 
 const convert = (node: unknown, dialect: Dialect): Option.Option<Schema> => {
   if (!Json.isObject(node)) return Option.none()
@@ -124,7 +124,7 @@ const convert = (node: unknown, dialect: Dialect): Option.Option<Schema> => {
 
 const isWellFormed = (key: string, value: unknown): boolean => key !== "items" || Json.isObject(value)
 
-/** Whether there is a strict form: the schema must not be empty, and an object has to name its members. */
+/** Returns `true` if there is a strict form: the schema must not be empty, and an object has to name its members. */
 const isSayable = (schema: Schema): boolean => {
   const isSaid = ["type", "$ref", "enum", "anyOf"].some((key) => schema[key] !== undefined) || isOfObjects(schema)
   return isSaid && schema["patternProperties"] === undefined && schema["prefixItems"] === undefined &&
@@ -137,7 +137,9 @@ const isOpen = ({ additionalProperties, properties }: Schema): boolean => {
   return Json.isObject(additionalProperties) || (!isNamed && additionalProperties !== false)
 }
 
-/** Other spellings of what every provider accepts: `oneOf` for `anyOf`, `const` for `enum`, one list of checks for many. */
+/**
+ * Other spellings of what every provider accepts: `oneOf` for `anyOf`, `const` for `enum`, one list of checks for many.
+ */
 const flattened = (schema: Schema): Schema | undefined => {
   const { allOf, const: constant, oneOf, ...rest } = schema
   const plain: Schema = {
@@ -204,7 +206,7 @@ const admitsNull = (schema: Schema): boolean =>
   (Array.isArray(schema["enum"]) && schema["enum"].includes(null))
 
 // ---------------------------------------------------------------------------------------------------------------------
-// and back
+// Arguments, read back.
 
 /** A value without the nulls that stand for members that are missing. */
 const restored = (schema: Schema, root: Schema, value: unknown): unknown => {
@@ -236,7 +238,10 @@ const resolved = (schema: Schema, root: Schema, depth = 0): Schema | undefined =
   return Json.isObject(target) ? resolved(target, root, depth + 1) : undefined
 }
 
-/** Whether an object may be meant by this branch of a choice: it has its members, and the values they are fixed to. */
+/**
+ * Returns `true` if an object may be meant by this branch of a choice: it has its members, and the values they are
+ * fixed to.
+ */
 const fits = (schema: Schema | undefined, value: Schema): boolean => {
   if (schema === undefined || !isOfObjects(schema)) return false
   const properties = Wire.object(schema["properties"])

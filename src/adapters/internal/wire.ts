@@ -1,6 +1,6 @@
 /**
- * What all protocols read and write alike: the members of what a provider wrote, usage that is reported piece by piece,
- * and the ids of calls. Reading is total: a member of another form than expected is not there.
+ * Reads and writes what all protocols have alike: the members of what a provider wrote, usage that is reported piece by
+ * piece, and the ids of calls. Reading is total: a member of another form than expected is not there.
  */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
@@ -24,7 +24,8 @@ export const given = <K extends string>(key: K, value: unknown): { readonly [P i
   (value === undefined ? {} : { [key]: value }) as { readonly [P in K]?: unknown }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// usage: the latest report of a figure counts, and a report that leaves a figure out or calls it zero takes nothing back
+// usage: the latest report of a figure counts, and a report that leaves a figure out or calls it zero takes nothing
+// back
 
 /** The usage after another report. A total that the report does not state is the sum of what is known. */
 export const mergedUsage = (previous: Response.Usage | null, next: Response.Usage): Response.Usage => {
@@ -62,26 +63,26 @@ export const idMaker: Effect.Effect<() => string> = Effect.gen(function*() {
   }
 })
 
-/** What a protocol asks of ids. */
+/** The rules of a protocol for ids. */
 export interface IdRules {
-  /** What an id may hold, if not anything: the rest becomes underscores. */
+  /** The characters that an id may hold, if not anything: the rest becomes underscores. */
   readonly letters?: "word"
-  /** How long it may be, if not as long as every server takes it. */
+  /** The length that it may have, if not as long as every server takes it. */
   readonly longest?: number
-  /** Whether a thread may hold an id twice, as it does where a provider begins anew with every turn. */
+  /** `true` if a thread may hold an id twice, as it does where a provider begins anew with every turn. */
   readonly mayRepeat: boolean
 }
 
 /**
- * The ids of a thread's calls as they are sent, in the order of the thread: an id that a server may refuse becomes another
- * one, which is the same for a call and its answer and in every request, and no other call's.
+ * The ids of a thread's calls as they are sent, in the order of the thread: an id that a server may refuse becomes
+ * another one, which is the same for a call and its answer and in every request, and no other call's.
  */
 export class SentIds {
   private readonly rules: IdRules
   private readonly unique = new ToolCalls.UniqueIds()
-  /** By the id in the thread: that of the latest call, as it was sent. */
+  /** The sent id of the latest call of each id in the thread. */
   private readonly latest = new Map<string, string>()
-  /** By the id that was wanted and the one in the thread: the one that stands for it, where ids may repeat. */
+  /** The ids that stand for others, by the id that was wanted and the one in the thread, where ids may repeat. */
   private readonly known = new Map<string, string>()
 
   constructor(rules: IdRules) {

@@ -1,6 +1,6 @@
 /**
- * A model of the AI SDK while it answers: its promise and its stream as effects, its parts, and its errors. The parts that
- * have arrived are read at once, and the model is asked for at most one part ahead.
+ * A model of the AI SDK while it answers: its promise and its stream as effects, its parts, and its errors. The parts
+ * that have arrived are read at once, and the model is asked for at most one part ahead.
  */
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
@@ -20,8 +20,8 @@ import type * as Part from "./part.ts"
 import type * as Reply from "./reply.ts"
 
 /**
- * What is needed of a model. `LanguageModelV4`, `LanguageModelV3` and `LanguageModelV2` of `@ai-sdk/provider` are such
- * models, whichever version of that package they come from; the package itself is not needed.
+ * The part of a model that is needed. `LanguageModelV4`, `LanguageModelV3` and `LanguageModelV2` of `@ai-sdk/provider`
+ * are such models, whichever version of that package they come from; the package itself is not needed.
  *
  * @category models
  * @since 0.1.0
@@ -33,7 +33,7 @@ export interface LanguageModel {
   readonly provider: string
   /** The name of the model. */
   readonly modelId: string
-  /** Which addresses of files the model reads itself, by media type. */
+  /** The addresses of files that the model reads itself, by media type. */
   readonly supportedUrls?:
     | Readonly<Record<string, ReadonlyArray<RegExp>>>
     | PromiseLike<Readonly<Record<string, ReadonlyArray<RegExp>>>>
@@ -42,7 +42,7 @@ export interface LanguageModel {
 }
 
 /**
- * What a model answers with.
+ * The answer of a model.
  *
  * @category models
  * @since 0.1.0
@@ -50,14 +50,14 @@ export interface LanguageModel {
 export interface Started {
   /** The parts of the reply. */
   readonly stream: ReadableStream<unknown>
-  /** What is known of the provider's answer. */
+  /** The known parts of the provider's answer. */
   readonly response?: {
     /** Its headers. */
     readonly headers?: Readonly<Record<string, string>>
   }
 }
 
-/** What is held of a model: its signal from the start, and its stream once it has answered. */
+/** A model while it is called: its signal from the start, and its stream once it has answered. */
 class Held {
   readonly controller = new AbortController()
   private stream: ReadableStreamDefaultReader<unknown> | undefined
@@ -169,7 +169,7 @@ const parts = (arrived: ReadonlyArray<unknown>, origin: Errors.Origin): Effect.E
 // parts, as all versions of the provider interface write them. Reading is total: a part of another form than expected
 // says nothing, and one of an unknown type is passed on raw
 
-/** What is to be made of the errors among the parts. */
+/** Converts an error among the parts. */
 type ReadError = (error: unknown) => Part.Failure["error"]
 
 const string = (value: unknown): string => Wire.string(value) ?? ""
@@ -204,7 +204,7 @@ const read = (part: unknown, readError: ReadError): ReadonlyArray<Part.Part> => 
   }
 }
 
-/** What belongs to no content. */
+/** Returns the parts that belong to no content. */
 const about = (type: string, part: Json.JsonObject): ReadonlyArray<Part.Part> => {
   switch (type) {
     case "stream-start":
@@ -351,7 +351,7 @@ const byName: { readonly [name: string]: Errors.Reason } = {
   AbortError: "network_error"
 }
 
-/** What a provider rejected with. `now` is the time that a date in its headers is compared with. */
+/** Converts the error that a provider rejected with. `now` is the time that a date in its headers is compared with. */
 const fromRejection = (origin: Errors.Origin, rejection: unknown, now: number): Http.Failure => {
   const error = fromUnknown(origin, rejection, now)
   return { error, isWorthRetrying: isWorthRetrying(error, Json.isObject(rejection) ? rejection : {}) }
@@ -420,7 +420,7 @@ const named = (origin: Errors.Origin, reason: Errors.Reason, error: Json.JsonObj
   )
 }
 
-/** What stands at the bottom of the causes: above it stands only that something failed. */
+/** Returns the message at the bottom of the causes: above it stands only that something failed. */
 const innermost = (cause: unknown, depth = 0): string => {
   if (!(cause instanceof Error)) return ""
   return cause.cause instanceof Error && depth < 8 ? innermost(cause.cause, depth + 1) : cause.message

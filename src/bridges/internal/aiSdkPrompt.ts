@@ -18,7 +18,10 @@ import * as Layout from "./layout.ts"
 
 export type Version = "v2" | "v3" | "v4"
 
-/** What a prompt is written for. `loaded` holds the content of addresses that the model would not fetch itself. */
+/**
+ * The model that a prompt is written for. `loaded` holds the content of addresses that the model would not fetch
+ * itself.
+ */
 export interface Writing {
   readonly owner: Layout.Owner
   readonly version: Version
@@ -135,7 +138,7 @@ const executedOutput = ({ isError, value }: Layout.ExecutedResult): Part => {
   return typeof value === "string" ? { type: "text", value } : { type: "json", value }
 }
 
-/** What a file holds, as the version writes it. */
+/** Writes the content of a file as the version does. */
 const fileData = ({ version }: Writing, content: string | URL): unknown => {
   if (version !== "v4") return content
   return typeof content === "string" ? { type: "data", data: content } : { type: "url", url: content }
@@ -184,9 +187,9 @@ const toolResult = (writing: Writing, { id, message, name }: History.Answer): Re
 const isEmpty = ({ data, url }: Media.Media): boolean => data === undefined && url === undefined
 
 /**
- * A result with images in it is content, which has no error flag; every other is a text. So is one for a model that would
- * write content as JSON, base64 and all: what it reads in the words of the user follows in a message of its own. What no
- * provider takes in a result is described: they drop it without a word, or refuse the request.
+ * A result with images in it is content, which has no error flag; every other is a text. So is one for a model that
+ * would write content as JSON, base64 and all: what it reads in the words of the user follows in a message of its own.
+ * What no provider takes in a result is described: they drop it without a word, or refuse the request.
  */
 const output = (writing: Writing, message: Message.Message): Part => {
   const type = message.isError === true ? "error-text" : "text"
@@ -210,7 +213,7 @@ const output = (writing: Writing, message: Message.Message): Part => {
 const isTextOnly = ({ owner: { provider } }: Writing): boolean =>
   /\.(chat|completion)$/.test(provider) && !provider.startsWith("google.")
 
-/** What a part holds, if that is known. */
+/** Returns the content of a part, if that is known. */
 const sourceOf = (writing: Writing, part: Media.Media): History.Source | undefined => {
   const source = Result.map(History.source(part), (found) => loaded(writing, found))
   return Result.isSuccess(source) ? source.success : undefined
@@ -218,19 +221,22 @@ const sourceOf = (writing: Writing, part: Media.Media): History.Source | undefin
 
 const plainType = ({ mediaType }: History.Source): string => mediaType.split(";")[0]?.trim().toLowerCase() ?? ""
 
-/** Whether an image is one that all providers read. One at an address need not say what it is. */
+/** Returns `true` if an image is one that all providers read. One at an address need not say what it is. */
 const isImage = (source: History.Source): boolean =>
   /^image\/(png|jpe?g|gif|webp)$/.test(plainType(source)) ||
   (plainType(source) === "image/*" && typeof source.content !== "string")
 
-/** What providers take in a result: common images and PDFs. The oldest version has no addresses there. */
+/** Returns what providers take in a result: common images and PDFs. The oldest version has no addresses there. */
 const carried = (writing: Writing, part: Media.Media): History.Source | undefined => {
   const source = sourceOf(writing, part)
   if (source === undefined || (writing.version === "v2" && typeof source.content !== "string")) return undefined
   return isImage(source) || plainType(source) === "application/pdf" ? source : undefined
 }
 
-/** What a model of Chat Completions reads in a message of the user: images, and in later versions the data of others. */
+/**
+ * Returns what a model of Chat Completions reads in a message of the user: images, and in later versions the data of
+ * others.
+ */
 const attached = (writing: Writing, part: Media.Media): History.Source | undefined => {
   const source = sourceOf(writing, part)
   if (source === undefined || isImage(source)) return source
@@ -326,7 +332,7 @@ type Download = (
 
 type Supported = Readonly<Record<string, ReadonlyArray<RegExp>>>
 
-/** What stands at the addresses in the messages that the model does not read, by address. */
+/** Loads the content at those addresses in the messages that the model does not read, by address. */
 export const load = (
   model: LanguageModel,
   download: Download,
@@ -371,7 +377,7 @@ const addresses = ({ content }: Message.Message): ReadonlyArray<Addressed> =>
 const isAddressed = (source: History.Source): source is Addressed =>
   source.content instanceof URL && /^https?:$/.test(source.content.protocol)
 
-/** Whether one of the patterns for the kind of file matches. A kind may be `*`, or end in `/*`. */
+/** Returns `true` if one of the patterns for the kind of file matches. A kind may be `*`, or end in `/*`. */
 const isRead = (supported: Supported, { content, mediaType }: Addressed): boolean =>
   Object.entries(supported).some(([kind, patterns]) =>
     (kind === "*" || kind === "*/*" || kind === mediaType ||

@@ -1,6 +1,6 @@
 /**
- * A request to a language model of effect/ai, the parts that answer it, and its errors. The model is offered tools that it
- * cannot run, and is interrupted when its parts are no longer read.
+ * A request to a language model of effect/ai, the parts that answer it, and its errors. The model is offered tools that
+ * it cannot run, and is interrupted when its parts are no longer read.
  */
 import * as AiError from "effect/ai/AiError"
 import type * as LanguageModel from "effect/ai/LanguageModel"
@@ -31,7 +31,7 @@ import * as Layout from "./layout.ts"
 import type * as Part from "./part.ts"
 import * as Reply from "./reply.ts"
 
-/** What a model is asked with, besides a request. */
+/** The model and its options, besides a request. */
 export interface Bridge {
   readonly model: LanguageModel.LanguageModel
   readonly services: ((request: Adapter.Request) => Context.Context<never>) | undefined
@@ -173,7 +173,7 @@ export const open = (
 // parts, streamed and whole. A model hands over a call's arguments as it has parsed them, so they are written as text
 // again, in which every reply is read
 
-/** What is to be made of the errors among the parts. */
+/** Converts an error among the parts. */
 type ReadError = (error: unknown) => Part.Failure["error"]
 
 /** A part of a reply. `index` is its position, which distinguishes the blocks of a reply that came whole. */
@@ -241,7 +241,7 @@ const file = ({ data, mediaType, metadata }: AiResponse.FilePart): Part.File => 
   options: Layout.spoken(metadata)
 })
 
-/** What belongs to no content. */
+/** Returns the parts that belong to no content. */
 const about = (part: AiResponse.AnyPart): ReadonlyArray<Part.Part> => {
   switch (part.type) {
     case "response-metadata":
@@ -382,7 +382,7 @@ const detailOf = (reason: AiError.AiErrorReason): string => {
   return text.slice(0, longestDetail)
 }
 
-/** What the provider's answer says, if there was one. */
+/** Returns the error that the provider's answer describes, if there was one. */
 const answerOf = (
   origin: Errors.Origin,
   reason: AiError.AiErrorReason,

@@ -123,7 +123,9 @@ const executed = (
   })
 ]
 
-/** The answer to a call. One with images in it has content for the model, and is a text for those that read no content. */
+/**
+ * The answer to a call. One with images in it has content for the model, and is a text for those that read no content.
+ */
 const toolResult = (
   owner: Layout.Owner,
   { id, message, name }: History.Answer

@@ -65,7 +65,7 @@ export const offered = (
 
 export type Handlers = Toolkit.WithHandler<Record<string, AiTool.Any>>
 
-/** How many preliminary results may wait to be emitted. A handler that makes more waits. */
+/** The number of preliminary results that may wait to be emitted. A handler that makes more waits. */
 const waitingResults = 16
 
 export type Approve = Declared.Gate<unknown, Declared.Authorization, any>
@@ -110,7 +110,7 @@ const mcpFailures = (heddle: Tool.Any): Tool.Any => {
   }
 }
 
-/** What a model reads is the tool's own choice of words, and of images and files. */
+/** Lets the tool's own function choose the words, images and files that a model reads. */
 const modelOutput = (heddle: Tool.Any, { toModelOutput }: AiTool.Any): Tool.Any =>
   toModelOutput === undefined
     ? heddle
@@ -228,7 +228,7 @@ const mcpWords = (reason: McpReason): string => {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// run
+// Running a tool.
 
 /** The arguments as the toolkit takes them, which decodes them itself. */
 const encoded = (tool: AiTool.Any, args: unknown): Effect.Effect<unknown, never, any> =>
@@ -272,7 +272,7 @@ const reported = (tool: AiTool.Any, cause: Cause.Cause<unknown>): Effect.Effect<
     : failed(tool, error.value, Context.get(Cause.annotations(cause), Toolkit.FailureOrigin))
 }
 
-/** What the handler reports is data; a result that does not fit its schema is a crash of the tool. */
+/** Reports the failure of a handler as data; a result that does not fit its schema is a crash of the tool. */
 const failed = (tool: AiTool.Any, error: unknown, origin: AiTool.FailureOrigin): Effect.Effect<never, unknown> => {
   if (origin === "handler") return Effect.fail(error)
   if (origin === "result") return Effect.die(error)

@@ -54,7 +54,7 @@ export const turns = (owner: Layout.Owner, messages: ReadonlyArray<Message.Messa
 class Ids {
   private readonly owner: Layout.Owner
   private readonly ids = new Wire.SentIds({ letters: "word", mayRepeat: true })
-  /** By the id in the thread: the name of the latest call of that id. */
+  /** The names of the latest calls, by their ids in the thread. */
   private readonly names = new Map<string, string>()
 
   constructor(owner: Layout.Owner) {
@@ -80,7 +80,7 @@ class Ids {
 
 export interface Source {
   readonly mediaType: string
-  /** Where the content is: base64 data, or an address. */
+  /** The content: base64 data, or an address. */
   readonly content: string | URL
   readonly filename: string | undefined
 }
@@ -108,7 +108,7 @@ export const source = (media: Media.Media): Result.Result<Source, string> => {
   }).pipe(Result.map((address) => ({ mediaType, content: address, filename })))
 }
 
-/** Whether a part of a tool's result is described in a line, since no library takes its address. */
+/** Returns `true` if a part of a tool's result is described in a line, since no library takes its address. */
 export const isTold = (media: Media.Media, found: Result.Result<Source, string>): boolean =>
   Result.isFailure(found) && (media.data ?? media.url) !== undefined
 

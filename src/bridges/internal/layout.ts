@@ -1,13 +1,13 @@
 /**
- * The pieces of a reply in their order, there and back. A message keeps reasoning, text and calls apart; what a provider
- * wants back besides (signatures, item ids, results of tools it ran, the order of all that) is kept with the reasoning
- * and the calls under one key of the bridge, and counts for the provider that wrote it only.
+ * The pieces of a reply in their order, there and back. A message keeps reasoning, text and calls apart; what a
+ * provider wants back besides (signatures, item ids, results of tools it ran, the order of all that) is kept with the
+ * reasoning and the calls under one key of the bridge, and counts for the provider that wrote it only.
  */
 import * as Media from "../../adapters/internal/media.ts"
 import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 
-/** Whose marks are read and written: the key of the bridge, and the provider behind it. */
+/** The owner of the marks that are read and written: the key of the bridge, and the provider behind it. */
 export interface Owner {
   readonly key: string
   readonly provider: string
@@ -72,14 +72,14 @@ export type Piece =
 const defined = (fields: Json.JsonObject): Json.JsonObject =>
   Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined))
 
-/** What providers say of a part, if any of them says anything. */
+/** Returns the words of providers on a part, if any of them says anything. */
 export const spoken = (options: unknown): Json.JsonObject | undefined =>
   Json.isObject(options) &&
     Object.values(options).some((words) => !Json.isObject(words) || Object.keys(words).length > 0)
     ? options
     : undefined
 
-/** What providers say of a part piece by piece: the latest word of each provider on each matter counts. */
+/** Merges the words of providers on a part, piece by piece: the latest word of each provider on each matter counts. */
 export const merged = (
   previous: Json.JsonObject | undefined,
   next: Json.JsonObject | undefined
@@ -93,7 +93,7 @@ export const merged = (
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// there
+// Writing marks.
 
 /** The mark of a piece. It is plain data, whatever the library put in. */
 export const mark = (owner: Owner, at: number, fields: Json.JsonObject): Json.JsonObject =>
@@ -103,7 +103,7 @@ const marks = (owner: Owner, at: number, fields: Json.JsonObject): Json.JsonObje
   [owner.key]: mark(owner, at, fields)
 })
 
-/** What a message keeps as its reasoning. `calls` are the places of this side's own. */
+/** Returns the reasoning that a message keeps. `calls` are the places of this side's own. */
 export const keep = (
   owner: Owner,
   blocks: ReadonlyArray<Block>,
@@ -144,7 +144,7 @@ const isPlain = (blocks: ReadonlyArray<Block>, calls: ReadonlyArray<number>): bo
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// back
+// Reading marks.
 
 /** The owner's mark on something, if its provider wrote it. */
 const marked = (owner: Owner, metadata: Json.JsonObject | undefined): Json.JsonObject | undefined => {
@@ -152,7 +152,7 @@ const marked = (owner: Owner, metadata: Json.JsonObject | undefined): Json.JsonO
   return Json.isObject(found) && found["provider"] === owner.provider ? found : undefined
 }
 
-/** Whether a call was made by this provider, so that it knows the call's id. */
+/** Returns `true` if this provider made a call, so that it knows the call's id. */
 export const isOwn = (owner: Owner, call: Message.ToolCall): boolean => marked(owner, call.metadata) !== undefined
 
 /** The options that a caller has put on a message under the key of the bridge. */
@@ -185,7 +185,7 @@ export const pieces = (owner: Owner, message: Message.Message): ReadonlyArray<Pi
 
 interface Kept {
   readonly at: number
-  /** How much of the message's text stands here. */
+  /** The length of the message's text that stands here. */
   readonly length: number | undefined
   readonly options: Json.JsonObject | undefined
   readonly piece: Piece | undefined

@@ -1,5 +1,5 @@
 /**
- * What the stream of a bridged library says, in one vocabulary for all of them. `options` are the provider's own words
+ * The parts of a bridged library's stream, in one vocabulary for all libraries. `options` are the provider's own words
  * on a part, which have to go back with it unchanged.
  */
 import type * as Adapter from "../../Adapter.ts"
@@ -95,5 +95,5 @@ export type Part = Content | About | Raw | Finish | Failure
 
 const contentTypes: ReadonlyArray<string> = ["text", "reasoning", "input", "call", "result", "file", "custom"]
 
-/** Whether the model itself speaks, so that its message has begun. */
+/** Returns `true` if the model itself speaks, so that its message has begun. */
 export const isContent = (part: Part): part is Content => contentTypes.includes(part.type)

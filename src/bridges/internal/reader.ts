@@ -1,6 +1,6 @@
 /**
- * Reads a bridged reply part by part into Heddle's events. What the parts say between the message's start and its end is
- * emitted in their order; an error among them, and an end that never comes, become the reply's failure.
+ * Reads a bridged reply part by part into Heddle's events. What the parts say between the message's start and its end
+ * is emitted in their order; an error among them, and an end that never comes, become the reply's failure.
  */
 import type * as Adapter from "../../Adapter.ts"
 import * as Answer from "../../adapters/internal/answer.ts"
@@ -19,9 +19,9 @@ type TextBlock = Extract<Layout.Block, { readonly kind: "text" }>
 type ReasoningBlock = Extract<Layout.Block, { readonly kind: "reasoning" }>
 
 export class Reader {
-  /** Whether the model has said anything. */
+  /** `true` once the model has said anything. */
   hasBegun = false
-  /** Whether everything was said. */
+  /** `true` once everything was said. */
   isDone = false
   failure: Adapter.AdapterError | undefined
   private readonly owner: Layout.Owner
@@ -171,7 +171,10 @@ export class Reader {
   }
 }
 
-/** Whether a part shows that the reply has gone on: the ends of blocks, and what is said of earlier calls, do not. */
+/**
+ * Returns `true` if a part shows that the reply continues: the ends of blocks, and what is said of earlier calls, do
+ * not.
+ */
 const isNews = (part: Part.Content): boolean => {
   switch (part.type) {
     case "text":
@@ -187,16 +190,16 @@ const isNews = (part: Part.Content): boolean => {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// calls. One is completed once the reply has gone on to something else or has ended, because a library hands over the
+// Calls. One is completed once the reply continues with something else or has ended, because a library hands over the
 // call that a token limit cut like any other, right before it reports the limit. None is run here; one that the
-// provider ran itself is completed with its result
+// provider ran itself is completed with its result.
 
 interface Entry {
   readonly call: ToolCalls.Call
   readonly at: number
-  /** Whether its fragments are those of the text that it is made with. */
+  /** `true` if its fragments are those of the text that it is made with. */
   readonly isStreamed: boolean
-  /** Whether the library has made it, and says no more of its arguments. */
+  /** `true` if the library has made it, and says no more of its arguments. */
   isMade: boolean
   options: Json.JsonObject | undefined
   result: Layout.ExecutedResult | undefined
@@ -206,9 +209,9 @@ export class Calls {
   private readonly owner: Layout.Owner
   private readonly calls: ToolCalls.WireCalls
   private readonly entries: Array<Entry> = []
-  /** By the id that the library uses, which it may use again: the latest call. */
+  /** The latest call of each id that the library uses, which it may use again. */
   private readonly latest = new Map<string, Entry>()
-  /** Made, and completed as soon as the reply goes on. */
+  /** The call that is made, and is completed as soon as the reply continues. */
   private held: ToolCalls.Call | undefined
 
   constructor(owner: Layout.Owner, makeId: () => string) {
@@ -221,7 +224,7 @@ export class Calls {
     return this.calls.completed
   }
 
-  /** Where this side's calls stand among the pieces of the reply. */
+  /** The places of this side's calls among the pieces of the reply. */
   get places(): ReadonlyArray<number> {
     return this.entries.flatMap(({ at, call }) => call.isExecuted ? [] : [at])
   }
@@ -270,7 +273,9 @@ export class Calls {
     this.mark(entry)
   }
 
-  /** The reply goes on: the call that was made last is whole, unless its text shows that it is not. */
+  /**
+   * Completes the call that was made last, as the reply continues: it is whole, unless its text shows that it is not.
+   */
   settle(out: Events): void {
     const call = this.held
     this.held = undefined
@@ -280,8 +285,8 @@ export class Calls {
   }
 
   /**
-   * The reply has ended. If the token limit ended it, the last call was cut, even when its text is whole. A call that was
-   * announced without any fragment of its arguments has none, unless the reply was cut.
+   * The reply has ended. If the token limit ended it, the last call was cut, even when its text is whole. A call that
+   * was announced without any fragment of its arguments has none, unless the reply was cut.
    */
   end(ending: ToolCalls.Ending, out: Events): void {
     this.calls.endAll(ending, out, this.calls.all.findLast((call) => !call.isExecuted))

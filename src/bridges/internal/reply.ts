@@ -42,7 +42,7 @@ interface Reading {
   readonly next: Effect.Effect<ReadonlyArray<Event>>
 }
 
-/** How long the stream's end is waited for after the last word. */
+/** The time that the stream's end is waited for after the last word. */
 const afterLast = Duration.seconds(1)
 
 /** The events that answer a request. Each run of the stream sends it anew. */

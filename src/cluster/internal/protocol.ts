@@ -48,8 +48,9 @@ export class CommandError extends Schema.TaggedError<CommandError>("heddle/clust
   command: Schema.String,
   /**
    * The reason: that of a `SessionError`, such as `already_answered`; the name of another error, such as
-   * `AdapterError`; `unknown` for an error without a name; or, for a command that was not sent, `invalid_id` for a session whose id does not fit in the tables of a cluster,
-   * `invalid_input` for invalid content, and `too_large` for more than `Journal.MaxRecordBytes`.
+   * `AdapterError`; `unknown` for an error without a name; or, for a command that was not sent, `invalid_id` for a
+   * session whose id does not fit in the tables of a cluster, `invalid_input` for invalid content, and `too_large` for
+   * more than `Journal.MaxRecordBytes`.
    */
   reason: Schema.String,
   /** The message of that error. */

@@ -33,11 +33,11 @@ export type Failure<T extends Tools, E> = Operations.Failure | Writers.Failure |
 
 /** Settings of the driving of a session. */
 export interface Settings<RPublish> {
-  /** Called with each event, which waits for it. */
+  /** Receives each event, which waits for it. */
   readonly publish: (event: Event.Event) => Effect.Effect<void, never, RPublish>
   /** Number of failures in a row after which a run that cannot start or continue is ended. */
   readonly maxFailures: number
-  /** Called when a run is ended because it cannot succeed, with the error. */
+  /** Receives the error of a run that is ended because it cannot succeed. */
   readonly onGiveUp?: (error: unknown) => Effect.Effect<void, never, RPublish>
 }
 

@@ -13,9 +13,9 @@ import * as Effect from "effect/Effect"
  * @since 0.1.0
  */
 export interface Health {
-  /** True where the owner takes sessions: it is not leaving, and the store answered its last request for work. */
+  /** `true` where the owner takes sessions: it is not leaving, and the store answered its last request for work. */
   readonly isReady: boolean
-  /** True where the owner was asked to leave, and ends what is under way. */
+  /** `true` where the owner was asked to leave, and ends what is under way. */
   readonly isLeaving: boolean
   /** Number of sessions that the owner drives. */
   readonly driven: number
@@ -34,7 +34,7 @@ const windowMillis = 5 * 60_000
 export class Owner {
   private readonly driven = new Set<string>()
   private lost: ReadonlyArray<{ readonly at: number; readonly lateMillis: number }> = []
-  /** True where the owner was asked to leave. */
+  /** `true` where the owner was asked to leave. */
   isLeaving = false
   private isAnswered = true
 

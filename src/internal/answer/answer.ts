@@ -1,7 +1,7 @@
 /**
- * From an outcome to the one answer of a call: the text the model reads, the raw result the consumer sees, and the halt
- * it may cause. Failures go through the caller's error policy exactly once, whatever their origin; only `fail` of that
- * policy leaves as an error.
+ * Makes the one answer of a call from its outcome: the text the model reads, the raw result the consumer sees, and the
+ * halt it may cause. Failures go through the caller's error policy exactly once, whatever their origin; only `fail` of
+ * that policy leaves as an error.
  */
 import * as Cause from "effect/Cause"
 import type * as Clock from "effect/Clock"
@@ -22,9 +22,9 @@ import type { Subject } from "./content.ts"
 import * as ErrorFields from "./errorFields.ts"
 import * as OpenCalls from "./openCalls.ts"
 
-/** What the calls of a batch are answered with. */
+/** The policies and services that answer the calls of a batch. */
 export interface Answering<E, R> extends Contents.Writing {
-  /** What decides where a tool has no policy of its own. */
+  /** The policy that decides where a tool has none of its own. */
   readonly onToolError: OnToolError<E, R>
   readonly clock: Clock.Clock
 }
@@ -34,13 +34,16 @@ export interface Answer {
   readonly message: Message.Message
   readonly tail: OpenCalls.Tail
   readonly halt?: Event.Halt
-  /** Whether the handler reported a failure or crashed. A call that was not run to its end has done neither. */
+  /**
+   * The kind of failure of the handler: it reported one, or crashed. A call that was not run to its end has done
+   * neither.
+   */
   readonly failure?: "reported" | "crashed"
-  /** What may be shown of what the call crashed with. The answer itself may be another. */
+  /** The fields that may be shown of the error that the call crashed with. The answer itself may be another. */
   readonly cause?: Json.JsonObject
-  /** What a handler that succeeded adds to the context. */
+  /** The fields that a handler which succeeded adds to the context. */
   readonly contextUpdate?: Json.JsonObject
-  /** Whether the call had its answer before the run was resumed. */
+  /** `true` if the call had its answer before the run was resumed. */
   readonly isReplayed?: boolean
 }
 
@@ -48,7 +51,7 @@ export interface Answer {
 export interface Numbered extends Subject {
   readonly index: number
   readonly isExclusive?: boolean
-  /** Whether it has been answered by a question, which this answer settles. */
+  /** `true` if a question has answered the call, which this answer settles. */
   readonly isSettlement?: boolean
 }
 
@@ -131,7 +134,9 @@ const broken = <E, R>(
   return halted(answering, subject, error, { onToolErrorException: exception })
 }
 
-/** What a policy puts in the place of an error. Under R-039 a tool's limit is for its own results. */
+/**
+ * Returns the content that a policy puts in the place of an error. Under R-039 a tool's limit is for its own results.
+ */
 const replaced = <E, R>({ policy }: Answering<E, R>, { tool }: Subject, content: Message.Content): Contents.Shown =>
   policy.resultCut === "head" ? { content } : Contents.cutResult(content, tool?.maxResultChars, policy)
 
@@ -163,7 +168,10 @@ const decided = <E, R>(
   return halted(answering, subject, error)
 }
 
-/** The answer to a failure: the caller's policy decides, and is asked once. A crash is logged, however the policy decides. */
+/**
+ * The answer to a failure: the caller's policy decides, and is asked once. A crash is logged, however the policy
+ * decides.
+ */
 export const failed = <E, R>(
   answering: Answering<E, R>,
   subject: Subject,
@@ -182,7 +190,7 @@ export const failed = <E, R>(
 const policyOf = <E, R>(answering: Answering<E, R>, { tool }: Subject): OnToolError<E, R> =>
   tool?.onToolError ?? answering.onToolError
 
-/** What an error policy returned. One that is no Effect is judged like a decision. */
+/** Returns the decision of an error policy as an Effect. One that is no Effect is judged like a decision. */
 const asEffect = <R>(decision: unknown): Effect.Effect<unknown, never, R> =>
   Effect.isEffect(decision) ? decision as Effect.Effect<unknown, never, R> : Effect.succeed(decision)
 
@@ -318,7 +326,7 @@ export const lost = <E, R>(answering: Answering<E, R>, subject: Subject, cause: 
     : toldHalt(subject, error, text.content, {})
 }
 
-/** What is recorded of an answer, beside its message. */
+/** The parts of an answer that are recorded, beside its message. */
 interface Recorded {
   readonly message: Message.Message
   readonly halt?: Event.Halt | undefined
@@ -372,8 +380,8 @@ export const refused = (
   return { ...Message.answer(call.id, { error: error.message, code: error.reason }), isError: true }
 }
 
-// Results in the form `{ success, data, error, contextUpdate }`, for tools that were written for it. An object with one of
-// the first three fields is read as such; an `error` without `success: true` is a failure, also beside `data`.
+// Results in the form `{ success, data, error, contextUpdate }`, for tools that were written for it. An object with one
+// of the first three fields is read as such; an `error` without `success: true` is a failure, also beside `data`.
 
 /** An outcome as it counts, and what the handler adds to the context. */
 export interface Reading {

@@ -1,7 +1,7 @@
 /**
- * What the model reads of an outcome: a value as its tool's schema and the run's encoder write it, a failure as its tool
- * describes it or as much of it as may be shown, and of both no more than the limits say. What fails to be written is an
- * error that is answered like any other; the text of an error can always be written.
+ * Writes what the model reads of an outcome: a value as its tool's schema and the run's encoder write it, a failure as
+ * its tool describes it or as much of it as may be shown, and of both no more than the limits say. A value that fails
+ * to be written is an error that is answered like any other; the text of an error can always be written.
  */
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -18,14 +18,14 @@ import * as Json from "../json.ts"
 import type { HookFibers } from "../stop/ownedFibers.ts"
 import { described, reportOf, shownText, thrown, unschemed } from "./errorFields.ts"
 
-/** What outcomes are written with. */
+/** The policy and the services that outcomes are written with. */
 export interface Writing {
   readonly encoder: Encoder.Service
-  /** How much of a result the model reads, and whether it reads what a handler died with. */
+  /** The limits of a result that the model reads, and whether it reads the defect of a handler. */
   readonly policy: Pick<Policy.Policy, "crashes" | "resultLimit" | "resultCut">
   /** Milliseconds that writing may take where the tool says nothing else. */
   readonly timeoutMillis: number
-  /** Where schemas and encoders run. */
+  /** The fibers in which schemas and encoders run. */
   readonly fibers: HookFibers
 }
 
@@ -53,14 +53,14 @@ const inTime = <S>(
 
 const late = (millis: number): Error => new Error(`writing the result timed out after ${millis} ms`)
 
-/** What an encoder yields goes to the model, so it must be a text. */
+/** Refuses everything but a text: the model reads what an encoder yields. */
 const asText = (written: unknown): Effect.Effect<string, TypeError> =>
   typeof written === "string" ? Exit.succeed(written) : Exit.fail(new TypeError("the encoder yielded no text"))
 
 const write = (writing: Writing, subject: Subject, value: unknown): Effect.Effect<string, unknown> =>
   Effect.flatMapEager(inTime(writing, subject, ToolOptions.attempt(() => given(writing.encoder.encode(value)))), asText)
 
-/** What the encoder returned, which may be no Effect. */
+/** Returns the Effect that the encoder returned; a promise in its place is a mistake. */
 const given = (encoding: Effect.Effect<string, unknown>): Effect.Effect<string, unknown> => {
   const mistake = ToolOptions.promised("the encoder", encoding, "return an Effect")
   return mistake === undefined ? encoding : Exit.fail(mistake)
@@ -116,7 +116,10 @@ const revealed = (error: ToolError): ToolError => {
   return new ToolError({ ...fields, detail, cause })
 }
 
-/** What a handler reported, as its tool's schema writes it. What does not fit the schema is described like any other reason. */
+/**
+ * Returns a reported failure as its tool's schema writes it. A failure that does not fit the schema is described like
+ * any other reason.
+ */
 const reported = (writing: Writing, subject: Subject, reason: unknown): Effect.Effect<unknown, never, any> => {
   if (reason instanceof ToolError) return Effect.succeed(writing.policy.crashes === "told" ? revealed(reason) : reason)
   const encodeFailure = subject.tool?.encodeFailure
@@ -127,7 +130,9 @@ const reported = (writing: Writing, subject: Subject, reason: unknown): Effect.E
   )
 }
 
-/** What the model reads of a failure. An encoder that failed on the result is not asked to encode its failure. */
+/**
+ * Writes what the model reads of a failure. An encoder that failed on the result is not asked to encode its failure.
+ */
 export const errorContent = (
   writing: Writing,
   subject: Subject,
@@ -147,10 +152,9 @@ export const errorContent = (
 const isEncodingFailure = (reason: unknown): reason is ToolError =>
   Json.isObject(reason) && reason["_tag"] === "ToolError" && reason["reason"] === "encoding_failed"
 
-// How much of a text the model reads. Lengths are UTF-16 code units, as JavaScript counts them, and a surrogate pair is
-// never split.
+// Lengths of texts are UTF-16 code units, as JavaScript counts them, and a surrogate pair is never split.
 
-/** What the model reads, and the length its text had if that was cut. */
+/** The content that the model reads, and the length its text had if that was cut. */
 export interface Shown {
   readonly content: Message.Content
   readonly originalLength?: number
@@ -160,7 +164,7 @@ interface Text extends Shown {
   readonly content: string
 }
 
-/** What of a text is left out: from where to where, and what stands there instead. */
+/** The part of a text that is left out, by its ends, and the text that stands in its place. */
 interface Gap {
   readonly end: number
   readonly instead: string
@@ -217,7 +221,7 @@ export type Knobs = Pick<Policy.Policy, "resultLimit" | "resultCut">
 
 const cuts: { readonly [Kept in Knobs["resultCut"]]: Cut } = { headAndTail, head: headOnly }
 
-/** Joined, since a text that is put together otherwise would keep the whole one alive. */
+/** Joins texts through an array: a text that is put together otherwise would keep the whole one alive. */
 const joined = (...texts: ReadonlyArray<string>): string => texts.join("")
 
 const within = (content: string, limit: number, cut: Cut): Text => {
@@ -227,7 +231,9 @@ const within = (content: string, limit: number, cut: Cut): Text => {
   return { content: joined(content.slice(0, end), instead, content.slice(start)), originalLength: content.length }
 }
 
-/** The texts among some parts, cut to the limit as one text. What stands in the gap goes to the part where that begins. */
+/**
+ * The texts among some parts, cut to the limit as one text. What stands in the gap goes to the part where that begins.
+ */
 const partsWithin = (parts: ReadonlyArray<Message.Part>, limit: number, cut: Cut): Shown => {
   const whole = parts.map((part) => part.type === "text" ? part.text : "").join("")
   const most = Math.floor(limit)
@@ -249,7 +255,10 @@ const partsWithin = (parts: ReadonlyArray<Message.Part>, limit: number, cut: Cut
   return { content, originalLength: whole.length }
 }
 
-/** A result, cut to the limit of its tool or, where that has none, of the policy. A limit that is not above zero is none. */
+/**
+ * A result, cut to the limit of its tool or, where that has none, of the policy. A limit that is not above zero is
+ * none.
+ */
 export const cutResult = (
   content: Message.Content,
   own: number | null | undefined,

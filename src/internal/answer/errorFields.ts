@@ -1,7 +1,8 @@
 /**
- * What may be shown of an error: to the model that made the call, in a log, in a span, on the wire. An error carries more than its
- * author meant to show, such as the request it failed on, with its headers and the key in its URL. So its fields are
- * shown as its own schema writes them, and without one only those that are plain text, numbers and booleans.
+ * Selects the fields of an error that may be shown: to the model that made the call, in a log, in a span, on the wire.
+ * An error carries more than its author meant to show, such as the request it failed on, with its headers and the key
+ * in its URL. So its fields are shown as its own schema writes them, and without one only those that are plain text,
+ * numbers and booleans.
  */
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
@@ -92,7 +93,7 @@ const fitted = (json: unknown, room = longest - envelope): unknown =>
 
 const bounded = (fields: Json.JsonObject): Json.JsonObject => fitted(fields, longest - envelope + 3) as Json.JsonObject
 
-/** What a failure carries along, at any depth. */
+/** The values that a failure carries along, at any depth. */
 interface Load {
   /** Schema writes a `Redacted` as the text it hides. */
   readonly hasSecrets: boolean
@@ -137,7 +138,7 @@ const contents = (value: object): unknown => {
   return ArrayBuffer.isView(value) ? `[${value.byteLength} bytes]` : undefined
 }
 
-/** Whether a value stands for another. It is data, although it has a tag. */
+/** Returns `true` if a value stands for another. It is data, although it has a tag. */
 const isContainer = (value: object): boolean => attempt(() => contents(value) !== undefined) ?? false
 
 /** A reason of a cause as data: what failed or died, and nothing about where. */
@@ -185,7 +186,9 @@ const scalarOf = (value: object, key: string): unknown => {
   return isObject(scalar) ? undefined : scalar
 }
 
-/** Rules for what a failure holds: errors are written by their fields, data without what an error only carries along. */
+/**
+ * Rules for what a failure holds: errors are written by their fields, data without what an error only carries along.
+ */
 const telling = (): Json.Writing => {
   const errors = new Map<object, Json.JsonObject>()
   /** Looks once at an error that stands in many places. */
@@ -210,7 +213,7 @@ const telling = (): Json.Writing => {
   return { view }
 }
 
-/** What is shown of any value that a failure holds. There is nothing where none of it may be shown. */
+/** Returns the fields that are shown of any value that a failure holds, and nothing where none of it may be shown. */
 const toldOf = (value: unknown, isAll = loadOf(value).hasExchange): unknown =>
   Json.write(value, telling(), new ShownRoom(isAll))
 
@@ -229,7 +232,10 @@ const encoderOf = (value: object): Encoder | undefined => {
   return encoder
 }
 
-/** What a schema wrote of a failure, as far as it may be shown: no `cause`, no `stack`, nothing that was redacted. */
+/**
+ * Returns what a schema wrote of a failure, as far as it may be shown: no `cause`, no `stack`, nothing that was
+ * redacted.
+ */
 const written = (error: unknown, fields: unknown): unknown => {
   const { hasExchange, hasSecrets } = loadOf(error)
   if (!hasSecrets) return toldOf(fields, hasExchange)
@@ -278,10 +284,10 @@ const unwrapped = (error: unknown): unknown => {
 }
 
 /**
- * The fields of an error that may be shown, as plain JSON: its `_tag`, `name` and `message` first, then its own. They are
- * those that the schema of its class writes; without one the texts, numbers and booleans among its own properties. Its
- * `cause` and `stack` are never among them, nor a `request` or a `response`. An `UnknownError` of Effect is shown as what
- * was thrown. At most 8,192 characters of JSON. It never throws.
+ * The fields of an error that may be shown, as plain JSON: its `_tag`, `name` and `message` first, then its own. They
+ * are those that the schema of its class writes; without one the texts, numbers and booleans among its own properties.
+ * Its `cause` and `stack` are never among them, nor a `request` or a `response`. An `UnknownError` of Effect is shown
+ * as what was thrown. At most 8,192 characters of JSON. It never throws.
  */
 export const errorFields = (value: object): Json.JsonObject => {
   const error = unwrapped(value)
@@ -306,7 +312,10 @@ export interface Described {
   readonly details?: Json.JsonObject
 }
 
-/** Whether a value is shown by its fields: an error, or what a class of its own made. Other objects are data. */
+/**
+ * Returns `true` if a value is shown by its fields: an error, or an instance of a class of its own. Other objects are
+ * data.
+ */
 const isError = (value: object): boolean =>
   attempt(() => {
     if (value instanceof Error || encoderOf(value) !== undefined) return true
@@ -314,7 +323,7 @@ const isError = (value: object): boolean =>
     return prototype !== Object.prototype && prototype !== null && textOf(value, "_tag") !== undefined
   }) ?? true
 
-/** What a name adds to a text. */
+/** Returns `true` if a name adds something to the texts that are known. */
 const isNews = (name: unknown, ...known: ReadonlyArray<unknown>): boolean => name !== undefined && !known.includes(name)
 
 /** An error by its fields: its message, or for want of one its name. */
@@ -344,8 +353,8 @@ const byData = (value: unknown): Described => {
 }
 
 /**
- * A reason for a failure, in words and fields that may be shown. A text is itself without the keys of its URLs, other data
- * is JSON, in which errors are shown by their fields at any depth. It never throws.
+ * A reason for a failure, in words and fields that may be shown. A text is itself without the keys of its URLs, other
+ * data is JSON, in which errors are shown by their fields at any depth. It never throws.
  */
 export const described = (reason: unknown): Described => {
   const error = unwrapped(reason)
@@ -362,7 +371,7 @@ export const describedText = (reason: unknown): string => {
   return Object.keys(own).length === 0 ? text : `${text} ${JSON.stringify(own)}`
 }
 
-// What a model reads of a failure that a handler reported.
+// Failures that a handler reported, as a model reads them.
 
 /** An exception as data. One that is no more than its message is a text. */
 const exception = (error: Error): unknown => {
@@ -377,22 +386,22 @@ const withMessage = (reason: unknown, fields: unknown): unknown =>
     ? { message: shownText(reason.message), ...fields }
     : fields
 
-/** What a model reads of a failure without a schema. */
+/** Returns what a model reads of a failure without a schema. */
 export const unschemed = (reason: unknown): unknown => {
   const error = unwrapped(reason)
   return error instanceof Error && !("_tag" in error) ? exception(error) : error
 }
 
-/** What a model reads of a failure of which a schema has written the fields, and what of them may be shown. */
+/** Returns what a model reads of a failure of which a schema has written the fields, and what of them may be shown. */
 export const reportOf = (reason: unknown, fields: unknown): { readonly shown: unknown; readonly told: unknown } => {
   const shown = written(reason, fields)
   return { shown, told: withMessage(reason, shown) }
 }
 
-/** How what was thrown and is no `Error` stands as the cause of a `ToolError`. */
+/** Returns `true` for the cause of a `ToolError` that stands for a thrown value which is no `Error`. */
 const isThrown = (cause: unknown): cause is Json.JsonObject => Json.isObject(cause) && cause["_tag"] === "Thrown"
 
-/** What was thrown, by the cause of a `ToolError`. */
+/** Returns the thrown value, by the cause of a `ToolError`. */
 export const thrown = (cause: unknown): unknown => isThrown(cause) ? cause["value"] : cause
 
 /** The fields that may be shown of what a call broke with. What is no error has its text as a message. */
@@ -403,8 +412,8 @@ export const causeFields = (cause: unknown): Json.JsonObject => {
     : bounded({ message: described(value).text })
 }
 
-// How a defect of user code in a call is reported to its developer: a warning that names the call and the error without
-// its text, the whole error at debug level, and its public fields in the event that completes the call.
+// Defects of user code are reported to its developer: by a warning that names the call and the error without its text,
+// by the whole error at debug level, and by its public fields in the event that completes the call.
 
 /** The call whose code broke. */
 interface Call {
@@ -430,13 +439,13 @@ export const warnOfCrash = (call: Call, error: unknown): Effect.Effect<void> =>
     ? warned("a call", call, error.reason, error.cause, Cause.die(error.cause ?? error))
     : Effect.void
 
-/** What the completing event says of what a call crashed with. */
+/** Returns the fields by which the completing event tells of a crash. */
 export const crashFields = (error: unknown): { readonly cause?: Json.JsonObject } =>
   isCrash(error) && error.cause !== undefined ? { cause: causeFields(error.cause) } : {}
 
 /**
- * How a failure ends the span of its call: a report ends it well. Of another one a span has the reason, and nothing of
- * what was thrown, since spans carry no data.
+ * Returns the exit with which a failure ends the span of its call: a report ends it well. A crash leaves its reason in
+ * the span, and nothing of what was thrown, since spans carry no data.
  */
 export const spanExit = (error: unknown): Exit.Exit<void, ToolError> => {
   if (!(error instanceof ToolError)) return Exit.void

@@ -1,10 +1,12 @@
 /**
- * What the last event of a call (its tail) comes to: the message that answers the call, the halt of the run, or the
- * suspension under which the call waits for an answer from outside: a question, an approval, or a manual call. The run, its fold, the session's reducer and the
- * journal's fold all use these functions, so that they agree about what is answered and what is open.
+ * Derives from the last event of a call (its tail) the message that answers the call, the halt of the run, or the
+ * suspension under which the call waits for an answer from outside: a question, an approval, or a manual call. The run,
+ * its fold, the session's reducer and the journal's fold all use these functions, so that they agree about what is
+ * answered and what is open.
  *
- * A question is open from the moment it is asked, wherever its run or its journal ends, until it is answered or withdrawn.
- * A run that ends for another reason than to wait withdraws its questions. `fold/sharedMessages` puts answers into threads.
+ * A question is open from the moment it is asked, wherever its run or its journal ends, until it is answered or
+ * withdrawn. A run that ends for another reason than to wait withdraws its questions. `fold/sharedMessages` puts
+ * answers into threads.
  */
 import * as Duration from "effect/Duration"
 import type * as Types from "effect/Types"
@@ -53,14 +55,14 @@ export const outerOf = ({ id, path }: Pick<Event.Suspension, "id" | "path">): st
 /** The id of a suspension in the nested run that it comes from. */
 export const innerOf = (suspension: Event.Suspension): string => suspension.id.slice(outerOf(suspension).length + 1)
 
-/** What a nested run waits for, as the run around it waits for it. */
+/** Returns a suspension of a nested run as the run around it has it. */
 export const risen = (toolCallId: string, { id, path = [id], ...rest }: Event.Suspension): Event.Suspension => ({
   ...rest,
   id: `${toolCallId}/${id}`,
   path: [toolCallId, ...path]
 })
 
-/** The event of a call whose inner run waits. */
+/** The event of a call whose nested run waits. */
 export const suspended = (
   { id: toolCallId, name: toolName }: Message.ToolCall,
   { suspensions }: ToolOutcomes.Suspended
@@ -127,7 +129,7 @@ const message = (toolCallId: string, content: Message.Content, isError: boolean)
 
 const awaitingAnswer = "<awaiting user response>"
 
-/** What stands in the thread in the place of the answer to an open question. */
+/** Returns the message that stands in the thread in the place of the answer to an open question. */
 export const unanswered = (toolCallId: string): Message.Message => message(toolCallId, awaitingAnswer, false)
 
 /** The event that ends a call. */

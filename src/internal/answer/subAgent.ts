@@ -1,7 +1,7 @@
 /**
- * A tool whose handler is a run of its own. The run lives in the handler's fiber, so that it is stopped with it and takes
- * over its permits and its deadline; its events are the call's progress, and its result is what the call comes to. Where the run around it is kept, it is kept
- * as well, by what travels in the handler's fiber.
+ * A tool whose handler is a run of its own. The run lives in the handler's fiber, so that it is stopped with it and
+ * takes over its permits and its deadline; its events are the call's progress, and its result is what the call comes
+ * to. Where the run around it is kept, it is kept as well, by what travels in the handler's fiber.
  */
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
@@ -20,11 +20,11 @@ import * as OpenCalls from "./openCalls.ts"
 export interface Nesting {
   /** The events of a run, as `Chat.stream` gives them. */
   readonly stream: (input: any, options: any) => Stream.Stream<Event.Event, any, any>
-  /** Whether a result is that of a run which goes on when what it waits for has its answers. */
+  /** Returns `true` if a result is that of a run which continues when what it waits for has its answers. */
   readonly canGoOn: (result: Event.ChatResult) => boolean
 }
 
-/** What keeps the runs that this code starts. There is one in the handlers of a run that is kept. */
+/** The recorder of the runs that this code starts. There is one in the handlers of a run that is kept. */
 export const CurrentNesting: Context.Reference<Nesting | undefined> = Context.Reference<Nesting | undefined>(
   "heddle/internal/Nesting",
   { defaultValue: () => undefined }
@@ -49,7 +49,7 @@ export class ChatFailed extends Schema.TaggedError<ChatFailed>("heddle/Tool/Chat
 }
 
 /**
- * How a tool that is a run of its own is declared. Public as `Tool.ChatOptions`.
+ * The declaration of a tool that is a run of its own. Public as `Tool.ChatOptions`.
  *
  * @category options
  * @since 0.1.0
@@ -61,7 +61,7 @@ export interface ChatOptions<P, A, E, R, Fatal = never>
 {
   /** The events of the run, such as `Chat.stream` gives. */
   readonly chat: (args: Schemas.Type<P>, call: Declared.CallContext) => Stream.Stream<Event.Event, E, R>
-  /** What the call comes to by the result of the run. By default its last text, or a `Tool.ChatFailed`. */
+  /** The result of the call, by the result of the run. By default its last text, or a `Tool.ChatFailed`. */
   readonly result?: (result: Event.ChatResult) => Effect.Effect<A | ToolOutcomes.AskUser | ToolOutcomes.Halt, E, R>
 }
 
@@ -73,8 +73,8 @@ const detail = (outcome: Event.Outcome): { readonly detail?: string } => {
 const answering: ReadonlySet<Event.Outcome["_tag"]> = new Set(["Completed", "HaltWhen", "Halted"])
 
 /**
- * The text that a run ended with. How it halted is its own affair and ends nothing here. What it waits for, the call waits
- * for, if the run can go on when it has its answers.
+ * The text that a run ended with. How it halted is its own affair and ends nothing here. The call waits for what the
+ * run waits for, if the run can continue when it has its answers.
  */
 const answer = (
   result: Event.ChatResult,
@@ -97,7 +97,10 @@ type Delta = Event.Of<"TextDelta"> | Event.Of<"ReasoningDelta">
 const isDelta = (event: Event.Event | undefined): event is Delta =>
   event?._tag === "TextDelta" || event?._tag === "ReasoningDelta"
 
-/** Deltas that were read together are reported as one: progress that is not read in time is dropped, and text must not be. */
+/**
+ * Deltas that were read together are reported as one: progress that is not read in time is dropped, and text must not
+ * be.
+ */
 const joined = (events: ReadonlyArray<Event.Event>): ReadonlyArray<Event.Event> => {
   const out: Array<Event.Event> = []
   for (const event of events) {
@@ -129,8 +132,8 @@ const awaited = <E, R>(
   })
 
 /**
- * The options of the tool. A run is bounded by its turns and its deadline, so that by itself it has no timeout. Where it was
- * cut with its process, it is kept in a journal of its own and goes on: the call is tried again.
+ * The options of the tool. A run is bounded by its turns and its deadline, so that by itself it has no timeout. A
+ * nested run that is interrupted has a journal of its own and continues: the call is tried again.
  */
 export const options = <P, A, E, R, Fatal>({ chat, result, ...declared }: ChatOptions<P, A, E, R, Fatal>) => {
   const handler = (args: Parameters<typeof chat>[0], call: Declared.CallContext) =>

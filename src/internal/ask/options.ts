@@ -1,6 +1,6 @@
 /**
- * From the caller's options to what a run uses: an option that is given wins over the application's defaults, and these
- * over ours. An option that cannot be used is the caller's mistake and throws before anything has started.
+ * Resolves the caller's options to what a run uses: an option that is given wins over the application's defaults, and
+ * these over ours. An option that cannot be used is the caller's mistake and throws before anything has started.
  */
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
@@ -12,7 +12,7 @@ import type * as Declared from "../declare/tool.ts"
 import * as Json from "../json.ts"
 
 /**
- * What stops a run softly: a signal, or an effect that stops it when it succeeds.
+ * A source of soft stops: a signal, or an effect that stops the run when it succeeds.
  *
  * @category models
  * @since 0.1.0
@@ -20,10 +20,10 @@ import * as Json from "../json.ts"
 export type CancelSource<R> = AbortSignal | Effect.Effect<unknown, never, R>
 
 /**
- * How long a run may take, from its start: a duration (a number is milliseconds), or `{ after, reserve }`; or `{ at, reserve }`
- * with the time at which it has to end. The run begins to stop then; what does not stop at once has its grace period on top,
- * which uses up the reserve: let `reserve` be more than the `grace` of the run (5 seconds by default), or there may be no last
- * answer. Public as `Limits.DeadlineInput`.
+ * The time that a run may take, from its start: a duration (a number is milliseconds), or `{ after, reserve }`; or
+ * `{ at, reserve }` with the time at which it has to end. The run begins to stop then; what does not stop at once has
+ * its grace period on top, which uses up the reserve: let `reserve` be more than the `grace` of the run (5 seconds by
+ * default), or there may be no last answer. Public as `Limits.DeadlineInput`.
  *
  * @category models
  * @since 0.1.0
@@ -31,28 +31,28 @@ export type CancelSource<R> = AbortSignal | Effect.Effect<unknown, never, R>
 export type DeadlineInput =
   | Duration.Input
   | Reserving & {
-    /** How long the run may take, from its start; a number is milliseconds. */
+    /** The time that the run may take, from its start; a number is milliseconds. */
     readonly after: Duration.Input
   }
   | Reserving & {
     /**
-     * When the run has to end, in milliseconds since 1970: the same time for a run that waits in a queue first, or that is
-     * taken up after a crash. A time that has passed stops the run before it asks the model.
+     * The time at which the run has to end, in milliseconds since 1970: the same for a run that waits in a queue first,
+     * or that is resumed after a crash. A time that has passed stops the run before it asks the model.
      */
     readonly at: number
   }
 
 type Reserving = {
   /**
-   * How much of the time is kept for a last answer of the model; a number is milliseconds. A quarter by default, at most
-   * ten seconds; with `0` tools may use all of it.
+   * The time that is kept for a last answer of the model; a number is milliseconds. A quarter by default, at most ten
+   * seconds; with `0` tools may use all of it.
    */
   readonly reserve?: Duration.Input
 }
 
 /** The deadline that a caller asked for, in milliseconds. */
 export interface DeadlineWish {
-  /** From the start of the run. */
+  /** Milliseconds from the start of the run. */
   readonly afterMillis: number
   /** A time of the clock, in place of that. */
   readonly at?: number
@@ -62,34 +62,38 @@ export interface DeadlineWish {
 /** The options that concern the running of tools. */
 export interface RunnerOptions<E, R, Failure = unknown> {
   /**
-   * What a failed call does to the run: `"continue"` hands the error to the model, `"halt"` ends the run, and a
+   * The effect of a failed call on the run: `"continue"` hands the error to the model, `"halt"` ends the run, and a
    * function decides. It also decides about calls that the model wrote wrong: look at `error.reason`. A tool's own
    * `onToolError` goes before it. `"continue"` by default.
    */
   readonly onToolError?: Declared.OnToolError<E, R, Failure> | null
   /**
-   * How long a call may take, from the start of its handler; a number is milliseconds, `"infinity"` is no limit. A
+   * The time that a call may take, from the start of its handler; a number is milliseconds, `"infinity"` is no limit. A
    * tool's own `timeout` goes before it. The call is answered when its time is up, even if its handler does not stop;
    * the handler then keeps its place for the grace period, and the end of the run waits for it that long. 30 seconds by
    * default.
    */
   readonly toolTimeout?: Duration.Input | "infinity" | null
-  /** How many handlers run at once. Twice the number of cores by default. */
+  /** The number of handlers that run at once. Twice the number of cores by default. */
   readonly maxConcurrency?: number | null
   /**
-   * What handlers read as `call.context`. It replaces the application's (`Policy.Defaults`), which is the default, else
-   * `{}`.
+   * The value that handlers read as `call.context`. It replaces the application's (`Policy.Defaults`), which is the
+   * default, else `{}`.
    */
   readonly context?: Readonly<Record<string, unknown>> | null
   /** The id by which handlers, responses and spans name the run. One is made by default. */
   readonly requestId?: string | null
-  /** What handlers read as `call.sessionId`. A session gives its id, and a nested run has its parent's. `null` by default. */
+  /**
+   * The id that handlers read as `call.sessionId`. A session gives its id, and a nested run has its parent's. `null` by
+   * default.
+   */
   readonly sessionId?: string | null
-  /** How the run decides. The application's by default, else `Policy.standard`. */
+  /** The decisions of the run. The application's by default, else `Policy.standard`. */
   readonly policy?: Policy.Policy | null
   /**
-   * How long what is stopped may take to stop before it is abandoned; a number is milliseconds. After the answer of a
-   * handler, how long the fibers may take that it has forked. Until then it keeps its place. 5 seconds by default.
+   * The time that code which is stopped may take to stop before it is abandoned; a number is milliseconds. After the
+   * answer of a handler, the time that the fibers may take that it has forked. Until then it keeps its place. 5 seconds
+   * by default.
    */
   readonly grace?: Duration.Input | "infinity" | null
   /**
@@ -99,15 +103,15 @@ export interface RunnerOptions<E, R, Failure = unknown> {
    */
   readonly cancel?: CancelSource<R> | null
   /**
-   * How long the run may take: a duration (a number is milliseconds), `{ after, reserve }` with what is kept for a last
-   * answer of the model, or `{ at, reserve }` with the time, in milliseconds since 1970, at which it has to end. Tools are stopped earlier by the reserve. What does not stop at once has its `grace` on
-   * top and uses up that time: let `reserve` be more than `grace`. What a run around this one has left counts if it is
-   * earlier. None by default.
+   * The time that the run may take: a duration (a number is milliseconds), `{ after, reserve }` with what is kept for a
+   * last answer of the model, or `{ at, reserve }` with the time, in milliseconds since 1970, at which it has to end.
+   * Tools are stopped earlier by the reserve. What does not stop at once has its `grace` on top and uses up that time:
+   * let `reserve` be more than `grace`. The deadline of a run around this one counts if it is earlier. None by default.
    */
   readonly deadline?: DeadlineInput | null
 }
 
-/** What a run uses. */
+/** The options of a run, resolved. */
 export interface Settings<E, R> {
   readonly policy: Policy.Policy
   readonly onToolError: Declared.OnToolError<E, R>
@@ -121,7 +125,7 @@ export interface Settings<E, R> {
   readonly approved?: ReadonlySet<string>
 }
 
-// In milliseconds: a duration in words would be read anew by every run.
+// Milliseconds: a duration in words would be read anew by every run.
 const defaultToolTimeout = 30_000
 export const defaultGrace = 5_000
 
@@ -246,16 +250,19 @@ export const resolve = <E, R>(
   }
 }
 
-/** How many milliseconds the code of a tool may take. `usual` is for a tool without a timeout, and for code of no tool. */
+/**
+ * Returns the milliseconds that the code of a tool may take. `usual` is for a tool without a timeout, and for code of
+ * no tool.
+ */
 export const timeoutOf = (tool: Declared.Any | undefined, usual: number): number =>
   tool?.timeout === undefined ? usual : Duration.toMillis(tool.timeout)
 
 const cores = (): number => typeof navigator === "undefined" ? 4 : navigator.hardwareConcurrency ?? 4
 
-/** How many handlers of a tree of runs may run at once by default. */
+/** Returns the number of handlers of a tree of runs that may run at once by default. */
 export const widest = (): number => 2 * cores()
 
-/** How many calls of a batch may run at once by default. */
+/** Returns the number of calls of a batch that may run at once by default. */
 export const defaultBound = (calls: number): number => Math.max(1, Math.min(calls, widest()))
 
 const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
@@ -264,7 +271,7 @@ const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789
 export const mintRequestId = <R>(context: Context.Context<R>): string => {
   const random = Context.get(context, Random.Random)
   const five = (): string => letters(Math.floor(random.nextDoubleUnsafe() * 2 ** 30))
-  // Joined, since a text that is put together keeps its pieces.
+  // A joined array is one text: a text that is put together keeps its pieces.
   return [five(), five(), five(), five(), five().slice(0, 2)].join("")
 }
 

@@ -1,7 +1,7 @@
 /**
- * The request of a model call: the options for the model, and none for driving the run. Everything that is
- * wrong with it is found before the adapter is touched, a conversation included in which a call has no answer, an answer
- * has no call, or anything stands between the two: providers refuse those.
+ * The request of a model call: the options for the model, and none for driving the run. Everything that is wrong with
+ * it is found before the adapter is touched, a conversation included in which a call has no answer, an answer has no
+ * call, or anything stands between the two: providers refuse those.
  */
 import type * as Types from "effect/Types"
 import type * as Message from "../../Message.ts"
@@ -11,13 +11,15 @@ import type * as Declared from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
 
-/** Which tool the model may, must or must not call. Public as `Adapter.ToolChoice`. */
+/** The tool that the model may, must or must not call. Public as `Adapter.ToolChoice`. */
 export type ToolChoice = "auto" | "none" | "required" | {
   /** The name of the tool that the model must call. */
   readonly name: string
 }
 
-/** The form of the answer: plain text, any JSON object, or JSON that fits a schema. Public as `Adapter.ResponseFormat`. */
+/**
+ * The form of the answer: plain text, any JSON object, or JSON that fits a schema. Public as `Adapter.ResponseFormat`.
+ */
 export type ResponseFormat =
   | { readonly type: "text" }
   | { readonly type: "json_object" }
@@ -31,8 +33,8 @@ export type ResponseFormat =
      */
     readonly schema: Readonly<Record<string, unknown>>
     /**
-     * Whether the provider holds the model to the schema. OpenAI's adapters then ask for every field, and one that may be
-     * missing arrives as `null`. The provider's choice by default.
+     * `true` if the provider holds the model to the schema. OpenAI's adapters then ask for every field, and one that
+     * may be missing arrives as `null`. The provider's choice by default.
      */
     readonly strict?: boolean
   }
@@ -43,11 +45,11 @@ export interface Template {
   readonly tools: ReadonlyArray<Declared.Definition>
   /** The name of the model. The adapter's without it. */
   readonly model?: string
-  /** Which tool the model may, must or must not call. */
+  /** The tool that the model may, must or must not call. */
   readonly toolChoice?: ToolChoice
   /** The sampling temperature, from 0 to 2. */
   readonly temperature?: number
-  /** How many tokens the reply may have. */
+  /** The number of tokens that the reply may have. */
   readonly maxTokens?: number
   /** The form of the answer. */
   readonly responseFormat?: ResponseFormat
@@ -75,17 +77,17 @@ export interface ModelOptions {
   readonly model?: string
   /** The sampling temperature, from 0 to 2. The provider's by default. */
   readonly temperature?: number | null
-  /** How many tokens a reply may have. The adapter's by default, else the provider's. */
+  /** The number of tokens that a reply may have. The adapter's by default, else the provider's. */
   readonly maxTokens?: number | null
   /**
-   * Whether and which tools the model may call. `"required"` and `{ name }` force a call, in a run of several turns in
-   * its first one: see `Policy.toolChoice`. The model decides by default.
+   * The tools that the model may call. `"required"` and `{ name }` force a call, in a run of several turns in its first
+   * one: see `Policy.toolChoice`. The model decides by default.
    */
   readonly toolChoice?: ToolChoice | null
   /** The form that the answer has to have. Free text by default. */
   readonly responseFormat?: ResponseFormat | null
   /**
-   * What requests of one conversation have in common, for the provider's prompt cache. A session gives its id. None by
+   * A key that requests of one conversation share, for the provider's prompt cache. A session gives its id. None by
    * default.
    */
   readonly cacheKey?: string
@@ -96,11 +98,11 @@ export interface ModelOptions {
 const forcedTool = (choice: ModelOptions["toolChoice"]): string | undefined =>
   typeof choice === "object" && choice !== null ? choice.name : undefined
 
-/** Whether the model has to call a tool. */
+/** Returns `true` if the model has to call a tool. */
 export const isForced = (choice: ModelOptions["toolChoice"]): boolean =>
   choice === "required" || forcedTool(choice) !== undefined
 
-/** What a request takes from the defaults of the application. */
+/** The defaults of the application that a request takes. */
 interface Defaults {
   readonly model?: string
   readonly temperature?: number
@@ -137,7 +139,7 @@ export const messages = (
 ): ReadonlyArray<Message.Message> =>
   system === undefined ? thread : [{ role: "system", content: system, metadata: Json.none }, ...thread]
 
-/** What is wrong with an input, and where. Public as `Thread.Issue`. */
+/** A fault of an input, and its place. Public as `Thread.Issue`. */
 interface Issue {
   readonly path: string
   readonly reason: string
@@ -219,9 +221,9 @@ export const issues = (
   ...choiceIssues(request.toolChoice, tools)
 ]
 
-// Which tool messages of a conversation answer which calls.
+// Pairs the tool messages of a conversation with the calls that they answer.
 
-/** What was done about one fault. Public as `Thread.Repair`. */
+/** The repair of one fault. Public as `Thread.Repair`. */
 interface Repair {
   readonly kind: "answered" | "dropped" | "moved"
   readonly index: number
@@ -230,8 +232,8 @@ interface Repair {
 }
 
 /**
- * What is wrong at one place: a call without an answer, an answer without a call, a second answer, or an answer that
- * comes after other messages.
+ * A fault at one place: a call without an answer, an answer without a call, a second answer, or an answer that comes
+ * after other messages.
  */
 interface Fault {
   readonly kind: "unanswered" | "orphan" | "repeated" | "late"
@@ -249,7 +251,7 @@ interface Open {
   readonly index: number
 }
 
-/** What providers expect an answer to. Calls of an input that were not checked may be anything. */
+/** Lists the calls that providers expect an answer to. Calls of an input that were not checked may be anything. */
 const expected = (message: Message.Input, index: number): ReadonlyArray<Open> => {
   if (message.role !== "assistant" || !Array.isArray(message.toolCalls)) return []
   return message.toolCalls.flatMap((call: unknown, position) =>
@@ -261,10 +263,10 @@ const expected = (message: Message.Input, index: number): ReadonlyArray<Open> =>
 
 /** The calls of the latest assistant message that made some, while their answers are looked for. */
 class OpenTurn {
-  /** How often an id was called, whether its calls are answered or not. */
+  /** The ids that were called, answered or not. */
   private readonly asked: ReadonlySet<string>
   private readonly open = new Map<string, Array<Open>>()
-  /** Where its answers belong: it ends with the first message that is none. */
+  /** `true` behind the place of its answers, which ends with the first message that is none. */
   isClosed = false
 
   constructor(calls: ReadonlyArray<Open>) {
@@ -276,7 +278,9 @@ class OpenTurn {
     }
   }
 
-  /** What an answer is: nothing wrong, where it stands behind its call. */
+  /**
+   * Returns the fault of an answer, or its open call where it stands too late; nothing where it stands behind its call.
+   */
   answer(id: string): Fault["kind"] | Open | undefined {
     const found = this.open.get(id)?.shift()
     if (found !== undefined) return this.isClosed ? found : undefined
@@ -349,10 +353,13 @@ const issueOf = (fault: Fault): Issue => ({
   reason: reasons[fault.kind](fault)
 })
 
-/** Why a conversation cannot be sent as it is: each call without its one answer, each answer without its call. */
+/**
+ * Lists the reasons why a conversation cannot be sent as it is: each call without its one answer, each answer without
+ * its call.
+ */
 export const pairingIssues = (messages: ReadonlyArray<Message.Input>): Issues => faults(messages).map(issueOf)
 
-const detail = "the conversation went on without an answer"
+const detail = "the conversation continued without an answer"
 
 /** The answer to a call that was not run to its end. Its name may be anything. */
 const cancelled = ({ id, name }: Message.ToolCall): Message.Message => {

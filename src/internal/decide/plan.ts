@@ -1,7 +1,7 @@
 /**
- * What becomes of each call of a reply: it runs, it is refused with an error (an unknown tool, unusable arguments), it is
- * handed over to the caller, or it is cancelled because the reply is not acted on. No call is left out, so that the
- * history stays valid however the reply ended. What needs no code of the caller's is decided when the turn is opened;
+ * Plans each call of a reply: it runs, it is refused with an error (an unknown tool, unusable arguments), it is handed
+ * over to the caller, or it is cancelled because the reply is not acted on. No call is left out, so that the history
+ * stays valid however the reply ended. Everything that needs no code of the caller is decided when the turn is opened;
  * arguments are decoded when it begins.
  */
 import * as Cause from "effect/Cause"
@@ -42,7 +42,7 @@ export interface Run {
   readonly tool: Tool.Any
   readonly args: unknown
   readonly isExclusive: boolean
-  /** Whether its handler is declared as one that a stop lets finish. */
+  /** `true` if a stop lets the handler finish, as the tool declares. */
   readonly isBlocking: boolean
 }
 
@@ -62,9 +62,9 @@ interface Cancel {
   readonly call: Message.ToolCall
   readonly tool: undefined
   readonly detail: string
-  /** Whether it has been answered by a question, which is withdrawn. */
+  /** `true` if a question that is withdrawn has answered the call. */
   readonly isSettlement?: boolean
-  /** Whether it had started when its process ended, so that it may have had its effect. */
+  /** `true` if the call had started when its process ended, so that it may have had its effect. */
   readonly isUnknown?: boolean
 }
 
@@ -74,7 +74,7 @@ export type Job = Decode | Refuse | Cancel
 /** A call as it is acted on. */
 export type Decided = Run | Refuse | Cancel
 
-/** What the calls of a turn are decided by. */
+/** The declarations and policies that decide about the calls of a turn. */
 export interface Rules {
   readonly mode: "auto" | "manual"
   readonly tools: ToolOptions.Toolbox
@@ -89,11 +89,11 @@ export interface Rules {
  * @since 0.1.0
  */
 export class EngineError extends Schema.TaggedError<EngineError>("heddle/Step/EngineError")("EngineError", {
-  /** What is missing: the adapter, or a tool that the model calls under `unknownTool: "failTurn"`. */
+  /** The kind of thing that is missing: the adapter, or a tool that the model calls under `unknownTool: "failTurn"`. */
   reason: Schema.Literals(["missing_adapter", "unknown_tool"]),
-  /** What is missing, as text. */
+  /** A description of the missing thing, as text. */
   detail: Schema.optionalKey(Schema.String),
-  /** What is missing, as data: `toolName` and `toolCallId` of an unknown tool. */
+  /** A description of the missing thing, as data: `toolName` and `toolCallId` of an unknown tool. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
 }) {
   override get message(): string {
@@ -101,7 +101,7 @@ export class EngineError extends Schema.TaggedError<EngineError>("heddle/Step/En
   }
 }
 
-/** Under a policy that fails the turn, one unknown name keeps every tool of the turn from running: the error of the turn. */
+/** Returns the error of a turn that a policy fails for one unknown name: no tool of the turn runs. */
 export const failing = (
   calls: Calls,
   tools: ToolOptions.Toolbox,
@@ -120,7 +120,7 @@ export const failing = (
   })
 }
 
-/** Whether a call of a tool may start before the reply that makes it has ended. */
+/** Returns `true` if a call of a tool may start before the reply that makes it has ended. */
 export const mayStartEarly = (tool: Tool.Any, { start }: Pick<Policy.Policy, "start">): boolean =>
   start !== "afterTurn" && !tool.manual && (tool.approval ?? false) === false &&
   (start === "onCallReady" || tool.readOnly)
@@ -186,7 +186,9 @@ export const planned = (
   return usage === undefined ? { _tag: "Decode", index, call, tool } : refuse(index, call, tool, usage)
 }
 
-/** The plan of the call, by its arguments. Decoding may need services and time; where it needs none, this is an `Exit`. */
+/**
+ * The plan of the call, by its arguments. Decoding may need services and time; where it needs none, this is an `Exit`.
+ */
 export const decide = (
   job: Decode,
   policy: Policy.Policy,
@@ -217,7 +219,10 @@ const undecodable = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.
   return toolError("invalid_arguments", call, { detail })
 }
 
-/** Exclusiveness may depend on the arguments. A function that does not return "shared", or throws, makes the call exclusive. */
+/**
+ * Exclusiveness may depend on the arguments. A function that does not return "shared", or throws, makes the call
+ * exclusive.
+ */
 const runnable = (
   { call, index, tool }: Decode,
   args: unknown,
@@ -238,9 +243,9 @@ const runnable = (
 }
 
 /**
- * Whether a call has to be approved: asked after its tool's gates, before its handler. It fails closed: an `approval` that
- * does not return `false` asks for one. A call that waits is settled by its place among the suspensions, and is answered
- * from outside of the run.
+ * Decides if a call has to be approved, after its tool's gates and before its handler. It fails closed: an `approval`
+ * that does not return `false` asks for one. A call that waits is settled by its place among the suspensions, and is
+ * answered from outside of the run.
  */
 export const needsApproval = (
   { args, call, tool: { approval } }: Run,
@@ -271,7 +276,7 @@ const positions = (calls: Calls): (call: { readonly id: string }) => number => {
   return ({ id }) => known.get(id) ?? -1
 }
 
-/** Why a call of a reply that is not acted on has no result. */
+/** Returns the reason why a call has no result whose reply is not acted on. */
 export const ending = (finishReason: Response.FinishReason | null): string =>
   `the reply ended with ${finishReason ?? "no finish reason"}`
 
@@ -305,7 +310,7 @@ export const divide = (
   return { calls, manual, jobs: own.map((call) => planned(position(call), call, tools, policy)) }
 }
 
-/** What a batch came to: the halt that decided, and the calls that wait for an answer from outside. */
+/** The result of a batch: the halt that decided, and the calls that wait for an answer from outside. */
 export interface Worked {
   readonly halt: Event.Halt | undefined
   readonly suspensions: ReadonlyArray<Event.Suspension>
@@ -320,7 +325,9 @@ export interface Ended extends Worked, Omit<Plan, "jobs"> {
 /** The calls of a turn that failed are not committed: they would never be answered. */
 export const uncommitted: Ended = { calls: [], manual: [], halt: undefined, suspensions: [], closed: [] }
 
-/** The calls that wait for an answer from outside, in call order: those of the batch, and those that are handed over. */
+/**
+ * The calls that wait for an answer from outside, in call order: those of the batch, and those that are handed over.
+ */
 const waiting = (
   { calls, jobs, manual }: Plan,
   response: Response.Response,
@@ -341,7 +348,10 @@ const waiting = (
   })
 }
 
-/** What a worked turn leaves open: a question ends the run and waits; a run that ends otherwise leaves nothing open. */
+/**
+ * Returns what a worked turn leaves open: a question ends the run and waits; a run that ends otherwise leaves nothing
+ * open.
+ */
 export const ended = (
   plan: Plan,
   response: Response.Response,

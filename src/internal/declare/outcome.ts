@@ -1,7 +1,7 @@
 /**
  * The possible outcomes of a call: a value, a failure, a question to the user, or an end of the run. Outcomes and parts
- * that a handler returns carry an invisible mark, so that a handler may also return an object of its own that looks like
- * one. What an executor yields is checked by its shape. A question may have the type of its answer.
+ * that a handler returns carry an invisible mark, so that a handler may also return an object of its own that looks
+ * like one. What an executor yields is checked by its shape. A question may have the type of its answer.
  */
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -22,7 +22,7 @@ export interface Ok<out A = unknown> {
 /** The call failed. Public as `Tool.Error`. */
 export interface Error<out E = unknown> {
   readonly _tag: "Error"
-  /** What the handler reported, or a `ToolError`. */
+  /** The failure that the handler reported, or a `ToolError`. */
   readonly error: E
 }
 
@@ -31,11 +31,11 @@ export interface AskUser {
   readonly _tag: "AskUser"
   /** The text of the question. */
   readonly question: string
-  /** What the user may choose from; empty if nothing was given. */
+  /** The choices of the user; empty if none were given. */
   readonly opts: ReadonlyArray<unknown>
   /** The JSON Schema of the answer. Any answer is taken without one. */
   readonly answerSchema?: JsonSchema.JsonSchema
-  /** How long the question waits, in milliseconds. For ever without it. */
+  /** The time that the question waits, in milliseconds. For ever without it. */
   readonly withinMillis?: number
   /** The answer that counts once that time is over. */
   readonly defaultAnswer?: unknown
@@ -50,10 +50,10 @@ export interface Halt<out A = unknown> {
   readonly result: A
 }
 
-/** What a call of any tool came to. */
+/** The outcome of a call of any tool. */
 export type Outcome = Ok | Error | AskUser | Halt
 
-/** What a part of a result may be: text, an image or a file, each image and file by its `url` or its base64 `data`. */
+/** A part of a result: text, an image or a file, each image and file by its `url` or its base64 `data`. */
 export type Part =
   | {
     readonly type: "text"
@@ -62,9 +62,9 @@ export type Part =
   }
   | {
     readonly type: "image"
-    /** Where the provider fetches it. Give this or `data`. */
+    /** The address from which the provider fetches it. Give this or `data`. */
     readonly url?: string
-    /** It in base64. Give this or `url`. */
+    /** Its content in base64. Give this or `url`. */
     readonly data?: string
     /** The media type, such as `"image/png"`. */
     readonly mediaType?: string
@@ -73,9 +73,9 @@ export type Part =
   }
   | {
     readonly type: "file"
-    /** Where the provider fetches it. Give this or `data`. */
+    /** The address from which the provider fetches it. Give this or `data`. */
     readonly url?: string
-    /** It in base64. Give this or `url`. */
+    /** Its content in base64. Give this or `url`. */
     readonly data?: string
     /** The media type, such as `"image/png"`. */
     readonly mediaType?: string
@@ -92,24 +92,25 @@ export interface Content {
   readonly parts: ReadonlyArray<Part>
 }
 
-/** What an `onToolError` function decides, in an Effect. */
+/** The decision of an `onToolError` function, in an Effect. */
 export type ErrorDecision<E = never> =
   | {
     readonly _tag: "Continue"
-    /** What answers the call, as a result. */
+    /** The value that answers the call, as a result. */
     readonly replacement: unknown
   }
   | { readonly _tag: "Halt" }
   | {
     readonly _tag: "Fail"
-    /** What the run fails with. */
+    /** The error that the run fails with. */
     readonly error: E
   }
 
 export const ErrorDecision: {
   /**
    * The call is answered with the replacement as its result: it is written as a value of the handler would be, without
-   * `isError`. An error is written as a plain value, too: give `Tool.error(error)` for the text that `"continue"` writes.
+   * `isError`. An error is written as a plain value, too: give `Tool.error(error)` for the text that `"continue"`
+   * writes.
    */
   readonly continue: (replacement: unknown) => ErrorDecision
   /** The run ends with the outcome `ToolFailed`. */
@@ -134,13 +135,13 @@ export const ErrorDecision: {
  * - `unknown_tool`, `invalid_arguments`, `truncated_arguments`: the call itself cannot be run
  * - `denied`: its tool's `validate` or `authorize` did not let it run; `metadata.gate` names which
  * - `cancelled`: the call was answered without having been run to its end
- * - `unknown_effect`: its process ended while it ran, and it is not known whether it had its effect (`Tool.Options.unknown`)
+ * - `unknown_effect`: its process ended while it ran: its effect is not known (`Tool.Options.unknown`)
  *
  * @category errors
  * @since 0.1.0
  */
 export class ToolError extends Schema.TaggedError<ToolError>("heddle/Tool/ToolError")("ToolError", {
-  /** What went wrong. */
+  /** The kind of error. */
   reason: Schema.Literals([
     "handler_raised",
     "handler_exit",
@@ -162,8 +163,8 @@ export class ToolError extends Schema.TaggedError<ToolError>("heddle/Tool/ToolEr
   /** The message. It is safe to show to a model. */
   detail: Schema.optionalKey(Schema.String),
   /**
-   * What the handler threw, or what an argument failed on. A thrown value that is no `Error` stands as `{ _tag:
-   * "Thrown", value }`.
+   * The value that the handler threw, or the error that an argument failed on. A thrown value that is no `Error` stands
+   * as `{ _tag: "Thrown", value }`.
    */
   cause: Schema.optionalKey(Json.Opaque),
   /** Further facts: the `gate` of a denial, with what the gate returned. */
@@ -188,7 +189,9 @@ export const toolError = (
   fields: Partial<Pick<ToolError, "detail" | "cause" | "metadata">> = {}
 ): ToolError => new ToolError({ reason, toolName: call.name, toolCallId: call.id, ...fields })
 
-/** The error of a call that took longer than it may. `subject` is what took so long, where that is not the call itself. */
+/**
+ * The error of a call that took longer than it may. `subject` is what took so long, where that is not the call itself.
+ */
 export const timedOut = (call: Subject, millis: number, subject = ""): ToolError =>
   toolError("timeout", call, { detail: `${subject}timed out after ${millis} ms` })
 
@@ -202,7 +205,7 @@ const unrun: ReadonlySet<ToolError["reason"]> = new Set([
   "unknown_effect"
 ])
 
-/** Whether a call broke: it ran, and its handler did not report how it ended. */
+/** Returns `true` if a call broke: it ran, and its handler did not report how it ended. */
 export const isCrash = (error: unknown): error is ToolError => error instanceof ToolError && !unrun.has(error.reason)
 
 /** The reason of an error alone: of a denial, the message of the gate that denied. */
@@ -224,10 +227,10 @@ export const endingRun = <O extends Error>(outcome: O): O => Object.defineProper
 
 export const isEndingRun = (outcome: Error): boolean => endMark in outcome
 
-/** What the handler of a call came to whose inner run waits. It is no outcome of a handler of the caller's. */
+/** The outcome of a call whose nested run waits. It is no outcome of a handler of the caller's. */
 export interface Suspended {
   readonly _tag: "Suspended"
-  /** What the inner run waits for, under the path of ids that leads there from the run of the call. */
+  /** The suspensions of the nested run, under the path of ids that leads there from the run of the call. */
   readonly suspensions: ReadonlyArray<{ readonly id: string }>
 }
 
@@ -239,7 +242,7 @@ export const suspended = (suspensions: Suspended["suspensions"]): Suspended =>
 export const isSuspended = (value: unknown): value is Suspended =>
   typeof value === "object" && value !== null && suspendedMark in value
 
-/** Whether a value has one of the four legal shapes, with the fields a consumer relies on. */
+/** Returns `true` if a value has one of the four legal shapes, with the fields a consumer relies on. */
 export const isWellFormed = (value: unknown): value is Outcome => {
   if (!Json.isObject(value)) return false
   switch (value["_tag"]) {
@@ -271,7 +274,7 @@ export const reservedHaltReasons: ReadonlySet<string> = new Set([
   "approval_requested"
 ])
 
-/** Under it are the parts that count. Those that a handler sees are its own. */
+/** The key of the parts that count. Those that a handler sees are its own. */
 const contentMark: unique symbol = Symbol.for("heddle/Tool/Content")
 
 const partFields = ["type", "text", "url", "data", "mediaType", "filename"] as const
@@ -322,18 +325,23 @@ export const partsOf = (value: unknown): ReadonlyArray<Part> | undefined => {
   return isBranded(value) && value._tag === "Ok" ? partsOf(value.value) : undefined
 }
 
-// A question with the type of its answer. The type travels as a JSON Schema, since the answer may be taken by another process
-// that has nothing else; a type that cannot travel is refused when the question is asked.
+// A question with the type of its answer. The type travels as a JSON Schema, since the answer may be taken by another
+// process that has nothing else; a type that cannot travel is refused when the question is asked.
 
 /** The options of a question, besides its text. Public as `Tool.AskUserOptions`. */
 export interface AskUserOptions<A> {
-  /** What the user may choose from, or any data that a user interface reads. An answer is not held to it. */
+  /** The choices of the user, or any data that a user interface reads. An answer is not held to it. */
   readonly opts?: ReadonlyArray<unknown>
   /** The type of the answer. One that does not fit is refused as `invalid_answer`, and the question stays open. */
   readonly answer?: Schema.Codec<A, any>
-  /** How long the question waits, from when it is asked; a number is milliseconds. Without it, it waits for ever. */
+  /**
+   * The time that the question waits, from when it is asked; a number is milliseconds. Without it, it waits for ever.
+   */
   readonly within?: DurationInput
-  /** The answer that counts once `within` is over and `Session.expire` is called. Without it the model reads that it had none. */
+  /**
+   * The answer that counts once `within` is over and `Session.expire` is called. Without it the model reads that it had
+   * none.
+   */
   readonly default?: NoInfer<A>
 }
 

@@ -1,6 +1,6 @@
 /**
- * How what a model and a user write is described and read. A tool's parameters come in four forms: struct fields, a Schema,
- * a Standard Schema of another library, or a raw JSON Schema. All become one pair of a JSON Schema for the model and a
+ * Describes and reads what a model and a user write. A tool's parameters come in four forms: struct fields, a Schema, a
+ * Standard Schema of another library, or a raw JSON Schema. All become one pair of a JSON Schema for the model and a
  * decoder for what the model sends; both are made once per tool. Anything else is refused when the tool is made: a form
  * that is guessed wrong would be sent to the model, and nothing would check what comes back.
  */
@@ -15,13 +15,13 @@ import * as SchemaIssue from "effect/SchemaIssue"
 import type { StandardJSONSchemaV1, StandardSchemaV1 } from "effect/StandardSchema"
 import * as Json from "../json.ts"
 
-// JSON, read by a Schema. The codec is Schema's own JSON codec but for numbers: that one writes `NaN` and the infinities as
-// words and reads them back, so that a model would be offered three words beside each number, and read of them in the
-// error when it writes `"5"`. A number is a JSON number here, and a finite one.
+// JSON, read by a Schema. The codec is Schema's own JSON codec but for numbers: that one writes `NaN` and the
+// infinities as words and reads them back, so that a model would be offered three words beside each number, and read of
+// them in the error when it writes `"5"`. A number is a JSON number here, and a finite one.
 
 const finite = Schema.Number.check(Schema.isFinite())
 
-/** How Schema reads a number of any kind from JSON. */
+/** The transformation by which Schema reads a number of any kind from JSON. */
 const fromWords = Schema.toCodecJson(Schema.Number).ast.encoding?.[0].transformation
 
 const changed = <A extends SchemaAST.AST>(ast: A, changes: Partial<A>): A =>
@@ -80,7 +80,7 @@ const finiteNumbers = (): (ast: SchemaAST.AST) => SchemaAST.AST => {
   return change
 }
 
-/** Where a chain of encodings ends. */
+/** Returns the end of a chain of encodings. */
 const written = (ast: SchemaAST.AST): SchemaAST.AST => {
   const last = ast.encoding?.at(-1)
   return last === undefined ? ast : written(last.to)
@@ -102,7 +102,7 @@ const mayBeObject = (ast: SchemaAST.AST): boolean => {
   }
 }
 
-/** Whether a schema may read a JSON object. The codec is made only for one that does not show it. */
+/** Returns `true` if a schema may read a JSON object. The codec is made only for one that does not show it. */
 const readsObject = (schema: Schema.Constraint): boolean =>
   SchemaAST.isObjects(written(schema.ast)) || mayBeObject(written(Schema.toCodecJson(schema).ast))
 
@@ -111,8 +111,8 @@ export const jsonCodec = <S extends Schema.Constraint>(schema: S): Schema.toCode
   Schema.make(finiteNumbers()(Schema.toCodecJson(schema).ast), { schema })
 
 /**
- * Whether what a codec decodes shares no object with what it was given: it makes each struct, record and list anew, and
- * hands out what it knows nothing of as it is.
+ * Returns `true` if a decoded value shares no object with what the codec was given: a codec makes each struct, record
+ * and list anew, and hands out what it knows nothing of as it is.
  */
 const isFresh = (codec: Schema.Constraint): boolean => {
   const seen = new Set<SchemaAST.AST>()
@@ -144,18 +144,20 @@ const isFresh = (codec: Schema.Constraint): boolean => {
   return isMade(codec.ast)
 }
 
-// Schemas of other libraries by their common interface: a Standard Schema that has a JSON Schema, too. The JSON Schema is
-// asked for once, when the tool is made; what a model sends is validated by the library itself, so that its transforms
-// and checks count.
+// Schemas of other libraries by their common interface: a Standard Schema that has a JSON Schema, too. The JSON Schema
+// is asked for once, when the tool is made; what a model sends is validated by the library itself, so that its
+// transforms and checks count.
 
-/** A schema of Zod 4, of ArkType, of Valibot by way of `toStandardJsonSchema`, or of any other library that has both. */
+/**
+ * A schema of Zod 4, of ArkType, of Valibot by way of `toStandardJsonSchema`, or of any other library that has both.
+ */
 interface StandardSchema<Input = unknown, Output = Input> {
   readonly "~standard":
     & StandardSchemaV1<Input, Output>["~standard"]
     & StandardJSONSchemaV1<Input, Output>["~standard"]
 }
 
-/** What a handler receives. A transform that is asynchronous has been waited for. */
+/** The value that a handler receives. A transform that is asynchronous has been waited for. */
 type Output<S extends StandardSchemaV1> = Awaited<StandardSchemaV1.InferOutput<S>>
 
 const propsOf = (input: unknown): Json.JsonObject | undefined => {
@@ -164,7 +166,7 @@ const propsOf = (input: unknown): Json.JsonObject | undefined => {
   return Json.isObject(props) ? props : undefined
 }
 
-/** Whether it is a schema of some library. An ArkType schema is a function. */
+/** Returns `true` for a schema of some library. An ArkType schema is a function. */
 const isStandard = (input: unknown): boolean => propsOf(input) !== undefined
 
 const isComplete = (input: unknown): input is StandardSchema => {
@@ -185,9 +187,9 @@ interface ValibotAction {
 }
 
 /**
- * Where libraries differ. ArkType leaves out a type that JSON does not have, so that the model would have to guess
- * it: it is refused. Valibot refuses every action that JSON Schema cannot say, such as `trim`: it is left out, since
- * Valibot sees to it.
+ * Options by which libraries differ. ArkType leaves out a type that JSON does not have, so that the model would have to
+ * guess it: it is refused. Valibot refuses every action that JSON Schema cannot say, such as `trim`: it is left out,
+ * since Valibot sees to it.
  */
 const libraryOptions: { readonly [vendor: string]: Record<string, unknown> } = {
   arktype: { fallback: { date: raise, domain: raise, proto: raise, symbolKey: raise } },
@@ -237,7 +239,7 @@ const judged = (result: StandardSchemaV1.Result<unknown>): Effect.Effect<unknown
   return Predicate.isPromiseLike(value) ? Effect.promise(() => Promise.resolve(value)) : Effect.succeed(value)
 }
 
-/** It is done at once where the library is. What a transform throws is a defect. */
+/** Validates at once where the library does. An error that a transform throws is a defect. */
 const validated = (schema: StandardSchema, input: unknown): Effect.Effect<unknown, Schema.SchemaError> => {
   try {
     const result = schema["~standard"].validate(Json.copy(input))
@@ -282,7 +284,7 @@ export type Input =
   | StandardSchema<any, any>
   | JsonSchema.JsonSchema
 
-/** What a handler receives for parameters declared as `P`. */
+/** The type of the arguments that a handler receives for parameters declared as `P`. */
 export type Type<P> = P extends Schema.Constraint ? P["Type"]
   : P extends StandardSchema<any, any> ? Output<P>
   : P extends Schema.Struct.Fields ? Schema.Struct<P>["Type"]
@@ -295,9 +297,9 @@ export type Services<P> = P extends Schema.Constraint ? P["DecodingServices"]
   : never
 
 export interface Parameters<A, R> {
-  /** What the model reads. */
+  /** The schema that the model reads. */
   readonly jsonSchema: JsonSchema.JsonSchema
-  /** What it gives shares nothing with its input, which stands in the thread and in events. */
+  /** Decodes arguments. Its value shares nothing with its input, which stands in the thread and in events. */
   readonly decode: (input: unknown) => Effect.Effect<A, Schema.SchemaError, R>
 }
 
@@ -362,7 +364,7 @@ const isPlain = (input: Json.JsonObject): boolean => {
 const isRecord = (value: unknown): boolean => Json.isObject(value)
 const isFlag = (value: unknown): boolean => typeof value === "boolean"
 
-/** By what a JSON Schema without a type is known for one, and not for fields of some other notation. */
+/** The keywords by which a JSON Schema without a type is known for one, and not for fields of some other notation. */
 const keywords: { readonly [keyword: string]: (value: unknown) => boolean } = {
   $defs: isRecord,
   $ref: (value) => typeof value === "string",
@@ -393,7 +395,7 @@ const isType = (type: unknown): boolean => types.has(lower(type))
 
 const isSchemaOfAny = (value: unknown): boolean => Schema.isSchema(value) || isStandard(value)
 
-/** Whether a value that a JSON Schema describes may be an object. A missing keyword excludes nothing. */
+/** Returns `true` if a value that a JSON Schema describes may be an object. A missing keyword excludes nothing. */
 const allowsObject = (schema: unknown, root: Json.JsonObject, depth = 0): boolean => {
   if (!Json.isObject(schema) || depth > 16) return schema !== false
   const { $ref, allOf, anyOf, const: only, enum: values, oneOf, type } = schema
@@ -407,7 +409,7 @@ const allowsObject = (schema: unknown, root: Json.JsonObject, depth = 0): boolea
     (definition === undefined || inside(definition))
 }
 
-/** Why a schema cannot be the parameters' own. */
+/** Returns the reason why a schema cannot be the parameters' own. */
 const noObject = ({ type }: Json.JsonObject): string => {
   const what = typeof type === "string" ? `a schema of type "${type}"` : "a schema that no object fits"
   return `parameters must be those of an object, and this is ${what}: give it a name, as in { value: … }`
@@ -437,7 +439,7 @@ const raw = (input: Json.JsonObject): Result.Result<Parameters<any, any>, string
 
 const show = (value: unknown): string => JSON.stringify(Json.toJson(value)).slice(0, 100)
 
-/** What a field is that is no Schema. */
+/** Describes a field that is no Schema. */
 const misfit = (name: string, value: unknown): string => {
   if (isStandard(value)) return `${name} is a schema of another library: declare the object itself with it`
   return `${name} must be a Schema, such as Schema.String; got: ${show(value)}`
@@ -559,7 +561,7 @@ export const danglingReferences = (
 // Durations, as options give them.
 
 /**
- * How long: milliseconds, a text such as "30 seconds", a `Duration`, or "infinity".
+ * A length of time: milliseconds, a text such as "30 seconds", a `Duration`, or "infinity".
  *
  * @category models
  * @since 0.1.0

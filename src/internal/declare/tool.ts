@@ -1,6 +1,6 @@
 /**
- * The types of a tool: what a handler receives, what a tool is once it is made, and how one is declared. Public as members
- * of `Tool`, with their documentation.
+ * The types of a tool: what a handler receives, what a tool is once it is made, and how one is declared. Public as
+ * members of `Tool`, with their documentation.
  */
 import type * as Cause from "effect/Cause"
 import type * as Duration from "effect/Duration"
@@ -14,7 +14,7 @@ import type * as Json from "../json.ts"
 import type * as ToolOutcomes from "./outcome.ts"
 import type * as Schemas from "./schema.ts"
 
-/** What a handler receives besides its arguments. Public as `Tool.CallContext`. */
+/** The context that a handler receives besides its arguments. Public as `Tool.CallContext`. */
 export interface CallContext {
   /** The id of the call. */
   readonly id: string
@@ -44,10 +44,10 @@ export interface CallContext {
    */
   readonly updateContext: (values: Json.JsonObject) => Effect.Effect<void>
   /**
-   * Runs a Promise API: interruption fires its signal and waits until the promise has settled, which `Effect.promise` and
-   * `Effect.tryPromise` do not: what ignores their signal outlives the run, and is named nowhere. A rejection is a failure
-   * that the handler reports, with what it was rejected with as its `cause`; the model reads the name and the message of
-   * that.
+   * Runs a Promise API: interruption fires its signal and waits until the promise has settled, which `Effect.promise`
+   * and `Effect.tryPromise` do not: what ignores their signal outlives the run, and is named nowhere. A rejection is a
+   * failure that the handler reports, with what it was rejected with as its `cause`; the model reads the name and the
+   * message of that.
    */
   readonly promise: <A>(run: (signal: AbortSignal) => PromiseLike<A>) => Effect.Effect<A, Cause.UnknownError>
 }
@@ -56,16 +56,16 @@ export interface CallContext {
 export type Concurrency = "shared" | "exclusive"
 
 /**
- * What happens after a call failed: `"continue"` hands the error to the model, `"halt"` ends the run, and a function
+ * The policy for failed calls: `"continue"` hands the error to the model, `"halt"` ends the run, and a function
  * `(call, error)` returns an Effect of a `Tool.ErrorDecision`. The function is asked once per failing call, outside the
- * timeout of the call, with what the handler reported (`Failure`, of all tools of the run) or a `Tool.ToolError`. A tool's own
- * `onToolError` goes before that of the run. Public as `ToolRunner.OnToolError`.
+ * timeout of the call, with what the handler reported (`Failure`, of all tools of the run) or a `Tool.ToolError`. A
+ * tool's own `onToolError` goes before that of the run. Public as `ToolRunner.OnToolError`.
  *
  * **Gotchas**
  *
  * It also decides about calls that never ran since the model wrote them wrong: those with the reason `unknown_tool`,
- * `invalid_arguments` or `truncated_arguments`. With `"halt"`, or a function that does not look at `error.reason`, a slip of
- * the model ends your run. It does not decide about calls that were `denied` or `cancelled`.
+ * `invalid_arguments` or `truncated_arguments`. With `"halt"`, or a function that does not look at `error.reason`, a
+ * slip of the model ends your run. It does not decide about calls that were `denied` or `cancelled`.
  *
  * @category models
  * @since 0.1.0
@@ -86,7 +86,7 @@ export type OnToolError<E = never, R = never, Failure = unknown> =
 export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = never> {
   /** The name, as the model calls it. */
   readonly name: Name
-  /** What the tool is for, as the model reads it. */
+  /** The description of the tool, as the model reads it. */
   readonly description: string
   /** The JSON Schema of the arguments, and their decoder. */
   readonly parameters: Schemas.Parameters<Params, R>
@@ -94,20 +94,20 @@ export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = 
   readonly encodeSuccess?: (value: unknown) => Effect.Effect<unknown, unknown, R>
   /** Encodes what the handler reports, where the tool has a `failure` schema. */
   readonly encodeFailure?: (error: unknown) => Effect.Effect<unknown, unknown, R>
-  /** What runs. Left out of a manual tool. */
+  /** The code that runs. Left out of a manual tool. */
   readonly handler?: (
     args: Params,
     call: CallContext
   ) => Effect.Effect<Success | ToolOutcomes.AskUser | ToolOutcomes.Halt, Failure, R>
-  /** Whether it changes nothing. */
+  /** `true` if it changes nothing. */
   readonly readOnly: boolean
-  /** Whether it may destroy something. */
+  /** `true` if it may destroy something. */
   readonly destructive: boolean
-  /** Whether running it again with the same arguments changes nothing more. */
+  /** `true` if running it again with the same arguments changes nothing more. */
   readonly idempotent: boolean
-  /** Whether it reaches what is outside of the application. */
+  /** `true` if it reaches what is outside of the application. */
   readonly openWorld: boolean
-  /** What becomes of a call of which it is not known whether it had its effect. By the flags when it is left out. */
+  /** The policy for a call of which it is not known whether it had its effect. By the flags when it is left out. */
   readonly unknown?: Unknown
   /** Looks in the world for what such a call came to. */
   readonly lookUp?: (args: Params, call: CallContext) => Effect.Effect<Option.Option<unknown>, unknown, R>
@@ -115,33 +115,33 @@ export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = 
   readonly validate?: Gate<Params, Validation, R>
   /** Decides from the arguments whether the call is allowed. */
   readonly authorize?: Gate<Params, Authorization, R>
-  /** Whether it runs beside others or alone. The policy's when it is left out. */
+  /** `"exclusive"` if it runs alone, and not beside others. The policy's when it is left out. */
   readonly concurrency?: Concurrency | ((args: Params) => Concurrency)
-  /** Whether it is interrupted when it is stopped, or may finish. The policy's when it is left out. */
+  /** `"block"` if it may finish when it is stopped, and is not interrupted. The policy's when it is left out. */
   readonly interrupt?: Interrupt
-  /** How many handlers may run at once under a key. */
+  /** The number of handlers that may run at once under a key. */
   readonly limits?: ReadonlyArray<Limit<Params>>
-  /** How long a call may take. The run's `toolTimeout` when it is left out. */
+  /** The time that a call may take. The run's `toolTimeout` when it is left out. */
   readonly timeout?: Duration.Duration
-  /** Whether calls are handed to the caller. */
+  /** `true` if calls are handed to the caller. */
   readonly manual: boolean
-  /** Whether calls wait to be allowed. */
+  /** `true` if calls wait to be allowed. */
   readonly approval?: boolean | Approval<Params, R>
-  /** How long an approval or a manual call waits. Without a limit when it is left out. */
+  /** The time that an approval or a manual call waits. Without a limit when it is left out. */
   readonly answerWithin?: Duration.Duration
   /** Repeats a handler that failed. */
   readonly retry?: Schedule.Schedule<unknown, unknown, never, R>
-  /** What becomes of the run after a call of this tool failed. */
+  /** The policy of the run after a call of this tool failed. */
   readonly onToolError?: OnToolError<any, R, any>
   /** Carries a type and no value. So held, each tool is one whose `Fatal` is not known. */
   readonly "~heddle/Fatal"?: (error: Fatal) => void
-  /** How many characters of a result the model reads. `Policy.resultLimit` when it is left out. */
+  /** The number of characters of a result that the model reads. `Policy.resultLimit` when it is left out. */
   readonly maxResultChars?: number
   /** The one line that the model reads of a compact tool. */
   readonly summary?: string
-  /** Whether the model reads one line, and asks `tool_help` for the schema. */
+  /** `true` if the model reads one line, and asks `tool_help` for the schema. */
   readonly compact: boolean
-  /** What you attached to the tool. */
+  /** The data that you attached to the tool. */
   readonly metadata: Json.JsonObject
 }
 
@@ -150,19 +150,13 @@ export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = 
  */
 export type Any = Tool<string, any, any, any, any>
 
-/**
- * What the tool's handler receives.
- */
+/** The arguments that the tool's handler receives. */
 export type Params<T> = T extends Tool<any, infer P, any, any, any> ? P : never
 
-/**
- * What the tool produces.
- */
+/** The value that the tool produces. */
 export type Success<T> = T extends Tool<any, any, infer A, any, any> ? A : never
 
-/**
- * What the tool reports when it fails.
- */
+/** The failure that the tool reports. */
 export type Failure<T> = T extends Tool<any, any, any, infer E, any> ? E : never
 
 /**
@@ -171,11 +165,12 @@ export type Failure<T> = T extends Tool<any, any, any, infer E, any> ? E : never
 export type Services<T> = T extends Tool<any, any, any, any, infer R> ? R : never
 
 /**
- * What the tool's own `onToolError` may fail a run with. Of tools whose types were given up (`Tool.Any`) it is `never`.
+ * The error that the tool's own `onToolError` may fail a run with. Of tools whose types were given up (`Tool.Any`) it
+ * is `never`.
  */
 export type Fatal<T> = T extends Tool<any, any, any, any, any, infer E> ? E : never
 
-/** What a call of a tool came to. Exactly one per call. Public as `Tool.Outcome`. */
+/** The outcome of a call of a tool. Exactly one per call. Public as `Tool.Outcome`. */
 export type Outcome<T extends Any = Any> =
   | ToolOutcomes.Ok<Success<T>>
   | ToolOutcomes.Error<Failure<T> | ToolOutcomes.ToolError>
@@ -186,27 +181,27 @@ export type Outcome<T extends Any = Any> =
 export interface Definition {
   /** The name. */
   readonly name: string
-  /** What the tool is for. */
+  /** The description of the tool. */
   readonly description: string
   /** The JSON Schema of the arguments. */
   readonly parameters: JsonSchema.JsonSchema
 }
 
 /**
- * What `validate` decides. Anything but `true` or `valid: true` is a denial.
+ * The decision of `validate`. Anything but `true` or `valid: true` is a denial.
  *
  * @category models
  * @since 0.1.0
  */
 export type Validation = boolean | {
-  /** Whether the call may run. */
+  /** `true` if the call may run. */
   readonly valid: boolean
-  /** Why not, as the model reads it. */
+  /** The reason why not, as the model reads it. */
   readonly error?: string
 }
 
 /**
- * What `authorize` decides. Anything but `true` or `allowed: true` is a denial; `canOverride` is reported with it.
+ * The decision of `authorize`. Anything but `true` or `allowed: true` is a denial; `canOverride` is reported with it.
  *
  * @category models
  * @since 0.1.0
@@ -214,11 +209,11 @@ export type Validation = boolean | {
 export type Authorization =
   | boolean
   | {
-    /** Whether the call may run. */
+    /** `true` if the call may run. */
     readonly allowed: boolean
-    /** Why not, as the model reads it. */
+    /** The reason why not, as the model reads it. */
     readonly reason?: string
-    /** Whether a person could allow it. It is reported with the denial. */
+    /** `true` if a person could allow it. It is reported with the denial. */
     readonly canOverride?: boolean
   }
 
@@ -245,22 +240,25 @@ export type Approval<in Args, out R> = (
 ) => boolean | Effect.Effect<boolean, unknown, R>
 
 /**
- * At most `permits` handlers run at once under one key, which names a resource, a tenant or the tool itself.
+ * A limit of handlers that run at once: at most `permits` under one key, which names a resource, a tenant or the tool
+ * itself.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Limit<in Args> {
-  /** What the limit is of: a resource, a tenant, or the tool itself. A function takes it from the arguments. */
+  /** The thing that is limited: a resource, a tenant, or the tool itself. A function takes it from the arguments. */
   readonly key: string | ((args: Args, call: CallContext) => string)
   /**
-   * How many handlers may run at once under the key. Where two tools give one key different numbers, the smaller holds.
+   * The number of handlers that may run at once under the key. Where two tools give one key different numbers, the
+   * smaller holds.
    */
   readonly permits: number
 }
 
 /**
- * Whether a handler is interrupted when its siblings or the run stop, or may finish within the grace period.
+ * The way in which a handler is stopped with its siblings or its run: `"cancel"` interrupts it, `"block"` lets it
+ * finish within the grace period.
  *
  * @category models
  * @since 0.1.0
@@ -268,8 +266,9 @@ export interface Limit<in Args> {
 export type Interrupt = "cancel" | "block"
 
 /**
- * What becomes of a call whose handler had started when its process ended, so that nothing tells whether the call had its
- * effect, once its run is taken up: it is tried again, reported to the model as unknown, put to a person, or ends the run.
+ * The policy for a call whose handler had started when its process ended, so that nothing tells whether the call had
+ * its effect, once its run is resumed: it is tried again, reported to the model as unknown, put to a person, or ends
+ * the run.
  *
  * @category models
  * @since 0.1.0
@@ -279,13 +278,13 @@ export type Unknown = "retry" | "report" | "ask" | "fail"
 /** Looks for what a call came to. Public as `Tool.LookUp`. */
 export type LookUp<Args, A, R> = (args: Args, call: CallContext) => Effect.Effect<Option.Option<A>, unknown, R>
 
-/** What a tool may declare that can find out what its calls came to. */
+/** The declarations of a tool that can find out what its calls came to. */
 export interface Findable<P, A, R> {
   /**
    * Looks in the world, by `call.idempotencyKey`, for what a call came to whose handler had started when its process
    * ended: `Option.some` of the result, or `Option.none()` if it did not happen, and the call then runs. One that fails
-   * tells nothing, and the call is reported as unknown. It counts as the handler of the call, with its gates and its timeout.
-   * In place of `unknown`. None by default.
+   * tells nothing, and the call is reported as unknown. It counts as the handler of the call, with its gates and its
+   * timeout. In place of `unknown`. None by default.
    */
   readonly lookUp?: LookUp<Schemas.Type<P>, A, R>
 }
@@ -293,16 +292,17 @@ export interface Findable<P, A, R> {
 /** `E`, which is not inferred from here. Unlike `NoInfer` it is nothing but `E` where it is read. */
 type Later<E> = [E][E extends unknown ? 0 : never]
 
-/** What every tool may declare besides its handler. */
+/** The declarations of every tool, besides its handler. */
 export interface Declarations<P, E, R, Fatal> {
-  /** What the tool is for, as the model reads it. Empty by default. */
+  /** The description of the tool, as the model reads it. Empty by default. */
   readonly description?: string
   /**
-   * What the model may send: struct fields of Effect Schemas, a Schema of an object, a Standard Schema with a JSON
-   * Schema (`z.object(…)` of Zod 4 and ArkType as they are, Valibot by `toStandardJsonSchema`), or a JSON Schema
-   * object; `{}` for none. Arguments that do not fit are answered as `invalid_arguments`, and the handler is not
-   * called. A JSON Schema is sent as it is and not checked. Describe a field with `Schema.String.annotate({
-   * description: "…" })`. A default is applied, and the model does not read it: put it into the description.
+   * The arguments that the model may send: struct fields of Effect Schemas, a Schema of an object, a Standard Schema
+   * with a JSON Schema (`z.object(…)` of Zod 4 and ArkType as they are, Valibot by `toStandardJsonSchema`), or a JSON
+   * Schema object; `{}` for none. Arguments that do not fit are answered as `invalid_arguments`, and the handler is not
+   * called. A JSON Schema is sent as it is and not checked. Describe a field with
+   * `Schema.String.annotate({ description: "…" })`. A default is applied, and the model does not read it: put it into
+   * the description.
    */
   readonly parameters: P
   /**
@@ -313,19 +313,19 @@ export interface Declarations<P, E, R, Fatal> {
    */
   readonly validate?: Gate<Schemas.Type<P>, Validation, R>
   /**
-   * Decides from the arguments whether the call is allowed. Asked second, in the same way; everything but `true` or `{
-   * allowed: true }` is a denial. None by default.
+   * Decides from the arguments whether the call is allowed. Asked second, in the same way; everything but `true` or
+   * `{ allowed: true }` is a denial. None by default.
    */
   readonly authorize?: Gate<Schemas.Type<P>, Authorization, R>
   /**
-   * Whether calls wait to be allowed (`Session.approve`): all of them, or those for which the function returns `true`. The
+   * `true` if calls wait to be allowed (`Session.approve`), or a function that returns `true` for those that do. The
    * gates are asked before, and again when an allowed call runs. A function that fails or throws counts as `true`. Not
    * together with `manual`. `false` by default.
    */
   readonly approval?: boolean | Approval<Schemas.Type<P>, R>
   /**
-   * How long an approval or a manual call waits; a number is milliseconds. From then on the call counts as denied, or
-   * as unanswered. Without a limit by default.
+   * The time that an approval or a manual call waits; a number is milliseconds. From then on the call counts as denied,
+   * or as unanswered. Without a limit by default.
    */
   readonly answerWithin?: Schemas.DurationInput
   /** The tool changes nothing, and starts during the reply (`Policy.start`). `false` by default. */
@@ -333,14 +333,14 @@ export interface Declarations<P, E, R, Fatal> {
   /** A hint for a user interface, as in MCP: it may destroy something. `false` by default. */
   readonly destructive?: boolean
   /**
-   * As in MCP: to run it again with the same arguments changes nothing more. A call that was cut off by the end of its
-   * process is then tried again (`unknown`). `false` by default.
+   * `true` as in MCP: to run it again with the same arguments changes nothing more. A call that was interrupted by the
+   * end of its process is then tried again (`unknown`). `false` by default.
    */
   readonly idempotent?: boolean
   /** A hint, as in MCP: it reaches what is outside of the application. `false` by default. */
   readonly openWorld?: boolean
   /**
-   * What becomes of a call whose handler had started when its process ended, once its run is taken up: `"retry"` runs it
+   * The policy for a call whose handler had started when its process ended, once its run is resumed: `"retry"` runs it
    * again, with the same `call.idempotencyKey` and the next `call.attempt`; `"report"` answers it as an error
    * (`unknown_effect`) that tells the model so; `"ask"` puts it to a person, whose answer becomes the result; `"fail"`
    * ends the run as `ToolFailed`. Not together with `lookUp`. `"retry"` by default for a tool that is `readOnly` or
@@ -358,18 +358,19 @@ export interface Declarations<P, E, R, Fatal> {
    */
   readonly interrupt?: Interrupt
   /**
-   * How long a call may take; a number is milliseconds, `"infinity"` is no limit. The call is answered when its time is
-   * up, even if its handler does not stop, and the handler's later outcome is dropped. The run's `toolTimeout` by
-   * default.
+   * The time that a call may take; a number is milliseconds, `"infinity"` is no limit. The call is answered when its
+   * time is up, even if its handler does not stop, and the handler's later outcome is dropped. The run's `toolTimeout`
+   * by default.
    */
   readonly timeout?: Schemas.DurationInput
   /**
-   * Repeats a handler that failed, within the timeout of the call; `call.attempt` counts. `Schedule.while` chooses which
-   * failures, by `input`. After a stop of the run no attempt starts, and the last failure is the call's. Never by default.
+   * Repeats a handler that failed, within the timeout of the call; `call.attempt` counts. `Schedule.while` chooses
+   * which failures, by `input`. After a stop of the run no attempt starts, and the last failure is the call's. Never by
+   * default.
    */
   readonly retry?: Schedule.Schedule<unknown, unknown, never, R>
   /**
-   * What becomes of the run after a call of this tool failed, in place of the run's own `onToolError`: `"continue"`,
+   * The policy of the run after a call of this tool failed, in place of the run's own `onToolError`: `"continue"`,
    * `"halt"`, or a function `(call, error)` that returns an Effect of a `Tool.ErrorDecision`. It is also asked about
    * calls with `invalid_arguments` or `truncated_arguments`, which never ran. Write it after the handler, from which
    * the type of `error` comes; name a handler that is an `Effect.fn` in a `const` before the tool. A handler that fails
@@ -377,26 +378,26 @@ export interface Declarations<P, E, R, Fatal> {
    */
   readonly onToolError?: OnToolError<Fatal, R, Later<E>>
   /**
-   * How many handlers may run at once under a key, over all runs that share `Limits.Keyed`. A call waits for its
-   * permits in its place among its siblings, and its timeout starts after that. None by default.
+   * The number of handlers that may run at once under a key, over all runs that share `Limits.Keyed`. A call waits for
+   * its permits in its place among its siblings, and its timeout starts after that. None by default.
    */
   readonly limits?: ReadonlyArray<Limit<Schemas.Type<P>>>
   /**
-   * How many characters (UTF-16 code units) of a result the model reads; `0` or `Infinity` for all of them.
+   * The number of characters (UTF-16 code units) of a result that the model reads; `0` or `Infinity` for all of them.
    * `Policy.resultCut` says what is kept of a longer one. Errors have their own limit. `Policy.resultLimit` by default.
    */
   readonly maxResultChars?: number
   /** The one line that the model reads of a `compact` tool. Its description by default. */
   readonly summary?: string
-  /** Whether the model is offered one line, and asks the `tool_help` tool for the schema. `false` by default. */
+  /** `true` if the model is offered one line, and asks the `tool_help` tool for the schema. `false` by default. */
   readonly compact?: boolean
-  /** What you attach to the tool. Neither Heddle nor the model reads it. `{}` by default. */
+  /** The data that you attach to the tool. Neither Heddle nor the model reads it. `{}` by default. */
   readonly metadata?: Json.JsonObject
 }
 
 /**
- * What a handler may produce under a success schema. While the compiler reads a handler before it knows the schema, `S`
- * is `never`: then the handler's own value must not be held to the rest of this union.
+ * The values that a handler may produce under a success schema. While the compiler reads a handler before it knows the
+ * schema, `S` is `never`: then the handler's own value must not be held to the rest of this union.
  */
 type Produced<S extends Schema.Constraint> = [S] extends [never] ? any
   : S["Type"] | ToolOutcomes.AskUser | ToolOutcomes.Content | ToolOutcomes.Halt
@@ -404,14 +405,16 @@ type Produced<S extends Schema.Constraint> = [S] extends [never] ? any
 /** The effect of a handler as it was written, to infer it from; nothing while it is being read. It forbids nothing. */
 type Written<H> = [H] extends [never] ? unknown : H | Effect.Effect<unknown, unknown, unknown>
 
-/** What a tool produces: the type of its success schema, or without one the value that its handler returns. */
+/**
+ * The value that a tool produces: the type of its success schema, or without one the value that its handler returns.
+ */
 export type Produces<S extends Schema.Constraint, H extends Effect.Effect<unknown, unknown, unknown>> = unknown extends
   S["Type"] ?
   0 extends 1 & Effect.Success<H> ? unknown : Exclude<Effect.Success<H>, ToolOutcomes.AskUser | ToolOutcomes.Halt>
   : S["Type"]
 
 /**
- * How a tool is declared. Public as `Tool.Options`.
+ * The declaration of a tool. Public as `Tool.Options`.
  *
  * @category options
  * @since 0.1.0
@@ -436,11 +439,14 @@ export interface Options<
    * fit the schema is written like that, too.
    */
   readonly failure?: Schema.ConstraintCodec<E, unknown, R, R>
-  /** What runs: an Effect of the result, of `Tool.content`, `Tool.askUser` or `Tool.halt`. A `manual` tool has none. */
+  /**
+   * The code that runs: an Effect of the result, of `Tool.content`, `Tool.askUser` or `Tool.halt`. A `manual` tool has
+   * none.
+   */
   readonly handler?: (
     args: Schemas.Type<P>,
     call: CallContext
   ) => Written<H> & Effect.Effect<Produced<S>, E, R>
-  /** Whether calls are handed to the caller (`Session.submitToolResult`) and never run. `false` by default. */
+  /** `true` if calls are handed to the caller (`Session.submitToolResult`) and never run. `false` by default. */
   readonly manual?: boolean
 }

@@ -1,7 +1,7 @@
 /**
- * The options of a tool, and the tools of a run. An invalid option is misuse and throws, naming the tool and the option,
- * before anything runs; a function that returns a promise where an Effect is required fails with such a message when it
- * is called.
+ * The options of a tool, and the tools of a run. An invalid option is misuse and throws, naming the tool and the
+ * option, before anything runs; a function that returns a promise where an Effect is required fails with such a message
+ * when it is called.
  */
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -94,7 +94,10 @@ const checkUnknown = (name: string, { lookUp, manual, unknown }: Readonly<Record
   }
 }
 
-/** What becomes of a call of a tool of which it is not known whether it had its effect, where the tool cannot look it up. */
+/**
+ * Returns the policy for a call of a tool of which it is not known whether it had its effect, where the tool cannot
+ * look it up.
+ */
 export const unknownPolicyOf = (
   { idempotent, readOnly, unknown }: Pick<Declared.Any, "idempotent" | "readOnly" | "unknown">,
   otherwise: Declared.Unknown = "report"
@@ -142,8 +145,8 @@ export const handlerMistake = (name: string, handler: unknown): Error | undefine
 export type Toolbox = ReadonlyMap<string, Declared.Any>
 
 /**
- * The application's tools, replaced in place by the caller's of the same name, and then the caller's others. Throws for a
- * handler that cannot be called.
+ * The application's tools, replaced in place by the caller's of the same name, and then the caller's others. Throws for
+ * a handler that cannot be called.
  */
 export const toolbox = (defaults: ReadonlyArray<Declared.Any>, given: ReadonlyArray<Declared.Any>): Toolbox => {
   const tools = new Map<string, Declared.Any>()
@@ -158,8 +161,8 @@ export const toolbox = (defaults: ReadonlyArray<Declared.Any>, given: ReadonlyAr
 }
 
 // Compact tools: the model is offered one line per tool instead of a schema, and a `tool_help` tool that returns the
-// schema. Help is answered from the tools of the run; a compact tool that is called without a required argument answers with its
-// usage, so that the model learns the schema from its mistake.
+// schema. Help is answered from the tools of the run; a compact tool that is called without a required argument answers
+// with its usage, so that the model learns the schema from its mistake.
 
 const helpName = "tool_help"
 
@@ -197,8 +200,8 @@ const helpTool: Declared.Definition = {
 }
 
 /**
- * The tools as the model reads them. One that the model has to call is described in full although it is compact. A tool of
- * the caller's that is named `tool_help` takes the place of ours.
+ * The tools as the model reads them. One that the model has to call is described in full although it is compact. A tool
+ * of the caller's that is named `tool_help` takes the place of ours.
  */
 export const definitions = (
   tools: Toolbox,
@@ -230,10 +233,13 @@ export const missingArguments = (call: Message.ToolCall, tool: Declared.Any): st
   return requiredOf(tool).some((name) => !Object.hasOwn(call.arguments ?? {}, name)) ? usage(tool) : undefined
 }
 
-// Functions of the caller's that are `async` where an Effect or a value is wanted. The types forbid it, and programs without
-// types do it. The promise is observed, so that a rejection ends no process, and the error says how to fix it.
+// Functions of the caller's that are `async` where an Effect or a value is wanted. The types forbid it, and programs
+// without types do it. The promise is observed, so that a rejection ends no process, and the error says how to fix it.
 
-/** What is not called here stays as lazy as it is: a promise of another kind may begin its work with its `then`. */
+/**
+ * Recognizes a promise whose `then` may be called here. A promise of another kind may begin its work with its `then`,
+ * and stays as lazy as it is.
+ */
 const isNative = (value: object): value is Promise<unknown> =>
   value instanceof Promise || Object.prototype.toString.call(value) === "[object Promise]"
 
@@ -254,11 +260,11 @@ const ignore = (): void => {}
 /** Says what a function of the caller's gave in the place of what it is to give, and how to fix it. */
 export class Misuse extends TypeError {}
 
-/** What is wrong with what `subject` gave, if it is a promise. Its rejection is handled then. */
+/** Returns the mistake of a `subject` that gave a promise, if it did. Its rejection is handled then. */
 export const promised = (subject: string, value: unknown, wanted = "return an Effect: call.promise(…)") =>
   isPromise(value) ? new Misuse(`${subject} returned a Promise; ${wanted}`) : undefined
 
-/** As `promised`, for what was to be the outcome of a call. */
+/** Returns the mistake of a promise that was to be the outcome of a call, as `promised` does. */
 export const promisedOutcome = (
   subject: string,
   value: unknown,
@@ -280,8 +286,8 @@ export const attempt = <A, E, R>(evaluate: () => Effect.Effect<A, E, R>): Effect
 }
 
 /**
- * What a function of the caller's gave, a value or an Effect, as an Effect. A promise is neither, and a defect that names
- * `subject`.
+ * Returns what a function of the caller's gave, a value or an Effect, as an Effect. A promise is neither, and a defect
+ * that names `subject`.
  */
 export const toEffect = <A, E, R>(
   given: A | Effect.Effect<A, E, R>,

@@ -1,8 +1,8 @@
 /**
- * Events as data from outside, since they come from adapters and from storage: which of them the fold takes in, and the JSON
- * form in which they travel and are stored. Both are total, whatever they are given. A malformed event is passed over.
- * Writing throws nothing and has an end, and what is written is what `JSON.parse(JSON.stringify(…))` returns; an event is
- * written without what earlier events contain, at any depth: the progress of a call may be the events of a run
+ * Events as data from outside, since they come from adapters and from storage: which of them the fold takes in, and the
+ * JSON form in which they travel and are stored. Both are total, whatever they are given. A malformed event is passed
+ * over. Writing throws nothing and has an end, and what is written is what `JSON.parse(JSON.stringify(…))` returns; an
+ * event is written without what earlier events contain, at any depth: the progress of a call may be the events of a run
  * inside its handler.
  */
 import * as Cause from "effect/Cause"
@@ -12,7 +12,7 @@ import { errorFields, reasonOf } from "../answer/errorFields.ts"
 import * as Json from "../json.ts"
 import * as SharedMessages from "./sharedMessages.ts"
 
-// Which events are folded.
+// The events that are folded.
 
 type Payload = { readonly [name: string]: unknown }
 
@@ -25,7 +25,7 @@ const isOptional = (value: unknown, is: (value: unknown) => boolean): boolean =>
 
 const hasUsage = (chunk: unknown): boolean => Json.isObject(chunk) && Json.isObject(chunk["usage"])
 
-/** Whether a delta of text or reasoning adds something. */
+/** Returns `true` if a delta of text or reasoning adds something. */
 export const isSaid = ({ delta }: { readonly delta?: unknown }): boolean => typeof delta === "string" && delta !== ""
 
 export const isFragment = (event: { readonly id?: unknown; readonly argumentsDelta?: unknown }): boolean =>
@@ -65,7 +65,7 @@ const checks: { readonly [tag: string]: (event: Payload) => boolean } = {
 /** A map, so that a tag like `constructor` finds nothing. */
 const byTag = new Map<unknown, (event: Payload) => boolean>(Object.entries(checks))
 
-/** Whether an event is well formed, with what the fold reads of it. */
+/** Returns `true` if an event is well formed, with what the fold reads of it. */
 export const isFoldable = (event: object): boolean => {
   const payload = event as Payload
   return byTag.get(payload["_tag"])?.(payload) === true
@@ -74,7 +74,7 @@ export const isFoldable = (event: object): boolean => {
 /** A raw chunk that reports usage: the one kind that is always shown, and folded. */
 export const isUsage = (event: { readonly chunk: unknown }): boolean => hasUsage(event.chunk)
 
-// What is written of an event.
+// The JSON that is written of an event.
 
 /** Members that the runtime makes itself, and how deep they stand at most: there is room for them in any case. */
 const frame: ReadonlySet<string> = new Set([
@@ -108,13 +108,13 @@ const base64 = Schema.encodeSync(Schema.Uint8ArrayFromBase64)
 
 const bytes = (view: ArrayBufferView): string => base64(new Uint8Array(view.buffer, view.byteOffset, view.byteLength))
 
-/** What an object is written as: an error by the fields that may be shown of it. */
+/** Returns what an object is written as: an error by the fields that may be shown of it. */
 const view = (value: object): Json.View => {
   if (value instanceof Error) return { instead: errorFields(value) }
   if (Cause.isCause(value)) return { instead: { _tag: "Cause", reasons: value.reasons.map(reasonOf) } }
   if (ArrayBuffer.isView(value)) return { instead: bytes(value) }
   if (value instanceof ArrayBuffer) return { instead: bytes(new Uint8Array(value)) }
-  // Not by their own iterators, which may have no end.
+  // Collections have iterators of their own, which may have no end: those of their prototypes are called.
   if (value instanceof Map) return { instead: Array.from(Map.prototype.entries.call(value)) }
   if (value instanceof Set) return { instead: Array.from(Set.prototype.values.call(value)) }
   if ("toJSON" in value && typeof value.toJSON === "function") return { instead: value.toJSON() ?? null }
@@ -140,14 +140,14 @@ const membersOf = (value: object, without: ReadonlyArray<string> = []): Members 
     return isLeftOut(key, member) ? [] : [[key, member ?? null] as const]
   })
 
-/** What is read of a result (`Event.ChatResult`). */
+/** The fields that are read of a result (`Event.ChatResult`). */
 interface ChatResult extends Json.JsonObject {
   readonly thread: SharedMessages.Thread
   readonly steps: ReadonlyArray<{ readonly response: unknown; readonly thread: SharedMessages.Thread }>
   readonly finalResponse: unknown
 }
 
-/** What is read of the last event of a run. */
+/** The fields that are read of the last event of a run. */
 interface ChatCompleted extends Json.JsonObject {
   readonly result: ChatResult
   readonly messages?: ReadonlyArray<unknown>
@@ -163,7 +163,7 @@ const isResult = (value: Json.JsonObject): value is ChatResult =>
 const isChat = (value: Json.JsonObject): value is ChatCompleted =>
   value["_tag"] === "ChatCompleted" && Json.isObject(value["result"]) && isResult(value["result"])
 
-/** What came to the thread behind the last step: an event that was made by hand may not say so. */
+/** Returns what came to the thread behind the last step: an event that was made by hand may not say so. */
 const behind = ({ messages, result }: ChatCompleted): Members => {
   const last = result.steps.at(-1)
   const added = messages ??
@@ -179,7 +179,7 @@ const repeated = ({ finalResponse, steps }: ChatResult): ReadonlyArray<string> =
 const end = (result: ChatResult): Json.JsonObject =>
   Object.fromEntries(membersOf(result, ["thread", ...repeated(result)]))
 
-/** Of a whole run that a handler yields, each step without its thread: the result has the last one. */
+/** Writes each step of a whole run that a handler yields without its thread: the result has the last one. */
 const whole = (result: ChatResult): Members => [
   ...membersOf(result, repeated(result)),
   [

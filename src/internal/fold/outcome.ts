@@ -1,6 +1,6 @@
 /**
- * The results of the fold's state: the outcome of a step and of a run, the result of a run, and whether a reply asks for
- * tools (its classification). The reasons for which a run ends have one total order; the first that applies counts.
+ * The results of the fold's state: the outcome of a step and of a run, the result of a run, and whether a reply asks
+ * for tools (its classification). The reasons for which a run ends have one total order; the first that applies counts.
  */
 import type * as Types from "effect/Types"
 import type * as Event from "../../Event.ts"
@@ -74,14 +74,14 @@ const words: { readonly [Tag in Exclude<Event.Outcome["_tag"], "Halted">]: strin
 
 const waiting: ReadonlySet<Event.Outcome["_tag"]> = new Set(["AskUser", "ManualToolCalls", "ApprovalRequested"])
 
-/** Whether a run ended to wait for an answer, an approval or a result. */
+/** Returns `true` if a run ended to wait for an answer, an approval or a result. */
 const isWaiting = (outcome: Event.Outcome): boolean => waiting.has(outcome._tag)
 
 /** An outcome as one word; a tool that halted chose its own. */
 export const haltedReason = (outcome: Event.Outcome): string =>
   outcome._tag === "Halted" ? outcome.reason : words[outcome._tag]
 
-/** What the result of a run is made of. */
+/** The parts that the result of a run is made of. */
 interface Parts {
   readonly thread: Thread.Thread
   readonly steps: ReadonlyArray<Event.StepResult>
@@ -118,7 +118,7 @@ export const chatResult = (parts: Parts): Event.ChatResult => {
   return result
 }
 
-/** The result of a run that was cut before its last event, with its thread so far. */
+/** Returns the result of a run that ended before its last event, with its thread so far. */
 export const ofCut = (state: Fold.State, thread: Thread.Thread): Event.ChatResult => {
   const outcome: Event.Outcome = state.error === undefined
     ? { _tag: "Cancelled", reason: "interrupt" }
@@ -180,9 +180,9 @@ export const stepCompleted = (
 })
 
 /**
- * The question stands in the result's thread, so that the user's reply follows it. Where other calls wait as well, their
- * answers are to come first, and nothing may stand between them and the calls. The question of a nested run is none of the
- * run's own: the call that has started that run is not answered yet.
+ * The question stands in the result's thread, so that the user's reply follows it. Where other calls wait as well,
+ * their answers are to come first, and nothing may stand between them and the calls. The question of a nested run is
+ * none of the run's own: the call that has started that run is not answered yet.
  */
 export const withQuestion = (
   thread: Thread.Thread,
@@ -196,7 +196,7 @@ export const withQuestion = (
   return Thread.append(thread, [{ ...Message.assistant(pendingQuestion), askUser: true, toolCallId }])
 }
 
-/** What the passes of a structured run came to, of which there may be one. */
+/** Merges the results of the passes of a structured run, of which there may be one. */
 export const merged = (first: Event.ChatResult | undefined, last: Event.ChatResult): Event.ChatResult => {
   if (first === undefined) return { ...last, structuredFinalize: { pass1Halted: last.haltedReason } }
   const pass1Halted = first.haltedReason
@@ -213,7 +213,7 @@ export const merged = (first: Event.ChatResult | undefined, last: Event.ChatResu
 }
 
 /**
- * What is odd about a reply: a call whose arguments were lost, or the finish reason `tool_calls` without a call.
+ * An oddity of a reply: a call whose arguments were lost, or the finish reason `tool_calls` without a call.
  *
  * @category models
  * @since 0.1.0
@@ -223,13 +223,13 @@ export type Diagnostic =
   | { readonly _tag: "NoToolCalls" }
 
 /**
- * Whether a reply asks for tools, and its content. Public as `Adapter.Classification`.
+ * The kind of a reply, by whether it asks for tools, and its content. Public as `Adapter.Classification`.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Classification {
-  /** Whether the reply asks for tools. */
+  /** `"tool_calls"` if the reply asks for tools. */
   readonly type: "tool_calls" | "final_answer"
   /** The text of the reply. `""` when there is none. */
   readonly text: string
@@ -237,9 +237,9 @@ export interface Classification {
   readonly thinking: string
   /** The calls, in the order in which the model began them. Those that the provider has run are listed as well. */
   readonly toolCalls: ReadonlyArray<Message.ToolCall>
-  /** Why the reply ended. `null` when no reason was given. */
+  /** The reason why the reply ended. `null` when no reason was given. */
   readonly finishReason: Response.FinishReason | null
-  /** What is odd about the reply: calls whose arguments were lost, or a finish reason of tool calls without a call. */
+  /** The oddities of the reply: calls whose arguments were lost, or a finish reason of tool calls without a call. */
   readonly diagnostics: ReadonlyArray<Diagnostic>
 }
 
@@ -249,7 +249,7 @@ export const heard = (state: Fold.State, event: Event.Event): void => {
   if (tag !== "StepCompleted" && tag !== "ChatCompleted") Fold.apply(state, [event])
 }
 
-/** Whether the reply that was folded asks for tools or is the final answer. */
+/** Classifies the reply that was folded: it asks for tools, or is the final answer. */
 export const classification = (state: Fold.State): Classification => {
   const response = Fold.toResponse(state)
   const { finishReason, outputText, reasoning } = response

@@ -1,8 +1,9 @@
 /**
- * Threads that grow out of one another, and the places of answers in them. A run keeps the thread of each of its steps. With
- * a list of its own for each, 1,000 turns of two messages would hold 8 MB of lists, and 5,000 turns 200 MB; here they hold
- * 0.7 MB and 3.4 MB. A short thread is plain data. From 128 messages on, the threads of a run share one log: each knows how
- * much of it is its own, and makes a list of that when its `messages` are read. To its reader it looks like plain data.
+ * Threads that grow out of one another, and the places of answers in them. A run keeps the thread of each of its steps.
+ * With a list of its own for each, 1,000 turns of two messages would hold 8 MB of lists, and 5,000 turns 200 MB; here
+ * they hold 0.7 MB and 3.4 MB. A short thread is plain data. From 128 messages on, the threads of a run share one log:
+ * each knows how much of it is its own, and makes a list of that when its `messages` are read. To its reader it looks
+ * like plain data.
  */
 import type * as Message from "../../Message.ts"
 import * as Json from "../json.ts"
@@ -16,8 +17,9 @@ export interface Thread {
 }
 
 /**
- * What a thread has of a log: its beginning, up to the thread's length. Where the end of a thread was replaced, the messages
- * before that are those of the `base` share, up to the position `from` which the log has its own.
+ * The part of a log that a thread has: its beginning, up to the thread's length. Where the end of a thread was
+ * replaced, the messages before that are those of the `base` share, up to the position `from` which the log has its
+ * own.
  */
 interface Share {
   readonly base: Share | undefined
@@ -27,10 +29,12 @@ interface Share {
   list: Messages | undefined
 }
 
-/** From this length on a thread is shared. A shared one prints as a getter, and a plain one as its list. */
+/** The length from which a thread is shared. A shared one prints as a getter, and a plain one as its list. */
 const shortestShared = 128
 
-/** Beside the threads, so that comparing, printing or freezing one finds nothing but its messages and metadata. */
+/**
+ * The shares, beside the threads: comparing, printing or freezing a thread finds nothing but its messages and metadata.
+ */
 const shares = new WeakMap<object, Share>()
 
 const listOf = (own: Share): Messages => {
@@ -47,7 +51,9 @@ const shareOf = (thread: Thread): Share =>
   shares.get(thread) ??
     { base: undefined, from: 0, log: Array.from(thread.messages), length: thread.messages.length, list: undefined }
 
-/** A share that the next message may be added to. Where another thread has grown on from here, it gets a log of its own. */
+/**
+ * A share that the next message may be added to. Where another thread has grown on from here, it gets a log of its own.
+ */
 const growing = (thread: Thread): Share => {
   const own = shareOf(thread)
   return own.log.length === own.length - own.from
@@ -57,7 +63,7 @@ const growing = (thread: Thread): Share => {
 
 const sharing = (own: Share, metadata: Json.JsonObject): Thread => {
   const thread = {
-    // It refers to its share by itself: a proxy around the thread is not in the map.
+    // The thread refers to its share by itself: a proxy around the thread is not in the map.
     get messages() {
       return own.list ??= listOf(own)
     },
@@ -123,10 +129,10 @@ export const since = (thread: Thread, position: number): Messages => {
 export const plain = (thread: Thread): Thread =>
   shares.has(thread) ? { messages: list(thread), metadata: thread.metadata } : thread
 
-/** How many messages there are. */
+/** Returns the number of messages. */
 export const length = (thread: Thread): number => shares.get(thread)?.length ?? thread.messages.length
 
-/** Whether an unknown value has messages. A shared thread is not asked for them. */
+/** Returns `true` if an unknown value has messages. A shared thread is not asked for them. */
 export const hasMessages = (thread: object): boolean =>
   shares.has(thread) || ("messages" in thread && Array.isArray(thread.messages))
 
@@ -193,7 +199,7 @@ export const placed = (thread: Thread, answers: Messages): Thread => {
 export const withAnswerToCall = (thread: Thread, answer: Message.Message): Thread =>
   turnOf(thread, answer.toolCallId) < 0 ? thread : placed(thread, [answer])
 
-/** Whether the last message is the question of a call: the next user message is its answer. */
+/** Returns `true` if the last message is the question of a call: the next user message is its answer. */
 export const endsWithQuestion = (thread: Thread, id: string | undefined): boolean => {
   const [last] = since(thread, length(thread) - 1)
   return last?.askUser === true && last.toolCallId === id
@@ -221,8 +227,8 @@ export const withSettlement = (thread: Thread, answer: Message.Message): Thread 
 }
 
 /**
- * The answers to calls, in call order: each as it stands in the thread, or, where the question was asked in words, as what
- * the user said.
+ * The answers to calls, in call order: each as it stands in the thread, or, where the question was asked in words, as
+ * what the user said.
  */
 export const answersTo = (thread: Thread, ids: ReadonlyArray<string>): Messages => {
   if (ids.length === 0) return []

@@ -1,7 +1,7 @@
 /**
  * The fold: from events to the state of a step. The loop folds every event of a run into one state, in place; the
- * public `Collector` copies a state first. It is total, and linear in the number of events: an event with an unknown tag
- * or a malformed payload changes nothing. `outcome` derives the result of a whole run.
+ * public `Collector` copies a state first. It is total, and linear in the number of events: an event with an unknown
+ * tag or a malformed payload changes nothing. `outcome` derives the result of a whole run.
  */
 import type * as Types from "effect/Types"
 import type * as Event from "../../Event.ts"
@@ -22,7 +22,7 @@ export interface Opaque {
   readonly [opaque]: true
 }
 
-/** What the fold knows. The fields above `policy` belong to the step in progress. */
+/** The state of the fold. The fields above `policy` belong to the step in progress. */
 export interface State extends Opaque {
   thread: Thread.Thread | undefined
   /** The model's reply so far, if there is any. */
@@ -35,7 +35,7 @@ export interface State extends Opaque {
   responseId: string | null
   model: string | null
   usage: Response.Usage | null
-  /** What broken replies of the step have used, before the present one. */
+  /** The usage of broken replies of the step, before the present one. */
   spent: Response.Usage | null
   error: { readonly value: unknown } | undefined
   tools: ToolAnswers
@@ -103,7 +103,7 @@ export const copy = (state: State): State => ({
 /** Folds events into a state in place, for its one owner. Returns whether anything changed. */
 export const apply = (state: State, events: ReadonlyArray<Event.Event>): boolean => {
   let hasChanged = false
-  // By position: until it is compiled an iterator is an object for each event.
+  // A loop by position: until it is compiled an iterator is an object for each event.
   for (let index = 0; index < events.length; index++) {
     hasChanged = fold(state, events[index] as Event.Event) || hasChanged
   }
@@ -197,7 +197,10 @@ const foldMetadata = (state: State, given: Json.JsonObject): void => {
   state.metadata = { ...state.metadata, ...metadata }
 }
 
-/** Whether nothing of the model has come: tool events are then of calls that the thread has, of an earlier turn. */
+/**
+ * Returns `true` if nothing of the model has come: tool events are then of calls that the thread has, of an earlier
+ * turn.
+ */
 const isOpening = ({ calls, message, steps, text }: State): boolean =>
   steps.length === 0 && calls.isEmpty && message === null && text === undefined
 
@@ -267,12 +270,12 @@ export const toResponse = (state: State): Response.Response => {
   return response
 }
 
-/** Whether the step in progress has any text, reasoning, call or failure. */
+/** Returns `true` if the step in progress has any text, reasoning, call or failure. */
 export const hasPartial = (state: State): boolean =>
   state.text !== undefined || state.reasoning !== "" || !state.calls.isEmpty ||
   state.message !== null || state.error !== undefined
 
-/** Whether the runtime has tools to run after a response. */
+/** Returns `true` if the runtime has tools to run after a response. */
 export const isToolTurn = ({ toolTurn }: Pick<Policy.Policy, "toolTurn">, response: Response.Response): boolean =>
   toolTurn === "finishReason"
     ? response.finishReason === "tool_calls"
@@ -281,13 +284,13 @@ export const isToolTurn = ({ toolTurn }: Pick<Policy.Policy, "toolTurn">, respon
 
 const finalReasons: ReadonlyArray<Response.FinishReason | null> = ["stop", "length", "content_filter", "error"]
 
-/** Whether the model has nothing more to do after a response that is not halted. */
+/** Returns `true` if the model has nothing more to do after a response that is not halted. */
 export const isDone = (policy: Pick<Policy.Policy, "toolTurn">, response: Response.Response): boolean =>
   policy.toolTurn === "finishReason"
     ? finalReasons.includes(response.finishReason)
     : !isToolTurn(policy, response)
 
-/** What a step came to, by its last event. */
+/** Returns the result of a step, by its last event. */
 export const stepResult = (state: State, event: Event.Of<"StepCompleted">): Event.StepResult => {
   const { response, suspensions, thread } = event
   const halted = event.done === undefined ? halt(state) : event.halt
@@ -306,7 +309,7 @@ export const stepResult = (state: State, event: Event.Of<"StepCompleted">): Even
   })
 }
 
-/** What a step came to, from its parts. */
+/** Returns the result of a step, from its parts. */
 export const stepResultOf = (
   step: Pick<Event.StepResult, "thread" | "response" | "toolResults" | "done"> & {
     readonly mode: "auto" | "manual"
@@ -350,13 +353,13 @@ interface Waiting {
 }
 
 /**
- * The tool events of a turn, folded: the answers to its calls, the halts some of them are, the calls that wait, and what
- * handlers add to the context. They come in the order of completion and are given in the order of the calls.
+ * The tool events of a turn, folded: the answers to its calls, the halts some of them are, the calls that wait, and
+ * what handlers add to the context. They come in the order of completion and are given in the order of the calls.
  */
 export class ToolAnswers {
   private readonly answers: Array<Answered> = []
   private readonly updates: Array<Updated> = []
-  /** Created with the first: an empty one would be a hundredth of what an idle run holds. */
+  /** The open calls. Created with the first: an empty map would be a hundredth of what an idle run holds. */
   private waiting: Map<Key, Waiting> | undefined
 
   get isEmpty(): boolean {
@@ -415,7 +418,10 @@ export class ToolAnswers {
     return inCallOrder(ids, this.answers).map(({ message }) => message)
   }
 
-  /** Those of the calls that wait for an answer or an approval. `keys` are those that their events were taken in with. */
+  /**
+   * Lists the suspensions of those calls that wait for an answer or an approval. `keys` are those that their events
+   * were taken in with.
+   */
   open(calls: ReadonlyArray<Message.ToolCall>, keys?: ReadonlyArray<Key>): ReadonlyArray<Event.Suspension> {
     return calls.flatMap((call, index) => {
       const event = this.waiting?.get(keys?.[index] ?? call.id)?.event
@@ -451,7 +457,7 @@ export const mergeUpdates = (updates: ReadonlyArray<Json.JsonObject | undefined>
   return given.length === 0 ? undefined : Object.fromEntries(given.flatMap((update) => Object.entries(update)))
 }
 
-/** By the order in which the model made the calls: what completed first must not show. */
+/** Sorts by the order in which the model made the calls: the order of completion must not show. */
 const inCallOrder = <A extends OfCall>(ids: ReadonlyArray<Key>, entries: ReadonlyArray<A>): ReadonlyArray<A> => {
   if (entries.every((entry, index) => entry.id === ids[index])) return entries
   const order = new Map(ids.map((id, index) => [id, index]))

@@ -1,7 +1,7 @@
 /**
- * Reads one reply from the adapter, in a fiber that the run owns: a stop of the run leaves a read, or a closing, that does
- * not end, and the adapter's own time never holds up its reader. It reads only when it is asked to, never more than one
- * read ahead, and reports what breaks a reply as the way in which the reply ended.
+ * Reads one reply from the adapter, in a fiber that the run owns: a stop of the run leaves a read, or a closing, that
+ * does not end, and the adapter's own time never holds up its reader. It reads only when it is asked to, never more
+ * than one read ahead, and reports what breaks a reply as the way in which the reply ended.
  */
 import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
@@ -18,14 +18,14 @@ import type * as Event from "../../Event.ts"
 import * as Json from "../json.ts"
 
 /**
- * How a reply ended: as the adapter ended it, or broken, by what the adapter failed with or died of. `hasBegun`: whether
+ * The end of a reply: as the adapter ended it, or broken, by the adapter's failure or defect. `hasBegun` is `true` if
  * an event came before that.
  */
 export type Ending =
   | { readonly _tag: "Ended" }
   | { readonly _tag: "Broken"; readonly error: unknown; readonly hasBegun: boolean }
 
-/** What a read gives: events, or the end of the reply. */
+/** The result of a read: events, or the end of the reply. */
 export type Heard = ReadonlyArray<Event.Event> | Ending
 
 export const isEvents = (heard: Heard): heard is ReadonlyArray<Event.Event> => Array.isArray(heard)
@@ -66,7 +66,7 @@ export class ReplyReader {
   private readonly connection = Scope.makeUnsafe()
   private pull: ModelPull
   private hasBegun = false
-  /** What a read that was not waited for has given. */
+  /** The result of a read that ended before a reader waited for it. */
   private heard: Heard | undefined
   /** Opens when the connection is closed. There is one as soon as that has begun. */
   private closed: Latch.Latch | undefined
@@ -94,8 +94,8 @@ export class ReplyReader {
   }
 
   /**
-   * What a read has given, without waiting for it. Where there is nothing yet a read is under way, and `wake` is called when
-   * it has ended.
+   * Returns the result of a read without waiting for it. Where there is none yet a read is under way, and `wake` is
+   * called when it has ended.
    */
   listen(context: Context.Context<any>, wake: () => void): Heard | undefined {
     let isAtOnce = true
@@ -119,7 +119,9 @@ export class ReplyReader {
     )
   }
 
-  /** The exit of a read. Events that throw when they are read fail the reply: nothing else would end the wait for it. */
+  /**
+   * The exit of a read. Events that throw when they are read fail the reply: nothing else would end the wait for it.
+   */
   private came(given: ReadonlyArray<Event.Event>): Heard {
     try {
       return this.checked(given)
@@ -150,8 +152,8 @@ export class ReplyReader {
   }
 
   /**
-   * Interrupts a read that is under way, and closes the connection. That begins now; what is returned waits until it is done,
-   * within the grace period of a stop.
+   * Interrupts a read that is under way, and closes the connection. That begins now; what is returned waits until it is
+   * done, within the grace period of a stop.
    */
   close(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
     if (this.closed === undefined) {

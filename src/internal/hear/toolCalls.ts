@@ -15,7 +15,10 @@ import * as Json from "../json.ts"
 // ---------------------------------------------------------------------------------------------------------------------
 // arguments
 
-/** How many levels arguments may nest, the object itself included: deeper ones overflow the stack of what walks them. */
+/**
+ * The number of levels that arguments may nest, the object itself included: deeper ones overflow the stack of what
+ * walks them.
+ */
 export const deepest = 256
 
 /** The arguments of a call: none in place of those that were lost. */
@@ -25,10 +28,10 @@ const lost = (reason: Message.ArgumentsLost): Arguments => ({ arguments: {}, arg
 
 export const isWhole = ({ argumentsLost }: Arguments): boolean => argumentsLost === undefined
 
-/** Whether no further fragment can complete a text: it can be read, or could be but for its depth. */
+/** Returns `true` if no further fragment can complete a text: it can be read, or could be but for its depth. */
 const isFinal = ({ argumentsLost }: Arguments): boolean => argumentsLost === undefined || argumentsLost === "too_deep"
 
-/** How a reply ended: well, by the token limit, or by something else that cut it. */
+/** The end of a reply: well, by the token limit, or by something else that cut it. */
 export type Ending = "whole" | "truncated" | "broken"
 
 /** The ending that a finish reason stands for, in a reply that has one. */
@@ -57,11 +60,11 @@ export const ofText = (text: string): Arguments => {
 /** The text of arguments as a provider writes it: some write `null` for a call that has none. */
 const written = (text: string): string => text.trim() === "null" ? "" : text
 
-/** What is known of a call's arguments before they are final. */
+/** The state of a call's arguments before they are final. */
 interface Begun {
   /** The arguments as far as they were sent. */
   text: string
-  /** Whether any fragment of them came, even an empty one. */
+  /** `true` if any fragment of them came, even an empty one. */
   isObserved: boolean
 }
 
@@ -71,8 +74,8 @@ const append = (call: Begun, text: string): void => {
 }
 
 /**
- * The arguments of a call that was still open when its reply ended. Without any fragment there are none, unless the reply
- * was cut.
+ * The arguments of a call that was still open when its reply ended. Without any fragment there are none, unless the
+ * reply was cut.
  */
 const atEnd = (text: string, isObserved: boolean, ending: Ending): Arguments => {
   if (!isObserved && ending !== "whole") return lost(ending === "truncated" ? "truncated" : "missing_fragments")
@@ -83,7 +86,7 @@ const atEnd = (text: string, isObserved: boolean, ending: Ending): Arguments => 
 // ---------------------------------------------------------------------------------------------------------------------
 // ids
 
-/** There are servers that refuse longer ids: none that is made here is longer. */
+/** The length of the longest id that is made here: there are servers that refuse longer ones. */
 export const longestId = 40
 
 /** The beginning of an id, which splits no surrogate pair: a server may refuse half of one. */
@@ -138,15 +141,15 @@ export interface Call extends Begun {
   /** The id that another call had taken before it. */
   duplicateOf: string | undefined
   name: string
-  /** Whether some of its arguments did not arrive, although all that did can be read. */
+  /** `true` if some of its arguments did not arrive, although all that did can be read. */
   isLost: boolean
-  /** Whether its start was emitted. Until then its name may still grow. */
+  /** `true` once its start was emitted. Until then its name may still grow. */
   isStarted: boolean
-  /** Whether its text was parsed while it was open. */
+  /** `true` if its text was parsed while it was open. */
   isTried: boolean
-  /** Whether it ran at the provider. */
+  /** `true` if it ran at the provider. */
   isExecuted: boolean
-  /** What the protocol keeps with it, under the protocol's key. */
+  /** Fields that the protocol keeps with it, under the protocol's key. */
   metadata: Json.JsonObject
   completed: Message.ToolCall | undefined
 }
@@ -160,7 +163,7 @@ type CallEvent =
     readonly metadata?: Json.JsonObject
   }
 
-/** Where the events go: the array that an adapter emits. */
+/** The target of the events: the array that an adapter emits. */
 interface Out {
   push(event: CallEvent): unknown
 }
@@ -172,7 +175,7 @@ const hasEntries = (record: Json.JsonObject): boolean => Object.keys(record).len
 
 /** The calls of one reply, each completed exactly once. The protocol determines the call of a fragment. */
 export class WireCalls {
-  /** In the order in which the wire opened them. */
+  /** The calls, in the order in which the wire opened them. */
   readonly all: Array<Call> = []
   private readonly makeId: () => string
   private readonly key: string
@@ -259,7 +262,7 @@ export class WireCalls {
     } else call.text = text
   }
 
-  /** What the wire attaches to a call after it was complete is part of the whole message. */
+  /** Adds to a complete call what the wire attaches to it later: that is part of the whole message. */
   describe(call: Call, metadata: Json.JsonObject): void {
     if (!hasEntries(metadata)) return
     call.metadata = { ...call.metadata, ...metadata }
@@ -341,7 +344,7 @@ interface Entry extends Begun {
   name: string
   /** Its arguments, once they are final. */
   final: Arguments | undefined
-  /** As it was handed out to be run: what it was run with stands. */
+  /** The call as it was handed out to be run, and as it was run. */
   taken: Message.ToolCall | undefined
   isExecuted: boolean
   metadata: Json.JsonObject
@@ -353,7 +356,7 @@ interface Namesakes {
   current: Entry
 }
 
-/** What an adapter reports of a completed call. */
+/** The fields that an adapter reports of a completed call. */
 export interface Completed {
   readonly id: string
   readonly name: string
@@ -364,13 +367,16 @@ export interface Completed {
   readonly metadata?: Json.JsonObject
 }
 
-/** How unfinished calls are read when the message has ended. */
+/** The way in which unfinished calls are read when the message has ended. */
 export interface Reading {
   readonly parse: boolean
   readonly ending: Ending
 }
 
-/** Whether the reported fields are valid for a call with these arguments. A field that is left out may also be `null`. */
+/**
+ * Returns `true` if the reported fields are valid for a call with these arguments. A field that is left out may also be
+ * `null`.
+ */
 const isSaidOf = ({ rawArguments }: Completed, { text }: Entry): boolean => (rawArguments ?? text) === text
 
 /**
@@ -435,7 +441,7 @@ export class EventCalls {
     }
   }
 
-  /** From now on fragments of that id belong to this call. */
+  /** Assigns further fragments of that id to this call. */
   private turnTo(eventId: string, entry: Entry): void {
     const namesakes = this.byEventId.get(eventId)
     if (namesakes !== undefined) namesakes.current = entry
@@ -515,7 +521,7 @@ export class EventCalls {
     entry.metadata = Json.isObject(call.metadata) ? call.metadata : Json.none
   }
 
-  /** What the wire attached to calls after they were final, as the whole message reports it. */
+  /** Adds to final calls what the wire attached to them later, as the whole message reports it. */
   describe(calls: unknown): void {
     if (!Array.isArray(calls)) return
     for (const call of calls) {
@@ -556,7 +562,7 @@ export interface LostArguments {
   readonly id: string
   /** The name of the tool. */
   readonly name: string
-  /** Why the arguments were lost. */
+  /** The reason why the arguments were lost. */
   readonly reason: Message.ArgumentsLost
   /** The length of what arrived, in bytes of UTF-8. */
   readonly bytes: number

@@ -18,7 +18,9 @@ import type * as Records from "../../internal/session/records.ts"
 import type * as States from "../../internal/session/state.ts"
 import * as Keys from "./keys.ts"
 
-/** With serializable transactions, a statement that meets another one is refused, and can be tried again. */
+/**
+ * Returns `true` for a statement that serializable transactions refuse as it meets another one: it can be tried again.
+ */
 const isRefused = ({ reason }: SqlError.SqlError): boolean => reason._tag === "SerializationError"
 
 const again = { while: isRefused, schedule: Schedule.exponential("1 millis"), times: 10 } as const
@@ -28,7 +30,7 @@ type Done<E = never> = Effect.Effect<void, E | SqlError.SqlError>
 /** Returns the changes over a client. */
 export const make = (sql: SqlClient.SqlClient) => {
   const isPostgres = sql.onDialectOrElse({ pg: () => true, orElse: () => false })
-  // Under a stricter isolation the later statements would not see the concurrent commits of other writers.
+  // A stricter isolation would hide the concurrent commits of other writers from the later statements.
   const begin = isPostgres ? "BEGIN ISOLATION LEVEL READ COMMITTED" : undefined
   const inTransaction = <A, E>(change: Effect.Effect<A, E>): Effect.Effect<A, E | SqlError.SqlError> =>
     change.pipe(sql.withTransaction, Effect.provideService(SqlClient.BeginTransaction, begin))

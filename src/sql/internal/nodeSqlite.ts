@@ -75,7 +75,7 @@ export const create = (filename: string): void => {
     const path = pathOf(filename)
     if (files !== undefined && path !== undefined) files.closeSync(files.openSync(path, "wx", 0o600))
   } catch {
-    // It exists, or SQLite reports the reason.
+    // The file exists, or SQLite reports the reason.
   }
 }
 

@@ -24,8 +24,8 @@ const actionable = (calls: ReadonlyArray<Message.ToolCall> = []): ReadonlyArray<
   Response.actionableCalls({ toolCalls: calls }).map((call) => call.id)
 
 /**
- * Where the turn that a step added begins, if `from` messages were there before: a turn that was cut short may be
- * empty. Without `from`, the model's last message since the last user message.
+ * Returns the position at which the turn begins that a step added, if `from` messages were there before: a turn that
+ * was cut short may be empty. Without `from`, the model's last message since the last user message.
  */
 export const turnStart = ({ messages }: Thread.Thread, from?: number): number => {
   const lastOf = (role: Message.Role): number => messages.findLastIndex((message) => message.role === role)
@@ -40,8 +40,8 @@ const waitingWithin = ({ suspensions = [] }: Pick<Event.StepResult, "suspensions
   Array.from(new Set(suspensions.flatMap(({ path }) => path?.[0] ?? [])))
 
 /**
- * The calls of a completed step that are still to be answered by the caller. A question has its answer in the thread, the
- * text that says so. A run that was halted otherwise has no open calls.
+ * The calls of a completed step that are still to be answered by the caller. A question has its answer in the thread,
+ * the text that says so. A run that was halted otherwise has no open calls.
  */
 export const pendingOf = (step: Event.Of<"StepCompleted">): ReadonlyArray<string> => {
   if (step.halt !== undefined && step.halt.haltedReason !== "ask_user") return []
@@ -57,8 +57,8 @@ export const pendingOf = (step: Event.Of<"StepCompleted">): ReadonlyArray<string
 }
 
 /**
- * How many events at the beginning are of calls of earlier turns: a session that goes on says which of them have been
- * settled, and runs those that were approved, before the model is asked.
+ * Counts the events at the beginning that are of calls of earlier turns: a session that continues says which of them
+ * have been settled, and runs those that were approved, before the model is asked.
  */
 export const opening = (events: ReadonlyArray<Event.Event>): number => {
   const end = events.findIndex((event) => !isToolEvent(event) && event._tag !== "ToolApprovalRequested")
@@ -68,12 +68,12 @@ export const opening = (events: ReadonlyArray<Event.Event>): number => {
 const isSettlement = (event: Event.Event): event is Event.Of<"ToolResultEncoded"> =>
   event._tag === "ToolResultEncoded" && event.settled === true
 
-/** What one step has shown of one call. */
+/** The events that one step has shown of one call. */
 interface Call {
   isStarted: boolean
   result: Event.Of<"ToolExecutionCompleted">["result"] | undefined
   isAnswered: boolean
-  /** Whether it has asked a question that is not settled. */
+  /** `true` if it has asked a question that is not settled. */
   isOpen: boolean
 }
 
@@ -94,7 +94,7 @@ const fits = (result: NonNullable<Call["result"]>, tail: Tail): boolean => {
   }
 }
 
-/** What is wrong with a tool event, given what its call has shown so far. */
+/** Returns the fault of a tool event, given what its call has shown so far. */
 const misplaced = (call: Call, event: ToolEvent): Pick<Violation, "law" | "message"> | undefined => {
   const id = callOf(event)
   if (isSettlement(event)) {

@@ -1,6 +1,6 @@
 /**
- * The calls of an event, as text: the arguments of a call must be the same in every event, and must not change after they
- * were emitted.
+ * The calls of an event, as text: the arguments of a call must be the same in every event, and must not change after
+ * they were emitted.
  */
 import type * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
@@ -37,7 +37,7 @@ const isSendable = (value: unknown): boolean => {
   }
 }
 
-/** What was emitted, in its order, and how it reads by now. */
+/** Compares what was emitted, in its order, with how it reads by now. */
 export const violations = (log: ReadonlyArray<Entry>): ReadonlyArray<Violation> => {
   const started = new Map<string, string>()
   return log.flatMap((entry, index): ReadonlyArray<Violation> => {

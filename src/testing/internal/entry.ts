@@ -1,6 +1,6 @@
 /**
- * The entries that scripts are written in, as plain data, each with its constructor. What an entry plays is documented at
- * its constructor; `Script` exports all of this module.
+ * The entries that scripts are written in, as plain data, each with its constructor. What an entry plays is documented
+ * at its constructor; `Script` exports all of this module.
  *
  * @since 0.1.0
  */
@@ -14,7 +14,7 @@ import type * as Response from "../../Response.ts"
 type Data = Readonly<Record<string, unknown>>
 
 /**
- * Why an adapter fails, by the reasons of `AdapterError`.
+ * The reason why an adapter fails, of the reasons of `AdapterError`.
  *
  * @category models
  * @since 0.1.0
@@ -34,13 +34,13 @@ export interface ErrorDetails {
   readonly provider?: string
   /** The HTTP status. */
   readonly status?: number
-  /** How long the provider asks to wait, in milliseconds. */
+  /** The time that the provider asks to wait, in milliseconds. */
   readonly retryAfterMillis?: number
   /** The provider's id of the request. */
   readonly requestId?: string
-  /** What it was made of. */
+  /** The error that it was made of. */
   readonly cause?: unknown
-  /** What else is known of it. */
+  /** Further data about the failure. */
   readonly metadata?: Data
 }
 
@@ -78,12 +78,12 @@ export type Entry =
   }
   | {
     readonly _tag: "Usage"
-    /** What the call used. */
+    /** The usage of the call. */
     readonly usage: Partial<Response.Usage>
   }
   | {
     readonly _tag: "RawChunk"
-    /** What the provider sent. */
+    /** The chunk that the provider sent. */
     readonly chunk: unknown
   }
   | {
@@ -93,30 +93,30 @@ export type Entry =
   }
   | {
     readonly _tag: "Delay"
-    /** How long, in milliseconds. */
+    /** The length of the pause, in milliseconds. */
     readonly millis: number
   }
   | {
     readonly _tag: "Error" | "ErrorThenContinue"
-    /** What breaks the reply. */
+    /** The error that breaks the reply. */
     readonly error: unknown
     /** The fields of an adapter error besides its reason. */
     readonly details?: ErrorDetails
   }
   | {
     readonly _tag: "StreamError" | "PreflightError"
-    /** Why the adapter fails. */
+    /** The reason why the adapter fails. */
     readonly reason: Reason
     /** The error's other fields. */
     readonly details: ErrorDetails
   }
   | {
     readonly _tag: "Finish"
-    /** Why the reply ends. */
+    /** The reason why the reply ends. */
     readonly reason: Response.FinishReason | null
     /** The provider's own finish reason. */
     readonly rawFinishReason?: string
-    /** What the adapter adds. */
+    /** The metadata that the adapter adds. */
     readonly metadata?: Data
   }
 
@@ -128,7 +128,7 @@ export type Entry =
  */
 export interface ToolCallEntry extends Omit<Message.ToolCall, "metadata"> {
   readonly _tag: "ToolCall"
-  /** What the adapter adds to the call. */
+  /** The metadata that the adapter adds to the call. */
   readonly metadata?: Data
 }
 
@@ -183,8 +183,8 @@ export const toolCallDelta = (id: string, fragment: string): Entry => ({
 })
 
 /**
- * What the call consumed. No event of its own: the last one stands in the metadata of `MessageCompleted`. A name that
- * is no field of `Response.Usage` is a defect when the call is opened.
+ * The usage of the call. No event of its own: the last one stands in the metadata of `MessageCompleted`. A name that is
+ * no field of `Response.Usage` is a defect when the call is opened.
  *
  * @category entries
  * @since 0.1.0
@@ -312,7 +312,7 @@ export const reply = (parts: {
 }
 
 /**
- * Which call of a script is played next. A cursor of your own may play calls in any order.
+ * The position in a script: the call that is played next. A cursor of your own may play calls in any order.
  *
  * @category models
  * @since 0.1.0
@@ -325,7 +325,7 @@ export interface Cursor {
 }
 
 /**
- * How an adapter is scripted.
+ * The script of an adapter, and its options.
  *
  * @category models
  * @since 0.1.0
@@ -345,12 +345,14 @@ export interface Options {
   readonly cursor?: Cursor
   /** The calls before this number fail as `rate_limited` and play nothing. None do by default. */
   readonly retryUntilCall?: number
-  /** How many events the stream emits at once, at most. As many as there are up to the next delay by default. */
+  /**
+   * The number of events that the stream emits at once, at most. As many as there are up to the next delay by default.
+   */
   readonly chunkSize?: number
 }
 
 /**
- * What an adapter is made from: the entries of one call, a list of calls, or options.
+ * The input that an adapter is made from: the entries of one call, a list of calls, or options.
  *
  * @category models
  * @since 0.1.0

@@ -1,4 +1,4 @@
-/** Whether the result of a run is what its stream folds to, and the stream has the frame of a run. */
+/** Checks that the result of a run is what its stream folds to, and that the stream has the frame of a run. */
 import * as Collector from "../../Collector.ts"
 import type * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
@@ -57,7 +57,10 @@ export const fold = (events: ReadonlyArray<Event.Event>, { policy, result }: Opt
   return messages.map((message) => ({ law: "fold", message }))
 }
 
-/** Whether the messages of each step, and those behind the last one, are what came to the thread since the one before. */
+/**
+ * Checks that the messages of each step, and those behind the last one, are what came to the thread since the one
+ * before.
+ */
 const additions = (events: ReadonlyArray<Event.Event>): ReadonlyArray<string> => {
   let before: number | undefined
   return events.flatMap((event) => {
@@ -72,7 +75,7 @@ const additions = (events: ReadonlyArray<Event.Event>): ReadonlyArray<string> =>
   })
 }
 
-/** Whether the parts of a result agree with its steps. */
+/** Checks that the parts of a result agree with its steps. */
 const ofParts = (result: Event.ChatResult): ReadonlyArray<string> => {
   const { outcome, steps } = result
   const last = steps.at(-1)
@@ -92,7 +95,7 @@ const ofParts = (result: Event.ChatResult): ReadonlyArray<string> => {
   ]
 }
 
-/** Whether a run can end with an outcome when its last step was this one. */
+/** Returns `true` if a run can end with an outcome when its last step was this one. */
 const isEnd = (step: Event.StepResult, outcome: Event.Outcome): boolean => {
   if (outcome._tag === "Cancelled") return true
   const halt = step.halt?.haltedReason
@@ -110,7 +113,10 @@ const isEnd = (step: Event.StepResult, outcome: Event.Outcome): boolean => {
   return outcome._tag === "MaxTurns" || outcome._tag === "HaltWhen" || outcome._tag === "Failed"
 }
 
-/** A question of the run itself that nothing else waits beside stands behind the thread of its step; everything else ends where its last step ended. */
+/**
+ * A question of the run itself that nothing else waits beside stands behind the thread of its step; everything else
+ * ends where its last step ended.
+ */
 const isContinued = (step: Event.StepResult, { outcome, thread }: Event.ChatResult): boolean => {
   const question = thread.messages.at(-1)
   const isAsked = outcome._tag === "AskUser" && question?.askUser === true &&

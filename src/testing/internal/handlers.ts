@@ -28,7 +28,7 @@ interface Rules {
   readonly isAbandoned: (name: string) => boolean
 }
 
-/** What keeps a handler from starting now. */
+/** Returns the handler or the rule that keeps a handler from starting now. */
 const inTheWay = (tallies: Tallies, name: string, { bound, isAbandoned, isExclusive }: Rules): string | undefined => {
   if (isExclusive(name)) {
     return live(tallies, () => true) > 0 ? `exclusive "${name}" starts while others run` : undefined

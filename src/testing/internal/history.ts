@@ -1,4 +1,4 @@
-/** Whether a thread can be sent to any provider as it is. */
+/** Checks that a thread can be sent to any provider as it is. */
 import * as Result from "effect/Result"
 import type * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
@@ -24,7 +24,7 @@ const unusable = (calls: ReadonlyArray<Message.ToolCall>): ReadonlyArray<string>
   ]
 }
 
-/** What an answer does to the calls that are open: the first of them is the one it has to answer. */
+/** Removes the first open call of an answer's id. Returns the fault of an answer that has none. */
 const misplaced = (open: Array<string>, message: Message.Message): ReadonlyArray<string> => {
   const id = message.toolCallId ?? ""
   const position = open.indexOf(id)

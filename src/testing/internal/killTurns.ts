@@ -1,6 +1,6 @@
 /**
- * The records of a log with the turns that they belong to. A record names the run and the call; the turn follows from the
- * records before it, whatever order the processes of the attempt have seen them in.
+ * The records of a log with the turns that they belong to. A record names the run and the call; the turn follows from
+ * the records before it, whatever order the processes of the attempt have seen them in.
  */
 import type * as Records from "../../internal/session/records.ts"
 import * as States from "../../internal/session/state.ts"
@@ -12,8 +12,8 @@ type Recorded = Extract<Line, { readonly _tag: "Recorded" }>
 /** A record in its place. */
 export interface Placed {
   /**
-   * The turn, distinct from every other of the attempt: also the turn of a reply that was lost from the one that is asked
-   * for again. Left out for a record that belongs to none.
+   * The turn, distinct from every other of the attempt: also the turn of a reply that was lost from the one that is
+   * asked for again. Left out for a record that belongs to none.
    */
   readonly turn?: string
   /** The call that starts, as its handler gets it. */

@@ -1,6 +1,6 @@
 /**
- * The parts of Node that killing and being killed needs. They are looked up at run time, so that the test kit loads in any
- * runtime.
+ * The parts of Node that killing and being killed needs. They are looked up at run time, so that the test kit loads in
+ * any runtime.
  */
 
 /** The part of `node:fs`. */

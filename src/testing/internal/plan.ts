@@ -1,4 +1,7 @@
-/** What options mean: which calls `stream` and `generate` play, and what is wrong with options that mean nothing. */
+/**
+ * Resolves the options of a script: the calls that `stream` and `generate` play, and the faults of options that mean
+ * nothing.
+ */
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
@@ -85,7 +88,7 @@ const Entry = Schema.Union([
 
 const decode = Schema.decodeUnknownResult(Schema.toType(Entry))
 
-/** What is wrong with the entries of one call, in words that name the entry. */
+/** Returns the fault of the entries of one call, in words that name the entry. */
 const issueOfCall = (entries: unknown, call: number): string | undefined => {
   if (!Array.isArray(entries)) return `call ${call} must be a list of entries; got: ${typeof entries}`
   for (const [index, entry] of entries.entries()) {

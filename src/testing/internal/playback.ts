@@ -14,13 +14,13 @@ import * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
 import type { Entry, Options } from "./entry.ts"
 
-/** What the stream does at one pull. */
+/** The action of the stream at one pull. */
 type Action =
   | { readonly _tag: "Emit"; readonly events: Arr.NonEmptyReadonlyArray<Event.AdapterEvent> }
   | { readonly _tag: "Wait"; readonly millis: number }
   | { readonly _tag: "Fail"; readonly error: Adapter.AdapterError }
 
-/** How entries are read: `errors` decides whether a scripted error is an event or fails the call. */
+/** The way in which entries are read: `errors` decides whether a scripted error is an event or fails the call. */
 interface Reading {
   readonly errors: "emit" | "fail"
   readonly usage: Readonly<Record<string, unknown>> | undefined

@@ -1,4 +1,4 @@
-/** What one attempt at a run has to answer for: each law on what it left behind. */
+/** Judges one attempt at a run: each law on what it left behind. */
 import * as Cause from "effect/Cause"
 import * as Exit from "effect/Exit"
 import type * as Event from "../../Event.ts"
@@ -9,7 +9,7 @@ import type * as Recorder from "../Recorder.ts"
 import type * as Simulation from "../Simulation.ts"
 import type { Start, Watch } from "./watching.ts"
 
-/** How much had happened when the run was stopped. */
+/** The numbers of what had happened when the run was stopped. */
 export interface Stopped {
   readonly how: "hard" | "soft"
   readonly starts: number
@@ -27,17 +27,17 @@ export interface Attempted {
   readonly stopped: Stopped | undefined
 }
 
-/** What the caller knows of the run. */
+/** The facts that the caller knows of the run. */
 export interface Known extends Pick<Laws.Options, "policy"> {
   readonly bound: number
   readonly graceMillis: number
-  /** Whether fibers pause more often than they would by themselves. */
+  /** `true` if fibers pause more often than they would by themselves. */
   readonly isFine: boolean
   /** The handlers in which runs live when the run is not stopped. */
   readonly parents: ReadonlySet<string>
-  /** Whether the run was seen to end in `ChatCompleted` when it was not stopped. */
+  /** `true` if the run was seen to end in `ChatCompleted` when it was not stopped. */
   readonly isChat: boolean
-  /** Whether the run succeeded when it was not stopped. */
+  /** `true` if the run succeeded when it was not stopped. */
   readonly isSound: boolean
 }
 
@@ -103,7 +103,7 @@ const bound = ({ handlers, watch }: Attempted, { bound, parents: known }: Known)
   return Laws.handlers(leaves, { bound, abandoned: lost }).filter(({ law }) => law === "concurrency")
 }
 
-/** What is alive after the run. What abandoned handlers hold is unknown. */
+/** Finds what is alive after the run. It is unknown what abandoned handlers hold. */
 const lifetime = ({ log, report, watch }: Attempted): Findings => {
   if (report.exit === undefined) return [{ law: "lifetime", message: "the run does not end" }]
   const open = watch.requests.length - watch.closed
@@ -117,8 +117,8 @@ const lifetime = ({ log, report, watch }: Attempted): Findings => {
 }
 
 /**
- * Nothing starts after the stop. Where fibers are made to pause between any two operations, one that was on its way to a
- * start when the run was stopped may still come to it, at that instant.
+ * Nothing starts after the stop. Where fibers are made to pause between any two operations, one that was on its way to
+ * a start when the run was stopped may still come to it, at that instant.
  */
 const starting = ({ starts, requests }: Watch, stopped: Stopped, isFine: boolean): Findings => {
   const isLate = ({ at }: { readonly at: number }): boolean => !isFine || at > stopped.millis
@@ -170,8 +170,8 @@ const shown = (value: unknown): ReadonlyArray<Event.Event> => {
 }
 
 /**
- * The threads that runs sent when they went on, each with the length of what their callers had put in front: a request
- * that goes on from none before it is the first of a run, and its caller's.
+ * The threads that runs sent when they continued, each with the length of what their callers had put in front: a
+ * request that continues none before it is the first of a run, and its caller's.
  */
 const continued = (requests: Watch["requests"]) => {
   const seen: Array<{ readonly messages: ReadonlyArray<string>; readonly from: number }> = []
@@ -193,7 +193,7 @@ const histories = ({ report, watch }: Attempted): Findings => {
   ]
 }
 
-/** What the events of a run show. One that was left or failed need not be whole. */
+/** Checks the events of the run. Those of a run whose reader left, or that failed, need not be whole. */
 const events = ({ events, report, stopped }: Attempted, { isChat, policy }: Known): Findings => {
   const hasEnded = report.exit !== undefined && Exit.isSuccess(report.exit)
   const isCut = report.exit !== undefined && (stopped?.how === "hard" || !hasEnded)

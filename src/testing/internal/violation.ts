@@ -1,18 +1,16 @@
-/**
- * What the checks of the laws are given, and what they find. Public as members of `Laws` and `Recorder`.
- */
+/** The inputs and the findings of the checks of the laws. Public as members of `Laws` and `Recorder`. */
 import type * as Event from "../../Event.ts"
 import type * as Policy from "../../Policy.ts"
 
 /**
- * What a check found: the law that is broken and how. `index` is the position of the event, the message or the log entry
- * that shows it.
+ * A finding of a check: the law that is broken and how. `index` is the position of the event, the message or the log
+ * entry that shows it.
  *
  * - `"answers"`: every tool call of an assistant message is answered exactly once, or pending in a suspended run.
  * - `"starts"`: a handler starts at most once per call.
  * - `"lifetime"`: nothing outlives the run, and every finalizer runs exactly once.
  * - `"concurrency"`: executing calls are shared and within the bound, or one and exclusive.
- * - `"order"`: per call started, progress, completed, tail, and nothing after the tail but the settlement of a question.
+ * - `"order"`: per call started, progress, completed, tail; after the tail only the settlement of a question.
  * - `"frame"`: one `StepCompleted` per step, one `ChatCompleted`, at the end.
  * - `"fold"`: what is awaited is what the stream folds to.
  * - `"history"`: a thread can be sent to any provider as it is.
@@ -24,14 +22,14 @@ import type * as Policy from "../../Policy.ts"
 export interface Violation {
   /** The law that was broken. */
   readonly law: "answers" | "starts" | "lifetime" | "concurrency" | "order" | "frame" | "fold" | "history" | "calls"
-  /** What was seen. */
+  /** A description of the fault. */
   readonly message: string
   /** The position of the event, the message or the entry that shows it. Left out when none does by itself. */
   readonly index?: number
 }
 
 /**
- * What is known of the run whose events are checked.
+ * The facts that are known of the run whose events are checked.
  *
  * @category models
  * @since 0.1.0
@@ -40,19 +38,19 @@ export interface Options {
   /** The policy that it ran under. `Policy.standard` by default; the fold depends on it. */
   readonly policy?: Policy.Policy
   /**
-   * What `Chat.run` gave for the same input, the same script and the same `requestId`. Not compared when it is left
-   * out.
+   * The result that `Chat.run` gave for the same input, the same script and the same `requestId`. Not compared when it
+   * is left out.
    */
   readonly result?: Event.ChatResult
   /**
-   * Whether the reader left, or the stream failed: what is there must be lawful, but need not be whole. `false` by
+   * `true` if the reader left, or the stream failed: what is there must be lawful, but need not be whole. `false` by
    * default.
    */
   readonly isCut?: boolean
 }
 
 /**
- * Where in a thread the check starts, and which calls of its last turn may be open.
+ * The position in a thread at which the check starts, and the calls of its last turn that may be open.
  *
  * @category models
  * @since 0.1.0
@@ -65,15 +63,15 @@ export interface HistoryOptions {
 }
 
 /**
- * What is known of recorded handlers.
+ * The facts that are known of recorded handlers.
  *
  * @category models
  * @since 0.1.0
  */
 export interface HandlerOptions {
-  /** How many may run at once. Any number by default. */
+  /** The number of handlers that may run at once. Any number by default. */
   readonly bound?: number
-  /** Whether the handlers of a name run alone. None do by default. */
+  /** Returns `true` if the handlers of a name run alone. None do by default. */
   readonly isExclusive?: (name: string) => boolean
   /**
    * The names of handlers that the run gave up and reported. They may still be alive, keep exclusive ones out and take
@@ -92,7 +90,7 @@ export interface HandlerOptions {
 export type Entry =
   | {
     readonly _tag: "Emitted"
-    /** When, in milliseconds after the recorder was made. */
+    /** The time, in milliseconds after the recorder was made. */
     readonly at: number
     /** The event. */
     readonly event: Event.Event
@@ -101,15 +99,15 @@ export type Entry =
   }
   | {
     readonly _tag: Mark
-    /** When, in milliseconds after the recorder was made. */
+    /** The time, in milliseconds after the recorder was made. */
     readonly at: number
     /** The name under which the effect is tracked. */
     readonly name: string
   }
 
 /**
- * What is noted of a tracked effect. Each run is `Started` first, then exactly one of `Succeeded`, `Failed` (which a
- * defect is, too) and `Interrupted`, then `Finalized`.
+ * A mark of a tracked effect. Each run is `Started` first, then exactly one of `Succeeded`, `Failed` (which a defect
+ * is, too) and `Interrupted`, then `Finalized`.
  *
  * @category models
  * @since 0.1.0

@@ -35,7 +35,7 @@ interface Asked {
   readonly inside: string
 }
 
-/** What was seen of an attempt. `usual` is the concurrency of tools without the option. */
+/** The record of an attempt. `usual` is the concurrency of tools without the option. */
 export interface Watch {
   readonly usual: Tool.Concurrency
   readonly recorder: Recorder.Recorder
@@ -59,7 +59,7 @@ const describe = (call: Tool.CallContext, inside: string): string => {
   return inside === "" ? own : `${inside} > ${own}`
 }
 
-/** As the runtime decides it: a function that throws makes the call exclusive. */
+/** Decides as the runtime does: a function that throws makes the call exclusive. */
 const isExclusive = ({ concurrency }: Tool.Any, args: unknown, usual: Tool.Concurrency): boolean => {
   if (typeof concurrency !== "function") return (concurrency ?? usual) === "exclusive"
   try {
@@ -71,7 +71,9 @@ const isExclusive = ({ concurrency }: Tool.Any, args: unknown, usual: Tool.Concu
 
 type Handler = (args: unknown, call: Tool.CallContext) => unknown
 
-/** What is no Effect was started all the same, and is passed on for the executor to refuse. */
+/**
+ * Watches a handler. A value that is no Effect was started all the same, and is passed on for the executor to refuse.
+ */
 const watched = (watch: Watch, tool: Tool.Any, handler: Handler, inside: string, clock: Clock.Clock): Handler =>
 (
   args,
@@ -99,7 +101,7 @@ const watched = (watch: Watch, tool: Tool.Any, handler: Handler, inside: string,
   }).pipe(watch.recorder.track(name))
 }
 
-/** What an executor yields that is no Effect is passed on for the runtime to refuse. */
+/** Watches an executor. A value that is no Effect is passed on for the runtime to refuse. */
 const executor = (watch: Watch, inner: Executor.Service): Executor.Service => ({
   execute: ((tool: Tool.Any, args: unknown, call: Tool.CallContext) =>
     Effect.gen(function*() {
@@ -127,7 +129,9 @@ const adapter = (watch: Watch, { stream }: Adapter.Adapter["Service"]): Adapter.
 const isAbandoned = (value: unknown): value is Event.Abandoned =>
   typeof value === "object" && value !== null && "id" in value && "name" in value && "ageMillis" in value
 
-/** The runtime names the handlers that it gave up in a warning, and has nowhere else to do so when it is interrupted. */
+/**
+ * The runtime names the handlers that it gave up in a warning, and has nowhere else to do so when it is interrupted.
+ */
 const logger = (watch: Watch) =>
   Logger.make(({ message }) => {
     if (Array.isArray(message)) watch.abandoned.push(...message.flat().filter(isAbandoned))

@@ -1,6 +1,6 @@
 /**
- * The log of an attempt that processes are killed in: one file that each of them appends lines to, so that what happened
- * before a kill is there after it. `KillPoint` writes it, and `everyKill` reads it.
+ * The log of an attempt that processes are killed in: one file that each of them appends lines to, so that what
+ * happened before a kill is there after it. `KillPoint` writes it, and `everyKill` reads it.
  */
 import type * as Records from "../../internal/session/records.ts"
 import * as Node from "./node.ts"
@@ -9,7 +9,7 @@ import * as Node from "./node.ts"
 export const variables = {
   /** The folder of the attempt. */
   folder: "HEDDLE_KILL_FOLDER",
-  /** At which boundary each process dies, separated by commas: the first one that is to die at the first number. */
+  /** The boundary at which each process dies, separated by commas: the first one that is to die at the first number. */
   plan: "HEDDLE_KILL_AT"
 } as const
 
@@ -17,7 +17,7 @@ export const variables = {
 export type Happened =
   /** A process is at a boundary. */
   | { readonly _tag: "Reached"; readonly name: string }
-  /** It kills itself there: the kill of the plan, and the number of the boundary, from 1. */
+  /** The process kills itself there: the kill of the plan, and the number of the boundary, from 1. */
   | { readonly _tag: "Killed"; readonly kill: number; readonly at: number; readonly name: string }
   /** A model was asked. */
   | { readonly _tag: "Asked" }
