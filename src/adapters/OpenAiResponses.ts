@@ -338,10 +338,10 @@ const protocol: Protocol.Protocol<Options> = {
  * `truncated` even if its arguments parse.
  *
  * What the provider runs itself (searches, interpreters, remote tools) is listed as calls with `providerExecuted`,
- * named after the kind of item, with the item in the call's metadata. Such items, reasoning and the division of the text
- * stand in the `reasoning` of the message, and go back from there with the next request. What the provider wants this
- * side to run in a form of its own (`local_shell_call`, `shell_call`, `apply_patch_call`, `computer_call`) or to approve
- * (`mcp_approval_request`) fails the reply as `unsupported_feature`, by the name of the item.
+ * named after the kind of item, with the item in the call's metadata. Such items, reasoning and the division of the
+ * text stand in the `reasoning` of the message, and go back from there with the next request. What the provider wants
+ * this side to run in a form of its own (`local_shell_call`, `shell_call`, `apply_patch_call`, `computer_call`) or to
+ * approve (`mcp_approval_request`) fails the reply as `unsupported_feature`, by the name of the item.
  *
  * An option that cannot be used throws a `TypeError` that names it.
  *

@@ -155,11 +155,11 @@ export interface ToolsOptions<R = never> {
  *
  * Schemas and annotations are taken over: `Readonly`, `Destructive`, `Idempotent` and `OpenWorld` are Heddle's hints of
  * the same names, with effect/ai's defaults. Preliminary results are the call's progress. What a handler fails with is
- * reported in both failure modes; a result that does not fit its schema is a crash. Without `approve`, a
- * tool that needs an approval, or may need one, is `manual`: its calls are handed to the caller, who runs them with
- * `{ ...tool, manual: false }` once they are approved. A tool that the provider runs itself is refused with a
- * `TypeError`: {@link layer} takes it. A result of an MCP server (`McpClient.toolkit`) that has images, sounds or files is
- * one of parts, as of `Tool.content`; the model reads a failure there once, in its words.
+ * reported in both failure modes; a result that does not fit its schema is a crash. Without `approve`, a tool that
+ * needs an approval, or may need one, is `manual`: its calls are handed to the caller, who runs them with `{ ...tool,
+ * manual: false }` once they are approved. A tool that the provider runs itself is refused with a `TypeError`: {@link
+ * layer} takes it. A result of an MCP server (`McpClient.toolkit`) that has images, sounds or files is one of parts, as
+ * of `Tool.content`; the model reads a failure there once, in its words.
  *
  * **Example** (A toolkit in a run)
  *

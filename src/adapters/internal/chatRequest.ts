@@ -104,8 +104,8 @@ const assistantBody = (
 }
 
 /**
- * The sound that stands for the words of a message, and its other text. Its words alone go back where they were changed since,
- * and when the provider does not know its id any more.
+ * The sound that stands for the words of a message, and its other text. Its words alone go back where they were changed
+ * since, and when the provider does not know its id any more.
  */
 const soundIn = (
   message: Message.Message,

@@ -307,8 +307,8 @@ const amount =
 const unitOf = (name: string): number => units[/^(ms|millis)/i.test(name) ? "ms" : name.charAt(0).toLowerCase()] ?? 0
 
 /**
- * The delay that an error asks for in words: "try again in 20 seconds", "retry after 6m0s". Of several the first one that
- * has a unit counts.
+ * The delay that an error asks for in words: "try again in 20 seconds", "retry after 6m0s". Of several the first one
+ * that has a unit counts.
  */
 export const delayInText = (reason: Reason, text: string): number | undefined => {
   if (!passing.includes(reason)) return undefined

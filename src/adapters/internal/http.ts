@@ -36,8 +36,8 @@ export interface Options {
   /** The address at which the protocol's paths start. A query string is kept. */
   readonly baseUrl?: string
   /**
-   * Further headers, each a text or a `Redacted` one; they win over the adapter's own. Their values stay out of errors and
-   * traces. None by default.
+   * Further headers, each a text or a `Redacted` one; they win over the adapter's own. Their values stay out of errors
+   * and traces. None by default.
    */
   readonly headers?: HeaderValues
   /** The name of the provider in errors. */

@@ -51,7 +51,9 @@ const isHosted = (item: Item): boolean => !ownTypes.includes(item.type)
 /** Returns `true` if a hosted item is a call: the result of a call is an item of its own. */
 const isCall = (item: Item): boolean => !item.type.endsWith("_output") && item.type !== "compaction"
 
-/** Kinds of hosted calls that only an answer closes: the client's, unless the provider answers them in the same reply. */
+/**
+ * Kinds of hosted calls that only an answer closes: the client's, unless the provider answers them in the same reply.
+ */
 const asking: ReadonlyArray<unknown> = [
   "apply_patch_call",
   "computer_call",

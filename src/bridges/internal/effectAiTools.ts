@@ -98,7 +98,9 @@ const make = (tool: AiTool.Any, toolkit: Handlers, approve: Approve | undefined)
   return mcpFailures(modelOutput(heddle, tool))
 }
 
-/** A failure of an MCP server has its words in its reason, and in the result there once more, with all that this holds. */
+/**
+ * A failure of an MCP server has its words in its reason, and in the result there once more, with all that this holds.
+ */
 const mcpFailures = (heddle: Tool.Any): Tool.Any => {
   const { encodeFailure } = heddle
   return encodeFailure === undefined ? heddle : {
@@ -162,8 +164,8 @@ const notes = (tool: AiTool.Any, needsApproval: boolean): Readonly<Record<string
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// results of MCP servers: effect/ai fails with what it cannot write as a text, with the whole result in the failure. Its
-// types are known by their tags, since the modules of MCP are not to be loaded where there is no server
+// results of MCP servers: effect/ai fails with what it cannot write as a text, with the whole result in the failure.
+// Its types are known by their tags, since the modules of MCP are not to be loaded where there is no server
 
 type McpReason = McpClientError.McpClientErrorReason
 

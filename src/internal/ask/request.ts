@@ -29,7 +29,8 @@ export type ResponseFormat =
     readonly name: string
     /**
      * A JSON Schema of an object. Of an Effect Schema: `{ ...schema, $defs: definitions }`, with the `schema` and the
-     * `definitions` of `Schema.toJsonSchemaDocument`. A `$ref` in it that points nowhere fails the request, with its path.
+     * `definitions` of `Schema.toJsonSchemaDocument`. A `$ref` in it that points nowhere fails the request, with its
+     * path.
      */
     readonly schema: Readonly<Record<string, unknown>>
     /**

@@ -470,8 +470,8 @@ export const encoder = (schema: Schema.Constraint): (value: unknown) => Effect.E
   return (value) => encode()(value)
 }
 
-// References within a JSON Schema: what `$ref` points at, and which ones point nowhere. A reference is a JSON pointer, or
-// names an anchor or another part of the schema by its `$id`. An address elsewhere is not looked up.
+// References within a JSON Schema: what `$ref` points at, and which ones point nowhere. A reference is a JSON pointer,
+// or names an anchor or another part of the schema by its `$id`. An address elsewhere is not looked up.
 
 /** Keywords whose members are schemas, whatever their names. */
 const schemaMaps: ReadonlySet<string> = new Set([
