@@ -326,7 +326,7 @@ const completed = (state: States.State, { result }: Event.Of<"ChatCompleted">): 
   return [{
     ...runEnded(state, result, outcomeOf(state, result), messages),
     ...(abandoned.length === 0 ? {} : { abandoned }),
-    ...(state.run?.parent === undefined ? {} : { result: Nested.received(result) })
+    ...(state.parent === undefined ? {} : { result: Nested.received(result) })
   }]
 }
 

@@ -409,7 +409,8 @@ export const resuming = (
     }
     const now = yield* Clock.currentTimeMillis
     const oldest = now - Settings.millis("maxAge", maxAge)
-    const { deadlineAt = Infinity, parent, resumptions, startedAt } = run
+    const { deadlineAt = Infinity, resumptions, startedAt } = run
+    const { parent } = writer.state
     const ending: Ending | undefined = stop !== undefined
       ? { _tag: "Stop" }
       : startedAt < oldest

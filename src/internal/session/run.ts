@@ -660,9 +660,8 @@ const continued = (
   answers: Replays.NestedAnswers,
   options: Chat.Options
 ): Stream.Stream<Event.Event, any, any> | undefined => {
-  const { session, state: { ended, run } } = kept
+  const { session, state: { ended, parent: last, run } } = kept
   // A model may reuse the id of a call in another turn, and that call has another run.
-  const last = run?.parent ?? ended?.parent
   if (answers.length === 0 && last !== undefined && last.idempotencyKey !== parent.idempotencyKey) return undefined
   if (run !== undefined) {
     return Keeping.keepWithin(kept, around, stream(Operations.resuming(unbounded), options))

@@ -129,8 +129,6 @@ export interface Run {
   readonly startedAt: number
   /** End of the deadline, in milliseconds since 1970. */
   readonly deadlineAt: number | undefined
-  /** The parent of a nested run. */
-  readonly parent: Records.Parent | undefined
   /** The whole steps, in order. */
   readonly steps: Array<WholeStep>
   /** Usage of nested runs that ended since the last whole step. */
@@ -173,8 +171,6 @@ interface Ended {
   readonly requestId: string
   /** Outcomes of the calls. */
   readonly report: StopReport
-  /** The parent of a nested run. */
-  readonly parent: Records.Parent | undefined
   /** The whole steps of a nested run. */
   readonly steps: ReadonlyArray<WholeStep>
   /** The result of a nested run. */
@@ -708,7 +704,6 @@ const runStarted = (state: State, record: Records.RunStarted): void => {
     operation,
     startedAt,
     deadlineAt,
-    parent,
     steps: [],
     nestedUsage: null,
     context: undefined,
@@ -945,14 +940,13 @@ export const isUnstarted = ({ hasStarted, steps }: Run): boolean => !hasStarted 
 
 const runEnded = (state: State, run: Run, record: Records.RunEnded): void => {
   const { abandoned = [], error, haltedReason, messages = [], metadata, requestId, result, status = "idle" } = record
-  const { parent, steps, taken } = run
+  const { steps, taken } = run
   const stop = state.stop
   state.failures = haltedReason === undefined ? state.failures + 1 : 0
   const isGivenBack = haltedReason === undefined && isUnstarted(run)
   state.ended = {
     requestId,
     report: reportOf(run, state, abandoned),
-    parent,
     steps: result === undefined ? [] : steps,
     result
   }
