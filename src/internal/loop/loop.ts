@@ -439,7 +439,7 @@ class Loop<E, R> implements Driver {
     const adapters = { kind: "adapter", id } as const
     const fibers = {
       // What is read when the run is asked to stop is closed by `hangUp`.
-      reading: new Worker(running, { ...adapters, name: "stream", onSoftStop: "unaffected" }),
+      reading: new Worker(running, { ...adapters, name: "stream", onSoftStop: "unaffected", endsOnFailure: true }),
       closing: new Worker(running, {
         ...adapters,
         name: "close",

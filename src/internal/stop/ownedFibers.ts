@@ -484,6 +484,8 @@ interface Identity extends Manner {
   readonly id: string
   /** It has one piece of work. Its fiber ends when that and all that it has forked have ended; the reader waits for the work. */
   readonly once?: boolean
+  /** A piece of work that fails is its last one: its fiber ends before the reader goes on, and is not to be stopped. */
+  readonly endsOnFailure?: boolean
   readonly isUninterruptible?: boolean
   /** Called when it is given up or abandoned at work. */
   readonly onAbandoned?: () => void
@@ -617,7 +619,7 @@ export class Worker implements Task {
   }
 
   /** Its next work, or the wait for it. */
-  private next(): Effect.Effect<void, unknown, any> {
+  private next(): Effect.Effect<unknown, unknown, any> {
     const { work } = this
     if (work === undefined) return this.wanted
     this.work = undefined
@@ -627,8 +629,10 @@ export class Worker implements Task {
     })
   }
 
-  private done(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void, unknown, any> {
-    if (this.identity.once !== true) {
+  private done(exit: Exit.Exit<unknown, unknown>): Effect.Effect<unknown, unknown, any> {
+    const { endsOnFailure, once } = this.identity
+    if (endsOnFailure === true && Exit.isFailure(exit)) return this.last(exit)
+    if (once !== true) {
       this.settled(exit)
       return this.next()
     }
@@ -639,7 +643,14 @@ export class Worker implements Task {
     return Effect.void
   }
 
-  private readonly wanted: Effect.Effect<void, unknown, any> = Effect.callback((resume) => {
+  /** Ends the fiber, whose end the reader gets. The reader does not wait for what the work has forked. */
+  private last(exit: Exit.Exit<unknown, unknown>): Effect.Effect<unknown, unknown> {
+    const { settle } = this
+    queueMicrotask(() => this.settle === settle && this.gone === undefined ? this.settled(exit) : undefined)
+    return exit
+  }
+
+  private readonly wanted: Effect.Effect<unknown, unknown, any> = Effect.callback((resume) => {
     // It may have come while the fiber made room for others on its way here.
     if (this.work !== undefined) return resume(this.next())
     const wake = () => {
