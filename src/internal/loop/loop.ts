@@ -48,7 +48,7 @@ import * as EventJson from "../fold/eventJson.ts"
 import * as Outcomes from "../fold/outcome.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Fold from "../fold/state.ts"
-import { type Ending, isEvents, ReplyReader } from "../hear/replyReader.ts"
+import { type Ending, type Heard, isEvents, ReplyReader } from "../hear/replyReader.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Batches from "../run/batch.ts"
 import * as Cancellation from "../stop/cancellation.ts"
@@ -140,12 +140,15 @@ interface Parts<E, R> {
  */
 interface Hearing<E> {
   readonly _tag: "Hearing"
-  readonly reply: ReplyReader
+  readonly reply: Reply
   batch: Batches.Batch<E> | undefined
   /** Whether a call of the reply may still start early, and whether one has. */
   mayStart: boolean
   hasStarted: boolean
 }
+
+/** The reply that is read, whatever a read leads to. */
+type Reply = ReplyReader<Arr.NonEmptyReadonlyArray<Event.Event>, any, any>
 
 /** The calls of a turn run: those of the plan, or, once `ended` is known, those that the end of the run cancels. */
 interface Working<E> {
@@ -176,7 +179,7 @@ type Phase<E> =
 interface Step<E> {
   readonly index: number
   readonly batches: Array<Batches.Batch<E>>
-  reply: ReplyReader | undefined
+  reply: Reply | undefined
   span: Scope.Closeable | undefined
   /** Puts an effect under the span of the step, where there is one. */
   within: Telemetry.Within | undefined
@@ -286,10 +289,7 @@ class Loop<E, R> implements Driver {
     if (phase._tag !== "Hearing" || phase.batch !== undefined) return this.proceed(this.advance(phase), before)
     // Most pulls are reads of a model with no batch beside it: 12 steps of a fiber each, and 14 by way of `advance`, which
     // the benchmark "text, one delta per read" shows.
-    return phase.reply.next(
-      this.context,
-      (heard) => isEvents(heard) ? this.emit(heard, before) : this.proceed(this.endReply(phase, heard), before)
-    )
+    return isNonEmpty(before) ? Effect.succeed(before) : phase.reply.next(this.context)
   }
 
   private proceed(emitted: Emitted<E, R>, before: Events): EventPull<E, R> {
@@ -450,12 +450,15 @@ class Loop<E, R> implements Driver {
     }
     const run = { requestId: id, stepIndex: step.index, sessionId: settings.sessionId }
     const request = () => ({ ...template, messages: Requests.messages(system, SharedMessages.list(thread)), run })
-    const reply = step.reply = new ReplyReader(fibers, this.context, () => adapter.stream(request()))
+    const hear = (heard: Heard): EventPull<E, R> =>
+      isEvents(heard) ? this.emit(heard, noEvents) : this.proceed(this.endReply(phase, heard), noEvents)
+    const reply = step.reply = new ReplyReader(fibers, this.context, () => adapter.stream(request()), hear)
     const mayStart = mode === "auto" &&
       Array.from(tools.values()).some((tool) => Plan.mayStartEarly(tool, settings.policy))
     // A batch is woken by a cancellation, also while the connection opens.
     const batch = ambient.cancellation === undefined ? undefined : this.openBatch(Infinity)
-    return this.become({ _tag: "Hearing", reply, batch, mayStart, hasStarted: false })
+    const phase: Hearing<E> = { _tag: "Hearing", reply, batch, mayStart, hasStarted: false }
+    return this.become(phase)
   }
 
   /** What comes next, of the model or of the batch beside it. */

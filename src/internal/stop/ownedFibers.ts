@@ -18,6 +18,7 @@
  * - *Soft stop*: the request to stop of a cancellation or a deadline. The reader goes on, and gets a result.
  * - *Left*: the reader has gone, and the run ends without it. All tasks are stopped, and waited for together.
  */
+import type * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
@@ -623,10 +624,12 @@ export class Worker implements Task {
     const { work } = this
     if (work === undefined) return this.wanted
     this.work = undefined
-    return Effect.matchCauseEffect(work, {
-      onSuccess: (value) => this.done(Exit.succeed(value)),
-      onFailure: (cause) => this.done(Exit.failCause(cause))
-    })
+    return Effect.matchCauseEffect(work, this.ends)
+  }
+
+  private readonly ends = {
+    onSuccess: (value: unknown) => this.done(Exit.succeed(value)),
+    onFailure: (cause: Cause.Cause<unknown>) => this.done(Exit.failCause(cause))
   }
 
   private done(exit: Exit.Exit<unknown, unknown>): Effect.Effect<unknown, unknown, any> {
