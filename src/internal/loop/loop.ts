@@ -756,7 +756,7 @@ class Loop<E, R> implements Driver {
     let closed = Effect.void
     for (const batch of batches) closed = both(closed, batch.close())
     if (span !== undefined) closed = both(closed, Scope.close(span, exit))
-    return running.isLeft ? Effect.andThen(running.stop, closed) : both(disconnected, closed)
+    return running.isLeft ? Effect.flatMapEager(running.beginStop(), () => closed) : both(disconnected, closed)
   }
 }
 
@@ -930,45 +930,55 @@ const bounds = <E, R>(
 
 /**
  * Enters a run, and gives what its stream is pulled from. What the run holds is returned when the scope closes, and handlers
- * that are alive then are stopped.
+ * that are alive then are stopped. Where nothing has to be waited for, this is one step.
  */
-const enter = Effect.fnUntraced(function*<E, R>(
+const enter = <E, R>(
   input: Thread.Input,
   options: StepOptions<E, R>,
   chat: ChatOptions<E, R> | undefined,
-  scope: Scope.Scope
-) {
-  const context = yield* Effect.context<R>()
+  scope: Scope.Scope,
+  context: Context.Context<R>
+): Effect.Effect<Next<E, R>, StartError, R> => {
   const defaults = Context.get(context, Policy.Defaults)
-  const checked = yield* Effect.fromResult(check(input, options, defaults, context))
-  const { rules, rules: { settings } } = checked
+  const checked = check(input, options, defaults, context)
+  if (Result.isFailure(checked)) return Effect.fail(checked.failure)
+  const { rules, rules: { settings } } = checked.success
   const isTraced = Telemetry.isTraced(context as Context.Context<never>)
   const running = new Running(settings.graceMillis, context as Context.Context<never>)
+  const begin = (within: Telemetry.Within, ambient: Inherited.Ambient): Next<E, R> => {
+    const loop = new Loop<E, R>({
+      ...checked.success,
+      ...(chat === undefined ? { bounds: undefined, structured: undefined } : bounds(chat, defaults, rules)),
+      system: options.system,
+      view: options,
+      retryReply: options.retryReply,
+      running,
+      ambient,
+      isTraced,
+      within
+    })
+    Inherited.listen(running, ambient, options.cancel, settings.requestId)
+    return loop.next
+  }
   const name = chat === undefined ? "heddle.step.run" : "heddle.chat"
-  const within = yield* Telemetry.spanOf(isTraced, scope, name, () => ({ "heddle.request.id": settings.requestId }))
-  const ambient = yield* Inherited.enter(settings, options.cancel, scope)
-  yield* Scope.addFinalizerExit(scope, (exit) => running.end(exit))
-  const loop = new Loop<E, R>({
-    ...checked,
-    ...(chat === undefined ? { bounds: undefined, structured: undefined } : bounds(chat, defaults, rules)),
-    system: options.system,
-    view: options,
-    retryReply: options.retryReply,
-    running,
-    ambient,
-    isTraced,
-    within
-  })
-  Inherited.listen(running, ambient, options.cancel, settings.requestId)
-  return loop.next
-})
+  return Effect.flatMapEager(
+    Telemetry.spanOf(isTraced, scope, name, () => ({ "heddle.request.id": settings.requestId })),
+    (within) =>
+      Effect.flatMapEager(
+        Inherited.enter(settings, options.cancel, scope, context),
+        (ambient) =>
+          Effect.map(Scope.addFinalizerExit(scope, (exit) => running.end(exit)), () => begin(within, ambient))
+      )
+  )
+}
 
 /** What a run of one step is pulled from. */
 export const step = <E, R>(
   input: Thread.Input,
   options: StepOptions<E, R>,
   scope: Scope.Scope
-): Effect.Effect<Next<E, R>, StartError, R> => enter(input, options, undefined, scope)
+): Effect.Effect<Next<E, R>, StartError, R> =>
+  Effect.contextWith((context: Context.Context<R>) => enter(input, options, undefined, scope, context))
 
 /** What a run of several steps is pulled from. Within a run that is kept it is kept as well, and begun by what keeps it. */
 export const chat = <E, R>(
@@ -978,7 +988,7 @@ export const chat = <E, R>(
 ): Effect.Effect<Next<E, R>, StartError, R> =>
   Effect.contextWith((context: Context.Context<R>) => {
     const nesting = Context.get(context, SubAgent.CurrentNesting)
-    if (nesting === undefined) return enter(input, options, options, scope)
+    if (nesting === undefined) return enter(input, options, options, scope, context)
     const events = Stream.toChannel(nesting.stream(input, options))
     return Effect.map(Channel.toPullScoped(events, scope), (pull): Next<E, R> => () => pull)
   })

@@ -654,7 +654,7 @@ export const scoped = <E, R>(
 ): Effect.Effect<Opened<E>, never, R> =>
   Effect.contextWith((context: Context.Context<R>) => {
     const running = new Running(settings.graceMillis, context as Context.Context<never>)
-    return Effect.flatMap(Inherited.enter(settings, options.cancel, scope), (ambient) => {
+    return Effect.flatMap(Inherited.enter(settings, options.cancel, scope, context), (ambient) => {
       const batch = open<E, R>(context, calls, settings, options.stepIndex ?? 0, running, ambient)
       const leaving = Effect.suspend(() => {
         const closed = batch.close()

@@ -367,7 +367,8 @@ export class Running {
     this.isLeft = true
     this.hooks?.close()
     this.operation?.running.stopAppends(this.now())
-    const ended = this.loop === undefined ? this.beginStop() : Effect.andThen(this.loop.leave(exit), this.stop)
+    const left = this.loop?.leave(exit) ?? Effect.void
+    const ended = Effect.flatMapEager(left, () => this.beginStop())
     const { softTimers } = this
     return softTimers === undefined ? ended : Effect.andThen(ended, Effect.suspend(() => softTimers.close()))
   }
@@ -381,7 +382,7 @@ export class Running {
   beginStop(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
     this.isStopping = true
     const stopped = this.tasks.size === 0
-      ? Effect.sync(() => this.abandonedWithin)
+      ? Effect.succeed(this.abandonedWithin)
       : Clock.currentTimeMillis.pipe(
         Effect.flatMap((now) => this.stopAt(now)),
         Effect.map((abandoned) => [...abandoned, ...this.abandonedWithin])
