@@ -11,8 +11,8 @@ describe("counts", () => {
     assert.deepStrictEqual(await count(implementation), {
       delta: { steps: 13, suspensions: 2, fibers: 0, timers: 0, clockReads: 1 },
       fragment: { steps: 13, suspensions: 2, fibers: 0, timers: 0, clockReads: 1 },
-      call: { steps: 45, suspensions: 2, fibers: 3, timers: 0, clockReads: 6 },
-      run: { steps: 175, suspensions: 12, fibers: 8, timers: 0, clockReads: 12 }
+      call: { steps: 36, suspensions: 2, fibers: 2, timers: 0, clockReads: 6 },
+      run: { steps: 166, suspensions: 12, fibers: 7, timers: 0, clockReads: 12 }
     })
   })
 })

@@ -390,10 +390,7 @@ export class Batch<E> implements Host<E> {
     const since = this.since ??= Math.min(this.now(), running.softSince ?? Infinity)
     this.answering.fibers.letFinish(since)
     for (const run of this.queue.clear()) this.abort(run, `not run: ${cause}`)
-    for (const call of this.company.all) {
-      if (call.mayFinish) call.letFinish(since, cause)
-      else call.cancel(`interrupted: ${cause}`)
-    }
+    for (const call of this.company.all) call.callBack(since, cause)
     this.concludeAfter(since, `interrupted: ${cause}`)
     this.events.wake()
   }

@@ -733,8 +733,8 @@ export class Worker implements Task {
 }
 
 /**
- * The code of the caller's that runs for the calls of a batch and is no handler: it decodes arguments, decides about errors
- * and writes results. Each piece runs in a fiber that the run owns, for as long as it is given.
+ * The code of the caller's that runs for the calls of a batch outside of their fibers: it decodes arguments, and answers calls
+ * that have no fiber of their own, or no longer. Each piece runs in a fiber that the run owns, for as long as it is given.
  */
 export class HookFibers {
   private readonly running: Running
