@@ -436,12 +436,18 @@ class Loop<E, R> implements Driver {
       step,
       thread
     } = this
-    const adapters = { kind: "adapter", id } as const
     const fibers = {
       // What is read when the run is asked to stop is closed by `hangUp`.
-      reading: new Worker(running, { ...adapters, name: "stream", onSoftStop: "unaffected", endsOnFailure: true }),
+      reading: new Worker(running, {
+        kind: "adapter",
+        id,
+        name: "stream",
+        onSoftStop: "unaffected",
+        endsOnFailure: true
+      }),
       closing: new Worker(running, {
-        ...adapters,
+        kind: "adapter",
+        id,
         name: "close",
         onSoftStop: "grace",
         once: true,
@@ -942,13 +948,17 @@ const enter = <E, R>(
   const defaults = Context.get(context, Policy.Defaults)
   const checked = check(input, options, defaults, context)
   if (Result.isFailure(checked)) return Effect.fail(checked.failure)
-  const { rules, rules: { settings } } = checked.success
+  const { adapter, rules, rules: { settings }, thread } = checked.success
   const isTraced = Telemetry.isTraced(context as Context.Context<never>)
   const running = new Running(settings.graceMillis, context as Context.Context<never>)
   const begin = (within: Telemetry.Within, ambient: Inherited.Ambient): Next<E, R> => {
+    const several = chat && bounds(chat, defaults, rules)
     const loop = new Loop<E, R>({
-      ...checked.success,
-      ...(chat === undefined ? { bounds: undefined, structured: undefined } : bounds(chat, defaults, rules)),
+      adapter,
+      thread,
+      rules,
+      bounds: several?.bounds,
+      structured: several?.structured,
       system: options.system,
       view: options,
       retryReply: options.retryReply,

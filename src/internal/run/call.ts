@@ -117,6 +117,7 @@ export class Call<E> implements Task, Handler {
 
   // What the run knows of it: the members of `Task` and of `Handler`.
 
+  grace: Task["grace"]
   kind: Event.Abandoned["kind"] = "handler"
   readonly id: string
   readonly name: string
@@ -367,7 +368,7 @@ export class Call<E> implements Task, Handler {
    */
   private beginEnding(): void {
     const graceSince = this.host.environment.found.clock.currentTimeMillisUnsafe()
-    void Promise.resolve().then(() => {
+    queueMicrotask(() => {
       if (this.hasPlace) this.interrupt(graceSince)
     })
   }

@@ -49,6 +49,14 @@ export interface Task {
   readonly inner?: Cancellation.Cancellation | undefined
   /** Called when it is abandoned. */
   readonly onAbandoned?: () => void
+  /** Its grace period, once it is stopping or given up. Its run sets it. */
+  grace?: Grace | undefined
+}
+
+/** The grace period of a task. When it is over, the task is given up. */
+interface Grace {
+  since: number
+  isOver: boolean
 }
 
 /** A handler, as the runs that it starts know it. */
@@ -115,12 +123,6 @@ const interruptTask = (task: Task, until: number): void => {
   task.permits?.stop()
 }
 
-/** The grace period of a task. When it is over, the task is given up. */
-interface Grace {
-  since: number
-  isOver: boolean
-}
-
 /**
  * Nested runs give up at most this many milliseconds earlier. Otherwise the outer handler would be reported in place of
  * the inner one that is stuck.
@@ -139,15 +141,13 @@ export class Running {
   /** In whose fiber the caller's observer runs, once it has taken its time. */
   hooks: Worker | undefined
   private readonly tasks = new Set<Task>()
-  /** The grace periods of the tasks that are stopping or given up. */
-  private readonly graces = new Map<Task, Grace>()
   private givenUp = 0
   /** Handlers alive, those of them that were given up, and those that are exclusive. */
   private handlers = 0
   private givenUpHandlers = 0
   private exclusives = 0
   /** Called when there may be room for another handler. */
-  private readonly listeners = new Set<() => void>()
+  private listeners: Set<() => void> | undefined
   /** Open while nothing is alive that the run waits for. Made when it first has to wait. */
   private idle: Latch.Latch | undefined
   /** What the runs that its handlers started have abandoned. */
@@ -206,7 +206,7 @@ export class Running {
   /** The tasks that are given up and still alive, as they will be named if they are abandoned. */
   get givenUpTasks(): ReadonlyArray<Event.Abandoned> {
     const now = this.now()
-    return Array.from(this.graces).flatMap(([task, { isOver }]) => isOver ? [named(task, now)] : [])
+    return Array.from(this.tasks).flatMap((task) => task.grace?.isOver === true ? [named(task, now)] : [])
   }
 
   /**
@@ -248,10 +248,8 @@ export class Running {
   /** Records that the grace period of a task began at `since`, or earlier if it is stopping already. Returns when. */
   beginGrace(task: Task, since: number): number {
     if (!this.tasks.has(task)) return since
-    const grace = this.graces.get(task)
-    if (grace === undefined) this.graces.set(task, { since, isOver: false })
-    else grace.since = Math.min(since, grace.since)
-    return grace?.since ?? since
+    const grace = task.grace ??= { since, isOver: false }
+    return grace.since = Math.min(since, grace.since)
   }
 
   /** The end of a grace period that began at `since`. The handler around the run may have less time. */
@@ -265,9 +263,9 @@ export class Running {
   }
 
   remove(task: Task): void {
-    const isGivenUp = this.graces.get(task)?.isOver === true
-    this.graces.delete(task)
     if (!this.tasks.delete(task)) return
+    const isGivenUp = task.grace?.isOver === true
+    task.grace = undefined
     if (isGivenUp) this.givenUp--
     if (isGivenUp && task.isHandler) this.givenUpHandlers--
     if (this.isIdle) this.idle?.openUnsafe()
@@ -278,7 +276,7 @@ export class Running {
   }
 
   private notify(): void {
-    this.listeners.forEach((listener) => listener())
+    this.listeners?.forEach((listener) => listener())
   }
 
   /** A task is not interrupted, and has the grace period that began at `since` to finish. Runs within it stop softly. */
@@ -325,7 +323,7 @@ export class Running {
   }
 
   private markGivenUp(task: Task): void {
-    const grace = this.graces.get(task)
+    const { grace } = task
     if (!this.tasks.has(task) || grace === undefined || grace.isOver) return
     grace.isOver = true
     this.givenUp++
@@ -339,8 +337,9 @@ export class Running {
 
   /** Calls `listener` after each handler that has ended or was given up. The returned function takes it back. */
   onRoom(listener: () => void): () => void {
-    this.listeners.add(listener)
-    return () => this.listeners.delete(listener)
+    const listeners = this.listeners ??= new Set()
+    listeners.add(listener)
+    return () => listeners.delete(listener)
   }
 
   /** Handlers other than the `holding` ones of a batch, of which `isExclusive` may be one. */
@@ -408,7 +407,7 @@ export class Running {
     const own = Fiber.getCurrent()
     this.workers.forEach((worker) => worker.fiber === own ? this.remove(worker) : undefined)
     this.tasks.forEach((task) => this.stopTask(task, now))
-    const ends = Array.from(this.graces, ([task, { since }]) => ({ task, at: this.until(since) }))
+    const ends = Array.from(this.tasks, (task) => ({ task, at: this.until(task.grace?.since ?? now) }))
     for (const { at, task } of ends) if (at <= now) this.markGivenUp(task)
     const waited = this.isIdle ? Effect.void : this.outwait(ends.sort((one, other) => one.at - other.at))
     return Effect.andThen(waited, Effect.suspend(() => this.abandon()))
@@ -445,11 +444,11 @@ export class Running {
       Effect.map((now) => {
         const abandoned = Array.from(this.tasks, (task) => named(task, now))
         this.tasks.forEach((task) => {
+          task.grace = undefined
           task.onAbandoned?.()
           task.permits?.release()
         })
         this.tasks.clear()
-        this.graces.clear()
         this.givenUp = 0
         this.reportOutward(abandoned)
         this.operation?.abandoned?.push(...abandoned)
@@ -519,6 +518,7 @@ export class Worker implements Task {
   startedAt = 0
   readonly isHandler = false
   readonly isExclusive = false
+  grace: Grace | undefined
   private readonly identity: Identity
   /** That of its latest work. */
   private manner: Manner
@@ -741,7 +741,7 @@ export class HookFibers {
   private readonly clock: Clock.Clock
   /** Tells whether answers are recorded. Their writing may finish when the run stops. */
   private readonly isRecorded: boolean
-  private readonly tasks = new Set<Task>()
+  private tasks: Set<Task> | undefined
   /** When the grace period of all its fibers began, once the batch is cancelled. */
   private graceSince: number | undefined
 
@@ -761,10 +761,11 @@ export class HookFibers {
     const startedAt = clock.currentTimeMillisUnsafe()
     const task: Task = { kind: "hook", id, name, startedAt, isHandler: false, isExclusive: false, fiber, mayFinish }
     running.add(task)
-    this.tasks.add(task)
+    const tasks = this.tasks ??= new Set()
+    tasks.add(task)
     if (this.graceSince !== undefined) running.beginGrace(task, this.graceSince)
     fiber.addObserver(() => {
-      this.tasks.delete(task)
+      tasks.delete(task)
       running.remove(task)
     })
     return () => running.interrupt(task, clock.currentTimeMillisUnsafe(), () => {})
@@ -806,11 +807,11 @@ export class HookFibers {
   /** Lets all of them finish, and those that come later, within a grace period that began at `since`. */
   letFinish(since: number): void {
     this.graceSince = since
-    this.tasks.forEach((task) => this.running.beginGrace(task, since))
+    this.tasks?.forEach((task) => this.running.beginGrace(task, since))
   }
 
   /** Interrupts all of them. Their grace period began at `since`, and is over. */
   interrupt(since: number): void {
-    this.tasks.forEach((task) => this.running.interrupt(task, since, () => {}))
+    this.tasks?.forEach((task) => this.running.interrupt(task, since, () => {}))
   }
 }
