@@ -3,6 +3,8 @@
  * What has to be left behind is named.
  */
 import { assert, describe, it } from "@effect/vitest"
+import type * as Arr from "effect/Array"
+import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -335,6 +337,40 @@ describe("a stop is over within the grace period", () => {
         yield* Fiber.join(fiber)
         yield* TestClock.adjust(100)
         assert.strictEqual(ticks, 3, hook)
+      }
+    }))
+
+  it.effect("M-03: a reply has ended when the adapter says so, though a fiber that it forked refuses to stop", () =>
+    Effect.gen(function*() {
+      for (const end of [Cause.done(), Effect.die("broken")]) {
+        const called: Arr.NonEmptyReadonlyArray<Event.AdapterEvent> = [
+          started,
+          { _tag: "ToolCallCompleted", id: "c0", name: "echo", arguments: {}, rawArguments: "{}" },
+          { _tag: "MessageCompleted", message: Message.assistant(""), finishReason: "tool_calls" }
+        ]
+        let requests = 0
+        const model = adapter(() => {
+          const isFirst = requests++ === 0
+          let reads = 0
+          const forked = Effect.forkChild(slow["refuses interruption"]!, { startImmediately: true })
+          return Stream.fromPull(Effect.succeed(Effect.suspend(() => {
+            if (reads++ === 0) return Effect.succeed(isFirst ? called : [started])
+            return isFirst ? Effect.andThen(forked, end) : Cause.done()
+          })))
+        })
+        const seen: Array<string> = []
+        const onEvent = ({ _tag }: Event.Event) => void seen.push(_tag)
+        const run = Effect.provide(Chat.run("go", { tools: [echo], grace, onEvent }), model)
+        const fiber = yield* Effect.forkChild(run, { startImmediately: true })
+        yield* TestClock.adjust(grace - 1)
+        assert.include(seen, "StepCompleted")
+        assert.isUndefined(fiber.pollUnsafe())
+        yield* TestClock.adjust(1)
+        const { abandoned } = yield* Fiber.join(fiber)
+        assert.deepStrictEqual(abandoned?.map(({ kind, name }) => ({ kind, name })), [{
+          kind: "adapter",
+          name: "stream"
+        }])
       }
     }))
 

@@ -13,7 +13,7 @@ import * as Layer from "effect/Layer"
 import * as Schedule from "effect/Schedule"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
-import { Message, Policy, Tool, ToolRunner } from "heddle"
+import { Encoder, Message, Policy, Tool, ToolRunner } from "heddle"
 import { Recorder } from "heddle/testing"
 import { contents, elapsed, timed, watched } from "./support/runs.ts"
 import * as Tools from "./support/tools.ts"
@@ -123,6 +123,21 @@ describe("ToolRunner: timeouts", () => {
       assert.strictEqual(at, 67)
       const [outcome] = events.flatMap((event) => event._tag === "ToolExecutionCompleted" ? [event.result] : [])
       assert.deepInclude(outcome?._tag === "Error" ? outcome.error : undefined, { reason: "encoding_failed" })
+    }))
+
+  it.effect("R-034: an encoder that refuses to stop is named as a hook, and a schema has no time besides that of the encoder", () =>
+    Effect.gen(function*() {
+      const stuck: Tool.Any = { ...Tools.slow(10), encodeSuccess: () => Effect.uninterruptible(Effect.never) }
+      const late = Effect.sleep(30)
+      const slow: Tool.Any = { ...Tools.slow(10), encodeSuccess: (value: unknown) => Effect.as(late, value) }
+      const encode = () => Effect.andThen(late, Effect.succeed("written"))
+      for (const [tool, kinds, at] of [[stuck, ["hook"], 67], [slow, undefined, 60]] as const) {
+        const run = ToolRunner.run(calling("slow"), [tool], { toolTimeout: 50, grace: 7 })
+        const ended = yield* elapsed(Effect.provide(run, Encoder.layer({ encode })))
+        assert.deepEqual<unknown>(ended.value.abandoned?.map(({ kind }) => kind), kinds)
+        assert.strictEqual(ended.at, at)
+        assert.include(String(ended.value.messages[0]?.content), "writing the result timed out after 50 ms")
+      }
     }))
 
   it.effect("R-056: decoding that never ends is a timeout of that call, and the others run", () =>

@@ -4,6 +4,7 @@
  *
  * - `npm run bench -- --quick` does less of everything, in a minute or two; `npm run bench -- W1 W3` only these.
  * - `npm run bench -- --check` does as little as shows whether all results are right, and prints no times.
+ * - `npm run bench -- --counts` counts the work of a delta, a fragment, a call and a run, which repeats exactly.
  * - `npm run bench -- --peers` measures the loops of others as well. They, and the bundler that W9 needs, are installed
  *   first: `npm ci --prefix scratchpad/bench/peers`.
  * - `npm run bench -- --loops=plain,heddle --samples=9` names the loops and how often each is measured.
@@ -16,6 +17,7 @@
  */
 import { withServer } from "../crash/server.ts"
 import * as Cold from "./cold.ts"
+import * as Counts from "./counts.ts"
 import * as Implementations from "./implementations.ts"
 import * as Stores from "./kept/stores.ts"
 import { workloads as kept } from "./kept/workloads.ts"
@@ -96,6 +98,10 @@ const check = async (settings: Settings.Settings): Promise<ReadonlyArray<string>
 
 const main = async (): Promise<number> => {
   const settings = Settings.parse(process.argv.slice(2))
+  if (settings.isCounted) {
+    console.log(await Counts.table(settings.implementations))
+    return 0
+  }
   const wrong = await (settings.size === "check" ? check(settings) : measure(settings))
   for (const line of wrong) console.error(line)
   return wrong.length === 0 ? 0 : 1

@@ -11,6 +11,8 @@ export interface Settings {
   readonly kept: ReadonlyArray<string>
   readonly implementations: ReadonlyArray<string>
   readonly isWithPeers: boolean
+  /** Tells whether work is counted in place of being timed. */
+  readonly isCounted: boolean
   readonly size: Size
   readonly samples: number
 }
@@ -37,6 +39,7 @@ export const parse = (args: ReadonlyArray<string>): Settings => {
     options: {
       quick: { type: "boolean", default: false },
       check: { type: "boolean", default: false },
+      counts: { type: "boolean", default: false },
       peers: { type: "boolean", default: false },
       loops: { type: "string" },
       samples: { type: "string" }
@@ -57,6 +60,7 @@ export const parse = (args: ReadonlyArray<string>): Settings => {
     kept: wanted.filter((name) => name in kept),
     implementations,
     isWithPeers,
+    isCounted: values.counts,
     size,
     samples: values.samples === undefined ? samples[size] : positive(values.samples)
   }

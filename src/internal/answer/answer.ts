@@ -234,18 +234,25 @@ const reserved = (subject: Subject, raw: Tool.Halt): Tool.ToolError =>
     metadata: { reservedHaltAtom: raw.reason }
   })
 
-const succeeded = <E, R>(
+/** The answer to a result that could not be written. */
+export const unwritten = <E, R>(
+  answering: Answering<E, R>,
+  subject: Subject,
+  cause: Cause.Cause<unknown>
+): Effect.Effect<Answer, E, R> => failed(answering, subject, encodingFailed(subject, cause))
+
+/** The answer to a result that was written, or could not be. */
+export const succeeded = <E, R>(
   answering: Answering<E, R>,
   subject: Subject,
   raw: Tool.Ok,
-  encoding: Effect.Effect<Message.Content, unknown, any>
+  written: Exit.Exit<unknown, unknown>
 ): Effect.Effect<Answer, E, R> => {
-  const told = (content: Message.Content) =>
-    result(subject.call, raw, Contents.cutResult(content, subject.tool?.maxResultChars, answering.policy), false)
-  return Effect.matchCauseEffectEager(encoding, {
-    onSuccess: (content) => Effect.succeed(told(content)),
-    onFailure: (cause) => failed(answering, subject, encodingFailed(subject, cause))
-  })
+  if (Exit.isFailure(written)) return unwritten(answering, subject, written.cause)
+  const { value: content } = written
+  if (!Contents.isContent(content)) return unwritten(answering, subject, Cause.fail(Contents.noText()))
+  const shown = Contents.cutResult(content, subject.tool?.maxResultChars, answering.policy)
+  return Effect.succeed(result(subject.call, raw, shown, false))
 }
 
 /** A call that may have had its effect was decided about by its tool: the error policy is not asked. */
@@ -263,7 +270,7 @@ export const fromOutcome = <E, R>(
   raw: unknown
 ): Effect.Effect<Answer, E, R> => Effect.suspend(() => answerTo(answering, subject, raw))
 
-/** The answer to what an executor yielded. It is at hand where nothing has to be waited for. */
+/** The answer to what an executor yielded. */
 export const answerTo = <E, R>(
   answering: Answering<E, R>,
   subject: Subject,
@@ -274,7 +281,10 @@ export const answerTo = <E, R>(
   }
   switch (raw._tag) {
     case "Ok":
-      return succeeded(answering, subject, raw, Contents.encode(answering, subject, raw))
+      return Effect.flatMap(
+        Effect.exit(Contents.encodeInTime(answering, subject, raw)),
+        (written) => succeeded(answering, subject, raw, written)
+      )
     case "Error":
       return errored(answering, subject, raw)
     case "AskUser":

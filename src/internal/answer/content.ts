@@ -51,14 +51,24 @@ const inTime = <S>(
   )
 }
 
-const late = (millis: number): Error => new Error(`writing the result timed out after ${millis} ms`)
+/** The failure of a result whose time to be written is up. */
+export const late = (millis: number): Error => new Error(`writing the result timed out after ${millis} ms`)
+
+const written = (writing: Writing, value: unknown): Effect.Effect<unknown, unknown> =>
+  ToolOptions.attempt(() => given(writing.encoder.encode(value)))
+
+/** Tells whether the model can read what was written: an encoder has to yield a text. */
+export const isContent = (content: unknown): content is Message.Content =>
+  typeof content === "string" || ToolOutcomes.isParts(content)
+
+export const noText = (): Error => new TypeError("the encoder yielded no text")
 
 /** Refuses everything but a text: the model reads what an encoder yields. */
-const asText = (written: unknown): Effect.Effect<string, TypeError> =>
-  typeof written === "string" ? Exit.succeed(written) : Exit.fail(new TypeError("the encoder yielded no text"))
+const asText = (content: unknown): Effect.Effect<string, Error> =>
+  typeof content === "string" ? Exit.succeed(content) : Exit.fail(noText())
 
 const write = (writing: Writing, subject: Subject, value: unknown): Effect.Effect<string, unknown> =>
-  Effect.flatMapEager(inTime(writing, subject, ToolOptions.attempt(() => given(writing.encoder.encode(value)))), asText)
+  Effect.flatMapEager(inTime(writing, subject, written(writing, value)), asText)
 
 /** Returns the Effect that the encoder returned; a promise in its place is a mistake. */
 const given = (encoding: Effect.Effect<string, unknown>): Effect.Effect<string, unknown> => {
@@ -76,23 +86,31 @@ export const writeResult = (
   return parts === undefined ? write(writing, subject, value) : Exit.succeed(parts)
 }
 
-/** Encodes a result, first by the tool's own schema. */
+/**
+ * Encodes a result, first by the tool's own schema. It takes the time that it takes, and what it yields is for `isContent` to
+ * judge.
+ */
 export const encode = (
+  writing: Writing,
+  { tool }: Subject,
+  { value }: ToolOutcomes.Ok
+): Effect.Effect<unknown, unknown, any> => {
+  const parts = ToolOutcomes.partsOf(value)
+  if (parts !== undefined) return Exit.succeed(parts)
+  const encodeSuccess = tool?.encodeSuccess
+  if (encodeSuccess === undefined) return written(writing, value)
+  return Effect.flatMapEager(ToolOptions.attempt(() => encodeSuccess(value)), (plain) => {
+    const parts = ToolOutcomes.partsOf(plain)
+    return parts === undefined ? written(writing, plain) : Exit.succeed(parts)
+  })
+}
+
+/** The same, within the time that its tool has. */
+export const encodeInTime = (
   writing: Writing,
   subject: Subject,
   outcome: ToolOutcomes.Ok
-): Effect.Effect<Message.Content, unknown, any> => {
-  const { value } = outcome
-  const parts = ToolOutcomes.partsOf(value)
-  if (parts !== undefined) return Exit.succeed(parts)
-  const encodeSuccess = subject.tool?.encodeSuccess
-  return encodeSuccess === undefined
-    ? write(writing, subject, value)
-    : Effect.flatMapEager(
-      inTime(writing, subject, ToolOptions.attempt(() => encodeSuccess(value))),
-      (plain) => writeResult(writing, subject, plain)
-    )
-}
+): Effect.Effect<unknown, unknown, any> => inTime(writing, subject, encode(writing, subject, outcome))
 
 const literal = (fields: Json.JsonObject): string =>
   Result.getOrElse(Result.try(() => JSON.stringify(fields)), () => "{\"error\":\"the error cannot be shown\"}")

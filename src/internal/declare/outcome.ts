@@ -313,8 +313,14 @@ export const content = (parts: ReadonlyArray<unknown>): Content => {
     if (found !== undefined) throw new TypeError(`Tool.content: part ${index} ${found}`)
   }
   const made: Content = { _tag: "Content", parts: Json.copy(own as ReadonlyArray<Part>) }
+  partLists.add(own)
   return Object.defineProperty(made, contentMark, { value: own })
 }
+
+/** The lists that results are made of. */
+const partLists = new WeakSet<object>()
+
+export const isParts = (value: unknown): value is ReadonlyArray<Part> => partLists.has(value as object)
 
 const isContent = (value: unknown): value is { readonly [contentMark]: ReadonlyArray<Part> } =>
   typeof value === "object" && value !== null && contentMark in value

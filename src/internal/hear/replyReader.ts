@@ -53,16 +53,22 @@ export interface Fibers {
   readonly closing: OwnedFiber
 }
 
+/** The exit of a read. */
+type Read = Exit.Exit<ReadonlyArray<Event.AdapterEvent>, Adapter.AdapterError | Cause.Done>
+
 type ModelPull = Pull.Pull<Arr.NonEmptyReadonlyArray<Event.AdapterEvent>, Adapter.AdapterError>
 
 /** The position of the first element that is no event, or -1. */
 const foreignAt = (events: ReadonlyArray<unknown>): number =>
   events.findIndex((event) => typeof event !== "object" || event === null || !("_tag" in event))
 
-export class ReplyReader {
+export class ReplyReader<A, E, R> {
   private readonly fibers: Fibers
+  private readonly goOn: (heard: Heard) => Effect.Effect<A, E, R>
   /** The services that the connection is closed with: a soft stop may come from outside of every fiber. */
   private readonly context: Context.Context<any>
+  /** The services of the latest read. */
+  private services: Context.Context<any>
   private readonly connection = Scope.makeUnsafe()
   private pull: ModelPull
   private hasBegun = false
@@ -71,14 +77,17 @@ export class ReplyReader {
   /** Opens when the connection is closed. There is one as soon as that has begun. */
   private closed: Latch.Latch | undefined
 
-  /** The stream is opened by the first read. */
+  /** The stream is opened by the first read. `goOn` is what a fiber that waits for a read continues with. */
   constructor(
     fibers: Fibers,
     context: Context.Context<any>,
-    open: () => Stream.Stream<Event.AdapterEvent, Adapter.AdapterError>
+    open: () => Stream.Stream<Event.AdapterEvent, Adapter.AdapterError>,
+    goOn: (heard: Heard) => Effect.Effect<A, E, R>
   ) {
     this.fibers = fibers
     this.context = context
+    this.services = context
+    this.goOn = goOn
     this.pull = Effect.flatMap(
       Effect.suspend(() => Channel.toPullScoped(Stream.toChannel(open()), this.connection)),
       (pull) => this.pull = pull
@@ -86,12 +95,15 @@ export class ReplyReader {
   }
 
   /** Reads once, waits for the events and continues with them, in the fiber that waits. */
-  next<A, E, R>(
-    context: Context.Context<any>,
-    goOn: (heard: Heard) => Effect.Effect<A, E, R>
-  ): Effect.Effect<A, E, R> {
-    return Effect.callback((resume) => this.read(context, (heard) => resume(Effect.suspend(() => goOn(heard)))))
+  next(context: Context.Context<any>): Effect.Effect<A, E, R> {
+    this.services = context
+    return this.waiting
   }
+
+  /** One effect for all reads: most of them are a single delta. */
+  private readonly waiting: Effect.Effect<A, E, R> = Effect.callback((resume) =>
+    this.read((exit) => resume(Effect.suspend(() => this.goOn(this.heardIn(exit)))))
+  )
 
   /**
    * Returns the result of a read without waiting for it. Where there is none yet a read is under way, and `wake` is
@@ -100,8 +112,9 @@ export class ReplyReader {
   listen(context: Context.Context<any>, wake: () => void): Heard | undefined {
     let isAtOnce = true
     if (this.heard === undefined && !this.fibers.reading.isBusy) {
-      this.read(context, (heard) => {
-        this.heard = heard
+      this.services = context
+      this.read((exit) => {
+        this.heard = this.heardIn(exit)
         if (!isAtOnce) wake()
       })
     }
@@ -111,17 +124,15 @@ export class ReplyReader {
     return heard
   }
 
-  private read(context: Context.Context<any>, settle: (heard: Heard) => void): void {
-    this.fibers.reading.start(
-      this.pull,
-      context,
-      (exit) => settle(Exit.isSuccess(exit) ? this.came(exit.value) : this.broke(exit.cause))
-    )
+  private read(settle: (exit: Read) => void): void {
+    this.fibers.reading.start(this.pull, this.services, settle)
   }
 
-  /**
-   * The exit of a read. Events that throw when they are read fail the reply: nothing else would end the wait for it.
-   */
+  private heardIn(exit: Read): Heard {
+    return Exit.isSuccess(exit) ? this.came(exit.value) : this.broke(exit.cause)
+  }
+
+  /** Returns the events of a read. Events that throw when they are read fail the reply: nothing else ends the wait. */
   private came(given: ReadonlyArray<Event.Event>): Heard {
     try {
       return this.checked(given)

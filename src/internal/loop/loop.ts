@@ -48,7 +48,7 @@ import * as EventJson from "../fold/eventJson.ts"
 import * as Outcomes from "../fold/outcome.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Fold from "../fold/state.ts"
-import { type Ending, isEvents, ReplyReader } from "../hear/replyReader.ts"
+import { type Ending, type Heard, isEvents, ReplyReader } from "../hear/replyReader.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Batches from "../run/batch.ts"
 import * as Cancellation from "../stop/cancellation.ts"
@@ -140,12 +140,15 @@ interface Parts<E, R> {
  */
 interface Hearing<E> {
   readonly _tag: "Hearing"
-  readonly reply: ReplyReader
+  readonly reply: Reply
   batch: Batches.Batch<E> | undefined
   /** Whether a call of the reply may still start early, and whether one has. */
   mayStart: boolean
   hasStarted: boolean
 }
+
+/** The reply that is read, whatever a read leads to. */
+type Reply = ReplyReader<Arr.NonEmptyReadonlyArray<Event.Event>, any, any>
 
 /** The calls of a turn run: those of the plan, or, once `ended` is known, those that the end of the run cancels. */
 interface Working<E> {
@@ -176,7 +179,7 @@ type Phase<E> =
 interface Step<E> {
   readonly index: number
   readonly batches: Array<Batches.Batch<E>>
-  reply: ReplyReader | undefined
+  reply: Reply | undefined
   span: Scope.Closeable | undefined
   /** Puts an effect under the span of the step, where there is one. */
   within: Telemetry.Within | undefined
@@ -286,10 +289,7 @@ class Loop<E, R> implements Driver {
     if (phase._tag !== "Hearing" || phase.batch !== undefined) return this.proceed(this.advance(phase), before)
     // Most pulls are reads of a model with no batch beside it: 12 steps of a fiber each, and 14 by way of `advance`, which
     // the benchmark "text, one delta per read" shows.
-    return phase.reply.next(
-      this.context,
-      (heard) => isEvents(heard) ? this.emit(heard, before) : this.proceed(this.endReply(phase, heard), before)
-    )
+    return isNonEmpty(before) ? Effect.succeed(before) : phase.reply.next(this.context)
   }
 
   private proceed(emitted: Emitted<E, R>, before: Events): EventPull<E, R> {
@@ -436,12 +436,18 @@ class Loop<E, R> implements Driver {
       step,
       thread
     } = this
-    const adapters = { kind: "adapter", id } as const
     const fibers = {
       // What is read when the run is asked to stop is closed by `hangUp`.
-      reading: new Worker(running, { ...adapters, name: "stream", onSoftStop: "unaffected" }),
+      reading: new Worker(running, {
+        kind: "adapter",
+        id,
+        name: "stream",
+        onSoftStop: "unaffected",
+        endsOnFailure: true
+      }),
       closing: new Worker(running, {
-        ...adapters,
+        kind: "adapter",
+        id,
         name: "close",
         onSoftStop: "grace",
         once: true,
@@ -450,12 +456,15 @@ class Loop<E, R> implements Driver {
     }
     const run = { requestId: id, stepIndex: step.index, sessionId: settings.sessionId }
     const request = () => ({ ...template, messages: Requests.messages(system, SharedMessages.list(thread)), run })
-    const reply = step.reply = new ReplyReader(fibers, this.context, () => adapter.stream(request()))
+    const hear = (heard: Heard): EventPull<E, R> =>
+      isEvents(heard) ? this.emit(heard, noEvents) : this.proceed(this.endReply(phase, heard), noEvents)
+    const reply = step.reply = new ReplyReader(fibers, this.context, () => adapter.stream(request()), hear)
     const mayStart = mode === "auto" &&
       Array.from(tools.values()).some((tool) => Plan.mayStartEarly(tool, settings.policy))
     // A batch is woken by a cancellation, also while the connection opens.
     const batch = ambient.cancellation === undefined ? undefined : this.openBatch(Infinity)
-    return this.become({ _tag: "Hearing", reply, batch, mayStart, hasStarted: false })
+    const phase: Hearing<E> = { _tag: "Hearing", reply, batch, mayStart, hasStarted: false }
+    return this.become(phase)
   }
 
   /** What comes next, of the model or of the batch beside it. */
@@ -753,7 +762,7 @@ class Loop<E, R> implements Driver {
     let closed = Effect.void
     for (const batch of batches) closed = both(closed, batch.close())
     if (span !== undefined) closed = both(closed, Scope.close(span, exit))
-    return running.isLeft ? Effect.andThen(running.stop, closed) : both(disconnected, closed)
+    return running.isLeft ? Effect.flatMapEager(running.beginStop(), () => closed) : both(disconnected, closed)
   }
 }
 
@@ -927,45 +936,59 @@ const bounds = <E, R>(
 
 /**
  * Enters a run, and gives what its stream is pulled from. What the run holds is returned when the scope closes, and handlers
- * that are alive then are stopped.
+ * that are alive then are stopped. Where nothing has to be waited for, this is one step.
  */
-const enter = Effect.fnUntraced(function*<E, R>(
+const enter = <E, R>(
   input: Thread.Input,
   options: StepOptions<E, R>,
   chat: ChatOptions<E, R> | undefined,
-  scope: Scope.Scope
-) {
-  const context = yield* Effect.context<R>()
+  scope: Scope.Scope,
+  context: Context.Context<R>
+): Effect.Effect<Next<E, R>, StartError, R> => {
   const defaults = Context.get(context, Policy.Defaults)
-  const checked = yield* Effect.fromResult(check(input, options, defaults, context))
-  const { rules, rules: { settings } } = checked
+  const checked = check(input, options, defaults, context)
+  if (Result.isFailure(checked)) return Effect.fail(checked.failure)
+  const { adapter, rules, rules: { settings }, thread } = checked.success
   const isTraced = Telemetry.isTraced(context as Context.Context<never>)
   const running = new Running(settings.graceMillis, context as Context.Context<never>)
+  const begin = (within: Telemetry.Within, ambient: Inherited.Ambient): Next<E, R> => {
+    const several = chat && bounds(chat, defaults, rules)
+    const loop = new Loop<E, R>({
+      adapter,
+      thread,
+      rules,
+      bounds: several?.bounds,
+      structured: several?.structured,
+      system: options.system,
+      view: options,
+      retryReply: options.retryReply,
+      running,
+      ambient,
+      isTraced,
+      within
+    })
+    Inherited.listen(running, ambient, options.cancel, settings.requestId)
+    return loop.next
+  }
   const name = chat === undefined ? "heddle.step.run" : "heddle.chat"
-  const within = yield* Telemetry.spanOf(isTraced, scope, name, () => ({ "heddle.request.id": settings.requestId }))
-  const ambient = yield* Inherited.enter(settings, options.cancel, scope)
-  yield* Scope.addFinalizerExit(scope, (exit) => running.end(exit))
-  const loop = new Loop<E, R>({
-    ...checked,
-    ...(chat === undefined ? { bounds: undefined, structured: undefined } : bounds(chat, defaults, rules)),
-    system: options.system,
-    view: options,
-    retryReply: options.retryReply,
-    running,
-    ambient,
-    isTraced,
-    within
-  })
-  Inherited.listen(running, ambient, options.cancel, settings.requestId)
-  return loop.next
-})
+  return Effect.flatMapEager(
+    Telemetry.spanOf(isTraced, scope, name, () => ({ "heddle.request.id": settings.requestId })),
+    (within) =>
+      Effect.flatMapEager(
+        Inherited.enter(settings, options.cancel, scope, context),
+        (ambient) =>
+          Effect.map(Scope.addFinalizerExit(scope, (exit) => running.end(exit)), () => begin(within, ambient))
+      )
+  )
+}
 
 /** What a run of one step is pulled from. */
 export const step = <E, R>(
   input: Thread.Input,
   options: StepOptions<E, R>,
   scope: Scope.Scope
-): Effect.Effect<Next<E, R>, StartError, R> => enter(input, options, undefined, scope)
+): Effect.Effect<Next<E, R>, StartError, R> =>
+  Effect.contextWith((context: Context.Context<R>) => enter(input, options, undefined, scope, context))
 
 /** What a run of several steps is pulled from. Within a run that is kept it is kept as well, and begun by what keeps it. */
 export const chat = <E, R>(
@@ -975,7 +998,7 @@ export const chat = <E, R>(
 ): Effect.Effect<Next<E, R>, StartError, R> =>
   Effect.contextWith((context: Context.Context<R>) => {
     const nesting = Context.get(context, SubAgent.CurrentNesting)
-    if (nesting === undefined) return enter(input, options, options, scope)
+    if (nesting === undefined) return enter(input, options, options, scope, context)
     const events = Stream.toChannel(nesting.stream(input, options))
     return Effect.map(Channel.toPullScoped(events, scope), (pull): Next<E, R> => () => pull)
   })

@@ -62,7 +62,11 @@ export class HeldPermits {
   /** Returns what is held, and what may still be coming, also while the handler goes on. */
   release(): void {
     this.stop()
-    if (this.scope !== undefined) Effect.runForkWith(this.services)(this.giveBack(), { uninterruptible: true })
+    const { scope } = this
+    if (scope === undefined) return
+    this.scope = undefined
+    const returned = Scope.closeUnsafe(scope, Exit.void)
+    if (returned !== undefined) Effect.runForkWith(this.services)(returned, { uninterruptible: true })
   }
 
   limit(until: number): void {

@@ -30,13 +30,25 @@ import { Call, type Environment, type Host } from "./call.ts"
 import { EventOrder } from "./eventOrder.ts"
 import * as Replay from "./replay.ts"
 
+/** A call of a batch. */
+interface Entry {
+  readonly job: Plan.Job
+  answer: Answers.Answer | undefined
+  /** Tells whether it waits for an answer from outside. */
+  isWaiting: boolean
+  /** Why it was not run, if it came up or was taken out of the queue when the batch had been called back. */
+  unrun: string | undefined
+}
+
 export class Batch<E> implements Host<E> {
   readonly environment: Environment<E>
   readonly answering: Answers.Answering<E, any>
   readonly events: EventOrder<E>
   readonly timers: Deadline.Timers
   private readonly running: Running
-  private readonly jobs: Array<Plan.Job> = []
+  /** The calls that have come up, by their position, and how many they are. */
+  private readonly entries: Array<Entry | undefined> = []
+  private count = 0
   private isSealed = false
   isOver = false
 
@@ -52,13 +64,9 @@ export class Batch<E> implements Host<E> {
   /** Halts that came while calls admitted with theirs were being started. */
   private pendingHalts: Array<() => void> = []
 
-  /** The answers, by the position of the call. */
-  private readonly answered: Array<Answers.Answer | undefined> = []
   /** How many calls have been reported: with their answers, or as waiting. */
   private reported = 0
   private firstHalt: Event.Halt | undefined
-  /** The positions of the calls that wait for an answer from outside. Created with the first of them: most batches have none. */
-  private waiting: Set<number> | undefined
 
   /** Takes back what lets a soft stop of the run call the batch back. */
   private readonly unsubscribe: (() => void) | undefined
@@ -66,12 +74,8 @@ export class Batch<E> implements Host<E> {
   private cancellation: string | undefined
   /** When it was called back. Whatever is done for its calls has one grace period, which began then. */
   private since: number | undefined
-  /** How many of the calls have been answered by the end of that. */
-  private concluded = 0
   private isConcluding = false
   private hasConcluded = false
-  /** Why calls were not run that are answered so, by their position, once some have been called back. */
-  private readonly unrun: Array<string | undefined> = []
 
   constructor(environment: Environment<E>) {
     const { ambient: { cancellation, deadline }, bound, found, running, settings } = environment
@@ -110,7 +114,8 @@ export class Batch<E> implements Host<E> {
   add(jobs: ReadonlyArray<Plan.Job>): void {
     if (jobs.length === 0) return
     for (const job of jobs) {
-      this.jobs.push(job)
+      this.entries[job.index] = { job, answer: undefined, isWaiting: false, unrun: undefined }
+      this.count++
       this.undecided.push(job)
     }
     if (this.hasBegun) this.decide()
@@ -127,7 +132,7 @@ export class Batch<E> implements Host<E> {
   /** There are no more calls. */
   seal(): void {
     this.isSealed = true
-    this.events.sealed(this.jobs)
+    this.events.sealed(this.all.map(({ job }) => job))
   }
 
   /**
@@ -186,8 +191,7 @@ export class Batch<E> implements Host<E> {
       this.events.started(index, { _tag: "ToolExecutionStarted", id, name, arguments: args ?? {}, replayed: true })
     }
     if (waits !== undefined && waits._tag !== "AskUserRequested") {
-      this.waiting ??= new Set()
-      this.waiting.add(index)
+      this.entryOf(job).isWaiting = true
       this.reported++
       this.events.settled(index, [{ ...waits, replayed: true }])
     } else {
@@ -213,7 +217,7 @@ export class Batch<E> implements Host<E> {
   }
 
   private abort(job: Plan.Run, detail: string): void {
-    if (this.since !== undefined) this.unrun[job.index] = detail
+    if (this.since !== undefined) this.entryOf(job).unrun = detail
     const isUnknown = this.known(job.call)?.isUnknown === true
     this.respond(job, isUnknown ? this.unknown(job) : Answers.cancelled(this.answering, job, detail))
   }
@@ -283,8 +287,7 @@ export class Batch<E> implements Host<E> {
   /** The call waits for an answer from outside. It is no call's sibling then, and the batch does not wait for it. */
   suspend(job: Plan.Run, event: Event.Of<"ToolApprovalRequested" | "ToolSuspended">): void {
     if (this.isSpokenFor(job)) return
-    this.waiting ??= new Set()
-    this.waiting.add(job.index)
+    this.entryOf(job).isWaiting = true
     void this.recorded(this.environment.calls?.waits(job.call, event), () => {
       this.reported++
       this.events.settled(job.index, [event])
@@ -297,7 +300,7 @@ export class Batch<E> implements Host<E> {
    */
   settle(job: Answers.Numbered, answer: Answers.Answer): Effect.Effect<void> {
     if (this.isSpokenFor(job)) return Effect.void
-    this.answered[job.index] = answer
+    this.entryOf(job).answer = answer
     const record = answer.isReplayed === true ? undefined : this.environment.calls?.answered(job.call, answer)
     return this.recorded(record, () => this.report(job, answer))
   }
@@ -339,12 +342,24 @@ export class Batch<E> implements Host<E> {
     if (this.isSettled) this.events.wake()
   }
 
+  /** Those that have come up, in call order. */
+  private get all(): ReadonlyArray<Entry> {
+    return this.entries.filter((entry) => entry !== undefined)
+  }
+
+  private entryOf({ index }: Answers.Numbered): Entry {
+    const entry = this.entries[index]
+    if (entry === undefined) throw new Error(`no call has come up at position ${index}`)
+    return entry
+  }
+
   private isSpokenFor(job: Answers.Numbered): boolean {
-    return this.isAnswered(job) || this.waiting?.has(job.index) === true
+    const { answer, isWaiting } = this.entryOf(job)
+    return answer !== undefined || isWaiting
   }
 
   private isAnswered(job: Answers.Numbered): boolean {
-    return this.answered[job.index] !== undefined
+    return this.entryOf(job).answer !== undefined
   }
 
   /** A halt or a failure may stop the calls beside it, and keep those from running that wait. */
@@ -390,10 +405,7 @@ export class Batch<E> implements Host<E> {
     const since = this.since ??= Math.min(this.now(), running.softSince ?? Infinity)
     this.answering.fibers.letFinish(since)
     for (const run of this.queue.clear()) this.abort(run, `not run: ${cause}`)
-    for (const call of this.company.all) {
-      if (call.mayFinish) call.letFinish(since, cause)
-      else call.cancel(`interrupted: ${cause}`)
-    }
+    for (const call of this.company.all) call.callBack(since, cause)
     this.concludeAfter(since, `interrupted: ${cause}`)
     this.events.wake()
   }
@@ -401,7 +413,7 @@ export class Batch<E> implements Host<E> {
   /** Calls that come up when it has been called back. After its grace period what needs time does not answer them. */
   private afterCallBack(jobs: ReadonlyArray<Plan.Job>, since: number): void {
     const detail = `not run: ${this.cancellation}`
-    for (const { index } of jobs) this.unrun[index] = detail
+    for (const job of jobs) this.entryOf(job).unrun = detail
     if (this.hasConcluded && !this.isConcluding) this.concludeAfter(since, detail)
   }
 
@@ -416,12 +428,10 @@ export class Batch<E> implements Host<E> {
   private conclude(since: number, detail: string): void {
     this.isConcluding = false
     this.hasConcluded = true
-    const jobs = this.jobs.slice(this.concluded)
-    this.concluded = this.jobs.length
     const calls = this.company.all
     for (const call of calls) call.cancel(detail, since)
-    for (const job of jobs) {
-      if (!this.isSpokenFor(job)) void this.settle(job, Answers.unfinished(job, this.unrun[job.index] ?? detail))
+    for (const { job, unrun } of this.all) {
+      if (!this.isSpokenFor(job)) void this.settle(job, Answers.unfinished(job, unrun ?? detail))
     }
     for (const call of calls) call.giveUp(since)
     this.answering.fibers.interrupt(since)
@@ -483,12 +493,12 @@ export class Batch<E> implements Host<E> {
 
   /** Whether a call is neither answered nor waits for an approval. */
   get isBusy(): boolean {
-    return this.reported < this.jobs.length
+    return this.reported < this.count
   }
 
   /** The answers so far, in call order. */
   get answers(): ReadonlyArray<Answers.Answer> {
-    return this.answered.filter((answer) => answer !== undefined)
+    return this.all.flatMap(({ answer }) => answer ?? [])
   }
 
   /**
@@ -498,7 +508,7 @@ export class Batch<E> implements Host<E> {
   get halt(): Event.Halt | undefined {
     return this.policy.haltPrecedence === "completion"
       ? this.firstHalt
-      : this.answered.find((answer) => answer?.halt !== undefined)?.halt
+      : this.entries.find((entry) => entry?.answer?.halt !== undefined)?.answer?.halt
   }
 }
 
@@ -654,7 +664,7 @@ export const scoped = <E, R>(
 ): Effect.Effect<Opened<E>, never, R> =>
   Effect.contextWith((context: Context.Context<R>) => {
     const running = new Running(settings.graceMillis, context as Context.Context<never>)
-    return Effect.flatMap(Inherited.enter(settings, options.cancel, scope), (ambient) => {
+    return Effect.flatMap(Inherited.enter(settings, options.cancel, scope, context), (ambient) => {
       const batch = open<E, R>(context, calls, settings, options.stepIndex ?? 0, running, ambient)
       const leaving = Effect.suspend(() => {
         const closed = batch.close()

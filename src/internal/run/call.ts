@@ -19,6 +19,7 @@ import type * as Message from "../../Message.ts"
 import type * as Policy from "../../Policy.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Answers from "../answer/answer.ts"
+import * as Contents from "../answer/content.ts"
 import * as ErrorFields from "../answer/errorFields.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
 import * as Settings from "../ask/options.ts"
@@ -84,10 +85,11 @@ export interface Host<E> {
 }
 
 /**
- * `waiting`: for its permits; `gating`: its tool's gates are asked; `running`: its handler runs; `answering`: its own
- * fiber writes the answer, or has nothing more to do; `overruled`: it was answered by a timeout or a cancellation.
+ * `waiting`: for its permits; `gating`: its tool's gates are asked; `running`: its handler runs; `writing`: its result is
+ * encoded; `answering`: its own fiber has the answer, or has nothing more to do; `overruled`: it was answered by a timeout or
+ * a cancellation.
  */
-type Phase = "waiting" | "gating" | "running" | "answering" | "overruled"
+type Phase = "waiting" | "gating" | "running" | "writing" | "answering" | "overruled"
 
 export class Call<E> implements Task, Handler {
   readonly job: Plan.Run
@@ -98,6 +100,8 @@ export class Call<E> implements Task, Handler {
   private phase: Phase = "waiting"
   /** Whether its answer is being written. */
   private isWriting = false
+  /** Tells whether its encoder did not end at once. */
+  private isEncoderSlow = false
   /** Whether it counts for admission and as a sibling, and may hold permits. */
   private hasPlace = true
   /** Whether its fiber was forked, and has run as far as it could without waiting. Until then no timer is set. */
@@ -113,7 +117,8 @@ export class Call<E> implements Task, Handler {
 
   // What the run knows of it: the members of `Task` and of `Handler`.
 
-  readonly kind = "handler"
+  grace: Task["grace"]
+  kind: Event.Abandoned["kind"] = "handler"
   readonly id: string
   readonly name: string
   readonly isHandler = true
@@ -222,7 +227,7 @@ export class Call<E> implements Task, Handler {
 
   private came(outcome: unknown): Effect.Effect<void, E, any> {
     if (!this.goesOn("running") && !this.isToRecord) return Effect.void
-    if (!ToolOutcomes.isSuspended(outcome)) return this.answer(() => this.answerTo(outcome))
+    if (!ToolOutcomes.isSuspended(outcome)) return this.completed(this.counted(outcome))
     this.endSpan(Exit.void, "suspended")
     this.suspend(OpenCalls.suspended(this.job.call, outcome))
     return Effect.void
@@ -281,19 +286,44 @@ export class Call<E> implements Task, Handler {
     return true
   }
 
-  /** The answer to the outcome. What failed adds nothing to the context, also where a policy replaces the result. */
-  private answerTo(outcome: unknown): Effect.Effect<Answers.Answer, E, any> {
-    const counted = this.counted(outcome)
+  /** The handler has come to an outcome. What failed adds nothing to the context, also where a policy replaces the result. */
+  private completed(outcome: unknown): Effect.Effect<void, E, any> {
     if (this.span !== undefined) {
-      const name = outcomeName(counted)
+      const name = outcomeName(outcome)
       const error = name === "invalid" ? toolError("invalid_return", this.job.call) : undefined
-      this.endSpan(ErrorFields.spanExit(isFailure(counted) ? counted.error : error), name)
+      this.endSpan(ErrorFields.spanExit(isFailure(outcome) ? outcome.error : error), name)
     }
-    const updates = isFailure(counted) ? undefined : this.updates
-    const answer = Answers.answerTo(this.host.answering, this.job, counted)
-    return updates === undefined
-      ? answer
-      : Effect.mapEager(answer, (value) => Answers.updating(value, updates))
+    if (isFailure(outcome)) this.updates = undefined
+    return ToolOutcomes.isWellFormed(outcome) && outcome._tag === "Ok"
+      ? this.write(outcome)
+      : this.answer(() => Answers.answerTo(this.host.answering, this.job, outcome))
+  }
+
+  /**
+   * Encodes the result, against the clock. An encoder that is done at once costs no timer: one is set when the fiber has run as
+   * far as it could.
+   */
+  private write(raw: Tool.Ok): Effect.Effect<void, E, any> {
+    this.timer?.stop()
+    this.phase = "writing"
+    this.kind = "hook"
+    this.isWriting = true
+    this.enteredAt = this.host.environment.found.clock.monotonicTimeNanosUnsafe()
+    queueMicrotask(() => {
+      if (this.phase !== "writing" || this.host.isOver) return
+      this.isEncoderSlow = true
+      this.arm()
+    })
+    return Effect.matchCauseEffectEager(Contents.encode(this.host.answering, this.job, raw), {
+      onSuccess: (content) => this.wrote(raw, Exit.succeed(content)),
+      onFailure: (cause) => this.wrote(raw, Exit.failCause(cause))
+    })
+  }
+
+  private wrote(raw: Tool.Ok, written: Exit.Exit<unknown, unknown>): Effect.Effect<void, E, any> {
+    if (this.phase !== "writing") return Effect.void
+    this.kind = "handler"
+    return this.answer(() => Answers.succeeded(this.host.answering, this.job, raw, written))
   }
 
   /** What an outcome counts as under the policy. An outcome that throws when it is read is a failure of the handler. */
@@ -315,7 +345,7 @@ export class Call<E> implements Task, Handler {
     return Effect.matchCauseEffectEager(write(), {
       onSuccess: (answer) => {
         this.isWriting = false
-        const recorded = this.host.settle(this.job, answer)
+        const recorded = this.host.settle(this.job, Answers.updating(answer, this.updates))
         if (recorded === Effect.void) {
           this.beginEnding()
           return Effect.void
@@ -338,7 +368,7 @@ export class Call<E> implements Task, Handler {
    */
   private beginEnding(): void {
     const graceSince = this.host.environment.found.clock.currentTimeMillisUnsafe()
-    void Promise.resolve().then(() => {
+    queueMicrotask(() => {
       if (this.hasPlace) this.interrupt(graceSince)
     })
   }
@@ -391,12 +421,23 @@ export class Call<E> implements Task, Handler {
       const late = Gates.late(call, this.millis)
       return this.overrule(late, () => Answers.denied(this.host.answering, this.job, late))
     }
+    if (this.phase === "writing") {
+      const late = Cause.fail(Contents.late(this.millis))
+      return this.overrule(toolError("encoding_failed", call), () => this.unwritten(late))
+    }
     const error = timedOut(call, this.millis)
     this.overrule(error, () => Answers.failed(this.host.answering, this.job, error))
   }
 
+  /** The answer in place of a result that its fiber could not write. */
+  private unwritten(cause: Cause.Cause<unknown>): Effect.Effect<Answers.Answer, E, any> {
+    const answer = Answers.unwritten(this.host.answering, this.job, cause)
+    return Effect.map(answer, (answer) => Answers.updating(answer, this.updates))
+  }
+
   /** The call is answered as cancelled now, and its handler interrupted, unless its answer is already being written. */
   cancel(detail: string, graceSince?: number): void {
+    if (this.phase === "writing") return
     const error = this.isInDoubt ? Replay.unknownEffect(this.job.call).error : undefined
     const answer = () => Answers.cancelled(this.host.answering, this.job, detail, error)
     this.overrule(error ?? toolError("cancelled", this.job.call), answer, graceSince)
@@ -419,6 +460,7 @@ export class Call<E> implements Task, Handler {
   ): void {
     if (this.phase === "answering" || this.phase === "overruled") return
     this.phase = "overruled"
+    this.isWriting = false
     this.timer?.stop()
     this.endSpan(ErrorFields.spanExit(error), error.reason)
     // It is answered while it still has its place, so that no call that takes its place counts as its sibling.
@@ -438,13 +480,19 @@ export class Call<E> implements Task, Handler {
     return this.phase === "running" ? this.job.isBlocking : this.isWriting && this.host.environment.calls !== undefined
   }
 
-  /** It may finish, in the grace period that began at `graceSince`. The runs that it waits for are asked to stop. */
-  letFinish(graceSince: number, cause: string): void {
-    this.running.letFinish(this, graceSince, cause)
+  /**
+   * Stops the call with its turn. One that may finish has the grace period that began at `graceSince`, and the runs that it
+   * waits for are asked to stop; so has an encoder at work.
+   */
+  callBack(graceSince: number, cause: string): void {
+    if (this.mayFinish) this.running.letFinish(this, graceSince, cause)
+    else if (this.phase === "writing") this.running.beginGrace(this, graceSince)
+    else this.cancel(`interrupted: ${cause}`)
   }
 
   /** The grace period that began at `graceSince` is over: what it still does is stopped, and not waited for. */
   giveUp(graceSince: number): void {
+    if (this.phase === "writing") this.phase = "overruled"
     this.interrupt(graceSince)
     this.vacate()
   }
@@ -477,6 +525,11 @@ export class Call<E> implements Task, Handler {
       // The exit of a fiber whose call was answered by a stop is ignored. A fiber that fails while it writes the answer
       // fails the call.
       if (phase === "answering") host.answerEnded(job, exit)
+    } else if (phase === "writing" && Exit.isFailure(exit)) {
+      this.toAnswering()
+      // A slow encoder may have been stopped from outside with the fiber; one that is not ended the fiber itself.
+      if (this.isEncoderSlow) host.answerEnded(job, exit)
+      else host.respond(job, this.unwritten(exit.cause))
     } else {
       const error = brokenOff(job.call, exit)
       this.endSpan(ErrorFields.spanExit(error), "interrupted")

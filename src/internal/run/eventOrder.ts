@@ -135,9 +135,11 @@ export class EventOrder<E> {
     return this.unread.length === 0 && this.failure === undefined
   }
 
-  /** Everything there is now; waits only when there is nothing, and may then have been woken for nothing. */
+  /**
+   * Everything there is now, taken at once; waits only when there is nothing, and may then have been woken for nothing.
+   */
   get take(): Effect.Effect<Events, E> {
-    return Effect.suspend(() => this.isDue ? this.drain() : this.wait())
+    return this.isDue ? this.drain() : this.wait()
   }
 
   private wait(): Effect.Effect<Events, E> {

@@ -67,8 +67,8 @@ const longest = 2 ** 31 - 1
 export class Timers {
   private readonly services: Context.Context<any>
   /** The timers of the platform's. */
-  private readonly waiting = new Set<Timer>()
-  private readonly fibers = new Set<Fiber.Fiber<unknown>>()
+  private waiting: Set<Timer> | undefined
+  private fibers: Set<Fiber.Fiber<unknown>> | undefined
   private isClosed = false
 
   constructor(services: Context.Context<any>) {
@@ -79,17 +79,18 @@ export class Timers {
   after(millis: number, then: () => void): Timer {
     const isLive = Context.get(this.services, Clock.Clock) === live && millis > 0 && millis <= longest
     if (!isLive || this.isClosed) return this.when(Effect.sleep(millis), then)
+    const waiting = this.waiting ??= new Set()
     const timeout = setTimeout(() => {
-      this.waiting.delete(timer)
+      waiting.delete(timer)
       Effect.runForkWith(this.services)(Effect.sync(then))
     }, millis)
     const timer: Timer = {
       stop: () => {
         clearTimeout(timeout)
-        this.waiting.delete(timer)
+        waiting.delete(timer)
       }
     }
-    this.waiting.add(timer)
+    waiting.add(timer)
     return timer
   }
 
@@ -98,14 +99,15 @@ export class Timers {
     let own: Fiber.Fiber<unknown> | undefined
     const waiting = Effect.map(effect, (value) => {
       // What it does may close the timers, which do not wait for it then.
-      if (own !== undefined) this.fibers.delete(own)
+      if (own !== undefined) this.fibers?.delete(own)
       if (!this.isClosed) then(value)
     })
     const fiber = Effect.runForkWith(this.services)(this.isClosed ? Effect.void : waiting)
     if (fiber.pollUnsafe() === undefined) {
       own = fiber
-      this.fibers.add(fiber)
-      fiber.addObserver(() => this.fibers.delete(fiber))
+      const fibers = this.fibers ??= new Set()
+      fibers.add(fiber)
+      fiber.addObserver(() => fibers.delete(fiber))
       if (this.isClosed) fiber.interruptUnsafe()
     }
     return { stop: () => fiber.interruptUnsafe() }
@@ -117,8 +119,9 @@ export class Timers {
    */
   close(): Effect.Effect<void> {
     this.isClosed = true
-    this.waiting.forEach((timer) => timer.stop())
-    this.fibers.forEach((fiber) => fiber.interruptUnsafe())
-    return this.fibers.size === 0 ? Effect.void : Effect.asVoid(Fiber.awaitAll(this.fibers))
+    this.waiting?.forEach((timer) => timer.stop())
+    const { fibers } = this
+    fibers?.forEach((fiber) => fiber.interruptUnsafe())
+    return fibers === undefined || fibers.size === 0 ? Effect.void : Effect.asVoid(Fiber.awaitAll(fibers))
   }
 }

@@ -77,34 +77,34 @@ export interface Found {
 export const enter = <E, R>(
   settings: Settings.Settings<E, R>,
   cancel: Settings.CancelSource<R> | null | undefined,
-  scope: Scope.Scope
-): Effect.Effect<Ambient, never, R> =>
-  Effect.contextWith((context: Context.Context<R>) => {
-    const handler = Context.get(context, CurrentHandler)
-    const now = Context.get(context, Clock.Clock).currentTimeMillisUnsafe()
-    const deadline = Deadline.resolve(settings.deadline, Context.get(context, CurrentDeadline), now)
-    const parent = Context.get(context, ParentCancellation)
-    const isTooLate = handler?.permits.until !== undefined && handler.permits.until <= now
-    const isStoppable = (cancel ?? parent ?? deadline) !== undefined || isTooLate
-    const cancellation = isStoppable ? new Cancellation.Cancellation() : undefined
-    if (isTooLate) cancellation?.request("interrupt")
-    const spending = new Spending(Context.get(context, CurrentSpending))
-    const permits = Context.get(context, Permits) ??
-      Semaphore.makeUnsafe(settings.maxConcurrency ?? Settings.widest())
-    const entered = spending.enter(scope)
-    const lent = handler === undefined ? entered : Effect.andThen(entered, handler.permits.lend(scope))
-    const watched = cancellation === undefined
-      ? lent
-      : Effect.andThen(lent, Cancellation.watch(cancellation, { parent, deadline, cancel: cancel ?? undefined }, scope))
-    return Effect.as(watched, {
-      permits,
-      deadline,
-      cancellation,
-      spending,
-      sessionId: settings.sessionId,
-      found: undefined
-    })
-  })
+  scope: Scope.Scope,
+  context: Context.Context<R>
+): Effect.Effect<Ambient> => {
+  const handler = Context.get(context, CurrentHandler)
+  const now = Context.get(context, Clock.Clock).currentTimeMillisUnsafe()
+  const deadline = Deadline.resolve(settings.deadline, Context.get(context, CurrentDeadline), now)
+  const parent = Context.get(context, ParentCancellation)
+  const isTooLate = handler?.permits.until !== undefined && handler.permits.until <= now
+  const isStoppable = (cancel ?? parent ?? deadline) !== undefined || isTooLate
+  const cancellation = isStoppable ? new Cancellation.Cancellation() : undefined
+  if (isTooLate) cancellation?.request("interrupt")
+  const spending = new Spending(Context.get(context, CurrentSpending))
+  const permits = Context.get(context, Permits) ??
+    Semaphore.makeUnsafe(settings.maxConcurrency ?? Settings.widest())
+  const entered = spending.enter(scope)
+  const lent = handler === undefined ? entered : Effect.andThen(entered, handler.permits.lend(scope))
+  const watched = cancellation === undefined
+    ? lent
+    : Effect.andThen(lent, Cancellation.watch(cancellation, { parent, deadline, cancel: cancel ?? undefined }, scope))
+  return Effect.mapEager(watched, () => ({
+    permits,
+    deadline,
+    cancellation,
+    spending,
+    sessionId: settings.sessionId,
+    found: undefined
+  }))
+}
 
 /**
  * From now on the run learns of a soft stop, and of the effect that asks for one. What that effect runs in is the run's: it

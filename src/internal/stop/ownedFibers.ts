@@ -18,6 +18,7 @@
  * - *Soft stop*: the request to stop of a cancellation or a deadline. The reader goes on, and gets a result.
  * - *Left*: the reader has gone, and the run ends without it. All tasks are stopped, and waited for together.
  */
+import type * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
@@ -48,6 +49,14 @@ export interface Task {
   readonly inner?: Cancellation.Cancellation | undefined
   /** Called when it is abandoned. */
   readonly onAbandoned?: () => void
+  /** Its grace period, once it is stopping or given up. Its run sets it. */
+  grace?: Grace | undefined
+}
+
+/** The grace period of a task. When it is over, the task is given up. */
+interface Grace {
+  since: number
+  isOver: boolean
 }
 
 /** A handler, as the runs that it starts know it. */
@@ -114,12 +123,6 @@ const interruptTask = (task: Task, until: number): void => {
   task.permits?.stop()
 }
 
-/** The grace period of a task. When it is over, the task is given up. */
-interface Grace {
-  since: number
-  isOver: boolean
-}
-
 /**
  * Nested runs give up at most this many milliseconds earlier. Otherwise the outer handler would be reported in place of
  * the inner one that is stuck.
@@ -138,15 +141,13 @@ export class Running {
   /** In whose fiber the caller's observer runs, once it has taken its time. */
   hooks: Worker | undefined
   private readonly tasks = new Set<Task>()
-  /** The grace periods of the tasks that are stopping or given up. */
-  private readonly graces = new Map<Task, Grace>()
   private givenUp = 0
   /** Handlers alive, those of them that were given up, and those that are exclusive. */
   private handlers = 0
   private givenUpHandlers = 0
   private exclusives = 0
   /** Called when there may be room for another handler. */
-  private readonly listeners = new Set<() => void>()
+  private listeners: Set<() => void> | undefined
   /** Open while nothing is alive that the run waits for. Made when it first has to wait. */
   private idle: Latch.Latch | undefined
   /** What the runs that its handlers started have abandoned. */
@@ -205,7 +206,7 @@ export class Running {
   /** The tasks that are given up and still alive, as they will be named if they are abandoned. */
   get givenUpTasks(): ReadonlyArray<Event.Abandoned> {
     const now = this.now()
-    return Array.from(this.graces).flatMap(([task, { isOver }]) => isOver ? [named(task, now)] : [])
+    return Array.from(this.tasks).flatMap((task) => task.grace?.isOver === true ? [named(task, now)] : [])
   }
 
   /**
@@ -247,10 +248,8 @@ export class Running {
   /** Records that the grace period of a task began at `since`, or earlier if it is stopping already. Returns when. */
   beginGrace(task: Task, since: number): number {
     if (!this.tasks.has(task)) return since
-    const grace = this.graces.get(task)
-    if (grace === undefined) this.graces.set(task, { since, isOver: false })
-    else grace.since = Math.min(since, grace.since)
-    return grace?.since ?? since
+    const grace = task.grace ??= { since, isOver: false }
+    return grace.since = Math.min(since, grace.since)
   }
 
   /** The end of a grace period that began at `since`. The handler around the run may have less time. */
@@ -264,9 +263,9 @@ export class Running {
   }
 
   remove(task: Task): void {
-    const isGivenUp = this.graces.get(task)?.isOver === true
-    this.graces.delete(task)
     if (!this.tasks.delete(task)) return
+    const isGivenUp = task.grace?.isOver === true
+    task.grace = undefined
     if (isGivenUp) this.givenUp--
     if (isGivenUp && task.isHandler) this.givenUpHandlers--
     if (this.isIdle) this.idle?.openUnsafe()
@@ -277,7 +276,7 @@ export class Running {
   }
 
   private notify(): void {
-    this.listeners.forEach((listener) => listener())
+    this.listeners?.forEach((listener) => listener())
   }
 
   /** A task is not interrupted, and has the grace period that began at `since` to finish. Runs within it stop softly. */
@@ -324,7 +323,7 @@ export class Running {
   }
 
   private markGivenUp(task: Task): void {
-    const grace = this.graces.get(task)
+    const { grace } = task
     if (!this.tasks.has(task) || grace === undefined || grace.isOver) return
     grace.isOver = true
     this.givenUp++
@@ -338,8 +337,9 @@ export class Running {
 
   /** Calls `listener` after each handler that has ended or was given up. The returned function takes it back. */
   onRoom(listener: () => void): () => void {
-    this.listeners.add(listener)
-    return () => this.listeners.delete(listener)
+    const listeners = this.listeners ??= new Set()
+    listeners.add(listener)
+    return () => listeners.delete(listener)
   }
 
   /** Handlers other than the `holding` ones of a batch, of which `isExclusive` may be one. */
@@ -366,7 +366,8 @@ export class Running {
     this.isLeft = true
     this.hooks?.close()
     this.operation?.running.stopAppends(this.now())
-    const ended = this.loop === undefined ? this.beginStop() : Effect.andThen(this.loop.leave(exit), this.stop)
+    const left = this.loop?.leave(exit) ?? Effect.void
+    const ended = Effect.flatMapEager(left, () => this.beginStop())
     const { softTimers } = this
     return softTimers === undefined ? ended : Effect.andThen(ended, Effect.suspend(() => softTimers.close()))
   }
@@ -380,7 +381,7 @@ export class Running {
   beginStop(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
     this.isStopping = true
     const stopped = this.tasks.size === 0
-      ? Effect.sync(() => this.abandonedWithin)
+      ? Effect.succeed(this.abandonedWithin)
       : Clock.currentTimeMillis.pipe(
         Effect.flatMap((now) => this.stopAt(now)),
         Effect.map((abandoned) => [...abandoned, ...this.abandonedWithin])
@@ -406,7 +407,7 @@ export class Running {
     const own = Fiber.getCurrent()
     this.workers.forEach((worker) => worker.fiber === own ? this.remove(worker) : undefined)
     this.tasks.forEach((task) => this.stopTask(task, now))
-    const ends = Array.from(this.graces, ([task, { since }]) => ({ task, at: this.until(since) }))
+    const ends = Array.from(this.tasks, (task) => ({ task, at: this.until(task.grace?.since ?? now) }))
     for (const { at, task } of ends) if (at <= now) this.markGivenUp(task)
     const waited = this.isIdle ? Effect.void : this.outwait(ends.sort((one, other) => one.at - other.at))
     return Effect.andThen(waited, Effect.suspend(() => this.abandon()))
@@ -443,11 +444,11 @@ export class Running {
       Effect.map((now) => {
         const abandoned = Array.from(this.tasks, (task) => named(task, now))
         this.tasks.forEach((task) => {
+          task.grace = undefined
           task.onAbandoned?.()
           task.permits?.release()
         })
         this.tasks.clear()
-        this.graces.clear()
         this.givenUp = 0
         this.reportOutward(abandoned)
         this.operation?.abandoned?.push(...abandoned)
@@ -484,6 +485,8 @@ interface Identity extends Manner {
   readonly id: string
   /** It has one piece of work. Its fiber ends when that and all that it has forked have ended; the reader waits for the work. */
   readonly once?: boolean
+  /** A piece of work that fails is its last one: its fiber ends before the reader goes on, and is not to be stopped. */
+  readonly endsOnFailure?: boolean
   readonly isUninterruptible?: boolean
   /** Called when it is given up or abandoned at work. */
   readonly onAbandoned?: () => void
@@ -515,6 +518,7 @@ export class Worker implements Task {
   startedAt = 0
   readonly isHandler = false
   readonly isExclusive = false
+  grace: Grace | undefined
   private readonly identity: Identity
   /** That of its latest work. */
   private manner: Manner
@@ -617,18 +621,22 @@ export class Worker implements Task {
   }
 
   /** Its next work, or the wait for it. */
-  private next(): Effect.Effect<void, unknown, any> {
+  private next(): Effect.Effect<unknown, unknown, any> {
     const { work } = this
     if (work === undefined) return this.wanted
     this.work = undefined
-    return Effect.matchCauseEffect(work, {
-      onSuccess: (value) => this.done(Exit.succeed(value)),
-      onFailure: (cause) => this.done(Exit.failCause(cause))
-    })
+    return Effect.matchCauseEffect(work, this.ends)
   }
 
-  private done(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void, unknown, any> {
-    if (this.identity.once !== true) {
+  private readonly ends = {
+    onSuccess: (value: unknown) => this.done(Exit.succeed(value)),
+    onFailure: (cause: Cause.Cause<unknown>) => this.done(Exit.failCause(cause))
+  }
+
+  private done(exit: Exit.Exit<unknown, unknown>): Effect.Effect<unknown, unknown, any> {
+    const { endsOnFailure, once } = this.identity
+    if (endsOnFailure === true && Exit.isFailure(exit)) return this.last(exit)
+    if (once !== true) {
       this.settled(exit)
       return this.next()
     }
@@ -639,7 +647,14 @@ export class Worker implements Task {
     return Effect.void
   }
 
-  private readonly wanted: Effect.Effect<void, unknown, any> = Effect.callback((resume) => {
+  /** Ends the fiber, whose end the reader gets. The reader does not wait for what the work has forked. */
+  private last(exit: Exit.Exit<unknown, unknown>): Effect.Effect<unknown, unknown> {
+    const { settle } = this
+    queueMicrotask(() => this.settle === settle && this.gone === undefined ? this.settled(exit) : undefined)
+    return exit
+  }
+
+  private readonly wanted: Effect.Effect<unknown, unknown, any> = Effect.callback((resume) => {
     // It may have come while the fiber made room for others on its way here.
     if (this.work !== undefined) return resume(this.next())
     const wake = () => {
@@ -718,15 +733,15 @@ export class Worker implements Task {
 }
 
 /**
- * The code of the caller's that runs for the calls of a batch and is no handler: it decodes arguments, decides about errors
- * and writes results. Each piece runs in a fiber that the run owns, for as long as it is given.
+ * The code of the caller's that runs for the calls of a batch outside of their fibers: it decodes arguments, and answers calls
+ * that have no fiber of their own, or no longer. Each piece runs in a fiber that the run owns, for as long as it is given.
  */
 export class HookFibers {
   private readonly running: Running
   private readonly clock: Clock.Clock
   /** Tells whether answers are recorded. Their writing may finish when the run stops. */
   private readonly isRecorded: boolean
-  private readonly tasks = new Set<Task>()
+  private tasks: Set<Task> | undefined
   /** When the grace period of all its fibers began, once the batch is cancelled. */
   private graceSince: number | undefined
 
@@ -746,10 +761,11 @@ export class HookFibers {
     const startedAt = clock.currentTimeMillisUnsafe()
     const task: Task = { kind: "hook", id, name, startedAt, isHandler: false, isExclusive: false, fiber, mayFinish }
     running.add(task)
-    this.tasks.add(task)
+    const tasks = this.tasks ??= new Set()
+    tasks.add(task)
     if (this.graceSince !== undefined) running.beginGrace(task, this.graceSince)
     fiber.addObserver(() => {
-      this.tasks.delete(task)
+      tasks.delete(task)
       running.remove(task)
     })
     return () => running.interrupt(task, clock.currentTimeMillisUnsafe(), () => {})
@@ -791,11 +807,11 @@ export class HookFibers {
   /** Lets all of them finish, and those that come later, within a grace period that began at `since`. */
   letFinish(since: number): void {
     this.graceSince = since
-    this.tasks.forEach((task) => this.running.beginGrace(task, since))
+    this.tasks?.forEach((task) => this.running.beginGrace(task, since))
   }
 
   /** Interrupts all of them. Their grace period began at `since`, and is over. */
   interrupt(since: number): void {
-    this.tasks.forEach((task) => this.running.interrupt(task, since, () => {}))
+    this.tasks?.forEach((task) => this.running.interrupt(task, since, () => {}))
   }
 }
