@@ -87,8 +87,8 @@ export const writeResult = (
 }
 
 /**
- * Encodes a result, first by the tool's own schema. It takes the time that it takes, and what it yields is for `isContent` to
- * judge.
+ * Encodes a result, first by the tool's own schema. It takes the time that it takes, and what it yields is for
+ * `isContent` to judge.
  */
 export const encode = (
   writing: Writing,
