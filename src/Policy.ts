@@ -20,8 +20,8 @@ const Siblings = Schema.Literals(["drain", "abortCancelable", "abortAll"])
  */
 export class Policy extends Schema.Opaque<Policy>()(Schema.Struct({
   /**
-   * When a tool may start. `"afterTurn"` waits until the reply has ended. `"readOnly"` starts tools that are declared
-   * `readOnly` as soon as their arguments are final, `"onCallReady"` starts all of them; if the reply is then filtered
+   * When a tool may start. `"afterTurn"` waits until the reply has ended. `"readOnly"` starts calls that are `readOnly`,
+   * as their tools declare, as soon as their arguments are final, `"onCallReady"` starts all of them; if the reply is then filtered
    * or breaks, those that run are stopped and answered as cancelled. A reply that is cut off by the token limit keeps
    * the calls whose arguments were final. In a session `"onCallReady"` acts as `"readOnly"`: a reply that is lost in a crash
    * would take calls with it that had their effect.

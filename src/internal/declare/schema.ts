@@ -241,7 +241,11 @@ const judged = (result: StandardSchemaV1.Result<unknown>): Effect.Effect<unknown
 const validated = (schema: StandardSchema, input: unknown): Effect.Effect<unknown, Schema.SchemaError> => {
   try {
     const result = schema["~standard"].validate(Json.copy(input))
-    return Predicate.isPromiseLike(result) ? Effect.flatMap(Effect.promise(() => result), judged) : judged(result)
+    if (!Predicate.isPromiseLike(result)) return judged(result)
+    // Its work has begun. Nothing may ever wait for it, and then its rejection ends no process.
+    const settled = Promise.resolve(result)
+    settled.catch(() => {})
+    return Effect.flatMap(Effect.promise(() => settled), judged)
   } catch (cause) {
     return Effect.die(cause)
   }
@@ -348,7 +352,7 @@ const isEmpty = ({ ast }: Schema.Constraint): boolean =>
 
 const none: Parameters<{}, never> = {
   jsonSchema: { type: "object", properties: {} },
-  decode: (input) => Effect.map(objects(input), () => ({}))
+  decode: (input) => Effect.mapEager(objects(input), () => ({}))
 }
 
 const forms =

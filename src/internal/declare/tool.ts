@@ -99,10 +99,10 @@ export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = 
     args: Params,
     call: CallContext
   ) => Effect.Effect<Success | ToolOutcomes.AskUser | ToolOutcomes.Halt, Failure, R>
-  /** Whether it changes nothing. */
-  readonly readOnly: boolean
-  /** Whether it may destroy something. */
-  readonly destructive: boolean
+  /** Whether it changes nothing, or a call with these arguments does. `Tool.isReadOnly` asks it. */
+  readonly readOnly: boolean | ((args: Params) => boolean)
+  /** Whether it may destroy something, or a call with these arguments may. `Tool.isDestructive` asks it. */
+  readonly destructive: boolean | ((args: Params) => boolean)
   /** Whether running it again with the same arguments changes nothing more. */
   readonly idempotent: boolean
   /** Whether it reaches what is outside of the application. */
@@ -118,7 +118,7 @@ export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = 
   /** Whether it runs beside others or alone. The policy's when it is left out. */
   readonly concurrency?: Concurrency | ((args: Params) => Concurrency)
   /** Whether it is interrupted when it is stopped, or may finish. The policy's when it is left out. */
-  readonly interrupt?: Interrupt
+  readonly interrupt?: Interrupt | ((args: Params) => Interrupt)
   /** How many handlers may run at once under a key. */
   readonly limits?: ReadonlyArray<Limit<Params>>
   /** How long a call may take. The run's `toolTimeout` when it is left out. */
@@ -328,10 +328,17 @@ export interface Declarations<P, E, R, Fatal> {
    * as unanswered. Without a limit by default.
    */
   readonly answerWithin?: Schemas.DurationInput
-  /** The tool changes nothing, and starts during the reply (`Policy.start`). `false` by default. */
-  readonly readOnly?: boolean
-  /** A hint for a user interface, as in MCP: it may destroy something. `false` by default. */
-  readonly destructive?: boolean
+  /**
+   * The tool changes nothing, and starts during the reply (`Policy.start`); a function decides from the arguments, once
+   * they are whole and decoded. A function that throws or returns anything but `true` counts as `false`. `false` by
+   * default.
+   */
+  readonly readOnly?: boolean | ((args: Schemas.Type<P>) => boolean)
+  /**
+   * A hint for a user interface, as in MCP: it may destroy something; a function decides from the arguments
+   * (`Tool.isDestructive`). A function that throws or returns anything but `false` counts as `true`. `false` by default.
+   */
+  readonly destructive?: boolean | ((args: Schemas.Type<P>) => boolean)
   /**
    * As in MCP: to run it again with the same arguments changes nothing more. A call that was cut off by the end of its
    * process is then tried again (`unknown`). `false` by default.
@@ -343,20 +350,21 @@ export interface Declarations<P, E, R, Fatal> {
    * What becomes of a call whose handler had started when its process ended, once its run is taken up: `"retry"` runs it
    * again, with the same `call.idempotencyKey` and the next `call.attempt`; `"report"` answers it as an error
    * (`unknown_effect`) that tells the model so; `"ask"` puts it to a person, whose answer becomes the result; `"fail"`
-   * ends the run as `ToolFailed`. Not together with `lookUp`. `"retry"` by default for a tool that is `readOnly` or
+   * ends the run as `ToolFailed`. Not together with `lookUp`. `"retry"` by default for a call that is `readOnly` or
    * `idempotent`, else `"report"`.
    */
   readonly unknown?: Unknown
   /**
-   * `"exclusive"` runs alone, `"shared"` beside others; a function decides from the arguments. The policy's by default,
-   * which is `"shared"`.
+   * `"exclusive"` runs alone, `"shared"` beside others; a function decides from the arguments. A function that throws or
+   * returns anything but `"shared"` counts as `"exclusive"`. The policy's by default, which is `"shared"`.
    */
   readonly concurrency?: Concurrency | ((args: Schemas.Type<P>) => Concurrency)
   /**
-   * `"block"` lets the handler finish within the grace period when the run or its siblings stop. The policy's by
-   * default, which is `"cancel"`.
+   * `"block"` lets the handler finish within the grace period when the run or its siblings stop, `"cancel"` has it
+   * interrupted; a function decides from the arguments. A function that throws or returns anything but `"cancel"` counts
+   * as `"block"`: what it does is not cut in half. The policy's by default, which is `"cancel"`.
    */
-  readonly interrupt?: Interrupt
+  readonly interrupt?: Interrupt | ((args: Schemas.Type<P>) => Interrupt)
   /**
    * How long a call may take; a number is milliseconds, `"infinity"` is no limit. The call is answered when its time is
    * up, even if its handler does not stop, and the handler's later outcome is dropped. The run's `toolTimeout` by
