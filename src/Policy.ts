@@ -8,6 +8,7 @@ import * as Context from "effect/Context"
 import type * as Duration from "effect/Duration"
 import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
+import { checkNames, type NamesOf } from "./internal/declare/schema.ts"
 import type * as Tool from "./Tool.ts"
 
 const Siblings = Schema.Literals(["drain", "abortCancelable", "abortAll"])
@@ -288,4 +289,21 @@ export const Defaults: Context.Reference<Defaults> = Context.Reference<Defaults>
  * @category layers
  * @since 0.1.0
  */
-export const layer = (defaults: Defaults): Layer.Layer<never> => Layer.succeed(Defaults, defaults)
+export const layer = (defaults: Defaults): Layer.Layer<never> => {
+  checkNames("Policy.layer", defaults, knownDefaults)
+  return Layer.succeed(Defaults, defaults)
+}
+
+const knownDefaults = {
+  policy: true,
+  model: true,
+  temperature: true,
+  maxTokens: true,
+  tools: true,
+  context: true,
+  maxTurns: true,
+  maxConcurrency: true,
+  toolTimeout: true,
+  grace: true,
+  finalizePrompt: true
+} satisfies NamesOf<Defaults>

@@ -330,7 +330,7 @@ export const fromChat = <
 > =>
   make(
     name,
-    SubAgent.options(options) as unknown as Declared.Options<P, Schema.Codec<A>, E | SubAgent.ChatFailed, R>
+    SubAgent.options(name, options) as unknown as Declared.Options<P, Schema.Codec<A>, E | SubAgent.ChatFailed, R>
   ) as any
 
 /**

@@ -10,7 +10,7 @@ import * as Result from "effect/Result"
 import type * as Message from "../../Message.ts"
 import * as Json from "../json.ts"
 import * as ToolOutcomes from "./outcome.ts"
-import { type DurationInput, readDuration } from "./schema.ts"
+import { checkNames, type DurationInput, type NamesOf, readDuration } from "./schema.ts"
 import type * as Declared from "./tool.ts"
 
 const namePattern = /^[A-Za-z0-9_-]{1,64}$/
@@ -22,8 +22,52 @@ export const refuse = (name: string, problem: string): never => {
   throw new TypeError(`Tool.make(${JSON.stringify(name)}): ${problem}`)
 }
 
+/** The options of every tool, besides its handler. */
+export const declarations = {
+  description: true,
+  parameters: true,
+  validate: true,
+  authorize: true,
+  approval: true,
+  answerWithin: true,
+  readOnly: true,
+  destructive: true,
+  idempotent: true,
+  openWorld: true,
+  unknown: true,
+  lookUp: true,
+  concurrency: true,
+  interrupt: true,
+  timeout: true,
+  retry: true,
+  onToolError: true,
+  limits: true,
+  maxResultChars: true,
+  summary: true,
+  compact: true,
+  metadata: true
+} satisfies NamesOf<Declared.Declarations<any, any, any, any> & Declared.Findable<any, any, any>>
+
+const knownOptions = {
+  ...declarations,
+  success: true,
+  failure: true,
+  handler: true,
+  manual: true
+} satisfies NamesOf<Declared.Options<any, any, any, any>>
+
+/** What a tool has besides its options, which may be those of another tool, changed. */
+const knownOfTools = {
+  name: true,
+  encodeSuccess: true,
+  encodeFailure: true,
+  "~heddle/Fatal": true
+} satisfies NamesOf<Omit<Declared.Any, keyof typeof knownOptions>>
+
 /** Throws for options that no tool can be made of. */
 export const check = (name: string, options: Readonly<Record<string, unknown>>): void => {
+  const given = Object.entries(options).filter(([option]) => !Object.hasOwn(knownOfTools, option))
+  checkNames(`Tool.make(${JSON.stringify(name)})`, Object.fromEntries(given), knownOptions)
   if (!namePattern.test(name)) refuse(name, "a name has 1 to 64 letters, digits, _ or -")
   if (reservedNames.includes(name)) refuse(name, "auto, none and required are tool choices, not names")
   for (const flag of flags) {
@@ -174,17 +218,20 @@ export const unknownPolicyOf = (
   return Effect.mapEager(answerOf(tool, "readOnly", args, false), (isReadOnly) => isReadOnly ? "retry" : otherwise)
 }
 
+const knownLimit = { key: true, permits: true } satisfies NamesOf<Declared.Limit<any>>
+
 const checkLimits = (name: string, limits: unknown): void => {
   if (limits === undefined) return
   const isUsable = (limit: unknown): boolean =>
     Json.isObject(limit) && (typeof limit["key"] === "function" || typeof limit["key"] === "string") &&
     Number.isInteger(limit["permits"]) && Number(limit["permits"]) > 0
   if (!Array.isArray(limits) || !limits.every(isUsable)) {
-    refuse(
+    return refuse(
       name,
       "limits must be a list of { key, permits }: a text or a function (args, call), and a whole number above 0"
     )
   }
+  for (const limit of limits) checkNames(`limits of Tool.make(${JSON.stringify(name)})`, limit, knownLimit)
 }
 
 export const duration = (name: string, option: string, input: DurationInput): Duration.Duration => {
