@@ -56,12 +56,17 @@ export class Policy extends Schema.Opaque<Policy>()(Schema.Struct({
      * A halt finds every call running that has been admitted by then, its gates included.
      */
     onHalt: Siblings,
-    /** What a failed call does, in the same words. A failed exclusive call has no siblings. */
+    /**
+     * What a failed call does, in the same words. `trigger` says what counts as a failure: by default a crash, and also
+     * what a handler reports, such as a rejected `call.promise`. A failed exclusive call has no siblings.
+     */
     onToolError: Siblings,
     /** Whether calls that wait by then still run, or are skipped. */
     queued: Schema.Literals(["run", "skip"]),
     /**
-     * Whether only a crash counts as a failure, or also what a handler reports. Calls that never ran trigger nothing.
+     * What counts as a failure. `"crashedOrReported"`, the default: also what a handler reports, by `Effect.fail`, an
+     * effect that fails or a rejected `call.promise`. `"crashed"`: only a handler that dies, exits, takes too long or has
+     * no usable result. Calls that never ran trigger nothing.
      */
     trigger: Schema.Literals(["crashed", "crashedOrReported"])
   }),
@@ -144,7 +149,7 @@ export const standard: Policy = {
   badArguments: "answer",
   haltPrecedence: "request",
   adapterErrors: "sticky",
-  siblings: { onHalt: "drain", onToolError: "drain", queued: "run", trigger: "crashed" },
+  siblings: { onHalt: "drain", onToolError: "drain", queued: "run", trigger: "crashedOrReported" },
   concurrency: "shared",
   interrupt: "cancel",
   results: "plain",

@@ -49,8 +49,8 @@ export class Batch<E> implements Host<E> {
   private readonly company = new Company<Call<E>>()
   /** What keeps calls from running: a halt for the rest of the turn, a failure for as long as others run beside it. */
   private skipping: Consequence | undefined
-  /** Halts that came while calls admitted with theirs were being started. */
-  private pendingHalts: Array<() => void> = []
+  /** Halts and failures that came while calls admitted with theirs were being started. */
+  private pendingEnds: Array<() => void> = []
 
   /** The answers, by the position of the call. */
   private readonly answered: Array<Answers.Answer | undefined> = []
@@ -237,12 +237,12 @@ export class Batch<E> implements Host<E> {
     this.abort(run, "not started: an earlier tool refused to stop and is still running")
   }
 
-  /** Those that were admitted together have all been started. A halt reaches every one of them. */
+  /** Those that were admitted together have all been started. A halt or a failure reaches every one of them. */
   started(): void {
-    const { pendingHalts } = this
-    if (pendingHalts.length === 0) return
-    this.pendingHalts = []
-    for (const reach of pendingHalts) reach()
+    const { pendingEnds } = this
+    if (pendingEnds.length === 0) return
+    this.pendingEnds = []
+    for (const reach of pendingEnds) reach()
   }
 
   /** A handler ended, or outlived its grace period: its place is free. */
@@ -351,14 +351,13 @@ export class Batch<E> implements Host<E> {
   private reachSiblings(job: Answers.Numbered, answer: Answers.Answer): void {
     const consequence = consequenceOf(this.policy.siblings, answer, job.isExclusive === true)
     if (consequence === undefined) return
-    if (consequence.isHalt && this.queue.isStarting) this.pendingHalts.push(() => this.reach(job, consequence))
-    else this.reach(job, consequence)
+    if (this.queue.isStarting) this.pendingEnds.push(() => this.reach(job, consequence, this.company.all))
+    else this.reach(job, consequence, consequence.isHalt ? this.company.all : this.company.beside(job.index))
   }
 
-  private reach(job: Answers.Numbered, consequence: Consequence): void {
+  private reach(job: Answers.Numbered, consequence: Consequence, concerned: ReadonlyArray<Call<E>>): void {
     if (this.isOver) return
     const { detail, isHalt, isSkipping } = consequence
-    const concerned = isHalt ? this.company.all : this.company.beside(job.index)
     // Those that wait come first: a call that is interrupted makes room, and none of them is to take it.
     if (isSkipping && (isHalt || concerned.length > 0)) {
       this.skipping = this.skipping?.isHalt === true ? this.skipping : consequence
@@ -692,7 +691,7 @@ export interface Consequence {
 type Siblings = Policy.Policy["siblings"]
 
 const isTrigger = (siblings: Siblings, answer: Answers.Answer): boolean =>
-  answer.failure === "crashed" || (answer.failure === "reported" && siblings.trigger === "crashedOrReported")
+  answer.failure === "crashed" || (answer.failure === "reported" && siblings.trigger !== "crashed")
 
 /** The consequence of an answer, if it has one. An exclusive call that failed ran alone, so no call is beside it. */
 export const consequenceOf = (
