@@ -356,7 +356,8 @@ export interface Declarations<P, E, R, Fatal> {
   readonly unknown?: Unknown
   /**
    * `"exclusive"` runs alone, `"shared"` beside others; a function decides from the arguments. A function that throws or
-   * returns anything but `"shared"` counts as `"exclusive"`. The policy's by default, which is `"shared"`.
+   * returns anything but `"shared"` counts as `"exclusive"`. While a handler of the run is alive that refused to stop, an
+   * exclusive call waits for one grace period and is then answered as cancelled. The policy's by default, which is `"shared"`.
    */
   readonly concurrency?: Concurrency | ((args: Schemas.Type<P>) => Concurrency)
   /**

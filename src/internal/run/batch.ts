@@ -233,8 +233,12 @@ export class Batch<E> implements Host<E> {
     call.start()
   }
 
+  /** A call that only handlers keep out which have been given up: it runs alone, or one of them does. */
   refuse(run: Plan.Run): void {
-    this.abort(run, "not started: an earlier tool refused to stop and is still running")
+    const deaf = this.running.givenUpTasks.flatMap(({ kind, name }) => kind === "handler" ? [JSON.stringify(name)] : [])
+    const why = run.isExclusive ? "it runs alone, and " : ""
+    const names = deaf.length === 0 ? "" : `: ${[...new Set(deaf)].join(", ")}`
+    this.abort(run, `not started: ${why}an earlier tool refused to stop and is still running${names}`)
   }
 
   /** Those that were admitted together have all been started. A halt or a failure reaches every one of them. */
