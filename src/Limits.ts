@@ -11,6 +11,7 @@ import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Semaphore from "effect/Semaphore"
+import { checkNames, type NamesOf } from "./internal/declare/schema.ts"
 import { KeyedPermits } from "./internal/permits/permits.ts"
 import * as Inherited from "./internal/stop/inherited.ts"
 
@@ -108,6 +109,7 @@ export interface Options {
  * @since 0.1.0
  */
 export const layer = (options: Options): Layer.Layer<never> => {
+  checkNames("Limits.layer", options, { permits: true } satisfies NamesOf<Options>)
   const permits = positive(options.permits)
   return Layer.merge(
     Layer.sync(Permits, () => Semaphore.makeUnsafe(permits)),

@@ -8,6 +8,7 @@ import * as Context from "effect/Context"
 import type * as Duration from "effect/Duration"
 import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
+import { checkNames, type NamesOf } from "./internal/declare/schema.ts"
 import type * as Tool from "./Tool.ts"
 
 const Siblings = Schema.Literals(["drain", "abortCancelable", "abortAll"])
@@ -20,11 +21,11 @@ const Siblings = Schema.Literals(["drain", "abortCancelable", "abortAll"])
  */
 export class Policy extends Schema.Opaque<Policy>()(Schema.Struct({
   /**
-   * The moment from which a tool may start. `"afterTurn"` waits until the reply has ended. `"readOnly"` starts tools
-   * that are declared `readOnly` as soon as their arguments are final, `"onCallReady"` starts all of them; if the reply
-   * is then filtered or breaks, those that run are stopped and answered as cancelled. A reply that is cut off by the
-   * token limit keeps the calls whose arguments were final. In a session `"onCallReady"` acts as `"readOnly"`: a reply
-   * that is lost in a crash would take calls with it that had their effect.
+   * The moment from which a tool may start. `"afterTurn"` waits until the reply has ended. `"readOnly"` starts calls
+   * that are `readOnly`, as their tools declare, as soon as their arguments are final, `"onCallReady"` starts all of
+   * them; if the reply is then filtered or breaks, those that run are stopped and answered as cancelled. A reply that
+   * is cut off by the token limit keeps the calls whose arguments were final. In a session `"onCallReady"` acts as
+   * `"readOnly"`: a reply that is lost in a crash would take calls with it that had their effect.
    */
   start: Schema.Literals(["afterTurn", "readOnly", "onCallReady"]),
   /**
@@ -55,11 +56,18 @@ export class Policy extends Schema.Opaque<Policy>()(Schema.Struct({
      * cancelled. A halt finds every call running that has been admitted by then, its gates included.
      */
     onHalt: Siblings,
-    /** The effect of a failed call, in the same words. A failed exclusive call has no siblings. */
+    /**
+     * The effect of a failed call, in the same words. `trigger` defines a failure: by default a crash, and also
+     * what a handler reports, such as a rejected `call.promise`. A failed exclusive call has no siblings.
+     */
     onToolError: Siblings,
     /** The treatment of calls that wait by then: they still run, or are skipped. */
     queued: Schema.Literals(["run", "skip"]),
-    /** The failures that count: a crash alone, or also what a handler reports. Calls that never ran trigger nothing. */
+    /**
+     * The failures that count. `"crashedOrReported"`, the default: also what a handler reports, by `Effect.fail`, an
+     * effect that fails or a rejected `call.promise`. `"crashed"`: only a handler that dies, exits, takes too long or
+     * has no usable result. Calls that never ran trigger nothing.
+     */
     trigger: Schema.Literals(["crashed", "crashedOrReported"])
   }),
   /** The concurrency of tools without the `concurrency` option: they run beside others, or alone. */
@@ -143,7 +151,7 @@ export const standard: Policy = {
   badArguments: "answer",
   haltPrecedence: "request",
   adapterErrors: "sticky",
-  siblings: { onHalt: "drain", onToolError: "drain", queued: "run", trigger: "crashed" },
+  siblings: { onHalt: "drain", onToolError: "drain", queued: "run", trigger: "crashedOrReported" },
   concurrency: "shared",
   interrupt: "cancel",
   results: "plain",
@@ -288,4 +296,21 @@ export const Defaults: Context.Reference<Defaults> = Context.Reference<Defaults>
  * @category layers
  * @since 0.1.0
  */
-export const layer = (defaults: Defaults): Layer.Layer<never> => Layer.succeed(Defaults, defaults)
+export const layer = (defaults: Defaults): Layer.Layer<never> => {
+  checkNames("Policy.layer", defaults, knownDefaults)
+  return Layer.succeed(Defaults, defaults)
+}
+
+const knownDefaults = {
+  policy: true,
+  model: true,
+  temperature: true,
+  maxTokens: true,
+  tools: true,
+  context: true,
+  maxTurns: true,
+  maxConcurrency: true,
+  toolTimeout: true,
+  grace: true,
+  finalizePrompt: true
+} satisfies NamesOf<Defaults>

@@ -17,6 +17,7 @@ import { described } from "./internal/answer/errorFields.ts"
 import * as Settings from "./internal/ask/options.ts"
 import * as Plan from "./internal/decide/plan.ts"
 import { reasonText, ToolError } from "./internal/declare/outcome.ts"
+import { checkNames, type NamesOf } from "./internal/declare/schema.ts"
 import * as Fold from "./internal/fold/state.ts"
 import * as Json from "./internal/json.ts"
 import * as Batches from "./internal/run/batch.ts"
@@ -137,6 +138,18 @@ export interface StreamingToolExecutor<R = never> {
   /** `true` if a call waits or runs. */
   readonly hasUnfinishedTools: Effect.Effect<boolean>
 }
+
+const knownOptions = {
+  maxParallel: true,
+  signal: true,
+  context: true,
+  policy: Settings.policyOptions,
+  toolTimeout: true,
+  grace: true,
+  deadline: true,
+  requestId: true,
+  sessionId: true
+} satisfies NamesOf<Options>
 
 type Completed = Event.Of<"ToolExecutionCompleted">
 
@@ -317,6 +330,7 @@ export const make = <R = never>(
 ): Effect.Effect<StreamingToolExecutor<R>, never, Scope.Scope | R> =>
   Effect.gen(function*() {
     const scope = yield* Effect.scope
+    checkNames("StreamingToolExecutor.make", options, knownOptions)
     const { maxParallel, policy = Policy.falai, signal, ...rest } = options
     Settings.checkCancel(signal, "signal")
     const given = maxParallel === undefined

@@ -332,7 +332,7 @@ export const fromChat = <
 > =>
   make(
     name,
-    SubAgent.options(options) as unknown as Declared.Options<P, Schema.Codec<A>, E | SubAgent.ChatFailed, R>
+    SubAgent.options(name, options) as unknown as Declared.Options<P, Schema.Codec<A>, E | SubAgent.ChatFailed, R>
   ) as any
 
 /**
@@ -464,9 +464,9 @@ export const askUser = <A = unknown>(
  * import { Script } from "heddle/testing"
  * import * as Effect from "effect/Effect"
  *
- * const finish = Tool.make("finish", { parameters: {}, handler: () => Effect.succeed(Tool.halt("finished", { rows: 3 })) })
- * const model = Script.layer([[Script.toolCall("c0", "finish"), Script.finish("tool_calls")]])
- * const result = await Effect.runPromise(Chat.run("go", { tools: [finish] }).pipe(Effect.provide(model)))
+ * const finish = Tool.make("finish", { parameters: {}, handler: () => Effect.succeed(Tool.halt("finished", { rows: 3
+ * })) }) const model = Script.layer([[Script.toolCall("c0", "finish"), Script.finish("tool_calls")]]) const result =
+ * await Effect.runPromise(Chat.run("go", { tools: [finish] }).pipe(Effect.provide(model)))
  *
  * result.outcome // => { _tag: "Halted", reason: "finished", haltToolCallId: "c0", haltResult: { rows: 3 } }
  * ```
@@ -546,3 +546,55 @@ export const definition = (tool: Declared.Any): Declared.Definition => ({
   description: tool.description,
   parameters: tool.parameters.jsonSchema
 })
+
+/**
+ * Tells whether a call with these arguments changes nothing, as its tool declares with `readOnly`. `args` are the
+ * arguments as the handler receives them. Where the tool's function throws, or returns anything but `true`, the call
+ * counts as one that changes something.
+ *
+ * **Example** (A shell that looks, and a shell that removes)
+ *
+ * ```ts import.meta.vitest
+ * import { Tool } from "heddle"
+ * import * as Schema from "effect/Schema"
+ *
+ * const shell = Tool.make("shell", {
+ *   parameters: { command: Schema.String },
+ *   readOnly: ({ command }) => command === "ls"
+ * })
+ *
+ * Tool.isReadOnly(shell, { command: "ls" }) // => true
+ * Tool.isReadOnly(shell, { command: "rm notes.md" }) // => false
+ * ```
+ *
+ * @category getters
+ * @since 0.1.0
+ */
+export const isReadOnly = <T extends Declared.Any>(tool: T, args: Declared.Params<T>): boolean =>
+  ToolOptions.isReadOnly(tool, args)
+
+/**
+ * Tells whether a call with these arguments may destroy something, as its tool declares with `destructive`, for a user
+ * interface that asks before such a call. `args` are the arguments as the handler receives them:
+ * `tool.parameters.decode` makes them of those of a `Message.ToolCall`. Where the tool's function throws, or returns
+ * anything but `false`, the call counts as one that may.
+ *
+ * **Example** (A shell that removes)
+ *
+ * ```ts import.meta.vitest
+ * import { Tool } from "heddle"
+ * import * as Schema from "effect/Schema"
+ *
+ * const shell = Tool.make("shell", {
+ *   parameters: { command: Schema.String },
+ *   destructive: ({ command }) => command.startsWith("rm ")
+ * })
+ *
+ * Tool.isDestructive(shell, { command: "rm notes.md" }) // => true
+ * ```
+ *
+ * @category getters
+ * @since 0.1.0
+ */
+export const isDestructive = <T extends Declared.Any>(tool: T, args: Declared.Params<T>): boolean =>
+  ToolOptions.isDestructive(tool, args)

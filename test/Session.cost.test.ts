@@ -96,7 +96,7 @@ describe("a run that is kept", () => {
         approval: options.isEdited === true,
         handler: () => Effect.succeed("<answer>")
       })
-      const given = { tools: [tool], ...options.isEarly === true ? { start: "onCallReady" as const } : {} }
+      const given = { tools: [tool] }
       const model = yield* Script.make([
         [
           Script.toolCall("c0", "mark", { text: "<arguments>" }),

@@ -77,6 +77,9 @@ describe("Tool.make", () => {
       }
       assert.isTrue(made({ [flag]: true })[flag as "manual"])
     }
+    for (const flag of ["idempotent", "openWorld", "manual", "compact"]) {
+      assert.include(refusal("tool", { parameters: {}, [flag]: () => true }), `${flag} must be true or false`)
+    }
   })
 
   it("parameters are required, and have one of three forms", () => {
@@ -128,7 +131,7 @@ describe("Tool.make", () => {
   })
 
   it("such a call is tried again where that does no harm, and else reported", () => {
-    const of = (options: object) => unknownPolicyOf(made(options))
+    const of = (options: object) => Effect.runSync(unknownPolicyOf(made(options), {}))
     assert.deepStrictEqual(
       [{}, { destructive: true }, { readOnly: true }, { idempotent: true }].map(of),
       ["report", "report", "retry", "retry"]

@@ -41,7 +41,7 @@ const policyOf = <E = never>(decide: () => unknown) => {
     asked.push({ call, error })
     return decide() as Effect.Effect<Tool.ErrorDecision<E>>
   }
-  return { asked, onToolError }
+  return { asked, onToolError, options: { onToolError } }
 }
 
 const toolError = (error: unknown): Tool.ToolError => {
@@ -181,7 +181,9 @@ describe("ToolRunner: failures under continue", () => {
           Effect.withFiber((fiber) => Effect.andThen(Effect.sync(() => fiber.interruptUnsafe()), Effect.never))
       })
       const policy = policyOf(() => Effect.succeed(Tool.ErrorDecision.continue("mended")))
-      const { value } = yield* elapsed(ToolRunner.run(calling("suicide", "echo"), [suicide, Tools.echo], policy))
+      const { value } = yield* elapsed(
+        ToolRunner.run(calling("suicide", "echo"), [suicide, Tools.echo], policy.options)
+      )
       assert.deepStrictEqual(contents(value), [["c0", "mended"], ["c1", "{}"]])
       assert.deepStrictEqual(policy.asked.map(({ error }) => toolError(error).reason), ["handler_exit"])
       assert.deepInclude(toolError(policy.asked[0]?.error), { toolName: "suicide", toolCallId: "c0" })
@@ -216,7 +218,7 @@ describe("ToolRunner: onToolError as a function", () => {
   it.effect("B-17, R-069, R-074: a replacement is the result, and the function is asked once", () =>
     Effect.gen(function*() {
       const policy = policyOf(() => Effect.succeed(Tool.ErrorDecision.continue({ fallback: true })))
-      const { events } = yield* watched(ToolRunner.stream([call("c0", "boom", { x: 1 })], all, policy))
+      const { events } = yield* watched(ToolRunner.stream([call("c0", "boom", { x: 1 })], all, policy.options))
       assert.strictEqual(policy.asked.length, 1)
       assert.deepStrictEqual(policy.asked[0]?.call, call("c0", "boom", { x: 1 }))
       const error = toolError(policy.asked[0]?.error)
@@ -232,7 +234,7 @@ describe("ToolRunner: onToolError as a function", () => {
   it.effect("B-18, R-068: what a handler reported is handed over bare", () =>
     Effect.gen(function*() {
       const policy = policyOf(() => Effect.succeed(Tool.ErrorDecision.continue("so be it")))
-      assert.strictEqual((yield* answerOf("fail", policy)).content, "so be it")
+      assert.strictEqual((yield* answerOf("fail", policy.options)).content, "so be it")
       assert.deepStrictEqual(policy.asked.map(({ error }) => error), [Tools.notFound])
     }))
 
@@ -242,7 +244,7 @@ describe("ToolRunner: onToolError as a function", () => {
       const lost = { ...call("c6", "echo"), argumentsLost: "json_decode_error" } as const
       const truncated = { ...call("c7", "echo"), argumentsLost: "truncated" } as const
       const calls = [...calling("boom", "weird", "no_handler", "fn", "slow", "ghost"), lost, truncated]
-      const { value } = yield* elapsed(ToolRunner.run(calls, all, { ...policy, toolTimeout: 50 }))
+      const { value } = yield* elapsed(ToolRunner.run(calls, all, { ...policy.options, toolTimeout: 50 }))
       assert.deepStrictEqual(value.messages.map(({ content }) => content), calls.map(() => "ok"))
       const reasons = new Map(policy.asked.map(({ call, error }) => [call.id, toolError(error).reason]))
       assert.strictEqual(policy.asked.length, calls.length)
@@ -262,7 +264,7 @@ describe("ToolRunner: onToolError as a function", () => {
     Effect.gen(function*() {
       const policy = policyOf(() => Effect.succeed(Tool.ErrorDecision.halt))
       for (const name of ["boom", "fail", "failS"]) {
-        assert.deepStrictEqual(yield* answerOf(name, policy), yield* answerOf(name, { onToolError: "halt" }))
+        assert.deepStrictEqual(yield* answerOf(name, policy.options), yield* answerOf(name, { onToolError: "halt" }))
       }
       assert.strictEqual(policy.asked.length, 3)
     }))
@@ -276,14 +278,14 @@ describe("ToolRunner: onToolError as a function", () => {
         }, () => Effect.die(exception)]
       ) {
         const policy = policyOf(thrower)
-        const { events } = yield* watched(ToolRunner.stream(calling("boom"), all, policy))
+        const { events } = yield* watched(ToolRunner.stream(calling("boom"), all, policy.options))
         assert.strictEqual(policy.asked.length, 1)
         const { result: raw } = only(events, "ToolExecutionCompleted")
         const error = toolError(raw._tag === "Error" ? raw.error : undefined)
         assert.deepInclude(error, { reason: "invalid_return", cause: exception })
         assert.deepStrictEqual(error.metadata, { onToolErrorRaised: true, onToolErrorException: exception })
         assert.deepInclude(only(events, "ToolHalt"), { reason: "tool_error", onToolErrorException: exception })
-        const { halt } = yield* answerOf("boom", policy)
+        const { halt } = yield* answerOf("boom", policy.options)
         assert.deepStrictEqual(halt, {
           haltedReason: "tool_error",
           haltToolCallId: "c0",
@@ -301,7 +303,7 @@ describe("ToolRunner: onToolError as a function", () => {
       ]
       for (const stop of stops) {
         const policy = policyOf(() => stop)
-        const { value } = yield* elapsed(ToolRunner.run(calling("boom", "echo"), all, policy))
+        const { value } = yield* elapsed(ToolRunner.run(calling("boom", "echo"), all, policy.options))
         assert.strictEqual(value.messages.length, 2)
         assert.deepInclude(value.halt, { haltedReason: "tool_error", haltToolCallId: "c0" })
         assert.strictEqual(policy.asked.length, 1)
@@ -321,12 +323,12 @@ describe("ToolRunner: onToolError as a function", () => {
         ]
       ) {
         const policy = policyOf(() => odd)
-        const { events } = yield* watched(ToolRunner.stream(calling("boom"), all, policy))
+        const { events } = yield* watched(ToolRunner.stream(calling("boom"), all, policy.options))
         assert.strictEqual(policy.asked.length, 1)
         const halt = only(events, "ToolHalt")
         assert.notProperty(halt, "onToolErrorException")
         assert.deepStrictEqual(toolError(halt.result).metadata, { onToolErrorInvalid: true })
-        assert.deepStrictEqual((yield* answerOf("boom", policy)).halt, {
+        assert.deepStrictEqual((yield* answerOf("boom", policy.options)).halt, {
           haltedReason: "tool_error",
           haltToolCallId: "c0"
         })
@@ -336,7 +338,7 @@ describe("ToolRunner: onToolError as a function", () => {
   it.effect("B-21, R-073, R-074: a replacement that cannot be encoded halts as encoding_failed", () =>
     Effect.gen(function*() {
       const policy = policyOf(() => Effect.succeed(Tool.ErrorDecision.continue(Tools.unwritable)))
-      const { events } = yield* watched(ToolRunner.stream(calling("boom"), all, policy))
+      const { events } = yield* watched(ToolRunner.stream(calling("boom"), all, policy.options))
       assert.strictEqual(policy.asked.length, 1)
       assert.strictEqual(toolError(only(events, "ToolHalt").result).reason, "encoding_failed")
     }))
@@ -344,7 +346,7 @@ describe("ToolRunner: onToolError as a function", () => {
   it.effect("R-075: the function runs outside the tool's timeout, and holds up no other call", () =>
     Effect.gen(function*() {
       const policy = policyOf(() => Effect.as(Effect.sleep(500), Tool.ErrorDecision.continue("decided")))
-      const options = { ...policy, toolTimeout: 50 }
+      const options = { ...policy.options, toolTimeout: 50 }
       const { line, at } = yield* watched(ToolRunner.stream(calling("boom", "slow", "echo"), all, options))
       assert.strictEqual(at, 550)
       assert.strictEqual(policy.asked.length, 2)

@@ -309,6 +309,16 @@ const errors: Errors.Words = [[/billing_error/, "quota_exceeded"]]
 
 const protocol: Protocol.Protocol<Options> = {
   name: "Anthropic",
+  knownOptions: {
+    ...Protocol.knownOptions,
+    version: true,
+    betas: true,
+    maxTokens: true,
+    inlineSystem: true,
+    reasoning: { ...Protocol.knownReasoning, display: true },
+    cache: { ttl: true },
+    vertex: true
+  },
   provider: "anthropic",
   baseUrl: "https://api.anthropic.com",
   environment: { model: "ANTHROPIC_MODEL", apiKey: ["ANTHROPIC_API_KEY"], baseUrl: "ANTHROPIC_BASE_URL" },

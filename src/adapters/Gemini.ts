@@ -320,8 +320,19 @@ const headers = ({ apiKey, baseUrl = "", sendKeyAs }: Options): Http.HeaderValue
     : { "x-goog-api-key": apiKey }
 }
 
+/** Gemini has no option to forbid several calls in one turn. */
+const { parallelToolCalls: _, ...sharedOptions } = Protocol.knownOptions
+
 const protocol: Protocol.Protocol<Options> = {
   name: "Gemini",
+  knownOptions: {
+    ...sharedOptions,
+    sendKeyAs: true,
+    reasoning: { ...Protocol.knownReasoning, includeThoughts: true },
+    schemas: true,
+    cache: true,
+    safetySettings: true
+  },
   provider: "google",
   baseUrl: "https://generativelanguage.googleapis.com/v1beta",
   environment: { model: "GEMINI_MODEL", apiKey: ["GEMINI_API_KEY", "GOOGLE_API_KEY"], baseUrl: "GEMINI_BASE_URL" },

@@ -346,6 +346,17 @@ const headers = (options: Options): Http.HeaderValues => {
 
 const protocol: Protocol.Protocol<Options> = {
   name: "OpenAiChat",
+  knownOptions: {
+    ...Protocol.knownOptions,
+    vendor: true,
+    emptyContent: true,
+    reasoning: { ...Protocol.knownReasoning, enabled: true },
+    cache: { key: true, retention: true },
+    maxTokensField: true,
+    includeUsage: true,
+    sendReasoningAs: true,
+    systemRole: true
+  },
   provider: "openai",
   baseUrl: "https://api.openai.com/v1",
   environment: { model: "OPENAI_MODEL", apiKey: ["OPENAI_API_KEY"], baseUrl: "OPENAI_BASE_URL" },

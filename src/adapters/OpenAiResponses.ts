@@ -312,6 +312,12 @@ const errors: Errors.Words = [
 
 const protocol: Protocol.Protocol<Options> = {
   name: "OpenAiResponses",
+  knownOptions: {
+    ...Protocol.knownOptions,
+    reasoning: { ...Protocol.knownReasoning, summary: true },
+    store: true,
+    cache: { key: true, retention: true }
+  },
   provider: "openai",
   baseUrl: "https://api.openai.com/v1",
   environment: { model: "OPENAI_MODEL", apiKey: ["OPENAI_API_KEY"], baseUrl: "OPENAI_BASE_URL" },

@@ -13,6 +13,7 @@ import * as Stream from "effect/Stream"
 import * as Adapter from "../Adapter.ts"
 import * as Errors from "../adapters/internal/errors.ts"
 import * as Http from "../adapters/internal/http.ts"
+import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import * as Json from "../internal/json.ts"
 import * as AiSdkModel from "./internal/aiSdkModel.ts"
 import type { LanguageModel } from "./internal/aiSdkModel.ts"
@@ -86,6 +87,23 @@ export interface Options
    */
   readonly options?: Readonly<Record<string, unknown>>
 }
+
+const knownOptions = {
+  provider: true,
+  retries: true,
+  retryDelay: true,
+  maxRetryDelay: true,
+  idleTimeout: true,
+  headers: true,
+  model: true,
+  models: true,
+  reasoning: { effort: true },
+  strict: true,
+  providerTools: true,
+  download: true,
+  secrets: true,
+  options: true
+} satisfies NamesOf<Options>
 
 const name = "AiSdk.layer"
 const metadataKey = "aiSdk"
@@ -260,6 +278,7 @@ const stream = (
  * @since 0.1.0
  */
 export const layer = (options: Options): Layer.Layer<Adapter.Adapter> => {
+  checkNames(name, options, knownOptions)
   const settings = Http.settings(name, options)
   checked(options.model, "model")
   return Adapter.layer({ stream: (request) => stream(options, settings, request) })

@@ -16,6 +16,7 @@ import * as Option from "effect/Option"
 import type * as Redacted from "effect/Redacted"
 import * as Adapter from "../Adapter.ts"
 import * as Http from "../adapters/internal/http.ts"
+import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import type * as Declared from "../internal/declare/tool.ts"
 import type * as Tool from "../Tool.ts"
 import * as EffectAiModel from "./internal/effectAiModel.ts"
@@ -50,6 +51,18 @@ export interface Options
   /** Texts that errors must not hold, such as the provider's key, if a server is known to quote it. None by default. */
   readonly secrets?: ReadonlyArray<Redacted.Redacted<string>>
 }
+
+const knownOptions = {
+  provider: true,
+  retries: true,
+  retryDelay: true,
+  maxRetryDelay: true,
+  idleTimeout: true,
+  services: true,
+  strict: true,
+  providerTools: true,
+  secrets: true
+} satisfies NamesOf<Options>
 
 const metadataKey = "effectAi"
 
@@ -117,8 +130,10 @@ const make = (options: Options, settings: Http.Settings) =>
  * @category layers
  * @since 0.1.0
  */
-export const layer = (options: Options = {}): Layer.Layer<Adapter.Adapter, never, LanguageModel.LanguageModel> =>
-  Layer.effect(Adapter.Adapter, make(options, Http.settings("EffectAi.layer", options)))
+export const layer = (options: Options = {}): Layer.Layer<Adapter.Adapter, never, LanguageModel.LanguageModel> => {
+  checkNames("EffectAi.layer", options, knownOptions)
+  return Layer.effect(Adapter.Adapter, make(options, Http.settings("EffectAi.layer", options)))
+}
 
 /**
  * A tool of effect/ai as Heddle's own.
@@ -193,5 +208,8 @@ export const tools = <Tools extends Record<string, AiTool.Any>, E = never, R = n
 ): Effect.Effect<ReadonlyArray<{ readonly [Name in keyof Tools]: ToolOf<Tools[Name], RA> }[keyof Tools]>, E, R> =>
   Effect.map(
     Effect.isEffect(toolkit) ? toolkit : Effect.succeed(toolkit),
-    (made) => EffectAiTools.made(made as unknown as EffectAiTools.Handlers, options.approve) as any
+    (made) => {
+      checkNames("EffectAi.tools", options, { approve: true } satisfies NamesOf<ToolsOptions>)
+      return EffectAiTools.made(made as unknown as EffectAiTools.Handlers, options.approve) as any
+    }
   )

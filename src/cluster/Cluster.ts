@@ -26,6 +26,7 @@ import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import type * as Adapter from "../Adapter.ts"
 import * as Owners from "../durable/internal/owner.ts"
+import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import type * as Journals from "../internal/session/journal.ts"
 import type * as Keeping from "../internal/session/kept.ts"
 import type * as Session from "../Session.ts"
@@ -140,7 +141,7 @@ export const layer = <
   RHalt = never,
   REvent = never
 >(
-  { run, term = "5 seconds" }: Options<T, E, R, RHalt, REvent>
+  options: Options<T, E, R, RHalt, REvent>
 ): Layer.Layer<
   Runner,
   never,
@@ -149,6 +150,8 @@ export const layer = <
   Layer.effect(
     Runner,
     Effect.gen(function*() {
+      checkNames("Cluster.layer", options, { run: true, term: true } satisfies NamesOf<Options>)
+      const { run, term = "5 seconds" } = options
       const runner = new Owners.Owner()
       yield* Layer.build(
         Protocol.SessionEntity.toLayer(Owner.make(Drives.make({ run, term, runner })), {
@@ -243,7 +246,16 @@ export interface Transport {
  * @since 0.1.0
  */
 export const transport = (
-  { drain = Drain.standard, ...address }: TransportOptions & (Address | { host?: undefined; port?: undefined }) = {}
+  options: TransportOptions & (Address | { host?: undefined; port?: undefined }) = {}
+): Transport => {
+  checkNames("Cluster.transport", options, knownTransport)
+  return transportOf(options)
+}
+
+const knownTransport = { drain: true, host: true, port: true } satisfies NamesOf<TransportOptions & Address>
+
+const transportOf = (
+  { drain = Drain.standard, ...address }: TransportOptions & (Address | { host?: undefined; port?: undefined })
 ): Transport => ({
   transport: "websocket",
   shardingConfig: {

@@ -22,6 +22,7 @@ import * as Stream from "effect/Stream"
 import * as Event from "../Event.ts"
 import * as Settings from "../internal/ask/options.ts"
 import * as ToolOutcomes from "../internal/declare/outcome.ts"
+import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import * as Journals from "../internal/session/journal.ts"
 import * as Keeping from "../internal/session/kept.ts"
 import type * as Operations from "../internal/session/operations.ts"
@@ -218,6 +219,15 @@ export interface Service {
   readonly forget: (id: string) => Effect.Effect<void, Failure>
 }
 
+/** The options of a command of any kind. */
+const knownOptions = {
+  command: true,
+  pending: true,
+  after: true,
+  arguments: true,
+  reason: true
+} satisfies NamesOf<ReplyOptions & ApproveOptions & DenyOptions>
+
 const InputJson = Schema.toCodecJson(Protocol.Input)
 
 const utf8 = new TextEncoder()
@@ -261,6 +271,7 @@ const make = Effect.gen(function*() {
 
   const drive = (id: string, given: Protocol.Input, options: CommandOptions = {}) =>
     Effect.gen(function*() {
+      checkNames("a command", options, knownOptions)
       const { command = Settings.mintRequestId(context) } = options
       const address = yield* Ids.entityOf(id, command)
       const input = yield* checked(id, command, given)

@@ -16,6 +16,7 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
 import * as SubAgent from "../internal/answer/subAgent.ts"
+import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import type * as Claims from "../internal/session/claim.ts"
 import type * as Journals from "../internal/session/journal.ts"
 import * as Keeping from "../internal/session/kept.ts"
@@ -90,11 +91,13 @@ export interface Options {
  * @since 0.1.0
  */
 export const layer = (
-  { id, owner, term, unknown }: Options
+  given: Options
 ): Layer.Layer<never, Claims.SessionClaimed | Journals.StoreError, Journals.Store> =>
   Layer.effect(
     SubAgent.CurrentNesting,
     Effect.gen(function*() {
+      checkNames("Durable.layer", given, knownOptions)
+      const { id, owner, term, unknown } = given
       const options = { ...(owner === undefined ? {} : { owner }), ...(term === undefined ? {} : { term }) }
       const program = yield* Keeping.program(id, options, unknown)
       const { canGoOn, stream } = SessionRun.nesting(program, undefined, [])
@@ -105,3 +108,5 @@ export const layer = (
       }
     })
   )
+
+const knownOptions = { id: true, unknown: true, owner: true, term: true } satisfies NamesOf<Options>

@@ -25,6 +25,7 @@ import * as Option from "effect/Option"
 import type * as Adapter from "../Adapter.ts"
 import type * as Event from "../Event.ts"
 import * as Settings from "../internal/ask/options.ts"
+import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import * as Claims from "../internal/session/claim.ts"
 import * as Journals from "../internal/session/journal.ts"
 import * as Keeping from "../internal/session/kept.ts"
@@ -94,6 +95,18 @@ export interface Options<
    */
   readonly onGiveUp?: (id: string, error: unknown) => Effect.Effect<void, never, RPublish>
 }
+
+const knownOptions = {
+  run: true,
+  concurrency: true,
+  poll: true,
+  term: true,
+  drain: true,
+  maxFailures: true,
+  onEvent: true,
+  onEnd: true,
+  onGiveUp: true
+} satisfies NamesOf<Options>
 
 const longestPause = 60_000
 
@@ -199,17 +212,7 @@ export const layer = <
   REvent = never,
   RPublish = never
 >(
-  {
-    concurrency = 10,
-    drain = "20 seconds",
-    maxFailures = Drives.maxFailures,
-    onEnd,
-    onEvent,
-    onGiveUp,
-    poll = "200 millis",
-    run,
-    term = "30 seconds"
-  }: Options<T, E, R, RHalt, REvent, RPublish>
+  options: Options<T, E, R, RHalt, REvent, RPublish>
 ): Layer.Layer<
   Worker,
   never,
@@ -218,6 +221,18 @@ export const layer = <
   Layer.effect(
     Worker,
     Effect.gen(function*() {
+      checkNames("Worker.layer", options, knownOptions)
+      const {
+        concurrency = 10,
+        drain = "20 seconds",
+        maxFailures = Drives.maxFailures,
+        onEnd,
+        onEvent,
+        onGiveUp,
+        poll = "200 millis",
+        run,
+        term = "30 seconds"
+      } = options
       const checkCount = (name: string, count: number) =>
         Number.isInteger(count) && count >= 1 ? Effect.void : Effect.die(
           new TypeError(`Worker.layer: ${name} must be a whole number from 1; got: ${count}`)

@@ -31,6 +31,7 @@ import type * as SqlConnection from "effect/sql/SqlConnection"
 import { classifySqliteError, SqlError } from "effect/sql/SqlError"
 import * as Statement from "effect/sql/Statement"
 import * as Stream from "effect/Stream"
+import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import * as Locks from "./internal/locks.ts"
 import * as NodeSqlite from "./internal/nodeSqlite.ts"
 
@@ -57,8 +58,17 @@ export interface Options {
   readonly preparedStatements?: number
 }
 
+const knownOptions = {
+  filename: true,
+  synchronous: true,
+  busyTimeout: true,
+  preparedStatements: true
+} satisfies NamesOf<Options>
+
 /** Returns the options with their defaults. Throws for an invalid value. */
-const checked = ({ busyTimeout = "5 seconds", preparedStatements = 200, synchronous = "full" }: Options) => {
+const checked = (options: Options) => {
+  checkNames("SqliteClient", options, knownOptions)
+  const { busyTimeout = "5 seconds", preparedStatements = 200, synchronous = "full" } = options
   if (synchronous !== "full" && synchronous !== "normal") {
     throw new TypeError(`SqliteClient: synchronous must be "full" or "normal"; got: ${String(synchronous)}`)
   }

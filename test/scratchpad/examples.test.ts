@@ -49,6 +49,7 @@ const lines: Readonly<Record<string, ReadonlyArray<string>>> = {
     "result: paid 850 to the landlord",
     "status: completed"
   ],
+  "ctrl-c": ["hello", "outcome: Completed"],
   "error-policy": [
     `continue: {"error":"NotFound","details":{"path":"/a"}} Completed`,
     "halt: ToolFailed tool_error",

@@ -284,6 +284,47 @@ describe("Tool.make", () => {
     })
   })
 
+  test("N-28: readOnly, destructive and interrupt may look at the decoded arguments", () => {
+    const tool = Tool.make("t", {
+      parameters: { at: Schema.FiniteFromString },
+      readOnly: (args) => {
+        expect(args).type.toBe<{ readonly at: number }>()
+        return args.at > 0
+      },
+      destructive: (args) => {
+        expect(args).type.toBe<{ readonly at: number }>()
+        return args.at < 0
+      },
+      interrupt: (args) => {
+        expect(args).type.toBe<{ readonly at: number }>()
+        return args.at > 0 ? "cancel" : "block"
+      },
+      handler: () => Effect.void
+    })
+    expect<Tool.Params<typeof tool>>().type.toBe<{ readonly at: number }>()
+    expect(Tool.isReadOnly).type.toBeCallableWith(tool, { at: 1 })
+    expect(Tool.isReadOnly).type.not.toBeCallableWith(tool, { at: "1" })
+    expect(Tool.isDestructive).type.not.toBeCallableWith(tool, {})
+    expect(Tool.make).type.not.toBeCallableWith("t", {
+      parameters: {},
+      readOnly: () => "yes",
+      handler: () => Effect.void
+    })
+    expect(Tool.make).type.not.toBeCallableWith("t", {
+      parameters: {},
+      interrupt: () => true,
+      handler: () => Effect.void
+    })
+    Tool.fromChat("agent", {
+      parameters: { topic: Schema.String },
+      readOnly: ({ topic }) => {
+        expect(topic).type.toBe<string>()
+        return topic !== ""
+      },
+      chat: ({ topic }) => Chat.stream(topic)
+    })
+  })
+
   test("a handler's scope is the call's own, not the run's", () => {
     const scoped = Tool.make("t", { parameters: {}, handler: () => Effect.addFinalizer(() => Effect.void) })
     expect<Tool.Services<typeof scoped>>().type.toBe<never>()

@@ -24,7 +24,7 @@ import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
-import { type DurationInput, readDuration } from "../../internal/declare/schema.ts"
+import { type DurationInput, type NamesOf, readDuration } from "../../internal/declare/schema.ts"
 import * as Json from "../../internal/json.ts"
 import * as Answer from "./answer.ts"
 import * as Errors from "./errors.ts"
@@ -62,6 +62,20 @@ export interface Options {
   /** The longest answer that is read, in bytes. Default: 256 Mi. */
   readonly maxAnswerLength?: number
 }
+
+export const knownOptions = {
+  baseUrl: true,
+  headers: true,
+  provider: true,
+  retries: true,
+  retryDelay: true,
+  maxRetryDelay: true,
+  connectTimeout: true,
+  firstChunkTimeout: true,
+  idleTimeout: true,
+  maxEventLength: true,
+  maxAnswerLength: true
+} satisfies NamesOf<Options>
 
 /** The options as they are used. */
 export interface Settings extends Answer.Limits {

@@ -11,6 +11,7 @@ import * as Option from "effect/Option"
 import * as Redacted from "effect/Redacted"
 import * as Stream from "effect/Stream"
 import * as Adapter from "../../Adapter.ts"
+import { checkNames, type NamesOf } from "../../internal/declare/schema.ts"
 import type * as Json from "../../internal/json.ts"
 import type * as Answer from "./answer.ts"
 import type * as Errors from "./errors.ts"
@@ -50,6 +51,18 @@ export interface Options extends Http.Options {
   readonly options?: Readonly<Record<string, unknown>>
 }
 
+export const knownReasoning = { effort: true, maxTokens: true } satisfies NamesOf<Reasoning>
+
+export const knownOptions = {
+  ...Http.knownOptions,
+  model: true,
+  apiKey: true,
+  reasoning: knownReasoning,
+  parallelToolCalls: true,
+  strict: true,
+  options: true
+} satisfies NamesOf<Options>
+
 /** The names under which the environment holds an adapter's settings; the first key that is set counts. */
 interface Environment {
   readonly model: string
@@ -61,6 +74,8 @@ interface Environment {
 export interface Protocol<O extends Options> {
   /** The module's name, for the errors of callers. */
   readonly name: string
+  /** The names of the options. */
+  readonly knownOptions: NamesOf<O>
   /** The name of the provider in errors, unless the options have one. */
   readonly provider: string
   readonly baseUrl: string
@@ -92,6 +107,7 @@ const make = <O extends Options>(
   options: O
 ): Effect.Effect<Adapter.Adapter["Service"], never, HttpClient.HttpClient> => {
   const name = `${protocol.name}.layer`
+  checkNames(name, options, protocol.knownOptions)
   const settings = Http.settings(name, options)
   if (typeof options.model !== "string" || options.model === "") {
     return Http.misuse(name, "model must be the name of a model")

@@ -73,7 +73,10 @@ const settled = (session: SessionData.Session, command: string, input: Settling)
     case "Answer":
       return Operations.answer(session, input.id, input.value, { command })
     case "Approve":
-      return Operations.approve(session, input.id, { ...input, command })
+      return Operations.approve(session, input.id, {
+        command,
+        ...(input.arguments === undefined ? {} : { arguments: input.arguments })
+      })
     case "Deny":
       return Operations.deny(session, input.id, input.reason, { command })
   }

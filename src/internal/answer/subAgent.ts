@@ -10,9 +10,10 @@ import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import type * as Event from "../../Event.ts"
 import * as ToolOutcomes from "../declare/outcome.ts"
+import { checkNames, type NamesOf } from "../declare/schema.ts"
 import type * as Schemas from "../declare/schema.ts"
 import type * as Declared from "../declare/tool.ts"
-import { toEffect } from "../declare/toolOptions.ts"
+import { declarations, toEffect } from "../declare/toolOptions.ts"
 import { described } from "./errorFields.ts"
 import * as OpenCalls from "./openCalls.ts"
 
@@ -64,6 +65,12 @@ export interface ChatOptions<P, A, E, R, Fatal = never>
   /** The result of the call, by the result of the run. By default its last text, or a `Tool.ChatFailed`. */
   readonly result?: (result: Event.ChatResult) => Effect.Effect<A | ToolOutcomes.AskUser | ToolOutcomes.Halt, E, R>
 }
+
+const knownOptions = {
+  ...declarations,
+  chat: true,
+  result: true
+} satisfies NamesOf<ChatOptions<any, any, any, any>>
 
 const detail = (outcome: Event.Outcome): { readonly detail?: string } => {
   if (outcome._tag === "AskUser") return { detail: outcome.pendingQuestion }
@@ -135,7 +142,9 @@ const awaited = <E, R>(
  * The options of the tool. A run is bounded by its turns and its deadline, so that by itself it has no timeout. A
  * nested run that is interrupted has a journal of its own and continues: the call is tried again.
  */
-export const options = <P, A, E, R, Fatal>({ chat, result, ...declared }: ChatOptions<P, A, E, R, Fatal>) => {
+export const options = <P, A, E, R, Fatal>(name: string, given: ChatOptions<P, A, E, R, Fatal>) => {
+  checkNames(`Tool.fromChat(${JSON.stringify(name)})`, given, knownOptions)
+  const { chat, result, ...declared } = given
   const handler = (args: Parameters<typeof chat>[0], call: Declared.CallContext) =>
     Effect.flatMap(
       awaited(chat(args, call), call),

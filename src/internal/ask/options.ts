@@ -7,7 +7,7 @@ import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Random from "effect/Random"
 import type * as Policy from "../../Policy.ts"
-import { readDuration } from "../declare/schema.ts"
+import { checkNames, type NamesOf, type OptionNames, readDuration } from "../declare/schema.ts"
 import type * as Declared from "../declare/tool.ts"
 import * as Json from "../json.ts"
 
@@ -111,6 +111,80 @@ export interface RunnerOptions<E, R, Failure = unknown> {
   readonly deadline?: DeadlineInput | null
 }
 
+export const policyOptions = {
+  start: true,
+  resultOrder: true,
+  toolEvents: true,
+  unknownTool: true,
+  toolTurn: true,
+  badArguments: true,
+  haltPrecedence: true,
+  adapterErrors: true,
+  siblings: { onHalt: true, onToolError: true, queued: true, trigger: true } satisfies NamesOf<
+    Policy.Policy["siblings"]
+  >,
+  concurrency: true,
+  interrupt: true,
+  results: true,
+  maxConcurrency: true,
+  maxTurns: true,
+  resultLimit: true,
+  resultCut: true,
+  toolChoice: true,
+  crashes: true,
+  onMaxTurns: true
+} satisfies NamesOf<Policy.Policy>
+
+const deadlineOptions = { after: true, at: true, reserve: true } satisfies OptionNames
+
+const runnerOptions = {
+  onToolError: true,
+  toolTimeout: true,
+  maxConcurrency: true,
+  context: true,
+  requestId: true,
+  sessionId: true,
+  policy: policyOptions,
+  grace: true,
+  cancel: true,
+  deadline: true
+} satisfies NamesOf<RunnerOptions<never, never>>
+
+/**
+ * The options of a run, in whichever way it is begun: one that another way of running has is no mistake. A test holds
+ * the list to the types, which are declared by modules that import this one.
+ */
+export const runOptions = {
+  ...runnerOptions,
+  system: true,
+  model: true,
+  temperature: true,
+  maxTokens: true,
+  toolChoice: true,
+  responseFormat: true,
+  cacheKey: true,
+  options: true,
+  emitTextDeltas: true,
+  emitToolDeltas: true,
+  includeRawChunks: true,
+  onEvent: true,
+  tools: true,
+  mode: true,
+  retryReply: true,
+  maxTurns: true,
+  haltWhen: true,
+  structuredFinalize: true,
+  finalizePrompt: true,
+  stepIndex: true,
+  approved: true,
+  pending: true,
+  takes: true,
+  maxAge: true,
+  maxAttempts: true,
+  takeOver: true,
+  replays: true
+} as const
+
 /** The options of a run, resolved. */
 export interface Settings<E, R> {
   readonly policy: Policy.Policy
@@ -201,6 +275,7 @@ const wish = (input: DeadlineInput | null | undefined): DeadlineWish | undefined
   if (!Json.isObject(input) || !("after" in input || "at" in input)) {
     return { afterMillis: millis("deadline", input), reserveMillis: undefined }
   }
+  checkNames("deadline of a run", input, deadlineOptions)
   const { after, at, reserve } = input as {
     readonly after?: unknown
     readonly at?: unknown
@@ -233,6 +308,7 @@ export const resolve = <E, R>(
   standard: Policy.Policy,
   context: Context.Context<any> | Context.Context<never>
 ): Settings<E, R> => {
+  checkNames("a run", options, runOptions)
   checkCancel(options.cancel)
   const given = options.policy ?? defaults.policy
   const policy = given === undefined ? standard : usable({ ...standard, ...given })

@@ -120,10 +120,27 @@ export const failing = (
   })
 }
 
-/** Returns `true` if a call of a tool may start before the reply that makes it has ended. */
-export const mayStartEarly = (tool: Tool.Any, { start }: Pick<Policy.Policy, "start">): boolean =>
+type Start = Pick<Policy.Policy, "start">
+
+/**
+ * Returns `true` if a call of a tool may start before the reply that makes it has ended. Its arguments may decide about
+ * that.
+ */
+export const mayStartEarly = (tool: Tool.Any, { start }: Start): boolean =>
   start !== "afterTurn" && !tool.manual && (tool.approval ?? false) === false &&
-  (start === "onCallReady" || tool.readOnly)
+  (start === "onCallReady" || tool.readOnly !== false)
+
+/**
+ * Tells whether a call that may start early does, by its arguments where its tool decides by them. A reply is not held
+ * up for that: a call whose arguments take time to decode starts when the reply has ended.
+ */
+export const startsEarly = ({ call, tool }: Decode, { start }: Start): Effect.Effect<boolean> => {
+  if (start === "onCallReady" || typeof tool.readOnly !== "function") return Exit.succeed(true)
+  const decoding = ToolOptions.attempt(() => tool.parameters.decode(call.arguments ?? {}))
+  return Exit.isExit(decoding) && Exit.isSuccess(decoding)
+    ? ToolOptions.answerOf(tool, "readOnly", decoding.value, false)
+    : Exit.succeed(false)
+}
 
 // One call, before it runs.
 
@@ -219,27 +236,26 @@ const undecodable = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.
   return toolError("invalid_arguments", call, { detail })
 }
 
-/**
- * Exclusiveness may depend on the arguments. A function that does not return "shared", or throws, makes the call
- * exclusive.
- */
+/** The arguments may decide whether the call runs alone, and whether it may finish when it is stopped. */
 const runnable = (
   { call, index, tool }: Decode,
   args: unknown,
-  { concurrency: usual, interrupt }: Policy.Policy
+  { concurrency, interrupt }: Policy.Policy
 ): Effect.Effect<Run> => {
-  const isBlocking = (tool.interrupt ?? interrupt) === "block"
-  const run = (isExclusive: boolean): Run => ({ _tag: "Run", index, call, tool, args, isExclusive, isBlocking })
-  const { concurrency = usual } = tool
-  if (typeof concurrency === "string") return Effect.succeed(run(concurrency === "exclusive"))
-  const given = ToolOptions.attempt(() =>
-    ToolOptions.toEffect<unknown, never, never>(concurrency(args), "concurrency", "return a value")
+  const ran = ToolOptions.answerOf(tool, "concurrency", args, concurrency)
+  return Effect.flatMapEager(
+    ran,
+    (ran) =>
+      Effect.mapEager(ToolOptions.answerOf(tool, "interrupt", args, interrupt), (stopped): Run => ({
+        _tag: "Run",
+        index,
+        call,
+        tool,
+        args,
+        isExclusive: ran === "exclusive",
+        isBlocking: stopped === "block"
+      }))
   )
-  return Effect.matchCauseEffectEager(given, {
-    onSuccess: (answer) => Effect.succeed(run(answer !== "shared")),
-    onFailure: (cause) =>
-      Effect.as(Effect.logWarning(`concurrency of tool "${tool.name}" threw; the call runs alone`, cause), run(true))
-  })
 }
 
 /**

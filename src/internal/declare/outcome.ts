@@ -10,7 +10,7 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as SchemaRepresentation from "effect/SchemaRepresentation"
 import * as Json from "../json.ts"
-import { type DurationInput, jsonCodec, jsonSchemaOf, readDuration } from "./schema.ts"
+import { checkNames, type DurationInput, jsonCodec, jsonSchemaOf, type NamesOf, readDuration } from "./schema.ts"
 
 /** The handler produced a value. Public as `Tool.Ok`. */
 export interface Ok<out A = unknown> {
@@ -351,6 +351,10 @@ export interface AskUserOptions<A> {
   readonly default?: NoInfer<A>
 }
 
+const knownQuestion = { opts: true, answer: true, within: true, default: true } satisfies NamesOf<
+  AskUserOptions<unknown>
+>
+
 const isList = <A>(options: ReadonlyArray<unknown> | AskUserOptions<A>): options is ReadonlyArray<unknown> =>
   Array.isArray(options) || !Json.isObject(options)
 
@@ -377,6 +381,7 @@ const typed = <A>(answer: Schema.Codec<A, any>): JsonSchema.JsonSchema => {
 
 export const question = <A>(words: string, options: ReadonlyArray<unknown> | AskUserOptions<A>): AskUser => {
   if (isList(options)) return { _tag: "AskUser", question: words, opts: options }
+  checkNames("Tool.askUser", options, knownQuestion)
   const { answer, opts = [], within } = options
   const fallback = answer === undefined || options.default === undefined
     ? options.default

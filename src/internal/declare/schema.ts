@@ -243,7 +243,11 @@ const judged = (result: StandardSchemaV1.Result<unknown>): Effect.Effect<unknown
 const validated = (schema: StandardSchema, input: unknown): Effect.Effect<unknown, Schema.SchemaError> => {
   try {
     const result = schema["~standard"].validate(Json.copy(input))
-    return Predicate.isPromiseLike(result) ? Effect.flatMap(Effect.promise(() => result), judged) : judged(result)
+    if (!Predicate.isPromiseLike(result)) return judged(result)
+    // Its work has begun. Nothing may ever wait for it, and then its rejection ends no process.
+    const settled = Promise.resolve(result)
+    settled.catch(() => {})
+    return Effect.flatMap(Effect.promise(() => settled), judged)
   } catch (cause) {
     return Effect.die(cause)
   }
@@ -350,7 +354,7 @@ const isEmpty = ({ ast }: Schema.Constraint): boolean =>
 
 const none: Parameters<{}, never> = {
   jsonSchema: { type: "object", properties: {} },
-  decode: (input) => Effect.map(objects(input), () => ({}))
+  decode: (input) => Effect.mapEager(objects(input), () => ({}))
 }
 
 const forms =
@@ -574,4 +578,70 @@ export const readDuration = (input: unknown): Duration.Duration | undefined => {
   if (Number.isNaN(input)) return undefined
   const duration = Duration.fromInput(input as Duration.Input)
   return duration._tag === "Some" ? duration.value : undefined
+}
+
+// The names of options: each kind of options has one list of them, which the compiler holds to the type of the options.
+
+/** The names of the options of one kind. One that has options of its own has a list of theirs. */
+export interface OptionNames {
+  readonly [name: string]: true | OptionNames
+}
+
+/** The list of the names of a type of options: `{ … } satisfies NamesOf<Options>` has each of them and no other. */
+export type NamesOf<Options> = { readonly [Name in keyof Options]-?: true | OptionNames }
+
+/**
+ * Throws for an option that does not exist, which a program without types would else never see ignored. It names the
+ * nearest one that does. One that is `undefined` counts as left out.
+ */
+export const checkNames = (subject: string, options: unknown, names: OptionNames): void => {
+  if (!Json.isObject(options)) return
+  for (const name in options) {
+    if (names[name] === true || !Object.hasOwn(options, name)) continue
+    const value = options[name]
+    const inner = Object.hasOwn(names, name) ? names[name] : undefined
+    if (typeof inner === "object") checkNames(`${name} of ${subject}`, value, inner)
+    else if (value !== undefined) refuse(subject, name, Object.keys(names))
+  }
+}
+
+const refuse = (subject: string, name: string, names: ReadonlyArray<string>): never => {
+  const near = nearest(name, names)
+  const remedy = near === undefined ? `its options are ${names.join(", ")}` : `did you mean "${near}"?`
+  throw new TypeError(`${subject} has no option ${JSON.stringify(name.slice(0, longestName))}; ${remedy}`)
+}
+
+/** Limit of the characters of a name that are written and compared, since options may come from data. */
+const longestName = 64
+
+/** The name that is the fewest edits away, if these are no more than a third of the longer one's letters. */
+const nearest = (given: string, names: ReadonlyArray<string>): string | undefined => {
+  const wanted = plain(given.slice(0, longestName))
+  let near: string | undefined
+  let fewest = Infinity
+  for (const name of names) {
+    const edits = distance(wanted, plain(name))
+    if (edits < fewest && edits <= Math.max(1, Math.floor(Math.max(wanted.length, name.length) / 3))) {
+      near = name
+      fewest = edits
+    }
+  }
+  return near
+}
+
+/** A name without its style, so that `max_turns` is `maxTurns`. */
+const plain = (name: string): string => name.replaceAll(/[_-]/g, "").toLowerCase()
+
+/** Returns the number of letters to add, remove or replace to make one word of the other. */
+const distance = (left: string, right: string): number => {
+  let row = Array.from({ length: right.length + 1 }, (_, index) => index)
+  for (let i = 1; i <= left.length; i++) {
+    const next = [i]
+    for (let j = 1; j <= right.length; j++) {
+      const replaced = (row[j - 1] ?? 0) + (left[i - 1] === right[j - 1] ? 0 : 1)
+      next.push(Math.min(replaced, (row[j] ?? 0) + 1, (next[j - 1] ?? 0) + 1))
+    }
+    row = next
+  }
+  return row[right.length] ?? 0
 }

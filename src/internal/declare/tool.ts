@@ -99,10 +99,10 @@ export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = 
     args: Params,
     call: CallContext
   ) => Effect.Effect<Success | ToolOutcomes.AskUser | ToolOutcomes.Halt, Failure, R>
-  /** `true` if it changes nothing. */
-  readonly readOnly: boolean
-  /** `true` if it may destroy something. */
-  readonly destructive: boolean
+  /** `true` if it changes nothing, or a function that tells whether a call does. `Tool.isReadOnly` asks it. */
+  readonly readOnly: boolean | ((args: Params) => boolean)
+  /** `true` if it may destroy something, or a function that tells whether a call may. `Tool.isDestructive` asks it. */
+  readonly destructive: boolean | ((args: Params) => boolean)
   /** `true` if running it again with the same arguments changes nothing more. */
   readonly idempotent: boolean
   /** `true` if it reaches what is outside of the application. */
@@ -117,8 +117,10 @@ export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = 
   readonly authorize?: Gate<Params, Authorization, R>
   /** `"exclusive"` if it runs alone, and not beside others. The policy's when it is left out. */
   readonly concurrency?: Concurrency | ((args: Params) => Concurrency)
-  /** `"block"` if it may finish when it is stopped, and is not interrupted. The policy's when it is left out. */
-  readonly interrupt?: Interrupt
+  /**
+   * `"block"` if it may finish when it is stopped, or a function of its arguments. The policy's when it is left out.
+   */
+  readonly interrupt?: Interrupt | ((args: Params) => Interrupt)
   /** The number of handlers that may run at once under a key. */
   readonly limits?: ReadonlyArray<Limit<Params>>
   /** The time that a call may take. The run's `toolTimeout` when it is left out. */
@@ -328,10 +330,18 @@ export interface Declarations<P, E, R, Fatal> {
    * or as unanswered. Without a limit by default.
    */
   readonly answerWithin?: Schemas.DurationInput
-  /** The tool changes nothing, and starts during the reply (`Policy.start`). `false` by default. */
-  readonly readOnly?: boolean
-  /** A hint for a user interface, as in MCP: it may destroy something. `false` by default. */
-  readonly destructive?: boolean
+  /**
+   * The tool changes nothing, and starts during the reply (`Policy.start`); a function decides from the arguments, once
+   * they are whole and decoded. A function that throws or returns anything but `true` counts as `false`. `false` by
+   * default.
+   */
+  readonly readOnly?: boolean | ((args: Schemas.Type<P>) => boolean)
+  /**
+   * A hint for a user interface, as in MCP: it may destroy something; a function decides from the arguments
+   * (`Tool.isDestructive`). A function that throws or returns anything but `false` counts as `true`. `false` by
+   * default.
+   */
+  readonly destructive?: boolean | ((args: Schemas.Type<P>) => boolean)
   /**
    * `true` as in MCP: to run it again with the same arguments changes nothing more. A call that was interrupted by the
    * end of its process is then tried again (`unknown`). `false` by default.
@@ -343,20 +353,23 @@ export interface Declarations<P, E, R, Fatal> {
    * The policy for a call whose handler had started when its process ended, once its run is resumed: `"retry"` runs it
    * again, with the same `call.idempotencyKey` and the next `call.attempt`; `"report"` answers it as an error
    * (`unknown_effect`) that tells the model so; `"ask"` puts it to a person, whose answer becomes the result; `"fail"`
-   * ends the run as `ToolFailed`. Not together with `lookUp`. `"retry"` by default for a tool that is `readOnly` or
+   * ends the run as `ToolFailed`. Not together with `lookUp`. `"retry"` by default for a call that is `readOnly` or
    * `idempotent`, else `"report"`.
    */
   readonly unknown?: Unknown
   /**
-   * `"exclusive"` runs alone, `"shared"` beside others; a function decides from the arguments. The policy's by default,
+   * `"exclusive"` runs alone, `"shared"` beside others; a function decides from the arguments. A function that throws
+   * or returns anything but `"shared"` counts as `"exclusive"`. While a handler of the run is alive that refused to
+   * stop, an exclusive call waits for one grace period and is then answered as cancelled. The policy's by default,
    * which is `"shared"`.
    */
   readonly concurrency?: Concurrency | ((args: Schemas.Type<P>) => Concurrency)
   /**
-   * `"block"` lets the handler finish within the grace period when the run or its siblings stop. The policy's by
-   * default, which is `"cancel"`.
+   * `"block"` lets the handler finish within the grace period when the run or its siblings stop, `"cancel"` has it
+   * interrupted; a function decides from the arguments. A function that throws or returns anything but `"cancel"`
+   * counts as `"block"`: what it does is not cut in half. The policy's by default, which is `"cancel"`.
    */
-  readonly interrupt?: Interrupt
+  readonly interrupt?: Interrupt | ((args: Schemas.Type<P>) => Interrupt)
   /**
    * The time that a call may take; a number is milliseconds, `"infinity"` is no limit. The call is answered when its
    * time is up, even if its handler does not stop, and the handler's later outcome is dropped. The run's `toolTimeout`

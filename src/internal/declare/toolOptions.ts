@@ -6,26 +6,77 @@
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as Result from "effect/Result"
 import type * as Message from "../../Message.ts"
 import * as Json from "../json.ts"
 import * as ToolOutcomes from "./outcome.ts"
-import { type DurationInput, readDuration } from "./schema.ts"
+import { checkNames, type DurationInput, type NamesOf, readDuration } from "./schema.ts"
 import type * as Declared from "./tool.ts"
 
 const namePattern = /^[A-Za-z0-9_-]{1,64}$/
 const reservedNames: ReadonlyArray<string> = ["auto", "none", "required"]
-const flags = ["readOnly", "destructive", "idempotent", "openWorld", "manual", "compact"] as const
+const flags = ["idempotent", "openWorld", "manual", "compact"] as const
+const flagsByArguments = ["readOnly", "destructive"] as const
 
 export const refuse = (name: string, problem: string): never => {
   throw new TypeError(`Tool.make(${JSON.stringify(name)}): ${problem}`)
 }
 
+/** The options of every tool, besides its handler. */
+export const declarations = {
+  description: true,
+  parameters: true,
+  validate: true,
+  authorize: true,
+  approval: true,
+  answerWithin: true,
+  readOnly: true,
+  destructive: true,
+  idempotent: true,
+  openWorld: true,
+  unknown: true,
+  lookUp: true,
+  concurrency: true,
+  interrupt: true,
+  timeout: true,
+  retry: true,
+  onToolError: true,
+  limits: true,
+  maxResultChars: true,
+  summary: true,
+  compact: true,
+  metadata: true
+} satisfies NamesOf<Declared.Declarations<any, any, any, any> & Declared.Findable<any, any, any>>
+
+const knownOptions = {
+  ...declarations,
+  success: true,
+  failure: true,
+  handler: true,
+  manual: true
+} satisfies NamesOf<Declared.Options<any, any, any, any>>
+
+/** Fields of a tool besides its options, which may be those of another tool, changed. */
+const knownOfTools = {
+  name: true,
+  encodeSuccess: true,
+  encodeFailure: true,
+  "~heddle/Fatal": true
+} satisfies NamesOf<Omit<Declared.Any, keyof typeof knownOptions>>
+
 /** Throws for options that no tool can be made of. */
 export const check = (name: string, options: Readonly<Record<string, unknown>>): void => {
+  const given = Object.entries(options).filter(([option]) => !Object.hasOwn(knownOfTools, option))
+  checkNames(`Tool.make(${JSON.stringify(name)})`, Object.fromEntries(given), knownOptions)
   if (!namePattern.test(name)) refuse(name, "a name has 1 to 64 letters, digits, _ or -")
   if (reservedNames.includes(name)) refuse(name, "auto, none and required are tool choices, not names")
   for (const flag of flags) {
     if (flag in options && typeof options[flag] !== "boolean") refuse(name, `${flag} must be true or false`)
+  }
+  for (const flag of flagsByArguments) {
+    if (flag in options && typeof options[flag] !== "boolean" && typeof options[flag] !== "function") {
+      refuse(name, `${flag} must be true or false, or a function of the arguments`)
+    }
   }
   const { concurrency = "shared", interrupt = "cancel", maxResultChars = 0 } = options
   if (concurrency !== "shared" && concurrency !== "exclusive" && typeof concurrency !== "function") {
@@ -36,7 +87,9 @@ export const check = (name: string, options: Readonly<Record<string, unknown>>):
   checkApproval(name, options)
   checkUnknown(name, options)
   checkLimits(name, options["limits"])
-  if (interrupt !== "cancel" && interrupt !== "block") refuse(name, `interrupt must be "cancel" or "block"`)
+  if (interrupt !== "cancel" && interrupt !== "block" && typeof interrupt !== "function") {
+    refuse(name, `interrupt must be "cancel", "block" or a function of the arguments`)
+  }
   if (maxResultChars !== Infinity && !(Number.isInteger(maxResultChars) && Number(maxResultChars) >= 0)) {
     refuse(name, "maxResultChars must be a whole number, 0 or Infinity for no limit")
   }
@@ -94,14 +147,84 @@ const checkUnknown = (name: string, { lookUp, manual, unknown }: Readonly<Record
   }
 }
 
+// Options that a tool may decide from the arguments of a call. Each has two answers: a careful one, and one that a
+// function has to return by name. There is this one place where they are asked.
+
+/** The answers that only a tool that says so has, and the careful ones. */
+const free = { readOnly: true, destructive: false, concurrency: "shared", interrupt: "cancel" } as const
+const careful = { readOnly: false, destructive: true, concurrency: "exclusive", interrupt: "block" } as const
+
+type ByArguments = keyof typeof careful
+type Answer<Option extends ByArguments> = (typeof careful)[Option] | (typeof free)[Option]
+
+const consequences: { readonly [Option in ByArguments]: string } = {
+  readOnly: "the call counts as one that changes something",
+  destructive: "the call counts as destructive",
+  concurrency: "the call runs alone",
+  interrupt: "the call may finish when it is stopped"
+}
+
+/**
+ * Returns the answer of an option for a call, `usual` where the tool says nothing, or what the function of the tool
+ * threw.
+ */
+const asked = <Option extends ByArguments>(
+  tool: Declared.Any,
+  option: Option,
+  args: unknown,
+  usual: Answer<Option>
+): Result.Result<Answer<Option>, unknown> => {
+  const declared = tool[option] ?? usual
+  if (typeof declared !== "function") return Result.succeed(declared as Answer<Option>)
+  try {
+    const answer: unknown = declared(args)
+    const mistake = promised(option, answer, "return a value")
+    if (mistake !== undefined) return Result.fail(mistake)
+    return Result.succeed(answer === free[option] ? free[option] : careful[option])
+  } catch (cause) {
+    return Result.fail(cause)
+  }
+}
+
+/**
+ * Returns the answer of an option for a call with these decoded arguments, an `Exit` unless there is something to warn
+ * of. A function that throws, or returns none of the two answers, counts as the careful one.
+ */
+export const answerOf = <Option extends ByArguments>(
+  tool: Declared.Any,
+  option: Option,
+  args: unknown,
+  usual: Answer<Option>
+): Effect.Effect<Answer<Option>> => {
+  const answer = asked(tool, option, args, usual)
+  if (Result.isSuccess(answer)) return Exit.succeed(answer.success)
+  const warning = Effect.logWarning(`${option} of tool "${tool.name}" threw; ${consequences[option]}`, answer.failure)
+  return Effect.as(warning, careful[option])
+}
+
+/** Tells whether a call is read-only, without a warning. */
+export const isReadOnly = (tool: Declared.Any, args: unknown): boolean =>
+  Result.getOrElse(asked(tool, "readOnly", args, false), () => false)
+
+/** Tells whether a call is destructive, without a warning. */
+export const isDestructive = (tool: Declared.Any, args: unknown): boolean =>
+  Result.getOrElse(asked(tool, "destructive", args, false), () => true)
+
 /**
  * Returns the policy for a call of a tool of which it is not known whether it had its effect, where the tool cannot
  * look it up.
  */
 export const unknownPolicyOf = (
-  { idempotent, readOnly, unknown }: Pick<Declared.Any, "idempotent" | "readOnly" | "unknown">,
+  tool: Declared.Any,
+  args: unknown,
   otherwise: Declared.Unknown = "report"
-): Declared.Unknown => unknown ?? (readOnly || idempotent ? "retry" : otherwise)
+): Effect.Effect<Declared.Unknown> => {
+  if (tool.unknown !== undefined) return Exit.succeed(tool.unknown)
+  if (tool.idempotent) return Exit.succeed("retry")
+  return Effect.mapEager(answerOf(tool, "readOnly", args, false), (isReadOnly) => isReadOnly ? "retry" : otherwise)
+}
+
+const knownLimit = { key: true, permits: true } satisfies NamesOf<Declared.Limit<any>>
 
 const checkLimits = (name: string, limits: unknown): void => {
   if (limits === undefined) return
@@ -109,11 +232,12 @@ const checkLimits = (name: string, limits: unknown): void => {
     Json.isObject(limit) && (typeof limit["key"] === "function" || typeof limit["key"] === "string") &&
     Number.isInteger(limit["permits"]) && Number(limit["permits"]) > 0
   if (!Array.isArray(limits) || !limits.every(isUsable)) {
-    refuse(
+    return refuse(
       name,
       "limits must be a list of { key, permits }: a text or a function (args, call), and a whole number above 0"
     )
   }
+  for (const limit of limits) checkNames(`limits of Tool.make(${JSON.stringify(name)})`, limit, knownLimit)
 }
 
 export const duration = (name: string, option: string, input: DurationInput): Duration.Duration => {

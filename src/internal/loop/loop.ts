@@ -495,9 +495,13 @@ class Loop<E, R> implements Driver {
     const taken = this.state.calls.take(event)
     if (taken === undefined) return []
     const job = Plan.planned(taken.index, taken.call, tools, policy)
-    if (job._tag === "Decode" && taken.call.argumentsLost === undefined) return [job]
+    if (job._tag === "Decode" && taken.call.argumentsLost === undefined && this.startsEarly(job)) return [job]
     this.state.calls.giveBack(taken.index)
     return []
+  }
+
+  private startsEarly(job: Plan.Decode): boolean {
+    return Effect.runSyncWith(this.context)(Plan.startsEarly(job, this.rules.settings.policy))
   }
 
   /** Starts calls while the reply is still read, and returns what they emit at once. */

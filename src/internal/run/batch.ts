@@ -61,8 +61,8 @@ export class Batch<E> implements Host<E> {
   private readonly company = new Company<Call<E>>()
   /** What keeps calls from running: a halt for the rest of the turn, a failure for as long as others run beside it. */
   private skipping: Consequence | undefined
-  /** Halts that came while calls admitted with theirs were being started. */
-  private pendingHalts: Array<() => void> = []
+  /** Halts and failures that came while calls admitted with theirs were being started. */
+  private pendingEnds: Array<() => void> = []
 
   /** How many calls have been reported: with their answers, or as waiting. */
   private reported = 0
@@ -237,16 +237,20 @@ export class Batch<E> implements Host<E> {
     call.start()
   }
 
+  /** A call that only handlers keep out which have been given up: it runs alone, or one of them does. */
   refuse(run: Plan.Run): void {
-    this.abort(run, "not started: an earlier tool refused to stop and is still running")
+    const deaf = this.running.givenUpTasks.flatMap(({ kind, name }) => kind === "handler" ? [JSON.stringify(name)] : [])
+    const why = run.isExclusive ? "it runs alone, and " : ""
+    const names = deaf.length === 0 ? "" : `: ${[...new Set(deaf)].join(", ")}`
+    this.abort(run, `not started: ${why}an earlier tool refused to stop and is still running${names}`)
   }
 
-  /** Those that were admitted together have all been started. A halt reaches every one of them. */
+  /** Those that were admitted together have all been started. A halt or a failure reaches every one of them. */
   started(): void {
-    const { pendingHalts } = this
-    if (pendingHalts.length === 0) return
-    this.pendingHalts = []
-    for (const reach of pendingHalts) reach()
+    const { pendingEnds } = this
+    if (pendingEnds.length === 0) return
+    this.pendingEnds = []
+    for (const reach of pendingEnds) reach()
   }
 
   /** A handler ended, or outlived its grace period: its place is free. */
@@ -366,14 +370,13 @@ export class Batch<E> implements Host<E> {
   private reachSiblings(job: Answers.Numbered, answer: Answers.Answer): void {
     const consequence = consequenceOf(this.policy.siblings, answer, job.isExclusive === true)
     if (consequence === undefined) return
-    if (consequence.isHalt && this.queue.isStarting) this.pendingHalts.push(() => this.reach(job, consequence))
-    else this.reach(job, consequence)
+    if (this.queue.isStarting) this.pendingEnds.push(() => this.reach(job, consequence, this.company.all))
+    else this.reach(job, consequence, consequence.isHalt ? this.company.all : this.company.beside(job.index))
   }
 
-  private reach(job: Answers.Numbered, consequence: Consequence): void {
+  private reach(job: Answers.Numbered, consequence: Consequence, concerned: ReadonlyArray<Call<E>>): void {
     if (this.isOver) return
     const { detail, isHalt, isSkipping } = consequence
-    const concerned = isHalt ? this.company.all : this.company.beside(job.index)
     // Those that wait come first: a call that is interrupted makes room, and none of them is to take it.
     if (isSkipping && (isHalt || concerned.length > 0)) {
       this.skipping = this.skipping?.isHalt === true ? this.skipping : consequence
@@ -702,7 +705,7 @@ export interface Consequence {
 type Siblings = Policy.Policy["siblings"]
 
 const isTrigger = (siblings: Siblings, answer: Answers.Answer): boolean =>
-  answer.failure === "crashed" || (answer.failure === "reported" && siblings.trigger === "crashedOrReported")
+  answer.failure === "crashed" || (answer.failure === "reported" && siblings.trigger !== "crashed")
 
 /** The consequence of an answer, if it has one. An exclusive call that failed ran alone, so no call is beside it. */
 export const consequenceOf = (

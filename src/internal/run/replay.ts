@@ -141,14 +141,16 @@ export const resolveUnknown = (
 ): Resolved => {
   const run: Resolved = Effect.suspend(() => executor.execute(tool, args, call))
   if (tool.lookUp !== undefined) return lookedUp(tool.lookUp, args, call, run)
-  switch (ToolOptions.unknownPolicyOf(tool, otherwise)) {
-    case "ask":
-      return Effect.sync(() => asked(call))
-    case "fail":
-      return Effect.sync(() => ToolOutcomes.endingRun(unknownEffect(call)))
-    case "retry":
-      return run
-    default:
-      return Effect.sync(() => unknownEffect(call))
-  }
+  return Effect.flatMap(ToolOptions.unknownPolicyOf(tool, args, otherwise), (policy): Resolved => {
+    switch (policy) {
+      case "ask":
+        return Effect.sync(() => asked(call))
+      case "fail":
+        return Effect.sync(() => ToolOutcomes.endingRun(unknownEffect(call)))
+      case "retry":
+        return run
+      case "report":
+        return Effect.sync(() => unknownEffect(call))
+    }
+  })
 }

@@ -22,6 +22,7 @@ import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import * as Settings from "../ask/options.ts"
+import { checkNames, type NamesOf } from "../declare/schema.ts"
 import * as Json from "../json.ts"
 import { Running, Worker } from "../stop/ownedFibers.ts"
 import type * as Journals from "./journal.ts"
@@ -97,14 +98,18 @@ export const millisOf = (name: string, input: Duration.Input, least: "positive" 
   throw new TypeError(`${name} must be ${wanted}; got: ${Json.render(input)}`)
 }
 
+const knownOptions = { term: true, poll: true, owner: true } satisfies NamesOf<Options>
+
 /** Returns the claim that the options ask for, before it is taken. Dies for invalid options. */
 export const make = (
   id: string,
-  { owner = globalThis.crypto.randomUUID(), poll = "200 millis", term = "30 seconds" }: Options,
+  options: Options,
   store: Journals.Service,
   onLost: Terms["onLost"] = undefined
 ): Effect.Effect<HeldClaim> =>
   Effect.contextWith((context: Context.Context<never>) => {
+    checkNames("Session.claim", options, knownOptions)
+    const { owner = globalThis.crypto.randomUUID(), poll = "200 millis", term = "30 seconds" } = options
     const settings = {
       owner,
       termMillis: millisOf("Session.claim: term", term),

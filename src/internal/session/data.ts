@@ -9,6 +9,7 @@ import * as Schema from "effect/Schema"
 import * as Event from "../../Event.ts"
 import * as Message from "../../Message.ts"
 import * as Thread from "../../Thread.ts"
+import { checkNames, type NamesOf } from "../declare/schema.ts"
 import * as Json from "../json.ts"
 
 /**
@@ -184,18 +185,24 @@ export interface Options {
   readonly metadata?: Session["metadata"]
 }
 
+/** The options of a new session. */
+export const knownOptions = { id: true, thread: true, context: true, metadata: true } satisfies NamesOf<Options>
+
 /** Returns an idle session. */
-export const make = (options: Options = {}): Session => ({
-  ...(options.id === undefined ? {} : { id: options.id }),
-  thread: options.thread ?? Thread.empty,
-  status: "idle",
-  suspensions: [],
-  approved: [],
-  answered: [],
-  pendingToolCalls: [],
-  context: options.context ?? {},
-  metadata: options.metadata ?? {}
-})
+export const make = (options: Options = {}): Session => {
+  checkNames("Session.make", options, knownOptions)
+  return {
+    ...(options.id === undefined ? {} : { id: options.id }),
+    thread: options.thread ?? Thread.empty,
+    status: "idle",
+    suspensions: [],
+    approved: [],
+    answered: [],
+    pendingToolCalls: [],
+    context: options.context ?? {},
+    metadata: options.metadata ?? {}
+  }
+}
 
 /**
  * The caller's mistakes in the data of a session. A wrong status is a defect instead, and names the right call.

@@ -14,6 +14,7 @@ import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
+import { checkNames, type NamesOf } from "../declare/schema.ts"
 import * as Claims from "./claim.ts"
 import * as SessionData from "./data.ts"
 import * as Journals from "./journal.ts"
@@ -353,7 +354,10 @@ export const unfinished: Stream.Stream<string, Journals.StoreError, Journals.Sto
 export const list = (
   options?: Journals.ListOptions
 ): Stream.Stream<Journals.Listed, Journals.StoreError, Journals.Store> =>
-  Stream.unwrap(Effect.map(Journals.Store, (store) => store.list(options)))
+  Stream.unwrap(Effect.map(Journals.Store, (store) => {
+    checkNames("Session.list", options, { prefix: true } satisfies NamesOf<Journals.ListOptions>)
+    return store.list(options)
+  }))
 
 /** Removes a session. The nested runs go first, so that a failed removal can be repeated. */
 export const remove = (id: string): Effect.Effect<void, Journals.StoreError, Journals.Store> =>
@@ -391,6 +395,7 @@ export const open = (
 ): Effect.Effect<Kept, Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
     yield* checkId(id)
+    checkNames("Session.open", options, SessionData.knownOptions)
     const store = yield* Journals.Store
     const known = yield* load(id)
     if (known !== undefined) return known
@@ -564,6 +569,7 @@ export const stop = (
   options: StopOptions = {}
 ): Effect.Effect<StopReceipt, Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
+    checkNames("Session.stop", options, { by: true } satisfies NamesOf<StopOptions>)
     let journal = yield* read(id)
     while (true) {
       const { state, version } = journal
@@ -650,6 +656,7 @@ export const submit = (
 ): Effect.Effect<SubmitReceipt, SessionData.SessionError | Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
     yield* checkId(id)
+    checkNames("Session.submit", options, { id: true, by: true } satisfies NamesOf<SubmitOptions>)
     const submission = options.id ?? globalThis.crypto.randomUUID()
     const message = Message.user(content)
     const submitted: Records.Record = { _tag: "MessageSubmitted", id: submission, message, ...byOf(options) }

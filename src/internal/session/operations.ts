@@ -14,6 +14,7 @@ import * as Message from "../../Message.ts"
 import * as Thread from "../../Thread.ts"
 import * as Settings from "../ask/options.ts"
 import * as ToolOutcomes from "../declare/outcome.ts"
+import { checkNames, type NamesOf } from "../declare/schema.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
@@ -534,11 +535,13 @@ const fitting = (
 const settled = (
   given: Session,
   id: string,
-  { by, command }: SettleOptions,
+  options: SettleOptions,
   content: unknown,
   decide: (session: Session) => Effect.Effect<SessionData.Answer, SessionData.SessionError>
 ): Effect.Effect<Session, SessionData.SessionError> =>
   Effect.gen(function*() {
+    checkNames("a verdict", options, knownVerdict)
+    const { by, command } = options
     const base = yield* baseOf(given, false)
     const session = States.sessionOf(base.state)
     const hash = command === undefined ? "" : Records.hashOf([id, Json.toJson(content)])
@@ -607,6 +610,9 @@ export interface ApproveOptions extends SettleOptions {
    */
   readonly arguments?: Message.ToolCall["arguments"]
 }
+
+/** The options of a verdict of any kind. */
+const knownVerdict = { command: true, by: true, arguments: true } satisfies NamesOf<ApproveOptions>
 
 /** Approves a call, with its own arguments or with others. A call whose effect is unknown is tried again. */
 export const approve = (
