@@ -1,6 +1,6 @@
 /**
- * The recipe of the terminal guide for Ctrl-C, as a process that gets real signals, under both runners: its tool runs a shell
- * that takes its time to stop.
+ * The recipe of the terminal guide for Ctrl-C, as a process that gets real signals, under both runners: its tool runs a
+ * process that takes its time to stop.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
@@ -16,10 +16,18 @@ import { limit } from "../support/until.ts"
 
 const example = "scratchpad/examples/ctrl-c.ts"
 
-/** A shell that says what happens to it, and ends after a SIGTERM once it can read from the pipe. */
-const shell = (pipe: string) =>
-  `trap 'echo child: stopping; read line < ${pipe}; echo child: stopped; exit 0' TERM
-  echo "child: $$"; while :; do sleep 1000 & wait $!; done`
+/** What the shell runs: it says what happens to it, and ends after a SIGTERM once it has read from the pipe. */
+const child = `import * as fs from "node:fs"
+process.on("SIGTERM", () => {
+  console.log("child: stopping")
+  fs.readFile(process.argv[2], () => {
+    console.log("child: stopped")
+    process.exit()
+  })
+})
+setInterval(() => {}, 60_000)
+console.log("child: " + process.pid)
+`
 
 const isAlive = (pid: number): boolean => {
   try {
@@ -38,11 +46,14 @@ const folder = Effect.acquireRelease(
 /** The program under a runner, once its child runs. Both are killed with the scope. */
 const start = (runner: string) =>
   Effect.gen(function*() {
-    const pipe = path.join(yield* folder, "pipe")
+    const made = yield* folder
+    const [pipe, file] = [path.join(made, "pipe"), path.join(made, "child.mjs")]
     execFileSync("mkfifo", [pipe])
+    fs.writeFileSync(file, child)
+    const script = `exec "${process.execPath}" "${file}" "${pipe}"`
     const program = yield* Effect.acquireRelease(
       Effect.sync(() =>
-        spawn(process.execPath, ["--conditions=source", path.join(root, example), runner, shell(pipe)], {
+        spawn(process.execPath, ["--conditions=source", path.join(root, example), runner, script], {
           stdio: ["ignore", "pipe", "pipe"]
         })
       ),
@@ -58,16 +69,16 @@ const start = (runner: string) =>
         schedule: Schedule.spaced("10 millis"),
         until: (found) => found !== null
       })
-    const child = Number((yield* said(/^child: (\d+)$/m))?.[1])
-    yield* Effect.addFinalizer(() => Effect.sync(() => isAlive(child) && process.kill(-child, "SIGKILL")))
+    const pid = Number((yield* said(/^child: (\d+)$/m))?.[1])
+    yield* Effect.addFinalizer(() => Effect.sync(() => isAlive(pid) && process.kill(-pid, "SIGKILL")))
     return {
       printed,
       said,
       program,
-      isChildAlive: () => isAlive(child),
+      isChildAlive: () => isAlive(pid),
       letChildEnd: Effect.promise(() => fs.promises.writeFile(pipe, "end\n")),
       /** Waits for the end of the program, and for what it has printed by then. */
-      ended: Effect.map(Effect.promise(() => exited), ([code]) => ({ code, isChildAlive: isAlive(child) }))
+      ended: Effect.map(Effect.promise(() => exited), ([code]) => ({ code, isChildAlive: isAlive(pid) }))
     }
   })
 
