@@ -464,9 +464,12 @@ export const askUser = <A = unknown>(
  * import { Script } from "heddle/testing"
  * import * as Effect from "effect/Effect"
  *
- * const finish = Tool.make("finish", { parameters: {}, handler: () => Effect.succeed(Tool.halt("finished", { rows: 3
- * })) }) const model = Script.layer([[Script.toolCall("c0", "finish"), Script.finish("tool_calls")]]) const result =
- * await Effect.runPromise(Chat.run("go", { tools: [finish] }).pipe(Effect.provide(model)))
+ * const finish = Tool.make("finish", {
+ *   parameters: {},
+ *   handler: () => Effect.succeed(Tool.halt("finished", { rows: 3 }))
+ * })
+ * const model = Script.layer([[Script.toolCall("c0", "finish"), Script.finish("tool_calls")]])
+ * const result = await Effect.runPromise(Chat.run("go", { tools: [finish] }).pipe(Effect.provide(model)))
  *
  * result.outcome // => { _tag: "Halted", reason: "finished", haltToolCallId: "c0", haltResult: { rows: 3 } }
  * ```

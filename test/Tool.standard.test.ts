@@ -297,14 +297,14 @@ describe("durations", () => {
     assert.isFalse(Duration.isFinite(tool.answerWithin!))
     assert.notProperty(Tool.askUser("?", { within: "infinity" }), "withinMillis")
     for (const option of ["idleTimeout", "connectTimeout", "firstChunkTimeout"]) {
-      OpenAiChat.layer({ apiKey: "k", model: "m", [option]: "infinity" } as any)
+      OpenAiChat.layer({ model: "m", [option]: "infinity" } as any)
     }
   })
 
   it("M-30: a limit of time that is zero or less is refused, naming the option", () => {
     for (const wrong of [0, -1, "0 seconds", Duration.zero, Duration.negativeInfinity]) {
       for (const option of ["idleTimeout", "connectTimeout", "firstChunkTimeout"]) {
-        const make = () => OpenAiChat.layer({ apiKey: "k", model: "m", [option]: wrong } as any)
+        const make = () => OpenAiChat.layer({ model: "m", [option]: wrong } as any)
         assert.throws(make, TypeError, `${option} must be a duration above zero`)
       }
       assert.throws(
@@ -314,7 +314,7 @@ describe("durations", () => {
       )
     }
     for (const option of ["retryDelay", "maxRetryDelay"]) {
-      const make = (value: unknown) => () => OpenAiChat.layer({ apiKey: "k", model: "m", [option]: value } as any)
+      const make = (value: unknown) => () => OpenAiChat.layer({ model: "m", [option]: value } as any)
       assert.throws(make(-1), TypeError, `${option} must be a duration of zero or more`)
       assert.doesNotThrow(make(0))
     }

@@ -61,8 +61,8 @@ export class Batch<E> implements Host<E> {
   private readonly company = new Company<Call<E>>()
   /** What keeps calls from running: a halt for the rest of the turn, a failure for as long as others run beside it. */
   private skipping: Consequence | undefined
-  /** Halts and failures that came while calls admitted with theirs were being started. */
-  private pendingEnds: Array<() => void> = []
+  /** Halts that came while calls admitted with theirs were being started. */
+  private pendingHalts: Array<() => void> = []
 
   /** How many calls have been reported: with their answers, or as waiting. */
   private reported = 0
@@ -245,12 +245,12 @@ export class Batch<E> implements Host<E> {
     this.abort(run, `not started: ${why}an earlier tool refused to stop and is still running${names}`)
   }
 
-  /** Those that were admitted together have all been started. A halt or a failure reaches every one of them. */
+  /** Those that were admitted together have all been started. A halt reaches every one of them. */
   started(): void {
-    const { pendingEnds } = this
-    if (pendingEnds.length === 0) return
-    this.pendingEnds = []
-    for (const reach of pendingEnds) reach()
+    const { pendingHalts } = this
+    if (pendingHalts.length === 0) return
+    this.pendingHalts = []
+    for (const reach of pendingHalts) reach()
   }
 
   /** A handler ended, or outlived its grace period: its place is free. */
@@ -370,13 +370,14 @@ export class Batch<E> implements Host<E> {
   private reachSiblings(job: Answers.Numbered, answer: Answers.Answer): void {
     const consequence = consequenceOf(this.policy.siblings, answer, job.isExclusive === true)
     if (consequence === undefined) return
-    if (this.queue.isStarting) this.pendingEnds.push(() => this.reach(job, consequence, this.company.all))
-    else this.reach(job, consequence, consequence.isHalt ? this.company.all : this.company.beside(job.index))
+    if (consequence.isHalt && this.queue.isStarting) this.pendingHalts.push(() => this.reach(job, consequence))
+    else this.reach(job, consequence)
   }
 
-  private reach(job: Answers.Numbered, consequence: Consequence, concerned: ReadonlyArray<Call<E>>): void {
+  private reach(job: Answers.Numbered, consequence: Consequence): void {
     if (this.isOver) return
     const { detail, isHalt, isSkipping } = consequence
+    const concerned = isHalt ? this.company.all : this.company.beside(job.index)
     // Those that wait come first: a call that is interrupted makes room, and none of them is to take it.
     if (isSkipping && (isHalt || concerned.length > 0)) {
       this.skipping = this.skipping?.isHalt === true ? this.skipping : consequence
