@@ -239,7 +239,10 @@ export const siege = (options: Options): Effect.Effect<Report, unknown, Session.
               if (way === 2 ? owner.pid === first?.pid : frozen.has(owner.pid)) yield* done(owner, from, Work.now())
               owner.signal("SIGCONT")
             }
-            return
+            // A process that wakes may freeze itself once more before it hears the order not to.
+            return yield* Effect.sync(() => owners.forEach((owner) => owner.signal("SIGCONT"))).pipe(
+              Effect.repeat({ schedule: Schedule.spaced("50 millis"), times: 20 })
+            )
           }
           case "interrupt":
           case "close":
