@@ -100,7 +100,7 @@ const played = (seed: number) =>
   }).pipe(Random.withSeed(seed))
 
 describe("history", () => {
-  const runs = shareOf(10_000)
+  const runs = shareOf(1_000)
   const parts = 10
 
   for (let part = 0; part < parts; part++) {

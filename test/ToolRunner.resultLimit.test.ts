@@ -258,7 +258,7 @@ describe("Session: the limit of results that are submitted", () => {
       ...(maxResultChars === undefined ? {} : { maxResultChars })
     })
 
-  const long = lines(60_000)
+  const long = lines(1_000)
 
   /** The result as the model reads it, as the thread has it, and as the event of its settlement tells it. */
   const submitted = <E>(
