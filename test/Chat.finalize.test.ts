@@ -47,6 +47,21 @@ describe("Chat: structured finalize", () => {
       assert.deepStrictEqual(result.metadata, {})
     }))
 
+  it.effect("R-197: a second pass that is cancelled before the model is asked leaves no prompt behind", () =>
+    Effect.gen(function*() {
+      const controller = new AbortController()
+      const onEvent = (event: Event.Event) =>
+        event._tag === "StepCompleted" ? Effect.sync(() => controller.abort()) : undefined
+      const model = yield* Script.make([answer, structured])
+      const result = yield* Effect.provide(
+        Chat.run("go", { responseFormat, structuredFinalize: true, cancel: controller.signal, onEvent }),
+        model.layer
+      )
+      assert.strictEqual(result.outcome._tag, "Cancelled")
+      assert.lengthOf(yield* model.requests, 1)
+      assert.deepStrictEqual(transcript(result.thread), ["user(go)", "assistant(a)"])
+    }))
+
   it.effect("C-26, R-197: an empty prompt appends nothing", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([answer, structured], { ...options, finalizePrompt: "" })
