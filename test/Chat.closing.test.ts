@@ -193,8 +193,7 @@ describe("a run is stopped at every read of the wire", () => {
                 yield* Effect.timeout(Deferred.await(closed), "2 seconds")
               }))
             }
-          }),
-        60_000
+          })
       )
     }
   }

@@ -111,8 +111,7 @@ describe("history", () => {
           const seeds = Array.from({ length: runs / parts }, (_, index) => part * (runs / parts) + index)
           const found = yield* Effect.forEach(seeds, played)
           assert.deepStrictEqual(found.flat().slice(0, 5), [])
-        }),
-      600_000
+        })
     )
   }
 

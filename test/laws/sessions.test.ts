@@ -276,8 +276,7 @@ describe("laws of sessions", () => {
               if (reached >= at && at > 1) yield* Programs.run(shared, ["resume"])
               assert.deepStrictEqual(yield* Programs.finish(shared), [])
             }
-          })).pipe(Effect.provide(TestClock.layer())),
-      120_000
+          })).pipe(Effect.provide(TestClock.layer()))
     )
   )
 

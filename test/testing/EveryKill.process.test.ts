@@ -7,12 +7,15 @@ import { type EveryKill, everyKill, KillPoint } from "heddle/testing"
 import * as fs from "node:fs"
 import { join } from "node:path"
 import { bundle } from "../../scratchpad/crash/bundle.ts"
-import { limit } from "../support/until.ts"
+import { bound, limit } from "../support/until.ts"
 
 const program = bundle(join(import.meta.dirname, "../fixtures/killed.ts"))
 
 const killing = (fault: string, options: EveryKill.Options = {}) =>
-  Effect.flatMap(Effect.promise(() => program), (file) => everyKill(file, { ...options, args: [fault] }))
+  Effect.flatMap(
+    Effect.promise(() => program),
+    (file) => everyKill(file, { timeout: bound, ...options, args: [fault] })
+  )
 
 /** The laws that are broken, each with what is said of it once. */
 const told = ({ violations }: EveryKill.Report): Record<string, ReadonlyArray<string>> => {
@@ -170,7 +173,7 @@ describe("everyKill: what it finds", { timeout: limit }, () => {
   finds("journal", { journal: ["session s: record 4, RunStarted, stands within run r"] })
   finds("result", { result: ["result.context.paid is undefined, not 1"] })
   // The processes before it have to end within this time.
-  finds("hangs", { end: ["a process did not end within 10s"] }, { timeout: "10 seconds" })
+  finds("hangs", { end: ["a process did not end within 30s"] }, { timeout: "30 seconds" })
   finds("ends", { end: ["no result after 4 processes"] }, { recoveries: 2 })
 
   it.live("a process that fails is shown with what it wrote to standard error", () =>

@@ -7,12 +7,12 @@ import * as Effect from "effect/Effect"
 import { everyKill } from "heddle/testing"
 import { join } from "node:path"
 import { bundle } from "../../scratchpad/crash/bundle.ts"
-import { limit } from "../support/until.ts"
+import { bound, limit } from "../support/until.ts"
 
 const killing = (fault: string) =>
   Effect.flatMap(
     Effect.promise(() => bundle(join(import.meta.dirname, "../fixtures/killed.ts"))),
-    (program) => everyKill(program, { args: [fault], limit: 3 })
+    (program) => everyKill(program, { args: [fault], limit: 3, timeout: bound })
   )
 
 describe("everyKill", { timeout: limit }, () => {
