@@ -16,8 +16,8 @@ export default defineConfig({
     // The laws take most of the time, and nothing but the processor.
     maxWorkers: "100%",
     // Tests wait for events. Their bound is for one that never comes, on the busiest machine.
-    testTimeout: 600_000,
-    hookTimeout: 600_000,
+    testTimeout: 180_000,
+    hookTimeout: 180_000,
     server: {
       deps: {
         inline: [
