@@ -116,6 +116,22 @@ describe("errors inside a reply", () => {
     }))
 })
 
+describe("an error whose body does not end", () => {
+  it.effect("R-122: is told by its status, with no more of the body than came in ten seconds", () =>
+    Effect.gen(function*() {
+      const fetch: typeof globalThis.fetch = () =>
+        Promise.resolve(
+          new Response(new ReadableStream({ start: (body) => body.enqueue(new Uint8Array([123])) }), { status: 400 })
+        )
+      const clock = Clock.make((millis) => millis === 10_000)
+      const { error } = yield* Chunks.outcome(
+        Chunks.stream("http://model.test", { retries: 0 }).pipe(Stream.provideService(FetchHttpClient.Fetch, fetch))
+      ).pipe(Clock.by(clock))
+      assert.deepInclude({ ...error }, { reason: "invalid_request", status: 400 })
+      assert.include(clock.waits, 10_000)
+    }))
+})
+
 describe("retries", () => {
   it.effect("R-122: the connection of an attempt that was refused is closed before the next one is read", () =>
     Effect.gen(function*() {
