@@ -15,7 +15,9 @@ export default defineConfig({
     isolate: false,
     // The laws take most of the time, and nothing but the processor.
     maxWorkers: "100%",
-    testTimeout: 30_000,
+    // Tests wait for events. Their bound is for one that never comes, on the busiest machine.
+    testTimeout: 180_000,
+    hookTimeout: 180_000,
     server: {
       deps: {
         inline: [

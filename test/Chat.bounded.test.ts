@@ -187,6 +187,27 @@ describe("a stop is over within the grace period", () => {
       }
     }))
 
+  for (const [pace, wait] of Object.entries(slow)) {
+    it.effect(`M-03: an observer that begins after the stop, and ${pace}, has the rest of the grace period`, () =>
+      Effect.gen(function*() {
+        const model = Script.layer([[Script.text("hi"), Script.delay("1 hour"), Script.finish("stop")]])
+        let beganAt = 0
+        const observing = Effect.andThen(Effect.map(Clock.currentTimeMillis, (at) => void (beganAt = at)), wait)
+        const onEvent = (event: Event.Event) => event._tag === "StepCompleted" ? observing : undefined
+        for (const how of ["cancel", "deadline"] as const) {
+          const { abandoned, at } = yield* stopped(
+            (stop) => Effect.provide(Chat.run("go", { grace, onEvent, ...stop }), model),
+            how
+          )
+          assert.isAtLeast(beganAt, stopAt, how)
+          assert.strictEqual(at, stopAt + grace, how)
+          const isDeaf = wait !== slow["never ends"]
+          assert.deepStrictEqual(abandoned.map(({ name }) => name), isDeaf ? ["onEvent"] : [], how)
+          yield* TestClock.setTime(0)
+        }
+      }))
+  }
+
   it.effect("M-03: an observer that is slow and ends sees every event of a run that is cancelled", () =>
     Effect.gen(function*() {
       const seen: Array<string> = []

@@ -13,8 +13,8 @@ import { type Adapter, Chat, type Event, Tool } from "heddle"
 import * as Loopback from "../scratchpad/conformance/loopback.ts"
 import { type Wire, wires } from "./support/wires.ts"
 
-/** The run must be over long before that: a handler that waits for the close would otherwise wait until then. */
-const grace = 400
+/** Longer than the test waits: a run that closes its connection after its handlers, which wait for the close, does not end. */
+const grace = "10 minutes"
 
 /** A server that makes a call, and then says nothing more; `closed` fires when it sees that its answer is not read. */
 const serve = (wire: Wire, onClose: () => void): Effect.Effect<string, never, Scope.Scope> =>
@@ -30,8 +30,6 @@ type Run = Stream.Stream<Event.Event, unknown, Adapter.Adapter>
 interface Subject {
   readonly run: (cancel?: AbortSignal) => Run
   readonly started: Effect.Effect<void>
-  /** Notes that the stop begins now. */
-  readonly stopping: Effect.Effect<void>
 }
 
 type Stop = (subject: Subject) => Effect.Effect<unknown, unknown, Adapter.Adapter>
@@ -48,7 +46,6 @@ const reading = <A>(
     })
     const reader = yield* Effect.forkChild(read, { startImmediately: true })
     yield* subject.started
-    yield* subject.stopping
     yield* Effect.promise(leave)
     yield* Fiber.join(reader)
   })
@@ -59,7 +56,6 @@ const stops: { readonly [way: string]: Stop } = {
       const controller = new AbortController()
       const reader = yield* Effect.forkChild(Stream.runDrain(subject.run(controller.signal)))
       yield* subject.started
-      yield* subject.stopping
       controller.abort()
       yield* Fiber.join(reader)
     }),
@@ -67,12 +63,10 @@ const stops: { readonly [way: string]: Stop } = {
     Effect.gen(function*() {
       const reader = yield* Effect.forkChild(Stream.runDrain(subject.run()))
       yield* subject.started
-      yield* subject.stopping
       yield* Fiber.interrupt(reader)
     }),
   "Stream.take": (subject) =>
     subject.run().pipe(
-      Stream.tap((event) => event._tag === "ToolExecutionStarted" ? subject.stopping : Effect.void),
       Stream.takeUntil((event) => event._tag === "ToolExecutionStarted"),
       Stream.runDrain
     ),
@@ -88,16 +82,13 @@ const stops: { readonly [way: string]: Stop } = {
     })
 }
 
-/** Stops one run, and gives how many milliseconds later its server saw the close. */
-const closing = (wire: Wire, stop: Stop, interrupt: "cancel" | "block"): Effect.Effect<number> =>
+/** Stops one run, and waits until its server has seen the close. */
+const closing = (wire: Wire, stop: Stop, interrupt: "cancel" | "block"): Effect.Effect<void> =>
   Effect.scoped(Effect.gen(function*() {
     const closed = yield* Deferred.make<void>()
     const started = yield* Deferred.make<void>()
     const order: Array<string> = []
-    let stoppedAt = 0
-    let closedAt = 0
     const url = yield* serve(wire, () => {
-      closedAt = performance.now()
       order.push("closed")
       Deferred.doneUnsafe(closed, Effect.void)
     })
@@ -110,34 +101,21 @@ const closing = (wire: Wire, stop: Stop, interrupt: "cancel" | "block"): Effect.
     const note = Tool.make("note", { parameters: {}, handler: () => Effect.void })
     yield* stop({
       run: (cancel) => Chat.stream("go", { tools: [look, note], grace, ...(cancel === undefined ? {} : { cancel }) }),
-      started: Deferred.await(started),
-      stopping: Effect.sync(() => {
-        stoppedAt = performance.now()
-      })
+      started: Deferred.await(started)
     }).pipe(Effect.provide(wire.layer(url)), Effect.orDie)
     yield* Deferred.await(closed)
     assert.deepStrictEqual(order, ["closed", "handler ended"])
-    return closedAt - stoppedAt
   }))
-
-const median = (values: ReadonlyArray<number>): number =>
-  values.toSorted((left, right) => left - right)[Math.floor(values.length / 2)] ?? NaN
 
 describe("the connection is closed before any handler has ended", () => {
   for (const [protocol, wire] of Object.entries(wires)) {
     for (const [way, stop] of Object.entries(stops)) {
       it.live(`M-02: ${protocol}, ${way}, beside a deaf tool and one that blocks`, () =>
         Effect.gen(function*() {
-          const medians: Array<string> = []
           for (const interrupt of ["cancel", "block"] as const) {
-            const times: Array<number> = []
-            for (let round = 0; round < 20; round++) times.push(yield* closing(wire, stop, interrupt))
-            // Ten milliseconds on a machine of one's own; this one may be shared.
-            assert.isBelow(median(times), 200)
-            medians.push(`${interrupt === "block" ? "blocking" : "deaf"} ${median(times).toFixed(1)} ms`)
+            for (let round = 0; round < 5; round++) yield* closing(wire, stop, interrupt)
           }
-          console.log(`M-02: ${protocol}, ${way}: the server sees the close after ${medians.join(", ")}`)
-        }), 60_000)
+        }))
     }
   }
 })
@@ -190,11 +168,10 @@ describe("a run is stopped at every read of the wire", () => {
                 const exit = yield* Fiber.await(fiber)
                 assert.strictEqual(exit._tag, how === "soft" ? "Success" : "Failure", `after ${reads} reads`)
                 assert.strictEqual(alive, 0, `after ${reads} reads`)
-                yield* Effect.timeout(Deferred.await(closed), "2 seconds")
+                yield* Deferred.await(closed)
               }))
             }
-          }),
-        60_000
+          })
       )
     }
   }

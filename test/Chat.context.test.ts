@@ -3,7 +3,7 @@ import * as Effect from "effect/Effect"
 import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
-import { Chat, Collector, Message, Step, Thread, Tool, ToolRunner } from "heddle"
+import { Chat, Collector, Encoder, Message, Step, Thread, Tool, ToolRunner } from "heddle"
 import { Script, Simulation } from "heddle/testing"
 import { succeeded } from "./support/runs.ts"
 
@@ -93,6 +93,20 @@ describe("context updates", () => {
       const calls = tools.map((tool) => Message.toolCall(tool.name, tool.name))
       const { contextUpdate } = succeeded(yield* Simulation.run(ToolRunner.run(calls, tools, { maxConcurrency: 8 })))
       assert.deepStrictEqual(contextUpdate, { again2: true, asks1: true })
+    }))
+
+  it.effect("R-397: a handler whose result cannot be written adds nothing", () =>
+    Effect.gen(function*() {
+      const tool = Tool.make("tool", {
+        parameters: {},
+        handler: (_, call) => Effect.as(call.updateContext({ a: 1 }), "lost")
+      })
+      const refusing = Encoder.layer({ encode: () => Effect.fail("no") })
+      const { contextUpdate, messages } = yield* ToolRunner.run([Message.toolCall("c0", "tool")], [tool]).pipe(
+        Effect.provide(refusing)
+      )
+      assert.isTrue(messages[0]?.isError)
+      assert.isUndefined(contextUpdate)
     }))
 
   it.effect("an update that is no object is a defect of its call whose message says how to fix it", () =>

@@ -6,8 +6,9 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
-import { type Adapter, Chat, type Event, Message, Policy } from "heddle"
-import { Script } from "heddle/testing"
+import { type Adapter, Chat, type Event, Message, Policy, Tool } from "heddle"
+import { Script, Simulation } from "heddle/testing"
+import { succeeded } from "./support/runs.ts"
 import { ask, boom, chatOf, type ChatOptions, echo, only, start, stop1, tags, transcript } from "./support/scenarios.ts"
 
 const { finish, text, toolCall } = Script
@@ -45,6 +46,36 @@ describe("Chat: structured finalize", () => {
       assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: "stop" })
       assert.strictEqual(result.finalResponse?.outputText, "{}")
       assert.deepStrictEqual(result.metadata, {})
+    }))
+
+  it.effect("R-197: an answer that the deadline asked for is followed by the second pass, which ends as itself", () =>
+    Effect.gen(function*() {
+      const slow = Tool.make("slow", { parameters: {}, handler: () => Effect.as(Effect.sleep(80), "slow") })
+      const call = [toolCall("c0", "slow"), finish("tool_calls")]
+      const deadline = { after: 100, reserve: 50 }
+      for (const [last, ends] of [[structured, "Completed"], [call, "MaxTurns"]] as const) {
+        const run = Chat.run("go", { tools: [slow], responseFormat, structuredFinalize: true, deadline }).pipe(
+          Effect.provide(Script.layer([call, answer, last]))
+        )
+        const { finalized, outcome, steps, structuredFinalize } = succeeded(yield* Simulation.run(run))
+        assert.deepStrictEqual(structuredFinalize, { pass1Halted: "completed" })
+        assert.deepStrictEqual([steps.length, finalized, outcome._tag], [3, "deadline", ends])
+      }
+    }))
+
+  it.effect("R-197: a second pass that is cancelled before the model is asked leaves no prompt behind", () =>
+    Effect.gen(function*() {
+      const controller = new AbortController()
+      const onEvent = (event: Event.Event) =>
+        event._tag === "StepCompleted" ? Effect.sync(() => controller.abort()) : undefined
+      const model = yield* Script.make([answer, structured])
+      const result = yield* Effect.provide(
+        Chat.run("go", { responseFormat, structuredFinalize: true, cancel: controller.signal, onEvent }),
+        model.layer
+      )
+      assert.strictEqual(result.outcome._tag, "Cancelled")
+      assert.lengthOf(yield* model.requests, 1)
+      assert.deepStrictEqual(transcript(result.thread), ["user(go)", "assistant(a)"])
     }))
 
   it.effect("C-26, R-197: an empty prompt appends nothing", () =>

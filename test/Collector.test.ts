@@ -104,6 +104,19 @@ describe("Collector: pure and total", () => {
     }
   })
 
+  it("R-290: a fragment is of the call whose header came last, also in a branch", () => {
+    const headers = [started("a", "x"), started("a", "y"), started("a", "x")]
+    const branches = headers.map((header) => [...headers, header, fragment("a", "1")])
+    for (const events of branches) {
+      let state = Collector.initial({ thread })
+      for (const event of events) state = Collector.applyEvent(state, event)
+      const texts = Collector.toResponse(state).toolCalls.map(({ name, rawArguments = "" }) =>
+        `${name}: ${rawArguments}`
+      )
+      assert.deepStrictEqual(texts, events.at(-2) === headers[1] ? ["x: ", "y: 1"] : ["x: 1", "y: "])
+    }
+  })
+
   it("R-290: a state that is frozen is folded onto, and a state is the same however its text was cut", () => {
     const pieces = Array.from({ length: 70 }, (_, index) => delta(`${index} `))
     const state = deepFreeze(pieces.reduce(Collector.applyEvent, Collector.initial({ thread })))

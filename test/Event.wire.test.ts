@@ -282,7 +282,7 @@ describe("Event.toWire", () => {
     })
     assert.isString(JSON.stringify(plain(endless)))
     for (const value of [nestedBy(100_000), endless]) for (const event of around(value)) survives(event)
-  }, 60_000)
+  })
 
   it.effect("M-33, M-21: arguments keep all of their 256 levels in every event", () =>
     Effect.gen(function*() {
@@ -478,7 +478,6 @@ describe("Event: growth", () => {
           assert.isAtMost(after, before * 1.02, `a step takes ${before} bytes, then ${after}`)
           assert.isBelow(after, 5 * 4096)
         }
-      }),
-    60_000
+      })
   )
 })

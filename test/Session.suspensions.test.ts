@@ -230,10 +230,10 @@ const kinds = {
 type Kind = keyof typeof kinds
 
 const patterns: ReadonlyArray<ReadonlyArray<Kind>> = [
-  ["ask", "ask", "ask", "ask", "ask"],
-  ["pay", "pay", "pay", "pay", "pay"],
+  ["ask", "ask", "ask", "ask"],
+  ["pay", "pay", "pay", "pay"],
   ["ask", "pay", "appr", "deny", "many"],
-  ["appr", "many", "pay", "ask", "pay"]
+  ["appr", "many", "pay", "ask"]
 ]
 
 /** One order of answers, each through another process, and some twice; then what came of it. */
@@ -297,7 +297,7 @@ describe("k suspensions", () => {
             assert.isEmpty(Laws.history(ended.session.thread), "M-28: the answers stand in call order")
           }
         }
-        assert.strictEqual(seed, 153)
+        assert.strictEqual(seed, pattern.length === 5 ? 153 : 33)
       }).pipe(Effect.provide(Session.Store.layerMemory)))
   }
 })

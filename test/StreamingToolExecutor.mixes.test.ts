@@ -182,6 +182,6 @@ describe("StreamingToolExecutor: generated mixes", () => {
         assertTrue(made, floor, results)
         assertBarriers(made, floor)
       }),
-    { arbitrary: { runs: 1_200, size: 15 }, timeout: 120_000 }
+    { arbitrary: { runs: 1_200, size: 15 } }
   )
 })

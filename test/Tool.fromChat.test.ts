@@ -234,6 +234,19 @@ describe("Tool.fromChat", () => {
       assert.include(answerOf(events).content, "cancelled")
     }))
 
+  it.effect("fragments of two texts that were read together are the progress of two texts", () =>
+    Effect.gen(function*() {
+      const delta = (id: string | null, delta: string): Event.Event => ({ _tag: "TextDelta", id, delta })
+      const deltas = [delta("a", "1"), delta("a", "2"), delta("b", "3"), delta(null, "4"), delta("a", "5")]
+      const speaking = agent(() => Stream.concat(Stream.fromIterable(deltas), child([says("done")])))
+      const events = succeeded(yield* Simulation.run(parentOf(speaking)))
+      const progress = events.flatMap((event) => event._tag === "ToolProgress" ? [event.progress as Event.Event] : [])
+      assert.deepStrictEqual(
+        progress.filter((event) => event._tag === "TextDelta").slice(0, 4),
+        [delta("a", "12"), delta("b", "3"), delta(null, "4"), delta("a", "5")]
+      )
+    }))
+
   it.effect("the run is made from the call and its decoded arguments, and from none that do not fit", () =>
     Effect.gen(function*() {
       const seen: Array<unknown> = []

@@ -98,6 +98,27 @@ describe("the answers of a stopped run are written within the grace period", () 
     }
   }
 
+  it.effect("M-03: a hook that begins after the stop has no grace period of its own for what it forks", () =>
+    Effect.gen(function*() {
+      const late = Tool.make("late", {
+        parameters: {},
+        interrupt: "block",
+        timeout: stopAt + 100,
+        handler: () => Effect.never
+      })
+      let beganAt = 0
+      const onToolError = () =>
+        Effect.gen(function*() {
+          beganAt = yield* Clock.currentTimeMillis
+          yield* Effect.forkChild(Effect.uninterruptible(Effect.never), { startImmediately: true })
+          return Tool.ErrorDecision.continue("too late")
+        })
+      const { at, exit } = yield* endOf(ToolRunner.run([call("late")], [late], { ...stop, onToolError }))
+      assert.strictEqual(beganAt, stopAt + 100)
+      assert.strictEqual(at, stopAt + grace)
+      assert.isTrue(Exit.isSuccess(exit) && exit.value.messages[0]?.content === "too late", String(exit))
+    }))
+
   it.effect("M-03: an encoder, for a batch that is aborted before it begins", () =>
     Effect.gen(function*() {
       for (const wait of Object.values(paces)) {

@@ -202,14 +202,20 @@ describe("ToolRunner: failures under continue", () => {
         handler: () => Effect.andThen(Effect.sleep(5), Effect.sync(() => mine[0]?.interruptUnsafe()))
       })
       const patient = Encoder.layer({ encode: (value) => Effect.delay(Encoder.json.encode(value), 10) })
-      for (const onToolError of ["continue", "halt"] as const) {
+      const policies = [["continue", undefined], ["halt", undefined], ["halt", "continue"], [
+        "continue",
+        "halt"
+      ]] as const
+      for (const [onToolError, own] of policies) {
         mine.length = 0
+        const tools = [own === undefined ? victim : { ...victim, onToolError: own }, killer]
         const { value } = yield* elapsed(
-          ToolRunner.run(calling("victim", "killer"), [victim, killer], { onToolError }).pipe(Effect.provide(patient))
+          ToolRunner.run(calling("victim", "killer"), tools, { onToolError }).pipe(Effect.provide(patient))
         )
         assert.strictEqual(value.messages.length, 2)
         assert.match(String(value.messages[0]?.content), /handler_exit/)
-        assert.strictEqual(value.halt?.haltedReason, onToolError === "halt" ? "tool_error" : undefined)
+        // The tool's own policy goes before that of the run.
+        assert.strictEqual(value.halt?.haltedReason, (own ?? onToolError) === "halt" ? "tool_error" : undefined)
       }
     }))
 })

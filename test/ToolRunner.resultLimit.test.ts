@@ -146,6 +146,18 @@ describe("ToolRunner: the result limit", () => {
       assert.isAtMost(replaced.length, 32_768)
     }))
 
+  it.effect("R-039: under a policy that keeps the head, what is put in the place of an error is no result to be cut", () =>
+    Effect.gen(function*() {
+      const failing = Tool.make("give", { parameters: anything, maxResultChars: 100, handler: () => Effect.fail("no") })
+      for (const policy of [Policy.allm, Policy.falai]) {
+        const replaced = yield* contentOf(failing, {
+          policy,
+          onToolError: () => Effect.succeed(Tool.ErrorDecision.continue(lines(10)))
+        })
+        assert.strictEqual(replaced, lines(10))
+      }
+    }))
+
   it.effect("M-18: a run, awaited and streamed, a tool that starts early, and an approved call of a session", () =>
     Effect.gen(function*() {
       const script = Script.layer([
@@ -258,7 +270,7 @@ describe("Session: the limit of results that are submitted", () => {
       ...(maxResultChars === undefined ? {} : { maxResultChars })
     })
 
-  const long = lines(60_000)
+  const long = lines(1_000)
 
   /** The result as the model reads it, as the thread has it, and as the event of its settlement tells it. */
   const submitted = <E>(

@@ -107,7 +107,7 @@ describe("examples", () => {
 
   it("have the types they show", () => {
     assert.strictEqual(typeErrors("all"), "")
-  }, 180_000)
+  })
 
   it("of the README and the guides are all run", () => {
     assert.deepStrictEqual(pages.flatMap(unmarkedIn), [])

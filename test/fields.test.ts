@@ -16,7 +16,7 @@ const entries = [
 ]
 
 // The compiler reads all of it.
-describe("fields", { timeout: 120_000 }, () => {
+describe("fields", () => {
   it("every field of a public type has a doc comment of its own", () => {
     const files = Object.fromEntries(entries.map((file) => [file, readSource(file).text]))
     assert.deepStrictEqual(undocumentedFields(files), [])

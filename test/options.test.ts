@@ -36,7 +36,7 @@ const named = (page: string): ReadonlyArray<string> =>
   )
 
 // The compiler reads all of it.
-describe("options", { timeout: 120_000 }, () => {
+describe("options", () => {
   it("the page names every option once", () => {
     assert.deepStrictEqual(
       named(readSource("docs/options.md").text).toSorted(),

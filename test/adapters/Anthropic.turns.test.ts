@@ -142,7 +142,7 @@ describe("what goes back", () => {
         const { content } = yield* returned(parts.map(({ events }) => events), answers)
         assert.deepStrictEqual(joined(content), joined(parts.flatMap(({ content }) => content)))
       }),
-    { arbitrary: { runs: 100, size: 8 }, timeout: 30_000 }
+    { arbitrary: { runs: 100, size: 8 } }
   )
 
   it.effect("R-347: a turn that was paused goes back as it is, and alone", () =>

@@ -96,7 +96,7 @@ describe("every reply", () => {
           assert.deepStrictEqual(yield* read(pieces(text, sizes)), expected)
         }
       }),
-    { arbitrary: { runs: 200, size: 8 }, timeout: 60_000 }
+    { arbitrary: { runs: 200, size: 8 } }
   )
 
   it.effect.prop(
@@ -116,6 +116,6 @@ describe("every reply", () => {
         const back = contents.filter(({ role }) => role === "model").flatMap(({ parts }) => parts)
         assert.deepStrictEqual(back, expectedBack(chunks.flat()))
       })),
-    { arbitrary: { runs: 100, size: 8 }, timeout: 60_000 }
+    { arbitrary: { runs: 100, size: 8 } }
   )
 })

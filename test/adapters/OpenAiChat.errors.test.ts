@@ -5,8 +5,11 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as FetchHttpClient from "effect/http/FetchHttpClient"
+import * as Stream from "effect/Stream"
 import type { OpenAiChat } from "heddle/adapters"
 import * as Adapters from "../support/adapters.ts"
+import * as Clock from "../support/clock.ts"
 import * as Chunks from "../support/openAiChat.ts"
 import type * as Server from "../support/server.ts"
 
@@ -113,7 +116,45 @@ describe("errors inside a reply", () => {
     }))
 })
 
+describe("an error whose body does not end", () => {
+  it.effect("R-122: is told by its status, with no more of the body than came in ten seconds", () =>
+    Effect.gen(function*() {
+      const fetch: typeof globalThis.fetch = () =>
+        Promise.resolve(
+          new Response(new ReadableStream({ start: (body) => body.enqueue(new Uint8Array([123])) }), { status: 400 })
+        )
+      const clock = Clock.make((millis) => millis === 10_000)
+      const { error } = yield* Chunks.outcome(
+        Chunks.stream("http://model.test", { retries: 0 }).pipe(Stream.provideService(FetchHttpClient.Fetch, fetch))
+      ).pipe(Clock.by(clock))
+      assert.deepInclude({ ...error }, { reason: "invalid_request", status: 400 })
+      assert.include(clock.waits, 10_000)
+    }))
+})
+
 describe("retries", () => {
+  it.effect("R-122: the connection of an attempt that was refused is closed before the next one is read", () =>
+    Effect.gen(function*() {
+      const refusals: ReadonlyArray<() => Response> = [
+        () => new Response("{}", { status: 429, headers: { "retry-after": "1" } }),
+        () => new Response("data: {\"error\":{\"message\":\"busy\",\"code\":503}}\n\n")
+      ]
+      for (const refused of refusals) {
+        const signals: Array<AbortSignal> = []
+        const fetch: typeof globalThis.fetch = (_, init) => {
+          signals.push(init!.signal!)
+          return Promise.resolve(signals.length === 1 ? refused() : new Response(body(said("a"), finish("stop"))))
+        }
+        const aborted: Array<ReadonlyArray<boolean>> = []
+        yield* Chunks.stream("http://model.test", { retries: 1, retryDelay: 0 }).pipe(
+          Stream.provideService(FetchHttpClient.Fetch, fetch),
+          Stream.runForEach(() => Effect.sync(() => aborted.push(signals.map((signal) => signal.aborted)))),
+          Clock.by(Clock.make((millis) => millis < 5_000))
+        )
+        assert.deepStrictEqual(aborted[0], [true, false])
+      }
+    }))
+
   it.effect("R-122: after a thought nothing is tried again", () =>
     Effect.gen(function*() {
       const thought = body(chunk({ reasoning_content: "hm" })).replace("data: [DONE]\n\n", "")

@@ -164,8 +164,7 @@ describe("calls", () => {
           finish("stop")
         )
         assert.strictEqual(new Set(of(many.events, "ToolCallCompleted").map(({ id }) => id)).size, 50_000)
-      }),
-    20_000
+      })
   )
 })
 

@@ -1,12 +1,12 @@
 /** The worker process of the guide "Running it": its health, a SIGTERM in the middle of a call, and its successor. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
-import * as Schedule from "effect/Schedule"
 import type * as Scope from "effect/Scope"
 import { spawn } from "node:child_process"
 import { once } from "node:events"
 import * as path from "node:path"
 import { root } from "../support/source.ts"
+import { limit, until } from "../support/until.ts"
 import * as Processes from "./support/processes.ts"
 
 const program = path.join(root, "scratchpad/examples/serve.ts")
@@ -23,17 +23,18 @@ const start = (...args: ReadonlyArray<string>) =>
       output.setEncoding("utf8").on("data", (text: string) => void (printed.text += text))
     }
     const ended = once(child, "close")
-    const said = (words: RegExp) => until(Effect.sync(() => words.exec(printed.text)), (found) => found !== null)
+    const said = (words: RegExp) =>
+      Effect.map(
+        until(`${words}`, Effect.sync(() => printed.text), (text) => words.test(text)),
+        (text) => words.exec(text)!
+      )
     return { child, printed, said, ended: Effect.promise(() => ended) }
   })
-
-const until = <A, E, R>(effect: Effect.Effect<A, E, R>, isSo: (value: A) => boolean) =>
-  Effect.repeat(effect, { schedule: Schedule.spaced("10 millis"), until: isSo })
 
 const work = (filename: string) =>
   Effect.gen(function*() {
     const worker = yield* start("work", filename)
-    const [, port] = (yield* worker.said(/port: (\d+)/))!
+    const [, port] = yield* worker.said(/port: (\d+)/)
     const health = Effect.promise(async () => {
       const response = await fetch(`http://127.0.0.1:${port}`)
       const body = await response.json() as Readonly<Record<"isReady" | "isLeaving" | "driven", unknown>>
@@ -43,7 +44,7 @@ const work = (filename: string) =>
   })
 
 const test = (title: string, program: Effect.Effect<void, never, Scope.Scope>) =>
-  it.live(title, () => Effect.scoped(program), 120_000)
+  it.live(title, () => Effect.scoped(program), limit)
 
 describe("the worker process of the guide", () => {
   test(
@@ -58,7 +59,7 @@ describe("the worker process of the guide", () => {
       const second = yield* work(filename)
 
       first.child.kill("SIGTERM")
-      const leaving = yield* until(first.health, ({ isLeaving }) => isLeaving === true)
+      const leaving = yield* until("the leave", first.health, ({ isLeaving }) => isLeaving === true)
       assert.include(leaving, { status: 503, isReady: false, driven: 1 })
       first.child.kill("SIGTERM")
       first.child.stdin.write("\n")

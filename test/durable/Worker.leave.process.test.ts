@@ -115,7 +115,7 @@ for (const [name, store] of Object.entries(stores)) {
     test(
       "N-05: a worker that is asked to leave lets its charge end, records it, and hands over",
       store,
-      2000,
+      "held",
       (world) =>
         Effect.gen(function*() {
           const first = yield* world.start()
@@ -123,7 +123,12 @@ for (const [name, store] of Object.entries(stores)) {
           yield* begun(world)
           const second = yield* world.start()
           first.signal("SIGTERM")
+          // It has heard the signal when it answers an order that comes after it.
+          yield* first.order({ _tag: "Freeze" })
+          yield* world.bank.end
           assert.deepStrictEqual(yield* first.ended, { code: 130, signal: null })
+          yield* until("the second charge", world.bank.ledger, ({ charges }) => charges.length === 2)
+          yield* world.bank.end
           yield* completed("s")
           assert.deepStrictEqual(yield* charges(world), [[1, first.pid], [2, second.pid]])
           assert.isEmpty((yield* world.bank.ledger).lookUps)
@@ -226,10 +231,10 @@ for (const [name, store] of Object.entries(stores)) {
       "held",
       (world) =>
         Effect.gen(function*() {
-          const first = yield* world.start({ term: 6000 })
+          const first = yield* world.start({ term: 9000 })
           yield* Session.submit("s", "s: charge 1")
           yield* begun(world)
-          yield* world.start({ term: 6000 })
+          yield* world.start({ term: 9000 })
           const owner = yield* renewed("s", 2)
           for (const aheadMillis of [hour, -hour]) {
             yield* first.order({ _tag: "Set", aheadMillis })

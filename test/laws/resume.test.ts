@@ -211,7 +211,7 @@ describe("laws of a run that is cut", () => {
           ...difference(`${where}: loaded`, again.loaded?.session, again.kept.session)
         ]
       }),
-    2000
+    700
   )
 
   property(
@@ -241,6 +241,6 @@ describe("laws of a run that is cut", () => {
           ...difference(`${where}: loaded`, loaded?.session, kept.session)
         ]
       }),
-    2000
+    700
   )
 })

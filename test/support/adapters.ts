@@ -47,8 +47,6 @@ export interface Protocol {
   readonly failing: (isBusy: boolean) => string
   /** A provider that is overloaded for now. */
   readonly busy: Server.Answer
-  /** How soon the server sees that a reader has left. */
-  readonly closesWithin: number
 }
 
 export const request: Adapter.Request = Gemini.offering("search", "read", "note", "now")
@@ -132,8 +130,7 @@ export const openAiChat: Protocol = {
   isStreamed: true,
   timesParsed: 3,
   failing: (isBusy) => `data: ${JSON.stringify({ error: { message: "no", code: isBusy ? 503 : 400 } })}\n\n`,
-  busy: json(500, {}),
-  closesWithin: 200
+  busy: json(500, {})
 }
 
 export const openAiResponses: Protocol = {
@@ -160,8 +157,7 @@ export const openAiResponses: Protocol = {
   isStreamed: true,
   timesParsed: 3,
   failing: (isBusy) => `data: ${JSON.stringify({ error: { message: "no", code: isBusy ? 503 : 400 } })}\n\n`,
-  busy: json(429, { error: { message: "no", code: "rate_limit_exceeded" } }),
-  closesWithin: 1000
+  busy: json(429, { error: { message: "no", code: "rate_limit_exceeded" } })
 }
 
 export const anthropic: Protocol = {
@@ -187,8 +183,7 @@ export const anthropic: Protocol = {
     }),
   busy: json(529, { type: "error", error: { type: "overloaded_error", message: "Overloaded", details: null } }, {
     "x-should-retry": "true"
-  }),
-  closesWithin: 250
+  })
 }
 
 export const gemini: Protocol = {
@@ -220,8 +215,7 @@ export const gemini: Protocol = {
     Gemini.body({
       error: { code: isBusy ? 503 : 400, message: "no", status: isBusy ? "UNAVAILABLE" : "INVALID_ARGUMENT" }
     }),
-  busy: json(503, { error: { code: 503, message: "The model is overloaded.", status: "UNAVAILABLE" } }),
-  closesWithin: 500
+  busy: json(503, { error: { code: 503, message: "The model is overloaded.", status: "UNAVAILABLE" } })
 }
 
 export const all: ReadonlyArray<Protocol> = [openAiChat, openAiResponses, anthropic, gemini]

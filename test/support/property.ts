@@ -80,6 +80,8 @@ export const check = <A>(
 /** A generated value that once falsified a law, by its place among the values of a seed: the replay of its failure has it. */
 export interface Fallen {
   readonly id: string
+  /** The title of the property at the time, where that has another one by now: the values of a seed depend on it. */
+  readonly of?: string
   readonly seed: string
   readonly at: number
   readonly size: number
@@ -93,8 +95,8 @@ export const property = <A>(
   runs: number,
   fallen: ReadonlyArray<Fallen> = []
 ): void => {
-  for (const { at, id, seed, size } of fallen) {
-    const replay = JSON.stringify([1, `${seed} ${name}`, at, size, [], "PropertyError"])
+  for (const { at, id, of = name, seed, size } of fallen) {
+    const replay = JSON.stringify([1, `${seed} ${of}`, at, size, [], "PropertyError"])
     it.live(`${id}: ${name} (value ${at} of the seed ${seed})`, () =>
       holds(
         Effect.map(check(name, values, law, { seed, runs: 1, replay }), (failure) =>

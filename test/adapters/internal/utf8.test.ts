@@ -24,6 +24,21 @@ describe("UTF-8", () => {
     }
   })
 
+  it("R-349: is read the same from one buffer that its reader fills again and again", () => {
+    const bytes = encoder.encode("tøj 🌤 and 한글")
+    for (const size of [1, 2, 3, 4, 5]) {
+      const decoder = new Sse.Decoder()
+      const buffer = new Uint8Array(size)
+      let text = ""
+      for (let start = 0; start < bytes.length; start += size) {
+        const read = bytes.subarray(start, start + size)
+        buffer.fill(0).set(read)
+        text += decoder.decode(buffer.subarray(0, read.length))
+      }
+      assert.deepStrictEqual([text, decoder.isInvalid], ["tøj 🌤 and 한글", false], `${size}`)
+    }
+  })
+
   it("R-349: is read up to the first byte that is wrong, wherever it is cut", () => {
     const wrong: ReadonlyArray<ReadonlyArray<number>> = [
       [0xff, 0x61, 0x62, 0x63],

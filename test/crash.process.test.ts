@@ -9,7 +9,7 @@ import { join } from "node:path"
 import { bundle } from "../scratchpad/crash/bundle.ts"
 import { difference } from "../scratchpad/crash/result.ts"
 import type { Policy } from "../scratchpad/crash/tools.ts"
-import { limit } from "./support/until.ts"
+import { bound, limit } from "./support/until.ts"
 
 let program: string
 
@@ -18,7 +18,9 @@ beforeAll(async () => {
 }, limit)
 
 const killing = (policy: Policy, { args = [], ...options }: EveryKill.Options = {}) =>
-  Effect.suspend(() => everyKill(program, { difference, ...options, args: ["--policy", policy, ...args] }))
+  Effect.suspend(() =>
+    everyKill(program, { difference, timeout: bound, ...options, args: ["--policy", policy, ...args] })
+  )
 
 const names = (calls: ReadonlyArray<{ readonly name: string }>) => new Set(calls.map(({ name }) => name))
 

@@ -1,6 +1,6 @@
 /**
  * One store, in a file of SQLite, and several processes, real ones: two that append at the same version, and one that is
- * killed at any moment. `CI=true` kills more often.
+ * killed at any moment.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
@@ -122,7 +122,7 @@ describe("two processes and a file of SQLite", () => {
 })
 
 /** How often a process is killed at least, until half of so many were killed in the middle of an append. */
-const kills = process.env["CI"] === "true" ? 60 : 8
+const kills = 8
 
 /** Between 1 and 40 records, so that an append takes from under a millisecond to several. */
 const sizes = Array.from({ length: 17 }, (_, index) => 1 + (index * 7) % 40)
