@@ -65,7 +65,7 @@ export interface Options extends Protocol.Options {
    * takes as well (Workers AI, Ollama's cloud), and `null` to Snowflake. Give `null` for a server that refuses an
    * empty text, as some in front of Bedrock do.
    */
-  readonly emptyContent?: ChatRequest.EmptyContent
+  readonly emptyContent?: "" | null
   /** The role of instructions. `"system"` by default. */
   readonly systemRole?: "system" | "developer"
 }

@@ -24,7 +24,7 @@ export interface Style {
   readonly systemRole: "system" | "developer"
   readonly sendReasoningAs: ReasoningForm
   readonly isReasoningOfLoop: boolean
-  readonly emptyContent: EmptyContent
+  readonly emptyContent: "" | null
   /** The time, in milliseconds since 1970: a sound of the model is known by its id for a while. */
   readonly now: number
 }
@@ -258,9 +258,6 @@ export interface Reasoning extends Protocol.Reasoning {
  */
 export type ReasoningForm = "none" | "reasoning_content" | "reasoning" | "reasoning_details" | "thinking"
 
-/** The spelling of an empty text beside calls. */
-export type EmptyContent = "" | null
-
 /** The ways of a server. */
 export interface Vendor {
   /** The header of the key; by default a bearer token is sent. */
@@ -275,7 +272,7 @@ export interface Vendor {
   /** `true` if reasoning goes back only while the tool loop is open that it belongs to. */
   readonly isReasoningOfLoop: boolean
   /** The spelling of an empty text beside calls: servers that check the type of the content refuse `null`. */
-  readonly emptyContent: EmptyContent
+  readonly emptyContent: "" | null
 }
 
 const isOff = ({ effort, enabled }: Reasoning): boolean => enabled === false || effort === "none"

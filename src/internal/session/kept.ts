@@ -306,7 +306,7 @@ export const load = (id: string): Effect.Effect<Kept | undefined, Journals.Store
   Effect.map(read(id), ({ state, version }) => version === 0 ? undefined : keptOf(id, state, version))
 
 /** Returns the version of a journal. */
-export const versionOf = (id: string): Effect.Effect<number, Journals.StoreError, Journals.Store> =>
+const versionOf = (id: string): Effect.Effect<number, Journals.StoreError, Journals.Store> =>
   Effect.flatMap(Journals.Store, (store) => store.version(id))
 
 const left: Record<Exclude<States.Next, "wait" | "nothing">, string> = {
