@@ -117,7 +117,7 @@ describe("errors inside a reply", () => {
 })
 
 describe("an error whose body does not end", () => {
-  it.effect("R-122: is given by its status, with no more of the body than came in ten seconds", () =>
+  it.effect("R-122: is known by its status, with no more of the body than came in ten seconds", () =>
     Effect.gen(function*() {
       const fetch: typeof globalThis.fetch = () =>
         Promise.resolve(

@@ -290,7 +290,7 @@ describe("laws of sessions", () => {
     "Q-02: random programs, killed, interrupted, stopped and told anything at any record",
     programs,
     played,
-    3000,
+    1500,
     [{ id: "Q-02", seed: "2144064023", at: 453, size: 5 }]
   )
 })

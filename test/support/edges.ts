@@ -96,7 +96,7 @@ export const until = <E, R>(condition: Effect.Effect<boolean, E, R>, step = 10) 
  */
 export const placesOf = (first: number, last: number): ReadonlyArray<number> => {
   const all = Array.from({ length: Math.max(0, last - first + 1) }, (_, index) => first + index)
-  const count = Math.min(all.length, Math.max(7, shareOf(all.length)))
+  const count = Math.min(all.length, Math.max(4, shareOf(all.length)))
   return all.filter((_, index) =>
     Math.floor(index * count / all.length) !== Math.floor((index - 1) * count / all.length)
   )
