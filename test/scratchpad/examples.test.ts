@@ -1,7 +1,7 @@
 /**
  * The programs of `scratchpad/examples`: what each prints that ends by itself and needs no argument, that each says at its
  * head what it shows, and that it is short. They run in this process; those that need one of their own are tried in
- * `examples.process.test.ts`.
+ * `examples.process.test.ts` and `ctrlC.process.test.ts`.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as path from "node:path"
@@ -36,7 +36,6 @@ const lines: Readonly<Record<string, ReadonlyArray<string>>> = {
     "result: paid 850 to the landlord",
     "status: completed"
   ],
-  "ctrl-c": ["hello", "outcome: Completed"],
   "error-policy": [
     `continue: {"error":"NotFound","details":{"path":"/a"}} Completed`,
     "halt: ToolFailed tool_error",
@@ -79,7 +78,7 @@ const lines: Readonly<Record<string, ReadonlyArray<string>>> = {
 }
 
 /** Those that are started with arguments, do not end by themselves, or read the environment. */
-const others = ["crash", "page", "providers", "serve", "session", "two-processes", "workers"]
+const others = ["crash", "ctrl-c", "page", "providers", "serve", "session", "two-processes", "workers"]
 
 describe("scratchpad/examples", () => {
   for (const [name, expected] of Object.entries(lines)) {
