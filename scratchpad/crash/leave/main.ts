@@ -65,6 +65,7 @@ const columns: ReadonlyArray<readonly [name: string, cell: (report: Report) => s
   ["charges", ({ charges }) => charges],
   ["under way then", ({ underWay }) => underWay],
   ["twice", ({ twice }) => twice.length],
+  ["twice, frozen within the handler", ({ frozen }) => frozen],
   ["never", ({ never }) => never.length],
   ["unknown", ({ unknown }) => unknown],
   ["of these known", ({ knew }) => knew.length],

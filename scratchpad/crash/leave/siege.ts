@@ -60,6 +60,8 @@ export interface Report {
   readonly charges: number
   /** Charges that happened more than once. */
   readonly twice: ReadonlyArray<string>
+  /** Those of a process that stood still within the handler, after it had begun and before its request was sent. */
+  readonly frozen: number
   /** Charges that never happened, and whose effect was not reported as unknown. */
   readonly never: ReadonlyArray<string>
   /** Calls that were under way when their process was asked to leave, killed, and so on. */
@@ -319,7 +321,16 @@ const reported = ({ deeds, kept, leaves, ledger, lines, means, orders }: Seen): 
   const twice: Array<string> = []
   const never: Array<string> = []
   const knew: Array<string> = []
-  let [charges, unknown] = [0, 0]
+  let [charges, unknown, frozen] = [0, 0, 0]
+  // A process that stood still within a handler sends what it had begun when it wakes, and the bank has only the key.
+  const isFrozenWithin = (value: number): boolean =>
+    means === "SIGSTOP" &&
+    ledger.charges.some((charge) =>
+      charge.amount === value && deeds.some(({ at, pid, until }) =>
+        pid === charge.pid && charge.begun >= until
+        && lines.some((line) => line.pid === pid && line.value === value && line.what === "begins" && line.at <= at)
+      )
+    )
   orders.forEach(({ id, turns }, index) => {
     const session = kept[index]
     const messages = session?.thread.messages ?? []
@@ -334,7 +345,8 @@ const reported = ({ deeds, kept, leaves, ledger, lines, means, orders }: Seen): 
       const count = ledger.charges.filter(({ amount }) => amount === value).length
       const answer = answers.get(value) ?? ""
       const isUnknown = answer.includes("unknown_effect")
-      if (count > 1) twice.push(`${tool} ${value}: ${story(value)}`)
+      if (count > 1 && isFrozenWithin(value)) frozen++
+      else if (count > 1) twice.push(`${tool} ${value}: ${story(value)}`)
       if (count === 0 && !isUnknown) never.push(`${tool} ${value}, answered ${answer}: ${story(value)}`)
       if (!isUnknown && !answer.includes(`charged ${value}`)) {
         broken.push(`${tool} ${value} is answered ${JSON.stringify(answer)}: ${story(value)}`)
@@ -372,6 +384,7 @@ const reported = ({ deeds, kept, leaves, ledger, lines, means, orders }: Seen): 
     broken,
     charges,
     twice,
+    frozen,
     never,
     underWay: deeds.reduce((sum, { at, pid }) => sum + underWay(pid, at).length, 0),
     unknown,
