@@ -1,22 +1,23 @@
 /**
- * A run as one state machine. The model is asked, its reply is read while tools may already run concurrently, its calls are
- * decided on and run, and the step is reported; then comes the next step, or the end.
+ * A run as one state machine. It asks the model, reads the reply while tools may already run, decides on the calls and
+ * runs them, and reports the step; then comes the next step, or the end.
  *
  *     Opening ─► Asking ─► Hearing ─► Deciding ─► Working ─► Stepping ─► Finishing ─► Done
  *
  *     Opening    ► Asking; Finishing if the run is cancelled
  *     Asking     ► Hearing; Deciding if it is cancelled while it waits to ask again
- *     Hearing    ► Deciding; Asking if a broken reply is asked for again; Finishing if a later step fails before an event
+ *     Hearing    ► Deciding; Asking if a broken reply is asked for again;
+ *                  Finishing if a later step fails before its first event
  *     Deciding   ► Working
  *     Working    ► Stepping; Working once more, for the open calls that the end of the run cancels
  *     Stepping   ► Opening for the next step; Finishing; Done in a run of one step
  *     Finishing  ► Done; Opening for the second pass of a structured run
  *
- * The method that does what a phase asks for has the name of the phase; the steps that it takes are verbs.
+ * The method of a phase has its name; the methods that it calls are verbs.
  *
- * The pulls of its stream drive it: each pull does what the phase asks for until there are events to emit. Nothing new
- * starts between two pulls, and a reader that leaves a pull leaves the run. A change of phase that waits for nothing takes
- * no step of the reader's fiber.
+ * The pulls of the stream drive the machine: each pull works phase after phase until there are events to emit. No phase
+ * begins between two pulls, and a reader that leaves a pull leaves the run. A change of phase that waits for nothing
+ * takes no step of the reader's fiber.
  */
 import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
@@ -57,19 +58,19 @@ import * as Inherited from "../stop/inherited.ts"
 import { CurrentOperation, type Driver, type Past, Running, Worker } from "../stop/ownedFibers.ts"
 import * as Telemetry from "../telemetry.ts"
 
-// What a run is given.
+// The options of a run.
 
-/** What a consumer wants to see of the stream. The fold sees everything. */
+/** The events that a consumer wants to see. The fold takes in every event. */
 export interface View<R> {
-  /** Whether the stream has the pieces of text and reasoning. The result is the same. `true` by default. */
+  /** Emits the pieces of text and reasoning. The result does not depend on it. `true` by default. */
   readonly emitTextDeltas?: boolean
-  /** Whether the stream has the pieces of calls. The result is the same. `true` by default. */
+  /** Emits the pieces of calls. The result does not depend on it. `true` by default. */
   readonly emitToolDeltas?: boolean
-  /** Whether the stream has the provider's own chunks. Those that report usage are always there. `false` by default. */
+  /** Emits the provider's own chunks. Those that report usage are emitted in any case. `false` by default. */
   readonly includeRawChunks?: boolean
   /**
-   * Sees every event, in order and before the three options above are applied. The run waits for the effect that it may
-   * return. None by default.
+   * Receives every event, in order and before the three options above are applied. The run waits for the effect that it
+   * may return. None by default.
    */
   readonly onEvent?: (event: Event.Event) => Effect.Effect<void, never, R> | void
 }
@@ -91,30 +92,30 @@ export interface ChatOptions<E, R> extends StepOptions<E, R> {
   readonly finalizePrompt?: string
 }
 
-/** What the steps of a run go by. It is replaced as a whole where that changes from one step to the next. */
+/** The rules of a step. They are replaced as a whole where they change from one step to the next. */
 interface Rules<E, R> extends Plan.Rules {
   readonly settings: Settings.Settings<E, R>
   readonly template: Requests.Template
 }
 
-/** When a run of several steps ends. */
+/** The bounds of a run of several steps. */
 interface Bounds<R> {
   readonly maxTurns: number
   readonly haltWhen: HaltWhen<R> | null | undefined
   /** The index of the first step that counts. */
   readonly firstStep: number
-  /** Whether the last turn is followed by one more model call, without tools, for an answer. */
+  /** Tells whether one more model call, without tools, follows the last turn, for an answer. */
   readonly isClosedByAnswer: boolean
 }
 
-/** A structured run: a first pass with the tools and without the format of the answer, and one call with that format. */
+/** A structured run: a first pass with the tools, without the format of the answer, and one call with that format. */
 interface Structured<E, R> {
   readonly prompt: string
-  /** What the second pass goes by. */
+  /** The rules of the second pass. */
   readonly rules: Rules<E, R>
 }
 
-/** What a run is made of. */
+/** The parts of a run. */
 interface Parts<E, R> {
   readonly adapter: Adapter.Adapter["Service"]
   readonly system: string | undefined
@@ -127,7 +128,7 @@ interface Parts<E, R> {
   readonly isTraced: boolean
   /** Puts an effect under the span of the run. */
   readonly within: Telemetry.Within
-  /** There are none for a run of one step. */
+  /** The bounds of a run of several steps. `undefined` in a run of one step. */
   readonly bounds: Bounds<R> | undefined
   readonly structured: Structured<E, R> | undefined
 }
@@ -135,22 +136,25 @@ interface Parts<E, R> {
 // The phases of a run.
 
 /**
- * The model's reply is read. Calls that start before it has ended run in a batch beside it. A run that may be cancelled has
- * such a batch from the start, since that is what a cancellation wakes.
+ * The phase in which the model's reply is read. Calls that start before its end run in a batch beside it. A run that
+ * may be cancelled has such a batch from the start, since a cancellation wakes the reader by its batch.
  */
 interface Hearing<E> {
   readonly _tag: "Hearing"
   readonly reply: Reply
   batch: Batches.Batch<E> | undefined
-  /** Whether a call of the reply may still start early, and whether one has. */
+  /** Tells whether a call of the reply may still start early; `hasStarted` tells whether one has. */
   mayStart: boolean
   hasStarted: boolean
 }
 
-/** The reply that is read, whatever a read leads to. */
+/** The reader of the reply. A read gives the next events of the stream. */
 type Reply = ReplyReader<Arr.NonEmptyReadonlyArray<Event.Event>, any, any>
 
-/** The calls of a turn run: those of the plan, or, once `ended` is known, those that the end of the run cancels. */
+/**
+ * The phase in which the calls of a turn run: those of the plan, or, once `ended` is known, those that the end of the
+ * run cancels.
+ */
 interface Working<E> {
   readonly _tag: "Working"
   readonly response: Response.Response
@@ -159,23 +163,23 @@ interface Working<E> {
   readonly ended: Plan.Ended | undefined
 }
 
-/** The phase of a run: what its next pull begins with. */
+/** The phase of a run, with which its next pull begins. */
 type Phase<E> =
-  /** A step is to be opened. */
+  /** The next step opens. */
   | { readonly _tag: "Opening" }
-  /** The model is to be asked, or, in so many milliseconds, to be asked again. */
+  /** The model is asked, or asked again after `retryIn` milliseconds. */
   | { readonly _tag: "Asking"; readonly retryIn: number | undefined }
   | Hearing<E>
-  /** The reply is over: its calls are to be decided on. The batch is that of its early calls. */
+  /** The reply is over, and its calls are decided on. The batch is that of its early calls. */
   | { readonly _tag: "Deciding"; readonly batch: Batches.Batch<E> | undefined }
   | Working<E>
-  /** The step is complete, by itself or cut short by a cancellation: what comes next is to be decided. */
+  /** The step is complete, by itself or cut short by a cancellation, and the next phase is decided on. */
   | { readonly _tag: "Stepping"; readonly isCut: boolean }
-  /** There is an outcome: the run is to come to its result. */
+  /** The run has its outcome, and comes to its result. */
   | { readonly _tag: "Finishing"; readonly outcome: Event.Outcome }
   | { readonly _tag: "Done" }
 
-/** The step in progress, and what is to be closed with it. */
+/** The step in progress, with the resources that are closed with it. */
 interface Step<E> {
   readonly index: number
   readonly batches: Array<Batches.Batch<E>>
@@ -200,7 +204,7 @@ type Retry = Effect.Success<ReturnType<typeof Schedule.toStep<unknown, Adapter.A
 
 type Events = ReadonlyArray<Event.Event>
 
-/** What a phase emits, or `undefined` to go on with the next phase. It leaves that in `Loop.phase`. */
+/** The events of a phase, or `undefined` where the next phase follows at once. The phase sets `Loop.phase`. */
 type Emitted<E, R> = Effect.Effect<Events | undefined, Adapter.AdapterError | E | Cause.Done, R>
 
 type EventPull<E, R> = Pull.Pull<Arr.NonEmptyReadonlyArray<Event.Event>, Adapter.AdapterError | E, void, R>
@@ -210,16 +214,16 @@ const noEvents: Events = []
 /** The machine that drives a run, and the phase that it is in. */
 class Loop<E, R> implements Driver {
   private readonly parts: Parts<E, R>
-  /** The fold of all events, which the results are read from. */
+  /** The fold of all events, from which the results are read. */
   private readonly state: Fold.State
   private phase: Phase<E> = { _tag: "Opening" }
   private step: Step<E> = stepAt(0)
   private thread: Thread.Thread
   private rules: Rules<E, R>
   private bounds: Bounds<R> | undefined
-  /** Why the step in progress is the last one, in which the model has no tools and is to answer. */
+  /** The reason why the step in progress is the last one, in which the model has no tools and must answer. */
   private closing: Event.ChatResult["finalized"]
-  /** What the first pass of a structured run came to. */
+  /** The result of the first pass of a structured run. */
   private first: Event.ChatResult | undefined
   /** The services of the fiber that reads, as of its latest pull. */
   private context: Context.Context<R> = Context.empty() as Context.Context<R>
@@ -240,8 +244,8 @@ class Loop<E, R> implements Driver {
   }
 
   /**
-   * Goes on where the run was cut: behind its whole steps. What the last of them led to is decided again, unless the reply
-   * to the next one is known.
+   * Resumes the run after its whole steps. The consequence of the last of them is decided again, unless the reply of
+   * the next step is known.
    */
   private takeUp({ hasReply, steps }: Past): void {
     const last = steps.at(-1)
@@ -259,11 +263,11 @@ class Loop<E, R> implements Driver {
       this.bounds = secondPass(first.length)
     } else this.closing = last.closing
     if (!hasReply) this.phase = { _tag: "Stepping", isCut: false }
-    // The step whose reply is known may be the one in which the model had no tools.
+    // The step whose reply is known may be the last one, in which the model had no tools.
     else this.bounded()
   }
 
-  /** What the first pass of a structured run came to whose second pass is known. */
+  /** Returns the result of the first pass of a structured run whose second pass is known. */
   private firstPass(steps: ReadonlyArray<Event.StepResult>, last: Event.StepResult): Event.ChatResult {
     const { maxTurns = Infinity } = this.bounds ?? {}
     const index = steps.length - 1
@@ -273,7 +277,7 @@ class Loop<E, R> implements Driver {
     return Collector.chatResult({ thread: last.thread, steps, outcome: Outcomes.ofStep(last, index) ?? bound })
   }
 
-  /** The next events of the stream. It is called in a step of the fiber that reads, with the services of that fiber. */
+  /** Pulls the next events of the stream, in a step of the fiber that reads and with the services of that fiber. */
   readonly next = (context: Context.Context<R>): EventPull<E, R> =>
     this.step.within === undefined ? this.resumed(context) : this.step.within(Effect.contextWith(this.resumed))
 
@@ -282,12 +286,12 @@ class Loop<E, R> implements Driver {
     return this.goOn(noEvents)
   }
 
-  /** Does what the phases ask for until one of them emits events or has to wait. `before` is emitted with them. */
+  /** Works phase after phase until one of them emits events or has to wait. `before` is emitted with these events. */
   private goOn(before: Events): EventPull<E, R> {
     const { parts: { running }, phase } = this
     if (running.isLeft) return Cause.done()
     if (phase._tag !== "Hearing" || phase.batch !== undefined) return this.proceed(this.advance(phase), before)
-    // Most pulls are reads of a model with no batch beside it: 12 steps of a fiber each, and 14 by way of `advance`, which
+    // Most pulls are reads of a model with no batch beside it: 12 steps of a fiber each, and 14 by way of `advance`, as
     // the benchmark "text, one delta per read" shows.
     return isNonEmpty(before) ? Effect.succeed(before) : phase.reply.next(this.context)
   }
@@ -299,7 +303,9 @@ class Loop<E, R> implements Driver {
     )
   }
 
-  /** Goes on after what may have waited, unless the run has been left meanwhile from outside of its pull. */
+  /**
+   * Continues after an effect that may have waited, unless the run has been ended meanwhile from outside of its pull.
+   */
   private after<A, E1, R1, B, E2, R2>(
     waited: Effect.Effect<A, E1, R1>,
     next: (value: A) => Effect.Effect<B, E2, R2>
@@ -339,8 +345,8 @@ class Loop<E, R> implements Driver {
 
   /**
    * Folds events and emits those that the consumer wants to see. An observer has seen them before anything follows from
-   * them. Without an observer, what a tool emits at once is emitted with the event that started it, and the end of a step
-   * with its last answer, which saves a pull for each.
+   * them. Without an observer, the events that a tool emits at once are emitted with the event that started it, and the
+   * end of a step with its last answer, which saves a pull for each.
    */
   private emit(events: Events, before: Events): EventPull<E, R> {
     const { running, view } = this.parts
@@ -387,14 +393,14 @@ class Loop<E, R> implements Driver {
     step.span = Scope.makeUnsafe()
     return Effect.map(parts.within(Telemetry.stepSpan(step.span, id, step.index)), (within) => {
       step.within = within
-      // An empty list, not `undefined`: the stream is pulled anew, under the span.
+      // Unlike `undefined`, an empty list makes the stream pull anew, under the span.
       return []
     })
   }
 
   /**
-   * Where the deadline leaves no time for tools, the model has to answer now. A deadline that has passed is noticed here as
-   * well: code that blocks the thread keeps its timer from firing.
+   * Forbids tools where the deadline leaves no time for them: the model has to answer now. A deadline that has passed
+   * is noticed here as well, since code that blocks the thread keeps its timer from firing.
    */
   private checkDeadline(): void {
     const { cancellation, deadline } = this.parts.ambient
@@ -404,7 +410,7 @@ class Loop<E, R> implements Driver {
     if (now >= deadline.toolsUntil && this.rules.tools.size > 0) this.forbidTools("deadline")
   }
 
-  /** From now on the model has no tools. Calls that it makes all the same are answered without running. */
+  /** Takes all tools from the model. The calls that it makes all the same are answered, and never run. */
   private forbidTools(reason: Event.ChatResult["finalized"]): void {
     const { settings, template } = this.rules
     this.closing ??= reason
@@ -437,7 +443,7 @@ class Loop<E, R> implements Driver {
       thread
     } = this
     const fibers = {
-      // What is read when the run is asked to stop is closed by `hangUp`.
+      // The connection that is read when the run is asked to stop is closed by `hangUp`.
       reading: new Worker(running, {
         kind: "adapter",
         id,
@@ -461,13 +467,13 @@ class Loop<E, R> implements Driver {
     const reply = step.reply = new ReplyReader(fibers, this.context, () => adapter.stream(request()), hear)
     const mayStart = mode === "auto" &&
       Array.from(tools.values()).some((tool) => Plan.mayStartEarly(tool, settings.policy))
-    // A batch is woken by a cancellation, also while the connection opens.
+    // The batch lets a cancellation wake the reader, also while the connection opens.
     const batch = ambient.cancellation === undefined ? undefined : this.openBatch(Infinity)
     const phase: Hearing<E> = { _tag: "Hearing", reply, batch, mayStart, hasStarted: false }
     return this.become(phase)
   }
 
-  /** What comes next, of the model or of the batch beside it. */
+  /** Takes the next events, of the model or of the batch beside it. */
   private hearing(phase: Hearing<E>): Emitted<E, R> {
     const batch = phase.batch ??= this.openBatch(Infinity)
     if (!batch.isEmpty) return batch.take
@@ -481,7 +487,7 @@ class Loop<E, R> implements Driver {
   private takeStartable(events: Events): ReadonlyArray<Plan.Decode> {
     const { phase } = this
     if (phase._tag !== "Hearing" || !phase.mayStart) return []
-    // From the end of a reply on, all of its remaining calls are decided on together.
+    // All remaining calls are decided on together from the end of a reply on.
     if (events.some(({ _tag }) => _tag === "MessageCompleted" || _tag === "Error")) phase.mayStart = false
     return phase.mayStart
       ? events.flatMap((event) => event._tag === "ToolCallCompleted" ? this.takeIfStartable(event) : [])
@@ -504,7 +510,7 @@ class Loop<E, R> implements Driver {
     return Effect.runSyncWith(this.context)(Plan.startsEarly(job, this.rules.settings.policy))
   }
 
-  /** Starts calls while the reply is still read, and returns what they emit at once. */
+  /** Starts calls while the reply is still read, and returns the events that they emit at once. */
   private startEarly(jobs: ReadonlyArray<Plan.Decode>): Events {
     const { phase } = this
     if (jobs.length === 0 || phase._tag !== "Hearing") return noEvents
@@ -515,7 +521,7 @@ class Loop<E, R> implements Driver {
     return this.parts.view.onEvent === undefined ? batch.takeNow() : noEvents
   }
 
-  /** The step has to close the batch, and knows of it before anything can interrupt. */
+  /** Opens a batch, which the step closes: the step has it before an interruption can come. */
   private openBatch(calls: number): Batches.Batch<E> {
     const { context, parts: { ambient, running }, rules: { settings }, step } = this
     const batch = Batches.open<E, R>(context, calls, settings, step.index, running, ambient)
@@ -523,7 +529,7 @@ class Loop<E, R> implements Driver {
     return batch
   }
 
-  /** The reply is over. One that broke is retried if `retryReply` allows it and no call of it has started. */
+  /** Ends the reply. A broken one is asked for again if `retryReply` allows it and no call of it has started. */
   private endReply(phase: Hearing<E>, ending: Ending): Emitted<E, R> {
     const { parts: { retryReply, running }, id } = this
     if (running.isLeft) return Cause.done()
@@ -533,15 +539,16 @@ class Loop<E, R> implements Driver {
     const asked = new Worker(running, { kind: "hook", id, name: "retryReply", onSoftStop: "none", once: true })
     return this.after(asked.do(this.retryDelay(retryReply, error), Exit.succeed(undefined)), (retryIn) => {
       if (retryIn !== undefined) return this.askAgain(error, retryIn)
-      // Cancelled while the schedule was asked: as where the cancellation comes during the wait, the step has said nothing.
+      // A cancellation may have come while the schedule was asked. As during the wait, the step then has an empty
+      // reply.
       const isUnsaid = this.isCancelled && ending._tag === "Broken" && !ending.hasBegun
       return this.leaveReply(phase, isUnsaid ? { _tag: "Ended" } : ending)
     })
   }
 
   /**
-   * In how many milliseconds the model is asked again, on the caller's schedule and not before the time that the provider
-   * asked for; `undefined` if the reply stays broken. A malformed reply may be whole the next time.
+   * Returns the milliseconds until the model is asked again, on the caller's schedule and not before the time that the
+   * provider asked for; `undefined` if the reply stays broken. A malformed reply may be whole the next time.
    */
   private retryDelay(
     schedule: Schedule.Schedule<unknown, Adapter.AdapterError>,
@@ -556,7 +563,7 @@ class Loop<E, R> implements Driver {
     }).pipe(Pull.catchDone(() => Effect.succeed(undefined)))
   }
 
-  /** The reply is discarded, and the model asked again. */
+  /** Discards the reply, and asks the model again. */
   private askAgain(error: unknown, retryIn: number): Emitted<E, R> {
     return Effect.flatMapEager(
       this.beginDisconnect(Exit.void),
@@ -564,7 +571,10 @@ class Loop<E, R> implements Driver {
     )
   }
 
-  /** A failure before the first event of a run fails the run. Any later one is an event. */
+  /**
+   * Leaves the reply, whole or broken. A failure before the first event of a run fails the run, any later one is an
+   * event.
+   */
   private leaveReply({ batch }: Hearing<E>, ending: Ending): Emitted<E, R> {
     if (ending._tag === "Ended") return this.become({ _tag: "Deciding", batch })
     const { error, hasBegun } = ending
@@ -577,7 +587,7 @@ class Loop<E, R> implements Driver {
     )
   }
 
-  /** The connection is closed before any other tool starts, however the reply has ended. */
+  /** Closes the connection, however the reply has ended, and only then starts the other calls. */
   private deciding(batch: Batches.Batch<E> | undefined): Emitted<E, R> {
     return this.after(this.beginDisconnect(Exit.void), () => {
       this.step.reply = undefined
@@ -603,7 +613,7 @@ class Loop<E, R> implements Driver {
     }
     const { finishReason } = response
     const plan = Plan.divide(calls, response, this.rules, (index) => this.state.calls.isTaken(index), isActedOn)
-    // Calls of such a reply that have started are interrupted, and the rest does not run.
+    // A reply that was filtered or failed has its early calls interrupted, and the others do not run.
     if (finishReason === "content_filter" || finishReason === "error") early?.cancel(Plan.ending(finishReason))
     return this.openWork(response, plan, undefined, plan.jobs, early)
   }
@@ -624,7 +634,7 @@ class Loop<E, R> implements Driver {
   private working({ batch, ended, plan, response }: Working<E>): Emitted<E, R> {
     if (batch !== undefined && !batch.isAtEnd) return batch.take
     if (ended !== undefined) return this.completeStep(response, ended)
-    // What waits stays open, unless the run is over: then it is answered as cancelled.
+    // Calls that wait stay open, unless the run is over: then they are answered as cancelled.
     return this.after(
       Plan.ended(plan, response, this.rules, this.workedOf(batch, response), this.isCancelled),
       (ended) =>
@@ -634,7 +644,7 @@ class Loop<E, R> implements Driver {
     )
   }
 
-  /** What the batch came to. The calls of it that wait are in the fold. */
+  /** Returns the outcome of the batch. Its calls that wait are in the fold. */
   private workedOf(batch: Batches.Batch<E> | undefined, { toolCalls }: Response.Response): Plan.Worked | undefined {
     return batch && { halt: batch.halt, suspensions: this.state.tools.open(toolCalls) }
   }
@@ -665,7 +675,7 @@ class Loop<E, R> implements Driver {
     })
   }
 
-  /** A pull that is interrupted before this is done leaves the step as it was: it is closed with the run. */
+  /** Closes the step. A pull that is interrupted before the end of this leaves the step open: the run closes it. */
   private closeStep(): Effect.Effect<void> {
     return Effect.mapEager(this.leave(Exit.void), () => {
       this.step = stepAt(this.step.index + 1)
@@ -685,7 +695,10 @@ class Loop<E, R> implements Driver {
     )
   }
 
-  /** A step that a cancellation cut short ends the run, whatever else it came to. */
+  /**
+   * Returns the outcome of the run after a step, if the run ends with it. A cancellation that cut the step short
+   * decides.
+   */
   private outcomeOf(
     step: Event.StepResult,
     isCut: boolean,
@@ -702,7 +715,9 @@ class Loop<E, R> implements Driver {
     })
   }
 
-  /** The outcome that the bounds of the run bring. A model that calls tools although it has none gets no further turn. */
+  /**
+   * Returns the outcome by the bounds of the run. A model that calls tools although it has none gets no further turn.
+   */
   private bounded(): Event.Outcome | undefined {
     if (this.closing === "deadline") return { _tag: "Cancelled", reason: "deadline" }
     const { firstStep = 0, isClosedByAnswer = false, maxTurns = Infinity } = this.bounds ?? {}
@@ -712,7 +727,7 @@ class Loop<E, R> implements Driver {
     return undefined
   }
 
-  /** Handlers that are still alive are stopped first, so that the result can name those that refuse to stop. */
+  /** Ends the run with its result. Live handlers are stopped first, so that it can name those that refuse to stop. */
   private finishing(outcome: Event.Outcome): Emitted<E, R> {
     const { first, parts: { ambient: { spending }, running, structured } } = this
     const steps = this.state.steps.slice(this.bounds?.firstStep)
@@ -733,7 +748,7 @@ class Loop<E, R> implements Driver {
     })
   }
 
-  /** The second pass of a structured run: one call, without tools, in the format that was asked for. */
+  /** Begins the second pass of a structured run: one model call, without tools, in the requested format. */
   private beginSecondPass(first: Event.ChatResult, { prompt, rules }: Structured<E, R>): Emitted<E, R> {
     this.first = first
     this.closing = undefined
@@ -743,12 +758,12 @@ class Loop<E, R> implements Driver {
     return this.become({ _tag: "Opening" })
   }
 
-  /** Closes the connection now, if there is one. What is returned waits until it is closed, and may be dropped. */
+  /** Closes the connection now, if there is one. The returned effect waits until it is closed, and need not be run. */
   private beginDisconnect(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
     return this.step.reply?.close(exit) ?? Effect.void
   }
 
-  /** A soft stop closes the connection at once. The reader notices the stop at its next pull, which a hook may delay. */
+  /** Closes the connection at a soft stop. The reader notices the stop at its next pull, which a hook may delay. */
   hangUp(): void {
     if (this.phase._tag !== "Hearing") return
     this.phase.mayStart = false
@@ -756,9 +771,9 @@ class Loop<E, R> implements Driver {
   }
 
   /**
-   * Closes what the step in progress holds. The connection is closed first: the provider must not go on generating while
-   * handlers take their time to stop. In a run that is left, the handlers are stopped before the rest is closed, and a
-   * connection that still closes is waited for with them.
+   * Closes the resources of the step in progress. The connection is closed first: the provider must not keep generating
+   * while handlers stop. In a run whose reader has left, the handlers are stopped before the rest is closed, and the
+   * wait for them includes a connection that still closes.
    */
   leave(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
     const { parts: { running }, step: { batches, span } } = this
@@ -770,31 +785,33 @@ class Loop<E, R> implements Driver {
   }
 }
 
-/** One after the other. Where there is nothing to do this takes no step. */
+/** Runs two effects, one after the other. Where they have nothing to do, this takes no step. */
 const both = (first: Effect.Effect<void>, second: Effect.Effect<void>): Effect.Effect<void> =>
   Effect.flatMapEager(first, () => second)
 
-// What the steps go by.
+// The rules of the steps.
 
-/** After the first turn: the model chooses whether to call tools, unless the policy keeps a forced choice. */
+/**
+ * Returns the rules after the first turn: the model chooses whether to call tools, unless the policy forces every turn.
+ */
 const unforced = <E, R>(rules: Rules<E, R>): Rules<E, R> =>
   rules.settings.policy.toolChoice === "first" && Requests.isForced(rules.template.toolChoice)
     ? { ...rules, template: { ...rules.template, toolChoice: "auto" } }
     : rules
 
-/** With what the handlers of a step added to the context. */
+/** Returns the rules with the additions of a step's handlers to the context. */
 const withContext = <E, R>(rules: Rules<E, R>, update: Readonly<Record<string, unknown>>): Rules<E, R> => ({
   ...rules,
   settings: { ...rules.settings, context: { ...rules.settings.context, ...update } }
 })
 
-/** The first pass of a structured run: the format is for the answer alone. */
+/** Returns the rules of the first pass of a structured run: the format is for the answer alone. */
 const withoutFormat = <E, R>(rules: Rules<E, R>): Rules<E, R> => {
   const { responseFormat: _, ...template } = rules.template
   return { ...rules, template }
 }
 
-/** The second pass of a structured run. */
+/** Returns the rules of the second pass of a structured run. */
 const withoutTools = <E, R>(rules: Rules<E, R>): Rules<E, R> => {
   const { toolChoice: _, ...template } = rules.template
   return { ...rules, tools: new Map(), template: { ...template, tools: [] } }
@@ -803,15 +820,15 @@ const withoutTools = <E, R>(rules: Rules<E, R>): Rules<E, R> => {
 /** The bounds of the second pass of a structured run. */
 const secondPass = (firstStep: number) => ({ maxTurns: 1, haltWhen: undefined, firstStep, isClosedByAnswer: false })
 
-/** Whether a first pass that ended so is followed by the one with the format. */
+/** Tells whether the second pass follows a first pass that ended with this outcome. */
 const isFinalized = ({ _tag }: Event.Outcome): boolean =>
   _tag === "Completed" || _tag === "MaxTurns" || _tag === "HaltWhen"
 
-// What the consumer sees.
+// The consumer's side.
 
 const isNonEmpty = (events: Events): events is Arr.NonEmptyReadonlyArray<Event.Event> => events.length > 0
 
-/** Whether a consumer wants to see an event. What is hidden changes nothing about what the run does with it. */
+/** Tells whether a consumer wants to see an event. Hiding an event does not change its effect on the run. */
 const isShown = <R>(view: View<R>, event: Event.Event): boolean => {
   switch (event._tag) {
     case "TextDelta":
@@ -852,7 +869,9 @@ export const observed = <R>(
 /** A soft stop does not wait for a condition that is being evaluated. */
 const asCondition = { name: "haltWhen", onSoftStop: "none" } as const
 
-/** Evaluates the caller's condition in the fiber of the observer. `undefined` if a soft stop came first. */
+/**
+ * Evaluates the caller's condition in the fiber of the observer. Succeeds with `undefined` if a soft stop came first.
+ */
 const evaluate = <A, R>(
   running: Running,
   requestId: string,
@@ -871,18 +890,18 @@ const evaluate = <A, R>(
   })
 }
 
-/** The fiber in which the observer runs, and the condition: one for the whole run. */
+/** Returns the worker that runs the observer and the condition: one for the whole run. */
 const hooks = (running: Running, id: string): Worker =>
   running.hooks ??= new Worker(running, { kind: "hook", id, name: "onEvent", onSoftStop: "grace" })
 
-// How a run starts.
+// The start of a run.
 
-/** What is called for each pull, with the services of the fiber that reads. */
+/** The function that is called for each pull, with the services of the fiber that reads. */
 type Next<E, R> = (context: Context.Context<R>) => EventPull<E, R>
 
 type StartError = Thread.ValidationError | Plan.EngineError
 
-/** What is known of a run before it is entered. */
+/** The parts of a run that are checked before it is entered. */
 type Checked<E, R> = Pick<Parts<E, R>, "adapter" | "thread" | "rules">
 
 /** Checks the input and the options. An option that cannot be used throws. */
@@ -902,7 +921,7 @@ const check = <E, R>(
   const valid = Thread.validate(input)
   if (Result.isFailure(valid)) return Result.fail(valid.failure)
   const thread = valid.success
-  // The last step of a run that is taken up may have left calls open: the run ends with it.
+  // The last step of a resumed run may have left calls open: the run ends with it.
   const isTakenUp = Context.get(context as Context.Context<never>, CurrentOperation)?.past !== undefined
   const unpaired = isTakenUp ? [] : Requests.pairingIssues(thread.messages)
   if (unpaired.length > 0) {
@@ -939,8 +958,9 @@ const bounds = <E, R>(
 }
 
 /**
- * Enters a run, and gives what its stream is pulled from. What the run holds is returned when the scope closes, and handlers
- * that are alive then are stopped. Where nothing has to be waited for, this is one step.
+ * Enters a run, and returns the function that its stream is pulled from. The run ends when the scope closes: handlers
+ * that are still alive are stopped, and the handler around the run takes its permits back. Where nothing has to be
+ * waited for, entering is one step.
  */
 const enter = <E, R>(
   input: Thread.Input,
@@ -986,7 +1006,7 @@ const enter = <E, R>(
   )
 }
 
-/** What a run of one step is pulled from. */
+/** Enters a run of one step, and returns the function that its stream is pulled from. */
 export const step = <E, R>(
   input: Thread.Input,
   options: StepOptions<E, R>,
@@ -994,7 +1014,10 @@ export const step = <E, R>(
 ): Effect.Effect<Next<E, R>, StartError, R> =>
   Effect.contextWith((context: Context.Context<R>) => enter(input, options, undefined, scope, context))
 
-/** What a run of several steps is pulled from. Within a run that is kept it is kept as well, and begun by what keeps it. */
+/**
+ * Enters a run of several steps, and returns the function that its stream is pulled from. Inside a recorded run, nested
+ * runs are recorded too: `CurrentNesting` starts them.
+ */
 export const chat = <E, R>(
   input: Thread.Input,
   options: ChatOptions<E, R>,

@@ -1,7 +1,7 @@
 /**
- * Streams that are driven by pulls and have a scope of their own. It closes as soon as a pull ends, fails or is
- * interrupted, even if the scope around it stays open: leaving a pull leaves the run. A pull that succeeds takes no step
- * for that.
+ * Streams that are driven by pulls and have a scope of their own. The scope closes as soon as a pull ends, fails or is
+ * interrupted, even if the scope around it stays open: a reader that leaves a pull leaves the run. A pull that succeeds
+ * takes no step for this.
  */
 import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
@@ -14,8 +14,9 @@ import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 
 /**
- * The stream of what `start` gives. That is called for each pull, in a step of the fiber that reads and with its services. A
- * pull after one that failed, ended or was interrupted is the end: what it would go on with has been left.
+ * Returns the stream that pulls from the function that `start` gives, which is called for each pull, in a step of the
+ * fiber that reads and with its services. A pull after one that failed, ended or was interrupted ends the stream: its
+ * scope is closed.
  */
 export const stream = <A, E, R, EX, RX>(
   start: (

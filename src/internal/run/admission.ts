@@ -1,8 +1,9 @@
 /**
- * Which calls may run next: a pure state machine. Calls are admitted first come, first served; shared calls overlap up to a
- * bound, an exclusive call waits until nothing runs, and blocks everything behind it. Handlers that still run outside of this
- * queue (from an earlier turn, or abandoned) count as long as they are alive: none runs concurrently with an exclusive
- * call, and those still within their grace period count towards the bound.
+ * Admission: a pure state machine that decides which calls may run next. Calls are admitted first come, first served;
+ * shared calls overlap up to a bound, an exclusive call waits until nothing runs, and blocks everything behind it.
+ * Handlers that still run outside of this queue, from an earlier turn or after the answer of their call, count as long
+ * as they are alive: none runs concurrently with an exclusive call, and those still within their grace period count
+ * towards the bound.
  */
 import type * as Types from "effect/Types"
 
@@ -13,11 +14,11 @@ export interface Ticket {
 
 /** Handlers of the run that hold no place in the queue. */
 export interface Outsiders {
-  /** Those that are alive. They keep exclusive calls out. */
+  /** Number of handlers that are alive. They keep exclusive calls out. */
   readonly alive: number
-  /** Those of them that have not been given up. They count towards the bound. */
+  /** Number of live handlers that have not been given up. They count towards the bound. */
   readonly occupying: number
-  /** Those of them that are exclusive. They keep everything out. */
+  /** Number of live handlers that are exclusive. They keep every call out. */
   readonly exclusive: number
 }
 
@@ -26,7 +27,7 @@ export const noOutsiders: Outsiders = { alive: 0, occupying: 0, exclusive: 0 }
 export interface Admission<T extends Ticket = Ticket> {
   readonly bound: number
   readonly queue: ReadonlyArray<T>
-  /** How many of the queue have been admitted: it is never copied, and let go when that is all of them. */
+  /** Number of admitted calls at the head of `queue`, which is emptied when all of its calls have been admitted. */
   readonly admitted: number
   readonly shared: number
   readonly isExclusiveRunning: boolean
@@ -53,7 +54,7 @@ const fits = (
     ? shared === 0 && !isExclusiveRunning && outsiders.alive === 0
     : !isExclusiveRunning && outsiders.exclusive === 0 && shared + outsiders.occupying < bound
 
-/** Admits the longest startable run of tickets from the head of the queue. */
+/** Admits tickets from the head of the queue, up to the first that may not start. */
 export const admit = <T extends Ticket>(
   { admitted, bound, isExclusiveRunning, outsiders: before, queue, shared }: Admission<T>,
   outsiders = before
@@ -74,32 +75,32 @@ export const admit = <T extends Ticket>(
   return [tickets, next]
 }
 
-/** A call has ended and left its place. */
+/** Frees the place of a call that has ended. */
 export const release = <T extends Ticket>(state: Admission<T>, ticket: Ticket): Admission<T> =>
   ticket.isExclusive ? { ...state, isExclusiveRunning: false } : { ...state, shared: state.shared - 1 }
 
-/** Calls that have come up join the end of the queue. */
+/** Adds calls to the end of the queue. */
 export const enqueue = <T extends Ticket>(state: Admission<T>, tickets: ReadonlyArray<T>): Admission<T> => ({
   ...state,
   queue: isWaiting(state) ? [...waiting(state), ...tickets] : tickets,
   admitted: 0
 })
 
-/** Who runs outside of the queue now. */
+/** Sets the handlers that run outside of the queue now. */
 export const withOutsiders = <T extends Ticket>(state: Admission<T>, outsiders: Outsiders): Admission<T> => ({
   ...state,
   outsiders
 })
 
-/** The head of the queue, when only outsiders keep it out: it would wait for something that may never end. */
+/** Returns the head of the queue if only outsiders keep it out: it would wait for a handler that may never end. */
 export const stuck = <T extends Ticket>(state: Admission<T>): T | undefined => {
   const head = state.queue[state.admitted]
   return head !== undefined && isIdle(state) && !fits(head, state, state.outsiders) ? head : undefined
 }
 
 /**
- * Whether the head is stuck only until outsiders give up their places, as all do when their grace period is over: a shared
- * call that the bound keeps out.
+ * Tells whether the head is stuck only until outsiders lose their places, as all do when their grace period is over: it
+ * is a shared call that the bound keeps out.
  */
 export const isCrowdedOut = (state: Admission): boolean => {
   const head = state.queue[state.admitted]
@@ -112,10 +113,10 @@ export const skip = <T extends Ticket>(state: Admission<T>): Admission<T> => ({
   admitted: state.admitted + 1
 })
 
-/** Whether a call of the queue has not been admitted yet. */
+/** Tells whether a call of the queue has not been admitted yet. */
 export const isWaiting = (state: Admission): boolean => state.admitted < state.queue.length
 
-/** The calls that have not been admitted yet. */
+/** Returns the calls that have not been admitted yet. */
 export const waiting = <T extends Ticket>(state: Admission<T>): ReadonlyArray<T> => state.queue.slice(state.admitted)
 
 /** Removes the calls from the queue that have not been admitted. */

@@ -1,7 +1,7 @@
 /**
- * The calls of one turn while they run. What is to be done with each is decided in their order, those that may run are
- * admitted by the queue, and each is answered exactly once. A reader pulls the events; nothing here waits for the reader.
- * Code of the caller's may end the run while it runs, so that every step here looks again whether the batch is over.
+ * Runs the calls of one turn. The batch decides on each call in their order, its queue admits those that may run, and
+ * each is answered exactly once. A reader pulls the events; nothing here waits for the reader. The caller's code may
+ * end the run that it is called by, so that every step here checks again whether the batch is over.
  */
 import * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
@@ -36,7 +36,7 @@ interface Entry {
   answer: Answers.Answer | undefined
   /** Tells whether it waits for an answer from outside. */
   isWaiting: boolean
-  /** Why it was not run, if it came up or was taken out of the queue when the batch had been called back. */
+  /** The reason why it did not run, if it was in the queue when the batch was cancelled, or came up later. */
   unrun: string | undefined
 }
 
@@ -46,33 +46,33 @@ export class Batch<E> implements Host<E> {
   readonly events: EventOrder<E>
   readonly timers: Deadline.Timers
   private readonly running: Running
-  /** The calls that have come up, by their position, and how many they are. */
+  /** The calls that have come up, by their position, and their number. */
   private readonly entries: Array<Entry | undefined> = []
   private count = 0
   private isSealed = false
   isOver = false
 
-  /** Calls that have come up and are not decided yet. Nothing is decided before the batch has begun. */
+  /** Calls that have come up and are not decided on yet. No call is decided on before the batch has begun. */
   private undecided: Array<Plan.Job> = []
   private hasBegun = false
   private isDeciding = false
 
   private readonly queue: Queue
   private readonly company = new Company<Call<E>>()
-  /** What keeps calls from running: a halt for the rest of the turn, a failure for as long as others run beside it. */
+  /** The end that keeps calls from running: a halt for the rest of the turn, a failure while others run beside it. */
   private skipping: Consequence | undefined
-  /** Halts that came while calls admitted with theirs were being started. */
+  /** Effects on siblings of halts that came while calls admitted with theirs were being started. */
   private pendingHalts: Array<() => void> = []
 
-  /** How many calls have been reported: with their answers, or as waiting. */
+  /** Number of calls that have been reported, with their answers or as waiting. */
   private reported = 0
   private firstHalt: Event.Halt | undefined
 
-  /** Takes back what lets a soft stop of the run call the batch back. */
+  /** Removes the listener by which a soft stop of the run cancels the batch. */
   private readonly unsubscribe: (() => void) | undefined
-  /** Why nothing more may start, once the turn is not to be acted on. */
+  /** The cause of the cancellation, after which no call starts. */
   private cancellation: string | undefined
-  /** When it was called back. Whatever is done for its calls has one grace period, which began then. */
+  /** Time of the cancellation. All work for its calls has one grace period, which began then. */
   private since: number | undefined
   private isConcluding = false
   private hasConcluded = false
@@ -108,9 +108,9 @@ export class Batch<E> implements Host<E> {
     return this.environment.found.clock.currentTimeMillisUnsafe()
   }
 
-  // Calls come up, and what is to be done with them is decided.
+  // Calls come up and are decided on.
 
-  /** Calls that have come up. They are numbered by their position in the turn, and start in the order they come in. */
+  /** Adds calls that have come up. Their numbers are their positions in the turn, and they start in the given order. */
   add(jobs: ReadonlyArray<Plan.Job>): void {
     if (jobs.length === 0) return
     for (const job of jobs) {
@@ -129,15 +129,15 @@ export class Batch<E> implements Host<E> {
     this.decide()
   }
 
-  /** There are no more calls. */
+  /** Notes that there are no more calls. */
   seal(): void {
     this.isSealed = true
     this.events.sealed(this.all.map(({ job }) => job))
   }
 
   /**
-   * Decides what has come up, group after group, so that no call overtakes one whose arguments take time. Where nothing
-   * takes time a group is decided as it comes up.
+   * Decides on the calls that have come up, group after group, so that no call overtakes one whose arguments take time.
+   * A group that takes no time is decided on at once.
    */
   private decide(): void {
     const jobs = this.undecided
@@ -158,7 +158,7 @@ export class Batch<E> implements Host<E> {
     else this.timers.when(Effect.all(deciding, { concurrency: this.environment.bound }), then)
   }
 
-  /** What is to be done with every call of a group is known: those that cannot run are answered first. */
+  /** Carries out the decisions on a group of calls: answers those that cannot run, then queues the others. */
   private decided(decided: ReadonlyArray<Plan.Decided>): void {
     const runs: Array<Plan.Run> = []
     for (const job of decided) {
@@ -178,7 +178,10 @@ export class Batch<E> implements Host<E> {
     this.queue.add(runs)
   }
 
-  /** Reports a call that was answered before its run was resumed, or that goes on waiting, and returns whether it is one. */
+  /**
+   * Reports a call that was answered before its run was resumed, or that keeps waiting. Returns `false` for any other
+   * call.
+   */
   private isReplayed(job: Plan.Job | Plan.Run): boolean {
     const { call, index } = job
     const known = this.known(call)
@@ -206,12 +209,12 @@ export class Batch<E> implements Host<E> {
     return calls?.find(call, { requestId, stepIndex, isApproved: approved?.has(call.id) === true })
   }
 
-  /** The answer to a call that had started in another process and cannot run in this one. */
+  /** Answers a call that had started in another process and cannot run in this one. */
   private unknown(job: Answers.Numbered): Effect.Effect<Answers.Answer, E, any> {
     return Answers.cancelled(this.answering, job, "", Replay.unknownEffect(job.call).error)
   }
 
-  /** Why nothing may start any more, if so. */
+  /** The reason why no call may start now, if there is one. */
   private get ban(): string | undefined {
     return this.cancellation ?? this.skipping?.detail
   }
@@ -228,7 +231,7 @@ export class Batch<E> implements Host<E> {
     if (this.isOver) return
     const { ban } = this
     if (ban !== undefined) {
-      // It was admitted together with the call that brought this about.
+      // The call was admitted together with the one whose end keeps it from running.
       this.release(run)
       return this.abort(run, `not run: ${ban}`)
     }
@@ -237,7 +240,7 @@ export class Batch<E> implements Host<E> {
     call.start()
   }
 
-  /** A call that only handlers keep out which have been given up: it runs alone, or one of them does. */
+  /** Refuses a call that only live handlers of earlier calls keep out, which refused to stop. */
   refuse(run: Plan.Run): void {
     const deaf = this.running.givenUpTasks.flatMap(({ kind, name }) => kind === "handler" ? [JSON.stringify(name)] : [])
     const why = run.isExclusive ? "it runs alone, and " : ""
@@ -245,7 +248,7 @@ export class Batch<E> implements Host<E> {
     this.abort(run, `not started: ${why}an earlier tool refused to stop and is still running${names}`)
   }
 
-  /** Those that were admitted together have all been started. A halt reaches every one of them. */
+  /** Lets pending halts reach the calls that were admitted together, which have all been started. */
   started(): void {
     const { pendingHalts } = this
     if (pendingHalts.length === 0) return
@@ -253,14 +256,14 @@ export class Batch<E> implements Host<E> {
     for (const reach of pendingHalts) reach()
   }
 
-  /** A handler ended, or outlived its grace period: its place is free. */
+  /** Frees the place of a call whose handler has ended, or outlived its grace period. */
   vacated(call: Call<E>): void {
     this.company.leave(call)
     this.release(call.job)
     if (this.isSettled) this.events.wake()
   }
 
-  /** A failure is forgotten when no call is left that ran beside it. */
+  /** Frees the place of a call. A failure is forgotten when no call is left that ran beside it. */
   private release(run: Plan.Run): void {
     this.queue.release(run)
     if (this.queue.holding === 0 && this.skipping?.isHalt === false) this.skipping = undefined
@@ -280,7 +283,10 @@ export class Batch<E> implements Host<E> {
     fiber.addObserver((exit) => this.answerEnded(job, exit))
   }
 
-  /** What the caller's policy failed with is the run's failure. Any other end without an answer costs this one call. */
+  /**
+   * Takes in the exit of a fiber that was to answer a call. A failure of the caller's policy is the run's failure. Any
+   * other end without an answer answers this one call as lost.
+   */
   answerEnded(job: Answers.Numbered, exit: Exit.Exit<unknown, E>): void {
     if (Exit.isSuccess(exit) || this.isOver || this.isAnswered(job)) return
     if (!Cause.hasFails(exit.cause)) return void this.settle(job, Answers.lost(this.answering, job, exit.cause))
@@ -288,7 +294,7 @@ export class Batch<E> implements Host<E> {
     this.events.fail(exit.cause)
   }
 
-  /** The call waits for an answer from outside. It is no call's sibling then, and the batch does not wait for it. */
+  /** Suspends a call. It is no call's sibling from then on, and the batch does not wait for it. */
   suspend(job: Plan.Run, event: Event.Of<"ToolApprovalRequested" | "ToolSuspended">): void {
     if (this.isSpokenFor(job)) return
     this.entryOf(job).isWaiting = true
@@ -299,8 +305,8 @@ export class Batch<E> implements Host<E> {
   }
 
   /**
-   * Takes in the answer of a call. It is recorded first, where the run is: only then it is reported, and reaches the calls
-   * beside it. What is returned waits for that, and may be dropped.
+   * Takes in the answer of a call. In a recorded run the answer is recorded first: only then it is reported, and
+   * reaches the calls beside it. The returned effect waits for that, and need not be run.
    */
   settle(job: Answers.Numbered, answer: Answers.Answer): Effect.Effect<void> {
     if (this.isSpokenFor(job)) return Effect.void
@@ -346,7 +352,7 @@ export class Batch<E> implements Host<E> {
     if (this.isSettled) this.events.wake()
   }
 
-  /** Those that have come up, in call order. */
+  /** The calls that have come up, in call order. */
   private get all(): ReadonlyArray<Entry> {
     return this.entries.filter((entry) => entry !== undefined)
   }
@@ -366,7 +372,7 @@ export class Batch<E> implements Host<E> {
     return this.entryOf(job).answer !== undefined
   }
 
-  /** A halt or a failure may stop the calls beside it, and keep those from running that wait. */
+  /** Applies a halt or a failure to the other calls: it may stop those beside it, and skip those that wait. */
   private reachSiblings(job: Answers.Numbered, answer: Answers.Answer): void {
     const consequence = consequenceOf(this.policy.siblings, answer, job.isExclusive === true)
     if (consequence === undefined) return
@@ -378,7 +384,7 @@ export class Batch<E> implements Host<E> {
     if (this.isOver) return
     const { detail, isHalt, isSkipping } = consequence
     const concerned = isHalt ? this.company.all : this.company.beside(job.index)
-    // Those that wait come first: a call that is interrupted makes room, and none of them is to take it.
+    // The calls that wait come first: a call that is interrupted makes room, and none of them may take it.
     if (isSkipping && (isHalt || concerned.length > 0)) {
       this.skipping = this.skipping?.isHalt === true ? this.skipping : consequence
       for (const run of this.queue.clear()) this.abort(run, `not run: ${detail}`)
@@ -391,7 +397,7 @@ export class Batch<E> implements Host<E> {
 
   // The batch is stopped.
 
-  /** Tools have to end by then; later calls do not run. */
+  /** Cancels the batch at a time of the clock, by which tools have to end. Later calls do not run. */
   private stopAt(millis: number): void {
     const left = millis - this.now()
     if (left <= 0) this.cancel(Deadline.toolsCause)
@@ -399,9 +405,9 @@ export class Batch<E> implements Host<E> {
   }
 
   /**
-   * Stops what has come up, and whatever still may: the turn is not to be acted on. The batch does not end before all
-   * have stopped or had their grace period, in which blocking handlers may finish. It began with the soft stop of the
-   * run, if there was one.
+   * Stops the calls that have come up, and those that still may. The batch does not end before all have stopped or had
+   * their grace period, in which blocking handlers may finish. The period began with the soft stop of the run, if there
+   * was one.
    */
   cancel(cause: string): void {
     const { running } = this
@@ -414,21 +420,24 @@ export class Batch<E> implements Host<E> {
     this.events.wake()
   }
 
-  /** Calls that come up when it has been called back. After its grace period what needs time does not answer them. */
+  /**
+   * Notes that calls come up after the cancellation. If its grace period is over, calls whose answers take time are
+   * answered without waiting.
+   */
   private afterCallBack(jobs: ReadonlyArray<Plan.Job>, since: number): void {
     const detail = `not run: ${this.cancellation}`
     for (const job of jobs) this.entryOf(job).unrun = detail
     if (this.hasConcluded && !this.isConcluding) this.concludeAfter(since, detail)
   }
 
-  /** The handler around the run may have less time than there was when the batch was called back first. */
+  /** Concludes the batch at the end of its grace period. The handler around the run may leave it less time. */
   private concludeAfter(since: number, detail: string): void {
     this.isConcluding = true
     const left = Math.max(0, this.running.until(since) - this.now())
     this.timers.after(left, () => this.conclude(since, detail))
   }
 
-  /** Whatever is not answered by now is answered without it: a blocking handler, a policy, a decoder, an encoder. */
+  /** Answers each open call without the code that it waits for: a blocking handler, a policy, a decoder, an encoder. */
   private conclude(since: number, detail: string): void {
     this.isConcluding = false
     this.hasConcluded = true
@@ -441,7 +450,7 @@ export class Batch<E> implements Host<E> {
     this.answering.fibers.interrupt(since)
   }
 
-  /** Ends the timers; nothing starts any more. What runs belongs to the run and is stopped with it. */
+  /** Ends the timers; no call starts any more. Fibers that are alive belong to the run and are stopped with it. */
   close(): Effect.Effect<void> {
     this.isOver = true
     this.unsubscribe?.()
@@ -450,9 +459,9 @@ export class Batch<E> implements Host<E> {
     return this.timers.close()
   }
 
-  // What a reader sees of it.
+  // The reader's side.
 
-  /** The events, in the order the policy asks for; it ends when there are no more calls and each has been answered. */
+  /** Pulls the events in the order of the policy. Ends when there are no more calls and each has been answered. */
   get pull(): Pull.Pull<Arr.NonEmptyReadonlyArray<Event.Event>, E> {
     return Effect.suspend(() => this.next())
   }
@@ -465,18 +474,18 @@ export class Batch<E> implements Host<E> {
     )
   }
 
-  /** The events that are ready; waits if there are none. The first pull starts the calls. */
+  /** Takes the events that are ready, and waits if there are none. The first take starts the calls. */
   get take(): Effect.Effect<ReadonlyArray<Event.Event>, E> {
     this.begin()
     return this.events.take
   }
 
-  /** The events that are ready, without waiting for more. */
+  /** Returns the events that are ready. */
   takeNow(): ReadonlyArray<Event.Event> {
     return this.events.takeNow()
   }
 
-  /** Lets a reader that waits in `take` look again. */
+  /** Resumes a reader that waits in `take`, also without events. */
   wake(): void {
     this.events.wake()
   }
@@ -485,17 +494,17 @@ export class Batch<E> implements Host<E> {
     return this.events.isEmpty
   }
 
-  /** Whether there are no more events. */
+  /** Tells whether there are no more events. */
   get isAtEnd(): boolean {
     return this.isEmpty && (this.isOver || this.isSettled)
   }
 
-  /** Whether every call has been answered, or waits. Those that were called back are waited for, too. */
+  /** Tells whether every call has been answered, or waits. In a cancelled batch, each must have left its place, too. */
   get isSettled(): boolean {
     return this.isSealed && !this.isBusy && (this.since === undefined || this.queue.holding === 0)
   }
 
-  /** Whether a call is neither answered nor waits for an approval. */
+  /** Tells whether a call has been reported neither with an answer nor as waiting. */
   get isBusy(): boolean {
     return this.reported < this.count
   }
@@ -506,8 +515,8 @@ export class Batch<E> implements Host<E> {
   }
 
   /**
-   * The halt that decides: the first call's, or that of the call that completed first. The fold cannot tell which that was
-   * where the policy shows results in call order.
+   * The halt that decides: that of the first call, or that of the call that completed first. The fold cannot tell which
+   * completed first where the policy shows results in call order.
    */
   get halt(): Event.Halt | undefined {
     return this.policy.haltPrecedence === "completion"
@@ -520,15 +529,15 @@ const isDone = <A>(effect: Effect.Effect<A, unknown, unknown>): effect is Exit.S
   Exit.isExit(effect) && Exit.isSuccess(effect)
 
 /**
- * The calls that wait for their turn, and how many have a place. It drives the admission machine: a call that may start
- * is started at once, whenever one comes up, leaves its place, or a handler outside of the queue ends. A call that only
- * outsiders keep out waits one grace period for them, and is then refused. One that waits for a place of theirs starts
- * when they are given up, which is at the end of their grace period.
+ * Drives the admission machine, with the calls that wait for a place and the number of those that have one. A call that
+ * may start is started at once, whenever a call comes up, a call leaves its place, or a handler outside of the queue
+ * ends. A call that only outsiders keep out waits one grace period for them, and is then refused. A call that waits for
+ * a place of theirs starts when they are given up, which is at the end of their grace period.
  */
 export class Queue {
-  /** How many have a place. */
+  /** Number of calls that have a place. */
   holding = 0
-  /** Whether calls that were admitted together are being started. */
+  /** Tells whether calls that were admitted together are being started. */
   isStarting = false
   private admission: Admission.Admission<Plan.Run>
   private readonly running: Running
@@ -538,7 +547,7 @@ export class Queue {
   private isAdmitting = false
   private hasRoom = false
   private patience: Deadline.Timer | undefined
-  /** Whether the head has waited for one grace period, and waits for a place that is about to be given up. */
+  /** Tells whether the head has waited for a grace period, and waits once more for a place that is about to be free. */
   private isExtended = false
 
   constructor(
@@ -559,14 +568,14 @@ export class Queue {
     this.admit()
   }
 
-  /** Takes out every call that has no place yet. */
+  /** Removes and returns every call that has no place yet. */
   clear(): ReadonlyArray<Plan.Run> {
     const waiting = Admission.waiting(this.admission)
     this.admission = Admission.clear(this.admission)
     return waiting
   }
 
-  /** A call has left its place. The next is admitted when the run knows that its handler has ended. */
+  /** Frees the place of a call. The next call is admitted when the run knows that the handler has ended. */
   release(run: Plan.Run): void {
     this.holding--
     this.admission = Admission.release(this.admission, run)
@@ -576,7 +585,10 @@ export class Queue {
     this.unsubscribe()
   }
 
-  /** Starts every call that may start. Handlers that end at once make room while this runs, so it loops and never nests. */
+  /**
+   * Starts every call that may start. Handlers that end at once make room while this runs, so that it loops and never
+   * nests.
+   */
   private admit(): void {
     this.hasRoom = true
     if (this.isAdmitting) return
@@ -597,7 +609,7 @@ export class Queue {
     else this.patience ??= this.timers.after(this.running.graceMillis, () => this.outOfPatience())
   }
 
-  /** The next call that is stuck waits as long as this one could have. */
+  /** Stops the wait of a head that is not stuck any more. The next one that is stuck waits for a whole grace period. */
   private isUnstuck(): void {
     this.patience?.stop()
     this.patience = undefined
@@ -605,8 +617,8 @@ export class Queue {
   }
 
   /**
-   * The outsiders have had their grace period. It may have begun a moment after the wait for them, so that a place which
-   * is about to be given up is waited for once more.
+   * Refuses the calls that outsiders still keep out after a grace period. The period of the outsiders may have begun a
+   * moment after the wait for them, so that a call waits once more for a place that is about to be free.
    */
   private outOfPatience(): void {
     this.patience = undefined
@@ -622,11 +634,11 @@ export class Queue {
   }
 }
 
-// How a batch is opened: with what it needs of the services of its run.
+// Opening a batch, with the services of its run.
 
 /**
- * A batch of calls inside a run: what a step opens for its turn. `calls` is how many are expected at most, `Infinity` where
- * that is not known. Its handlers belong to `running`; the caller has to close it.
+ * Opens a batch for the turn of a step. `calls` is the largest expected number of calls, `Infinity` where it is not
+ * known. The handlers of the batch belong to `running`; the caller has to close the batch.
  */
 export const open = <E, R>(
   context: Context.Context<R>,
@@ -646,7 +658,7 @@ export const open = <E, R>(
     calls: Context.get(context, Replay.CurrentCalls)
   })
 
-/** What a batch needs of the services of a step. It is looked up once for all steps that have the same. */
+/** Returns the services that a batch needs. They are looked up once for all steps that have the same context. */
 const find = <R>(context: Context.Context<R>, ambient: Inherited.Ambient): Inherited.Found => {
   if (ambient.found?.context === context) return ambient.found
   return ambient.found = {
@@ -659,7 +671,7 @@ const find = <R>(context: Context.Context<R>, ambient: Inherited.Ambient): Inher
   }
 }
 
-/** A batch that is closed with the scope, of a run that ends with it. */
+/** Opens a batch with a run of its own, both of which end when the scope closes. */
 export const scoped = <E, R>(
   calls: number,
   settings: Settings.Settings<E, R>,
@@ -680,25 +692,25 @@ export const scoped = <E, R>(
       })
     })
   }).pipe(
-    // A batch listens and waits from the start: nothing can come between that and the scope that ends it.
+    // A batch has listeners and timers from the start: the finalizer that ends them is added before an interruption.
     Effect.uninterruptible
   )
 
-/** A batch and the run that it is of. */
+/** A batch and the run that it belongs to. */
 interface Opened<E> {
   readonly ambient: Inherited.Ambient
   readonly batch: Batch<E>
   readonly running: Running
 }
 
-// What one call's end does to its siblings: which calls they are, which of them are interrupted, and whether those that
-// wait still run.
+// The consequences of a call's end for its siblings: which calls they are, which of them are interrupted, and whether
+// those that wait still run.
 
 export interface Consequence {
-  /** Whether handlers that block interruption are interrupted as well. */
+  /** Tells whether handlers that block interruption are interrupted as well. */
   readonly isForAll: boolean
   readonly isSkipping: boolean
-  /** A halt ends the turn; a failure concerns those that run beside it. */
+  /** Tells a halt, which ends the turn, from a failure, which concerns the calls beside it. */
   readonly isHalt: boolean
   readonly detail: string
 }
@@ -708,7 +720,7 @@ type Siblings = Policy.Policy["siblings"]
 const isTrigger = (siblings: Siblings, answer: Answers.Answer): boolean =>
   answer.failure === "crashed" || (answer.failure === "reported" && siblings.trigger !== "crashed")
 
-/** The consequence of an answer, if it has one. An exclusive call that failed ran alone, so no call is beside it. */
+/** Returns the consequence of an answer, if it has one. An exclusive call runs alone, so its failure has none. */
 export const consequenceOf = (
   siblings: Siblings,
   answer: Answers.Answer,
@@ -728,20 +740,20 @@ export const consequenceOf = (
 
 /** A call that has a place. */
 interface Placed {
-  /** It waits for permits, and so is no further than those that have no place yet. */
+  /** Tells whether it waits for permits: it is no further than a call without a place. */
   readonly isWaiting: boolean
   readonly job: { readonly index: number; readonly isBlocking: boolean }
 }
 
-/** Whether a call is stopped by the end of another one. One that waits is skipped or not, as those in the queue are. */
+/** Tells whether the end of another call stops a call. One that waits for permits is skipped like one in the queue. */
 export const isReached = ({ isForAll, isSkipping }: Consequence, { isWaiting, job }: Placed): boolean =>
   isWaiting ? isSkipping : isForAll || !job.isBlocking
 
-/** The calls that have a place, in the order in which they got it, and which of them had it at the same time. */
+/** Tracks the calls that have a place, in the order in which they got it, and which had theirs at the same time. */
 export class Company<Member extends Placed> {
-  /** Those that are there, and how many had come before each. */
+  /** The calls that have a place, each with the number of calls that joined before it. */
   private readonly members = new Map<Member, number>()
-  /** By the position of a call that has left: how many had come by then. */
+  /** The number of calls that had joined when a call left, by the position of that call. */
   private readonly before: Array<number | undefined> = []
   private count = 0
 
@@ -758,7 +770,7 @@ export class Company<Member extends Placed> {
     return Array.from(this.members.keys())
   }
 
-  /** Those that were there at the same time as a call, itself included as long as it is there. */
+  /** Returns the calls that had a place at the same time as a call, which is included as long as it has its own. */
   beside(index: number): ReadonlyArray<Member> {
     const before = this.before[index] ?? Infinity
     return Array.from(this.members).filter(([, earlier]) => earlier < before).map(([member]) => member)

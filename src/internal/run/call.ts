@@ -1,8 +1,8 @@
 /**
- * One call, from its permits to its one answer. It waits for its permits, passes its tool's gates, its handler runs, and
- * the outcome is written as the answer: all of that in one fiber that the run owns (`life`). A timeout or a cancellation
- * may answer it first (`overrule`); whatever its fiber yields after that is ignored. The call keeps its place and its
- * permits until its fiber has ended, or has refused to end for a whole grace period.
+ * One call, from its permits to its one answer. It waits for its permits, passes its tool's gates, runs its handler,
+ * and writes the outcome as the answer: all of that in one fiber that the run owns (`life`). A timeout or a
+ * cancellation may answer the call first (`overrule`); the outcome of its fiber is then ignored. The call keeps its
+ * place and its permits until its fiber has ended, or has refused to end for a whole grace period.
  */
 import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
@@ -39,13 +39,13 @@ import type { EventOrder } from "./eventOrder.ts"
 import * as Gates from "./gates.ts"
 import * as Replay from "./replay.ts"
 
-/** What the calls of a batch are run with. */
+/** The settings and services of the calls of a batch. */
 export interface Environment<E> {
   readonly found: Inherited.Found
   readonly settings: {
     readonly policy: Policy.Policy
     readonly onToolError: Declared.OnToolError<E, any>
-    /** Milliseconds a handler may take where its tool has no timeout. */
+    /** The time that a handler may take where its tool has no timeout, in milliseconds. */
     readonly timeoutMillis: number
     readonly context: Json.JsonObject
     readonly requestId: string
@@ -53,7 +53,7 @@ export interface Environment<E> {
     /** The ids of calls that are allowed to run although their tools ask for an approval. */
     readonly approved?: ReadonlySet<string>
   }
-  /** How many handlers of the batch may run at once. */
+  /** Largest number of handlers of the batch that run at once. */
   readonly bound: number
   readonly stepIndex: number
   readonly running: Running
@@ -63,8 +63,8 @@ export interface Environment<E> {
 }
 
 /**
- * The batch of a call, as far as the call knows it. It is an interface because the batch is made of calls, and so imports
- * this module.
+ * The batch of a call, as far as the call uses it. It is an interface since the batch has calls, and so imports this
+ * module.
  */
 export interface Host<E> {
   readonly environment: Environment<E>
@@ -72,22 +72,22 @@ export interface Host<E> {
   readonly events: EventOrder<E>
   readonly timers: Deadline.Timers
   readonly isOver: boolean
-  /** Takes in the answer of a call. What is returned waits until it is recorded, and may be dropped. */
+  /** Takes in the answer of a call. The returned effect waits until it is recorded, and need not be run. */
   readonly settle: (job: Answers.Numbered, answer: Answers.Answer) => Effect.Effect<void>
   /** Writes the answer of a call in a fiber of its own. */
   readonly respond: (job: Answers.Numbered, answer: Effect.Effect<Answers.Answer, E, any>) => void
-  /** The fiber that was to write an answer has ended. */
+  /** Takes in the exit of a fiber that was to write an answer. */
   readonly answerEnded: (job: Answers.Numbered, exit: Exit.Exit<unknown, E>) => void
-  /** The call waits for an answer from outside. */
+  /** Suspends the call, which waits for an answer from outside. */
   readonly suspend: (job: Plan.Run, event: Event.Of<"ToolApprovalRequested" | "ToolSuspended">) => void
-  /** The call has left its place. */
+  /** Notes that the call has left its place. */
   readonly vacated: (call: Call<E>) => void
 }
 
 /**
- * `waiting`: for its permits; `gating`: its tool's gates are asked; `running`: its handler runs; `writing`: its result is
- * encoded; `answering`: its own fiber has the answer, or has nothing more to do; `overruled`: it was answered by a timeout or
- * a cancellation.
+ * The phase of a call. `waiting`: it waits for its permits; `gating`: its tool's gates are asked; `running`: its
+ * handler runs; `writing`: its result is encoded; `answering`: its own fiber has the answer, or has nothing more to do;
+ * `overruled`: a timeout or a cancellation has answered it.
  */
 type Phase = "waiting" | "gating" | "running" | "writing" | "answering" | "overruled"
 
@@ -95,27 +95,27 @@ export class Call<E> implements Task, Handler {
   readonly job: Plan.Run
   private readonly host: Host<E>
   private readonly context: Tool.CallContext
-  /** What is known of it from before the run was taken up. */
+  /** The recorded part of the call, from before its run was resumed. */
   private readonly replayed: Replay.Replayed | undefined
   private phase: Phase = "waiting"
-  /** Whether its answer is being written. */
+  /** Tells whether its answer is being written. */
   private isWriting = false
   /** Tells whether its encoder did not end at once. */
   private isEncoderSlow = false
-  /** Whether it counts for admission and as a sibling, and may hold permits. */
+  /** Tells whether it counts for admission and as a sibling, and may hold permits. */
   private hasPlace = true
-  /** Whether its fiber was forked, and has run as far as it could without waiting. Until then no timer is set. */
+  /** Tells whether its fiber was forked, and has run as far as it could without waiting. Until then no timer is set. */
   private isForked = false
   private timer: Deadline.Timer | undefined
-  /** When the gates were first asked, or the handler started, in nanoseconds of the clock that only goes forward. */
+  /** Beginning of the gates, the handler or the encoder, in nanoseconds of the clock that only goes forward. */
   private enteredAt = 0n
   private span: Tracer.Span | undefined
-  /** What the handler has added to the context of the run so far. */
+  /** The handler's additions to the context of the run so far. */
   private updates: Json.JsonObject | undefined
   /** Stops passing the soft stop of the run on to `inner`. */
   private unfollow: (() => void) | undefined
 
-  // What the run knows of it: the members of `Task` and of `Handler`.
+  // The members of `Task` and of `Handler`, by which the run knows the call.
 
   grace: Task["grace"]
   kind: Event.Abandoned["kind"] = "handler"
@@ -124,11 +124,11 @@ export class Call<E> implements Task, Handler {
   readonly isHandler = true
   readonly isExclusive: boolean
   startedAt = 0
-  /** Set by the first step of the fiber itself, before any code of the caller's: that code may end the run. */
+  /** The fiber, set by its own first step, before any code of the caller's runs: that code may end the run. */
   declare fiber: Fiber.Fiber<unknown, E>
   readonly running: Running
   readonly permits: HeldPermits
-  /** Set only for calls that block. The runs that the handler starts get this soft stop in place of an interruption. */
+  /** The soft stop of the runs that the handler starts, in place of an interruption. Set only for calls that block. */
   inner: Cancellation.Cancellation | undefined
 
   constructor(job: Plan.Run, host: Host<E>) {
@@ -183,9 +183,9 @@ export class Call<E> implements Task, Handler {
   }
 
   /**
-   * The call from beginning to end. After each wait it goes on only if nothing has answered the call meanwhile.
+   * Runs the call from beginning to end. After each wait it continues only if nothing has answered the call meanwhile.
    *
-   * It is no generator, which would take a fifth more of 64 calls that end at once.
+   * A generator in its place would make 64 calls that end at once take a fifth longer.
    */
   private life(): Effect.Effect<void, E, any> {
     return Effect.flatMap(this.permits.take(), () => {
@@ -233,14 +233,14 @@ export class Call<E> implements Task, Handler {
     return Effect.void
   }
 
-  /** Code of the caller's is about to run, against the clock. */
+  /** Enters a phase in which code of the caller's runs, against the clock. */
   private enter(phase: "gating" | "running"): void {
     this.phase = phase
     this.enteredAt = this.host.environment.found.clock.monotonicTimeNanosUnsafe()
     if (this.isForked) this.arm()
   }
 
-  /** Whether the fiber's outcome counts. A late outcome is dropped, and the call is answered by its timeout. */
+  /** Tells whether the fiber's outcome counts. A late outcome is dropped, and the call is answered by its timeout. */
   private goesOn(phase: "gating" | "running"): boolean {
     if (this.phase !== phase || this.host.isOver) return false
     if (!this.isLate) return true
@@ -248,19 +248,19 @@ export class Call<E> implements Task, Handler {
     return false
   }
 
-  /** Whether its run is left, and records what the handler still comes to: the next owner of the run asks for that. */
+  /** Tells whether to record an outcome that comes after the end of the run: the next owner of the run asks for it. */
   private get isToRecord(): boolean {
     return this.phase === "running" && this.host.isOver && this.host.environment.calls !== undefined
   }
 
-  /** It waits for an answer from outside, without its place. */
+  /** Suspends the call, which leaves its place and waits for an answer from outside. */
   private suspend(event: Event.Of<"ToolApprovalRequested" | "ToolSuspended">): void {
     this.toAnswering()
     this.host.suspend(this.job, event)
     this.beginEnding()
   }
 
-  /** What the executor makes of the handler, under a span of its own if the run is traced. */
+  /** The execution of the handler by the executor, under a span of its own if the run is traced. */
   private get execution(): Effect.Effect<unknown, never, any> {
     const { calls, found: { executor, isTraced }, settings: { requestId }, stepIndex } = this.host.environment
     const { call } = this.job
@@ -279,14 +279,20 @@ export class Call<E> implements Task, Handler {
       : execution
   }
 
-  /** No attempt starts after a stop, nor when the time is up. What the attempt that failed had to add does not count. */
+  /**
+   * Tells whether another attempt may start, and then drops the context updates of the one that failed. No attempt
+   * starts after a stop, nor when the time is up.
+   */
   private mayTryAgain(): boolean {
     if (this.phase !== "running" || this.host.isOver || this.isLate || this.inner?.isRequested === true) return false
     this.updates = undefined
     return true
   }
 
-  /** The handler has come to an outcome. What failed adds nothing to the context, also where a policy replaces the result. */
+  /**
+   * Answers the call with the outcome of its handler. A failure drops the updates of the context, also where a policy
+   * replaces the result.
+   */
   private completed(outcome: unknown): Effect.Effect<void, E, any> {
     if (this.span !== undefined) {
       const name = outcomeName(outcome)
@@ -300,8 +306,8 @@ export class Call<E> implements Task, Handler {
   }
 
   /**
-   * Encodes the result, against the clock. An encoder that is done at once costs no timer: one is set when the fiber has run as
-   * far as it could.
+   * Encodes the result, against the clock. An encoder that is done at once costs no timer: one is set when the fiber
+   * has run as far as it could.
    */
   private write(raw: Tool.Ok): Effect.Effect<void, E, any> {
     this.timer?.stop()
@@ -326,7 +332,7 @@ export class Call<E> implements Task, Handler {
     return this.answer(() => Answers.succeeded(this.host.answering, this.job, raw, written))
   }
 
-  /** What an outcome counts as under the policy. An outcome that throws when it is read is a failure of the handler. */
+  /** Reads an outcome by the policy. An outcome that throws when it is read is a failure of the handler. */
   private counted(outcome: unknown): unknown {
     if (this.host.environment.settings.policy.results === "plain") return outcome
     try {
@@ -338,7 +344,7 @@ export class Call<E> implements Task, Handler {
     }
   }
 
-  /** Its own fiber answers it, and has nothing more to do. */
+  /** Answers the call from its own fiber, which then has nothing more to do. */
   private answer(write: () => Effect.Effect<Answers.Answer, E, any>): Effect.Effect<void, E, any> {
     this.toAnswering()
     this.isWriting = true
@@ -350,7 +356,7 @@ export class Call<E> implements Task, Handler {
           this.beginEnding()
           return Effect.void
         }
-        // It keeps its place until the answer is recorded: what may follow from it is not overtaken by another call.
+        // The call keeps its place until the answer is recorded, so that no other call starts before the consequences.
         return Effect.map(recorded, () => this.beginEnding())
       },
       // An error policy that fails the run does so now: the fiber ends only when all that it forked have ended.
@@ -363,8 +369,9 @@ export class Call<E> implements Task, Handler {
   }
 
   /**
-   * There is nothing more to do: its fiber has one grace period to end, which begins now. It ends only when the fibers that
-   * the handler has forked have stopped. Nearly always it ends in this very step, so that a timer is set only after that.
+   * Gives the fiber, which has nothing more to do, one grace period to end, which begins now. The fiber ends only when
+   * the fibers that the handler has forked have stopped. Nearly always it ends in this very step, so that the grace
+   * period gets a timer only after the step.
    */
   private beginEnding(): void {
     const graceSince = this.host.environment.found.clock.currentTimeMillisUnsafe()
@@ -383,7 +390,10 @@ export class Call<E> implements Task, Handler {
     if (this.phase === "running") this.updates = { ...this.updates, ...values }
   }
 
-  /** A tool may take all the time it likes; its gates have no more than any other tool. */
+  /**
+   * The time limit of the phase, in milliseconds. A tool may have a longer timeout than others, or none; its gates have
+   * no more than the default.
+   */
   private get millis(): number {
     const { timeoutMillis } = this.host.answering
     const millis = Settings.timeoutOf(this.job.tool, timeoutMillis)
@@ -391,8 +401,8 @@ export class Call<E> implements Task, Handler {
   }
 
   /**
-   * The timeout of a tool runs from the start of its handler, not while the call waits for its permits. The synchronous
-   * part of the handler may have run by now, and counts.
+   * Sets the timer of the phase. The timeout of a tool counts from the start of its handler, not while the call waits
+   * for its permits. The synchronous part of the handler may have run by now, and counts.
    */
   private arm(): void {
     const { enteredAt, millis } = this
@@ -401,20 +411,20 @@ export class Call<E> implements Task, Handler {
     this.timer = this.host.timers.after(left, () => this.timeUp())
   }
 
-  /** Its own fiber has produced the answer: from now on no timeout and no cancellation replaces it. */
+  /** Notes that its own fiber has the answer: from now on no timeout and no cancellation replaces it. */
   private toAnswering(): void {
     this.phase = "answering"
     this.timer?.stop()
   }
 
-  /** Whether the time is up although no timer has fired: code that blocks the thread keeps the timers from firing. */
+  /** Tells whether the time is up, also if no timer has fired: code that blocks the thread keeps timers from firing. */
   private get isLate(): boolean {
     const { millis } = this
     if (!Number.isFinite(millis)) return false
     return Deadline.elapsedMillis(this.host.environment.found.clock, this.enteredAt) > millis
   }
 
-  /** The time is up: the call is answered now, whatever its handler does about the interruption. */
+  /** Answers the call when its time is up, whether or not its handler heeds the interruption. */
   private timeUp(): void {
     const { call } = this.job
     if (this.phase === "gating") {
@@ -429,13 +439,13 @@ export class Call<E> implements Task, Handler {
     this.overrule(error, () => Answers.failed(this.host.answering, this.job, error))
   }
 
-  /** The answer in place of a result that its fiber could not write. */
+  /** Returns the answer in place of a result that the fiber could not write. */
   private unwritten(cause: Cause.Cause<unknown>): Effect.Effect<Answers.Answer, E, any> {
     const answer = Answers.unwritten(this.host.answering, this.job, cause)
     return Effect.map(answer, (answer) => Answers.updating(answer, this.updates))
   }
 
-  /** The call is answered as cancelled now, and its handler interrupted, unless its answer is already being written. */
+  /** Answers the call as cancelled and interrupts its handler, unless its answer is already being written. */
   cancel(detail: string, graceSince?: number): void {
     if (this.phase === "writing") return
     const error = this.isInDoubt ? Replay.unknownEffect(this.job.call).error : undefined
@@ -452,7 +462,7 @@ export class Call<E> implements Task, Handler {
     return calls?.find(this.job.call, { requestId, stepIndex, isApproved })?.attempt === replayed.attempt
   }
 
-  /** Answers the call in place of its own fiber. The grace period of that begins now, or began at `graceSince`. */
+  /** Answers the call in place of its own fiber, whose grace period begins now, or began at `graceSince`. */
   private overrule(
     error: Tool.ToolError,
     answer: () => Effect.Effect<Answers.Answer, E, any>,
@@ -463,7 +473,7 @@ export class Call<E> implements Task, Handler {
     this.isWriting = false
     this.timer?.stop()
     this.endSpan(ErrorFields.spanExit(error), error.reason)
-    // It is answered while it still has its place, so that no call that takes its place counts as its sibling.
+    // The call is answered while it still has its place, so that no call that takes its place counts as its sibling.
     this.host.respond(this.job, answer())
     this.interrupt(graceSince)
   }
@@ -473,16 +483,16 @@ export class Call<E> implements Task, Handler {
   }
 
   /**
-   * Whether it is left to its end when the run stops. What blocks is the handler, not what comes before it or after it. An
-   * answer that is to be recorded is written.
+   * Tells whether the call may finish when the run stops: a blocking handler that runs, or an answer that is written in
+   * order to be recorded. The gates of a blocking tool may not.
    */
   get mayFinish(): boolean {
     return this.phase === "running" ? this.job.isBlocking : this.isWriting && this.host.environment.calls !== undefined
   }
 
   /**
-   * Stops the call with its turn. One that may finish has the grace period that began at `graceSince`, and the runs that it
-   * waits for are asked to stop; so has an encoder at work.
+   * Stops the call with its turn. A call that may finish has the grace period that began at `graceSince`, and the runs
+   * that it waits for are asked to stop. An encoder at work has the same grace period.
    */
   callBack(graceSince: number, cause: string): void {
     if (this.mayFinish) this.running.letFinish(this, graceSince, cause)
@@ -490,7 +500,9 @@ export class Call<E> implements Task, Handler {
     else this.cancel(`interrupted: ${cause}`)
   }
 
-  /** The grace period that began at `graceSince` is over: what it still does is stopped, and not waited for. */
+  /**
+   * Gives the call up: its grace period, which began at `graceSince`, is over. Nothing waits for its fiber any more.
+   */
   giveUp(graceSince: number): void {
     if (this.phase === "writing") this.phase = "overruled"
     this.interrupt(graceSince)
@@ -516,7 +528,7 @@ export class Call<E> implements Task, Handler {
     this.host.vacated(this)
   }
 
-  /** Its fiber has ended. If nothing has answered the call by then, it broke off. */
+  /** Takes in the end of its fiber. A call that nothing has answered by then broke off. */
   private ended(exit: Exit.Exit<unknown, E>): void {
     const { job, host, phase } = this
     this.unfollow?.()
@@ -527,7 +539,7 @@ export class Call<E> implements Task, Handler {
       if (phase === "answering") host.answerEnded(job, exit)
     } else if (phase === "writing" && Exit.isFailure(exit)) {
       this.toAnswering()
-      // A slow encoder may have been stopped from outside with the fiber; one that is not ended the fiber itself.
+      // A slow encoder may have been stopped from outside with the fiber. A quick one has ended the fiber itself.
       if (this.isEncoderSlow) host.answerEnded(job, exit)
       else host.respond(job, this.unwritten(exit.cause))
     } else {
@@ -552,14 +564,14 @@ export class Call<E> implements Task, Handler {
   }
 }
 
-/** Why a call has no answer whose fiber has ended. */
+/** Returns the error of a call whose fiber has ended without an answer. */
 const brokenOff = (call: Message.ToolCall, exit: Exit.Exit<unknown, unknown>): Tool.ToolError => {
   if (Exit.isSuccess(exit)) return toolError("handler_exit", call)
   const reason = Cause.hasInterruptsOnly(exit.cause) ? "handler_exit" : "handler_raised"
   return toolError(reason, call, { cause: Cause.squash(exit.cause) })
 }
 
-/** An outcome's name, for a span. */
+/** Returns the name of an outcome, for a span. */
 const outcomeName = (outcome: unknown): string => {
   const tag = Json.isObject(outcome) ? outcome["_tag"] : undefined
   return outcomeNames.get(tag) ?? "invalid"
@@ -572,9 +584,9 @@ const outcomeNames: ReadonlyMap<unknown, string> = new Map([
   ["Halt", "halt"]
 ])
 
-// What a handler is given, its attempts, and the executor that runs them.
+// The context of a handler, its attempts, and the executor that runs them.
 
-/** What the handlers of a step know of their run. */
+/** The facts about their run that the handlers of a step know. */
 interface Known {
   readonly context: Json.JsonObject
   readonly requestId: string
@@ -582,7 +594,7 @@ interface Known {
   readonly approved?: ReadonlySet<string>
 }
 
-/** What a handler is given about its call. */
+/** Returns the facts and functions that a handler gets with its call. */
 const callContext = (
   { call, index }: Plan.Run,
   { approved, context, requestId, sessionId }: Known,
@@ -642,8 +654,8 @@ const rejection = (cause: unknown): string =>
     : ErrorFields.described(cause).text
 
 /**
- * What the executor makes of the handler. `inner` is the soft stop of a handler that is left to its end: no attempt
- * starts after it. `again` says whether another attempt may start.
+ * Executes the handler by the executor, attempt after attempt. `inner` is the soft stop of a handler that may finish:
+ * no attempt starts after it. `again` tells whether another attempt may start.
  */
 const execute = (
   job: Plan.Run,
@@ -660,7 +672,7 @@ const execute = (
   const attempt = (number: number) =>
     Effect.suspend(() =>
       once(
-        // What an attempt does to its arguments is no concern of the next one.
+        // An attempt may change its arguments: the next one gets a copy of its own.
         { ...job, args: Json.copy(job.args) },
         number === 1 ? context : { ...context, attempt: context.attempt + number - 1, toolCall: copyOf(job.call) },
         executor
@@ -681,8 +693,8 @@ const once = (
 }
 
 /**
- * Repeats a failed attempt as the tool's schedule says, which sees what failed; the last failure is the outcome. A stop
- * ends the wait for the next attempt at once.
+ * Repeats failed attempts on the tool's schedule, which gets each error; the last failure is the outcome. A stop ends
+ * the wait for the next attempt at once.
  */
 const retrying = (
   schedule: NonNullable<Tool.Any["retry"]>,
@@ -712,8 +724,8 @@ const crashed = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.Outc
 })
 
 /**
- * Whether an error is no failed attempt, so that none follows it: a call that may have had its effect before its process
- * ended, or that is not run because its run is stopped.
+ * Tells whether an error is final, so that no attempt follows it: that of a call whose effect is unknown, or of a call
+ * that does not run since its run is stopped.
  */
 const isFinal = (error: unknown): boolean =>
   error instanceof ToolError && (error.reason === "unknown_effect" || error.reason === "cancelled")

@@ -1,12 +1,12 @@
 /**
- * The events of a batch, from the calls to the one pull that reads them, in the order of the policy. Starts and progress
- * are shown at once; results as they come, or held back until those of all earlier calls are out. Grouped, a call's start
- * and progress are held back as well, until its result is shown.
+ * Orders the events of a batch by the policy, on their way from the calls to the one pull that reads them. Starts and
+ * progress are shown at once; results as they come, or after those of all earlier calls. With grouped events, the start
+ * and the progress of a call are held back until its result is shown.
  *
- * What is unread is bounded: a call leaves at most three events, and of its unread progress the latest replaces the one
- * before it beyond a few. Leaving an event never waits, so that a slow reader holds nothing up, and never runs the
- * reader, which goes on in a turn of its own: what is left together is read together. An Effect `Queue` in place of the
- * array could not replace an event that is in it.
+ * The number of unread events is bounded: a call adds at most three events beside its progress, and beyond the first 16
+ * unread events of progress the latest replaces the one before it. Adding an event never waits, so that a slow reader
+ * delays no call, and never runs the reader, which continues in a turn of its own: events that are added together are
+ * read together. An Effect `Queue` in place of the array could not replace an event that is in it.
  */
 import type * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
@@ -19,27 +19,27 @@ type Events = ReadonlyArray<Event.Event>
 /** The most events of progress of one call that are held or unread. */
 const progressLimit = 16
 
-/** A fiber that waits for something to look at, and how it goes on. */
+/** A fiber that waits for events, and the function that resumes it. */
 interface Reader<E> {
   readonly fiber: Fiber.Fiber<unknown, unknown> | undefined
   readonly resume: (next: Effect.Effect<Events, E>) => void
 }
 
 export class EventOrder<E> {
-  /** What is held back of calls without a result, by their position, if events are grouped: their start and progress. */
+  /** Starts and progress of calls without a result, by position, held back if events are grouped. */
   private readonly begun: Map<number, Array<Event.Event>> | undefined
-  /** The results that are held back, with what is shown before them, if they are shown in call order. */
+  /** Results by position, each with the events before it, held back if results are shown in call order. */
   private readonly results: Map<number, Events> | undefined
-  /** The position of the next result that may be shown; among `positions`, once it is certain which calls there are. */
+  /** The position of the next result that may be shown, or its index in `positions` once all calls are known. */
   private next = 0
   private positions: ReadonlyArray<number> | undefined
-  /** What has not been read yet. */
+  /** Events that have not been read yet. */
   private unread: Array<Event.Event> = []
-  /** By the position of the call: how much of its progress is unread, and where the last of it is. */
+  /** Number of unread events of progress, and the place of the last one, by the position of the call. */
   private unreadProgress: Map<number, { readonly count: number; readonly last: number }> | undefined
   private failure: Cause.Cause<E> | undefined
   private reader: Reader<E> | undefined
-  /** Whether it was woken while no reader waited: one that has just looked, and is about to wait, has to look again. */
+  /** Tells whether `wake` found no reader: one that has just looked, and is about to wait, has to look again. */
   private wasWoken = false
 
   constructor({ resultOrder, toolEvents }: Pick<Policy.Policy, "resultOrder" | "toolEvents">) {
@@ -47,7 +47,7 @@ export class EventOrder<E> {
     this.results = resultOrder === "request" ? new Map() : undefined
   }
 
-  /** The handler of the call at a position starts. */
+  /** Adds the start of the handler of the call at a position. */
   started(index: number, event: Event.Event): void {
     if (this.begun === undefined) this.show([event])
     else this.begun.set(index, [event])
@@ -69,7 +69,7 @@ export class EventOrder<E> {
     this.wake()
   }
 
-  /** The call at a position has been answered, or waits for an approval. */
+  /** Adds the last events of the call at a position, which has been answered or waits for an answer from outside. */
   settled(index: number, events: Events): void {
     const begun = this.begun?.get(index) ?? []
     this.begun?.delete(index)
@@ -80,8 +80,8 @@ export class EventOrder<E> {
   }
 
   /**
-   * These are all calls. Until then a position at which no call has come up yet holds back what is behind it, since one
-   * may still come.
+   * Sets the calls of the batch, to which none is added any more. Before that, a position without a call holds back the
+   * results behind it, since its call may still come.
    */
   sealed(calls: ReadonlyArray<{ readonly index: number }>): void {
     if (this.results !== undefined) {
@@ -103,7 +103,7 @@ export class EventOrder<E> {
     }
   }
 
-  /** The position of the call whose result is to be shown next. */
+  /** The position of the call whose result is shown next. */
   private get due(): number | undefined {
     return this.positions === undefined ? this.next : this.positions[this.next]
   }
@@ -114,7 +114,7 @@ export class EventOrder<E> {
     this.wake()
   }
 
-  /** The failure comes after what was left before it, and nothing comes after the failure. */
+  /** Adds the failure after the events so far. No event follows it. */
   fail(cause: Cause.Cause<E>): void {
     this.failure ??= cause
     this.wake()
@@ -136,7 +136,8 @@ export class EventOrder<E> {
   }
 
   /**
-   * Everything there is now, taken at once; waits only when there is nothing, and may then have been woken for nothing.
+   * Takes all unread events at once. Waits if there are none, and may then take none, since `wake` resumes the reader
+   * without events, too.
    */
   get take(): Effect.Effect<Events, E> {
     return this.isDue ? this.drain() : this.wait()
@@ -144,7 +145,7 @@ export class EventOrder<E> {
 
   private wait(): Effect.Effect<Events, E> {
     return Effect.callback((resume) => {
-      // A fiber may have been held up between its look and its wait.
+      // Events may have come between the look of the fiber and its wait.
       if (this.isDue) return resume(Effect.suspend(() => this.drain()))
       this.reader = { fiber: Fiber.getCurrent(), resume }
       return Effect.sync(() => {
@@ -157,7 +158,7 @@ export class EventOrder<E> {
     return !this.isEmpty || this.wasWoken
   }
 
-  /** Everything there is now, which may be nothing. A failure is left for the reader that waits. */
+  /** Takes all unread events, of which there may be none. A failure stays for `take`. */
   takeNow(): Events {
     const events = this.unread
     this.unread = []

@@ -1,6 +1,7 @@
 /**
- * What a call has to pass before its handler starts: the tool's `validate`, then its `authorize`. There is this one way
- * to a handler, so no path skips them. They fail closed: what is not clearly allowed, fails, or breaks is a denial.
+ * The gates that a call has to pass before its handler starts: the tool's `validate`, then its `authorize`. There is
+ * one way to a handler, so no path skips them. They fail closed: a gate that fails, breaks, or does not clearly allow
+ * the call denies it.
  */
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
@@ -17,7 +18,7 @@ import * as Json from "../json.ts"
 
 type Gate = (args: unknown, call: Tool.CallContext) => unknown
 
-/** How a gate says yes, how it explains a no, and what is said when it does not explain. */
+/** The words of a gate: the field of its verdict, that of its explanation, and the texts of a denial. */
 interface Kind {
   readonly name: "validate" | "authorize"
   readonly verdict: string
@@ -52,7 +53,10 @@ const denied = (call: Message.ToolCall, kind: Kind, explanation: unknown, rest: 
     metadata: { gate: kind.name, ...rest }
   })
 
-/** What a gate reported as its failure explains it, and how it is misused. What else it threw is not shown to the model. */
+/**
+ * Returns the explanation of a denial by a gate that failed: the failure that it reported, or the mistake of a misused
+ * gate. The model reads nothing of any other defect.
+ */
 const reported = (cause: Cause.Cause<unknown>): unknown => {
   const defect = Result.getOrUndefined(Cause.findDefect(cause))
   if (defect instanceof ToolOptions.Misuse) return defect.message
@@ -70,7 +74,7 @@ const judged = (call: Message.ToolCall, kind: Kind, exit: Exit.Exit<unknown, unk
   return denied(call, kind, verdict[kind.explanation], typeof canOverride === "boolean" ? { canOverride } : {})
 }
 
-/** A verdict that cannot even be looked at allows nothing. */
+/** Returns the denial of a gate, if it denies the call. A verdict that throws when it is read is a denial. */
 const judge = (call: Message.ToolCall, kind: Kind, exit: Exit.Exit<unknown, unknown>): Tool.ToolError | undefined =>
   Result.getOrElse(
     Result.try({ try: () => judged(call, kind, exit), catch: (cause) => cause }),
@@ -91,7 +95,7 @@ const ask = (
       Effect.map((exit) => judge(call, kind, exit))
     )
 
-/** Why a call may not run, if it may not. Both gates deny with the first one's words. */
+/** Returns the error of the first gate that denies the call, if one does. */
 export const denial = (
   job: Plan.Run,
   context: Tool.CallContext
@@ -101,6 +105,6 @@ export const denial = (
     (error) => error === undefined ? ask(job.tool.authorize, authorize, job, context) : Effect.succeed(error)
   )
 
-/** A gate that does not answer in time denies the call. */
+/** Returns the denial of a call whose gate did not answer in time. */
 export const late = (call: Message.ToolCall, millis: number): Tool.ToolError =>
   toolError("denied", call, { detail: `the call was not allowed within ${millis} ms`, metadata: { gate: "timeout" } })

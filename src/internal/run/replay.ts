@@ -21,11 +21,11 @@ import * as ToolOptions from "../declare/toolOptions.ts"
 /** The recorded part of a call. */
 export interface Replayed {
   /**
-   * True where the handler had started. The gates and the approval of the call were passed then, and are not asked
+   * Tells whether the handler had started. The call has then passed its gates and its approval, which are not asked
    * again.
    */
   readonly hasStarted: boolean
-  /** True where the call may have had its effect without an answer: it is not reported as a call that did not run. */
+  /** Tells whether the effect of the call is unknown: it is not reported as a call that did not run. */
   readonly isUnknown?: boolean
   /** The answer. A call with an answer does not run again. */
   readonly answer?: Answers.Answer
@@ -56,7 +56,7 @@ export interface Service {
 interface Place {
   readonly requestId: string
   readonly stepIndex: number
-  /** True for a call that was approved earlier and with which a run begins. */
+  /** Tells whether the call was approved earlier, and a run begins with it. */
   readonly isApproved: boolean
 }
 

@@ -82,8 +82,8 @@ export interface Options {
 }
 
 /**
- * The name of this process in journals, which each start of a process has anew. A run that its own process takes up
- * again was not left by a dead one.
+ * The name of this process in journals, which each start of a process has anew. A run that its own process resumes was
+ * not interrupted by the end of a process.
  */
 export const CurrentProcess: Context.Reference<string> = Context.Reference<string>("heddle/internal/Process", {
   defaultValue: () => globalThis.crypto.randomUUID()
@@ -142,7 +142,7 @@ export interface Terms {
   readonly pollMillis: number
   /** Moment of the request that took the claim, where that is done. */
   readonly began?: Moment
-  /** Called when the claim is lost, with the current time and that since its last confirmation. */
+  /** Reports that the claim is lost, with the current time and that since its last confirmation. */
   readonly onLost?: (at: number, lateMillis: number) => void
 }
 
@@ -184,17 +184,17 @@ export class HeldClaim {
   private readonly close: Effect.Effect<unknown>
   /** The clocks of the process. */
   private readonly clock: Clock.Clock
-  /** Called when the claim is lost. */
+  /** Reports that the claim is lost. */
   private readonly onLost: NonNullable<Terms["onLost"]>
   /** The beginning of the last request that the store confirmed. */
   private confirmed: Moment
   /** Open while a renewal is needed before its time. */
   private readonly due = Latch.makeUnsafe()
-  /** Completed by the next confirmation. */
+  /** Completes with the next confirmation. */
   private next = Deferred.makeUnsafe<void>()
   /** Open while a running operation has to look for commands. */
   private readonly asked = Latch.makeUnsafe()
-  /** True where the claim is no longer renewed and ends by itself. */
+  /** Tells whether the claim is no longer renewed, and ends by itself. */
   private isResting = false
   /** Open from the moment at which the owner wants to leave. */
   private readonly leaving = Latch.makeUnsafe()
@@ -237,7 +237,10 @@ export class HeldClaim {
     Effect.andThen(Effect.raceFirst(Effect.sleep(this.pollMillis), this.asked.await), this.asked.close)
   )
 
-  /** The store has confirmed the claim, by a request that began at this moment. A later request may have ended before. */
+  /**
+   * Notes that the store has confirmed the claim, by a request that began at this moment. A request that began later
+   * may have ended earlier.
+   */
   private confirm(began: Moment): void {
     if (began.monotonicMillis >= this.confirmed.monotonicMillis) this.confirmed = began
     Deferred.doneUnsafe(this.next, Exit.void)
@@ -280,12 +283,12 @@ export class HeldClaim {
     return from(pause)
   })
 
-  /** The store has given the claim to another owner, or to none. */
+  /** Loses the claim, which the store has given to another owner, or to none. */
   private readonly taken: Effect.Effect<void> = Effect.suspend(() =>
     Effect.flatMap(Effect.orElseSucceed(this.current, () => undefined), (claim) => this.lose(claim))
   )
 
-  /** The claim that the store has. */
+  /** Reads the claim of the session from the store. */
   private get current(): Effect.Effect<Journals.Claim | undefined, Journals.StoreError> {
     return this.request("claimOf", this.store.claimOf(this.id))
   }
@@ -293,7 +296,7 @@ export class HeldClaim {
   /** Asks the store to renew the claim. */
   private readonly renewal: Effect.Effect<"renewed" | "taken" | "unanswered"> = Effect.suspend(() => {
     const began = momentOf(this.clock)
-    // An answer counts also where nothing waits for it any more.
+    // The answer of the store counts even if nothing waits for it any more.
     const renewal = Effect.map(this.store.renew(this.id, this.owner, this.termMillis), (isHeld) => {
       if (isHeld) this.confirm(began)
       return isHeld
@@ -308,13 +311,13 @@ export class HeldClaim {
   private get elapsed(): Moment {
     const now = momentOf(this.clock)
     return {
-      // A clock that was set back says nothing either.
+      // A wall clock that was set back is as unreliable as one that was set forward.
       wallMillis: Math.abs(now.wallMillis - this.confirmed.wallMillis),
       monotonicMillis: now.monotonicMillis - this.confirmed.monotonicMillis
     }
   }
 
-  /** True where the store has confirmed the claim within a third of the term, by both clocks. */
+  /** Tells whether the store has confirmed the claim within a third of the term, by both clocks. */
   get isFresh(): boolean {
     const { monotonicMillis, wallMillis } = this.elapsed
     return Math.max(monotonicMillis, wallMillis) <= this.termMillis / 3
@@ -339,7 +342,7 @@ export class HeldClaim {
     return new SessionClaimed({ reason: "lost", id: this.id, owner: this.owner, until })
   }
 
-  /** The claim is lost, and has another owner where there is another claim: what runs under it stops. */
+  /** Loses the claim, to the owner of `other` if there is one. Everything that runs under the claim stops. */
   private lose(other?: Journals.Claim): Effect.Effect<void> {
     if (Deferred.isDoneUnsafe(this.lost)) return Effect.void
     const { monotonicMillis, wallMillis } = this.elapsed
@@ -355,18 +358,18 @@ export class HeldClaim {
 
   // Leaving.
 
-  /** True where the owner wants to leave: no further call starts, and no model is asked. */
+  /** Tells whether the owner wants to leave: no further call starts, and no model is asked. */
   get isLeaving(): boolean {
     return this.leaving.isOpen()
   }
 
-  /** A handler begins. */
+  /** Notes that a handler begins. */
   begin(journal: string, call: string | symbol): void {
     this.underWay.set(journal, (this.underWay.get(journal) ?? new Set()).add(call))
     this.idle.closeUnsafe()
   }
 
-  /** The end of a handler is recorded. */
+  /** Notes that the end of a handler is recorded. */
   end(journal: string, call: string | symbol): void {
     const calls = this.underWay.get(journal)
     if (calls?.delete(call) === true && calls.size === 0) this.noneUnderWay(journal)
@@ -381,25 +384,25 @@ export class HeldClaim {
     })
   }
 
-  /** Nothing of a journal is under way any more. */
+  /** Notes that nothing of a journal is under way any more. */
   private noneUnderWay(journal: string): void {
     if (this.underWay.delete(journal) && this.underWay.size === 0) this.idle.openUnsafe()
   }
 
   /**
-   * An operation is over, and no handler of it is under way. `hasStarted` tells whether it leaves a call without an end
-   * in that journal.
+   * Notes that an operation is over, and that no handler of it is under way. `hasStarted` tells whether it leaves a
+   * call without an end in that journal.
    */
   left(journal: string, hasStarted: boolean): void {
     this.noneUnderWay(journal)
     if (hasStarted) return void this.started.add(journal)
-    // The calls of its nested runs have no end of their own to wait for.
+    // An operation that leaves no started call leaves none in its nested runs either.
     for (const other of this.started) {
       if (other === journal || Nested.isWithin(journal, other)) this.started.delete(other)
     }
   }
 
-  /** An operation begins, and ends with the scope. */
+  /** Notes that an operation begins, and that it ends when the scope closes. */
   readonly enter: Effect.Effect<void, never, Scope.Scope> = Effect.acquireRelease(
     Effect.sync(() => {
       this.operations++
@@ -427,8 +430,8 @@ export class HeldClaim {
   }
 
   /**
-   * Renews the claim until the scope closes. Operations that run under it in other fibers are then interrupted, and have
-   * the grace period to record what they come to.
+   * Renews the claim until the scope closes. Operations that run under it in other fibers are then interrupted, and
+   * have the grace period to record what they come to.
    */
   readonly hold: Effect.Effect<void, never, Scope.Scope> = Effect.suspend(() =>
     Effect.andThen(
@@ -453,7 +456,7 @@ export class HeldClaim {
     )
   })
 
-  /** The claim is over: what still runs under it stops. */
+  /** Ends the claim in this process: everything that still runs under it stops. */
   private readonly ended: Effect.Effect<void> = Effect.suspend(() => {
     Deferred.doneUnsafe(this.lost, Exit.fail(this.loss))
     return Effect.asVoid(this.close)

@@ -108,7 +108,7 @@ export interface StreamReducer<out M extends Mode = Mode> {
   readonly session: SessionData.Session
   /** The scope of the events. */
   readonly mode: M
-  /** True where the run has ended. Further events change nothing. */
+  /** Tells whether the run has ended. Further events change nothing. */
   readonly isEnded: boolean
 }
 
@@ -206,7 +206,7 @@ const ended = (state: States.State, { completed }: Folded, tail: OpenCalls.Tail)
   return [endOf(requestIdOf(state), call.toolCall, tail, own?.result ?? withdrawn(isSettlement, call), answer)]
 }
 
-/** A question that its run withdraws has no answer. */
+/** Returns the error that answers a question which its run withdraws. */
 const withdrawn = (isSettlement: boolean, { toolCall }: States.Call): unknown =>
   isSettlement ? { _tag: "Error", error: new ToolError({ reason: "cancelled", toolCallId: toolCall.id }) } : undefined
 

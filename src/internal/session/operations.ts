@@ -118,7 +118,7 @@ const baseOf = (session: Session, leaves: boolean): Effect.Effect<Base> =>
       ? session
       : sinceClosed(session, before, given.closed)
     if (Json.isSame(replaced, States.sessionOf(closed.state))) return Effect.succeed(closed)
-    // It stays the session of its journal.
+    // The session keeps the id of its journal.
     const own = known.id === undefined ? replaced : { ...replaced, id: known.id }
     return Effect.succeed(then(closed, [States.openedBy(closed.state, own)]))
   })
@@ -256,7 +256,7 @@ const spoken = (name: "reply" | "continue", base: Base, { within, ...said }: Sai
   ...said
 })
 
-/** Returns the session that an input stands for. A conversation begins anew in the session that is kept, if one is free. */
+/** Returns the session that an input stands for. A conversation starts anew in the kept session, which must be free. */
 const sessionIn = (input: unknown): Effect.Effect<Session, Failure> =>
   Effect.gen(function*() {
     if (SessionData.isSession(input)) return input

@@ -5,7 +5,7 @@
  *
  * **Details**
  *
- * A killed run can be resumed from its journal alone:
+ * An interrupted run can be resumed from its journal alone:
  *
  * - `RunStarted` precedes every record of a run, and `RunEnded` follows them. Between the two the run is under way,
  *   or was interrupted. `RunStarted` contains the messages that start the run.
@@ -288,7 +288,9 @@ export class CallEnded extends Schema.Opaque<CallEnded>()(Schema.TaggedStruct("C
   message: Message.Message,
   /** Kind of the handler's failure. Left out where it did not fail, or did not run to its end. */
   failure: Schema.optionalKey(Schema.Literals(["reported", "crashed"])),
-  /** Reason of the `ToolError` in the answer, `"cancelled"` for a cancelled sub-agent. Left out for any other answer. */
+  /**
+   * Reason of the `ToolError` in the answer, `"cancelled"` for a cancelled sub-agent. Left out for any other answer.
+   */
   reason: Schema.optionalKey(ToolOutcomes.ToolError.fields.reason),
   /** The halt with which the call ended the run. Left out where it did not. */
   halt: Schema.optionalKey(Event.Halt),

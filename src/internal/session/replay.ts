@@ -226,7 +226,7 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
       return call && foundOf(id, call, isEnding)
     },
     answered: (call, answer) => {
-      // The next owner starts it. What answers it here, such as its timeout, does not count.
+      // The next owner starts the call. An answer that it gets here, such as that of its timeout, does not count.
       if (parked.has(call.id)) return Effect.interrupt
       if (!isOfTurn(call, state, writer)) return Effect.sync(() => writer.handlerEnded(call.id))
       const { contextUpdate, failure, raw, tail } = answer
@@ -246,7 +246,10 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
       Effect.provideService(CurrentOperation, undefined)
     )
 
-  /** Waits until the run is left. The next owner answers the call. A blocking call has nothing to finish. */
+  /**
+   * Waits until the run is interrupted or asked to stop: a blocking call has nothing to finish. The next owner answers
+   * the call.
+   */
   const park = (call: Tool.CallContext): Effect.Effect<Tool.Outcome> => {
     parked.add(call.id)
     return Effect.flatMap(
@@ -260,7 +263,7 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
     Effect.gen(function*() {
       const { attempt, id, idempotencyKey, toolCall } = call
       const known = state.turn?.calls.get(id)
-      // The attempts of a call share one.
+      // The attempts of a call share one spending.
       const spending = spent.get(id) ?? new Inherited.Spending(yield* Inherited.CurrentSpending)
       spent.set(id, spending)
       const early = known === undefined && !isReplied(state, writer) ? { toolCall } : {}

@@ -83,7 +83,7 @@ class OperationRun<M extends SessionEvents.Mode> {
   /** Handlers of calls of an earlier turn that refused to stop. */
   readonly abandoned: Array<Event.Abandoned> = []
   readonly spending: Inherited.Spending
-  /** True where calls of an earlier turn run before the model is asked. */
+  /** Tells whether calls of an earlier turn run before the model is asked. */
   readonly hasOpening: boolean
 
   constructor(
@@ -246,7 +246,8 @@ const stopsOf = <M extends SessionEvents.Mode, R>(
 // The calls of an earlier turn.
 
 /**
- * End of those calls: a cancellation that stopped them, the halt that decides, and the suspensions of some of them.
+ * The end of the calls of an earlier turn: a cancellation that stopped them, the halt that decides, and the suspensions
+ * of some of them.
  */
 interface Opening {
   readonly cancellation: Cancellation.Cancellation | undefined
@@ -265,7 +266,7 @@ const openingOf = (state: States.State, { cancellation }: Stops, policy: Policy.
   }
 }
 
-/** Tells whether the run ends with them: they ended it, or one waits, so that the model cannot be asked. */
+/** Tells whether the run ends with these calls: they ended it, or one waits, so that the model cannot be asked. */
 const isOver = ({ cancellation, halt, suspensions }: Opening): boolean =>
   halt !== undefined || cancellation !== undefined || suspensions.length > 0
 
@@ -425,7 +426,7 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
   Effect.gen(function*() {
     const operation = yield* checked
     const { base: { state: begun, writer }, mode, resumed } = operation
-    // The code of the caller's may be what failed a run that is ended after many attempts.
+    // The caller's options may have made a run fail that is ended after many attempts: it gets the tools alone.
     const { ending } = resumed ?? {}
     const isBroken = ending?._tag === "Failure" && ending.error.reason === "too_many_attempts"
     const options = isBroken ? { tools: given.tools } as typeof given : given

@@ -88,9 +88,9 @@ export type Call = Asked | Granted | Started | Waiting | Answered
 
 /** The unfinished turn: some of its calls have no answer, or it is not recorded as whole. */
 export interface Turn {
-  /** True where a run that has ended asked for it. */
+  /** Tells whether a run that has ended asked for the turn. */
   readonly isEarlier: boolean
-  /** True where its `StepCompleted` is recorded: the turn waits. */
+  /** Tells whether its `StepCompleted` is recorded: the turn waits. */
   readonly isStepped?: boolean
   /** The reply. `undefined` outside of the run that received it. */
   readonly response: Response.Response | undefined
@@ -146,7 +146,7 @@ export interface Run {
     /** The message. `undefined` where it was not submitted. */
     readonly message: Records.MessageSubmitted | undefined
   } | undefined
-  /** True where one of the calls has started. */
+  /** Tells whether one of the calls has started. */
   hasStarted: boolean
   /** The values that are restored if the run fails before that. */
   readonly before: Before
@@ -203,7 +203,7 @@ export interface State {
   inbox: ReadonlyArray<Records.MessageSubmitted>
   /** The request to stop the run. */
   stop: Records.StopRequested | undefined
-  /** Number of runs in a row that could not start or go on, since the last whole step. */
+  /** Number of times in a row that a run failed, since the last whole step. */
   failures: number
   /** Receipts of the last commands, by their ids. */
   readonly receipts: Map<string, Records.Receipt>
@@ -415,7 +415,10 @@ export const sessionOf = (state: State): Session => {
   return session
 }
 
-/** Returns the open turn with the calls that are answered or wait, if one waits. Nothing is known of its other calls yet. */
+/**
+ * Returns the open turn with the calls that are answered or wait, if one waits. Nothing is known of its other calls
+ * yet.
+ */
 const knownOf = (turn: Turn): Turn | undefined => {
   const { calls, message } = turn
   const known = new Map(Array.from(calls).filter(([, { _tag }]) => _tag === "Answered" || _tag === "Waiting"))
@@ -679,7 +682,7 @@ const opened = (state: State, { calls = {}, receipts, session }: Records.Opened)
 const runStarted = (state: State, record: Records.RunStarted): void => {
   const { answered, deadlineAt, messages, operation, parent, processName, requestId, startedAt, takes } = record
   if (record.resumes === true && state.run?.requestId === requestId) {
-    // The owners of one process are one: it may lose its claim while it is busy, and take its own run up again.
+    // All owners in one process count as one: a busy process may lose its claim, and then resumes its own run.
     if (processName === undefined || processName !== state.run.processName) state.run.resumptions++
     state.run.processName = processName
     // Calls that started before their reply was whole do not belong to the reply that is asked for again.
@@ -794,7 +797,7 @@ const use = (run: Run, nestedUsage: Response.Usage | undefined): void => {
   if (nestedUsage !== undefined) run.nestedUsage = Response.sumUsage([run.nestedUsage, nestedUsage])
 }
 
-/** Returns the outcome of an answered call. A call that a sibling ended before a stop was requested had ended. */
+/** Returns the outcome of an answered call. A cancelled call was stopped only if a stop is requested. */
 const cameOf = ({ stop }: State, reason: Records.CallEnded["reason"]): Came => {
   if (reason === "unknown_effect") return "unknown"
   return reason === "cancelled" && stop !== undefined ? "stopped" : "ended"

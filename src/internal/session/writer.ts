@@ -39,11 +39,11 @@ export interface Parent {
   readonly failed: Deferred.Deferred<never, Failure>
   /** Policy for a call whose effect is unknown, where its tool does not set one. */
   readonly unknown: Tool.Unknown | undefined
-  /** True where the suspensions of its nested runs can be settled. */
+  /** Tells whether the suspensions of its nested runs can be settled. */
   readonly isAnswerable: boolean
   /** The claim that its nested runs are under. */
   readonly claim: Claims.HeldClaim | undefined
-  /** True where its nested runs stop when the owner leaves. Those of a call that is under way continue. */
+  /** Tells whether its nested runs stop when the owner leaves. Those of a call that is under way continue. */
   readonly isLeft: boolean
 }
 
@@ -57,7 +57,7 @@ interface Writing {
    * is stopped.
    */
   readonly written: Deferred.Deferred<void>
-  /** True where its writer was interrupted: an intent that no append contains yet is not written. */
+  /** Tells whether its writer was interrupted: an intent that no append contains yet is then not written. */
   isWithdrawn: boolean
 }
 
@@ -160,7 +160,7 @@ export class Writer implements Omit<Parent, "store"> {
   private calls = 0
   /** Owns the appends that belong to no run. */
   private readonly own: Running
-  /** True after an append was abandoned: it may have been written, so nothing may be written after it. */
+  /** Tells whether an append was abandoned: it may have been written, so nothing may be written after it. */
   private isClosed = false
   /** Distinguishes the appends of this writer from those of others. */
   private readonly name = globalThis.crypto.randomUUID()
@@ -237,12 +237,12 @@ export class Writer implements Omit<Parent, "store"> {
     return () => void this.listeners.delete(requestId)
   }
 
-  /** True where a reply waits to be written. Calls that start meanwhile are its calls. */
+  /** Tells whether a reply waits to be written. Calls that start meanwhile are its calls. */
   get hasReplied(): boolean {
     return this.replies > 0
   }
 
-  /** True where the journal may contain more than the state: an append was abandoned. */
+  /** Tells whether the journal may contain more than the state: an append was abandoned. */
   get isUncertain(): boolean {
     return this.isClosed
   }
@@ -488,7 +488,7 @@ export class Writer implements Omit<Parent, "store"> {
   /** Waits for ever where the owner is leaving: no further call starts, and no model is asked. */
   readonly admission: Effect.Effect<void> = Effect.suspend(() => this.isParked ? Effect.never : Effect.void)
 
-  /** True where the owner is leaving and the operation leaves with it. */
+  /** Tells whether the owner is leaving and the operation leaves with it. */
   get isParked(): boolean {
     return this.isLeft && this.claim?.isLeaving === true
   }
@@ -508,12 +508,12 @@ export class Writer implements Omit<Parent, "store"> {
     )
   })
 
-  /** A handler begins, which a leave waits for. */
+  /** Notes that a handler begins, which a leave waits for. */
   handlerBegins(call: string): void {
     this.claim?.begin(this.id, call)
   }
 
-  /** The end of a handler is recorded. */
+  /** Notes that the end of a handler is recorded. */
   handlerEnded(call: string): void {
     this.claim?.end(this.id, call)
   }

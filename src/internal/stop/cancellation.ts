@@ -1,6 +1,6 @@
 /**
- * The soft stop of a run: a request that is made once and stays made. A listener that is added later is called as well as
- * those that were there, so that nothing that starts in between misses it.
+ * The soft stop of a run: a request that is made once and stays made. A listener that is added later is called at once,
+ * so that nothing that starts after the request misses it.
  */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
@@ -14,11 +14,14 @@ const abortCause = "Execution cancelled by parent abort signal"
 /** The cause of a stop that was requested of the session. */
 export const stopCause = "the run was stopped"
 
-/** What made the request. A run that an abandoned handler starts is stopped as by an interruption of the handler. */
+/**
+ * The source of the request. A run that an abandoned handler starts is stopped as if the handler were interrupted:
+ * `"interrupt"`.
+ */
 export type Reason = "cancel" | "deadline" | "interrupt" | "stop"
 
 export class Cancellation {
-  /** Why it was requested, as the model reads it, and as the outcome names it. */
+  /** The reason of the request: `cause` as the model reads it, `reason` as the outcome names it. */
   cause = abortCause
   reason: Reason = "cancel"
   private hasBeenRequested = false
@@ -37,7 +40,7 @@ export class Cancellation {
     this.listeners.clear()
   }
 
-  /** Calls `listener` when the request is made, at once if it has been. The returned function takes it back. */
+  /** Calls `listener` when the request is made, at once if it has been. The returned function removes the listener. */
   onRequest(listener: () => void): () => void {
     if (this.hasBeenRequested) listener()
     else this.listeners.add(listener)
@@ -45,7 +48,7 @@ export class Cancellation {
   }
 }
 
-/** The result of an effect, or another one as soon as the request is made. */
+/** Returns the result of an effect, or that of `otherwise` as soon as the request is made. */
 export const orElse = <A, E, R>(
   effect: Effect.Effect<A, E, R>,
   cancellation: Cancellation | undefined,
@@ -59,16 +62,16 @@ export const orElse = <A, E, R>(
   return Effect.raceFirst(effect, requested)
 }
 
-/** What may stop a run softly. */
+/** The sources that may stop a run softly. */
 interface Stops {
-  /** The soft stop of the run around it. */
+  /** The soft stop of the run around this one. */
   readonly parent: Cancellation | undefined
   readonly deadline: Deadline.Deadline | undefined
-  /** What the caller stops it with. An effect is run by the run that it stops. */
+  /** The caller's signal or effect. An effect is started by `Inherited.listen`, since it belongs to the run. */
   readonly cancel: CancelSource<any> | undefined
 }
 
-/** Lets all that may stop a run request it, until the scope closes. */
+/** Lets each source request the stop of a run, until the scope closes. */
 export const watch = (
   cancellation: Cancellation,
   { cancel, deadline, parent }: Stops,
@@ -87,7 +90,7 @@ export const watch = (
     }
     if (cancel instanceof AbortSignal) {
       const request = () => cancellation.request()
-      // The scope knows of the listener before there is one: nothing can come between the two.
+      // The scope learns of the listener before it is added, so that an interruption in between leaves none behind.
       yield* Scope.addFinalizer(scope, Effect.sync(() => cancel.removeEventListener("abort", request)))
       if (cancel.aborted) request()
       else cancel.addEventListener("abort", request, { once: true })

@@ -1,6 +1,6 @@
 /**
- * What stops at a time of the clock. The deadline of a run: its tools are stopped a little earlier, so that a last answer
- * of the model still fits, and runs that a tool starts have until then and no longer. Timers.
+ * Deadlines and timers. At the deadline of a run, the run is stopped. Its tools are stopped a little earlier, so that a
+ * last answer of the model still fits, and runs that a tool starts end with the tools.
  */
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
@@ -8,7 +8,7 @@ import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import type { DeadlineWish } from "../ask/options.ts"
 
-/** Times of the clock, in milliseconds. */
+/** Times in milliseconds since 1970: the end of the run, and the end of its tools. */
 export interface Deadline {
   readonly at: number
   readonly toolsUntil: number
@@ -17,13 +17,13 @@ export interface Deadline {
 export const toolsCause = "the deadline of the run leaves no more time for tools"
 export const cause = "the deadline of the run has passed"
 
-/** Whether a stop was brought about by a deadline. */
+/** Tells whether a cause of a stop is that of a deadline. */
 export const isCause = (text: string): boolean => text === toolsCause || text === cause
 
 const longestReserve = 10_000
 const reservedShare = 0.25
 
-/** The earlier of what the caller asked for and what the run around it has left. */
+/** Returns the earlier of the deadline that the caller asked for and that of the run around this one. */
 export const resolve = (
   wish: DeadlineWish | undefined,
   inherited: number | undefined,
@@ -37,36 +37,36 @@ export const resolve = (
   return { at, toolsUntil: at - Math.min(reserve, left) }
 }
 
-/** Something that is waited for. It may be stopped at any time, and more than once. */
+/** A timer or a wait. It may be stopped at any time, and more than once. */
 export interface Timer {
   readonly stop: () => void
 }
 
 /**
- * Milliseconds since then, by the clock that only goes forward. A timer that is set after code of the caller's has run is
- * set for what is left of its time: that code may have blocked the thread.
+ * Returns the milliseconds since a moment, by the clock that only goes forward. A timer that is set after the caller's
+ * code has run is set for the rest of its time: that code may have blocked the thread.
  */
 export const elapsedMillis = (clock: Clock.Clock, sinceNanos: bigint): number =>
   Number(clock.monotonicTimeNanosUnsafe() - sinceNanos) / 1e6
 
-/** What is left of so many milliseconds, in whole ones, so that a timer of the platform's does not fire early. */
+/** Returns the rest of a duration, in whole milliseconds, so that a timer of the platform does not fire early. */
 export const leftOf = (millis: number, clock: Clock.Clock, sinceNanos: bigint): number =>
   Math.max(0, Math.ceil(millis - elapsedMillis(clock, sinceNanos)))
 
-/** The clock that sleeps by timers of the platform's, and the longest time that one of these can wait for. */
+/** The clock that sleeps by timers of the platform, and the longest time that such a timer can wait for. */
 const live = Context.get(Context.empty(), Clock.Clock)
 const longest = 2 ** 31 - 1
 
 /**
- * Timers that end together. When they are closed nothing that they were to do happens any more. What is set later, for
- * the same time, fires later.
+ * Manages timers that end together. After `close`, no timer calls its function. Of two timers for the same time, the
+ * one that was set first fires first.
  *
- * Under the live clock a timer is one of the platform's, and no fiber that sleeps: 64 calls that wait for 20 ms take 33 ms
- * in place of 40, and a run that waits in one handler holds 1.5 KB less of 22.
+ * Under the live clock, a timer of the platform takes the place of a fiber that sleeps: 64 calls that wait for 20 ms
+ * take 33 ms in place of 40, and a run that waits in one handler holds 1.5 KB less of 22.
  */
 export class Timers {
   private readonly services: Context.Context<any>
-  /** The timers of the platform's. */
+  /** The timers of the platform. */
   private waiting: Set<Timer> | undefined
   private fibers: Set<Fiber.Fiber<unknown>> | undefined
   private isClosed = false
@@ -75,7 +75,7 @@ export class Timers {
     this.services = services
   }
 
-  /** Calls a function when so many milliseconds have passed. */
+  /** Calls a function after a number of milliseconds. */
   after(millis: number, then: () => void): Timer {
     const isLive = Context.get(this.services, Clock.Clock) === live && millis > 0 && millis <= longest
     if (!isLive || this.isClosed) return this.when(Effect.sleep(millis), then)
@@ -94,11 +94,11 @@ export class Timers {
     return timer
   }
 
-  /** Calls a function with an effect's exit, at once if the effect does not wait. */
+  /** Calls a function with the value of an effect, at once if the effect does not wait. */
   when<A>(effect: Effect.Effect<A, never, any>, then: (value: A) => void): Timer {
     let own: Fiber.Fiber<unknown> | undefined
     const waiting = Effect.map(effect, (value) => {
-      // What it does may close the timers, which do not wait for it then.
+      // The function may close the timers, which must not wait for this fiber then.
       if (own !== undefined) this.fibers?.delete(own)
       if (!this.isClosed) then(value)
     })
@@ -114,8 +114,8 @@ export class Timers {
   }
 
   /**
-   * Stops all of them at once. The effect waits until they have ended: a scheduler may give them their turn later than
-   * the caller.
+   * Stops all timers at once. The returned effect waits until their fibers have ended: a scheduler may give them their
+   * turn later than the caller.
    */
   close(): Effect.Effect<void> {
     this.isClosed = true

@@ -1,8 +1,8 @@
 /**
- * What a run takes over from the run whose handler started it, if there is one, and hands on to those that its own
- * handlers start: the permits of the tree, the deadline, the soft stop, what has been used. It travels as Context
- * references in the handler's fiber, so that no caller passes it along. While a run is alive, the handler around it holds
- * no permit. A run that is started by a handler that was abandoned does nothing.
+ * Inheritance from a run to the runs that its handlers start: the permits of the tree, the deadline, the soft stop, and
+ * the account of usage. It travels as Context references in the handler's fiber, so that no caller passes it along.
+ * While a nested run is alive, the handler around it holds no permit. A run that an abandoned handler starts does
+ * nothing.
  */
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
@@ -40,7 +40,7 @@ export const ParentCancellation: Context.Reference<Cancellation.Cancellation | u
   Cancellation.Cancellation | undefined
 >("heddle/internal/ParentCancellation", { defaultValue: () => undefined })
 
-/** What the run has used whose handler this code runs in. */
+/** The usage of the run whose handler this code runs in. */
 export const CurrentSpending: Context.Reference<Spending | undefined> = Context.Reference<Spending | undefined>(
   "heddle/internal/Spending",
   { defaultValue: () => undefined }
@@ -50,29 +50,29 @@ export interface Ambient {
   /** The permits of the tree. */
   readonly permits: Semaphore.Semaphore
   readonly deadline: Deadline.Deadline | undefined
-  /** There is one where anything can request it. */
+  /** The soft stop of the run. `undefined` where nothing can request it. */
   readonly cancellation: Cancellation.Cancellation | undefined
   readonly spending: Spending
   readonly sessionId: string | null
-  /** What was found last: the services of one step are mostly those of the next. */
+  /** The services that the last batch found: those of one step are mostly those of the next. */
   found: Found | undefined
 }
 
-/** What the batches of a run find among the services of its steps. */
+/** The services that the batches of a run find in the context of its steps. */
 export interface Found {
-  /** Where it was found. */
+  /** The context that they were found in. */
   readonly context: Context.Context<any>
   readonly executor: Executor.Service
   readonly encoder: Encoder.Service
-  /** What handlers are run with. */
+  /** The services of handlers. */
   readonly services: Context.Context<any>
   readonly clock: Clock.Clock
   readonly isTraced: boolean
 }
 
 /**
- * Enters a run, which ends when the scope closes. What stops its handlers is to be added to the scope after this: the
- * handler around it has its permits back when they have given up theirs.
+ * Enters a run, which ends when the scope closes. The caller adds the finalizer that stops the run's handlers after
+ * this one, so that they have returned their permits when the handler around the run takes its own back.
  */
 export const enter = <E, R>(
   settings: Settings.Settings<E, R>,
@@ -107,8 +107,8 @@ export const enter = <E, R>(
 }
 
 /**
- * From now on the run learns of a soft stop, and of the effect that asks for one. What that effect runs in is the run's: it
- * is to be listened to when the scope is known to stop what is the run's.
+ * Passes a soft stop on to the run from now on, and starts the caller's effect that asks for one. That effect runs in a
+ * fiber of the run: the caller first makes sure that the scope stops the fibers of the run.
  */
 export const listen = <R>(
   running: Running,
@@ -123,7 +123,7 @@ export const listen = <R>(
     .start(cancel, running.services, (exit) => Exit.isSuccess(exit) ? cancellation.request() : undefined)
 }
 
-/** The services of handlers. They have until a last answer of the model has to begin. */
+/** Returns the services of handlers. Their deadline is the time at which the tools of the run are stopped. */
 export const forHandlers = <R>(services: Context.Context<R>, ambient: Ambient): Context.Context<R> => {
   const { cancellation, deadline, permits, sessionId, spending } = ambient
   let context = Context.add(Context.add(services, Permits, permits), CurrentSpending, spending)
@@ -133,7 +133,10 @@ export const forHandlers = <R>(services: Context.Context<R>, ambient: Ambient): 
   return context as Context.Context<R>
 }
 
-/** Where the usage of a run is found: that of its steps, of replies that broke and were asked for again, and of the one it is in. */
+/**
+ * The usage of a run itself: that of its steps, of replies that broke and were asked for again, and of the step in
+ * progress.
+ */
 export interface Used {
   readonly steps: ReadonlyArray<{ readonly response: Response.Response }>
   readonly spent: Response.Usage | null
@@ -141,12 +144,12 @@ export interface Used {
 }
 
 /**
- * What a run and the runs within its handlers have used, together. A run that has ended leaves its sum to the run around
- * it; of one that is still alive, because its handler was abandoned, what it has used by now counts.
+ * Tracks the usage of a run together with that of its nested runs. A run that has ended leaves its sum to the run
+ * around it. A run that is still alive, because its handler was abandoned, counts with its usage by now.
  */
 export class Spending {
   private readonly around: Spending | undefined
-  /** Whether the runs directly within it are parts of one operation, which they all report. */
+  /** Tells whether the runs directly within it are parts of one operation, whose usage they all report. */
   private readonly isOperation: boolean
   private used: Used | undefined
   private ended: Response.Usage | null = null
@@ -157,12 +160,12 @@ export class Spending {
     this.isOperation = isOperation
   }
 
-  /** From now on the usage of the run itself is read from here. */
+  /** Sets where the usage of the run itself is read from. */
   of(used: Used): void {
     this.used = used
   }
 
-  /** What the runs have used that its handlers started. */
+  /** Usage of the runs that its handlers started. */
   private get ofNestedRuns(): Response.Usage | null {
     const alive = this.alive === undefined ? [] : Array.from(this.alive, (spending) => spending.total)
     return Response.sumUsage([this.ended, ...alive])
@@ -172,28 +175,28 @@ export class Spending {
     return this.used === undefined ? null : Response.sumUsage(usages(this.used))
   }
 
-  /** Of an operation: what the runs have used that its handlers started, and those of the runs that it is made of. */
+  /** Usage of the nested runs of an operation, and of those of the runs that the operation consists of. */
   get nested(): Response.Usage | null {
     const alive = this.alive === undefined ? [] : Array.from(this.alive, (spending) => spending.ofNestedRuns)
     return Response.sumUsage([this.ended, ...alive])
   }
 
-  /** Counts what runs inside handlers had used before the run was cut that is taken up now. */
+  /** Adds the usage of nested runs from before the interruption of a run that is resumed. */
   takeUp(nested: Response.Usage): void {
     this.ended = Response.sumUsage([this.ended, nested])
   }
 
-  /** What it has used itself, and all runs within it, at any depth. */
+  /** Usage of the run itself and of all runs within it, at any depth. */
   get total(): Response.Usage | null {
     return Response.sumUsage([this.own, this.ofNestedRuns])
   }
 
-  /** What the operation has used that this run is a part of, which may be itself alone. */
+  /** Usage of the operation that this run is a part of, or of the run if it is a part of none. */
   get reported(): Response.Usage | null {
     return this.around?.isOperation === true ? this.around.total : this.total
   }
 
-  /** Counts it in what is around it. Its sum is left there when the scope closes. */
+  /** Counts it in the spending around it, which keeps its sum when the scope closes. */
   enter(scope: Scope.Scope): Effect.Effect<void> {
     const { around } = this
     if (around === undefined) return Effect.void
@@ -208,7 +211,7 @@ export class Spending {
   }
 }
 
-/** Of a run of many steps no list of them is made. */
+/** Yields the parts of a usage one by one, so that a run of many steps makes no list of them. */
 function* usages({ spent, steps, usage }: Used): Generator<Response.Usage | null> {
   for (const { response } of steps) yield response.usage
   yield spent

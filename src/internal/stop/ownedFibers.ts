@@ -1,7 +1,7 @@
 /**
  * The fibers that one run owns (`Running`): those in which the code of tools and of the caller's hooks runs. A fiber is
- * added before any of that code has run, so that no code can end the run and stay alive. `Worker` is how a run waits for
- * code that is no handler, and `HookFibers` how a batch bounds the time of such code.
+ * added before any of that code has run, so that no code can end the run and stay alive. `Worker` lets a run wait for
+ * code that is no handler, and `HookFibers` bounds the time of such code in a batch.
  *
  * A task is a fiber that the run owns. Its life:
  *
@@ -12,10 +12,11 @@
  *     removed, when its fiber ends
  *
  * - *Stopping*: its grace period has begun. A task has one and never a second, whatever else stops it. It was either
- *   interrupted or, as a blocking handler, is left to finish (`letFinish`).
- * - *Given up*: its grace period is over. Nothing waits for it, and its place is free for another handler. It may still end.
+ *   interrupted or, as a blocking handler, may finish (`letFinish`).
+ * - *Given up*: its grace period is over. Nothing waits for it, and its place is free for another handler. It may still
+ *   end.
  * - *Abandoned*: it was alive when the run came to its end.
- * - *Soft stop*: the request to stop of a cancellation or a deadline. The reader goes on, and gets a result.
+ * - *Soft stop*: the request to stop of a cancellation or a deadline. The reader keeps reading, and gets a result.
  * - *Left*: the reader has gone, and the run ends without it. All tasks are stopped, and waited for together.
  */
 import type * as Cause from "effect/Cause"
@@ -31,25 +32,28 @@ import type { HeldPermits } from "../permits/permits.ts"
 import type * as Cancellation from "./cancellation.ts"
 import * as Deadline from "./deadline.ts"
 
-/** A fiber that the run owns, and what it is named by when it is abandoned. */
+/** A fiber that the run owns, with the names that report it when it is abandoned. */
 export interface Task {
   readonly kind: Event.Abandoned["kind"]
   readonly id: string
   readonly name: string
   readonly startedAt: number
-  /** A handler counts for admission while it is alive. Whatever else runs for a call does not. */
+  /** Tells whether it is a handler, which counts for admission while it is alive. Other code of a call does not. */
   readonly isHandler: boolean
   readonly isExclusive: boolean
   readonly fiber: Fiber.Fiber<unknown, unknown>
-  /** Whether it is not interrupted when the run stops, but has the grace period to finish: a blocking handler at work. */
+  /**
+   * Tells whether it has the grace period to finish when the run stops, and is not interrupted: a blocking handler at
+   * work, or an answer that is being recorded.
+   */
   readonly mayFinish?: boolean
-  /** What it holds while it is alive. A task that is to stop waits for no permit. */
+  /** The permits that it holds while it is alive. A task that is to stop waits for no permit. */
   readonly permits?: HeldPermits
   /** The soft stop of the runs that it starts. Only a blocking handler has one. */
   readonly inner?: Cancellation.Cancellation | undefined
-  /** Called when it is abandoned. */
+  /** Notes that the task is abandoned. */
   readonly onAbandoned?: () => void
-  /** Its grace period, once it is stopping or given up. Its run sets it. */
+  /** Its grace period, set by its run once it is stopping or given up. */
   grace?: Grace | undefined
 }
 
@@ -63,7 +67,7 @@ interface Grace {
 export interface Handler {
   readonly id: string
   readonly permits: HeldPermits
-  /** The run that it is of. */
+  /** The fibers of the run that it belongs to. */
   readonly running: Running
 }
 
@@ -73,26 +77,26 @@ export const CurrentHandler: Context.Reference<Handler | undefined> = Context.Re
   { defaultValue: () => undefined }
 )
 
-/** What a run that was cut had done before it is taken up again. */
+/** The recorded part of an interrupted run that is resumed. */
 export interface Past {
   /** Its whole steps, in order. */
   readonly steps: ReadonlyArray<{
     readonly result: Event.StepResult
     readonly closing?: Event.Of<"StepCompleted">["closing"]
   }>
-  /** Whether the reply of the step behind them is known. */
+  /** Tells whether the reply of the next step is known. */
   readonly hasReply: boolean
 }
 
 /** The operation of a session that a run is a part of. */
 export interface Operation {
-  /** Owns what is waited for beside the run: appends to the store. When the run is left, they have the same grace period. */
+  /** Owns the appends to the store. When the reader of the run leaves, they share its grace period. */
   readonly running: Running
-  /** Takes in what the run abandons, if the run has no result of its own that names it. */
+  /** Collects the tasks that the run abandons, where the run has no result of its own that names them. */
   readonly abandoned?: Array<Event.Abandoned>
-  /** The request id of the run that goes on where calls of an earlier one were settled: its first turn was that one's. */
+  /** The request id of a run that continues a session after calls were settled: it has had its first turn. */
   readonly continued?: string
-  /** Of a run that is taken up again. */
+  /** The recorded part of the run. Left out unless the run is resumed. */
   readonly past?: Past
 }
 
@@ -102,65 +106,66 @@ export const CurrentOperation: Context.Reference<Operation | undefined> = Contex
 )
 
 /**
- * What a soft stop means for work that the run waits for. `grace`: it may finish within the grace period, then it is given
- * up; `none`: the reader goes on without it at once; `unaffected`: whatever started it stops it.
+ * The effect of a soft stop on work that the run waits for. `grace`: the work may finish within the grace period, and
+ * is given up after it. `none`: the reader continues without it at once. `unaffected`: only the code that started the
+ * work stops it.
  */
 type OnSoftStop = "grace" | "none" | "unaffected"
 
-/** The machine that drives the run, as its owner stops it: the `Loop` of `loop/loop`. A batch alone has none. */
+/** The part of the `Loop` of `loop/loop` that a stop calls. A batch alone has none. */
 export interface Driver {
-  /** Closes what the step in progress holds. */
+  /** Closes the resources of the step in progress. */
   readonly leave: (exit: Exit.Exit<unknown, unknown>) => Effect.Effect<void>
-  /** A soft stop: closes the connection to the model now, whatever the reader of the run waits for. */
+  /** Closes the connection to the model at a soft stop, whatever the reader of the run waits for. */
   readonly hangUp: () => void
 }
 
-/** Interrupts a task. The runs that its handler starts have until then. */
+/** Interrupts a task. The runs that its handler has started must end by `until`. */
 const interruptTask = (task: Task, until: number): void => {
   task.permits?.limit(until)
-  // Before `permits.stop()`, which wakes a task that waits for permits: it must not go on.
+  // The interruption precedes `permits.stop()`, which wakes a task that waits for permits: it must not continue.
   task.fiber.interruptUnsafe()
   task.permits?.stop()
 }
 
 /**
- * Nested runs give up at most this many milliseconds earlier. Otherwise the outer handler would be reported in place of
- * the inner one that is stuck.
+ * The longest lead, in milliseconds, by which nested runs give up their tasks before the run around them does. Without
+ * it, the outer handler would be reported in place of the inner one that is stuck.
  */
 const longestLead = 50
 
 export class Running {
   readonly graceMillis: number
-  /** Those of the fiber that the run was started in. */
+  /** The services of the fiber that started the run. */
   readonly services: Context.Context<any>
   private readonly clock: Clock.Clock
-  /** The handler that the run is in, and the operation that it is a part of. */
+  /** The handler that started the run, and the operation that the run is a part of. */
   private readonly around: Handler | undefined
   readonly operation: Operation | undefined
   loop: Driver | undefined
-  /** In whose fiber the caller's observer runs, once it has taken its time. */
+  /** The worker whose fiber runs the caller's observer. */
   hooks: Worker | undefined
   private readonly tasks = new Set<Task>()
   private givenUp = 0
-  /** Handlers alive, those of them that were given up, and those that are exclusive. */
+  /** Numbers of the handlers that are alive, of those of them that were given up, and of those that are exclusive. */
   private handlers = 0
   private givenUpHandlers = 0
   private exclusives = 0
-  /** Called when there may be room for another handler. */
+  /** Listeners for room: there may be a place for another handler. */
   private listeners: Set<() => void> | undefined
-  /** Open while nothing is alive that the run waits for. Made when it first has to wait. */
+  /** Open while every task that is alive is given up. Made when the run first has to wait. */
   private idle: Latch.Latch | undefined
-  /** What the runs that its handlers started have abandoned. */
+  /** The tasks that nested runs have abandoned. */
   private abandonedWithin: ReadonlyArray<Event.Abandoned> = []
-  /** Grace periods of single tasks, and that of the soft stop. Made with the first one: few runs have any. */
+  /** Timers of the grace periods of single tasks, and of the soft stop. Made when first needed: few runs have any. */
   private timers: Deadline.Timers | undefined
   private softTimers: Deadline.Timers | undefined
-  /** When the run was asked to stop softly, and whether the grace period that began then is over. */
+  /** Time of the soft stop, and whether the grace period that began then is over. */
   softSince: number | undefined
   private isSoftTimeUp = false
-  /** Whether the run is left, or has come to its end. */
+  /** Tells whether the tasks are being stopped: the reader has left, or the run has come to its end. */
   isStopping = false
-  /** Whether its reader has gone, or its scope has closed. */
+  /** Tells whether its reader has gone, or its scope has closed. */
   isLeft = false
 
   constructor(graceMillis: number, services: Context.Context<never>) {
@@ -171,7 +176,7 @@ export class Running {
     this.clock = Context.get(services, Clock.Clock)
   }
 
-  /** Adds a task, which is to be removed when its fiber has ended. */
+  /** Adds a task. The caller removes it when its fiber has ended. */
   add(task: Task): void {
     this.tasks.add(task)
     if (task.isHandler) this.handlers++
@@ -180,7 +185,7 @@ export class Running {
     if (this.isStopping) this.stopTask(task, task.startedAt)
   }
 
-  /** Adds a worker, whose work takes its time. It is to be removed when that has ended. */
+  /** Adds a worker, whose work did not end at once. The worker removes itself when its work has ended. */
   addWorker(worker: Worker): void {
     worker.startedAt = this.now()
     this.tasks.add(worker)
@@ -192,26 +197,26 @@ export class Running {
     return Array.from(this.tasks).filter((task) => task instanceof Worker)
   }
 
-  /** A worker has nothing more to do but to end. It has one grace period for that, also in a run that goes on. */
+  /** Gives a worker that has nothing left but to end one grace period for that, also in a run that continues. */
   closing(worker: Worker): void {
     if (this.softSince !== undefined) return this.applySoftStop(worker, this.softSince)
     const since = this.now()
     const left = this.until(since) - since
-    // A run that is left waits for all tasks together.
+    // A run whose reader has left waits for all tasks together.
     if (this.isLeft || !Number.isFinite(left)) return
     this.beginGrace(worker, since)
     this.whileAlive(worker, left, () => worker.detach(since))
   }
 
-  /** The tasks that are given up and still alive, as they will be named if they are abandoned. */
+  /** The tasks that are given up and still alive, as the report of an abandoned task names them. */
   get givenUpTasks(): ReadonlyArray<Event.Abandoned> {
     const now = this.now()
     return Array.from(this.tasks).flatMap((task) => task.grace?.isOver === true ? [named(task, now)] : [])
   }
 
   /**
-   * A soft stop: the connection is closed first, and all workers have one grace period together, which begins now.
-   * Handlers are stopped by their batch.
+   * Stops the run softly: closes the connection first, and gives all workers one grace period together, which begins
+   * now. Batches stop their handlers themselves.
    */
   stopSoftly(): void {
     const since = this.softSince ??= this.now()
@@ -223,7 +228,7 @@ export class Running {
     if (worker.onSoftStop === "unaffected") return
     if (worker.onSoftStop === "none" || this.isSoftTimeUp) return worker.detach(since)
     const left = this.until(since) - this.now()
-    // One timer for all workers. A run that is left waits for all tasks together.
+    // All workers share one timer. A run whose reader has left waits for all tasks together.
     if (this.softTimers !== undefined || this.isLeft || !Number.isFinite(left)) return
     this.softTimers = new Deadline.Timers(this.services)
     const timeUp = () => {
@@ -238,26 +243,26 @@ export class Running {
     return this.clock.currentTimeMillisUnsafe()
   }
 
-  /** A blocking handler is not interrupted: it has the grace period to finish. */
+  /** Stops a task: lets it finish if it may, and interrupts it otherwise. Its grace period begins now. */
   private stopTask(task: Task, now: number): void {
     if (task.mayFinish === true) return this.letFinish(task, now)
     this.beginGrace(task, now)
     interruptTask(task, this.innerUntil(now))
   }
 
-  /** Records that the grace period of a task began at `since`, or earlier if it is stopping already. Returns when. */
+  /** Begins the grace period of a task at `since`, or earlier if it has begun already. Returns its beginning. */
   beginGrace(task: Task, since: number): number {
     if (!this.tasks.has(task)) return since
     const grace = task.grace ??= { since, isOver: false }
     return grace.since = Math.min(since, grace.since)
   }
 
-  /** The end of a grace period that began at `since`. The handler around the run may have less time. */
+  /** Returns the end of a grace period that began at `since`. The handler around the run may have less time. */
   until(since: number): number {
     return Math.min(since + this.graceMillis, this.around?.permits.until ?? Infinity)
   }
 
-  /** By when the runs within a handler have to end whose grace period began at `since`. */
+  /** Returns the time by which the runs within a handler must end. Its grace period began at `since`. */
   private innerUntil(since: number): number {
     return this.until(since) - Math.min(longestLead, this.graceMillis / 10)
   }
@@ -279,7 +284,7 @@ export class Running {
     this.listeners?.forEach((listener) => listener())
   }
 
-  /** A task is not interrupted, and has the grace period that began at `since` to finish. Runs within it stop softly. */
+  /** Lets a task finish within the grace period that began at `since`. The runs within it stop softly. */
   letFinish(task: Task, since: number, cause?: string): void {
     if (!this.tasks.has(task)) return
     this.beginGrace(task, since)
@@ -287,7 +292,7 @@ export class Running {
     task.inner?.request(cause === undefined ? "interrupt" : Deadline.isCause(cause) ? "deadline" : "cancel", cause)
   }
 
-  /** Interrupts a task. If it is alive when its grace period is over, which began at `since`, it is given up. */
+  /** Interrupts a task, and gives it up if it is alive at the end of its grace period, which began at `since`. */
   interrupt(task: Task, since: number, onGivenUp: () => void): void {
     if (!this.tasks.has(task)) return
     const began = this.beginGrace(task, since)
@@ -303,14 +308,14 @@ export class Running {
     })
   }
 
-  /** Calls a function after so many milliseconds, unless the task has ended by then. */
+  /** Calls a function after a number of milliseconds, unless the task has ended by then. */
   private whileAlive(task: Task, millis: number, timeUp: () => void): void {
     this.timers ??= new Deadline.Timers(this.services)
     const timer = this.timers.after(millis, timeUp)
     task.fiber.addObserver(() => timer.stop())
   }
 
-  /** Gives up a task, whose grace period began at `since` and is over. */
+  /** Gives up a task. Its grace period began at `since`, and is over. */
   giveUp(task: Task, since: number): void {
     this.beginGrace(task, since)
     this.expire(task)
@@ -330,19 +335,19 @@ export class Running {
     if (task.isHandler) this.givenUpHandlers++
   }
 
-  /** Whether every task that is alive is given up. */
+  /** Tells whether every task that is alive is given up. */
   private get isIdle(): boolean {
     return this.tasks.size === this.givenUp
   }
 
-  /** Calls `listener` after each handler that has ended or was given up. The returned function takes it back. */
+  /** Calls `listener` after the end of each handler that ended or was given up. The returned function removes it. */
   onRoom(listener: () => void): () => void {
     const listeners = this.listeners ??= new Set()
     listeners.add(listener)
     return () => listeners.delete(listener)
   }
 
-  /** Handlers other than the `holding` ones of a batch, of which `isExclusive` may be one. */
+  /** Counts the handlers beside the `holding` ones of a batch. `isExclusive`: one of these is exclusive. */
   outsiders(holding: number, isExclusive: boolean) {
     return {
       alive: this.handlers - holding,
@@ -351,17 +356,17 @@ export class Running {
     }
   }
 
-  /** A run of this operation is left. An append that is under way has the same grace period, and no other after it. */
+  /** Stops the appends under way when a run of the operation ends. They get no second grace period after this one. */
   stopAppends(since: number): void {
     this.workers.forEach((worker) => worker.kind === "store" ? this.stopTask(worker, since) : undefined)
   }
 
   /**
-   * Ends the run: what the step in progress holds is closed first, and then every task stopped. Has side effects when it is
-   * called, not when the effect is run.
+   * Ends the run: closes the resources of the step in progress first, and then stops every task. The end begins when
+   * this method is called, not when the returned effect is run.
    */
   end(exit: Exit.Exit<unknown, unknown>): Effect.Effect<unknown> {
-    // A reader that is still in a pull goes no further when the connection closes under it.
+    // A reader that is still in a pull stops there when the connection closes under it.
     this.isStopping = true
     this.isLeft = true
     this.hooks?.close()
@@ -372,12 +377,15 @@ export class Running {
     return softTimers === undefined ? ended : Effect.andThen(ended, Effect.suspend(() => softTimers.close()))
   }
 
-  /** Stops every task and waits for them, within the grace period. Yields what was still alive then, and is abandoned. */
+  /**
+   * Stops every task and waits for them, within the grace period. Succeeds with the abandoned ones, which were still
+   * alive at its end.
+   */
   get stop(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
     return Effect.suspend(() => this.beginStop())
   }
 
-  /** As `stop`, but it begins when this is called. */
+  /** Does the same as `stop`, and marks the run as stopping when this method is called. */
   beginStop(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
     this.isStopping = true
     const stopped = this.tasks.size === 0
@@ -390,7 +398,7 @@ export class Running {
     return timers === undefined ? stopped : Effect.tap(stopped, () => timers.close())
   }
 
-  /** A run within the handler of a call has abandoned tasks. Each run around it names them, by the calls that lead there. */
+  /** Adds the tasks that a nested run has abandoned. Each run around it names them, by the path of calls to them. */
   private addAbandonedWithin(id: string, abandoned: ReadonlyArray<Event.Abandoned>): void {
     if (abandoned.length === 0) return
     const named = abandoned.map((entry) => ({ ...entry, path: [id, ...(entry.path ?? [entry.id])] }))
@@ -403,7 +411,7 @@ export class Running {
   }
 
   private stopAt(now: number): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
-    // Code of the caller's that ends the run it is a part of does not wait for itself.
+    // The caller's code may end the run that it is a part of: it must not wait for itself.
     const own = Fiber.getCurrent()
     this.workers.forEach((worker) => worker.fiber === own ? this.remove(worker) : undefined)
     this.tasks.forEach((task) => this.stopTask(task, now))
@@ -414,8 +422,8 @@ export class Running {
   }
 
   /**
-   * Waits until each task has ended or is given up. Their grace periods began at different times. A task that is added
-   * meanwhile, such as the closing of a connection, has until the last of them is over.
+   * Waits until each task has ended or is given up: their grace periods began at different times. A task that is added
+   * meanwhile, such as the closing of a connection, has until the end of the last of these periods.
    */
   private outwait(ends: ReadonlyArray<{ readonly task: Task; readonly at: number }>): Effect.Effect<void> {
     const idle = this.idle ??= Latch.makeUnsafe(false)
@@ -432,12 +440,12 @@ export class Running {
   }
 
   /**
-   * Abandons what is alive. Blocking handlers have had their time, too: they are interrupted as well, and have one turn of
-   * the scheduler to stop.
+   * Abandons every task that is alive. Blocking handlers have had their time: they are interrupted as well now, and
+   * have one turn of the scheduler to stop.
    */
   private abandon(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
     if (this.tasks.size === 0) return Effect.succeed([])
-    // Runs within them have no time left, and one that starts now does nothing.
+    // The runs within them have no time left, and one that starts now does nothing.
     this.tasks.forEach((task) => interruptTask(task, -Infinity))
     return Effect.yieldNow.pipe(
       Effect.andThen(Clock.currentTimeMillis),
@@ -455,7 +463,7 @@ export class Running {
         return abandoned
       }),
       Effect.tap((abandoned) => abandoned.length === 0 ? Effect.void : report(abandoned)),
-      // What has been abandoned is named here or nowhere.
+      // An interruption must not lose the names of abandoned tasks: no other code reports them.
       Effect.uninterruptible
     )
   }
@@ -473,22 +481,28 @@ const report = (abandoned: ReadonlyArray<Event.Abandoned>): Effect.Effect<void> 
   return Effect.logWarning(`${abandoned.length} ${what} refused to stop and were abandoned`, abandoned)
 }
 
-/** What a piece of work is named by when it is given up, and what a soft stop means for it. */
+/** The name that reports a piece of work when it is given up, and the effect of a soft stop on it. */
 interface Manner {
   readonly name: string
   readonly onSoftStop: OnSoftStop
 }
 
-/** What a worker is for. */
+/** The purpose of a worker. */
 interface Identity extends Manner {
   readonly kind: Exclude<Event.Abandoned["kind"], "handler">
   readonly id: string
-  /** It has one piece of work. Its fiber ends when that and all that it has forked have ended; the reader waits for the work. */
+  /**
+   * Tells whether the worker has one piece of work alone. The reader waits for the work, and the fiber ends when all
+   * that the work has forked has ended, too.
+   */
   readonly once?: boolean
-  /** A piece of work that fails is its last one: its fiber ends before the reader goes on, and is not to be stopped. */
+  /**
+   * Tells whether a piece of work that fails is the last one. The fiber then ends before the reader continues, so that
+   * the end of the run has no fiber to stop.
+   */
   readonly endsOnFailure?: boolean
   readonly isUninterruptible?: boolean
-  /** Called when it is given up or abandoned at work. */
+  /** Reports that the worker is given up or abandoned at work. */
   readonly onAbandoned?: () => void
 }
 
@@ -497,17 +511,17 @@ const nothing = (): void => {}
 type Settle = (exit: Exit.Exit<any, any>) => void
 
 /**
- * Code of the caller's that a run waits for: its hooks, its store, its adapter, the effect that cancels it. It runs in a
- * fiber that the run owns, one piece of work after another, so that a fiber's own state lasts from one piece to the next,
- * while the reader waits in its own fiber. A reader that is interrupted leaves at once; the work is then stopped with the
- * run, has the run's grace period to end, and is named and abandoned if it does not.
+ * Runs the caller's code that a run waits for: its hooks, its store, its adapter, the effect that cancels it. The code
+ * runs in a fiber that the run owns, one piece of work after another, so that a fiber's own state lasts from one piece
+ * to the next, while the reader waits in its own fiber. A reader that is interrupted leaves at once; the work is then
+ * stopped with the run, has the run's grace period to end, and is abandoned and named if it does not.
  *
  *     idle ──────► at work ──────► closing ──────► ended
  *       ▲ start       │  │  close      │
  *       └─────────────┘  │ detach      │ detach, or the end of the run
- *         work ends      └──────────► given up: it takes no more work, and its reader goes on without it
+ *         work ends      └──────────► given up: it takes no more work, and its reader continues without it
  *
- * It is a task of the run only while it is at work or closing: an idle worker needs nothing to be stopped.
+ * A worker is a task of the run only while it is at work or closing: the end of the run need not stop an idle one.
  *
  * The fiber is resumed where it waits, by a call: work that needs no time takes no turn of the scheduler.
  */
@@ -520,7 +534,7 @@ export class Worker implements Task {
   readonly isExclusive = false
   grace: Grace | undefined
   private readonly identity: Identity
-  /** That of its latest work. */
+  /** The manner of its latest work. */
   private manner: Manner
   private readonly running: Running
   private current: Fiber.Fiber<unknown, unknown> | undefined
@@ -528,12 +542,12 @@ export class Worker implements Task {
   private work: Effect.Effect<unknown, unknown, any> | undefined
   private settle: Settle | undefined
   private wake: (() => void) | undefined
-  /** Whether it is a task of the run. */
+  /** Tells whether it is a task of the run. */
   private isAdded = false
-  /** Called when it has closed. There is one from `close` on. */
+  /** Reports that the worker has closed. Set by `close`. */
   private gone: (() => void) | undefined
   private isGivenUp = false
-  /** What the reader gets in place of the work's end when it is detached. */
+  /** The exit that the reader gets in place of the work's own when the work is detached. */
   private otherwise: Exit.Exit<any, any> = Exit.void
 
   constructor(running: Running, identity: Identity) {
@@ -554,17 +568,17 @@ export class Worker implements Task {
     return this.current !== undefined && this.current.pollUnsafe() === undefined
   }
 
-  /** Whether it is at work. */
+  /** Tells whether it is at work. */
   get isBusy(): boolean {
     return this.settle !== undefined
   }
 
-  /** One that has nothing more to do has the grace period to end. */
+  /** The effect of a soft stop. A closing worker has the grace period to end. */
   get onSoftStop(): OnSoftStop {
     return this.gone === undefined ? this.manner.onSoftStop : "grace"
   }
 
-  /** Does the work and waits for it; what it comes to is `otherwise` if a soft stop does not let it finish. */
+  /** Does the work and waits for it. Ends with `otherwise` if the work is detached before its end. */
   do<A, E, R>(
     work: Effect.Effect<A, E, R>,
     otherwise: Exit.Exit<A, E>,
@@ -582,7 +596,7 @@ export class Worker implements Task {
     )
   }
 
-  /** Begins the work, which may be done by then, with the services of the fiber that waits for it. */
+  /** Begins the work, with the services of the fiber that waits for it. The work may end before this returns. */
   start<A, E>(
     work: Effect.Effect<A, E, any>,
     context: Context.Context<any>,
@@ -593,7 +607,7 @@ export class Worker implements Task {
       ? work
       : Effect.updateContext(work, () => context)
     if (this.wake !== undefined) this.wake()
-    // One that is on its way to its next work finds it there.
+    // A fiber that is on its way to its next work finds this one there.
     else if (!this.isAlive) this.fork(context)
     if (this.isAlive && (this.settle !== undefined || this.identity.once === true)) this.addToRun()
   }
@@ -602,7 +616,7 @@ export class Worker implements Task {
     this.context = context
     const fiber = Effect.runForkWith(context)(
       Effect.withFiber((fiber) => {
-        // It may do so before `runForkWith` returns.
+        // The fiber may start before `runForkWith` returns.
         this.current = fiber
         return this.next()
       }),
@@ -612,7 +626,7 @@ export class Worker implements Task {
     fiber.addObserver((exit) => {
       this.context = undefined
       this.wake = undefined
-      // What begins now is the run's before the run learns that this has ended.
+      // Work that `gone` begins is added to the run before the run learns that this work has ended.
       const { gone } = this
       this.gone = undefined
       gone?.()
@@ -620,7 +634,7 @@ export class Worker implements Task {
     })
   }
 
-  /** Its next work, or the wait for it. */
+  /** Does the next piece of work, or waits for it. */
   private next(): Effect.Effect<unknown, unknown, any> {
     const { work } = this
     if (work === undefined) return this.wanted
@@ -640,14 +654,15 @@ export class Worker implements Task {
       this.settled(exit)
       return this.next()
     }
-    // What it has forked may take its time. It is the run's until that has ended, and the reader does not wait for it.
+    // Fibers that the work has forked may live on. The worker stays a task of the run until they have ended, and the
+    // reader does not wait for them.
     const { settle } = this
     this.settle = undefined
     settle?.(exit)
     return Effect.void
   }
 
-  /** Ends the fiber, whose end the reader gets. The reader does not wait for what the work has forked. */
+  /** Ends the fiber, whose exit the reader gets. The reader does not wait for what the work has forked. */
   private last(exit: Exit.Exit<unknown, unknown>): Effect.Effect<unknown, unknown> {
     const { settle } = this
     queueMicrotask(() => this.settle === settle && this.gone === undefined ? this.settled(exit) : undefined)
@@ -655,7 +670,7 @@ export class Worker implements Task {
   }
 
   private readonly wanted: Effect.Effect<unknown, unknown, any> = Effect.callback((resume) => {
-    // It may have come while the fiber made room for others on its way here.
+    // Work may have come while the fiber yielded to others on its way here.
     if (this.work !== undefined) return resume(this.next())
     const wake = () => {
       this.wake = undefined
@@ -664,7 +679,7 @@ export class Worker implements Task {
     this.wake = wake
   })
 
-  /** The run learns of the end before the waiting fiber goes on: nothing of the work is alive by then. */
+  /** Removes the worker from the run, and only then lets the reader continue: nothing of the work is alive by then. */
   private settled(exit: Exit.Exit<unknown, unknown>): void {
     const { settle } = this
     this.settle = undefined
@@ -680,45 +695,51 @@ export class Worker implements Task {
     this.running.addWorker(this)
   }
 
-  /** Interrupts the work and lets its reader go on without it: its time, which began at `since`, is over, or it has none. */
+  /**
+   * Interrupts the work and lets its reader continue without it: its grace period, which began at `since`, is over, or
+   * it has none.
+   */
   detach(since: number): void {
     const { settle } = this
     if (!this.isAdded) return
     if (settle === undefined) return this.running.giveUp(this, since)
     this.settle = nothing
     this.current?.interruptUnsafe()
-    // The interruption may have ended it at once.
+    // The interruption may have ended the work at once.
     if (this.isAdded) this.afterDetached(since)
     settle(this.otherwise)
   }
 
-  /** What a soft stop does not wait for has the rest of the grace period to clean up: the end of the run waits for that. */
+  /**
+   * Gives the work up. Work that a soft stop does not wait for has the rest of the grace period to clean up instead:
+   * the end of the run waits for that.
+   */
   private afterDetached(since: number): void {
     if (this.onSoftStop === "none") return void this.running.beginGrace(this, since)
     this.running.giveUp(this, since)
     this.onAbandoned()
   }
 
-  /** Does its only work, which is to end something, and has one grace period for it. */
+  /** Does the only work of the worker, which closes something, and gives it one grace period. */
   end(work: Effect.Effect<void>, context: Context.Context<any>, settle: () => void): void {
     this.start(work, context, settle)
     if (this.isAdded) this.running.closing(this)
   }
 
   /**
-   * It has nothing more to do. What it still does is the run's to stop; `gone` is called when its work has ended or is
-   * given up, which may be now.
+   * Closes the worker, which takes no more work. The run stops the work that is still under way. `gone` is called when
+   * that work has ended or is given up, which may be at once.
    */
   close(gone: () => void = nothing): void {
     const { isBusy } = this
     this.work = undefined
     this.current?.interruptUnsafe()
     if (!this.isAlive || this.isGivenUp) return gone()
-    // A fiber that has no work may be alive yet: its reader is just being resumed, or a child of the fiber ends.
+    // A fiber without work may still be alive: its reader is just being resumed, or a child of the fiber ends.
     if (!isBusy) gone()
     this.gone = isBusy ? gone : nothing
     this.settle ??= nothing
-    // Children of its fiber may take their time.
+    // Children of the fiber may live on: the run has to stop them.
     if (!this.isAdded) this.addToRun()
     this.running.closing(this)
   }
@@ -733,8 +754,9 @@ export class Worker implements Task {
 }
 
 /**
- * The code of the caller's that runs for the calls of a batch outside of their fibers: it decodes arguments, and answers calls
- * that have no fiber of their own, or no longer. Each piece runs in a fiber that the run owns, for as long as it is given.
+ * Owns the fibers of the caller's code that runs for the calls of a batch outside of the calls' own fibers: code that
+ * decodes arguments, and code that answers calls without a fiber. Each piece runs in a fiber that the run owns, within
+ * its limit of time.
  */
 export class HookFibers {
   private readonly running: Running
@@ -742,7 +764,7 @@ export class HookFibers {
   /** Tells whether answers are recorded. Their writing may finish when the run stops. */
   private readonly isRecorded: boolean
   private tasks: Set<Task> | undefined
-  /** When the grace period of all its fibers began, once the batch is cancelled. */
+  /** The beginning of the grace period of all its fibers, once the batch is cancelled. */
   private graceSince: number | undefined
 
   constructor(running: Running, clock: Clock.Clock, isRecorded: boolean) {
@@ -751,7 +773,7 @@ export class HookFibers {
     this.isRecorded = isRecorded
   }
 
-  /** Adds a fiber to the run, before it runs code of the caller's. Returns what stops it. */
+  /** Adds a fiber to the run. Returns a function that interrupts it. */
   own(
     { id, name }: { readonly id: string; readonly name: string },
     fiber: Fiber.Fiber<unknown, unknown>,
@@ -772,9 +794,9 @@ export class HookFibers {
   }
 
   /**
-   * Work for a call with a limit of time, which it may ignore: it runs in a fiber of its own, is interrupted when the time
-   * is up, and the call goes on without it, even if it refuses to stop. Work that heeds interruption needs no more than
-   * `Effect.timeoutOrElse`. What the work has forked may outlive it, and is not waited for here.
+   * Does work for a call within a limit of time that the work may ignore. It runs in a fiber of its own and is
+   * interrupted when the time is up; the call continues without it, even if the work refuses to stop. Work that heeds
+   * interruption needs no more than `Effect.timeoutOrElse`. The effect does not wait for what the work has forked.
    */
   limited<A, E, R>(
     call: { readonly id: string; readonly name: string },
@@ -804,13 +826,13 @@ export class HookFibers {
     })
   }
 
-  /** Lets all of them finish, and those that come later, within a grace period that began at `since`. */
+  /** Lets all fibers finish, also later ones, within a grace period that began at `since`. */
   letFinish(since: number): void {
     this.graceSince = since
     this.tasks?.forEach((task) => this.running.beginGrace(task, since))
   }
 
-  /** Interrupts all of them. Their grace period began at `since`, and is over. */
+  /** Interrupts all fibers. Their grace period began at `since`, and is over. */
   interrupt(since: number): void {
     this.tasks?.forEach((task) => this.running.interrupt(task, since, () => {}))
   }
