@@ -206,12 +206,6 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
   ]
 }
 
-/** The folders of `src/internal` whose comments do not keep the rules of language yet. The list only shrinks. */
-const unmended: ReadonlyArray<string> = ["permits"]
-
-const isMended = ({ path }: SourceText): boolean =>
-  path.startsWith("src/") && !unmended.some((room) => path.startsWith(`src/internal/${room}/`))
-
 /** The words that a page defines in its glossary. */
 const glossary = (page: string): ReadonlyArray<string> =>
   Array.from(page.slice(page.indexOf("## Words")).matchAll(/^\| (\w+) +\|/gm), ([, word]) => word!).slice(1)
@@ -368,7 +362,7 @@ describe("architecture", () => {
   })
 
   it("language: a comment begins with a verb in the third person or with the noun that it explains", () => {
-    const texts = readSources("src").filter(isMended)
+    const texts = readSources("src")
     assert.deepStrictEqual(texts.flatMap(openingsIn), [])
     assert.deepStrictEqual(texts.flatMap(longLinesIn), [])
     assert.isAbove(texts.length, 120)
@@ -434,7 +428,7 @@ describe("architecture", () => {
   it("language: a thing of the glossary has no other name", () => {
     const words = glossary(readSource("docs/architecture.md").text)
     assert.deepStrictEqual([...otherNames.keys()].filter((word) => !words.includes(word)), [])
-    const texts = readTexts().filter((source) => isMended(source) || /^(?:docs\/|\w+\.md)/.test(source.path))
+    const texts = readTexts().filter(({ path }) => /^(?:src\/|docs\/|\w+\.md)/.test(path))
     assert.deepStrictEqual(texts.flatMap(otherNamesIn), [])
   })
 

@@ -1,11 +1,12 @@
 /**
- * Permits. `HeldPermits` are those that one handler holds: those of its tool's keys, and one of the tree's. It lends them to
- * the runs that it starts: while one of them is alive the handler holds none, so that nested runs cannot deadlock; when the
- * last of them has ended, the handler waits until it has its permits again. A handler that is to stop waits for no permit.
+ * Permits. `HeldPermits` are the permits of one handler: those of its tool's keys, and one of the tree. The handler
+ * lends them to the runs that it starts: while one of these is alive the handler holds none, so that nested runs cannot
+ * deadlock; when the last of them has ended, the handler waits until it has its permits again. A handler that is being
+ * stopped waits for no permit.
  *
- * `KeyedPermits` are those by name. A name is known for as long as one of its permits is held or awaited, so that names made
- * from arguments cost nothing once they are no longer used. Where two callers give one name different numbers, the smaller
- * holds.
+ * `KeyedPermits` are permits by name. A name exists as long as one of its permits is held or awaited, so that names
+ * made from arguments cost nothing once they are out of use. Where two callers give one name different numbers, the
+ * smaller one counts.
  */
 import type * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -21,16 +22,19 @@ export class HeldPermits {
   private readonly tree: Semaphore.Semaphore
   private readonly keyed: Effect.Effect<void, never, Scope.Scope> | undefined
   private readonly services: Context.Context<any>
-  /** What is held is returned when this closes. */
+  /** The scope of the held permits, which returns them when it closes. */
   private scope: Scope.Closeable | undefined
   private borrowers = 0
   private isStopped = false
-  /** The clock time, in milliseconds, by which the runs that the handler starts must end, if the handler is to stop. */
+  /**
+   * The time by which the runs that the handler starts must end, in milliseconds since 1970. `undefined` unless the
+   * handler is being stopped.
+   */
   until: number | undefined
-  /** Waits to have the permits back. */
+  /** The fiber that waits to have the permits back. */
   private waiting: Fiber.Fiber<void> | undefined
 
-  /** `keyed` takes what the tool's keys ask for, and returns it when its scope closes. */
+  /** Makes the holder. `keyed` takes the permits of the tool's keys, and returns them when its scope closes. */
   constructor(
     tree: Semaphore.Semaphore,
     keyed: Effect.Effect<void, never, Scope.Scope> | undefined,
@@ -42,8 +46,8 @@ export class HeldPermits {
   }
 
   /**
-   * Waits for the permits, those of the keys first: a call that has one of the tree's waits for nothing else. `giveBack`
-   * returns them, also those that came in part before an interruption.
+   * Waits for the permits, those of the keys first: a call that has the one of the tree waits for nothing else.
+   * `giveBack` returns them, also the part that came before an interruption.
    */
   take(): Effect.Effect<void> {
     const scope = Scope.makeUnsafe()
@@ -52,14 +56,14 @@ export class HeldPermits {
     return Scope.provide(this.keyed === undefined ? taken : Effect.andThen(this.keyed, taken), scope)
   }
 
-  /** Returns what is held. To be run at once, where no interruption comes through. */
+  /** Returns the held permits. The caller runs the effect at once, where no interruption comes through. */
   giveBack(): Effect.Effect<void> {
     const { scope } = this
     this.scope = undefined
     return scope === undefined ? Effect.void : Scope.close(scope, Exit.void)
   }
 
-  /** Returns what is held, and what may still be coming, also while the handler goes on. */
+  /** Returns the held permits and those that may still be coming, also while the handler is alive. */
   release(): void {
     this.stop()
     const { scope } = this
@@ -84,13 +88,13 @@ export class HeldPermits {
     return Effect.uninterruptible(Effect.suspend(() => {
       const added = Scope.addFinalizer(scope, this.takeBack())
       if (this.borrowers++ > 0) return added
-      // An earlier run has ended, and the handler waits to have its permits back: it need not any more.
+      // A handler that waits for its permits after the end of an earlier run need not wait any more.
       this.waiting?.interruptUnsafe()
       return Effect.andThen(this.giveBack(), added)
     }))
   }
 
-  /** Runs while a scope closes, where no interruption comes through: `stop` and `lend` end the wait early. */
+  /** Takes the permits back, while a scope closes and no interruption comes through: `stop` and `lend` end the wait. */
   private takeBack(): Effect.Effect<void> {
     return Effect.suspend(() => {
       if (--this.borrowers > 0 || this.isStopped) return Effect.void
@@ -103,7 +107,7 @@ export class HeldPermits {
 
 // Permits by name.
 
-/** What a call has to hold while its handler runs: by name, how many may at once. */
+/** The permits that a call needs while its handler runs: the names, each with the largest number of calls at once. */
 export type Wanted = ReadonlyMap<string, number>
 
 export const wanted = (
@@ -130,7 +134,7 @@ interface Pool {
 export class KeyedPermits {
   private readonly pools = new Map<string, Pool>()
 
-  /** How many names are in use. */
+  /** Number of names in use. */
   get size(): number {
     return this.pools.size
   }
@@ -146,7 +150,7 @@ export class KeyedPermits {
     )
   }
 
-  /** Takes all that is wanted, in the order of the names, so that two callers never wait for each other. */
+  /** Takes the wanted permits in the order of their names, so that two callers never wait for each other. */
   takeAll(wanted: Wanted): Effect.Effect<void, never, Scope.Scope> {
     const sorted = Array.from(wanted).toSorted(([left], [right]) => left < right ? -1 : 1)
     return Effect.forEach(sorted, ([key, permits]) => this.take(key, permits), { discard: true })
