@@ -57,6 +57,7 @@ describe("what fails each time", () => {
     "a haltWhen that dies": [{ haltWhen: dies }, calls("look")],
     "an onEvent that dies": [{ onEvent: dies }, calls("look")],
     "options that are none": [{ maxTurns: -1 }, calls("look")],
+    "an option that does not exist": [{ nope: 1 }, calls("look")],
     "an update of the context that is too large to be recorded": [{}, calls("put")],
     "a reply that is too large to be recorded": [{}, [Script.text(large), Script.finish("stop")]]
   } as const
@@ -79,6 +80,36 @@ describe("what fails each time", () => {
         const records = yield* Stream.runCollect((yield* Session.Store).read("s"))
         assert.deepStrictEqual(Journal.check(records.map(({ record }) => record)), [])
       })))
+  }
+
+  const ends = {
+    "a stop": Effect.asVoid(Session.stop("s")),
+    "maxAge": Effect.sleep("8 days")
+  }
+  for (const [why, end] of Object.entries(ends)) {
+    for (const [what, [options]] of Object.entries(cases)) {
+      it.effect(`N-10, Q-14: a run that ${why} ends has its end: ${what}`, () =>
+        simulated(Effect.gen(function*() {
+          const wait = Tool.make("wait", {
+            parameters: {},
+            onToolError: () => Effect.succeed(Tool.ErrorDecision.fail("stop here")),
+            handler: () => Effect.never
+          })
+          const model = Script.layer([[Script.toolCall("c0", "wait"), Script.toolCall("c1", "wait"), Script.finish("tool_calls")]])
+          const tools = [wait, look]
+          const first = { run: () => ({ tools, maxConcurrency: 1, grace: 1 }), drain: 1, term: "10 seconds" } as const
+          yield* Session.submit("s", "go", { id: "m" })
+          const { leave } = yield* working(first, model)
+          yield* Effect.sleep("1 second")
+          yield* leave
+          yield* end
+          yield* working({ ...first, run: () => ({ tools, ...options }) as Chat.Options, maxFailures: 3 }, model)
+          yield* Effect.sleep("1 hour")
+          const kept = yield* Session.open("s")
+          const became = why === "a stop" ? "stopped" : "failed"
+          assert.deepStrictEqual([Session.next(kept), Session.receipt(kept, "m")?.became], ["nothing", became])
+        })))
+    }
   }
 
   it.effect("N-39: a hook of the worker that dies ends no run", () =>

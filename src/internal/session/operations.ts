@@ -58,8 +58,16 @@ export interface Operation<M extends SessionEvents.Mode> {
   /** The command that the operation takes. */
   readonly takes?: Records.RunStarted["takes"]
   /** The run that the operation resumes, and the reason to end it instead, if there is one. */
-  readonly resumed?: { readonly run: States.Run; readonly ending: Ending | undefined }
+  readonly resumed?: Resumed
   readonly parent?: Records.Parent | undefined
+}
+
+/** A run that is resumed, or ended in its place. */
+interface Resumed {
+  readonly run: States.Run
+  readonly ending: Ending | undefined
+  /** True where so many attempts have failed that the code of the caller's may be why: the run ends without it. */
+  readonly isBroken: boolean
 }
 
 /** The reason to end a run instead of resuming it: a requested stop, a passed deadline, or an error. */
@@ -410,13 +418,14 @@ export const resuming = (
     }
     const now = yield* Clock.currentTimeMillis
     const oldest = now - Settings.millis("maxAge", maxAge)
+    const most = Settings.positiveInteger("maxAttempts", maxAttempts)
     const { deadlineAt = Infinity, resumptions, startedAt } = run
     const { parent } = writer.state
     const ending: Ending | undefined = stop !== undefined
       ? { _tag: "Stop" }
       : startedAt < oldest
       ? { _tag: "Failure", error: refused("too_old", "the run started longer ago than maxAge allows") }
-      : resumptions >= Settings.positiveInteger("maxAttempts", maxAttempts)
+      : resumptions >= most
       ? { _tag: "Failure", error: refused("too_many_attempts", `the run was resumed ${resumptions} times already`) }
       : failures >= maxFailures
       ? { _tag: "Failure", error: refused("too_many_attempts", `the run failed ${failures} times in a row`) }
@@ -424,7 +433,8 @@ export const resuming = (
       ? { _tag: "Deadline" }
       : undefined
     const base: Base = { writer, state: writer.state, before: [] }
-    return { mode: "chat", name: run.operation, base, messages: [], resumed: { run, ending }, parent }
+    const isBroken = resumptions >= most || failures >= maxFailures
+    return { mode: "chat", name: run.operation, base, messages: [], resumed: { run, ending, isBroken }, parent }
   })
 
 /** Records that the interrupted run failed, where the operation could not. */

@@ -411,6 +411,22 @@ const isEmpty = (context: SessionData.Session["context"]): boolean => Object.key
 const carefully = (policy: Policy.Policy): Policy.Policy =>
   policy.start === "onCallReady" ? { ...policy, start: "readOnly" } : policy
 
+/** Returns a tool that does not decide about its errors. */
+const withoutPolicy = ({ onToolError: _, ...tool }: Tool.Any): Tool.Any => tool
+
+/** Returns the mistake in the options of a run, if there is one. */
+const mistakeIn = (
+  options: Chat.Options<any, any, any, any, any>,
+  context: Context.Context<never>
+): { readonly error: unknown } | undefined => {
+  try {
+    Settings.resolve(options, {}, Policy.standard, context)
+    return undefined
+  } catch (error) {
+    return { error }
+  }
+}
+
 /** Tells whether the failure of a run that could not start ends it. `failures` counts those in a row. */
 export type IsFinal = (error: unknown, failures: number) => boolean
 
@@ -426,11 +442,13 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
   Effect.gen(function*() {
     const operation = yield* checked
     const { base: { state: begun, writer }, mode, resumed } = operation
-    // The caller's options may have made a run fail that is ended after many attempts: it gets the tools alone.
-    const { ending } = resumed ?? {}
-    const isBroken = ending?._tag === "Failure" && ending.error.reason === "too_many_attempts"
-    const options = isBroken ? { tools: given.tools } as typeof given : given
     const context = yield* Effect.context<never>()
+    // The caller's code may have made a run fail that is ended after many attempts: it gets the tools without theirs.
+    const tools: Tools = (given.tools ?? []).map(withoutPolicy)
+    const wanted = resumed?.isBroken === true ? { tools } as unknown as typeof given : given
+    // A run that is driven counts options that cannot be used as a failure, and begins without them.
+    const mistake = isFinal === undefined ? undefined : mistakeIn(wanted, context)
+    const options = mistake === undefined ? wanted : {} as typeof given
     const scope = yield* Effect.scope
     const requestId = resumed?.run.requestId ?? options.requestId ?? Settings.mintRequestId(context)
     const executor = yield* Executor.Executor
@@ -439,7 +457,8 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
     const { deadline, graceMillis } = Settings.resolve(options, defaults, Policy.standard, context)
     const toolbox = ToolOptions.toolbox(defaults.tools ?? [], options.tools ?? none)
     const isLate = resumed?.ending?._tag === "Deadline"
-    if (resumed?.ending === undefined || isLate) yield* Replays.check(begun, writer.id, toolbox)
+    const isToCheck = mistake === undefined && (resumed?.ending === undefined || isLate)
+    if (isToCheck) yield* Replays.check(begun, writer.id, toolbox)
 
     const spending = new Inherited.Spending(yield* Inherited.CurrentSpending, true)
     const run = new OperationRun(operation, requestId, graceMillis, context, spending)
@@ -520,10 +539,8 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
       { writer, requestId, running, ending: resumed?.ending?._tag, nestingOf: nesting },
       executor
     )
-    const events = Stream.concat(
-      first,
-      resumed === undefined ? turns : resumedTurns(turns, run, adapter, stops)
-    ).pipe(
+    const all = Stream.concat(first, resumed === undefined ? turns : resumedTurns(turns, run, adapter, stops))
+    const events = (mistake === undefined ? all : Stream.die(mistake.error)).pipe(
       (events) => adapter === undefined ? events : Stream.provideService(events, Adapter.Adapter, adapter),
       Stream.mapArrayEffect(run.takeAll),
       Stream.tapCause((cause) => run.fail(cause)),
