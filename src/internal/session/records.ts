@@ -67,12 +67,13 @@ const longestDetail = 10_000
 
 /** Returns a text without secrets, cut between characters. */
 const shown = (text: string, longest: number): string =>
-  Json.withoutSecrets(text.slice(0, longest), false).slice(0, longest).replace(/[\uD800-\uDBFF]$/, "")
+  // A secret that the limit cuts is known by what follows it.
+  Json.withoutSecrets(text.slice(0, 2 * longest), false).slice(0, longest).replace(/[\uD800-\uDBFF]$/, "")
 
 /** Returns an error as the journal and the clients of a cluster have it. Reading the error may run foreign code. */
 export const runErrorOf = (error: unknown): RunError => {
   const { _tag, detail, message, reason } = Result.getOrElse(
-    Result.try((): Json.JsonObject => Json.isObject(error) ? { ...pick(error) } : {}),
+    Result.try((): Json.JsonObject => Json.isObject(error) ? pick(error) : {}),
     (): Json.JsonObject => ({})
   )
   // The message of a `SessionError` begins with its reason.

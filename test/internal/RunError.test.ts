@@ -1,0 +1,43 @@
+/** The error of a run in a journal: bounded, without secrets, and total whatever the error is. */
+import { assert, describe, it } from "@effect/vitest"
+import { SessionError } from "../../src/internal/session/data.ts"
+import { runErrorOf } from "../../src/internal/session/records.ts"
+
+describe("the error of a run", () => {
+  it("N-12: has the reason of a session's error, and the tag and message of another one", () => {
+    const expired = new SessionError({ reason: "expired", detail: "the time is up" })
+    assert.deepStrictEqual(runErrorOf(expired), { reason: "expired", detail: "the time is up" })
+    assert.deepStrictEqual(runErrorOf({ _tag: "Broken", message: "no" }), { reason: "Broken", detail: "no" })
+    assert.deepStrictEqual(runErrorOf(new Error("no")), { reason: "unknown", detail: "no" })
+    assert.deepStrictEqual(runErrorOf("no"), { reason: "unknown", detail: "no" })
+    assert.deepStrictEqual(runErrorOf(undefined), { reason: "unknown", detail: "undefined" })
+  })
+
+  it("N-12: shows no secret of a URL, also where the limit cuts it", () => {
+    const url = "https://ann:secret@host/?access_token=secret&page=1"
+    for (const before of [0, 9_985, 9_990, 190]) {
+      const text = `${"x".repeat(before)} ${url}`
+      const { detail, reason } = runErrorOf({ _tag: text, message: text })
+      assert.notInclude(detail + reason, "secret")
+      assert.isAtMost(detail.length, 10_000)
+      assert.isAtMost(reason.length, 200)
+    }
+  })
+
+  it("N-12: is whole text, and reads errors that throw when they are read", () => {
+    const { detail } = runErrorOf({ message: `${"x".repeat(9_999)}\u{1F600}` })
+    assert.strictEqual(detail, "x".repeat(9_999))
+    const hostile = {
+      get message(): string {
+        throw new Error("no")
+      }
+    }
+    assert.strictEqual(runErrorOf(hostile).reason, "unknown")
+    const proxy = new Proxy({}, {
+      get: () => {
+        throw new Error("no")
+      }
+    })
+    assert.strictEqual(runErrorOf(proxy).reason, "unknown")
+  })
+})
