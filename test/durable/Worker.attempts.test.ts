@@ -95,7 +95,11 @@ describe("what fails each time", () => {
             onToolError: () => Effect.succeed(Tool.ErrorDecision.fail("stop here")),
             handler: () => Effect.never
           })
-          const model = Script.layer([[Script.toolCall("c0", "wait"), Script.toolCall("c1", "wait"), Script.finish("tool_calls")]])
+          const model = Script.layer([[
+            Script.toolCall("c0", "wait"),
+            Script.toolCall("c1", "wait"),
+            Script.finish("tool_calls")
+          ]])
           const tools = [wait, look]
           const first = { run: () => ({ tools, maxConcurrency: 1, grace: 1 }), drain: 1, term: "10 seconds" } as const
           yield* Session.submit("s", "go", { id: "m" })

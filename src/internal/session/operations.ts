@@ -66,7 +66,7 @@ export interface Operation<M extends SessionEvents.Mode> {
 interface Resumed {
   readonly run: States.Run
   readonly ending: Ending | undefined
-  /** True where so many attempts have failed that the code of the caller's may be why: the run ends without it. */
+  /** True if the run ends without code of the caller's: it failed so often that this code may be the cause. */
   readonly isBroken: boolean
 }
 

@@ -412,7 +412,10 @@ const carefully = (policy: Policy.Policy): Policy.Policy =>
   policy.start === "onCallReady" ? { ...policy, start: "readOnly" } : policy
 
 /** Returns a tool that does not decide about its errors. */
-const withoutPolicy = ({ onToolError: _, ...tool }: Tool.Any): Tool.Any => tool
+const withoutPolicy = (tool: Tool.Any): Tool.Any => {
+  const { onToolError: _, ...own } = tool
+  return own
+}
 
 /** Returns the mistake in the options of a run, if there is one. */
 const mistakeIn = (
