@@ -66,7 +66,7 @@ export interface Operation<M extends SessionEvents.Mode> {
 interface Resumed {
   readonly run: States.Run
   readonly ending: Ending | undefined
-  /** True if the run ends without code of the caller's: it failed so often that this code may be the cause. */
+  /** `true` where the run ends without code of the caller's, which may be why so many attempts have failed. */
   readonly isBroken: boolean
 }
 
