@@ -101,6 +101,8 @@ interface Case {
   readonly killedAtRequest?: number
   /** What the next start says that it finds. */
   readonly found: ReadonlyArray<RegExp>
+  /** What it finds where the reply was not whole by then, as may be on a busy machine: a tool that reads starts early. */
+  readonly early?: ReadonlyArray<RegExp>
 }
 
 const cases: Readonly<Record<string, Case>> = {
@@ -133,7 +135,8 @@ const cases: Readonly<Record<string, Case>> = {
       /^ the reply is whole, with 2 calls; the model is not asked again$/m,
       /^ {2}\? read_file src\/billing\.ts - unknown; it is tried again$/m,
       /^ {2}· write_note the tax rate is 0\.2 - untouched; it runs now$/m
-    ]
+    ],
+    early: [/was interrupted in turn \d, while the model spoke/, /read_file src\/billing\.ts - it had started early/]
   },
   "before a note is written": {
     plan: [0, 1, 2],
@@ -157,7 +160,7 @@ const cases: Readonly<Record<string, Case>> = {
 
 describe("kill -9", { concurrent: true, timeout: limit }, () => {
   layer(Layer.provideMerge(Uninterrupted.layer, Agent.services), { excludeTestServices: true })((it) => {
-    for (const [where, { found, killedAtRequest, options, plan }] of Object.entries(cases)) {
+    for (const [where, { early, found, killedAtRequest, options, plan }] of Object.entries(cases)) {
       it.effect(
         `D-03: killed ${where}, the next start says what it finds and ends as the uninterrupted one`,
         () =>
@@ -166,7 +169,8 @@ describe("kill -9", { concurrent: true, timeout: limit }, () => {
             isKilled(yield* start([question], options))
             const next = yield* start([])
             assert.deepStrictEqual([next.code, next.stderr], [0, ""], next.stdout)
-            for (const line of found) assert.match(next.stdout, line)
+            const lines = early !== undefined && next.stdout.includes("while the model spoke") ? early : found
+            for (const line of lines) assert.match(next.stdout, line)
             assert.include(next.stdout, "It is 0.2.")
             assert.strictEqual(yield* said, yield* Uninterrupted)
             const fs = yield* FileSystem.FileSystem
