@@ -1,7 +1,7 @@
 /**
  * JSON Schema for providers that hold a model to it and accept only a part of the language. A schema is rewritten so
  * that it contains only what the provider can enforce: what it leaves out is still checked by the tool's own decoder.
- * What cannot be expressed at all, such as an open map, leaves the schema unchanged. A member that may be missing
+ * A part that cannot be expressed, such as an open map, leaves the schema unchanged. A member that may be missing
  * becomes one that may be null, and the nulls that stand for missing members are removed from the model's arguments.
  */
 import * as Option from "effect/Option"

@@ -189,7 +189,7 @@ const isEmpty = ({ data, url }: Media.Media): boolean => data === undefined && u
 /**
  * A result with images in it is content, which has no error flag; every other is a text. So is one for a model that
  * would write content as JSON, base64 and all: what it reads in the words of the user follows in a message of its own.
- * What no provider takes in a result is described: they drop it without a word, or refuse the request.
+ * Parts that no provider takes in a result are described: providers drop them without a word, or refuse the request.
  */
 const output = (writing: Writing, message: Message.Message): Part => {
   const type = message.isError === true ? "error-text" : "text"
