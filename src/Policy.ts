@@ -47,7 +47,7 @@ export class Policy extends Schema.Opaque<Policy>()(Schema.Struct({
   /** The halt that decides, of several in one turn: that of the first call, or the first to complete. */
   haltPrecedence: Schema.Literals(["request", "completion"]),
   /** The error of a reply that ends well later: it stays, or the later finish reason replaces it. */
-  adapterErrors: Schema.Literals(["sticky", "lastWins"]),
+  adapterErrors: Schema.Literals(["keepFirst", "lastWins"]),
   /** The effects of a halt and of a failed call on the other calls of the turn. */
   siblings: Schema.Struct({
     /**
@@ -150,7 +150,7 @@ export const standard: Policy = {
   toolTurn: "presence",
   badArguments: "answer",
   haltPrecedence: "request",
-  adapterErrors: "sticky",
+  adapterErrors: "keepFirst",
   siblings: { onHalt: "drain", onToolError: "drain", queued: "run", trigger: "crashedOrReported" },
   concurrency: "shared",
   interrupt: "cancel",

@@ -30,7 +30,7 @@ describe("Policy", () => {
     assert.strictEqual(Policy.allm.toolEvents, "grouped")
     assert.strictEqual(Policy.standard.badArguments, "answer")
     assert.strictEqual(Policy.allm.badArguments, "runWithHeaderArguments")
-    assert.strictEqual(Policy.standard.adapterErrors, "sticky")
+    assert.strictEqual(Policy.standard.adapterErrors, "keepFirst")
     assert.strictEqual(Policy.allm.adapterErrors, "lastWins")
   })
 

@@ -183,7 +183,7 @@ const normalised = (reason: Response.FinishReason | null): Response.FinishReason
 const foldMessage = (state: State, event: Event.Of<"MessageCompleted">): void => {
   state.message = event.message
   state.calls.describe(event.message.toolCalls)
-  const isErrorKept = state.error !== undefined && state.policy.adapterErrors === "sticky"
+  const isErrorKept = state.error !== undefined && state.policy.adapterErrors === "keepFirst"
   if (!isErrorKept) state.finishReason = normalised(event.finishReason) ?? state.finishReason
   state.rawFinishReason = event.rawFinishReason ?? event.finishReason ?? state.rawFinishReason
   if (event.metadata !== undefined && event.metadata !== null) foldMetadata(state, event.metadata)

@@ -17,7 +17,7 @@ const knobs: Knobs = {
   toolTurn: oneOf("presence", "finishReason"),
   badArguments: oneOf("answer", "runWithHeaderArguments"),
   haltPrecedence: oneOf("request", "completion"),
-  adapterErrors: oneOf("sticky", "lastWins"),
+  adapterErrors: oneOf("keepFirst", "lastWins"),
   siblings: Arbitrary.all({
     onHalt: oneOf(...consequences),
     onToolError: oneOf(...consequences),
