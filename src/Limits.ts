@@ -31,7 +31,7 @@ export const Permits: Context.Reference<Semaphore.Semaphore | undefined> = Inher
  * @category references
  * @since 0.1.0
  */
-export const Deadline: Context.Reference<number | undefined> = Inherited.CurrentDeadline
+export const CurrentDeadline: Context.Reference<number | undefined> = Inherited.CurrentDeadline
 
 export type { DeadlineInput } from "./internal/ask/options.ts"
 
@@ -55,7 +55,7 @@ export interface Keyed {
 export const Keyed: Context.Reference<Keyed> = Inherited.Keyed as unknown as Context.Reference<Keyed>
 
 /**
- * The time that is left until {@link Deadline}: `Duration.infinity` without one, zero once it has passed.
+ * The time that is left until {@link CurrentDeadline}: `Duration.infinity` without one, zero once it has passed.
  *
  * **Example** (What a handler has left)
  *
@@ -73,7 +73,7 @@ export const Keyed: Context.Reference<Keyed> = Inherited.Keyed as unknown as Con
  * @since 0.1.0
  */
 export const remaining: Effect.Effect<Duration.Duration> = Effect.flatMap(
-  Deadline,
+  CurrentDeadline,
   (deadline) =>
     deadline === undefined
       ? Effect.succeed(Duration.infinity)

@@ -195,7 +195,7 @@ describe("Limits: deadline", () => {
       const model = yield* Script.make([[Script.text("never"), Script.finish("stop")]])
       const run = Chat.run("go", { tools: [wait(1)] }).pipe(
         Effect.provide(model.layer),
-        Effect.provideService(Limits.Deadline, -1)
+        Effect.provideService(Limits.CurrentDeadline, -1)
       )
       const result = succeeded(yield* Simulation.run(run))
       assert.deepStrictEqual(result.outcome, { _tag: "Cancelled", reason: "deadline" })
@@ -225,7 +225,7 @@ describe("Limits: deadline", () => {
   it.effect("without a deadline the remaining time is unlimited", () =>
     Effect.gen(function*() {
       assert.isFalse(Duration.isFinite(yield* Limits.remaining))
-      const passed = yield* Effect.provideContext(Limits.remaining, Context.make(Limits.Deadline, -5))
+      const passed = yield* Effect.provideContext(Limits.remaining, Context.make(Limits.CurrentDeadline, -5))
       assert.strictEqual(Duration.toMillis(passed), 0)
     }))
 })

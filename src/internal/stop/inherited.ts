@@ -24,9 +24,9 @@ export const Permits: Context.Reference<Semaphore.Semaphore | undefined> = Conte
   Semaphore.Semaphore | undefined
 >("heddle/Limits/Permits", { defaultValue: () => undefined })
 
-/** Public as `Limits.Deadline`. */
+/** Public as `Limits.CurrentDeadline`. */
 export const CurrentDeadline: Context.Reference<number | undefined> = Context.Reference<number | undefined>(
-  "heddle/Limits/Deadline",
+  "heddle/Limits/CurrentDeadline",
   { defaultValue: () => undefined }
 )
 
