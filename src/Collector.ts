@@ -349,7 +349,7 @@ const grownBy = (state: Fold.State, messages: ReadonlyArray<Message.Message>): T
 const foldReceived = (state: Fold.State, wire: unknown): void => {
   const read = EventJson.toJson(wire)
   if (!Json.isObject(read)) return
-  const event = read as unknown as Event.Received
+  const event = read as unknown as Event.WireEvent
   if (event._tag === "StepCompleted") {
     if (!Array.isArray(event.messages)) return
     Fold.apply(state, [{ ...event, thread: grownBy(state, event.messages) }])

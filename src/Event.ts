@@ -944,12 +944,12 @@ export class ChatCompleted extends Schema.Opaque<ChatCompleted>()(Schema.TaggedS
 })) {}
 
 /**
- * The result in a {@link ReceivedChat}: a `ChatResult` without what earlier events contain.
+ * The result in a {@link WireChat}: a `ChatResult` without what earlier events contain.
  *
  * @category schemas
  * @since 0.1.0
  */
-export class ReceivedResult extends Schema.Opaque<ReceivedResult>()(Schema.Struct({
+export class WireResult extends Schema.Opaque<WireResult>()(Schema.Struct({
   ...chatEnd,
   /** The last reply of the model. Left out where it is the last step's. */
   finalResponse: Schema.optionalKey(Schema.NullOr(Response.Response))
@@ -961,7 +961,7 @@ export class ReceivedResult extends Schema.Opaque<ReceivedResult>()(Schema.Struc
  * @category schemas
  * @since 0.1.0
  */
-export class ReceivedStep extends Schema.Opaque<ReceivedStep>()(Schema.TaggedStruct("StepCompleted", stepEnd)) {}
+export class WireStep extends Schema.Opaque<WireStep>()(Schema.TaggedStruct("StepCompleted", stepEnd)) {}
 
 /**
  * A `ChatCompleted` as it is read from its wire form: without the thread and the steps.
@@ -969,10 +969,10 @@ export class ReceivedStep extends Schema.Opaque<ReceivedStep>()(Schema.TaggedStr
  * @category schemas
  * @since 0.1.0
  */
-export class ReceivedChat extends Schema.Opaque<ReceivedChat>()(Schema.TaggedStruct("ChatCompleted", {
+export class WireChat extends Schema.Opaque<WireChat>()(Schema.TaggedStruct("ChatCompleted", {
   ...behindLast,
   /** The result of the run. */
-  result: ReceivedResult
+  result: WireResult
 })) {}
 
 /**
@@ -1078,7 +1078,7 @@ export const match: typeof Event.match = Event.match
  */
 export type Wire = { readonly [key: string]: Schema.Json }
 
-const ReceivedSchema = Schema.Union([...adapterEvents, ...runnerEvents, StepReset, ReceivedStep, ReceivedChat])
+const WireSchema = Schema.Union([...adapterEvents, ...runnerEvents, StepReset, WireStep, WireChat])
 
 /**
  * An event as it is read from its wire form: as it was emitted, but that `StepCompleted` has the `messages` of its step
@@ -1088,7 +1088,7 @@ const ReceivedSchema = Schema.Union([...adapterEvents, ...runnerEvents, StepRese
  * @category models
  * @since 0.1.0
  */
-export type Received = Exclude<Event, StepCompleted | ChatCompleted> | ReceivedStep | ReceivedChat
+export type WireEvent = Exclude<Event, StepCompleted | ChatCompleted> | WireStep | WireChat
 
 /**
  * The error of a value that is no event in wire form. The message names the field.
@@ -1149,9 +1149,9 @@ export class WireError extends Schema.TaggedError<WireError>("heddle/Event/WireE
  * @category wire
  * @since 0.1.0
  */
-export const toWire = (event: Event | Received): Wire => EventJson.toJson(event) as Wire
+export const toWire = (event: Event | WireEvent): Wire => EventJson.toJson(event) as Wire
 
-const decodeWire = Schema.decodeUnknownResult(ReceivedSchema)
+const decodeWire = Schema.decodeUnknownResult(WireSchema)
 
 /**
  * The event that {@link toWire} has written. Values of the caller's own (arguments, results, progress, errors) come
@@ -1171,7 +1171,7 @@ const decodeWire = Schema.decodeUnknownResult(ReceivedSchema)
  * @category wire
  * @since 0.1.0
  */
-export const fromWire = (wire: unknown): Received => {
+export const fromWire = (wire: unknown): WireEvent => {
   // The wire form may come from outside, in any shape.
   const decoded = decodeWire(EventJson.toJson(wire))
   if (Result.isFailure(decoded)) throw new WireError({ detail: decoded.failure.message })

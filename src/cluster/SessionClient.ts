@@ -204,13 +204,13 @@ export interface Service {
   readonly follow: (
     id: string,
     command: Effect.Effect<Protocol.Report, Failure>
-  ) => Stream.Stream<Event.Received | Protocol.Connected | Reported, Failure>
+  ) => Stream.Stream<Event.WireEvent | Protocol.Connected | Reported, Failure>
   /**
    * Returns the live events of a session, from its owner and from each later owner. The stream does not end by
    * itself. `Connected` comes first, after missed events, which the journal contains, and after each command: without
    * a `requestId` no run is under way. A slow reader does not block the run.
    */
-  readonly events: (id: string) => Stream.Stream<Event.Received | Protocol.Connected, Failure>
+  readonly events: (id: string) => Stream.Stream<Event.WireEvent | Protocol.Connected, Failure>
   /**
    * Removes the commands of a session, including their messages, from the tables of the cluster, which otherwise keep
    * them forever. Their ids are forgotten: a command that is sent again is carried out again. The journal does not
@@ -289,7 +289,7 @@ const make = Effect.gen(function*() {
     )
 
   /** Returns an element of the feed as its reader sees it. */
-  const read = (fed: Protocol.Fed): Event.Received | Protocol.Connected =>
+  const read = (fed: Protocol.Fed): Event.WireEvent | Protocol.Connected =>
     fed._tag === "Fed" ? Event.fromWire(fed.event) : { ...fed, _tag: "Connected" }
 
   const follow: Service["follow"] = (id, command) =>

@@ -45,14 +45,14 @@ export const mayBeNested = (id: string): boolean => /\/[^/@]*@[0-9a-f]{16}(\.\d+
 // The result of a finished run.
 
 /** Returns a result without its thread and its steps, which the earlier records contain. */
-export const received = (result: Event.ChatResult): Event.ReceivedResult => {
+export const received = (result: Event.ChatResult): Event.WireResult => {
   const { finalResponse, steps, thread: _, ...end } = result
   return finalResponse === (steps.at(-1)?.response ?? null) ? end : { ...end, finalResponse }
 }
 
 /** Returns the last event of a finished run. */
 export const completed = (
-  result: Event.ReceivedResult,
+  result: Event.WireResult,
   steps: ReadonlyArray<States.WholeStep>,
   thread: Thread.Thread
 ): Event.Of<"ChatCompleted"> => ({

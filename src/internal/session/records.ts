@@ -393,7 +393,7 @@ export class RunEnded extends Schema.Opaque<RunEnded>()(Schema.TaggedStruct("Run
   /** Handlers and other parts that refused to stop. Left out where there are none. */
   abandoned: Schema.optionalKey(Schema.Array(Event.Abandoned)),
   /** The result of a nested run, without its thread and its steps. Left out for any other run. */
-  result: Schema.optionalKey(Event.ReceivedResult)
+  result: Schema.optionalKey(Event.WireResult)
 })) {}
 
 /**

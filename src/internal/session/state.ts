@@ -174,7 +174,7 @@ interface Ended {
   /** The whole steps of a nested run. */
   readonly steps: ReadonlyArray<WholeStep>
   /** The result of a nested run. */
-  readonly result: Event.ReceivedResult | undefined
+  readonly result: Event.WireResult | undefined
 }
 
 /** The state of a journal. Its fields are internal. */
