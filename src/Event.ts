@@ -463,7 +463,7 @@ export class CallAsked extends Schema.Opaque<CallAsked>()(Schema.TaggedStruct("A
   /**
    * The time that the question waits, in milliseconds from when it is asked. Left out when it waits without a limit.
    */
-  withinMillis: Schema.optionalKey(Schema.Finite),
+  expiresInMillis: Schema.optionalKey(Schema.Finite),
   /** The value that answers it once it has expired. */
   defaultAnswer: Schema.optionalKey(Json.Opaque)
 })) {}

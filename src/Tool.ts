@@ -423,8 +423,8 @@ export type {
  * Makes the value with which a handler succeeds to ask the user a question. The run ends with outcome `AskUser` once
  * the other calls of the turn have been answered or wait themselves. A list is what the user may choose from, or any
  * data that a user interface reads. `answer` is the type of the answer: only one that fits is taken, by way of its JSON
- * Schema, so that it is held to it in another process as well. Once `within` is over no answer is taken any more, and
- * `Session.expire` answers the question with `default`.
+ * Schema, so that it is held to it in another process as well. Once `expiresIn` is over no answer is taken any more, and
+ * `Session.expire` answers the question with `defaultAnswer`.
  *
  * **Example** (A question with an answer of a type)
  *
@@ -436,7 +436,7 @@ export type {
  *
  * const book = Tool.make("book", {
  *   parameters: {},
- *   handler: () => Effect.succeed(Tool.askUser("How many seats?", { answer: Schema.Int, within: "1 day" }))
+ *   handler: () => Effect.succeed(Tool.askUser("How many seats?", { answer: Schema.Int, expiresIn: "1 day" }))
  * })
  * const model = Script.layer([[Script.toolCall("c0", "book"), Script.finish("tool_calls")]])
  * const result = await Effect.runPromise(Chat.run("Book", { tools: [book] }).pipe(Effect.provide(model)))

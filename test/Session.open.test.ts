@@ -280,7 +280,7 @@ const asking = Tool.make("pay", {
   handler: ({ amount }) => {
     if (amount === 4) return Effect.fail("broken")
     if (amount === 2) return Effect.succeed(Tool.halt("enough", null))
-    const account = { answer: Schema.String, within: "1 minute", default: "none" } as const
+    const account = { answer: Schema.String, expiresIn: "1 minute", defaultAnswer: "none" } as const
     return Effect.succeed(amount === 1 ? Tool.askUser("Which account?", account) : "paid")
   }
 })

@@ -104,7 +104,7 @@ describe("the outcomes of a run that was cut", () => {
     Effect.gen(function*() {
       const asks = Tool.make("asks", {
         parameters: {},
-        handler: () => Effect.succeed(Tool.askUser("Which?", { within: "1 hour" }))
+        handler: () => Effect.succeed(Tool.askUser("Which?", { expiresIn: "1 hour" }))
       })
       const asking = Script.layer([[Script.toolCall("c0", "asks"), Script.finish("tool_calls")]])
       const records = yield* Effect.gen(function*() {

@@ -341,8 +341,8 @@ describe("questions with a type", () => {
             Tool.askUser("Which seats?", {
               opts: ["window"],
               answer: Seats,
-              within: "1 minute",
-              default: { count: 1, rows: [] }
+              expiresIn: "1 minute",
+              defaultAnswer: { count: 1, rows: [] }
             })
           )
       })
@@ -366,9 +366,9 @@ describe("questions with a type", () => {
     }))
 
   it("M-13: a number is described as a number, and NaN is refused", () => {
-    const { answerSchema, defaultAnswer } = Tool.askUser("How many?", { answer: Schema.Number, default: 2 })
+    const { answerSchema, defaultAnswer } = Tool.askUser("How many?", { answer: Schema.Number, defaultAnswer: 2 })
     assert.deepStrictEqual([answerSchema, defaultAnswer], [{ type: "number" }, 2])
-    assert.throws(() => Tool.askUser("?", { answer: Schema.Number, default: Number.NaN }), /finite number/)
+    assert.throws(() => Tool.askUser("?", { answer: Schema.Number, defaultAnswer: Number.NaN }), /finite number/)
   })
 
   it("a type that cannot travel, a default that does not fit and an unusable term are the tool's mistakes", () => {
@@ -377,7 +377,7 @@ describe("questions with a type", () => {
       () => Tool.askUser("?", { answer: keyed }),
       /^Tool\.askUser: the JSON Schema of the answer cannot be checked: /
     )
-    assert.throws(() => Tool.askUser("?", { within: "never" as any }), /within/)
-    assert.throws(() => Tool.askUser("?", { answer: Schema.Int, default: "x" as any }))
+    assert.throws(() => Tool.askUser("?", { expiresIn: "never" as any }), /expiresIn/)
+    assert.throws(() => Tool.askUser("?", { answer: Schema.Int, defaultAnswer: "x" as any }))
   })
 })

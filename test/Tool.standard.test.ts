@@ -295,7 +295,7 @@ describe("durations", () => {
     const tool = Tool.make("t", { parameters: {}, timeout: "infinity", answerWithin: "infinity" })
     assert.isFalse(Duration.isFinite(tool.timeout!))
     assert.isFalse(Duration.isFinite(tool.answerWithin!))
-    assert.notProperty(Tool.askUser("?", { within: "infinity" }), "withinMillis")
+    assert.notProperty(Tool.askUser("?", { expiresIn: "infinity" }), "expiresInMillis")
     for (const option of ["idleTimeout", "connectTimeout", "firstChunkTimeout"]) {
       OpenAiChat.layer({ model: "m", [option]: "infinity" } as any)
     }
@@ -308,9 +308,9 @@ describe("durations", () => {
         assert.throws(make, TypeError, `${option} must be a duration above zero`)
       }
       assert.throws(
-        () => Tool.askUser("?", { within: wrong as any }),
+        () => Tool.askUser("?", { expiresIn: wrong as any }),
         TypeError,
-        "within must be a duration above zero"
+        "expiresIn must be a duration above zero"
       )
     }
     for (const option of ["retryDelay", "maxRetryDelay"]) {

@@ -178,7 +178,7 @@ describe("N-30: options that do not exist", () => {
     ],
     "Tool.askUser": [
       () => Tool.askUser("Which?", untyped({ options: ["a"] })),
-      "Tool.askUser has no option \"options\"; its options are opts, answer, within, default"
+      "Tool.askUser has no option \"options\"; its options are opts, answer, expiresIn, defaultAnswer"
     ],
     "Policy.layer": [
       () => Policy.layer(untyped({ max_turns: 5 })),

@@ -8,7 +8,7 @@ const book = Tool.make("book_table", {
   parameters: { restaurant: Schema.String },
   handler: ({ restaurant }) =>
     Effect.succeed(
-      Tool.askUser(`How many seats at ${restaurant}?`, { answer: Schema.Int, opts: [2, 4, 6], within: "1 hour" })
+      Tool.askUser(`How many seats at ${restaurant}?`, { answer: Schema.Int, opts: [2, 4, 6], expiresIn: "1 hour" })
     )
 })
 const options = { tools: [book] }

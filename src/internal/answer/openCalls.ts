@@ -78,12 +78,12 @@ type Asked = Event.Of<"AskUserRequested">
 /** The event of a question that a handler asked. */
 export const asked = (
   { id: toolCallId, name: toolName }: Message.ToolCall,
-  { answerSchema, defaultAnswer, opts, question, withinMillis }: ToolOutcomes.AskUser,
+  { answerSchema, defaultAnswer, opts, question, expiresInMillis }: ToolOutcomes.AskUser,
   now: number
 ): Asked => {
   const event: Types.Mutable<Asked> = { _tag: "AskUserRequested", toolCallId, toolName, question, opts }
   if (answerSchema !== undefined) event.answerSchema = answerSchema
-  if (withinMillis !== undefined) event.expiresAt = now + withinMillis
+  if (expiresInMillis !== undefined) event.expiresAt = now + expiresInMillis
   if (defaultAnswer !== undefined) event.defaultAnswer = defaultAnswer
   return event
 }

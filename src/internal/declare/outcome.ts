@@ -36,7 +36,7 @@ export interface AskUser {
   /** The JSON Schema of the answer. Any answer is taken without one. */
   readonly answerSchema?: JsonSchema.JsonSchema
   /** The time that the question waits, in milliseconds. For ever without it. */
-  readonly withinMillis?: number
+  readonly expiresInMillis?: number
   /** The answer that counts once that time is over. */
   readonly defaultAnswer?: unknown
 }
@@ -253,7 +253,7 @@ export const isWellFormed = (value: unknown): value is Outcome => {
     case "AskUser":
       return typeof value["question"] === "string" && Array.isArray(value["opts"]) &&
         (value["answerSchema"] === undefined || Json.isObject(value["answerSchema"])) &&
-        (value["withinMillis"] === undefined || typeof value["withinMillis"] === "number")
+        (value["expiresInMillis"] === undefined || typeof value["expiresInMillis"] === "number")
     case "Halt":
       return typeof value["reason"] === "string" && value["reason"] !== "" && "result" in value
     default:
@@ -343,15 +343,15 @@ export interface AskUserOptions<A> {
   /**
    * The time that the question waits, from when it is asked; a number is milliseconds. Without it, it waits for ever.
    */
-  readonly within?: DurationInput
+  readonly expiresIn?: DurationInput
   /**
-   * The answer that counts once `within` is over and `Session.expire` is called. Without it the model reads that it had
+   * The answer that counts once `expiresIn` is over and `Session.expire` is called. Without it the model reads that it had
    * none.
    */
-  readonly default?: NoInfer<A>
+  readonly defaultAnswer?: NoInfer<A>
 }
 
-const knownQuestion = { opts: true, answer: true, within: true, default: true } satisfies NamesOf<
+const knownQuestion = { opts: true, answer: true, expiresIn: true, defaultAnswer: true } satisfies NamesOf<
   AskUserOptions<unknown>
 >
 
@@ -363,12 +363,12 @@ const misuseOfAskUser = (problem: string): never => {
 }
 
 /** A question without a time limit has no field for it: infinity is no JSON. */
-const limit = (input: DurationInput): { readonly withinMillis?: number } => {
+const limit = (input: DurationInput): { readonly expiresInMillis?: number } => {
   const duration = readDuration(input)
   if (duration === undefined || !Duration.isPositive(duration)) {
-    return misuseOfAskUser(`within must be a duration above zero or "infinity"; got: ${Json.render(input)}`)
+    return misuseOfAskUser(`expiresIn must be a duration above zero or "infinity"; got: ${Json.render(input)}`)
   }
-  return Duration.isFinite(duration) ? { withinMillis: Duration.toMillis(duration) } : {}
+  return Duration.isFinite(duration) ? { expiresInMillis: Duration.toMillis(duration) } : {}
 }
 
 const typed = <A>(answer: Schema.Codec<A, any>): JsonSchema.JsonSchema => {
@@ -382,17 +382,16 @@ const typed = <A>(answer: Schema.Codec<A, any>): JsonSchema.JsonSchema => {
 export const question = <A>(words: string, options: ReadonlyArray<unknown> | AskUserOptions<A>): AskUser => {
   if (isList(options)) return { _tag: "AskUser", question: words, opts: options }
   checkNames("Tool.askUser", options, knownQuestion)
-  const { answer, opts = [], within } = options
-  const fallback = answer === undefined || options.default === undefined
-    ? options.default
-    : Schema.encodeSync(jsonCodec(answer))(options.default)
+  const { answer, defaultAnswer, expiresIn, opts = [] } = options
   return {
     _tag: "AskUser",
     question: words,
     opts,
     ...(answer === undefined ? {} : { answerSchema: typed(answer) }),
-    ...(within === undefined ? {} : limit(within)),
-    ...(options.default === undefined ? {} : { defaultAnswer: fallback })
+    ...(expiresIn === undefined ? {} : limit(expiresIn)),
+    ...(defaultAnswer === undefined
+      ? {}
+      : { defaultAnswer: answer === undefined ? defaultAnswer : Schema.encodeSync(jsonCodec(answer))(defaultAnswer) })
   }
 }
 

@@ -125,7 +125,7 @@ const view = (value: object): Json.View => {
 const required: ReadonlySet<string> = new Set(["chunk", "error", "haltResult", "progress", "result", "value"])
 
 /** Times that never come. Without them a call waits as long. */
-const times: ReadonlySet<string> = new Set(["expiresAt", "withinMillis"])
+const times: ReadonlySet<string> = new Set(["expiresAt", "expiresInMillis"])
 
 const isLeftOut = (key: string, value: unknown): boolean =>
   key === "__proto__" || (value === undefined && !required.has(key)) || (times.has(key) && value === Infinity)
