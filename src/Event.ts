@@ -270,7 +270,7 @@ export class ManualToolCallsOutcome extends Schema.Opaque<ManualToolCallsOutcome
 ) {}
 
 /**
- * Calls wait to be allowed: they need an approval, or had started when their process ended (`unknown: "ask"`).
+ * Calls wait to be allowed: they need an approval, or had started when their process ended (`afterCrash: "ask"`).
  *
  * @category schemas
  * @since 0.1.0
@@ -822,7 +822,7 @@ export class ToolApprovalRequested extends Schema.Opaque<ToolApprovalRequested>(
 
 /**
  * A call waits for answers from outside: its nested run does, or the call had started when its process ended and waits
- * for a verdict (`unknown: "ask"`). When the answers for a nested run are there, the handler is started again, and that
+ * for a verdict (`afterCrash: "ask"`). When the answers for a nested run are there, the handler is started again, and that
  * run continues where it was.
  *
  * @category schemas

@@ -740,7 +740,7 @@ export const streamResume = <
  * continues where the journal ends. Whole steps are not repeated. In the interrupted step, the recorded reply is
  * emitted again, a call with an answer keeps it, a call that had not started runs, and a suspended call keeps
  * waiting. A call that had started and has no answer may have had its effect: its tool decides, by `lookUp`, by
- * `unknown` or by its flags. An incomplete reply is asked for again.
+ * `afterCrash` or by its flags. An incomplete reply is asked for again.
  *
  * Fails with a {@link ResumeError}, before anything is written, if the session was loaded without a claim, or if the
  * tools no longer fit the records. Dies if no run was interrupted.

@@ -190,13 +190,13 @@ export type {
 } from "./internal/declare/tool.ts"
 
 export type {
+  AfterCrash,
   Approval,
   Authorization,
   Gate,
   Interrupt,
   Limit,
   Options,
-  Unknown,
   Validation
 } from "./internal/declare/tool.ts"
 
@@ -209,8 +209,6 @@ export type {
    */
   LookUp
 } from "./internal/declare/tool.ts"
-
-export type { DurationInput } from "./internal/declare/schema.ts"
 
 export type { ChatOptions } from "./internal/answer/subAgent.ts"
 
@@ -284,7 +282,7 @@ export const make = <
  * dropped like other progress. The run shares the permits and the deadline around it and stops with the call, softly
  * where the call blocks interruption; the call holds no permit meanwhile. A halt ends the run alone. It has no timeout.
  *
- * In a kept session the run is kept as well: after a crash the call is tried again (`unknown: "retry"` by default) and
+ * In a kept session the run is kept as well: after a crash the call is tried again (`afterCrash: "retry"` by default) and
  * its run continues where it was, and what the run waits for the session waits for.
  *
  * **Example** (A researcher for a writer)

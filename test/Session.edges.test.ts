@@ -627,7 +627,7 @@ describe("a handler that has only asked", () => {
   const flags = {
     readOnly: { readOnly: true },
     idempotent: { idempotent: true },
-    unknown: { unknown: "retry" }
+    unknown: { afterCrash: "retry" }
   } as const
 
   for (const [flag, options] of Object.entries(flags)) {
@@ -1093,7 +1093,7 @@ describe("calls that an earlier process has started", () => {
     Effect.gen(function*() {
       const ran: Array<string> = []
       const tools = ["a", "b"].map((name) =>
-        Tool.make(name, { parameters: {}, unknown: "retry", handler: () => Effect.sync(() => ran.push(name)) })
+        Tool.make(name, { parameters: {}, afterCrash: "retry", handler: () => Effect.sync(() => ran.push(name)) })
       )
       const started = Effect.gen(function*() {
         yield* Session.keep(yield* open, (session) => Session.reply(session, "go", { tools: tools as [] }))

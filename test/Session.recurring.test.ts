@@ -119,8 +119,8 @@ describe("a call that only started, of a tool that retries", () => {
   const retry = Schedule.recurs(2)
   const policies: Readonly<Record<string, Given>> = {
     "no policy": {},
-    "report": { unknown: "report" },
-    "fail": { unknown: "fail" },
+    "report": { afterCrash: "report" },
+    "fail": { afterCrash: "fail" },
     "a lookUp that fails": { lookUp: () => Effect.fail("away") }
   }
   for (const [name, policy] of Object.entries(policies)) {

@@ -299,7 +299,7 @@ describe("what a cut run is taken up with", () => {
       const again = yield* Effect.forkChild(
         resumed(records, {
           deadline: { after: 10_000, reserve: 0 },
-          tools: [lookup, { ...wait, unknown: "retry" }, mail]
+          tools: [lookup, { ...wait, afterCrash: "retry" }, mail]
         })
       )
       yield* TestClock.adjust(999)

@@ -1,4 +1,4 @@
-/** Calls that wait for a verdict about their effect (`unknown: "ask"`): no answer that they get claims that they did not run. */
+/** Calls that wait for a verdict about their effect (`afterCrash: "ask"`): no answer that they get claims that they did not run. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
@@ -7,7 +7,7 @@ import { Script } from "heddle/testing"
 
 const pay = Tool.make("pay", {
   parameters: {},
-  unknown: "ask",
+  afterCrash: "ask",
   handler: (_, call) => Effect.andThen(call.progress("sending"), Effect.never)
 })
 const end = Tool.make("end", { parameters: {}, handler: () => Effect.succeed(Tool.halt("enough", 1)) })
@@ -81,7 +81,7 @@ describe("a call that waits for a verdict about its effect", () => {
         const attempts: Array<readonly [key: string, attempt: number]> = []
         const again = Tool.make("pay", {
           parameters: {},
-          unknown: "ask",
+          afterCrash: "ask",
           handler: (_, { attempt, idempotencyKey }) => Effect.sync(() => attempts.push([idempotencyKey, attempt]))
         })
         const kept = yield* interrupted(wait)

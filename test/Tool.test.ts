@@ -7,7 +7,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Schema from "effect/Schema"
 import { Tool } from "heddle"
-import { unknownPolicyOf } from "../src/internal/declare/toolOptions.ts"
+import { afterCrashOf } from "../src/internal/declare/toolOptions.ts"
 
 /** What making a tool is refused with. */
 const refusal = (name: unknown, options: unknown): string => {
@@ -114,29 +114,31 @@ describe("Tool.make", () => {
   })
 
   it("what becomes of a call that may have had its effect is one of four words, or found out", () => {
-    for (const unknown of ["retry", "report", "ask", "fail"]) assert.strictEqual(made({ unknown }).unknown, unknown)
-    assert.isUndefined(made({}).unknown)
-    for (const unknown of ["again", "", null, true]) {
+    for (const afterCrash of ["retry", "report", "ask", "fail"]) {
+      assert.strictEqual(made({ afterCrash }).afterCrash, afterCrash)
+    }
+    assert.isUndefined(made({}).afterCrash)
+    for (const afterCrash of ["again", "", null, true]) {
       assert.include(
-        refusal("tool", { parameters: {}, unknown }),
-        "unknown must be \"retry\", \"report\", \"ask\" or \"fail\""
+        refusal("tool", { parameters: {}, afterCrash }),
+        "afterCrash must be \"retry\", \"report\", \"ask\" or \"fail\""
       )
     }
     const lookUp = () => Effect.succeedNone
     assert.strictEqual(made({ lookUp }).lookUp, lookUp)
     assert.include(refusal("tool", { parameters: {}, lookUp: true }), "lookUp must be a function (args, call)")
-    assert.include(refusal("tool", { parameters: {}, lookUp, unknown: "retry" }), "give one of the two")
+    assert.include(refusal("tool", { parameters: {}, lookUp, afterCrash: "retry" }), "give one of the two")
     assert.include(refusal("tool", { parameters: {}, lookUp, manual: true }), "lookUp is for a handler")
-    assert.include(refusal("tool", { parameters: {}, unknown: "ask", manual: true }), "unknown is for a handler")
+    assert.include(refusal("tool", { parameters: {}, afterCrash: "ask", manual: true }), "afterCrash is for a handler")
   })
 
   it("such a call is tried again where that does no harm, and else reported", () => {
-    const of = (options: object) => Effect.runSync(unknownPolicyOf(made(options), {}))
+    const of = (options: object) => Effect.runSync(afterCrashOf(made(options), {}))
     assert.deepStrictEqual(
       [{}, { destructive: true }, { readOnly: true }, { idempotent: true }].map(of),
       ["report", "report", "retry", "retry"]
     )
-    assert.deepStrictEqual([{ readOnly: true, unknown: "ask" }, { unknown: "retry" }].map(of), ["ask", "retry"])
+    assert.deepStrictEqual([{ readOnly: true, afterCrash: "ask" }, { afterCrash: "retry" }].map(of), ["ask", "retry"])
   })
 
   it("J-23: a limit of result characters is a whole number, zero for none", () => {

@@ -91,7 +91,7 @@ describe("calls of which it is not known whether they had their effect", () => {
     const [how, options] of [
       ["is idempotent", { idempotent: true }],
       ["is read-only", { readOnly: true }],
-      ["says so", { unknown: "retry" }]
+      ["says so", { afterCrash: "retry" }]
     ] as const
   ) {
     it.effect(`D-01: a tool that ${how} is tried again, with its key and as the next attempt`, () =>
@@ -110,8 +110,8 @@ describe("calls of which it is not known whether they had their effect", () => {
   for (
     const [how, options] of [
       ["says nothing", {}],
-      ["says so", { unknown: "report" }],
-      ["says so although it is idempotent", { idempotent: true, unknown: "report" }]
+      ["says so", { afterCrash: "report" }],
+      ["says so although it is idempotent", { idempotent: true, afterCrash: "report" }]
     ] as const
   ) {
     it.effect(`D-01: a tool that ${how} is reported as unknown, and the error policy is not asked`, () =>
@@ -142,7 +142,7 @@ describe("calls of which it is not known whether they had their effect", () => {
 
   it.effect("D-01: a tool that says ask is put to a person", () =>
     Effect.gen(function*() {
-      const { calls, charge } = charging({ unknown: "ask" })
+      const { calls, charge } = charging({ afterCrash: "ask" })
       const result = yield* Chat.run("go", { tools: [charge] }).pipe(
         Effect.provide(resumed({ a: started })),
         Effect.provide(Script.layer([[Script.toolCall("a", "charge", { amount: "5" }), Script.finish("tool_calls")]]))
@@ -159,7 +159,7 @@ describe("calls of which it is not known whether they had their effect", () => {
 
   it.effect("D-01: long arguments are cut in the question", () =>
     Effect.gen(function*() {
-      const { charge } = charging({ unknown: "ask" })
+      const { charge } = charging({ afterCrash: "ask" })
       const calls = [Message.toolCall("a", "charge", { amount: `${"0".repeat(2_000)}5` })]
       const tail = last(yield* eventsOf([charge], { a: started }, {}, calls))
       const question = tail._tag === "ToolSuspended" ? tail.suspensions[0]?.question : undefined
@@ -168,7 +168,7 @@ describe("calls of which it is not known whether they had their effect", () => {
 
   it.effect("D-01: a tool that says fail ends the run, whatever the error policy says", () =>
     Effect.gen(function*() {
-      const { calls, charge } = charging({ unknown: "fail" })
+      const { calls, charge } = charging({ afterCrash: "fail" })
       for (const onToolError of ["continue", () => Effect.die("is not asked")] as const) {
         const result = yield* Chat.run("go", { tools: [charge], onToolError }).pipe(
           Effect.provide(resumed({ a: started })),

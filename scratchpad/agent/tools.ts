@@ -230,7 +230,7 @@ export const writeNote = Tool.make("write_note", {
 export const askUser = Tool.make("ask_user", {
   description: "Asks the user one question, when nothing in the folder can answer it.",
   parameters: { question: text("the question") },
-  unknown: "retry",
+  afterCrash: "retry",
   handler: ({ question }) => Effect.succeed(Tool.askUser(question))
 })
 
@@ -246,7 +246,7 @@ export const isBarrier = (name: string): boolean => barriers.has(name)
 export const afterCrash = (name: string): string => {
   const tool: Tool.Any | undefined = all.find((tool) => tool.name === name)
   if (tool?.lookUp !== undefined) return "it is looked up"
-  return tool?.readOnly === true || tool?.unknown === "retry"
+  return tool?.readOnly === true || tool?.afterCrash === "retry"
     ? "it is tried again"
     : "the model reads that it is unknown"
 }

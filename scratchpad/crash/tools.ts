@@ -94,7 +94,7 @@ const chargeOf = (policy: Policy) => {
       lookUp: ({ order }, call) =>
         isIn(call.idempotencyKey) ? Effect.map(noted(order, call), Option.some) : Effect.succeedNone
     })
-    : Tool.make("charge", { ...charging, unknown: policy })
+    : Tool.make("charge", { ...charging, afterCrash: policy })
 }
 
 /** The tools. */

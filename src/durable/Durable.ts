@@ -37,9 +37,9 @@ export interface Options {
   readonly id: string
   /**
    * Policy for a call that had started when the process died, where its tool does not decide: it has neither
-   * `unknown` nor `lookUp`, and is neither `readOnly` nor `idempotent`. `"report"` by default.
+   * `afterCrash` nor `lookUp`, and is neither `readOnly` nor `idempotent`. `"report"` by default.
    */
-  readonly unknown?: Tool.Unknown
+  readonly afterCrash?: Tool.AfterCrash
   /**
    * Name of the owner that claims the id: two concurrent programs with one id would do everything twice. A random
    * name by default.
@@ -97,9 +97,9 @@ export const layer = (
     SubAgent.CurrentNesting,
     Effect.gen(function*() {
       checkNames("Durable.layer", given, knownOptions)
-      const { id, owner, term, unknown } = given
+      const { afterCrash, id, owner, term } = given
       const options = { ...(owner === undefined ? {} : { owner }), ...(term === undefined ? {} : { term }) }
-      const program = yield* Keeping.program(id, options, unknown)
+      const program = yield* Keeping.program(id, options, afterCrash)
       const { canGoOn, stream } = SessionRun.nesting(program, undefined, [])
       const broken = Effect.orDie(Keeping.overOf(program))
       return {
@@ -109,4 +109,4 @@ export const layer = (
     })
   )
 
-const knownOptions = { id: true, unknown: true, owner: true, term: true } satisfies NamesOf<Options>
+const knownOptions = { id: true, afterCrash: true, owner: true, term: true } satisfies NamesOf<Options>

@@ -69,17 +69,17 @@ describe("Durable.layer", () => {
       assert.deepStrictEqual([world, asked], [[], []], "what has ended is not done again")
     }))
 
-  it.effect("unknown decides about calls of tools that say nothing", () =>
+  it.effect("afterCrash decides about calls of tools that say nothing", () =>
     Effect.gen(function*() {
       const { written } = yield* uncut
       const cut = written.findIndex(({ record }) => record._tag === "CallStarted" && record.toolCallId === "q") + 1
-      for (const unknown of ["report", "retry", undefined] as const) {
+      for (const afterCrash of ["report", "retry", undefined] as const) {
         const world: Array<Deed> = []
-        const options = unknown === undefined ? {} : { unknown }
+        const options = afterCrash === undefined ? {} : { afterCrash }
         const [first] = yield* Effect.provide(program(world, options), [casting(parts), holding(written.slice(0, cut))])
         const answer = String(first?.steps[1]?.toolResults[0]?.content)
-        assert.strictEqual(answer === "pay done", unknown === "retry", answer)
-        assert.strictEqual(world.some((deed) => idOf(deed) === "q"), unknown === "retry")
+        assert.strictEqual(answer === "pay done", afterCrash === "retry", answer)
+        assert.strictEqual(world.some((deed) => idOf(deed) === "q"), afterCrash === "retry")
       }
     }))
 

@@ -361,17 +361,17 @@ describe("a call that had started when its process ended", () => {
     "a cancellation": (kept) => Session.resume(kept, { takeOver: true, cancel: Effect.void, tools: given([]) }),
     "a cancellation while it waits for a place": (kept) => {
       const [charge, other] = given([])
-      const slow = { ...charge!, unknown: "retry" as const, handler: () => Effect.never }
+      const slow = { ...charge!, afterCrash: "retry" as const, handler: () => Effect.never }
       return Session.resume(kept, {
         takeOver: true,
         cancel: Effect.sleep(50),
         maxConcurrency: 1,
-        tools: [slow, { ...other!, unknown: "retry" as const }]
+        tools: [slow, { ...other!, afterCrash: "retry" as const }]
       })
     },
     "a halt before it": (kept) => {
       const [charge, other] = given([])
-      const halt = { ...charge!, unknown: "retry" as const, handler: () => Effect.succeed(Tool.halt("over", 1)) }
+      const halt = { ...charge!, afterCrash: "retry" as const, handler: () => Effect.succeed(Tool.halt("over", 1)) }
       return Session.resume(kept, {
         takeOver: true,
         maxConcurrency: 1,
@@ -862,7 +862,7 @@ describe("what is left to do", () => {
   it.effect("Q-07: is to wait for a person where the effect of a call is unknown, and then what the verdict says", () =>
     Effect.gen(function*() {
       const appends: Array<Append> = []
-      const charge = (world: Array<Deed>) => [{ ...acting(world, "charge"), unknown: "ask" as const }]
+      const charge = (world: Array<Deed>) => [{ ...acting(world, "charge"), afterCrash: "ask" as const }]
       const one = casting({ go: [turn("charge"), "Done"] })
       yield* Effect.gen(function*() {
         const opened = yield* Session.open("s")

@@ -94,7 +94,7 @@ const toolsOf = (bank: Bank) => {
     Tool.fromChat("agent", { parameters, chat: ({ millis }) => Chat.stream(ask(millis), { tools: [charge], grace }) }),
     Tool.make("within", {
       parameters,
-      unknown: "retry",
+      afterCrash: "retry",
       handler: ({ millis }) => Effect.as(Chat.run(ask(millis), { tools: [charge], grace }), "charged")
     })
   ]

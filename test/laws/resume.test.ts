@@ -43,7 +43,7 @@ const toolsOf = (ran: Array<string>) =>
   names.map((name) =>
     Tool.make(name, {
       parameters: anything,
-      ...(name === "manual" ? {} : { unknown: "retry" as const }),
+      ...(name === "manual" ? {} : { afterCrash: "retry" as const }),
       ...(name === "date" ? { success: Schema.Struct({ at: Schema.Date }) } : {}),
       ...(name === "late" ? { timeout: 10 } : {}),
       ...(name === "approved" ? { approval: true } : {}),

@@ -266,7 +266,7 @@ const toolsOf = (shared: Shared, process: Process, names: ReadonlyArray<string>)
       case "ask":
       case "fail":
       case "retry":
-        return Tool.make(name, { ...plain, unknown: kind })
+        return Tool.make(name, { ...plain, afterCrash: kind })
       case "flaky":
         return Tool.make(name, {
           parameters,

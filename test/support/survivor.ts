@@ -13,10 +13,10 @@ export interface Deed {
   readonly attempt: number
 }
 
-type Unknown = NonNullable<Parameters<typeof Tool.make>[1]["unknown"]>
+type AfterCrash = NonNullable<Parameters<typeof Tool.make>[1]["afterCrash"]>
 
 /** The tools of the program, over a world. */
-export const toolsOf = (world: Array<Deed>, unknown?: Unknown) => {
+export const toolsOf = (world: Array<Deed>, afterCrash?: AfterCrash) => {
   const act = (tool: string, call: Tool.CallContext) =>
     Effect.sync(() => {
       world.push({ tool, key: call.idempotencyKey, attempt: call.attempt })
@@ -30,7 +30,7 @@ export const toolsOf = (world: Array<Deed>, unknown?: Unknown) => {
   })
   const charge = Tool.make("charge", {
     parameters: { amount: Schema.Finite },
-    ...(unknown === undefined ? {} : { unknown }),
+    ...(afterCrash === undefined ? {} : { afterCrash }),
     handler: ({ amount }, call) =>
       Effect.as(Effect.andThen(act("charge", call), call.updateContext({ [`paid${amount}`]: true })), `paid ${amount}`)
   })

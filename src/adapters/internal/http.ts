@@ -24,7 +24,7 @@ import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
-import { type DurationInput, type NamesOf, readDuration } from "../../internal/declare/schema.ts"
+import { type NamesOf, readDuration } from "../../internal/declare/schema.ts"
 import * as Json from "../../internal/json.ts"
 import * as Answer from "./answer.ts"
 import * as Errors from "./errors.ts"
@@ -45,18 +45,18 @@ export interface Options {
   /** The number of times that a request which failed before its first event is tried again. Default: 2. */
   readonly retries?: number
   /** The delay before the first retry, doubled before each further one. Default: 500 ms, and up to 250 ms of jitter. */
-  readonly retryDelay?: DurationInput
+  readonly retryDelay?: Duration.Input | "infinity"
   /** The longest delay between two tries, whatever the server asks for. Default: 30 seconds. */
-  readonly maxRetryDelay?: DurationInput
+  readonly maxRetryDelay?: Duration.Input | "infinity"
   /** The time that the head of an answer may take, the connection included. Default: as `idleTimeout`. */
-  readonly connectTimeout?: DurationInput
+  readonly connectTimeout?: Duration.Input | "infinity"
   /** The time that the first bytes of an answer may take once its head is there. Default: as `idleTimeout`. */
-  readonly firstChunkTimeout?: DurationInput
+  readonly firstChunkTimeout?: Duration.Input | "infinity"
   /**
    * The time that the server may be silent between two reads; a comment is no silence. "infinity" for no limit.
    * Default: 5 minutes.
    */
-  readonly idleTimeout?: DurationInput
+  readonly idleTimeout?: Duration.Input | "infinity"
   /** The longest single event that is read, in UTF-16 code units. Default: 16 Mi. */
   readonly maxEventLength?: number
   /** The longest answer that is read, in bytes. Default: 256 Mi. */
@@ -117,11 +117,11 @@ export const misuse = (name: string, problem: string): never => {
   throw new TypeError(`${name}: ${problem}`)
 }
 
-const duration = (name: string, option: string, input: DurationInput): Duration.Duration =>
+const duration = (name: string, option: string, input: unknown): Duration.Duration =>
   readDuration(input) ?? misuse(name, `${option} must be a duration; got: ${Json.render(input)}`)
 
 /** Reads the time to wait before something is done. */
-const delay = (name: string, option: string, input: DurationInput): Duration.Duration => {
+const delay = (name: string, option: string, input: unknown): Duration.Duration => {
   const read = duration(name, option, input)
   return Duration.isNegative(read)
     ? misuse(name, `${option} must be a duration of zero or more; got: ${Json.render(input)}`)
@@ -129,7 +129,7 @@ const delay = (name: string, option: string, input: DurationInput): Duration.Dur
 }
 
 /** Reads the time to wait for something: in no time at all nothing comes. */
-const patience = (name: string, option: string, input: DurationInput): Duration.Duration => {
+const patience = (name: string, option: string, input: unknown): Duration.Duration => {
   const read = duration(name, option, input)
   return Duration.isPositive(read)
     ? read

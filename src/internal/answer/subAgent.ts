@@ -156,7 +156,7 @@ export const options = <P, A, E, R, Fatal>(name: string, given: ChatOptions<P, A
   handlers.add(handler)
   return {
     timeout: Duration.infinity,
-    ...(declared.lookUp === undefined ? { unknown: "retry" as const } : {}),
+    ...(declared.lookUp === undefined ? { afterCrash: "retry" as const } : {}),
     ...declared,
     handler
   }

@@ -10,7 +10,7 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as SchemaRepresentation from "effect/SchemaRepresentation"
 import * as Json from "../json.ts"
-import { checkNames, type DurationInput, jsonCodec, jsonSchemaOf, type NamesOf, readDuration } from "./schema.ts"
+import { checkNames, jsonCodec, jsonSchemaOf, type NamesOf, readDuration } from "./schema.ts"
 
 /** The handler produced a value. Public as `Tool.Ok`. */
 export interface Ok<out A = unknown> {
@@ -135,7 +135,7 @@ export const ErrorDecision: {
  * - `unknown_tool`, `invalid_arguments`, `truncated_arguments`: the call itself cannot be run
  * - `denied`: its tool's `validate` or `authorize` did not let it run; `metadata.gate` names which
  * - `cancelled`: the call was answered without having been run to its end
- * - `unknown_effect`: its process ended while it ran: its effect is not known (`Tool.Options.unknown`)
+ * - `unknown_effect`: its process ended while it ran: its effect is not known (`Tool.Options.afterCrash`)
  *
  * @category errors
  * @since 0.1.0
@@ -343,7 +343,7 @@ export interface AskUserOptions<A> {
   /**
    * The time that the question waits, from when it is asked; a number is milliseconds. Without it, it waits for ever.
    */
-  readonly expiresIn?: DurationInput
+  readonly expiresIn?: Duration.Input | "infinity"
   /**
    * The answer that counts once `expiresIn` is over and `Session.expire` is called. Without it the model reads that it had
    * none.
@@ -363,7 +363,7 @@ const misuseOfAskUser = (problem: string): never => {
 }
 
 /** A question without a time limit has no field for it: infinity is no JSON. */
-const limit = (input: DurationInput): { readonly expiresInMillis?: number } => {
+const limit = (input: unknown): { readonly expiresInMillis?: number } => {
   const duration = readDuration(input)
   if (duration === undefined || !Duration.isPositive(duration)) {
     return misuseOfAskUser(`expiresIn must be a duration above zero or "infinity"; got: ${Json.render(input)}`)

@@ -564,15 +564,7 @@ export const danglingReferences = (
 
 // Durations, as options give them.
 
-/**
- * A length of time: milliseconds, a text such as "30 seconds", a `Duration`, or "infinity".
- *
- * @category models
- * @since 0.1.0
- */
-export type DurationInput = Duration.Input | "infinity"
-
-/** The duration, if it is one. */
+/** The duration that an option gives, if it is one: a `Duration.Input`, or "infinity". */
 export const readDuration = (input: unknown): Duration.Duration | undefined => {
   if (input === "infinity") return Duration.infinity
   if (Number.isNaN(input)) return undefined

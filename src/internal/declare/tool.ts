@@ -108,7 +108,7 @@ export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = 
   /** `true` if it reaches what is outside of the application. */
   readonly openWorld: boolean
   /** The policy for a call of which it is not known whether it had its effect. By the flags when it is left out. */
-  readonly unknown?: Unknown
+  readonly afterCrash?: AfterCrash
   /** Looks in the world for what such a call came to. */
   readonly lookUp?: (args: Params, call: CallContext) => Effect.Effect<Option.Option<unknown>, unknown, R>
   /** Decides from the arguments whether the call makes sense. */
@@ -275,7 +275,7 @@ export type Interrupt = "cancel" | "block"
  * @category models
  * @since 0.1.0
  */
-export type Unknown = "retry" | "report" | "ask" | "fail"
+export type AfterCrash = "retry" | "report" | "ask" | "fail"
 
 /** Looks for what a call came to. Public as `Tool.LookUp`. */
 export type LookUp<Args, A, R> = (args: Args, call: CallContext) => Effect.Effect<Option.Option<A>, unknown, R>
@@ -286,7 +286,7 @@ export interface Findable<P, A, R> {
    * Looks in the world, by `call.idempotencyKey`, for what a call came to whose handler had started when its process
    * ended: `Option.some` of the result, or `Option.none()` if it did not happen, and the call then runs. One that fails
    * tells nothing, and the call is reported as unknown. It counts as the handler of the call, with its gates and its
-   * timeout. In place of `unknown`. None by default.
+   * timeout. In place of `afterCrash`. None by default.
    */
   readonly lookUp?: LookUp<Schemas.Type<P>, A, R>
 }
@@ -329,7 +329,7 @@ export interface Declarations<P, E, R, Fatal> {
    * The time that an approval or a manual call waits; a number is milliseconds. From then on the call counts as denied,
    * or as unanswered. Without a limit by default.
    */
-  readonly answerWithin?: Schemas.DurationInput
+  readonly answerWithin?: Duration.Input | "infinity"
   /**
    * The tool changes nothing, and starts during the reply (`Policy.start`); a function decides from the arguments, once
    * they are whole and decoded. A function that throws or returns anything but `true` counts as `false`. `false` by
@@ -344,7 +344,7 @@ export interface Declarations<P, E, R, Fatal> {
   readonly destructive?: boolean | ((args: Schemas.Type<P>) => boolean)
   /**
    * `true` as in MCP: to run it again with the same arguments changes nothing more. A call that was interrupted by the
-   * end of its process is then tried again (`unknown`). `false` by default.
+   * end of its process is then tried again (`afterCrash`). `false` by default.
    */
   readonly idempotent?: boolean
   /** A hint, as in MCP: it reaches what is outside of the application. `false` by default. */
@@ -356,7 +356,7 @@ export interface Declarations<P, E, R, Fatal> {
    * ends the run as `ToolFailed`. Not together with `lookUp`. `"retry"` by default for a call that is `readOnly` or
    * `idempotent`, else `"report"`.
    */
-  readonly unknown?: Unknown
+  readonly afterCrash?: AfterCrash
   /**
    * `"exclusive"` runs alone, `"shared"` beside others; a function decides from the arguments. A function that throws
    * or returns anything but `"shared"` counts as `"exclusive"`. While a handler of the run is alive that refused to
@@ -375,7 +375,7 @@ export interface Declarations<P, E, R, Fatal> {
    * time is up, even if its handler does not stop, and the handler's later outcome is dropped. The run's `toolTimeout`
    * by default.
    */
-  readonly timeout?: Schemas.DurationInput
+  readonly timeout?: Duration.Input | "infinity"
   /**
    * Repeats a handler that failed, within the timeout of the call; `call.attempt` counts. `Schedule.while` chooses
    * which failures, by `input`. After a stop of the run no attempt starts, and the last failure is the call's. Never by

@@ -10,7 +10,7 @@ import * as Result from "effect/Result"
 import type * as Message from "../../Message.ts"
 import * as Json from "../json.ts"
 import * as ToolOutcomes from "./outcome.ts"
-import { checkNames, type DurationInput, type NamesOf, readDuration } from "./schema.ts"
+import { checkNames, type NamesOf, readDuration } from "./schema.ts"
 import type * as Declared from "./tool.ts"
 
 const namePattern = /^[A-Za-z0-9_-]{1,64}$/
@@ -34,7 +34,7 @@ export const declarations = {
   destructive: true,
   idempotent: true,
   openWorld: true,
-  unknown: true,
+  afterCrash: true,
   lookUp: true,
   concurrency: true,
   interrupt: true,
@@ -85,7 +85,7 @@ export const check = (name: string, options: Readonly<Record<string, unknown>>):
   checkGates(name, options)
   checkOnToolError(name, options["onToolError"])
   checkApproval(name, options)
-  checkUnknown(name, options)
+  checkAfterCrash(name, options)
   checkLimits(name, options["limits"])
   if (interrupt !== "cancel" && interrupt !== "block" && typeof interrupt !== "function") {
     refuse(name, `interrupt must be "cancel", "block" or a function of the arguments`)
@@ -126,23 +126,23 @@ const checkApproval = (name: string, { approval, manual }: Readonly<Record<strin
   }
 }
 
-const unknownWords: ReadonlyArray<unknown> = ["retry", "report", "ask", "fail"]
+const afterCrashWords: ReadonlyArray<unknown> = ["retry", "report", "ask", "fail"]
 
 /** A manual call has no handler whose effect could be unknown. */
-const checkUnknown = (name: string, { lookUp, manual, unknown }: Readonly<Record<string, unknown>>): void => {
-  if (unknown !== undefined && !unknownWords.includes(unknown)) {
-    refuse(name, `unknown must be "retry", "report", "ask" or "fail"; got: ${Json.render(unknown)}`)
+const checkAfterCrash = (name: string, { afterCrash, lookUp, manual }: Readonly<Record<string, unknown>>): void => {
+  if (afterCrash !== undefined && !afterCrashWords.includes(afterCrash)) {
+    refuse(name, `afterCrash must be "retry", "report", "ask" or "fail"; got: ${Json.render(afterCrash)}`)
   }
   if (lookUp !== undefined && typeof lookUp !== "function") {
     refuse(name, "lookUp must be a function (args, call) that returns an Effect of an Option")
   }
-  if (unknown !== undefined && lookUp !== undefined) {
-    refuse(name, "lookUp finds out what unknown would decide without knowing: give one of the two")
+  if (afterCrash !== undefined && lookUp !== undefined) {
+    refuse(name, "lookUp finds out what afterCrash would decide without knowing: give one of the two")
   }
-  if (manual === true && (unknown ?? lookUp) !== undefined) {
+  if (manual === true && (afterCrash ?? lookUp) !== undefined) {
     refuse(
       name,
-      `${unknown === undefined ? "lookUp" : "unknown"} is for a handler that was cut off, and a manual tool has none`
+      `${afterCrash === undefined ? "lookUp" : "afterCrash"} is for a handler that was cut off, and a manual tool has none`
     )
   }
 }
@@ -214,12 +214,12 @@ export const isDestructive = (tool: Declared.Any, args: unknown): boolean =>
  * Returns the policy for a call of a tool of which it is not known whether it had its effect, where the tool cannot
  * look it up.
  */
-export const unknownPolicyOf = (
+export const afterCrashOf = (
   tool: Declared.Any,
   args: unknown,
-  otherwise: Declared.Unknown = "report"
-): Effect.Effect<Declared.Unknown> => {
-  if (tool.unknown !== undefined) return Exit.succeed(tool.unknown)
+  otherwise: Declared.AfterCrash = "report"
+): Effect.Effect<Declared.AfterCrash> => {
+  if (tool.afterCrash !== undefined) return Exit.succeed(tool.afterCrash)
   if (tool.idempotent) return Exit.succeed("retry")
   return Effect.mapEager(answerOf(tool, "readOnly", args, false), (isReadOnly) => isReadOnly ? "retry" : otherwise)
 }
@@ -240,7 +240,7 @@ const checkLimits = (name: string, limits: unknown): void => {
   for (const limit of limits) checkNames(`limits of Tool.make(${JSON.stringify(name)})`, limit, knownLimit)
 }
 
-export const duration = (name: string, option: string, input: DurationInput): Duration.Duration => {
+export const duration = (name: string, option: string, input: unknown): Duration.Duration => {
   const duration = readDuration(input)
   return duration !== undefined && Duration.isPositive(duration)
     ? duration

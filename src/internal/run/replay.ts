@@ -128,7 +128,7 @@ const found = (
 const outcomeOf = (value: unknown): Tool.Outcome => ToolOutcomes.isBranded(value) ? value : { _tag: "Ok", value }
 
 /**
- * Resolves a call whose effect is unknown: by `lookUp` of its tool, by `unknown`, by the flags, or else by
+ * Resolves a call whose effect is unknown: by `lookUp` of its tool, by `afterCrash`, by the flags, or else by
  * `otherwise`. The executor returns this outcome for the first attempt of such a call; `executor` runs the handler
  * where the call is tried again.
  */
@@ -137,11 +137,11 @@ export const resolveUnknown = (
   args: unknown,
   call: Tool.CallContext,
   executor: Executor.Service,
-  otherwise?: Declared.Unknown
+  otherwise?: Declared.AfterCrash
 ): Resolved => {
   const run: Resolved = Effect.suspend(() => executor.execute(tool, args, call))
   if (tool.lookUp !== undefined) return lookedUp(tool.lookUp, args, call, run)
-  return Effect.flatMap(ToolOptions.unknownPolicyOf(tool, args, otherwise), (policy): Resolved => {
+  return Effect.flatMap(ToolOptions.afterCrashOf(tool, args, otherwise), (policy): Resolved => {
     switch (policy) {
       case "ask":
         return Effect.sync(() => asked(call))

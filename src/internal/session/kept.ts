@@ -461,7 +461,7 @@ export const claim = (
 export const program = (
   id: string,
   options: Claims.Options,
-  unknown: Tool.Unknown | undefined
+  afterCrash: Tool.AfterCrash | undefined
 ): Effect.Effect<Writers.Parent, Claims.SessionClaimed | Journals.StoreError, Journals.Store | Scope.Scope> =>
   Effect.gen(function*() {
     const store = yield* Journals.Store
@@ -469,7 +469,7 @@ export const program = (
     const failed = yield* Deferred.make<never, Writers.Failure>()
     yield* claim.hold
     yield* Effect.forkScoped(Effect.catch(Deferred.await(claim.lost), (lost) => Deferred.fail(failed, lost)))
-    return { id, store, failed, unknown, isAnswerable: false, claim, isLeft: true }
+    return { id, store, failed, afterCrash, isAnswerable: false, claim, isLeft: true }
   })
 
 /**

@@ -323,7 +323,7 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
       const again: Executor.Service = { execute: (tool, args, call) => started(tool, args, call, true) }
       return Effect.andThen(
         writer.confirmation,
-        Replay.resolveUnknown(tool, args, call, again, writer.unknown)
+        Replay.resolveUnknown(tool, args, call, again, writer.afterCrash)
       ) as Effect.Effect<any>
     })
 
@@ -343,13 +343,13 @@ const isOfTurn = ({ id }: Message.ToolCall, state: States.State, writer: Writers
 
 /** Returns the parent of a call's nested runs. A leave does not wait for a sub-agent, whose runs are resumed. */
 const parentOf = (
-  { claim, failed, id, isAnswerable, isLeft, unknown }: Writers.Writer,
+  { afterCrash, claim, failed, id, isAnswerable, isLeft }: Writers.Writer,
   tool: Tool.Any
 ): Omit<Writers.Parent, "store"> => ({
   id,
   failed,
   isAnswerable,
-  unknown,
+  afterCrash,
   claim,
   isLeft: isLeft && SubAgent.isSubAgent(tool)
 })

@@ -38,7 +38,7 @@ export interface Parent {
   /** Fails when something cannot be recorded. The parent and all of its nested runs are then stopped. */
   readonly failed: Deferred.Deferred<never, Failure>
   /** Policy for a call whose effect is unknown, where its tool does not set one. */
-  readonly unknown: Tool.Unknown | undefined
+  readonly afterCrash: Tool.AfterCrash | undefined
   /** Tells whether the suspensions of its nested runs can be settled. */
   readonly isAnswerable: boolean
   /** The claim that its nested runs are under. */
@@ -139,7 +139,7 @@ export class Writer implements Omit<Parent, "store"> {
   readonly owner: string | undefined
   /** Fails when an append does, or when the claim is lost. The operation and its parent are then stopped. */
   readonly failed: Deferred.Deferred<never, Failure>
-  readonly unknown: Parent["unknown"]
+  readonly afterCrash: Parent["afterCrash"]
   readonly isAnswerable: boolean
   readonly claim: Claims.HeldClaim | undefined
   readonly isLeft: boolean
@@ -183,7 +183,7 @@ export class Writer implements Omit<Parent, "store"> {
   ) {
     this.own = new Running(Duration.toMillis(Settings.defaultGrace), context)
     this.failed = parent?.failed ?? Deferred.makeUnsafe<never, Failure>()
-    this.unknown = parent?.unknown
+    this.afterCrash = parent?.afterCrash
     this.isAnswerable = parent?.isAnswerable ?? true
     this.claim = kept.claim ?? parent?.claim
     this.isLeft = parent?.isLeft ?? true
