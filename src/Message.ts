@@ -5,6 +5,7 @@
  * @since 0.1.0
  */
 import * as Schema from "effect/Schema"
+import * as FinishReasons from "./internal/declare/finishReason.ts"
 import * as ToolOutcomes from "./internal/declare/outcome.ts"
 import * as Json from "./internal/json.ts"
 
@@ -23,22 +24,6 @@ export const Role = Schema.Literals(["system", "user", "assistant", "tool"])
  * @since 0.1.0
  */
 export type Role = (typeof Role)["Type"]
-
-/**
- * The reason why a message of the model ended, in one vocabulary for all providers.
- *
- * @category schemas
- * @since 0.1.0
- */
-export const FinishReason = Schema.Literals(["stop", "length", "tool_calls", "content_filter", "error", "other"])
-
-/**
- * @see {@link FinishReason}
- *
- * @category models
- * @since 0.1.0
- */
-export type FinishReason = (typeof FinishReason)["Type"]
 
 /**
  * The reason why a call's arguments cannot be trusted: the text was no JSON, it or a piece of it never arrived, it was
@@ -197,7 +182,7 @@ export class Message extends Schema.Opaque<Message>()(Schema.Struct({
   /** `true` when the answer of a `tool` message is an error. Left out when it is not. */
   isError: Schema.optionalKey(Schema.Boolean),
   /** The reason why a message of the model ended. `null` when the provider gave no reason. */
-  finishReason: Schema.optionalKey(Schema.NullOr(FinishReason)),
+  finishReason: Schema.optionalKey(Schema.NullOr(FinishReasons.FinishReason)),
   /** The calls that a message of the model makes. Left out when there are none. */
   toolCalls: Schema.optionalKey(Schema.Array(ToolCall)),
   /** The reasoning that has to be sent back with a message of the model. */
