@@ -26,7 +26,8 @@ export const payer = (options: { readonly answerWithin?: "1 minute" } = {}) => {
 /** A tool whose question is for a whole number. */
 const many = Tool.make("many", {
   parameters: anything,
-  handler: () => Effect.succeed(Tool.askUser("How many?", { answer: Schema.Int, expiresIn: "1 minute", defaultAnswer: 1 }))
+  handler: () =>
+    Effect.succeed(Tool.askUser("How many?", { answer: Schema.Int, expiresIn: "1 minute", defaultAnswer: 1 }))
 })
 
 export const tools = [appr, ask, askO, boom, echo, stop1, many, payer().pay]

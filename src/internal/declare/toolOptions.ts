@@ -142,7 +142,9 @@ const checkAfterCrash = (name: string, { afterCrash, lookUp, manual }: Readonly<
   if (manual === true && (afterCrash ?? lookUp) !== undefined) {
     refuse(
       name,
-      `${afterCrash === undefined ? "lookUp" : "afterCrash"} is for a handler that was cut off, and a manual tool has none`
+      `${
+        afterCrash === undefined ? "lookUp" : "afterCrash"
+      } is for a handler that was cut off, and a manual tool has none`
     )
   }
 }
