@@ -282,8 +282,8 @@ export const make = <
  * dropped like other progress. The run shares the permits and the deadline around it and stops with the call, softly
  * where the call blocks interruption; the call holds no permit meanwhile. A halt ends the run alone. It has no timeout.
  *
- * In a kept session the run is kept as well: after a crash the call is tried again (`afterCrash: "retry"` by default) and
- * its run continues where it was, and what the run waits for the session waits for.
+ * In a kept session the run is kept as well: after a crash the call is tried again (`afterCrash: "retry"` by default)
+ * and its run continues where it was, and what the run waits for the session waits for.
  *
  * **Example** (A researcher for a writer)
  *
@@ -420,8 +420,8 @@ export type {
 /**
  * Makes the value with which a handler succeeds to ask the user a question. The run ends with outcome `AskUser` once
  * the other calls of the turn have been answered or wait themselves. A list is what the user may choose from, or any
- * data that a user interface reads. `answer` is the type of the answer: only one that fits is taken, by way of its JSON
- * Schema, so that it is held to it in another process as well. Once `expiresIn` is over no answer is taken any more, and
+ * data that a user interface reads. `answer` is the type of the answer, which another process checks by its JSON
+ * Schema: only an answer that fits is accepted. Once `expiresIn` is over no answer is accepted any more, and
  * `Session.expire` answers the question with `defaultAnswer`.
  *
  * **Example** (A question with an answer of a type)

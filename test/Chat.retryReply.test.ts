@@ -10,7 +10,7 @@ import * as Schedule from "effect/Schedule"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
 import { Chat, Collector, Event, Message, Session, Step, Thread, Tool } from "heddle"
-import { Laws, Script } from "heddle/testing"
+import { check, Script } from "heddle/testing"
 import { body, finish as finishChunk, layer, said } from "./support/openAiChat.ts"
 import type { ChatOptions } from "./support/scenarios.ts"
 import { serve } from "./support/server.ts"
@@ -35,7 +35,7 @@ const both = (script: Script.Input, options: ChatOptions = {}) =>
     const given = { requestId: "r", tools: [echo], retryReply: twice, ...options }
     const events = yield* Stream.runCollect(Chat.stream("go", given)).pipe(Effect.provide(Script.layer(script)))
     const result = yield* Effect.provide(Chat.run("go", given), Script.layer(script))
-    assert.isEmpty(Laws.check(events, { result }))
+    assert.isEmpty(check(events, { result }))
     const wires = events.map((event): unknown => JSON.parse(JSON.stringify(Event.toWire(event))))
     const folded = Collector.fromWire("go", wires)
     assert.deepStrictEqual([folded.thread, folded.usage], [result.thread, result.usage])
@@ -252,6 +252,6 @@ describe("retryReply", () => {
       assert.strictEqual((yield* model.requests).length, 1)
       const last = events.at(-1)
       assert.strictEqual(last?._tag === "ChatCompleted" && last.result.outcome._tag, "Cancelled")
-      assert.isEmpty(Laws.check(events))
+      assert.isEmpty(check(events))
     }))
 })

@@ -10,7 +10,7 @@ import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
 import { Adapter, Collector, Event, Message, Policy, Session, Thread, Tool } from "heddle"
-import { Laws, Script } from "heddle/testing"
+import { check, Script } from "heddle/testing"
 import { overTime, transcript } from "./support/scenarios.ts"
 import { after, calling, done, payer } from "./support/sessions.ts"
 
@@ -43,13 +43,13 @@ describe("M-04: a model that cannot be asked after approved calls have run", () 
         assert.instanceOf(awaited.session.metadata["error"], Adapter.AdapterError)
         assert.isEmpty(awaited.session.approved)
         assert.deepStrictEqual(transcript(awaited.session.thread).slice(2), ["TM(p1,paid)"])
-        assert.isEmpty(Laws.history(awaited.session.thread))
+        assert.isEmpty(check.thread(awaited.session.thread))
 
         const events = yield* Stream.runCollect(Session.streamContinue(session, null, options)).pipe(
           Effect.provide(model)
         )
         assert.deepStrictEqual(events.slice(-2).map(({ _tag }) => _tag), ["Error", "ChatCompleted"])
-        assert.isEmpty(Laws.check(events))
+        assert.isEmpty(check(events))
         const folded = events.reduce(
           (reducer, event) => Session.applyEvent(reducer, event),
           Session.reducer(session, "chat")
@@ -172,7 +172,7 @@ describe("R-457: a reply to a question that is not in the thread", () => {
         const answers = request?.messages.filter(({ toolCallId }) => toolCallId === "q")
         assert.deepStrictEqual(answers?.map(({ content }) => content), ["Oslo"])
         assert.isFalse(request?.messages.slice(1).some(({ role }) => role === "user"))
-        assert.isEmpty(Laws.history(awaited.session.thread))
+        assert.isEmpty(check.thread(awaited.session.thread))
 
         const continued = Session.continue(session, Message.user("Oslo"), options)
         const { session: gone } = yield* Effect.provide(continued, Script.layer([done]))
@@ -183,7 +183,7 @@ describe("R-457: a reply to a question that is not in the thread", () => {
           Effect.provide(Script.layer([done]))
         )
         assert.isTrue(events.some((event) => event._tag === "ToolResultEncoded" && event.settled && event.id === "q"))
-        assert.isEmpty(Laws.check(events))
+        assert.isEmpty(check(events))
         assert.deepStrictEqual(folded(session, events), awaited)
         const wires = events.map(Event.toWire)
         assert.deepStrictEqual(
@@ -254,7 +254,7 @@ describe("M-44: a reply that answers a question while an approved call waits to 
         assert.strictEqual(failed?.status, hasStarted ? "idle" : "awaiting_user")
         assert.deepStrictEqual(failed?.suspensions.map(({ id }) => id), hasStarted ? [] : ["q"])
         if (hasStarted) assert.strictEqual(transcript(failed!.thread)[2], "TM(q,Oslo)")
-        assert.isEmpty(Laws.history(failed!.thread, { pending: ["q", "p"] }))
+        assert.isEmpty(check.thread(failed!.thread, { pending: ["q", "p"] }))
       }
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 

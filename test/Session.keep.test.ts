@@ -12,7 +12,7 @@ import * as HttpClientRequest from "effect/http/HttpClientRequest"
 import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
 import { Chat, Journal, Message, Session, Thread, Tool } from "heddle"
-import { Laws, Script } from "heddle/testing"
+import { check, Script } from "heddle/testing"
 import * as Journals from "../src/internal/session/journal.ts"
 import { transcript } from "./support/scenarios.ts"
 import { calling, done, payer, throughJson, tools } from "./support/sessions.ts"
@@ -46,7 +46,7 @@ const prefix = (id: string, records: ReadonlyArray<Journal.Record>) =>
 
 const isValid = ({ session }: Pick<Session.Kept, "session">) => {
   const pending = [...session.pendingToolCalls, ...session.approved].map((call) => call.id)
-  assert.isEmpty(Laws.history(session.thread, { pending }))
+  assert.isEmpty(check.thread(session.thread, { pending }))
 }
 
 describe("a kept run", () => {
@@ -200,7 +200,7 @@ describe("a kept stream", () => {
       const stream = Session.keepStream(opened, (session) => Session.streamReply(session, "go", { tools }))
       const model = Script.layer([calling("echo:c0"), done])
       const events = yield* Effect.provide(Stream.runCollect(stream), model)
-      assert.isEmpty(Laws.check(events))
+      assert.isEmpty(check(events))
       assert.strictEqual((yield* Session.load("s"))?.session.status, "completed")
       const stale = yield* Effect.flip(Effect.provide(Stream.runCollect(stream), model))
       assert.strictEqual((stale as { readonly _tag: string })._tag, "SessionConflict")

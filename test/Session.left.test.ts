@@ -9,7 +9,7 @@ import * as Fiber from "effect/Fiber"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import { Adapter, type Journal, Message, Session, Tool } from "heddle"
-import { Laws, Script } from "heddle/testing"
+import { check, Script } from "heddle/testing"
 import { endedIn, startedIn } from "./support/journals.ts"
 import { acting, agent, casting } from "./support/nests.ts"
 import { type Deed, journalOf, modelOf, prefixed, toolsOf } from "./support/survivor.ts"
@@ -29,7 +29,7 @@ const answersTo = ({ thread }: Session.Session, id: string) =>
   thread.messages.filter(({ toolCallId }) => toolCallId === id).map(({ content }) => String(content))
 
 const isWhole = (session: Session.Session) =>
-  assert.isEmpty(Laws.history(session.thread, { pending: session.suspensions.map(({ id }) => id) }))
+  assert.isEmpty(check.thread(session.thread, { pending: session.suspensions.map(({ id }) => id) }))
 
 /** Two calls, of which `start` tells the tools to wait for ever. */
 const calling = (...names: ReadonlyArray<string>) => [

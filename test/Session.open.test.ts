@@ -9,7 +9,7 @@ import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
 import { Collector, Event, Message, Policy, Session, Thread, Tool } from "heddle"
-import { everyStep, Laws, Script } from "heddle/testing"
+import { check, everyStep, Script } from "heddle/testing"
 import { told, transcript } from "./support/scenarios.ts"
 import { after, calling, done, payer, throughJson } from "./support/sessions.ts"
 
@@ -25,7 +25,7 @@ describe("M-28: the answers of a turn are in call order", () => {
       const [request] = yield* model.requests
       assert.deepStrictEqual(request?.messages.slice(2).map((message) => message.toolCallId), ["p1", "p2", undefined])
       assert.strictEqual(told(session.thread.messages[2]!), "TM(p1,paid)")
-      assert.isEmpty(Laws.history(session.thread))
+      assert.isEmpty(check.thread(session.thread))
     }))
 
   it.effect("so is a result, a default or an answer, whatever has been answered before", () =>
@@ -52,7 +52,7 @@ describe("M-28: the answers of a turn are in call order", () => {
         Script.layer([done])
       )
       assert.deepStrictEqual(transcript(session.thread).slice(2, 5), ["TM(m1,first)", "TM(p1,paid)", "TM(q,Oslo)"])
-      assert.isEmpty(Laws.history(session.thread))
+      assert.isEmpty(check.thread(session.thread))
     }))
 
   it.effect("an id that an earlier turn had as well is answered in its own turn", () =>
@@ -122,7 +122,7 @@ describe("M-43: a continuation begins with what was settled since the last run",
           "MessageStarted"
         ])
         assert.strictEqual(settlements(events).length, 4)
-        assert.isEmpty(Laws.check(events), name)
+        assert.isEmpty(check(events), name)
         // The fold over the session as it waited learns of every answer.
         const thread = name === "reply" ? Thread.append(before.thread, [Message.user("and?")]) : before.thread
         const fold = Collector.applyAll(Collector.initial({ thread }), events.slice(0, -2))
@@ -158,7 +158,7 @@ describe("M-43: a continuation begins with what was settled since the last run",
       assert.strictEqual(awaited.result.steps[0]?.toolResults.length, 0)
       for (let count = 0; count < events.length; count++) {
         const pending = folded(count).session.approved.map(({ id }) => id)
-        assert.isEmpty(Laws.history(folded(count).session.thread, { pending }), `cut after ${count}`)
+        assert.isEmpty(check.thread(folded(count).session.thread, { pending }), `cut after ${count}`)
       }
     }))
 
@@ -196,7 +196,7 @@ describe("M-43: a continuation begins with what was settled since the last run",
       const onEvent = (event: Event.Event) => void seen.push(event)
       yield* Effect.provide(Session.continue(session, null, { tools: [pay], onEvent }), Script.layer([done]))
       assert.deepStrictEqual(settlements(seen), expected)
-      assert.isEmpty(Laws.check(seen))
+      assert.isEmpty(check(seen))
     }))
 
   it.effect("a step begins with them as well, and has none of them among its results", () =>
@@ -223,7 +223,7 @@ describe("M-43: a continuation begins with what was settled since the last run",
       const asked = yield* after("ask:q")
       const events = yield* Effect.provide(Stream.runCollect(Session.streamReply(asked, "Oslo")), Script.layer([done]))
       assert.deepStrictEqual(settlements(events), [])
-      assert.isEmpty(Laws.check(events))
+      assert.isEmpty(check(events))
     }))
 
   it.effect("an answer to a question that is in the thread is reported, and the thread keeps it as a user message", () =>
@@ -232,7 +232,7 @@ describe("M-43: a continuation begins with what was settled since the last run",
       const session = yield* Session.answer(asked, "q", "Oslo")
       const events = yield* Effect.provide(Stream.runCollect(Session.streamContinue(session)), Script.layer([done]))
       assert.deepStrictEqual(settlements(events), [["q", "Oslo", undefined]])
-      assert.isEmpty(Laws.check(events))
+      assert.isEmpty(check(events))
       for (const { thread } of [asked, session]) {
         const fold = Collector.applyAll(Collector.initial({ thread }), events.slice(0, 1))
         assert.deepStrictEqual(Collector.toChatResult(fold).thread, session.thread)
@@ -311,7 +311,7 @@ const isOpen = (session: Session.Session, message: string) => {
   assert.strictEqual((question?.expiresAt ?? 0) % 3_600_000, 60_000, message)
   assert.deepStrictEqual(question?.answerSchema?.["type"], "string", message)
   const pending = session.approved.map(({ id }) => id)
-  assert.isEmpty(Laws.history(session.thread, { pending }), message)
+  assert.isEmpty(check.thread(session.thread, { pending }), message)
 }
 
 describe("M-44: a question that was asked is open wherever its run or its journal ends", () => {
@@ -337,7 +337,7 @@ describe("M-44: a question that was asked is open wherever its run or its journa
             model.layer
           )
           assert.deepStrictEqual(transcript(next.thread).slice(2, 3), ["TM(p1,savings)"])
-          assert.isEmpty(Laws.history(next.thread))
+          assert.isEmpty(check.thread(next.thread))
         }
       }
     }))
@@ -394,7 +394,7 @@ describe("M-44: a question that was asked is open wherever its run or its journa
         const next = yield* going(answered)
         assert.deepStrictEqual(next.session.status, "completed")
         assert.deepStrictEqual(transcript(next.session.thread).slice(2, 3), ["TM(p1,savings)"])
-        assert.isEmpty(Laws.history(next.session.thread))
+        assert.isEmpty(check.thread(next.session.thread))
         assert.deepStrictEqual((yield* Session.load(id))?.session, throughJson(next.session))
       }
     }).pipe(Effect.provide(Session.Store.layerMemory)))
@@ -490,7 +490,7 @@ describe("M-44: a question that was asked is open wherever its run or its journa
       const answer = session.thread.messages.find(({ toolCallId }) => toolCallId === question)
       assert.isTrue(answer?.isError, message)
       assert.include(told(answer!), "cancelled: withdrawn", message)
-      assert.isEmpty(Laws.history(session.thread), message)
+      assert.isEmpty(check.thread(session.thread), message)
     }
 
     it.effect(`${name} withdraws it: by an event and in the thread`, () =>
@@ -501,7 +501,7 @@ describe("M-44: a question that was asked is open wherever its run or its journa
         const { result, session: after } = yield* overTime(model(Session.reply(session, "on", options())))
         assert.deepStrictEqual([result.outcome._tag, result.haltedReason], [outcome, reason])
         assert.deepStrictEqual(settlements(events).map(([id, , isError]) => [id, isError]), [[question, true]])
-        assert.isEmpty(Laws.check(events))
+        assert.isEmpty(check(events))
         isWithdrawn(after, "awaited")
         const [last] = events.slice(-1)
         assert.strictEqual(last?._tag === "ChatCompleted" ? last.result.outcome._tag : last?._tag, outcome)

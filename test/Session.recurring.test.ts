@@ -7,7 +7,7 @@ import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
 import { type Adapter, Chat, type Journal, Message, Session, Tool } from "heddle"
 import { Durable } from "heddle/durable"
-import { Laws } from "heddle/testing"
+import { check } from "heddle/testing"
 import { agent, casting, holding, type Turn, type Written } from "./support/nests.ts"
 import { overTime } from "./support/scenarios.ts"
 import type { Deed } from "./support/survivor.ts"
@@ -270,7 +270,7 @@ describe("a call that was not run, with the id of an approved one", () => {
 
   const assertKept = (kept: Session.Kept, loaded: Session.Kept | undefined) => {
     assert.lengthOf(answersOf(kept), 3)
-    assert.isEmpty(Laws.history(kept.session.thread))
+    assert.isEmpty(check.thread(kept.session.thread))
     assert.deepStrictEqual(loaded?.session, kept.session)
   }
 
@@ -432,7 +432,7 @@ describe("what a cut run had of its calls", () => {
       const { asked, value } = yield* behind(written.slice(0, length), turns, program)
       assert.deepInclude(value.value.result.outcome, { _tag: "Cancelled", reason: "stop" })
       assert.isEmpty(value.session.suspensions)
-      assert.isEmpty(Laws.history(value.session.thread))
+      assert.isEmpty(check.thread(value.session.thread))
       assert.isEmpty(asked)
     }))
 

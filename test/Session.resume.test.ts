@@ -10,7 +10,7 @@ import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
 import { Encoder, type Journal, Message, Session, Tool } from "heddle"
-import { Laws } from "heddle/testing"
+import { check } from "heddle/testing"
 import { endedIn, startedIn, unknownIn } from "./support/journals.ts"
 import { type Deed, journalOf, modelOf, prefixed, toolsOf } from "./support/survivor.ts"
 
@@ -58,7 +58,7 @@ const answerOf = (kept: { readonly session: Session.Session }, id: string): stri
   String(kept.session.thread.messages.find(({ toolCallId }) => toolCallId === id)?.content)
 
 const isValid = ({ session }: { readonly session: Session.Session }) =>
-  assert.isEmpty(Laws.history(session.thread, { pending: session.suspensions.map(({ id }) => id) }))
+  assert.isEmpty(check.thread(session.thread, { pending: session.suspensions.map(({ id }) => id) }))
 
 describe("a run that was cut at a record", () => {
   it.effect("D-03: comes to the result of the uncut one, and no finished call is repeated", () =>

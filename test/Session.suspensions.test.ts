@@ -6,7 +6,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import { TestClock } from "effect/testing"
 import { Message, Session, Thread } from "heddle"
-import { Laws, Script } from "heddle/testing"
+import { check, Script } from "heddle/testing"
 import { told, transcript } from "./support/scenarios.ts"
 import { after, calling, defect, done, payer, throughJson } from "./support/sessions.ts"
 import { ask } from "./support/tools.ts"
@@ -112,7 +112,7 @@ describe("approvals", () => {
       assert.include(yield* defect(Session.appendUser(approved, "hi")), "Session.continue")
       const { session } = yield* withDone(Session.reply(approved, "and then?", { tools: [pay] }))
       assert.deepStrictEqual(transcript(session.thread).slice(2), ["TM(p,paid)", "user(and then?)", "assistant(done)"])
-      assert.isEmpty(Laws.history(session.thread))
+      assert.isEmpty(check.thread(session.thread))
     }))
 
   it.effect("an approved call may ask in its turn, and a step may be the approved calls alone", () =>
@@ -145,7 +145,7 @@ describe("approvals", () => {
       assert.deepStrictEqual([session.status, session.approved.map(({ id }) => id)], ["idle", ["p2"]])
       assert.include(told(session.thread.messages.at(-1)!), "cancelled")
       const { session: next } = yield* withDone(Session.continue(session, null, { tools: [pay] }))
-      assert.isEmpty(Laws.history(next.thread))
+      assert.isEmpty(check.thread(next.thread))
     }))
 })
 
@@ -294,7 +294,7 @@ describe("k suspensions", () => {
                 assert.include(Message.text(answers[0]!), read, "the answer to the call itself")
               }
             } else assert.strictEqual(Message.text(sent.at(-1)!), calls[0]!.read)
-            assert.isEmpty(Laws.history(ended.session.thread), "M-28: the answers stand in call order")
+            assert.isEmpty(check.thread(ended.session.thread), "M-28: the answers stand in call order")
           }
         }
         assert.strictEqual(seed, pattern.length === 5 ? 153 : 33)

@@ -7,7 +7,7 @@ import * as Exit from "effect/Exit"
 import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
 import { type Event, Message, Policy, Session, Thread, Tool } from "heddle"
-import { Laws, Script } from "heddle/testing"
+import { check, Script } from "heddle/testing"
 import { appr, transcript } from "./support/scenarios.ts"
 import { after, calling, defect, done, payer, throughJson, tools } from "./support/sessions.ts"
 import { anything, boom, echo } from "./support/tools.ts"
@@ -334,7 +334,7 @@ describe("Session: errors", () => {
         assert.strictEqual(recovered.status, "idle")
         assert.notProperty(recovered.metadata, "error")
         assert.strictEqual(Session.recover(recovered), recovered)
-        assert.isEmpty(Laws.history(recovered.thread, { pending: [] }))
+        assert.isEmpty(check.thread(recovered.thread, { pending: [] }))
         const operations = [
           Session.start(recovered),
           Session.reply(recovered, "x"),
@@ -410,7 +410,7 @@ describe("Session: errors", () => {
           assert.isTrue(message?.isError)
           assert.include(Message.text(message!), "the user continued")
         }
-        assert.isEmpty(Laws.history(session.thread, { pending: [] }))
+        assert.isEmpty(check.thread(session.thread, { pending: [] }))
       }
     }))
 
@@ -567,7 +567,7 @@ describe("Session: the reducer", () => {
         assert.strictEqual(result.haltedReason, "cancelled")
         assert.strictEqual(left.status, "completed")
         assert.isEmpty(Thread.unanswered(left.thread))
-        assert.isEmpty(Laws.history(left.thread))
+        assert.isEmpty(check.thread(left.thread))
         assert.strictEqual((yield* withDone(Session.reply(left, "again"))).session.status, "completed")
       }
     }))
@@ -625,7 +625,7 @@ describe("Session: JSON", () => {
         const ready = status === "awaiting_tools" ? yield* Session.submitToolResult(back, "m", "ok") : back
         const next = yield* withDone(Session.continue(ready, status === "awaiting_tools" ? null : Message.user("on")))
         assert.strictEqual(next.session.status, "completed")
-        assert.isEmpty(Laws.history(next.session.thread))
+        assert.isEmpty(check.thread(next.session.thread))
       }
     }))
 

@@ -6,7 +6,7 @@ import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import { Chat, Encoder, type Event, Message, Policy, Step, Thread, Tool, ToolRunner } from "heddle"
-import { Laws, Script } from "heddle/testing"
+import { check, Script } from "heddle/testing"
 import { appr, ask, chatOf, echo, only, start, stop1, tags, told } from "./support/scenarios.ts"
 
 const { finish, text, toolCall } = Script
@@ -46,7 +46,7 @@ describe("approvals", () => {
       ])
       assert.isEmpty(tags(events).filter((tag) => tag.startsWith("ToolExecution")))
       assert.deepStrictEqual(runs, [])
-      assert.isEmpty(Laws.check(events))
+      assert.isEmpty(check(events))
     }))
 
   it.effect("its siblings run to their end and are committed", () =>
@@ -57,7 +57,7 @@ describe("approvals", () => {
       assert.deepStrictEqual(result.steps[0]?.toolResults.map(told), ["TM(e,{\"x\":1})"])
       assert.deepStrictEqual(Thread.unanswered(result.thread).map(({ id }) => id), ["p"])
       assert.deepStrictEqual(runs, [])
-      assert.isEmpty(Laws.check(events))
+      assert.isEmpty(check(events))
     }))
 
   it.effect("CF-18: the gates come first, and what they deny is not asked", () =>
@@ -164,7 +164,7 @@ describe("several in one batch", () => {
         assert.deepStrictEqual(result.steps[0]?.toolResults.map((message) => message.toolCallId), ["q1", "e", "q2"])
         assert.deepStrictEqual(Thread.unanswered(result.thread).map(({ id }) => id), ["m", "p"])
         assert.isUndefined(result.thread.messages.find((message) => message.askUser === true))
-        assert.isEmpty(Laws.check(events, { policy }))
+        assert.isEmpty(check(events, { policy }))
       }
     }))
 
@@ -201,7 +201,7 @@ describe("several in one batch", () => {
       assert.strictEqual(result.haltedReason, "done_early")
       assert.notProperty(result, "suspensions")
       assert.isEmpty(Thread.unanswered(result.thread))
-      assert.isEmpty(Laws.history(result.thread))
+      assert.isEmpty(check.thread(result.thread))
       assert.deepStrictEqual(tags(events).filter((tag) => tag === "ToolApprovalRequested"), ["ToolApprovalRequested"])
     }))
 
@@ -218,7 +218,7 @@ describe("several in one batch", () => {
       assert.strictEqual(result.haltedReason, "cancelled")
       assert.notProperty(result, "suspensions")
       assert.isEmpty(Thread.unanswered(result.thread))
-      assert.isEmpty(Laws.history(result.thread))
+      assert.isEmpty(check.thread(result.thread))
     }))
 })
 
@@ -263,7 +263,7 @@ describe("M-42: a question of a run that ends for another reason", () => {
             assert.include(content, "cancelled: withdrawn")
           }
           assert.notInclude(JSON.stringify(result.thread), "awaiting user response")
-          assert.isEmpty(Laws.check(events, { policy }))
+          assert.isEmpty(check(events, { policy }))
         }))
     }
   }
@@ -274,7 +274,7 @@ describe("M-42: a question of a run that ends for another reason", () => {
       const { events, result } = yield* chatOf([script], { tools: [ask, stop1] })
       assert.deepStrictEqual([result.outcome._tag, waiting(result.suspensions)], ["AskUser", [["q", "question"]]])
       assert.isEmpty(questionsOf(events))
-      assert.isEmpty(Laws.check(events))
+      assert.isEmpty(check(events))
       const first = yield* chatOf([script], {
         tools: [
           Tool.make("ask", { parameters: {}, handler: () => Effect.delay(ask.handler!({}, {} as never), 5) }),
@@ -307,7 +307,7 @@ describe("M-42: a question of a run that ends for another reason", () => {
       )
       const step = yield* Effect.provide(Step.run(start, make()), Script.layer([[...calls, finish("tool_calls")]]))
       assert.deepStrictEqual(questionsOf(events).map(({ id }) => id), ["q", "r"])
-      assert.isEmpty(Laws.check(events))
+      assert.isEmpty(check(events))
       assert.strictEqual(awaited.outcome._tag, "Cancelled")
       for (const { toolResults, ...rest } of [awaited.steps[0]!, step]) {
         assert.deepStrictEqual(toolResults.map((message) => message.toolCallId), ["q", "r", "m", "s"])

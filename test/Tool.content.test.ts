@@ -22,7 +22,7 @@ import {
   ToolRunner
 } from "heddle"
 import * as AiSdk from "heddle/bridges/ai-sdk"
-import { Laws, Script } from "heddle/testing"
+import { check, Script } from "heddle/testing"
 import * as Models from "./support/aiSdk.ts"
 import * as Anthropic from "./support/anthropic.ts"
 import * as EffectAi from "./support/effectAi.ts"
@@ -76,7 +76,7 @@ describe("Tool.content", () => {
           })
           const folded = Collector.toChatResult(Collector.applyAll(Collector.initial(), events))
           assert.deepStrictEqual(folded.thread.messages, result.thread.messages)
-          assert.deepStrictEqual(Laws.check(events, { policy }), [])
+          assert.deepStrictEqual(check(events, { policy }), [])
         }
       }))
   }

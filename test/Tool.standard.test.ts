@@ -12,7 +12,7 @@ import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import { Chat, Message, Tool, ToolRunner } from "heddle"
 import { OpenAiChat } from "heddle/adapters"
-import { Laws, Script } from "heddle/testing"
+import { check, Script } from "heddle/testing"
 import * as v from "valibot"
 import * as z from "zod"
 import { openApi } from "../src/adapters/internal/geminiRequest.ts"
@@ -131,7 +131,7 @@ describe("parameters of another library", () => {
         const [first, second] = result.steps[0]!.toolResults
         assert.strictEqual(first?.content, "Oslo for 3 days")
         assert.include(String(second?.content), "invalid_arguments")
-        assert.deepStrictEqual(Laws.history(result.thread), [])
+        assert.deepStrictEqual(check.thread(result.thread), [])
       }))
   }
 

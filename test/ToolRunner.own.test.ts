@@ -8,7 +8,7 @@ import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import { Chat, type Event, Message, Policy, StreamingToolExecutor, Thread, Tool, ToolRunner } from "heddle"
-import { Laws, Recorder, Script } from "heddle/testing"
+import { check, Recorder, Script } from "heddle/testing"
 import * as Json from "../src/internal/json.ts"
 
 const given = { path: "a.txt", options: { lines: [1, 2], deep: { flag: true } } }
@@ -106,7 +106,7 @@ describe("what a handler holds", () => {
         assert.deepStrictEqual(last.result.steps[0]?.toolResults.map(({ content }) => content), ["read", "read"])
         holds(events, last.result.thread)
         for (const { messages } of yield* script.requests) holds([], Thread.fromMessages(messages))
-        assert.deepStrictEqual(Laws.calls(yield* recorder.log), [])
+        assert.deepStrictEqual(check.calls(yield* recorder.log), [])
         assert.strictEqual(intact, JSON.stringify(given))
       }))
   }

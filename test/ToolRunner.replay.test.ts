@@ -184,8 +184,8 @@ describe("calls of which it is not known whether they had their effect", () => {
 
   it.effect("a call that had not started runs like any other, whatever its tool says", () =>
     Effect.gen(function*() {
-      for (const unknown of ["retry", "report", "ask", "fail"] as const) {
-        const { calls, charge } = charging({ unknown })
+      for (const afterCrash of ["retry", "report", "ask", "fail"] as const) {
+        const { calls, charge } = charging({ afterCrash })
         const events = yield* eventsOf([charge], { a: fresh }, { requestId: "r1" })
         assert.strictEqual(contentOf(events), "{\"charged\":5}")
         assert.deepStrictEqual(calls, [{ idempotencyKey: "r1:0:0:a", attempt: 1 }])

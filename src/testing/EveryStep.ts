@@ -14,9 +14,9 @@ import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type * as Event from "../Event.ts"
 import type * as Policy from "../Policy.ts"
+import type * as Check from "./Check.ts"
 import * as Verdict from "./internal/verdict.ts"
 import * as Watching from "./internal/watching.ts"
-import type * as Laws from "./Laws.ts"
 import * as Recorder from "./Recorder.ts"
 import * as Simulation from "./Simulation.ts"
 
@@ -78,7 +78,7 @@ export interface Options<Out = never, In = never> {
 /**
  * A fault that was found at one step.
  *
- * The laws are those of `Laws`, and two more:
+ * The laws are those of `check`, and two more:
  *
  * - `"stop"`: no handler starts and no model is asked after the stop, and the run is over within its grace period, with
  *   its result or interrupted. With `maxOpsBeforeYield`, what is on its way at that instant may still start, and is
@@ -93,8 +93,8 @@ export interface Violation {
   readonly step?: number
   /** The way in which the run was stopped. */
   readonly stop: "none" | "hard" | "soft"
-  /** The law that was broken: one of `Laws`, or one of the two above. */
-  readonly law: Laws.Violation["law"] | "stop" | "repeatable"
+  /** The law that was broken: one of `Check.Violation`, or one of the two above. */
+  readonly law: Check.Violation["law"] | "stop" | "repeatable"
   /** A description of the fault. */
   readonly message: string
 }

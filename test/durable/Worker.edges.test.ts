@@ -8,7 +8,7 @@ import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
 import { type Event, Session, Tool } from "heddle"
 import { Worker } from "heddle/durable"
-import { Laws } from "heddle/testing"
+import { check } from "heddle/testing"
 import { driven, errands, holding, inOrder, isLoaded, linesOf, placesOf, stores, until } from "../support/edges.ts"
 import { agent, casting } from "../support/nests.ts"
 import type { Deed } from "../support/survivor.ts"
@@ -77,7 +77,7 @@ describe("a message that is submitted beside a question", () => {
             yield* until(Effect.map(loaded, (kept) => Session.next(kept) === "nothing"), 100)
             const done = yield* loaded
             assert.strictEqual(Session.receipt(done, "m2")?.became, "completed")
-            assert.isEmpty(Laws.history(done.session.thread))
+            assert.isEmpty(check.thread(done.session.thread))
             assert.strictEqual(linesOf(done.session).at(-2), `user: ${answer}`)
             assert.strictEqual(
               linesOf(done.session).filter((line) => line.includes("pizza")).length,

@@ -13,7 +13,7 @@ import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
 import { Adapter, type Event, type Journal, Message, Policy, Session, Tool } from "heddle"
-import { Laws } from "heddle/testing"
+import { check } from "heddle/testing"
 import { property } from "../support/property.ts"
 import { journalOf, prefixed } from "../support/survivor.ts"
 import { anything } from "../support/tools.ts"
@@ -236,7 +236,7 @@ describe("laws of a run that is cut", () => {
           id
         )
         return [
-          ...Laws.history(kept.session.thread, { pending }).map((problem) => `${where}: ${JSON.stringify(problem)}`),
+          ...check.thread(kept.session.thread, { pending }).map((problem) => `${where}: ${JSON.stringify(problem)}`),
           ...started.filter((id) => ran.includes(id)).map((id) => `${where}: repeated ${id}`),
           ...difference(`${where}: loaded`, loaded?.session, kept.session)
         ]

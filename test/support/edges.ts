@@ -11,7 +11,7 @@ import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
 import { Journal, Session } from "heddle"
 import { SessionStore } from "heddle/sql"
-import { Laws } from "heddle/testing"
+import { check } from "heddle/testing"
 import { acting, agent, casting } from "./nests.ts"
 import { shareOf } from "./property.ts"
 import type { Deed } from "./survivor.ts"
@@ -117,7 +117,7 @@ export const inOrder = Effect.gen(function*() {
 
 /** Fails where nothing is open and the thread is one that no provider takes. */
 export const isValid = ({ approved, suspensions, thread }: Session.Session, where = "") => {
-  if (approved.length === 0 && suspensions.length === 0) assert.isEmpty(Laws.history(thread), where)
+  if (approved.length === 0 && suspensions.length === 0) assert.isEmpty(check.thread(thread), where)
 }
 
 const plain = Schema.encodeSync(Schema.toCodecJson(Session.Session))

@@ -6,7 +6,7 @@ import * as Cause from "effect/Cause"
 import * as Exit from "effect/Exit"
 import * as Schema from "effect/Schema"
 import { Adapter, Collector, Event, Message, Response, Step, Thread, Tool } from "heddle"
-import { Laws, type Recorder } from "heddle/testing"
+import { type Check, check, type Recorder } from "heddle/testing"
 import type { Call, Case, Stop } from "./cases.ts"
 import { deliveries } from "./dimensions/deliveries.ts"
 import { Decided, usualOps } from "./dimensions/driving.ts"
@@ -19,13 +19,13 @@ type Problems = ReadonlyArray<string>
 
 const when = (isWrong: boolean, problem: string): Problems => isWrong ? [problem] : []
 
-const told = (violations: ReadonlyArray<Laws.Violation>): Problems =>
+const told = (violations: ReadonlyArray<Check.Violation>): Problems =>
   violations.map(({ index, law, message }) => `${law}: ${message}${index === undefined ? "" : ` (at ${index})`}`)
 
 /** What the checks say of the laws with these names. */
 const of = (
-  violations: ReadonlyArray<Laws.Violation>,
-  ...laws: ReadonlyArray<Laws.Violation["law"]>
+  violations: ReadonlyArray<Check.Violation>,
+  ...laws: ReadonlyArray<Check.Violation["law"]>
 ): Problems => told(violations.filter((violation) => laws.includes(violation.law)))
 
 /** Whether a handler of this name does not stop when it is interrupted. */
@@ -54,11 +54,11 @@ const alive = (log: ReadonlyArray<Recorder.Entry>): ReadonlyArray<string> => {
 /** Laws 1 and 5: one answer per call, in order, in the frame of a run. */
 export const events = ({ events, exit }: Trace): Problems => {
   const isCut = exit?._tag === "Failure"
-  return told([...Laws.order(events, { isCut }), ...Laws.answers(events), ...Laws.frame(events, { isCut })])
+  return of(check(events, { isCut }), "answers", "starts", "order", "frame")
 }
 
 /** A call stays as the model made it, in every event and in the thread. */
-export const calls = (trace: Trace): Problems => told(Laws.calls(trace.emitted))
+export const calls = (trace: Trace): Problems => told(check.calls(trace.emitted))
 
 /** Law 2: one start for each attempt that a call was granted, and attempts in order. */
 export const starts = (trace: Trace): Problems => {
@@ -68,7 +68,7 @@ export const starts = (trace: Trace): Problems => {
     return Number(attempt) > 1 && !trace.starts.slice(0, index).includes(`${call} attempt ${Number(attempt) - 1}`)
   })
   return [
-    ...of(Laws.order(trace.events, { isCut: true }), "starts"),
+    ...of(check(trace.events, { isCut: true }), "starts"),
     ...repeated.map((start) => `${start} was started twice`),
     ...early.map((start) => `${start} was started before the attempt in front of it`)
   ]
@@ -99,7 +99,7 @@ export const lifetime = (trace: Trace, played: Case): Problems => {
     ...when(trace.leftLater.timers > 0, `${trace.leftLater.timers} timers are set in the end`),
     ...when(trace.keysLater > 0, `${trace.keysLater} names of permits are in use in the end`),
     ...when(trace.openRequests !== 0, `${trace.openRequests} model requests were not closed`),
-    ...of(Laws.handlers(trace.log, { abandoned: left }), "lifetime")
+    ...of(check.handlers(trace.log, { abandoned: left }), "lifetime")
   ]
 }
 
@@ -114,7 +114,7 @@ export const remains = ({ abandoned, log, openRequests, report }: Remains, playe
     ...when(left.length + hooks === 0 && report.fibers > 0, `${report.fibers} fibers are alive after the run`),
     ...when(report.sleeping > sleeping, `${report.sleeping} fibers are asleep after the run`),
     ...when(openRequests !== 0, `${openRequests} model requests were not closed`),
-    ...of(Laws.handlers(log, { abandoned: left }), "lifetime")
+    ...of(check.handlers(log, { abandoned: left }), "lifetime")
   ]
 }
 
@@ -133,9 +133,9 @@ export const concurrency = ({ driving, turns }: Case, { log }: Trace): Problems 
   const only = (what: RegExp) => log.filter((entry) => entry._tag !== "Emitted" && what.test(entry.name))
   return [
     // A handler that a run within has left behind belongs to that run: it keeps no call of this one out.
-    ...of(Laws.handlers(only(/^\w+ (?!deafLeaf )/), { bound: tree, isExclusive, abandoned }), "concurrency"),
-    ...of(Laws.handlers(only(/^\w+ (?!leaf |deafLeaf )/), { bound: given ?? widest, abandoned }), "concurrency"),
-    ...of(Laws.handlers(only(/ keyed /), { bound: keyedPermits }), "concurrency")
+    ...of(check.handlers(only(/^\w+ (?!deafLeaf )/), { bound: tree, isExclusive, abandoned }), "concurrency"),
+    ...of(check.handlers(only(/^\w+ (?!leaf |deafLeaf )/), { bound: given ?? widest, abandoned }), "concurrency"),
+    ...of(check.handlers(only(/ keyed /), { bound: keyedPermits }), "concurrency")
   ]
 }
 
@@ -373,8 +373,8 @@ export const startsInTime = (played: Case, trace: Trace): Problems => {
 
 /** Law 9: every thread that was handed out, and every one that was sent, can be sent. */
 export const history = (trace: Trace): Problems => [
-  ...told(Laws.histories(trace.events)),
-  ...trace.requests.flatMap(({ messages }) => told(Laws.history(Thread.fromMessages(messages))))
+  ...of(check(trace.events), "history"),
+  ...trace.requests.flatMap(({ messages }) => told(check.thread(Thread.fromMessages(messages))))
 ]
 
 const encode = Schema.encodeUnknownSync(Schema.Union([Event.ChatResult, Event.StepResult]))
@@ -450,7 +450,7 @@ const isSameEnd = (streamed: Trace, awaited: Trace): boolean => {
 export const fold = ({ driving: { policy } }: Case, streamed: Trace, awaited: Trace): Problems => {
   const result = awaitedResult(awaited)
   return [
-    ...told(Laws.fold(streamed.events, { policy, ...(result === undefined ? {} : { result }) })),
+    ...of(check(streamed.events, { policy, ...(result === undefined ? {} : { result }) }), "fold"),
     ...when(
       !isSameEnd(streamed, awaited),
       `the stream ends in ${streamed.exit?._tag}, the run in ${awaited.exit?._tag}`

@@ -13,7 +13,7 @@ import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
 import { Adapter, Chat, Encoder, type Event, type Journal, Message, Policy, Session, Tool } from "heddle"
 import { Worker } from "heddle/durable"
-import { Laws } from "heddle/testing"
+import { check } from "heddle/testing"
 import * as Model from "./sessionModel.ts"
 import * as Rules from "./sessionRules.ts"
 
@@ -636,7 +636,7 @@ export const finish = (shared: Shared) =>
     }
     const { session, submitted = [] } = yield* loaded(shared)
     const messages = session.thread.messages
-    for (const problem of Laws.history(session.thread)) shared.problems.push(`history: ${JSON.stringify(problem)}`)
+    for (const problem of check.thread(session.thread)) shared.problems.push(`history: ${JSON.stringify(problem)}`)
     const said = new Set(messages.flatMap((message) => message.role === "user" ? [Message.text(message)] : []))
     const { happenings } = shared.followed.get(root) ?? { happenings: [] }
     const wanted = happenings.flatMap((happening) =>

@@ -345,8 +345,8 @@ export interface AskUserOptions<A> {
    */
   readonly expiresIn?: Duration.Input | "infinity"
   /**
-   * The answer that counts once `expiresIn` is over and `Session.expire` is called. Without it the model reads that it had
-   * none.
+   * The answer that counts once `expiresIn` is over and `Session.expire` is called. Without it the model reads that it
+   * had none.
    */
   readonly defaultAnswer?: NoInfer<A>
 }

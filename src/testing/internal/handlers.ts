@@ -43,7 +43,7 @@ const leftOver = (name: string, { ends, finalized, starts }: Tally, isAbandoned:
   ...(finalized === ends ? [] : [`"${name}" ended ${ends} times and was finalized ${finalized} times`])
 ]
 
-export const handlers = (log: ReadonlyArray<Entry>, options: HandlerOptions): ReadonlyArray<Violation> => {
+export const handlers = (log: ReadonlyArray<Entry>, options: HandlerOptions = {}): ReadonlyArray<Violation> => {
   const { abandoned = [], bound = Infinity, isExclusive = () => false } = options
   const rules: Rules = { bound, isExclusive, isAbandoned: (name) => abandoned.includes(name) }
   const found: Array<Violation> = []

@@ -1,9 +1,11 @@
 /** Checks that a thread can be sent to any provider as it is. */
 import * as Result from "effect/Result"
+import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
 import * as Thread from "../../Thread.ts"
-import type { HistoryOptions, Violation } from "./violation.ts"
+import * as Answers from "./answers.ts"
+import type { ThreadOptions, Violation } from "./violation.ts"
 
 /** The names that every provider takes. */
 const namePattern = /^[A-Za-z0-9_-]{1,64}$/
@@ -65,7 +67,7 @@ class Turn {
 
 export const history = (
   thread: Thread.Thread,
-  { from = 0, pending = [] }: HistoryOptions
+  { from = 0, pending = [] }: ThreadOptions = {}
 ): ReadonlyArray<Violation> => {
   const found: Array<Violation> = invalid(thread).map((message) => ({ law: "history", message }))
   const note = (problems: ReadonlyArray<string>, index: number): void => {
@@ -81,4 +83,17 @@ export const history = (
   })
   note(turn.end(pending), thread.messages.length)
   return found
+}
+
+/** Checks every thread that the events have. What the caller put before the first step is the caller's. */
+export const histories = (events: ReadonlyArray<Event.Event>): ReadonlyArray<Violation> => {
+  const steps = events.filter((event) => event._tag === "StepCompleted")
+  const from = steps[0] === undefined ? Infinity : Answers.turnStart(steps[0].thread)
+  const ofSteps = steps.flatMap((step) => history(step.thread, { from, pending: Answers.pendingOf(step) }))
+  const last = steps.at(-1)
+  const pending = last === undefined ? [] : Answers.pendingOf(last)
+  const ofResults = events.flatMap((event) =>
+    event._tag === "ChatCompleted" ? history(event.result.thread, { from, pending }) : []
+  )
+  return [...ofSteps, ...ofResults]
 }

@@ -4,9 +4,10 @@ import * as Exit from "effect/Exit"
 import type * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
 import * as Thread from "../../Thread.ts"
-import * as Laws from "../Laws.ts"
+import * as Check from "../Check.ts"
 import type * as Recorder from "../Recorder.ts"
 import type * as Simulation from "../Simulation.ts"
+import * as Histories from "./history.ts"
 import type { Start, Watch } from "./watching.ts"
 
 /** The numbers of what had happened when the run was stopped. */
@@ -28,7 +29,7 @@ export interface Attempted {
 }
 
 /** The facts that the caller knows of the run. */
-export interface Known extends Pick<Laws.Options, "policy"> {
+export interface Known extends Pick<Check.Options, "policy"> {
   readonly bound: number
   readonly graceMillis: number
   /** `true` if fibers pause more often than they would by themselves. */
@@ -41,7 +42,7 @@ export interface Known extends Pick<Laws.Options, "policy"> {
   readonly isSound: boolean
 }
 
-type Law = Laws.Violation["law"] | "stop" | "repeatable"
+type Law = Check.Violation["law"] | "stop" | "repeatable"
 
 interface Finding {
   readonly law: Law
@@ -81,7 +82,7 @@ const handlers = ({ handlers, watch }: Attempted): Findings => {
     const members = starts.filter((start) => start.group === group)
     const names = new Set(members.map(({ name }) => name))
     const exclusive = new Set(members.filter((start) => start.isExclusive).map(({ name }) => name))
-    return Laws.handlers(handlers.filter((entry) => isMark(entry) && names.has(entry.name)), {
+    return Check.check.handlers(handlers.filter((entry) => isMark(entry) && names.has(entry.name)), {
       isExclusive: (name) => exclusive.has(name),
       abandoned: members.filter((start) => lost.includes(start)).map(({ name }) => name)
     })
@@ -100,7 +101,7 @@ const bound = ({ handlers, watch }: Attempted, { bound, parents: known }: Known)
   const parents = new Set([...parentsOf(watch), ...known])
   const lost = lostOf(watch).map(({ name }) => name)
   const leaves = handlers.filter((entry) => isMark(entry) && !parents.has(entry.name))
-  return Laws.handlers(leaves, { bound, abandoned: lost }).filter(({ law }) => law === "concurrency")
+  return Check.check.handlers(leaves, { bound, abandoned: lost }).filter(({ law }) => law === "concurrency")
 }
 
 /** Finds what is alive after the run. It is unknown what abandoned handlers hold. */
@@ -112,7 +113,7 @@ const lifetime = ({ log, report, watch }: Attempted): Findings => {
     ...when(open !== 0, "lifetime", `${open} model requests were not closed`),
     ...when(!isExcused && report.fibers > 0, "lifetime", `${report.fibers} fibers are alive after the run`),
     ...when(!isExcused && report.sleeping > 0, "lifetime", `${report.sleeping} timers are set after the run`),
-    ...Laws.handlers(log).filter(({ law }) => law === "lifetime")
+    ...Check.check.handlers(log).filter(({ law }) => law === "lifetime")
   ]
 }
 
@@ -188,8 +189,8 @@ const continued = (requests: Watch["requests"]) => {
 const histories = ({ report, watch }: Attempted): Findings => {
   const value = report.exit !== undefined && Exit.isSuccess(report.exit) ? report.exit.value : undefined
   return [
-    ...Laws.histories(shown(value)),
-    ...continued(watch.requests).flatMap(({ from, thread }) => Laws.history(thread, { from }))
+    ...Histories.histories(shown(value)),
+    ...continued(watch.requests).flatMap(({ from, thread }) => Check.check.thread(thread, { from }))
   ]
 }
 
@@ -197,7 +198,7 @@ const histories = ({ report, watch }: Attempted): Findings => {
 const events = ({ events, report, stopped }: Attempted, { isChat, policy }: Known): Findings => {
   const hasEnded = report.exit !== undefined && Exit.isSuccess(report.exit)
   const isCut = report.exit !== undefined && (stopped?.how === "hard" || !hasEnded)
-  const found = Laws.check(events, { isCut, ...(policy === undefined ? {} : { policy }) })
+  const found = Check.check(events, { isCut, ...(policy === undefined ? {} : { policy }) })
   return isChat ? found : found.filter(({ law }) => law !== "frame")
 }
 
@@ -233,6 +234,6 @@ export const of = (attempted: Attempted, known: Known): Findings => [
   ...unnamed(attempted),
   ...stop(attempted, known),
   ...events(attempted, known),
-  ...Laws.calls(attempted.log),
+  ...Check.check.calls(attempted.log),
   ...histories(attempted)
 ]

@@ -1,4 +1,4 @@
-/** The inputs and the findings of the checks of the laws. Public as members of `Laws` and `Recorder`. */
+/** The inputs and the findings of the checks of the laws. Public as members of `Check` and `Recorder`. */
 import type * as Event from "../../Event.ts"
 import type * as Policy from "../../Policy.ts"
 
@@ -55,7 +55,7 @@ export interface Options {
  * @category models
  * @since 0.1.0
  */
-export interface HistoryOptions {
+export interface ThreadOptions {
   /** The position of the message at which the check starts. `0` by default. */
   readonly from?: number
   /** The ids of the calls of the last turn that may be open. None by default. */
@@ -94,7 +94,7 @@ export type Entry =
     readonly at: number
     /** The event. */
     readonly event: Event.Event
-    /** The text of the calls that the event had at that time, for `Laws.calls`. */
+    /** The text of the calls that the event had at that time, for `check.calls`. */
     readonly calls?: string
   }
   | {

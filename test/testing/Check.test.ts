@@ -6,7 +6,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
 import { Chat, type Event, Message, Thread, Tool } from "heddle"
-import { Laws, type Recorder, Script } from "heddle/testing"
+import { type Check, check, type Recorder, Script } from "heddle/testing"
 
 const report = Tool.make("report", {
   parameters: {},
@@ -84,37 +84,37 @@ const resultOf = (events: Events): Event.ChatResult => {
 }
 
 const completed = (event: Event.Event): boolean => event._tag === "ChatCompleted"
-const says = (violations: ReadonlyArray<Laws.Violation>): ReadonlyArray<string> =>
+const says = (violations: ReadonlyArray<Check.Violation>): ReadonlyArray<string> =>
   violations.map(({ law, message }) => `${law}: ${message}`)
 
 /** Each planted violation, with one thing that has to be said about it. */
-const planted: { readonly [name: string]: readonly [violations: ReadonlyArray<Laws.Violation>, said: string] } = {
+const planted: { readonly [name: string]: readonly [violations: ReadonlyArray<Check.Violation>, said: string] } = {
   "an answer is missing": [
-    Laws.check(without(run, isOf("c0", "ToolResultEncoded"))),
+    check(without(run, isOf("c0", "ToolResultEncoded"))),
     "answers: call \"c0\" is left without an answer"
   ],
   "an answer that is missing, as the step sees it": [
-    Laws.answers(without(run, isOf("c0", "ToolResultEncoded"))),
+    check(without(run, isOf("c0", "ToolResultEncoded"))),
     "answers: call \"c0\" is answered or pending 0 times"
   ],
   "a batch ends with an answer missing": [
-    Laws.order(without(run, (event) => isOf("c1", "ToolResultEncoded")(event) || event._tag === "StepCompleted")),
+    check(without(run, (event) => isOf("c1", "ToolResultEncoded")(event) || event._tag === "StepCompleted")),
     "answers: call \"c1\" is left without an answer"
   ],
   "a call is answered twice": [
-    Laws.check(twice(run, isOf("c1", "ToolResultEncoded"))),
+    check(twice(run, isOf("c1", "ToolResultEncoded"))),
     "answers: call \"c1\" is answered twice"
   ],
   "a call is answered and pending": [
-    Laws.check(changed(run, "StepCompleted", (event) => ({ ...event, manualToolCalls: event.response.toolCalls }))),
+    check(changed(run, "StepCompleted", (event) => ({ ...event, manualToolCalls: event.response.toolCalls }))),
     "answers: call \"c0\" is answered or pending 2 times"
   ],
   "a manual call is not handed over": [
-    Laws.check(changed(manual, "StepCompleted", (event) => ({ ...event, manualToolCalls: [] }))),
+    check(changed(manual, "StepCompleted", (event) => ({ ...event, manualToolCalls: [] }))),
     "answers: call \"c1\" is answered or pending 0 times"
   ],
   "a call of the model is forgotten": [
-    Laws.check(
+    check(
       withThread((messages) =>
         messages.map((message) =>
           message.role === "assistant" ? { ...message, toolCalls: message.toolCalls?.slice(1) ?? [] } : message
@@ -124,7 +124,7 @@ const planted: { readonly [name: string]: readonly [violations: ReadonlyArray<La
     "answers: call \"c0\" of the model is not in the assistant message"
   ],
   "a call is made up": [
-    Laws.check(
+    check(
       withThread((messages) =>
         messages.map((message) =>
           message.role === "assistant"
@@ -136,7 +136,7 @@ const planted: { readonly [name: string]: readonly [violations: ReadonlyArray<La
     "answers: call \"x\" of the assistant message was not made by the model"
   ],
   "an answer without a call": [
-    Laws.check(
+    check(
       twice(run, isOf("c1", "ToolResultEncoded")).map((event, index) =>
         isOf("c1", "ToolResultEncoded")(event) && index % 2 === 0 ? { ...event, id: "x" } as Event.Event : event
       )
@@ -144,43 +144,43 @@ const planted: { readonly [name: string]: readonly [violations: ReadonlyArray<La
     "answers: the answer to \"x\" has no call"
   ],
   "a handler starts twice": [
-    Laws.check(twice(run, isOf("c0", "ToolExecutionStarted"))),
+    check(twice(run, isOf("c0", "ToolExecutionStarted"))),
     "starts: call \"c0\" started twice"
   ],
   "progress in front of the start": [
-    Laws.check(without(run, isOf("c0", "ToolExecutionStarted"))),
+    check(without(run, isOf("c0", "ToolExecutionStarted"))),
     "order: call \"c0\" makes progress before its start"
   ],
   "progress behind the completion": [
-    Laws.check(moved(run, isOf("c0", "ToolProgress"), isOf("c0", "ToolExecutionCompleted"))),
+    check(moved(run, isOf("c0", "ToolProgress"), isOf("c0", "ToolExecutionCompleted"))),
     "order: ToolProgress of call \"c0\" comes after its completion"
   ],
   "progress behind the answer": [
-    Laws.check(moved(run, isOf("c0", "ToolProgress"), isOf("c0", "ToolResultEncoded"))),
+    check(moved(run, isOf("c0", "ToolProgress"), isOf("c0", "ToolResultEncoded"))),
     "order: ToolProgress of call \"c0\" comes after its answer"
   ],
   "an answer without a completion": [
-    Laws.check(without(run, isOf("c0", "ToolExecutionCompleted"))),
+    check(without(run, isOf("c0", "ToolExecutionCompleted"))),
     "order: call \"c0\" is answered before it has completed"
   ],
   "an answer that says something else": [
-    Laws.check(changed(run, "ToolExecutionCompleted", (event) => ({ ...event, result: Tool.ok("fine") }))),
+    check(changed(run, "ToolExecutionCompleted", (event) => ({ ...event, result: Tool.ok("fine") }))),
     "order: ToolResultEncoded of call \"c1\" does not fit its result, Ok"
   ],
   "a question that was none": [
-    Laws.check(changed(asked, "ToolExecutionCompleted", (event) => ({ ...event, result: Tool.ok("fine") }))),
+    check(changed(asked, "ToolExecutionCompleted", (event) => ({ ...event, result: Tool.ok("fine") }))),
     "order: AskUserRequested of call \"c1\" does not fit its result, Ok"
   ],
   "M-42: a question that is settled twice": [
-    Laws.check(twice(withdrawn, isSettlement)),
+    check(twice(withdrawn, isSettlement)),
     "answers: call \"c1\" is settled, and has no open question"
   ],
   "M-42: a settlement before the question": [
-    Laws.check(moved(withdrawn, isOf("c1", "AskUserRequested"), isSettlement)),
+    check(moved(withdrawn, isOf("c1", "AskUserRequested"), isSettlement)),
     "answers: call \"c1\" is settled, and has no open question"
   ],
   "M-42: a settlement of what was answered": [
-    Laws.check(
+    check(
       twice(run, isOf("c1", "ToolResultEncoded")).map((event, index, events) =>
         isOf("c1", "ToolResultEncoded")(event) && isOf("c1", "ToolResultEncoded")(events[index - 1]!)
           ? { ...event, settled: true } as Event.Event
@@ -190,80 +190,80 @@ const planted: { readonly [name: string]: readonly [violations: ReadonlyArray<La
     "answers: call \"c1\" is settled, and has no open question"
   ],
   "M-42: a question that is neither open nor withdrawn": [
-    Laws.check(without(withdrawn, isSettlement)),
+    check(without(withdrawn, isSettlement)),
     "answers: the question of \"c1\" is neither open nor withdrawn"
   ],
   "M-42: a question that waits, and was withdrawn": [
-    Laws.check(changed(withdrawn, "StepCompleted", (event) => ({
+    check(changed(withdrawn, "StepCompleted", (event) => ({
       ...event,
       suspensions: [{ id: "c1", kind: "question", toolCall: Message.toolCall("c1", "ask") }]
     }))),
     "answers: call \"c1\" waits, and has asked nothing that is open"
   ],
   "M-43: a call of an earlier turn that is settled twice": [
-    Laws.check([settled, settled, ...run]),
+    check([settled, settled, ...run]),
     "answers: call \"earlier\" is settled, and has no open question"
   ],
   "M-43: a settlement behind the first reply": [
-    Laws.check([...run.slice(0, 1), settled, ...run.slice(1)]),
+    check([...run.slice(0, 1), settled, ...run.slice(1)]),
     "answers: call \"earlier\" is settled, and has no open question"
   ],
-  "a run without an end": [Laws.check(without(run, completed)), "frame: there is no ChatCompleted"],
-  "an event behind the end": [Laws.check([...run, run[0]!]), "frame: 1 events come after ChatCompleted"],
-  "two ends": [Laws.check(twice(run, completed)), "frame: 1 events come after ChatCompleted"],
+  "a run without an end": [check(without(run, completed)), "frame: there is no ChatCompleted"],
+  "an event behind the end": [check([...run, run[0]!]), "frame: 1 events come after ChatCompleted"],
+  "two ends": [check(twice(run, completed)), "frame: 1 events come after ChatCompleted"],
   "a step without an end": [
-    Laws.check(run.filter((event, index) => event._tag !== "StepCompleted" || index < run.length - 2)),
+    check(run.filter((event, index) => event._tag !== "StepCompleted" || index < run.length - 2)),
     "frame: MessageStarted belongs to no completed step"
   ],
   "a step that the result does not know": [
-    Laws.check(withResult(({ steps }) => ({ steps: steps.slice(1) }))),
+    check(withResult(({ steps }) => ({ steps: steps.slice(1) }))),
     "frame: the result has 1 steps, the stream 2 StepCompleted"
   ],
   "a step that is not the fold of its events": [
-    Laws.check(withResult(({ steps }) => ({ steps: steps.map((step) => ({ ...step, toolResults: [] })) }))),
+    check(withResult(({ steps }) => ({ steps: steps.map((step) => ({ ...step, toolResults: [] })) }))),
     "fold: step 0 of the result has another toolResults"
   ],
   "a usage that is no sum": [
-    Laws.check(withResult({ usage: null })),
+    check(withResult({ usage: null })),
     "fold: the result's usage is not that of its steps"
   ],
   "a response that is not the last": [
-    Laws.check(withResult(({ steps }) => ({ finalResponse: steps[0]!.response }))),
+    check(withResult(({ steps }) => ({ finalResponse: steps[0]!.response }))),
     "fold: the result's finalResponse is not that of its steps"
   ],
   "a reason that is not the outcome's": [
-    Laws.check(withResult({ haltedReason: "max_turns" })),
+    check(withResult({ haltedReason: "max_turns" })),
     "fold: the result's haltedReason is not that of its steps"
   ],
   "an outcome that the last step does not give": [
-    Laws.check(withResult({ outcome: { _tag: "MaxTurns", maxTurns: 2 } })),
+    check(withResult({ outcome: { _tag: "MaxTurns", maxTurns: 2 } })),
     "fold: the last step does not end in MaxTurns"
   ],
   "a thread that is not the last step's": [
-    Laws.check(withResult(({ steps }) => ({ thread: steps[0]!.thread }))),
+    check(withResult(({ steps }) => ({ thread: steps[0]!.thread }))),
     "fold: the result's thread is not that of its last step"
   ],
   "messages that the step did not add": [
-    Laws.check(changed(run, "StepCompleted", (event) => ({ ...event, messages: event.thread.messages }))),
+    check(changed(run, "StepCompleted", (event) => ({ ...event, messages: event.thread.messages }))),
     "fold: the messages of StepCompleted are not what came to its thread"
   ],
   "a question that is in the thread and not told": [
-    Laws.check(changed(asked, "ChatCompleted", ({ result }) => ({ _tag: "ChatCompleted", result }))),
+    check(changed(asked, "ChatCompleted", ({ result }) => ({ _tag: "ChatCompleted", result }))),
     "fold: the messages of ChatCompleted are not what came to its thread"
   ],
   "a question that is not in the thread": [
-    Laws.check(changed(asked, "ChatCompleted", ({ result }) => ({
+    check(changed(asked, "ChatCompleted", ({ result }) => ({
       _tag: "ChatCompleted",
       result: { ...result, thread: { ...result.thread, messages: result.thread.messages.slice(0, -1) } }
     }))),
     "fold: the result's thread is not that of its last step"
   ],
   "an awaited result that is another": [
-    Laws.check(run, { result: { ...resultOf(run), metadata: { late: true } } }),
+    check(run, { result: { ...resultOf(run), metadata: { late: true } } }),
     "fold: the awaited result has another metadata"
   ],
   "a thread that no provider takes": [
-    Laws.check(withThread((messages) => messages.slice(0, -1))),
+    check(withThread((messages) => messages.slice(0, -1))),
     "history: call \"c1\" is not answered"
   ]
 }
@@ -300,24 +300,24 @@ const whole = (name: string) => [entry("Started", name), entry("Succeeded", name
 const both = [entry("Started", "a"), entry("Started", "b"), ...whole("a").slice(1), ...whole("b").slice(1)]
 const alone = (name: string): boolean => name === "b"
 
-const logs: { readonly [said: string]: ReadonlyArray<Laws.Violation> } = {
-  "lifetime: 1 of \"a\" are alive after the run": Laws.handlers([entry("Started", "a")]),
-  "lifetime: \"a\" ended 1 times and was finalized 2 times": Laws.handlers([...whole("a"), entry("Finalized", "a")]),
-  "lifetime: \"a\" ended 1 times and was finalized 0 times": Laws.handlers(whole("a").slice(0, 2)),
-  "concurrency: \"b\" is number 2 to run, the bound is 1": Laws.handlers(both, { bound: 1 }),
-  "concurrency: exclusive \"b\" starts while others run": Laws.handlers(both, { isExclusive: alone }),
-  "concurrency: \"a\" starts while an exclusive one runs": Laws.handlers(
+const logs: { readonly [said: string]: ReadonlyArray<Check.Violation> } = {
+  "lifetime: 1 of \"a\" are alive after the run": check.handlers([entry("Started", "a")]),
+  "lifetime: \"a\" ended 1 times and was finalized 2 times": check.handlers([...whole("a"), entry("Finalized", "a")]),
+  "lifetime: \"a\" ended 1 times and was finalized 0 times": check.handlers(whole("a").slice(0, 2)),
+  "concurrency: \"b\" is number 2 to run, the bound is 1": check.handlers(both, { bound: 1 }),
+  "concurrency: exclusive \"b\" starts while others run": check.handlers(both, { isExclusive: alone }),
+  "concurrency: \"a\" starts while an exclusive one runs": check.handlers(
     [entry("Started", "b"), ...whole("a"), ...whole("b").slice(1)],
     { isExclusive: alone }
   )
 }
 
-describe("Laws", () => {
+describe("check", () => {
   it("lawful runs give nothing: answered, suspended by a question, handed to the caller, cut at any event", () => {
     for (const events of [run, asked, manual, withdrawn, [settled, ...run]]) {
-      assert.deepStrictEqual(Laws.check(events, { result: resultOf(events) }), [])
+      assert.deepStrictEqual(check(events, { result: resultOf(events) }), [])
       for (let length = 0; length < events.length; length++) {
-        assert.deepStrictEqual(Laws.check(events.slice(0, length), { isCut: true }), [], `cut after ${length}`)
+        assert.deepStrictEqual(check(events.slice(0, length), { isCut: true }), [], `cut after ${length}`)
       }
     }
   })
@@ -328,16 +328,16 @@ describe("Laws", () => {
 
   for (const [said, messages] of Object.entries(threads)) {
     it(`finds in a thread: ${said}`, () =>
-      assert.include(Laws.history({ messages, metadata: {} }).map(({ message }) => message), said))
+      assert.include(check.thread({ messages, metadata: {} }).map(({ message }) => message), said))
   }
 
   it("a pending call may be open in the last turn only, and messages before `from` are not checked", () => {
     const open = Thread.fromMessages([pair, Message.tool("a", "")])
-    assert.deepStrictEqual(Laws.history(open, { pending: ["b"] }), [])
-    assert.deepStrictEqual(says(Laws.history(Thread.append(open, [Message.user("go on")]), { pending: ["b"] })), [
+    assert.deepStrictEqual(check.thread(open, { pending: ["b"] }), [])
+    assert.deepStrictEqual(says(check.thread(Thread.append(open, [Message.user("go on")]), { pending: ["b"] })), [
       "history: call \"b\" is not answered"
     ])
-    assert.deepStrictEqual(Laws.history(Thread.append(open, [Message.user("go on")]), { from: 2 }), [])
+    assert.deepStrictEqual(check.thread(Thread.append(open, [Message.user("go on")]), { from: 2 }), [])
   })
 
   for (const [said, violations] of Object.entries(logs)) {
@@ -346,14 +346,14 @@ describe("Laws", () => {
 
   it("handlers that were given up may be alive, take no place, and keep exclusive ones out", () => {
     const left = [entry("Started", "a"), ...whole("b")]
-    assert.deepStrictEqual(Laws.handlers(left, { abandoned: ["a"], bound: 1 }), [])
-    assert.deepStrictEqual(says(Laws.handlers(left, { abandoned: ["a"], isExclusive: alone })), [
+    assert.deepStrictEqual(check.handlers(left, { abandoned: ["a"], bound: 1 }), [])
+    assert.deepStrictEqual(says(check.handlers(left, { abandoned: ["a"], isExclusive: alone })), [
       "concurrency: exclusive \"b\" starts while others run"
     ])
   })
 
   it("handlers may follow each other, and overlap within the bound", () => {
-    assert.deepStrictEqual(Laws.handlers([...whole("a"), ...whole("b")], { bound: 1, isExclusive: alone }), [])
-    assert.deepStrictEqual(Laws.handlers(both, { bound: 2 }), [])
+    assert.deepStrictEqual(check.handlers([...whole("a"), ...whole("b")], { bound: 1, isExclusive: alone }), [])
+    assert.deepStrictEqual(check.handlers(both, { bound: 2 }), [])
   })
 })
