@@ -105,7 +105,7 @@ export interface Checks {
 
 /**
  * Checks the events of `Chat.stream` against the laws that events can show: `answers`, `starts`, `order`, `frame`,
- * `fold` and `history`. The events of a batch or of a step have no frame: leave out the findings whose `law` is `frame`.
+ * `fold` and `history`. The events of a batch or of a step have no frame: leave out the findings of the law `frame`.
  *
  * **Example** (A run of your own)
  *
