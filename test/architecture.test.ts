@@ -3,6 +3,7 @@
  * module planted to break it is found.
  */
 import { assert, describe, it } from "@effect/vitest"
+import * as fs from "node:fs"
 import {
   order,
   type Rule,
@@ -21,7 +22,7 @@ import {
   readTexts,
   vagueIn
 } from "./support/language.ts"
-import { readSource, readSources, type SourceText } from "./support/source.ts"
+import { readSource, readSources, root, type SourceText } from "./support/source.ts"
 
 const stable = stableModules(readSources("node_modules/effect/src"))
 
@@ -234,6 +235,22 @@ describe("architecture", () => {
       }
     })
   }
+
+  it("the top level has the sources, the tests, the pages and what a tool looks for there", () => {
+    const ignored = new Set(["node_modules", "dist"])
+    const names = fs.readdirSync(root).filter((name) => !name.startsWith(".") && !ignored.has(name)).sort()
+    assert.deepStrictEqual(names, [
+      ...["CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "docs", "package-lock.json", "package.json"],
+      ...["scratchpad", "src", "test", "tsconfig.json", "vitest.config.ts"]
+    ])
+  })
+
+  it("no two files of src have one name, but for the index of a folder", () => {
+    const names = readSources("src").map(({ path }) => path.slice(path.lastIndexOf("/") + 1)).filter((name) =>
+      name !== "index.ts"
+    )
+    assert.deepStrictEqual(names.filter((name, index) => names.indexOf(name) !== index), [])
+  })
 
   it("modules that break no rule are left alone, whatever their comments and strings say", () => {
     const sources = [
