@@ -13,8 +13,8 @@ import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import type * as Event from "./Event.ts"
 import * as Requests from "./internal/ask/request.ts"
-import * as Outcomes from "./internal/fold/outcome.ts"
-import * as Fold from "./internal/fold/state.ts"
+import * as Fold from "./internal/fold/fold.ts"
+import * as Outcomes from "./internal/fold/runOutcome.ts"
 import * as ToolCalls from "./internal/hear/toolCalls.ts"
 import * as Json from "./internal/json.ts"
 import type * as Message from "./Message.ts"
@@ -221,7 +221,7 @@ export const layer = (service: Service): Layer.Layer<Adapter> => Layer.succeed(A
 export const map = (change: (adapter: Service) => Service): Layer.Layer<Adapter, never, Adapter> =>
   Layer.effect(Adapter, Adapter.useSync(change))
 
-export type { Classification, Diagnostic } from "./internal/fold/outcome.ts"
+export type { Classification, Diagnostic } from "./internal/fold/runOutcome.ts"
 
 /**
  * Options of a request to the model, and the policy that its reply is read by.

@@ -109,7 +109,7 @@ export {
    * @since 0.1.0
    */
   ResumeError
-} from "./internal/session/replay.ts"
+} from "./internal/session/turnReplay.ts"
 
 export type { Failure as KeepError } from "./internal/session/writer.ts"
 

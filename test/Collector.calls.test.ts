@@ -4,7 +4,7 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import { Collector, type Event, type Message, Policy } from "heddle"
-import * as Fold from "../src/internal/fold/state.ts"
+import * as Fold from "../src/internal/fold/fold.ts"
 import { completed, delta, finished, fold, fragment, respond, started, thread } from "./support/folds.ts"
 
 const callsOf = (events: ReadonlyArray<unknown>, policy: Policy.Policy = Policy.standard) =>

@@ -4,7 +4,7 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import { Collector, type Event, Message, Policy, Response } from "heddle"
-import * as Fold from "../src/internal/fold/state.ts"
+import * as Fold from "../src/internal/fold/fold.ts"
 import {
   completed,
   delta,

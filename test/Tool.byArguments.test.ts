@@ -13,7 +13,7 @@ import * as Stream from "effect/Stream"
 import { Chat, Executor, Message, Policy, Tool, ToolRunner } from "heddle"
 import { Script, Simulation } from "heddle/testing"
 import * as z from "zod"
-import * as Replay from "../src/internal/run/replay.ts"
+import * as Replay from "../src/internal/run/callReplay.ts"
 import { succeeded } from "./support/runs.ts"
 
 const looks = ({ command }: { readonly command: string }) => command === "ls"

@@ -16,7 +16,7 @@ import * as TestClock from "effect/testing/TestClock"
 import { Chat, Collector, Event, Executor, Message, Policy, Tool, ToolRunner } from "heddle"
 import { Script } from "heddle/testing"
 import * as Answers from "../src/internal/answer/answer.ts"
-import * as Replay from "../src/internal/run/replay.ts"
+import * as Replay from "../src/internal/run/callReplay.ts"
 
 interface Known extends Replay.Replayed {
   /** Whether its last attempt failed, so that the next one is granted. */

@@ -240,8 +240,18 @@ describe("architecture", () => {
     const ignored = new Set(["node_modules", "dist"])
     const names = fs.readdirSync(root).filter((name) => !name.startsWith(".") && !ignored.has(name)).sort()
     assert.deepStrictEqual(names, [
-      ...["CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "docs", "package-lock.json", "package.json"],
-      ...["scratchpad", "src", "test", "tsconfig.json", "vitest.config.ts"]
+      "CHANGELOG.md",
+      "CONTRIBUTING.md",
+      "LICENSE",
+      "README.md",
+      "docs",
+      "package-lock.json",
+      "package.json",
+      "scratchpad",
+      "src",
+      "test",
+      "tsconfig.json",
+      "vitest.config.ts"
     ])
   })
 

@@ -13,7 +13,7 @@ import { Adapter, Chat, Event, Executor, Journal, Policy, Session, Tool } from "
 import { Script } from "heddle/testing"
 import * as fs from "node:fs"
 import * as path from "node:path"
-import * as Replay from "../src/internal/run/replay.ts"
+import * as Replay from "../src/internal/run/callReplay.ts"
 import { order, rooms } from "./support/architecture.ts"
 import { readSource, root } from "./support/source.ts"
 

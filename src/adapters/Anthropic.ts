@@ -15,16 +15,16 @@ import type * as Event from "../Event.ts"
 import * as ToolCalls from "../internal/hear/toolCalls.ts"
 import * as Json from "../internal/json.ts"
 import * as Response from "../Response.ts"
-import * as Answer from "./internal/answer.ts"
+import * as Answer from "./internal/answerBody.ts"
 import * as AnthropicReply from "./internal/anthropicReply.ts"
 import * as AnthropicRequest from "./internal/anthropicRequest.ts"
 import * as Errors from "./internal/errors.ts"
 import * as Http from "./internal/http.ts"
-import * as Protocol from "./internal/protocol.ts"
 import type * as Sse from "./internal/sse.ts"
 import * as Wire from "./internal/wire.ts"
+import * as Protocol from "./internal/wireProtocol.ts"
 
-export type { Reasoning } from "./internal/protocol.ts"
+export type { Reasoning } from "./internal/wireProtocol.ts"
 
 /**
  * The address and the settings of a server. Without `baseUrl` it is Anthropic's own. `apiKey` is sent as `x-api-key`;

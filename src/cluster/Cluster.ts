@@ -25,18 +25,18 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import type * as Adapter from "../Adapter.ts"
-import * as Owners from "../durable/internal/owner.ts"
+import * as Owners from "../durable/internal/ownerHealth.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import type * as Journals from "../internal/session/journal.ts"
 import type * as Keeping from "../internal/session/kept.ts"
 import type * as Session from "../Session.ts"
 import type * as Tool from "../Tool.ts"
+import * as Drives from "./internal/commands.ts"
 import * as Drain from "./internal/drain.ts"
-import * as Drives from "./internal/drive.ts"
 import * as Owner from "./internal/owner.ts"
 import * as Protocol from "./internal/protocol.ts"
 
-export type { Health } from "../durable/internal/owner.ts"
+export type { Health } from "../durable/internal/ownerHealth.ts"
 
 /**
  * Options of a runner.

@@ -33,9 +33,9 @@ import { Running, Worker as Hooks } from "../internal/stop/ownedFibers.ts"
 import type * as Session from "../Session.ts"
 import type * as Tool from "../Tool.ts"
 import * as Drives from "./internal/drive.ts"
-import * as Owners from "./internal/owner.ts"
+import * as Owners from "./internal/ownerHealth.ts"
 
-export type { Health } from "./internal/owner.ts"
+export type { Health } from "./internal/ownerHealth.ts"
 
 /**
  * Options of a worker.

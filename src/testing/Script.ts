@@ -14,8 +14,8 @@ import * as Collector from "../Collector.ts"
 import type * as Event from "../Event.ts"
 import type * as Response from "../Response.ts"
 import type { Cursor, Entry, Input, Options } from "./internal/entry.ts"
-import * as Plan from "./internal/plan.ts"
 import * as Playback from "./internal/playback.ts"
+import * as Plan from "./internal/scriptOptions.ts"
 
 /**
  * The entries of a script and their constructors.

@@ -15,9 +15,9 @@ import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
 import { Adapter, type Chat, Journal, Message, Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
-import * as Drives from "../../src/cluster/internal/drive.ts"
+import * as Drives from "../../src/cluster/internal/commands.ts"
 import type * as Protocol from "../../src/cluster/internal/protocol.ts"
-import * as Owners from "../../src/durable/internal/owner.ts"
+import * as Owners from "../../src/durable/internal/ownerHealth.ts"
 
 const { finish, text, toolCall } = Script
 

@@ -61,7 +61,7 @@ export const sessionModules: ReadonlyArray<string> = [
   "writer",
   "events",
   "kept",
-  "replay",
+  "turnReplay",
   "operations",
   "run"
 ]

@@ -14,9 +14,9 @@ import type * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
 import * as AnthropicReply from "./anthropicReply.ts"
 import * as Media from "./media.ts"
-import type * as Protocol from "./protocol.ts"
 import * as StrictSchema from "./strictSchema.ts"
 import * as Wire from "./wire.ts"
+import type * as Protocol from "./wireProtocol.ts"
 
 type Blocks = ReadonlyArray<Json.JsonObject>
 

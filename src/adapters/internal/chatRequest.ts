@@ -9,9 +9,9 @@ import type * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Media from "./media.ts"
-import type * as Protocol from "./protocol.ts"
 import * as StrictSchema from "./strictSchema.ts"
 import * as Wire from "./wire.ts"
+import type * as Protocol from "./wireProtocol.ts"
 
 /** The key of what has to go back to a server of this protocol, and to no other. */
 export const metadataKey = Media.chatKey

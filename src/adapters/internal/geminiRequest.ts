@@ -10,8 +10,8 @@ import * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
 import * as GeminiReply from "./geminiReply.ts"
 import * as Media from "./media.ts"
-import type * as Protocol from "./protocol.ts"
 import * as Wire from "./wire.ts"
+import type * as Protocol from "./wireProtocol.ts"
 
 export interface Contents {
   readonly system: ReadonlyArray<Json.JsonObject>

@@ -26,7 +26,7 @@ import type * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
 import { type NamesOf, readDuration } from "../../internal/declare/schema.ts"
 import * as Json from "../../internal/json.ts"
-import * as Answer from "./answer.ts"
+import * as Answer from "./answerBody.ts"
 import * as Errors from "./errors.ts"
 
 export type HeaderValues = Readonly<Record<string, string | Redacted.Redacted<string>>>

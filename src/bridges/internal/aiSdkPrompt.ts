@@ -13,7 +13,7 @@ import * as Wire from "../../adapters/internal/wire.ts"
 import type * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import type { LanguageModel } from "./aiSdkModel.ts"
-import * as History from "./history.ts"
+import * as History from "./bridgedThread.ts"
 import * as Layout from "./layout.ts"
 
 export type Version = "v2" | "v3" | "v4"

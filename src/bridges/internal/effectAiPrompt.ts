@@ -6,7 +6,7 @@ import * as Result from "effect/Result"
 import * as Media from "../../adapters/internal/media.ts"
 import type * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
-import * as History from "./history.ts"
+import * as History from "./bridgedThread.ts"
 import * as Layout from "./layout.ts"
 
 /** The prompt, or the first thing in the thread that cannot be written. */

@@ -3,7 +3,7 @@
  * is emitted in their order; an error among them, and an end that never comes, become the reply's failure.
  */
 import type * as Adapter from "../../Adapter.ts"
-import * as Answer from "../../adapters/internal/answer.ts"
+import * as Answer from "../../adapters/internal/answerBody.ts"
 import * as Errors from "../../adapters/internal/errors.ts"
 import type * as Event from "../../Event.ts"
 import * as ToolCalls from "../../internal/hear/toolCalls.ts"

@@ -27,8 +27,8 @@ import { HookFibers, Running } from "../stop/ownedFibers.ts"
 import * as Telemetry from "../telemetry.ts"
 import * as Admission from "./admission.ts"
 import { Call, type Environment, type Host } from "./call.ts"
+import * as Replay from "./callReplay.ts"
 import { EventOrder } from "./eventOrder.ts"
-import * as Replay from "./replay.ts"
 
 /** A call of a batch. */
 interface Entry {

@@ -35,9 +35,9 @@ import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
 import { CurrentHandler, type Handler, type Running, type Task } from "../stop/ownedFibers.ts"
 import * as Telemetry from "../telemetry.ts"
+import * as Replay from "./callReplay.ts"
 import type { EventOrder } from "./eventOrder.ts"
 import * as Gates from "./gates.ts"
-import * as Replay from "./replay.ts"
 
 /** The settings and services of the calls of a batch. */
 export interface Environment<E> {

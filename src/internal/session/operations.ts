@@ -22,8 +22,8 @@ import * as SessionData from "./data.ts"
 import type * as SessionEvents from "./events.ts"
 import * as Keeping from "./kept.ts"
 import * as Records from "./records.ts"
-import * as Replays from "./replay.ts"
 import * as States from "./state.ts"
+import * as Replays from "./turnReplay.ts"
 import * as Writers from "./writer.ts"
 
 /**

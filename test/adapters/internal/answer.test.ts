@@ -11,7 +11,7 @@ import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type { Event } from "heddle"
 import { Simulation } from "heddle/testing"
-import * as Answer from "../../../src/adapters/internal/answer.ts"
+import * as Answer from "../../../src/adapters/internal/answerBody.ts"
 
 /** Reads every event as text. `finish` is the answer's own word for its end, `done` says that nothing more comes. */
 class Reader implements Answer.Reader {

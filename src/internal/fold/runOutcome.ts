@@ -9,8 +9,8 @@ import * as Response from "../../Response.ts"
 import * as Thread from "../../Thread.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
+import * as Fold from "./fold.ts"
 import * as SharedMessages from "./sharedMessages.ts"
-import * as Fold from "./state.ts"
 
 /** The end that a step brings by itself, before the caller's own conditions are asked. */
 export const ofStep = (step: Event.StepResult, stepIndex: number): Event.Outcome | undefined => {
