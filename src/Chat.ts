@@ -5,11 +5,14 @@
  *
  * @since 0.1.0
  */
+import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
+import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type * as Adapter from "./Adapter.ts"
 import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
+import * as SubAgent from "./internal/answer/subAgent.ts"
 import * as Loop from "./internal/loop/loop.ts"
 import * as Pulled from "./internal/loop/scopedPull.ts"
 import * as Step from "./Step.ts"
@@ -99,7 +102,19 @@ export const stream = <
   Event.Event,
   ChatError | E | Tool.Fatal<Tools[number]>,
   R | RHalt | REvent | Adapter.Adapter | Tool.Services<Tools[number]>
-> => Pulled.stream((scope) => Loop.chat<E, R | RHalt | REvent>(input, options, scope))
+> => {
+  type Services = R | RHalt | REvent
+  type Entered = Effect.Effect<Pulled.Next<Event.Event, ChatError | E, Services>, ChatError, Services>
+  const enter = (scope: Scope.Scope, context: Context.Context<Services>): Entered =>
+    Loop.chat<E, Services>(input, options, scope, context)
+  // A run inside a recorded run is recorded too.
+  return Pulled.stream((scope, context: Context.Context<Services>): Entered => {
+    const nesting = Context.get(context, SubAgent.CurrentNesting)
+    return nesting === undefined
+      ? enter(scope, context)
+      : Pulled.open(nesting.stream(input, options, Pulled.stream(enter)), scope)
+  })
+}
 
 /**
  * A run, awaited: the fold of {@link stream}.

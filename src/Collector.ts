@@ -214,11 +214,6 @@ export const isToolTurn: (policy: Policy.Policy, response: Response.Response) =>
  */
 export const isDone: (policy: Policy.Policy, response: Response.Response) => boolean = Fold.isDone
 
-const threadOf = ({ thread }: Fold.State, name: string): Thread.Thread => {
-  if (thread !== undefined) return thread
-  throw new Error(`Collector.${name} needs the thread that the run started from: Collector.initial({ thread })`)
-}
-
 /**
  * The last completed step, or the step in progress as it is so far. Throws when the fold was started without
  * a thread.
@@ -237,17 +232,7 @@ const threadOf = ({ thread }: Fold.State, name: string): Thread.Thread => {
  * @category results
  * @since 0.1.0
  */
-export const toStepResult = (state: State): Event.StepResult => {
-  const fold = of(state)
-  return fold.steps.at(-1) ?? Fold.stepResult(fold, {
-    _tag: "StepCompleted",
-    response: Fold.toResponse(fold),
-    thread: threadOf(fold, "toStepResult"),
-    messages: [],
-    mode: "auto",
-    manualToolCalls: []
-  })
-}
+export const toStepResult = (state: State): Event.StepResult => Fold.toStepResult(of(state))
 
 /**
  * The chat result: the one that the run completed with, or, for a stream that was cut, what was seen of it, with
@@ -268,7 +253,7 @@ export const toStepResult = (state: State): Event.StepResult => {
  */
 export const toChatResult = (state: State): Event.ChatResult => {
   const fold = of(state)
-  return fold.chatResult ?? Outcomes.ofCut(fold, threadOf(fold, "toChatResult"))
+  return fold.chatResult ?? Outcomes.ofCut(fold, Fold.threadOf(fold, "toChatResult"))
 }
 
 /**

@@ -9,7 +9,6 @@ import * as Effect from "effect/Effect"
 import type * as Schedule from "effect/Schedule"
 import * as Stream from "effect/Stream"
 import type * as Adapter from "./Adapter.ts"
-import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
 import type * as Settings from "./internal/ask/options.ts"
 import type * as Requests from "./internal/ask/request.ts"
@@ -106,7 +105,7 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = nev
   Event.Event,
   StepError | E | Tool.Fatal<Tools[number]>,
   R | REvent | Adapter.Adapter | Tool.Services<Tools[number]>
-> => Pulled.stream((scope) => Loop.step<E, R | REvent>(input, options, scope))
+> => Pulled.stream((scope, context) => Loop.step<E, R | REvent>(input, options, scope, context))
 
 /**
  * One step, awaited: the fold of {@link stream}. Under `unknownTool: "failTurn"` a call that names no tool fails it.
@@ -148,7 +147,7 @@ export const run = <const Tools extends ReadonlyArray<Tool.Any> = [], E = never,
       (events) => Effect.sync(() => Fold.apply(state, events))
     )
     return Effect.flatMap(read, () => {
-      const result = Collector.toStepResult(state)
+      const result = Fold.toStepResult(state)
       const { error } = result.response
       return error instanceof Plan.EngineError ? Effect.fail(error) : Effect.succeed(result)
     })

@@ -102,10 +102,7 @@ export const layer = (
       const program = yield* Keeping.program(id, options, afterCrash)
       const { canGoOn, stream } = SessionRun.nesting(program, undefined, [])
       const broken = Effect.orDie(Keeping.overOf(program))
-      return {
-        canGoOn,
-        stream: (input: unknown, options: unknown) => Stream.interruptWhen(stream(input, options), broken)
-      }
+      return { canGoOn, stream: (...run) => Stream.interruptWhen(stream(...run), broken) }
     })
   )
 

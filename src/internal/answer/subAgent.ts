@@ -9,6 +9,7 @@ import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import type * as Event from "../../Event.ts"
+import type * as Thread from "../../Thread.ts"
 import * as ToolOutcomes from "../declare/outcome.ts"
 import { checkNames, type NamesOf } from "../declare/schema.ts"
 import type * as Schemas from "../declare/schema.ts"
@@ -19,8 +20,12 @@ import * as OpenCalls from "./openCalls.ts"
 
 /** Keeps the runs that are started within it in journals of their own. */
 export interface Nesting {
-  /** The events of a run, as `Chat.stream` gives them. */
-  readonly stream: (input: any, options: any) => Stream.Stream<Event.Event, any, any>
+  /** Returns the events of a run of `Chat.stream`, recorded. `events` are those of the run without a record. */
+  readonly stream: <E, R>(
+    input: Thread.Input,
+    options: object,
+    events: Stream.Stream<Event.Event, E, R>
+  ) => Stream.Stream<Event.Event, E, R>
   /** Returns `true` if a result is that of a run which continues when what it waits for has its answers. */
   readonly canGoOn: (result: Event.ChatResult) => boolean
 }

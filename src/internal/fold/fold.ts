@@ -290,8 +290,25 @@ export const isDone = (policy: Pick<Policy.Policy, "toolTurn">, response: Respon
     ? finalReasons.includes(response.finishReason)
     : !isToolTurn(policy, response)
 
+/** The thread that a result continues. */
+export const threadOf = ({ thread }: State, name: string): Thread.Thread => {
+  if (thread !== undefined) return thread
+  throw new Error(`Collector.${name} needs the thread that the run started from: Collector.initial({ thread })`)
+}
+
+/** Returns the result of the last step, or of the one in progress if there is none. */
+export const toStepResult = (state: State): Event.StepResult =>
+  state.steps.at(-1) ?? stepResult(state, {
+    _tag: "StepCompleted",
+    response: toResponse(state),
+    thread: threadOf(state, "toStepResult"),
+    messages: [],
+    mode: "auto",
+    manualToolCalls: []
+  })
+
 /** Returns the result of a step, by its last event. */
-export const stepResult = (state: State, event: Event.Of<"StepCompleted">): Event.StepResult => {
+const stepResult = (state: State, event: Event.Of<"StepCompleted">): Event.StepResult => {
   const { response, suspensions, thread } = event
   const halted = event.done === undefined ? halt(state) : event.halt
   const isManual = event.mode === "manual" && (event.isToolTurn ?? isToolTurn(state.policy, response))

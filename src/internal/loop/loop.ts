@@ -21,7 +21,6 @@
  */
 import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
-import * as Channel from "effect/Channel"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
@@ -31,16 +30,13 @@ import * as Pull from "effect/Pull"
 import * as Result from "effect/Result"
 import * as Schedule from "effect/Schedule"
 import * as Scope from "effect/Scope"
-import * as Stream from "effect/Stream"
 import * as Adapter from "../../Adapter.ts"
-import * as Collector from "../../Collector.ts"
 import type * as Event from "../../Event.ts"
 import * as Message from "../../Message.ts"
 import * as Policy from "../../Policy.ts"
 import * as Response from "../../Response.ts"
 import * as Thread from "../../Thread.ts"
 import type * as Tool from "../../Tool.ts"
-import * as SubAgent from "../answer/subAgent.ts"
 import * as Settings from "../ask/options.ts"
 import * as Requests from "../ask/request.ts"
 import * as Plan from "../decide/plan.ts"
@@ -57,6 +53,7 @@ import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
 import { CurrentOperation, type Driver, type Past, Running, Worker } from "../stop/ownedFibers.ts"
 import * as Telemetry from "../telemetry.ts"
+import type * as Pulled from "./scopedPull.ts"
 
 // The options of a run.
 
@@ -274,7 +271,7 @@ class Loop<E, R> implements Driver {
     const bound: Event.Outcome = steps.length < maxTurns
       ? { _tag: "HaltWhen", stepIndex: index }
       : { _tag: "MaxTurns", maxTurns }
-    return Collector.chatResult({ thread: last.thread, steps, outcome: Outcomes.ofStep(last, index) ?? bound })
+    return Outcomes.chatResult({ thread: last.thread, steps, outcome: Outcomes.ofStep(last, index) ?? bound })
   }
 
   /** Pulls the next events of the stream, in a step of the fiber that reads and with the services of that fiber. */
@@ -344,22 +341,27 @@ class Loop<E, R> implements Driver {
   }
 
   /**
-   * Folds events and emits those that the consumer wants to see. An observer has seen them before anything follows from
-   * them. Without an observer, the events that a tool emits at once are emitted with the event that started it, and the
-   * end of a step with its last answer, which saves a pull for each.
+   * Folds events, and emits those that the consumer wants to see. An observer has seen them before anything follows
+   * from them.
    */
   private emit(events: Events, before: Events): EventPull<E, R> {
     const { running, view } = this.parts
     if (running.isLeft) return Cause.done()
     Fold.apply(this.state, events)
-    const visible = before.length === 0 ? shown(view, events) : before.concat(shown(view, events))
     const startable = this.takeStartable(events)
-    if (view.onEvent !== undefined) {
-      return this.after(observed(view, running, this.id, events), () => {
-        this.startEarly(startable)
-        return this.show(visible)
-      })
-    }
+    const visible = before.length === 0 ? shown(view, events) : before.concat(shown(view, events))
+    if (view.onEvent === undefined) return this.showStarting(startable, visible)
+    return this.after(observed(view, running, this.id, events), () => {
+      this.startEarly(startable)
+      return this.show(visible)
+    })
+  }
+
+  /**
+   * Starts calls, and emits what they emit at once with the event that started them. The end of a step is emitted with
+   * its last answer. Both save a pull.
+   */
+  private showStarting(startable: ReadonlyArray<Plan.Decode>, visible: Events): EventPull<E, R> {
     const early = this.startEarly(startable)
     if (early.length > 0) return this.emit(early, visible)
     const isStepOver = this.phase._tag === "Working" && this.phase.batch?.isAtEnd === true
@@ -591,7 +593,7 @@ class Loop<E, R> implements Driver {
   private deciding(batch: Batches.Batch<E> | undefined): Emitted<E, R> {
     return this.after(this.beginDisconnect(Exit.void), () => {
       this.step.reply = undefined
-      const said = Collector.toResponse(this.state)
+      const said = Fold.toResponse(this.state)
       const isCut = this.isCancelled && this.state.message === null && said.error === undefined
       const response = isCut ? { ...said, finishReason: "other" as const, rawFinishReason: "cancelled" } : said
       return this.after(ToolCalls.reported(response), (response) => this.startCalls(response, batch))
@@ -600,7 +602,7 @@ class Loop<E, R> implements Driver {
 
   private startCalls(response: Response.Response, early: Batches.Batch<E> | undefined): Emitted<E, R> {
     const { mode, settings: { policy }, tools } = this.rules
-    const isActedOn = !this.isCancelled && Collector.isToolTurn(policy, response)
+    const isActedOn = !this.isCancelled && Fold.isToolTurn(policy, response)
     const calls = Response.actionableCalls(response)
     const error = isActedOn && mode === "auto" ? Plan.failing(calls, tools, policy) : undefined
     if (error !== undefined) {
@@ -658,16 +660,16 @@ class Loop<E, R> implements Driver {
     // A step that waits for an answer from outside is not cut short: its calls stay open.
     const isCut = suspensions.length === 0 && this.isCancelled
     // A question that was withdrawn halts nothing; another halt may decide in its place.
-    const halt = isCut && decided?.haltedReason === "ask_user" ? Collector.halt(state) : decided
+    const halt = isCut && decided?.haltedReason === "ask_user" ? Fold.halt(state) : decided
     return this.after(this.closeStep(), () => {
       const said = isCut && message.content === "" && message.toolCalls === undefined ? [] : [message]
-      const added = said.concat(Collector.answers(state))
+      const added = said.concat(Fold.answers(state))
       // A run of one step shares its messages with no other thread.
       const thread = (index === 0 ? SharedMessages.appended : SharedMessages.appendedShared)(this.thread, added)
       const introduced = Outcomes.since(this.thread, state.thread)
       const messages = introduced.length === 0 ? added : introduced.concat(added)
-      const isToolTurn = Collector.isToolTurn(policy, response)
-      const isDone = isCut || Collector.isDone(policy, response)
+      const isToolTurn = Fold.isToolTurn(policy, response)
+      const isDone = isCut || Fold.isDone(policy, response)
       const step = { response, thread, messages, mode, manualToolCalls: manual }
       const closing = this.first === undefined ? this.closing : "structured"
       const event = Outcomes.stepCompleted(step, isToolTurn, isDone, halt, suspensions, closing)
@@ -685,7 +687,7 @@ class Loop<E, R> implements Driver {
   private stepping(isCut: boolean): Emitted<E, R> {
     const { bounds } = this
     if (bounds === undefined) return this.become({ _tag: "Done" })
-    const step = Collector.toStepResult(this.state)
+    const step = Fold.toStepResult(this.state)
     this.thread = step.thread
     this.rules = unforced(this.rules)
     if (step.contextUpdate !== undefined) this.rules = withContext(this.rules, step.contextUpdate)
@@ -732,7 +734,7 @@ class Loop<E, R> implements Driver {
     const { first, parts: { ambient: { spending }, running, structured } } = this
     const steps = this.state.steps.slice(this.bounds?.firstStep)
     const thread = Outcomes.withQuestion(this.thread, steps, outcome)
-    const pass = Collector.chatResult({ thread, steps, outcome, finalized: this.closing })
+    const pass = Outcomes.chatResult({ thread, steps, outcome, finalized: this.closing })
     const isAnswered = structured === undefined || first !== undefined || !isFinalized(outcome)
     if (!isAnswered) return this.beginSecondPass(pass, structured)
     const result = structured === undefined ? pass : Outcomes.merged(first, pass)
@@ -896,8 +898,7 @@ const hooks = (running: Running, id: string): Worker =>
 
 // The start of a run.
 
-/** The function that is called for each pull, with the services of the fiber that reads. */
-type Next<E, R> = (context: Context.Context<R>) => EventPull<E, R>
+type Next<E, R> = Pulled.Next<Event.Event, Adapter.AdapterError | E, R>
 
 type StartError = Thread.ValidationError | Plan.EngineError
 
@@ -1010,22 +1011,14 @@ const enter = <E, R>(
 export const step = <E, R>(
   input: Thread.Input,
   options: StepOptions<E, R>,
-  scope: Scope.Scope
-): Effect.Effect<Next<E, R>, StartError, R> =>
-  Effect.contextWith((context: Context.Context<R>) => enter(input, options, undefined, scope, context))
+  scope: Scope.Scope,
+  context: Context.Context<R>
+): Effect.Effect<Next<E, R>, StartError, R> => enter(input, options, undefined, scope, context)
 
-/**
- * Enters a run of several steps, and returns the function that its stream is pulled from. Inside a recorded run, nested
- * runs are recorded too: `CurrentNesting` starts them.
- */
+/** Enters a run of several steps, and returns the function that its stream is pulled from. */
 export const chat = <E, R>(
   input: Thread.Input,
   options: ChatOptions<E, R>,
-  scope: Scope.Scope
-): Effect.Effect<Next<E, R>, StartError, R> =>
-  Effect.contextWith((context: Context.Context<R>) => {
-    const nesting = Context.get(context, SubAgent.CurrentNesting)
-    if (nesting === undefined) return enter(input, options, options, scope, context)
-    const events = Stream.toChannel(nesting.stream(input, options))
-    return Effect.map(Channel.toPullScoped(events, scope), (pull): Next<E, R> => () => pull)
-  })
+  scope: Scope.Scope,
+  context: Context.Context<R>
+): Effect.Effect<Next<E, R>, StartError, R> => enter(input, options, options, scope, context)

@@ -13,22 +13,23 @@ import * as Pull from "effect/Pull"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 
+/** The function that is called for each pull, with the services of the fiber that reads. */
+export type Next<A, E, R> = (context: Context.Context<R>) => Pull.Pull<Arr.NonEmptyReadonlyArray<A>, E, void, R>
+
 /**
  * Returns the stream that pulls from the function that `start` gives, which is called for each pull, in a step of the
  * fiber that reads and with its services. A pull after one that failed, ended or was interrupted ends the stream: its
  * scope is closed.
  */
 export const stream = <A, E, R, EX, RX>(
-  start: (
-    scope: Scope.Scope
-  ) => Effect.Effect<(context: Context.Context<R>) => Pull.Pull<Arr.NonEmptyReadonlyArray<A>, E, void, R>, EX, RX>
+  start: (scope: Scope.Scope, context: Context.Context<RX>) => Effect.Effect<Next<A, E, R>, EX, RX>
 ): Stream.Stream<A, Pull.ExcludeDone<E> | EX, R | RX> =>
   Stream.fromChannel(Channel.fromTransform((_upstream, around) =>
-    Effect.suspend(() => {
+    Effect.contextWith((context: Context.Context<RX>) => {
       const scope = Scope.forkUnsafe(around)
       const leave = (exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> | undefined =>
         exit._tag === "Success" ? undefined : Scope.close(scope, Pull.doneExitFromCause(exit.cause))
-      return Effect.map(Effect.onExitPrimitive(start(scope), leave), (next) =>
+      return Effect.map(Effect.onExitPrimitive(start(scope, context), leave), (next) =>
         Effect.onExitPrimitive(
           Effect.contextWith((context: Context.Context<R>) =>
             scope.state._tag === "Closed" ? Cause.done() : next(context)
@@ -37,3 +38,10 @@ export const stream = <A, E, R, EX, RX>(
         ))
     })
   ))
+
+/** Opens a stream in a scope, and returns the function that pulls from it. */
+export const open = <A, E, R>(
+  { channel }: Stream.Stream<A, E, R>,
+  scope: Scope.Scope
+): Effect.Effect<Next<A, E, R>, never, R> =>
+  Effect.map(Channel.toPullScoped(channel, scope), (pull): Next<A, E, R> => () => pull)

@@ -731,10 +731,10 @@ export const nesting: Replays.NestingOf = (around, call, answers) => {
   }
   return {
     canGoOn: (result) => around.isAnswerable && waiting.has(result),
-    stream: (input: Thread.Input, options: Chat.Options) =>
-      Stream.unwrap(Effect.gen(function*() {
+    stream: <E, R>(input: Thread.Input, options: Chat.Options, unrecorded: Stream.Stream<Event.Event, E, R>) =>
+      Stream.unwrap(Effect.gen(function*(): Effect.fn.Return<Stream.Stream<Event.Event, E, R>> {
         const valid = Thread.validate(input)
-        if (Result.isFailure(valid)) return unkept(Chat.stream(input, options))
+        if (Result.isFailure(valid)) return unrecorded
         const { giveBack, id } = ids.take(valid.success)
         const kept = answers !== undefined ? yield* Keeping.stored(around, Keeping.load(id)) : undefined
         const known = kept === undefined ? undefined : continued(kept, around, parent, answers ?? [], options)
