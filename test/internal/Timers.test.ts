@@ -3,7 +3,7 @@ import { afterEach, assert, beforeEach, describe, it, vi } from "@effect/vitest"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
-import { Timers } from "../../src/internal/stop/deadline.ts"
+import { Timers } from "../../src/internal/stop/timers.ts"
 
 const day = 24 * 60 * 60 * 1000
 

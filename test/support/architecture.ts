@@ -142,7 +142,7 @@ type Area = "index" | "core" | "internal" | "adapters" | "bridges" | "cluster" |
 
 const forbiddenGlobals = new Set(["Date", "setTimeout", "setInterval", "setImmediate", "performance"])
 /** The one module that sets timers: where the clock is the live one, they need no fiber. */
-const timers = "src/internal/stop/deadline.ts"
+const timers = "src/internal/stop/timers.ts"
 const nodeGlobals = new Set(["process", "require", "Buffer"])
 
 const listed = (file: File): ReadonlyArray<Fault> =>

@@ -24,6 +24,7 @@ import * as Plan from "../decide/plan.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
 import { HookFibers, Running } from "../stop/ownedFibers.ts"
+import * as Timers from "../stop/timers.ts"
 import * as Telemetry from "../telemetry.ts"
 import * as Admission from "./admission.ts"
 import { Call, type Environment, type Host } from "./call.ts"
@@ -44,7 +45,7 @@ export class Batch<E> implements Host<E> {
   readonly environment: Environment<E>
   readonly answering: Answers.Answering<E, any>
   readonly events: EventOrder<E>
-  readonly timers: Deadline.Timers
+  readonly timers: Timers.Timers
   private readonly running: Running
   /** The calls that have come up, by their position, and their number. */
   private readonly entries: Array<Entry | undefined> = []
@@ -82,7 +83,7 @@ export class Batch<E> implements Host<E> {
     this.environment = environment
     this.running = running
     this.events = new EventOrder(settings.policy)
-    this.timers = new Deadline.Timers(this.services)
+    this.timers = new Timers.Timers(this.services)
     this.answering = {
       encoder: found.encoder,
       onToolError: settings.onToolError,
@@ -541,19 +542,19 @@ export class Queue {
   isStarting = false
   private admission: Admission.Admission<Plan.Run>
   private readonly running: Running
-  private readonly timers: Deadline.Timers
+  private readonly timers: Timers.Timers
   private readonly batch: Pick<Batch<any>, "start" | "refuse" | "started">
   private readonly unsubscribe: () => void
   private isAdmitting = false
   private hasRoom = false
-  private patience: Deadline.Timer | undefined
+  private patience: Timers.Timer | undefined
   /** Tells whether the head has waited for a grace period, and waits once more for a place that is about to be free. */
   private isExtended = false
 
   constructor(
     bound: number,
     running: Running,
-    timers: Deadline.Timers,
+    timers: Timers.Timers,
     batch: Pick<Batch<any>, "start" | "refuse" | "started">
   ) {
     this.admission = Admission.make(bound)

@@ -31,9 +31,9 @@ import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
 import { HeldPermits, wanted } from "../permits/permits.ts"
 import * as Cancellation from "../stop/cancellation.ts"
-import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
 import { CurrentHandler, type Handler, type Running, type Task } from "../stop/ownedFibers.ts"
+import * as Timers from "../stop/timers.ts"
 import * as Telemetry from "../telemetry.ts"
 import * as Replay from "./callReplay.ts"
 import type { EventOrder } from "./eventOrder.ts"
@@ -70,7 +70,7 @@ export interface Host<E> {
   readonly environment: Environment<E>
   readonly answering: Answers.Answering<E, any>
   readonly events: EventOrder<E>
-  readonly timers: Deadline.Timers
+  readonly timers: Timers.Timers
   readonly isOver: boolean
   /** Takes in the answer of a call. The returned effect waits until it is recorded, and need not be run. */
   readonly settle: (job: Answers.Numbered, answer: Answers.Answer) => Effect.Effect<void>
@@ -106,7 +106,7 @@ export class Call<E> implements Task, Handler {
   private hasPlace = true
   /** Tells whether its fiber was forked, and has run as far as it could without waiting. Until then no timer is set. */
   private isForked = false
-  private timer: Deadline.Timer | undefined
+  private timer: Timers.Timer | undefined
   /** Beginning of the gates, the handler or the encoder, in nanoseconds of the clock that only goes forward. */
   private enteredAt = 0n
   private span: Tracer.Span | undefined
@@ -407,7 +407,7 @@ export class Call<E> implements Task, Handler {
   private arm(): void {
     const { enteredAt, millis } = this
     if (!Number.isFinite(millis)) return
-    const left = Deadline.leftOf(millis, this.host.environment.found.clock, enteredAt)
+    const left = Timers.leftOf(millis, this.host.environment.found.clock, enteredAt)
     this.timer = this.host.timers.after(left, () => this.timeUp())
   }
 
@@ -421,7 +421,7 @@ export class Call<E> implements Task, Handler {
   private get isLate(): boolean {
     const { millis } = this
     if (!Number.isFinite(millis)) return false
-    return Deadline.elapsedMillis(this.host.environment.found.clock, this.enteredAt) > millis
+    return Timers.elapsedMillis(this.host.environment.found.clock, this.enteredAt) > millis
   }
 
   /** Answers the call when its time is up, whether or not its handler heeds the interruption. */

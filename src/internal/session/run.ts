@@ -38,6 +38,7 @@ import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
 import { CurrentOperation, Running } from "../stop/ownedFibers.ts"
+import * as Spendings from "../stop/spending.ts"
 import * as Claims from "./claim.ts"
 import * as SessionData from "./data.ts"
 import * as SessionEvents from "./events.ts"
@@ -82,7 +83,7 @@ class OperationRun<M extends SessionEvents.Mode> {
   readonly stopping: Running
   /** Handlers of calls of an earlier turn that refused to stop. */
   readonly abandoned: Array<Event.Abandoned> = []
-  readonly spending: Inherited.Spending
+  readonly spending: Spendings.Spending
   /** Tells whether calls of an earlier turn run before the model is asked. */
   readonly hasOpening: boolean
 
@@ -91,7 +92,7 @@ class OperationRun<M extends SessionEvents.Mode> {
     requestId: string,
     graceMillis: number,
     context: Context.Context<never>,
-    spending: Inherited.Spending
+    spending: Spendings.Spending
   ) {
     this.operation = operation
     this.requestId = requestId
@@ -463,7 +464,7 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
     const isToCheck = mistake === undefined && (resumed?.ending === undefined || isLate)
     if (isToCheck) yield* Replays.check(begun, writer.id, toolbox)
 
-    const spending = new Inherited.Spending(yield* Inherited.CurrentSpending, true)
+    const spending = new Spendings.Spending(yield* Spendings.CurrentSpending, true)
     const run = new OperationRun(operation, requestId, graceMillis, context, spending)
     const { running, stopping } = run
     // Both share one grace period.
@@ -554,7 +555,7 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
         CurrentOperation,
         isContinued ? { running, continued: requestId, ...past } : { running, ...past }
       ),
-      Stream.provideService(Inherited.CurrentSpending, spending)
+      Stream.provideService(Spendings.CurrentSpending, spending)
     )
     return {
       run,
@@ -695,7 +696,7 @@ const continued = (
   }
   const result = ended?.result
   if (ended === undefined || result === undefined) return undefined
-  return Stream.fromEffect(Effect.map(Inherited.CurrentSpending, (spending) => {
+  return Stream.fromEffect(Effect.map(Spendings.CurrentSpending, (spending) => {
     if (result.totalUsage !== null) spending?.takeUp(result.totalUsage)
     return Nested.completed(result, ended.steps, session.thread)
   }))

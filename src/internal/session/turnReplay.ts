@@ -24,6 +24,7 @@ import * as Replay from "../run/callReplay.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Inherited from "../stop/inherited.ts"
 import { CurrentOperation, type Running } from "../stop/ownedFibers.ts"
+import * as Spendings from "../stop/spending.ts"
 import type * as SessionData from "./data.ts"
 import * as SessionEvents from "./events.ts"
 import type * as Records from "./records.ts"
@@ -204,7 +205,7 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
   const { state } = writer
   const isEnding = ending !== undefined
   /** Usage of nested runs of the calls that are running. */
-  const spent = new Map<string, Inherited.Spending>()
+  const spent = new Map<string, Spendings.Spending>()
   const usedBy = (id: string): { readonly nestedUsage?: Response.Usage } => {
     const nestedUsage = spent.get(id)?.total ?? null
     return nestedUsage === null ? {} : { nestedUsage }
@@ -264,7 +265,7 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
       const { attempt, id, idempotencyKey, toolCall } = call
       const known = state.turn?.calls.get(id)
       // The attempts of a call share one spending.
-      const spending = spent.get(id) ?? new Inherited.Spending(yield* Inherited.CurrentSpending)
+      const spending = spent.get(id) ?? new Spendings.Spending(yield* Spendings.CurrentSpending)
       spent.set(id, spending)
       const early = known === undefined && !isReplied(state, writer) ? { toolCall } : {}
       yield* writer.append(
@@ -288,7 +289,7 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
         ? Effect.raceFirst(nested, Effect.flatMap(writer.claim.drained.await, () => park(call)))
         : nested
       return yield* Effect.scopedWith((scope) =>
-        Effect.andThen(spending.enter(scope), Effect.provideService(executed, Inherited.CurrentSpending, spending))
+        Effect.andThen(spending.enter(scope), Effect.provideService(executed, Spendings.CurrentSpending, spending))
       )
     })
 

@@ -12,12 +12,12 @@ import * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
 import type * as Encoder from "../../Encoder.ts"
 import type * as Executor from "../../Executor.ts"
-import * as Response from "../../Response.ts"
 import * as Settings from "../ask/options.ts"
 import { KeyedPermits } from "../permits/permits.ts"
 import * as Cancellation from "./cancellation.ts"
 import * as Deadline from "./deadline.ts"
 import { CurrentHandler, type Running, Worker } from "./ownedFibers.ts"
+import * as Spendings from "./spending.ts"
 
 /** Public as `Limits.Permits`. */
 export const Permits: Context.Reference<Semaphore.Semaphore | undefined> = Context.Reference<
@@ -40,19 +40,13 @@ export const ParentCancellation: Context.Reference<Cancellation.Cancellation | u
   Cancellation.Cancellation | undefined
 >("heddle/internal/ParentCancellation", { defaultValue: () => undefined })
 
-/** The usage of the run whose handler this code runs in. */
-export const CurrentSpending: Context.Reference<Spending | undefined> = Context.Reference<Spending | undefined>(
-  "heddle/internal/Spending",
-  { defaultValue: () => undefined }
-)
-
 export interface Ambient {
   /** The permits of the tree. */
   readonly permits: Semaphore.Semaphore
   readonly deadline: Deadline.Deadline | undefined
   /** The soft stop of the run. `undefined` where nothing can request it. */
   readonly cancellation: Cancellation.Cancellation | undefined
-  readonly spending: Spending
+  readonly spending: Spendings.Spending
   readonly sessionId: string | null
   /** The services that the last batch found: those of one step are mostly those of the next. */
   found: Found | undefined
@@ -88,7 +82,7 @@ export const enter = <E, R>(
   const isStoppable = (cancel ?? parent ?? deadline) !== undefined || isTooLate
   const cancellation = isStoppable ? new Cancellation.Cancellation() : undefined
   if (isTooLate) cancellation?.request("interrupt")
-  const spending = new Spending(Context.get(context, CurrentSpending))
+  const spending = new Spendings.Spending(Context.get(context, Spendings.CurrentSpending))
   const permits = Context.get(context, Permits) ??
     Semaphore.makeUnsafe(settings.maxConcurrency ?? Settings.widest())
   const entered = spending.enter(scope)
@@ -126,94 +120,9 @@ export const listen = <R>(
 /** Returns the services of handlers. Their deadline is the time at which the tools of the run are stopped. */
 export const forHandlers = <R>(services: Context.Context<R>, ambient: Ambient): Context.Context<R> => {
   const { cancellation, deadline, permits, sessionId, spending } = ambient
-  let context = Context.add(Context.add(services, Permits, permits), CurrentSpending, spending)
+  let context = Context.add(Context.add(services, Permits, permits), Spendings.CurrentSpending, spending)
   if (sessionId !== null) context = Context.add(context, Settings.CurrentSessionId, sessionId)
   if (deadline !== undefined) context = Context.add(context, CurrentDeadline, deadline.toolsUntil)
   if (cancellation !== undefined) context = Context.add(context, ParentCancellation, cancellation)
   return context as Context.Context<R>
-}
-
-/**
- * The usage of a run itself: that of its steps, of replies that broke and were asked for again, and of the step in
- * progress.
- */
-export interface Used {
-  readonly steps: ReadonlyArray<{ readonly response: Response.Response }>
-  readonly spent: Response.Usage | null
-  readonly usage: Response.Usage | null
-}
-
-/**
- * Tracks the usage of a run together with that of its nested runs. A run that has ended leaves its sum to the run
- * around it. A run that is still alive, because its handler was abandoned, counts with its usage by now.
- */
-export class Spending {
-  private readonly around: Spending | undefined
-  /** Tells whether the runs directly within it are parts of one operation, whose usage they all report. */
-  private readonly isOperation: boolean
-  private used: Used | undefined
-  private ended: Response.Usage | null = null
-  private alive: Set<Spending> | undefined
-
-  constructor(around: Spending | undefined, isOperation = false) {
-    this.around = around
-    this.isOperation = isOperation
-  }
-
-  /** Sets where the usage of the run itself is read from. */
-  of(used: Used): void {
-    this.used = used
-  }
-
-  /** Usage of the runs that its handlers started. */
-  private get ofNestedRuns(): Response.Usage | null {
-    const alive = this.alive === undefined ? [] : Array.from(this.alive, (spending) => spending.total)
-    return Response.sumUsage([this.ended, ...alive])
-  }
-
-  private get own(): Response.Usage | null {
-    return this.used === undefined ? null : Response.sumUsage(usages(this.used))
-  }
-
-  /** Usage of the nested runs of an operation, and of those of the runs that the operation consists of. */
-  get nested(): Response.Usage | null {
-    const alive = this.alive === undefined ? [] : Array.from(this.alive, (spending) => spending.ofNestedRuns)
-    return Response.sumUsage([this.ended, ...alive])
-  }
-
-  /** Adds the usage of nested runs from before the interruption of a run that is resumed. */
-  takeUp(nested: Response.Usage): void {
-    this.ended = Response.sumUsage([this.ended, nested])
-  }
-
-  /** Usage of the run itself and of all runs within it, at any depth. */
-  get total(): Response.Usage | null {
-    return Response.sumUsage([this.own, this.ofNestedRuns])
-  }
-
-  /** Usage of the operation that this run is a part of, or of the run if it is a part of none. */
-  get reported(): Response.Usage | null {
-    return this.around?.isOperation === true ? this.around.total : this.total
-  }
-
-  /** Counts it in the spending around it, which keeps its sum when the scope closes. */
-  enter(scope: Scope.Scope): Effect.Effect<void> {
-    const { around } = this
-    if (around === undefined) return Effect.void
-    around.alive ??= new Set()
-    around.alive.add(this)
-    return Scope.addFinalizer(scope, Effect.sync(() => around.left(this)))
-  }
-
-  private left(spending: Spending): void {
-    if (this.alive?.delete(spending) !== true) return
-    this.ended = Response.sumUsage([this.ended, spending.total])
-  }
-}
-
-/** Yields the parts of a usage one by one, so that a run of many steps makes no list of them. */
-function* usages({ spent, steps, usage }: Used): Generator<Response.Usage | null> {
-  for (const { response } of steps) yield response.usage
-  yield spent
-  yield usage
 }

@@ -31,6 +31,7 @@ import type * as Event from "../../Event.ts"
 import type { HeldPermits } from "../permits/permits.ts"
 import type * as Cancellation from "./cancellation.ts"
 import * as Deadline from "./deadline.ts"
+import * as Timers from "./timers.ts"
 
 /** A fiber that the run owns, with the names that report it when it is abandoned. */
 export interface Task {
@@ -158,8 +159,8 @@ export class Running {
   /** The tasks that nested runs have abandoned. */
   private abandonedWithin: ReadonlyArray<Event.Abandoned> = []
   /** Timers of the grace periods of single tasks, and of the soft stop. Made when first needed: few runs have any. */
-  private timers: Deadline.Timers | undefined
-  private softTimers: Deadline.Timers | undefined
+  private timers: Timers.Timers | undefined
+  private softTimers: Timers.Timers | undefined
   /** Time of the soft stop, and whether the grace period that began then is over. */
   softSince: number | undefined
   private isSoftTimeUp = false
@@ -230,7 +231,7 @@ export class Running {
     const left = this.until(since) - this.now()
     // All workers share one timer. A run whose reader has left waits for all tasks together.
     if (this.softTimers !== undefined || this.isLeft || !Number.isFinite(left)) return
-    this.softTimers = new Deadline.Timers(this.services)
+    this.softTimers = new Timers.Timers(this.services)
     const timeUp = () => {
       this.isSoftTimeUp = true
       this.workers.forEach((each) => this.applySoftStop(each, since))
@@ -310,7 +311,7 @@ export class Running {
 
   /** Calls a function after a number of milliseconds, unless the task has ended by then. */
   private whileAlive(task: Task, millis: number, timeUp: () => void): void {
-    this.timers ??= new Deadline.Timers(this.services)
+    this.timers ??= new Timers.Timers(this.services)
     const timer = this.timers.after(millis, timeUp)
     task.fiber.addObserver(() => timer.stop())
   }
@@ -821,7 +822,7 @@ export class HookFibers {
       if (Deferred.isDoneUnsafe(ended)) return Deferred.await(ended)
       const end = Effect.onInterrupt(Deferred.await(ended), () => Effect.sync(stop))
       if (!Number.isFinite(millis)) return end
-      const left = Deadline.leftOf(millis, this.clock, startedAt)
+      const left = Timers.leftOf(millis, this.clock, startedAt)
       return Effect.timeoutOrElse(end, { duration: left, orElse: () => Effect.fail(late(millis)) })
     })
   }
