@@ -16,6 +16,7 @@ import * as Stream from "effect/Stream"
 import type * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
 import * as Json from "../json.ts"
+import type { Worker } from "../stop/ownedFibers.ts"
 
 /**
  * The end of a reply: as the adapter ended it, or broken, by the adapter's failure or defect. `hasBegun` is `true` if
@@ -32,20 +33,8 @@ export const isEvents = (heard: Heard): heard is ReadonlyArray<Event.Event> => A
 
 const ended: Ending = { _tag: "Ended" }
 
-/** A fiber that the run owns, in which the adapter's code runs: a `Worker` of the run's. */
-interface OwnedFiber {
-  readonly isBusy: boolean
-  /** Begins the work. Its exit is passed to `settle`, possibly at once. */
-  readonly start: <A, E>(
-    work: Effect.Effect<A, E>,
-    context: Context.Context<any>,
-    settle: (exit: Exit.Exit<A, E>) => void
-  ) => void
-  /** Interrupts what it does. `gone` is called when that has ended or was abandoned. */
-  readonly close: (gone: () => void) => void
-  /** Does its only work, which is to end something. */
-  readonly end: (work: Effect.Effect<void>, context: Context.Context<any>, settle: () => void) => void
-}
+/** A fiber that the run owns, in which the adapter's code runs. */
+type OwnedFiber = Pick<Worker, "isBusy" | "start" | "close" | "end">
 
 /** The fibers of a reply: one that opens the connection and reads, and one that closes it. */
 export interface Fibers {

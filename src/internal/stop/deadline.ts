@@ -1,6 +1,6 @@
 /**
- * Deadlines. At the deadline of a run, the run is stopped. Its tools are stopped a little earlier, so that a last answer
- * of the model still fits, and runs that a tool starts end with the tools.
+ * Deadlines. At the deadline of a run, the run is stopped. Its tools are stopped a little earlier, so that a last
+ * answer of the model still fits, and runs that a tool starts end with the tools.
  */
 import type { DeadlineWish } from "../ask/options.ts"
 

@@ -186,27 +186,27 @@ export class Running {
     if (this.isStopping) this.stopTask(task, task.startedAt)
   }
 
-  /** Adds a worker, whose work did not end at once. The worker removes itself when its work has ended. */
-  addWorker(worker: Worker): void {
-    worker.startedAt = this.now()
-    this.tasks.add(worker)
+  /** Adds the work of a worker, which did not end at once. The worker removes it when it has ended. */
+  addWork(work: Work): void {
+    work.startedAt = this.now()
+    this.tasks.add(work)
     this.idle?.closeUnsafe()
-    if (this.softSince !== undefined) this.applySoftStop(worker, this.softSince)
+    if (this.softSince !== undefined) this.applySoftStop(work, this.softSince)
   }
 
-  private get workers(): ReadonlyArray<Worker> {
-    return Array.from(this.tasks).filter((task) => task instanceof Worker)
+  private get works(): ReadonlyArray<Work> {
+    return Array.from(this.tasks).filter((task) => task instanceof Work)
   }
 
-  /** Gives a worker that has nothing left but to end one grace period for that, also in a run that continues. */
-  closing(worker: Worker): void {
-    if (this.softSince !== undefined) return this.applySoftStop(worker, this.softSince)
+  /** Gives work that has nothing left but to end one grace period for that, also in a run that continues. */
+  closing(work: Work): void {
+    if (this.softSince !== undefined) return this.applySoftStop(work, this.softSince)
     const since = this.now()
     const left = this.until(since) - since
     // A run whose reader has left waits for all tasks together.
     if (this.isLeft || !Number.isFinite(left)) return
-    this.beginGrace(worker, since)
-    this.whileAlive(worker, left, () => worker.detach(since))
+    this.beginGrace(work, since)
+    this.whileAlive(work, left, () => work.worker.detach(since))
   }
 
   /** The tasks that are given up and still alive, as the report of an abandoned task names them. */
@@ -222,10 +222,10 @@ export class Running {
   stopSoftly(): void {
     const since = this.softSince ??= this.now()
     this.loop?.hangUp()
-    this.workers.forEach((worker) => this.applySoftStop(worker, since))
+    this.works.forEach((work) => this.applySoftStop(work, since))
   }
 
-  private applySoftStop(worker: Worker, since: number): void {
+  private applySoftStop({ worker }: Work, since: number): void {
     if (worker.onSoftStop === "unaffected") return
     if (worker.onSoftStop === "none" || this.isSoftTimeUp) return worker.detach(since)
     const left = this.until(since) - this.now()
@@ -234,7 +234,7 @@ export class Running {
     this.softTimers = new Timers.Timers(this.services)
     const timeUp = () => {
       this.isSoftTimeUp = true
-      this.workers.forEach((each) => this.applySoftStop(each, since))
+      this.works.forEach((work) => this.applySoftStop(work, since))
     }
     if (left <= 0) timeUp()
     else this.softTimers.after(left, timeUp)
@@ -359,7 +359,7 @@ export class Running {
 
   /** Stops the appends under way when a run of the operation ends. They get no second grace period after this one. */
   stopAppends(since: number): void {
-    this.workers.forEach((worker) => worker.kind === "store" ? this.stopTask(worker, since) : undefined)
+    this.works.forEach((work) => work.kind === "store" ? this.stopTask(work, since) : undefined)
   }
 
   /**
@@ -414,7 +414,7 @@ export class Running {
   private stopAt(now: number): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
     // The caller's code may end the run that it is a part of: it must not wait for itself.
     const own = Fiber.getCurrent()
-    this.workers.forEach((worker) => worker.fiber === own ? this.remove(worker) : undefined)
+    this.works.forEach((work) => work.fiber === own ? this.remove(work) : undefined)
     this.tasks.forEach((task) => this.stopTask(task, now))
     const ends = Array.from(this.tasks, (task) => ({ task, at: this.until(task.grace?.since ?? now) }))
     for (const { at, task } of ends) if (at <= now) this.markGivenUp(task)
@@ -522,29 +522,22 @@ type Settle = (exit: Exit.Exit<any, any>) => void
  *       └─────────────┘  │ detach      │ detach, or the end of the run
  *         work ends      └──────────► given up: it takes no more work, and its reader continues without it
  *
- * A worker is a task of the run only while it is at work or closing: the end of the run need not stop an idle one.
+ * Its fiber is a task of the run only while it is at work or closing: the end of the run need not stop an idle one.
  *
  * The fiber is resumed where it waits, by a call: work that needs no time takes no turn of the scheduler.
  */
-export class Worker implements Task {
-  readonly kind: Event.Abandoned["kind"]
-  readonly id: string
-  name: string
-  startedAt = 0
-  readonly isHandler = false
-  readonly isExclusive = false
-  grace: Grace | undefined
+export class Worker {
   private readonly identity: Identity
   /** The manner of its latest work. */
   private manner: Manner
   private readonly running: Running
-  private current: Fiber.Fiber<unknown, unknown> | undefined
+  /** The task of its latest fiber, and that task while the run has it. */
+  private latest: Work | undefined
+  private added: Work | undefined
   private context: Context.Context<any> | undefined
   private work: Effect.Effect<unknown, unknown, any> | undefined
   private settle: Settle | undefined
   private wake: (() => void) | undefined
-  /** Tells whether it is a task of the run. */
-  private isAdded = false
   /** Reports that the worker has closed. Set by `close`. */
   private gone: (() => void) | undefined
   private isGivenUp = false
@@ -555,18 +548,16 @@ export class Worker implements Task {
     this.running = running
     this.identity = identity
     this.manner = identity
-    this.kind = identity.kind
-    this.id = identity.id
-    this.name = identity.name
   }
 
-  get fiber(): Fiber.Fiber<unknown, unknown> {
-    if (this.current === undefined) throw new Error("a worker that was never at work has no fiber")
-    return this.current
+  /** The name of its latest work. */
+  get name(): string {
+    return this.manner.name
   }
 
-  private get isAlive(): boolean {
-    return this.current !== undefined && this.current.pollUnsafe() === undefined
+  /** The task of its fiber, while that is alive. */
+  private get alive(): Work | undefined {
+    return this.latest?.fiber.pollUnsafe() === undefined ? this.latest : undefined
   }
 
   /** Tells whether it is at work. */
@@ -589,7 +580,6 @@ export class Worker implements Task {
     return Effect.contextWith((context: Context.Context<R>) =>
       Effect.callback<A, E>((resume) => {
         if (this.isGivenUp) return resume(otherwise)
-        this.name = manner.name
         this.manner = manner
         this.otherwise = otherwise
         this.start(work, context, resume)
@@ -609,8 +599,9 @@ export class Worker implements Task {
       : Effect.updateContext(work, () => context)
     if (this.wake !== undefined) this.wake()
     // A fiber that is on its way to its next work finds this one there.
-    else if (!this.isAlive) this.fork(context)
-    if (this.isAlive && (this.settle !== undefined || this.identity.once === true)) this.addToRun()
+    else if (this.alive === undefined) this.fork(context)
+    const { alive } = this
+    if (alive !== undefined && (this.settle !== undefined || this.identity.once === true)) this.addToRun(alive)
   }
 
   private fork(context: Context.Context<any>): void {
@@ -618,12 +609,12 @@ export class Worker implements Task {
     const fiber = Effect.runForkWith(context)(
       Effect.withFiber((fiber) => {
         // The fiber may start before `runForkWith` returns.
-        this.current = fiber
+        this.latest = new Work(this, this.identity, fiber)
         return this.next()
       }),
       { uninterruptible: this.identity.isUninterruptible === true }
     )
-    this.current = fiber
+    if (this.latest?.fiber !== fiber) this.latest = new Work(this, this.identity, fiber)
     fiber.addObserver((exit) => {
       this.context = undefined
       this.wake = undefined
@@ -680,20 +671,18 @@ export class Worker implements Task {
     this.wake = wake
   })
 
-  /** Removes the worker from the run, and only then lets the reader continue: nothing of the work is alive by then. */
+  /** Removes the work from the run, and only then lets the reader continue: nothing of it is alive by then. */
   private settled(exit: Exit.Exit<unknown, unknown>): void {
-    const { settle } = this
+    const { added, settle } = this
     this.settle = undefined
-    if (this.isAdded) {
-      this.isAdded = false
-      this.running.remove(this)
-    }
+    this.added = undefined
+    if (added !== undefined) this.running.remove(added)
     settle?.(exit)
   }
 
-  private addToRun(): void {
-    this.isAdded = true
-    this.running.addWorker(this)
+  private addToRun(work: Work): void {
+    this.added = work
+    this.running.addWork(work)
   }
 
   /**
@@ -701,13 +690,13 @@ export class Worker implements Task {
    * it has none.
    */
   detach(since: number): void {
-    const { settle } = this
-    if (!this.isAdded) return
-    if (settle === undefined) return this.running.giveUp(this, since)
+    const { added, settle } = this
+    if (added === undefined) return
+    if (settle === undefined) return this.running.giveUp(added, since)
     this.settle = nothing
-    this.current?.interruptUnsafe()
+    added.fiber.interruptUnsafe()
     // The interruption may have ended the work at once.
-    if (this.isAdded) this.afterDetached(since)
+    if (this.added !== undefined) this.afterDetached(this.added, since)
     settle(this.otherwise)
   }
 
@@ -715,16 +704,16 @@ export class Worker implements Task {
    * Gives the work up. Work that a soft stop does not wait for has the rest of the grace period to clean up instead:
    * the end of the run waits for that.
    */
-  private afterDetached(since: number): void {
-    if (this.onSoftStop === "none") return void this.running.beginGrace(this, since)
-    this.running.giveUp(this, since)
+  private afterDetached(work: Work, since: number): void {
+    if (this.onSoftStop === "none") return void this.running.beginGrace(work, since)
+    this.running.giveUp(work, since)
     this.onAbandoned()
   }
 
   /** Does the only work of the worker, which closes something, and gives it one grace period. */
   end(work: Effect.Effect<void>, context: Context.Context<any>, settle: () => void): void {
     this.start(work, context, settle)
-    if (this.isAdded) this.running.closing(this)
+    if (this.added !== undefined) this.running.closing(this.added)
   }
 
   /**
@@ -734,15 +723,16 @@ export class Worker implements Task {
   close(gone: () => void = nothing): void {
     const { isBusy } = this
     this.work = undefined
-    this.current?.interruptUnsafe()
-    if (!this.isAlive || this.isGivenUp) return gone()
+    this.latest?.fiber.interruptUnsafe()
+    const { alive } = this
+    if (alive === undefined || this.isGivenUp) return gone()
     // A fiber without work may still be alive: its reader is just being resumed, or a child of the fiber ends.
     if (!isBusy) gone()
     this.gone = isBusy ? gone : nothing
     this.settle ??= nothing
     // Children of the fiber may live on: the run has to stop them.
-    if (!this.isAdded) this.addToRun()
-    this.running.closing(this)
+    if (this.added === undefined) this.addToRun(alive)
+    this.running.closing(alive)
   }
 
   onAbandoned(): void {
@@ -751,6 +741,33 @@ export class Worker implements Task {
     if (this.settle !== undefined) this.identity.onAbandoned?.()
     this.gone?.()
     this.gone = undefined
+  }
+}
+
+/** The task of a worker's fiber. */
+class Work implements Task {
+  readonly worker: Worker
+  readonly kind: Event.Abandoned["kind"]
+  readonly id: string
+  readonly fiber: Fiber.Fiber<unknown, unknown>
+  readonly isHandler = false
+  readonly isExclusive = false
+  startedAt = 0
+  grace: Grace | undefined
+
+  constructor(worker: Worker, { id, kind }: Identity, fiber: Fiber.Fiber<unknown, unknown>) {
+    this.worker = worker
+    this.kind = kind
+    this.id = id
+    this.fiber = fiber
+  }
+
+  get name(): string {
+    return this.worker.name
+  }
+
+  onAbandoned(): void {
+    this.worker.onAbandoned()
   }
 }
 
