@@ -165,8 +165,7 @@ const unfinishedIn = (sql: SqlClient.SqlClient): Stream.Stream<Due, SqlError.Sql
  */
 export const make: Effect.Effect<Journals.Service, never, SqlClient.SqlClient> = Effect.gen(function*() {
   const sql = yield* client
-  const changes = Changes.make(sql)
-  const claims = Claims.make(sql, changes.atOnce)
+  const claims = Claims.make(sql)
   const journal = (id: string) =>
     Effect.map(
       sql<Journal>`SELECT version, oldest FROM heddle_journals WHERE id = ${Keys.keyOf(id)}`,
@@ -174,12 +173,11 @@ export const make: Effect.Effect<Journals.Service, never, SqlClient.SqlClient> =
     )
   return {
     append: (id, expected, records, options = {}) =>
-      Effect.flatMap(Journals.toTexts(id, expected, records), (texts) =>
-        Effect.catchTag(
-          changes.append(id, expected, texts, records, options),
-          "SqlError",
-          (error) => Effect.fail(failed("append", id)(error))
-        )),
+      Effect.catchTag(
+        Changes.append(sql, id, expected, records, options),
+        "SqlError",
+        (error) => Effect.fail(failed("append", id)(error))
+      ),
     version: (id) => journal(id).pipe(Effect.map(({ version }) => version), Effect.mapError(failed("version", id))),
     read: (id, from = 0) =>
       Journals.pages(id, from, (after, limit) =>
@@ -208,8 +206,12 @@ export const make: Effect.Effect<Journals.Service, never, SqlClient.SqlClient> =
       )
     },
     truncate: (id, before) =>
-      Effect.catchTag(changes.truncate(id, before), "SqlError", (error) => Effect.fail(failed("truncate", id)(error))),
-    delete: (id) => Effect.mapError(changes.delete(id), failed("delete", id)),
+      Effect.catchTag(
+        Changes.truncate(sql, id, before),
+        "SqlError",
+        (error) => Effect.fail(failed("truncate", id)(error))
+      ),
+    delete: (id) => Effect.mapError(Changes.remove(sql, id), failed("delete", id)),
     claim: (id, owner, termMillis) => Effect.mapError(claims.claim(id, owner, termMillis), failed("claim", id)),
     renew: (id, owner, termMillis) => Effect.mapError(claims.renew(id, owner, termMillis), failed("renew", id)),
     claimOf: (id) => Effect.mapError(claims.claimOf(id), failed("claimOf", id)),

@@ -9,6 +9,7 @@ import * as Schedule from "effect/Schedule"
 import type * as SqlClient from "effect/sql/SqlClient"
 import type * as SqlError from "effect/sql/SqlError"
 import type * as Journals from "../../internal/session/journal.ts"
+import * as Changes from "./changes.ts"
 import * as Keys from "./keys.ts"
 import * as Locks from "./locks.ts"
 
@@ -18,11 +19,9 @@ const untilUnlocked = {
   schedule: Schedule.spaced("10 millis").pipe(Schedule.jittered, Schedule.upTo({ duration: "5 seconds" }))
 }
 
-/** Returns the claims over a client. `atOnce` runs a change by itself. */
-export const make = (
-  sql: SqlClient.SqlClient,
-  atOnce: <A>(change: Effect.Effect<A, SqlError.SqlError>) => Effect.Effect<A, SqlError.SqlError>
-) => {
+/** Returns the claims over a client. */
+export const make = (sql: SqlClient.SqlClient) => {
+  const atOnce = Changes.atOnce(sql)
   const now = Keys.now(sql)
   /** Concurrent owners do not wait for each other: each skips the rows that the other has locked. */
   const others = sql.onDialectOrElse({
