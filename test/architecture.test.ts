@@ -5,6 +5,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as fs from "node:fs"
 import {
+  namesakes,
   order,
   type Rule,
   ruleNames,
@@ -256,10 +257,16 @@ describe("architecture", () => {
   })
 
   it("no two files of src have one name, but for the index of a folder", () => {
-    const names = readSources("src").map(({ path }) => path.slice(path.lastIndexOf("/") + 1)).filter((name) =>
-      name !== "index.ts"
-    )
-    assert.deepStrictEqual(names.filter((name, index) => names.indexOf(name) !== index), [])
+    assert.deepStrictEqual(namesakes(readSources("src")), [])
+  })
+
+  it("a file that has the name of another one is found", () => {
+    const paths = ["src/index.ts", "src/Tool.ts", "src/sql/index.ts", "src/internal/fold/state.ts"]
+    assert.deepStrictEqual(namesakes(paths.map((path) => plant(path))), [])
+    const planted = [...paths, "src/internal/session/state.ts"].map((path) => plant(path))
+    assert.deepStrictEqual(namesakes(planted), [
+      "src/internal/session/state.ts has the name of src/internal/fold/state.ts"
+    ])
   })
 
   it("modules that break no rule are left alone, whatever their comments and strings say", () => {

@@ -31,7 +31,7 @@ import type * as Journals from "../internal/session/journal.ts"
 import type * as Keeping from "../internal/session/kept.ts"
 import type * as Session from "../Session.ts"
 import type * as Tool from "../Tool.ts"
-import * as Drives from "./internal/commands.ts"
+import * as Commands from "./internal/commands.ts"
 import * as Drain from "./internal/drain.ts"
 import * as Owner from "./internal/owner.ts"
 import * as Protocol from "./internal/protocol.ts"
@@ -154,7 +154,7 @@ export const layer = <
       const { run, term = "5 seconds" } = options
       const runner = new Owners.Owner()
       yield* Layer.build(
-        Protocol.SessionEntity.toLayer(Owner.make(Drives.make({ run, term, runner })), {
+        Protocol.SessionEntity.toLayer(Owner.make(Commands.make({ run, term, runner })), {
           // The feed and a stop do not wait for the commands before them.
           concurrency: "unbounded",
           // A defect of a run answers its command. Otherwise the entity would start the run again forever.

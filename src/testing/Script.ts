@@ -15,7 +15,7 @@ import type * as Event from "../Event.ts"
 import type * as Response from "../Response.ts"
 import type { Cursor, Entry, Input, Options } from "./internal/entry.ts"
 import * as Playback from "./internal/playback.ts"
-import * as Plan from "./internal/scriptOptions.ts"
+import * as ScriptOptions from "./internal/scriptOptions.ts"
 
 /**
  * The entries of a script and their constructors.
@@ -107,12 +107,12 @@ export interface Scripted {
  */
 export const make = (input: Input): Effect.Effect<Scripted> =>
   Effect.gen(function*() {
-    const options = Plan.options(input)
+    const options = ScriptOptions.options(input)
     const cursor = options.cursor ?? (yield* makeCursor)
-    const checked = yield* Effect.cached(Plan.check(options))
+    const checked = yield* Effect.cached(ScriptOptions.check(options))
     const requests: Array<Adapter.Request> = []
     let cleanups = 0
-    const open = Effect.fnUntraced(function*(request: Adapter.Request, calls: typeof Plan.streamCalls) {
+    const open = Effect.fnUntraced(function*(request: Adapter.Request, calls: typeof ScriptOptions.streamCalls) {
       requests.push(request)
       yield* checked
       if (requests.length < (options.retryUntilCall ?? 1)) return yield* refused()
@@ -125,7 +125,7 @@ export const make = (input: Input): Effect.Effect<Scripted> =>
     })
     const stream = (request: Adapter.Request) =>
       afterFirstPull(Channel.acquireUseRelease(
-        open(request, Plan.streamCalls),
+        open(request, ScriptOptions.streamCalls),
         (entries) => Stream.toChannel(Playback.play(entries, options, "emit")),
         () => close
       ))
@@ -133,7 +133,7 @@ export const make = (input: Input): Effect.Effect<Scripted> =>
       stream,
       generate: (request) =>
         Effect.acquireUseRelease(
-          open(request, Plan.awaitedCalls),
+          open(request, ScriptOptions.awaitedCalls),
           (entries) =>
             Effect.map(Stream.runCollect(Playback.play(entries, options, "fail")), toResponse(entries, options)),
           () => close

@@ -21,7 +21,7 @@ import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import { Session, Tool } from "heddle"
 import { Cluster, SessionClient } from "heddle/cluster"
-import type * as Drives from "../../src/cluster/internal/commands.ts"
+import type * as Commands from "../../src/cluster/internal/commands.ts"
 import * as Owner from "../../src/cluster/internal/owner.ts"
 import * as Protocol from "../../src/cluster/internal/protocol.ts"
 import { linesOf } from "../support/edges.ts"
@@ -143,8 +143,8 @@ describe("the health of a runner", () => {
 
 describe("the settings of a cluster", () => {
   it.live("N-05: have the drain of an owner", () => {
-    let given: Drives.Owned | undefined
-    const make: Drives.Make<never> = (session) => {
+    let given: Commands.Owned | undefined
+    const make: Commands.Make<never> = (session) => {
       given = session
       return { carryOut: () => Effect.die("no command"), stopped: Effect.void }
     }

@@ -104,6 +104,16 @@ export const stableModules = (effectSources: ReadonlyArray<SourceText>): Readonl
     })
   )
 
+/** Names each file that has the name of an earlier one. The index of a folder goes by the name of the folder. */
+export const namesakes = (sources: ReadonlyArray<SourceText>): ReadonlyArray<string> => {
+  const paths = new Map<string, string>()
+  return sources.filter(({ path }) => !isIndex(path)).flatMap(({ path }) => {
+    const earlier = paths.get(moduleName(path))
+    paths.set(moduleName(path), path)
+    return earlier === undefined ? [] : [`${path} has the name of ${earlier}`]
+  })
+}
+
 interface Fault {
   readonly offset: number
   readonly message: string

@@ -13,7 +13,7 @@ import * as Wire from "../../adapters/internal/wire.ts"
 import type * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import type { LanguageModel } from "./aiSdkModel.ts"
-import * as History from "./bridgedThread.ts"
+import * as BridgedThread from "./bridgedThread.ts"
 import * as Layout from "./layout.ts"
 
 export type Version = "v2" | "v3" | "v4"
@@ -25,7 +25,7 @@ export type Version = "v2" | "v3" | "v4"
 export interface Writing {
   readonly owner: Layout.Owner
   readonly version: Version
-  readonly loaded: ReadonlyMap<string, Pick<History.Source, "mediaType" | "content">>
+  readonly loaded: ReadonlyMap<string, Pick<BridgedThread.Source, "mediaType" | "content">>
 }
 
 type Part = Json.JsonObject
@@ -37,7 +37,7 @@ export const write = (
 ): Result.Result<ReadonlyArray<Json.JsonObject>, string> =>
   Result.gen(function*() {
     const prompt: Array<Json.JsonObject> = []
-    for (const turn of History.turns(writing.owner, messages)) {
+    for (const turn of BridgedThread.turns(writing.owner, messages)) {
       switch (turn.role) {
         case "system":
           prompt.push({ role: "system", content: Message.text(turn.message), ...options(writing, turn.message) })
@@ -81,7 +81,7 @@ const userParts = (writing: Writing, content: Message.Content): Result.Result<Re
     if (typeof content === "string") return [text(content)]
     const parts: Array<Part> = []
     for (const part of content) {
-      if (Media.isMedia(part)) parts.push(file(writing, yield* History.source(part)))
+      if (Media.isMedia(part)) parts.push(file(writing, yield* BridgedThread.source(part)))
       else if (part.type === "text" && part.text !== "") parts.push(text(part.text))
     }
     return parts.length === 0 ? [text("")] : parts
@@ -102,7 +102,7 @@ const assistantParts = (
     case "executed":
       return Result.succeed(executed(piece))
     case "media":
-      return Result.map(History.source(piece.media), (source) => [file(writing, source)])
+      return Result.map(BridgedThread.source(piece.media), (source) => [file(writing, source)])
     case "file":
       return Result.succeed(madeFile(writing, piece))
     case "custom": {
@@ -145,12 +145,12 @@ const fileData = ({ version }: Writing, content: string | URL): unknown => {
 }
 
 /** The source, or what was loaded from it. */
-const loaded = (writing: Writing, source: History.Source): History.Source => {
+const loaded = (writing: Writing, source: BridgedThread.Source): BridgedThread.Source => {
   const found = typeof source.content === "string" ? undefined : writing.loaded.get(source.content.href)
   return found === undefined ? source : { ...source, ...found }
 }
 
-const file = (writing: Writing, source: History.Source): Part => {
+const file = (writing: Writing, source: BridgedThread.Source): Part => {
   const { content, filename, mediaType } = loaded(writing, source)
   return { type: "file", mediaType, data: fileData(writing, content), ...Wire.given("filename", filename) }
 }
@@ -172,10 +172,10 @@ const madeFile = (
 // ---------------------------------------------------------------------------------------------------------------------
 // answers
 
-const toolResult = (writing: Writing, { id, message, name }: History.Answer): Result.Result<Part, string> => {
+const toolResult = (writing: Writing, { id, message, name }: BridgedThread.Answer): Result.Result<Part, string> => {
   const { content } = message
   const empty = typeof content === "string" ? undefined : content.filter(Media.isMedia).find(isEmpty)
-  return Result.map(empty === undefined ? Result.succeed(undefined) : History.source(empty), () => ({
+  return Result.map(empty === undefined ? Result.succeed(undefined) : BridgedThread.source(empty), () => ({
     type: "tool-result",
     toolCallId: id,
     toolName: name,
@@ -214,20 +214,20 @@ const isTextOnly = ({ owner: { provider } }: Writing): boolean =>
   /\.(chat|completion)$/.test(provider) && !provider.startsWith("google.")
 
 /** Returns the content of a part, if that is known. */
-const sourceOf = (writing: Writing, part: Media.Media): History.Source | undefined => {
-  const source = Result.map(History.source(part), (found) => loaded(writing, found))
+const sourceOf = (writing: Writing, part: Media.Media): BridgedThread.Source | undefined => {
+  const source = Result.map(BridgedThread.source(part), (found) => loaded(writing, found))
   return Result.isSuccess(source) ? source.success : undefined
 }
 
-const plainType = ({ mediaType }: History.Source): string => mediaType.split(";")[0]?.trim().toLowerCase() ?? ""
+const plainType = ({ mediaType }: BridgedThread.Source): string => mediaType.split(";")[0]?.trim().toLowerCase() ?? ""
 
 /** Returns `true` if an image is one that all providers read. One at an address need not say what it is. */
-const isImage = (source: History.Source): boolean =>
+const isImage = (source: BridgedThread.Source): boolean =>
   /^image\/(png|jpe?g|gif|webp)$/.test(plainType(source)) ||
   (plainType(source) === "image/*" && typeof source.content !== "string")
 
 /** Returns what providers take in a result: common images and PDFs. The oldest version has no addresses there. */
-const carried = (writing: Writing, part: Media.Media): History.Source | undefined => {
+const carried = (writing: Writing, part: Media.Media): BridgedThread.Source | undefined => {
   const source = sourceOf(writing, part)
   if (source === undefined || (writing.version === "v2" && typeof source.content !== "string")) return undefined
   return isImage(source) || plainType(source) === "application/pdf" ? source : undefined
@@ -237,7 +237,7 @@ const carried = (writing: Writing, part: Media.Media): History.Source | undefine
  * Returns what a model of Chat Completions reads in a message of the user: images, and in later versions the data of
  * others.
  */
-const attached = (writing: Writing, part: Media.Media): History.Source | undefined => {
+const attached = (writing: Writing, part: Media.Media): BridgedThread.Source | undefined => {
   const source = sourceOf(writing, part)
   if (source === undefined || isImage(source)) return source
   const isData = writing.version !== "v2" && typeof source.content === "string"
@@ -252,7 +252,7 @@ const described = (writing: Writing, part: Media.Media): string => {
     : Media.line(part)
 }
 
-const attachments = (writing: Writing, { id, message: { content } }: History.Answer): ReadonlyArray<Part> => {
+const attachments = (writing: Writing, { id, message: { content } }: BridgedThread.Answer): ReadonlyArray<Part> => {
   const parts = typeof content === "string" || !isTextOnly(writing) ? [] : content.flatMap((part) => {
     const source = Media.isMedia(part) ? attached(writing, part) : undefined
     return source === undefined ? [] : [file(writing, source)]
@@ -260,7 +260,7 @@ const attachments = (writing: Writing, { id, message: { content } }: History.Ans
   return parts.length === 0 ? [] : [text(`From the tool call ${id}:`), ...parts]
 }
 
-const resultFile = (writing: Writing, source: History.Source): Part => {
+const resultFile = (writing: Writing, source: BridgedThread.Source): Part => {
   const { content, filename, mediaType } = source
   if (writing.version === "v4") return file(writing, source)
   if (writing.version === "v2") return { type: "media", data: content, mediaType }
@@ -364,17 +364,17 @@ export const load = (
     return new Map(loaded)
   })
 
-interface Addressed extends History.Source {
+interface Addressed extends BridgedThread.Source {
   readonly content: URL
 }
 
 const addresses = ({ content }: Message.Message): ReadonlyArray<Addressed> =>
   typeof content === "string" ? [] : content.filter(Media.isMedia).flatMap((media) => {
-    const source = History.source(media)
+    const source = BridgedThread.source(media)
     return source._tag === "Success" && isAddressed(source.success) ? [source.success] : []
   })
 
-const isAddressed = (source: History.Source): source is Addressed =>
+const isAddressed = (source: BridgedThread.Source): source is Addressed =>
   source.content instanceof URL && /^https?:$/.test(source.content.protocol)
 
 /** Returns `true` if one of the patterns for the kind of file matches. A kind may be `*`, or end in `/*`. */

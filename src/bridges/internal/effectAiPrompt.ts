@@ -6,7 +6,7 @@ import * as Result from "effect/Result"
 import * as Media from "../../adapters/internal/media.ts"
 import type * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
-import * as History from "./bridgedThread.ts"
+import * as BridgedThread from "./bridgedThread.ts"
 import * as Layout from "./layout.ts"
 
 /** The prompt, or the first thing in the thread that cannot be written. */
@@ -16,7 +16,7 @@ export const write = (
 ): Result.Result<Prompt.Prompt, string> =>
   Result.gen(function*() {
     const prompt: Array<Prompt.Message> = []
-    for (const turn of History.turns(owner, messages)) {
+    for (const turn of BridgedThread.turns(owner, messages)) {
       switch (turn.role) {
         case "system":
           prompt.push(Prompt.makeMessage("system", {
@@ -56,7 +56,7 @@ const messageOptions = (owner: Layout.Owner, message: Message.Message): Prompt.P
 const text = (value: string, options?: Json.JsonObject): Prompt.TextPart =>
   Prompt.makePart("text", { text: value, options: optionsOf(options) })
 
-const file = ({ content, filename, mediaType }: History.Source, options?: Json.JsonObject): Prompt.FilePart =>
+const file = ({ content, filename, mediaType }: BridgedThread.Source, options?: Json.JsonObject): Prompt.FilePart =>
   Prompt.makePart("file", {
     mediaType,
     data: content,
@@ -70,7 +70,7 @@ const userParts = (content: Message.Content): Result.Result<ReadonlyArray<Prompt
     if (typeof content === "string") return [text(content)]
     const parts: Array<Prompt.UserMessagePart> = []
     for (const part of content) {
-      if (Media.isMedia(part)) parts.push(file(yield* History.source(part)))
+      if (Media.isMedia(part)) parts.push(file(yield* BridgedThread.source(part)))
       else if (part.type === "text" && part.text !== "") parts.push(text(part.text))
     }
     return parts.length === 0 ? [text("")] : parts
@@ -90,7 +90,7 @@ const assistantParts = (
     case "executed":
       return Result.succeed(executed(piece))
     case "media":
-      return Result.map(History.source(piece.media), (source) => [file(source)])
+      return Result.map(BridgedThread.source(piece.media), (source) => [file(source)])
     case "file": {
       const { data, mediaType } = piece.file
       const made = data === undefined ? [] : [file({ content: data, filename: undefined, mediaType }, piece.options)]
@@ -128,7 +128,7 @@ const executed = (
  */
 const toolResult = (
   owner: Layout.Owner,
-  { id, message, name }: History.Answer
+  { id, message, name }: BridgedThread.Answer
 ): Result.Result<Prompt.ToolResultPart, string> =>
   Result.gen(function*() {
     const { content } = message
@@ -137,8 +137,8 @@ const toolResult = (
       for (const part of content) {
         if (part.type === "text") modelOutput.push(text(part.text))
         else if (Media.isMedia(part)) {
-          const source = History.source(part)
-          if (History.isTold(part, source)) modelOutput.push(text(Media.line(part)))
+          const source = BridgedThread.source(part)
+          if (BridgedThread.isTold(part, source)) modelOutput.push(text(Media.line(part)))
           else modelOutput.push(file(yield* source))
         }
       }

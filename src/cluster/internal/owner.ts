@@ -13,7 +13,7 @@ import type * as Journals from "../../internal/session/journal.ts"
 import type * as Keeping from "../../internal/session/kept.ts"
 import * as Records from "../../internal/session/records.ts"
 import * as Message from "../../Message.ts"
-import * as Drives from "./commands.ts"
+import * as Commands from "./commands.ts"
 import * as Drain from "./drain.ts"
 import * as Feeds from "./feed.ts"
 import * as Ids from "./ids.ts"
@@ -33,10 +33,10 @@ const reportOf = ({ id, session, version }: Keeping.Kept): Protocol.Report => ({
 })
 
 const refusalOf = (error: unknown): Pick<Protocol.CommandError, "reason" | "detail"> =>
-  error instanceof Drives.RepeatedFailure ? error.error : Records.runErrorOf(error)
+  error instanceof Commands.RepeatedFailure ? error.error : Records.runErrorOf(error)
 
 /** Creates the handlers of one session. */
-export const make = <R>(drive: Drives.Make<R>) =>
+export const make = <R>(drive: Commands.Make<R>) =>
   Effect.gen(function*() {
     const { entityId } = yield* Entity.CurrentAddress
     const { host, port } = yield* Entity.CurrentRunnerAddress

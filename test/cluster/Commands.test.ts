@@ -15,7 +15,7 @@ import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
 import { Adapter, type Chat, Journal, Message, Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
-import * as Drives from "../../src/cluster/internal/commands.ts"
+import * as Commands from "../../src/cluster/internal/commands.ts"
 import type * as Protocol from "../../src/cluster/internal/protocol.ts"
 import * as Owners from "../../src/durable/internal/ownerHealth.ts"
 
@@ -50,7 +50,7 @@ const work = (options: Chat.Options = {}) => {
     })
   ]
   const runner = new Owners.Owner()
-  const make = Drives.make({ run: () => ({ ...options, tools }), term: "5 seconds", runner })
+  const make = Commands.make({ run: () => ({ ...options, tools }), term: "5 seconds", runner })
   const owner = (name: string, drainMillis = 20_000) => make({ id: "ann", owner: name, drainMillis }, quiet)
   return { starts, gate, owner, runner }
 }
@@ -114,7 +114,7 @@ describe("a command that the next owner carries out again", () => {
       handler: () => Effect.failSync(() => `no funds, ${++starts}`),
       onToolError: () => Effect.succeed(Tool.ErrorDecision.fail(new Error("the payment failed")))
     })
-    const make = Drives.make({ run: () => ({ tools: [pay] }), term: "5 seconds", runner: new Owners.Owner() })
+    const make = Commands.make({ run: () => ({ tools: [pay] }), term: "5 seconds", runner: new Owners.Owner() })
     const owner = (name: string) => make({ id: "ann", owner: name, drainMillis: 0 }, quiet)
     return Effect.gen(function*() {
       assert.include(yield* Effect.flip(owner("a").carryOut(say("m1", "Go"))), { message: "the payment failed" })
