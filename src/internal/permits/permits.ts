@@ -12,6 +12,7 @@ import type * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
+import * as RcMap from "effect/RcMap"
 import * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
 import type * as Tool from "../../Tool.ts"
@@ -128,24 +129,23 @@ export const wanted = (
 interface Pool {
   readonly semaphore: Semaphore.Semaphore
   permits: number
-  users: number
 }
 
 export class KeyedPermits {
-  private readonly pools = new Map<string, Pool>()
+  /** The set of names needs no scope of its own to close: a name goes with its last user. */
+  private readonly pools = Effect.runSync(
+    Scope.provide(RcMap.make({ lookup: (_: string) => Effect.sync(unlimited) }), Scope.makeUnsafe())
+  )
 
   /** Number of names in use. */
   get size(): number {
-    return this.pools.size
+    return Array.from(Effect.runSync(RcMap.keys(this.pools))).length
   }
 
   /** Waits for a permit, first come, first served, and holds it until the scope closes. */
   take(key: string, permits: number): Effect.Effect<void, never, Scope.Scope> {
-    return Effect.acquireRelease(
-      Effect.sync(() => this.join(key, permits)),
-      (pool) => Effect.sync(() => this.leave(key, pool))
-    ).pipe(
-      Effect.tap((pool) => pool.permits > permits ? this.shrink(pool, permits) : Effect.void),
+    return RcMap.get(this.pools, key).pipe(
+      Effect.tap((pool) => pool.permits > permits ? shrink(pool, permits) : Effect.void),
       Effect.flatMap((pool) => pool.semaphore.takeScoped(1))
     )
   }
@@ -155,22 +155,11 @@ export class KeyedPermits {
     const sorted = Array.from(wanted).toSorted(([left], [right]) => left < right ? -1 : 1)
     return Effect.forEach(sorted, ([key, permits]) => this.take(key, permits), { discard: true })
   }
+}
 
-  private join(key: string, permits: number): Pool {
-    const known = this.pools.get(key)
-    const pool = known ?? { semaphore: Semaphore.makeUnsafe(permits), permits, users: 0 }
-    if (known === undefined) this.pools.set(key, pool)
-    pool.users++
-    return pool
-  }
+const unlimited = (): Pool => ({ semaphore: Semaphore.makeUnsafe(Infinity), permits: Infinity })
 
-  private shrink(pool: Pool, permits: number): Effect.Effect<void> {
-    pool.permits = permits
-    return pool.semaphore.resize(permits)
-  }
-
-  private leave(key: string, pool: Pool): void {
-    pool.users--
-    if (pool.users === 0) this.pools.delete(key)
-  }
+const shrink = (pool: Pool, permits: number): Effect.Effect<void> => {
+  pool.permits = permits
+  return pool.semaphore.resize(permits)
 }
