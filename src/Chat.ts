@@ -44,13 +44,13 @@ export interface Options<
    * The number of model calls that the run may make, the last one included. Under `onMaxTurns: "finalize"` one more
    * follows, without tools. 8 by default; a number that is no positive integer is a defect.
    */
-  readonly maxTurns?: number | null
+  readonly maxTurns?: number | undefined
   /**
    * Ends the run after the first step for which it returns `true` (outcome `HaltWhen`). It runs after each step that
    * does not end the run by itself; what it throws fails the run as a defect. Fibers it forks live as long as the run.
    * When the run is stopped while it runs, it is interrupted. Never by default.
    */
-  readonly haltWhen?: ((step: Event.StepResult) => boolean | Effect.Effect<boolean, never, RHalt>) | null
+  readonly haltWhen?: ((step: Event.StepResult) => boolean | Effect.Effect<boolean, never, RHalt>) | undefined
   /**
    * `true`, with a `responseFormat`, to run the tools without the format, and then to make one more call with the
    * format and without tools, which does not count as a turn. `false` by default.

@@ -42,8 +42,8 @@ export interface Options {
   readonly thread?: Thread.Thread
   /** The policy of the run. `Policy.standard` by default. */
   readonly policy?: Policy.Policy
-  /** The id of the run, for the responses. `null` by default. */
-  readonly requestId?: string | null
+  /** The id of the run, for the responses, which have `null` without one. */
+  readonly requestId?: string | undefined
 }
 
 /**

@@ -64,7 +64,7 @@ export interface Options<
    * provider asks for. A `StepReset` in the stream means that the events of the reply are discarded; its cost stays in
    * `usage`. Never by default.
    */
-  readonly retryReply?: Schedule.Schedule<unknown, Adapter.AdapterError> | null
+  readonly retryReply?: Schedule.Schedule<unknown, Adapter.AdapterError> | undefined
 }
 
 /**

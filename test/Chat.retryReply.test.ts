@@ -60,7 +60,7 @@ describe("retryReply", () => {
 
   it.effect("M-23: without it, and when the schedule has ended, the run ends as one that broke", () =>
     Effect.gen(function*() {
-      for (const options of [{ retryReply: null }, { retryReply: Schedule.recurs(0) }]) {
+      for (const options of [{ retryReply: undefined }, { retryReply: Schedule.recurs(0) }]) {
         const { result, tags } = yield* both([broken, whole], options)
         assert.strictEqual(result.haltedReason, "error")
         assert.notInclude(tags, "StepReset")

@@ -62,12 +62,12 @@ describe("Policy.Defaults", () => {
       assert.isTrue(step.done, "under allm the finish reason stop keeps tools from running")
     }))
 
-  it.effect("an option that is given wins, one that is null does not", () =>
+  it.effect("an option that is given wins, one that is undefined does not", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([done, done])
       const layer = Layer.merge(model.layer, Layer.succeed(Policy.Defaults, { temperature: 0.5, model: "m" }))
       yield* Step.run("go", { temperature: 1, model: "n" }).pipe(Effect.provide(layer))
-      yield* Step.run("go", { temperature: null }).pipe(Effect.provide(layer))
+      yield* Step.run("go", { temperature: undefined }).pipe(Effect.provide(layer))
       const [first, second] = yield* model.requests
       assert.deepInclude(first, { model: "n", temperature: 1 })
       assert.deepInclude(second, { model: "m", temperature: 0.5 })
@@ -91,7 +91,9 @@ describe("Policy.Defaults", () => {
     Effect.gen(function*() {
       const layer = Layer.succeed(Policy.Defaults, { maxTurns: 2 })
       const scripts = [callEcho, callEcho, callEcho, done]
-      const { result, model } = yield* chatOf(scripts, { tools: [echo], maxTurns: null }).pipe(Effect.provide(layer))
+      const { result, model } = yield* chatOf(scripts, { tools: [echo], maxTurns: null as never }).pipe(
+        Effect.provide(layer)
+      )
       assert.deepStrictEqual(result.outcome, { _tag: "MaxTurns", maxTurns: 2 })
       assert.strictEqual(yield* model.opens, 2)
       const own = yield* chatOf(scripts, { tools: [echo], maxTurns: 3 }).pipe(Effect.provide(layer))

@@ -56,7 +56,7 @@ describe("ToolRunner: before anything runs", () => {
         const onToolError of [
           "continue",
           "halt",
-          null,
+          undefined,
           twoArguments,
           () => Effect.succeed(Tool.ErrorDecision.halt)
         ] as const
@@ -192,7 +192,7 @@ describe("ToolRunner: a batch", () => {
       const run = (options: ToolRunner.Options) =>
         Effect.map(elapsed(defaults(ToolRunner.run(calls, [Tools.slow(10)], options))), ({ at }) => at)
       assert.strictEqual(yield* run({}), 40)
-      assert.strictEqual(yield* run({ maxConcurrency: null }), 40)
+      assert.strictEqual(yield* run({ maxConcurrency: undefined }), 40)
       assert.strictEqual(yield* run({ maxConcurrency: 4 }), 10)
     }))
 

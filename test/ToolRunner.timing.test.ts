@@ -76,7 +76,7 @@ describe("ToolRunner: timeouts", () => {
       const at = (tool: Tool.Any, options: ToolRunner.Options = {}) =>
         Effect.map(elapsed(ToolRunner.run(calling(tool.name), [tool], options)), ({ at }) => at)
       assert.strictEqual(yield* at(never), 30_000)
-      assert.strictEqual(yield* at(never, { toolTimeout: null }), 30_000)
+      assert.strictEqual(yield* at(never, { toolTimeout: undefined }), 30_000)
       assert.strictEqual(yield* at(never, { toolTimeout: "1 second" }), 1_000)
       assert.strictEqual(yield* at(patient, { toolTimeout: "1 second" }), 120_000)
       const application = Effect.provide(Layer.succeed(Policy.Defaults, { toolTimeout: 70 }))

@@ -158,7 +158,7 @@ const toResponse =
   (entries: ReadonlyArray<Entry>, { requestId }: Options) =>
   (events: ReadonlyArray<Event.AdapterEvent>): Response.Response => {
     const response = Collector.toResponse(
-      Collector.applyAll(Collector.initial({ requestId: requestId ?? null }), events)
+      Collector.applyAll(Collector.initial({ requestId }), events)
     )
     const metadata = entries.length === 0 ? { ...response.metadata, emptyScript: true } : response.metadata
     return { ...response, finishReason: response.finishReason ?? "stop", metadata }

@@ -158,16 +158,21 @@ describe("options", () => {
     expect(Chat.run).type.not.toBeCallableWith([{ role: "robot", content: "go" }])
   })
 
-  test("null means not given", () => {
+  test("undefined means not given, and null is not accepted", () => {
     expect(Chat.run).type.toBeCallableWith("go", {
-      onToolError: null,
-      toolTimeout: null,
-      maxConcurrency: null,
-      maxTurns: null,
-      haltWhen: null,
-      policy: null,
-      context: null
+      onToolError: undefined,
+      toolTimeout: undefined,
+      maxConcurrency: undefined,
+      maxTurns: undefined,
+      haltWhen: undefined,
+      retryReply: undefined,
+      policy: undefined,
+      context: undefined,
+      cancel: undefined,
+      deadline: undefined
     })
+    expect(Chat.run).type.not.toBeCallableWith("go", { maxTurns: null })
+    expect(Chat.run).type.not.toBeCallableWith("go", { cancel: null })
   })
 
   test("a policy has values that exist", () => {

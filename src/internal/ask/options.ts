@@ -66,49 +66,49 @@ export interface RunnerOptions<E, R, Failure = unknown> {
    * function decides. It also decides about calls that the model wrote wrong: look at `error.reason`. A tool's own
    * `onToolError` goes before it. `"continue"` by default.
    */
-  readonly onToolError?: Declared.OnToolError<E, R, Failure> | null
+  readonly onToolError?: Declared.OnToolError<E, R, Failure> | undefined
   /**
    * The time that a call may take, from the start of its handler; a number is milliseconds, `"infinity"` is no limit. A
    * tool's own `timeout` goes before it. The call is answered when its time is up, even if its handler does not stop;
    * the handler then keeps its place for the grace period, and the end of the run waits for it that long. 30 seconds by
    * default.
    */
-  readonly toolTimeout?: Duration.Input | "infinity" | null
+  readonly toolTimeout?: Duration.Input | "infinity" | undefined
   /** The number of handlers that run at once. Twice the number of cores by default. */
-  readonly maxConcurrency?: number | null
+  readonly maxConcurrency?: number | undefined
   /**
    * The value that handlers read as `call.context`. It replaces the application's (`Policy.Defaults`), which is the
    * default, else `{}`.
    */
-  readonly context?: Readonly<Record<string, unknown>> | null
+  readonly context?: Readonly<Record<string, unknown>> | undefined
   /** The id by which handlers, responses and spans name the run. One is made by default. */
-  readonly requestId?: string | null
+  readonly requestId?: string | undefined
   /**
    * The id that handlers read as `call.sessionId`. A session gives its id, and a nested run has its parent's. `null` by
    * default.
    */
-  readonly sessionId?: string | null
+  readonly sessionId?: string | undefined
   /** The decisions of the run. The application's by default, else `Policy.standard`. */
-  readonly policy?: Policy.Policy | null
+  readonly policy?: Policy.Policy | undefined
   /**
    * The time that code which is stopped may take to stop before it is abandoned; a number is milliseconds. After the
    * answer of a handler, the time that the fibers may take that it has forked. Until then it keeps its place. 5 seconds
    * by default.
    */
-  readonly grace?: Duration.Input | "infinity" | null
+  readonly grace?: Duration.Input | "infinity" | undefined
   /**
    * An `AbortSignal`, or an effect that succeeds, to stop the run softly: nothing starts any more, running handlers are
    * interrupted (those with `interrupt: "block"` finish), every call is answered, and the run comes to a result
    * (outcome `Cancelled`). None by default.
    */
-  readonly cancel?: CancelSource<R> | null
+  readonly cancel?: CancelSource<R> | undefined
   /**
    * The time that the run may take: a duration (a number is milliseconds), `{ after, reserve }` with what is kept for a
    * last answer of the model, or `{ at, reserve }` with the time, in milliseconds since 1970, at which it has to end.
    * Tools are stopped earlier by the reserve. What does not stop at once has its `grace` on top and uses up that time:
    * let `reserve` be more than `grace`. The deadline of a run around this one counts if it is earlier. None by default.
    */
-  readonly deadline?: DeadlineInput | null
+  readonly deadline?: DeadlineInput | undefined
 }
 
 export const policyOptions = {

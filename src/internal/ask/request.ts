@@ -77,16 +77,16 @@ export interface ModelOptions {
   /** The name of the model. That of `Policy.Defaults` by default, else the adapter's. */
   readonly model?: string
   /** The sampling temperature, from 0 to 2. The provider's by default. */
-  readonly temperature?: number | null
+  readonly temperature?: number | undefined
   /** The number of tokens that a reply may have. The adapter's by default, else the provider's. */
-  readonly maxTokens?: number | null
+  readonly maxTokens?: number | undefined
   /**
    * The tools that the model may call. `"required"` and `{ name }` force a call, in a run of several turns in its first
    * one: see `Policy.toolChoice`. The model decides by default.
    */
-  readonly toolChoice?: ToolChoice | null
+  readonly toolChoice?: ToolChoice | undefined
   /** The form that the answer has to have. Free text by default. */
-  readonly responseFormat?: ResponseFormat | null
+  readonly responseFormat?: ResponseFormat | undefined
   /**
    * A key that requests of one conversation share, for the provider's prompt cache. A session gives its id. None by
    * default.

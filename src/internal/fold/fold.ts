@@ -63,7 +63,7 @@ const fresh = (thread: Thread.Thread | undefined) => ({
 /** The state before the first event. */
 export const initial = (
   policy: Policy.Policy,
-  { requestId = null, thread }: { readonly thread?: Thread.Thread; readonly requestId?: string | null } = {}
+  { requestId, thread }: { readonly thread?: Thread.Thread; readonly requestId?: string | undefined } = {}
 ): State =>
   ({
     thread,
@@ -71,7 +71,7 @@ export const initial = (
     spent: null,
     tools: new ToolAnswers(),
     policy,
-    requestId,
+    requestId: requestId ?? null,
     metadata: Json.none,
     steps: [],
     chatResult: undefined

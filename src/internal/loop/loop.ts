@@ -76,15 +76,15 @@ export interface View<R> {
 export interface StepOptions<E, R> extends Settings.RunnerOptions<E, R, any>, Requests.ModelOptions, View<R> {
   readonly tools?: ReadonlyArray<Tool.Any>
   readonly mode?: "auto" | "manual"
-  readonly retryReply?: Schedule.Schedule<unknown, Adapter.AdapterError> | null
+  readonly retryReply?: Schedule.Schedule<unknown, Adapter.AdapterError> | undefined
 }
 
 type HaltWhen<R> = (step: Event.StepResult) => boolean | Effect.Effect<boolean, never, R>
 
 /** The options of a run of several steps. Public as `Chat.Options`. */
 export interface ChatOptions<E, R> extends StepOptions<E, R> {
-  readonly maxTurns?: number | null
-  readonly haltWhen?: HaltWhen<R> | null
+  readonly maxTurns?: number | undefined
+  readonly haltWhen?: HaltWhen<R> | undefined
   readonly structuredFinalize?: boolean
   readonly finalizePrompt?: string
 }
@@ -98,7 +98,7 @@ interface Rules<E, R> extends Plan.Rules {
 /** The bounds of a run of several steps. */
 interface Bounds<R> {
   readonly maxTurns: number
-  readonly haltWhen: HaltWhen<R> | null | undefined
+  readonly haltWhen: HaltWhen<R> | undefined
   /** The index of the first step that counts. */
   readonly firstStep: number
   /** Tells whether one more model call, without tools, follows the last turn, for an answer. */

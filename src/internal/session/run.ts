@@ -521,7 +521,7 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
       const thread = SharedMessages.plain(isReplied ? state.thread : States.threadOf(state))
       if (mode === "step") return Step.stream(thread, adjusted)
       const contextUpdate = steps.length > 0 ? undefined : States.contextUpdateOf(state)
-      const context = contextUpdate === undefined ? adjusted.context ?? null : { ...adjusted.context, ...contextUpdate }
+      const context = contextUpdate === undefined ? adjusted.context : { ...adjusted.context, ...contextUpdate }
       const turns = Chat.stream(thread, { ...adjusted, context })
       if (!hasOpening && isFinal === undefined) return turns
       const ended = (error: unknown) =>

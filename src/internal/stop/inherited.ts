@@ -70,7 +70,7 @@ export interface Found {
  */
 export const enter = <E, R>(
   settings: Settings.Settings<E, R>,
-  cancel: Settings.CancelSource<R> | null | undefined,
+  cancel: Settings.CancelSource<R> | undefined,
   scope: Scope.Scope,
   context: Context.Context<R>
 ): Effect.Effect<Ambient> => {
@@ -107,7 +107,7 @@ export const enter = <E, R>(
 export const listen = <R>(
   running: Running,
   { cancellation }: Pick<Ambient, "cancellation">,
-  cancel: Settings.CancelSource<R> | null | undefined,
+  cancel: Settings.CancelSource<R> | undefined,
   id: string
 ): void => {
   if (cancellation === undefined) return

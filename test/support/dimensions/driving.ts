@@ -64,7 +64,7 @@ export const drivingDimensions = {
   policy: knob(policies, (policy) => ({ policy })),
   onToolError: knob(
     rarelyNamesOf(decisions),
-    (name, { decisionLatency }) => ({ onToolError: decisions[name]?.(decisionLatency) ?? null })
+    (name, { decisionLatency }) => ({ onToolError: decisions[name]?.(decisionLatency) })
   ),
   decisionLatency: among<number>(0, 10, 30),
   encoder: knob(
@@ -72,7 +72,9 @@ export const drivingDimensions = {
     undefined,
     (name) => Effect.provideService(Encoder.Encoder, encoders[name])
   ),
-  maxConcurrency: knob(among<number | null>(null, 1, 2, 3), (maxConcurrency) => ({ maxConcurrency })),
+  maxConcurrency: knob(among<number | null>(null, 1, 2, 3), (maxConcurrency) => ({
+    maxConcurrency: maxConcurrency ?? undefined
+  })),
   /** How many handlers the caller lets run at once, over all runs. */
   permits: knob(
     rarely<number | null>(null, 1, 2),
@@ -82,7 +84,7 @@ export const drivingDimensions = {
   maxTurns: knob(rarely<number>(8, 1, 2), (maxTurns) => ({ maxTurns })),
   mode: knob(rarely<"auto" | "manual">("auto", "auto", "manual"), (mode) => ({ mode })),
   haltAt: knob(rarely<number | null>(null, null, 0, 1), (haltAt) => ({
-    haltWhen: haltAt === null ? null : (step: Event.StepResult) => step.thread.messages.length > haltAt * 8 + 1
+    haltWhen: haltAt === null ? undefined : (step: Event.StepResult) => step.thread.messages.length > haltAt * 8 + 1
   })),
   isStructured: knob(
     rarely<boolean>(false, false, true),
