@@ -111,9 +111,9 @@ export {
   ResumeError
 } from "./internal/session/turnReplay.ts"
 
-export type { Failure as KeepError } from "./internal/session/writer.ts"
+export type { KeepError } from "./internal/session/writer.ts"
 
-export type { ApproveOptions, Failure, SettleOptions, ToolResult } from "./internal/session/operations.ts"
+export type { ApproveOptions, OperationError, SettleOptions, ToolResult } from "./internal/session/operations.ts"
 
 export type { Done, Mode, StreamReducer } from "./internal/session/events.ts"
 
@@ -277,7 +277,7 @@ export const load: (id: string) => Effect.Effect<Keeping.Kept | undefined, Journ
 export const keep: <K extends Keeping.Kept, A, E, R>(
   kept: K,
   operation: (session: SessionData.Session) => Effect.Effect<A, E, R>
-) => Effect.Effect<Keeping.Outcome<A, K>, E | Writers.Failure, R | Journals.Store> = Keeping.keep
+) => Effect.Effect<Keeping.Outcome<A, K>, E | Writers.KeepError, R | Journals.Store> = Keeping.keep
 
 /**
  * Returns the events of an operation and records it as {@link keep} does. Load the session again when the stream has
@@ -308,7 +308,7 @@ export const keep: <K extends Keeping.Kept, A, E, R>(
 export const keepStream: <A, E, R>(
   kept: Keeping.Kept,
   operation: (session: SessionData.Session) => Stream.Stream<A, E, R>
-) => Stream.Stream<A, E | Writers.Failure, R | Journals.Store> = Keeping.keepStream
+) => Stream.Stream<A, E | Writers.KeepError, R | Journals.Store> = Keeping.keepStream
 
 /**
  * Claims the session with this id, and creates it if it does not exist: no other owner can claim it until the scope
@@ -548,7 +548,7 @@ export const inspect: (
  */
 export const abandon: <K extends Keeping.Kept>(
   kept: K
-) => Effect.Effect<Keeping.Outcome<SessionData.Session, K>, Writers.Failure, Journals.Store> = SessionRun.abandoned
+) => Effect.Effect<Keeping.Outcome<SessionData.Session, K>, Writers.KeepError, Journals.Store> = SessionRun.abandoned
 
 /**
  * Writes a session without work left as one record and removes the earlier records and the journals of its nested
@@ -731,7 +731,7 @@ export const streamResume = <
   options: ResumeOptions<T, E, R, RHalt, REvent> = {}
 ): Stream.Stream<
   Event.Event,
-  Operations.Failure | Writers.Failure | E | Tool.Fatal<T[number]>,
+  Operations.OperationError | Writers.KeepError | E | Tool.Fatal<T[number]>,
   Adapter.Adapter | Journals.Store | Tool.Services<T[number]> | R | RHalt | REvent
 > => SessionRun.streamResumed(kept, options)
 
@@ -791,7 +791,7 @@ export const resume = <
   options: ResumeOptions<T, E, R, RHalt, REvent> = {}
 ): Effect.Effect<
   Keeping.Outcome<SessionEvents.Done, K>,
-  Operations.Failure | Writers.Failure | E | Tool.Fatal<T[number]>,
+  Operations.OperationError | Writers.KeepError | E | Tool.Fatal<T[number]>,
   Adapter.Adapter | Journals.Store | Tool.Services<T[number]> | R | RHalt | REvent
 > => SessionRun.resumed(kept, options)
 
@@ -828,7 +828,7 @@ export const streamStart = <
   options: Chat.Options<T, E, R, RHalt, REvent> = {}
 ): Stream.Stream<
   Event.Event,
-  Operations.Failure | E | Tool.Fatal<T[number]>,
+  Operations.OperationError | E | Tool.Fatal<T[number]>,
   Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
 > => SessionRun.stream(Operations.starting(input), options)
 
@@ -863,7 +863,7 @@ export const start = <
   options: Chat.Options<T, E, R, RHalt, REvent> = {}
 ): Effect.Effect<
   SessionEvents.Done,
-  Operations.Failure | E | Tool.Fatal<T[number]>,
+  Operations.OperationError | E | Tool.Fatal<T[number]>,
   Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
 > => SessionRun.awaited(Operations.starting(input), options)
 
@@ -931,7 +931,7 @@ export const streamReply = <
   { pending, takes, ...options }: ReplyOptions<T, E, R, RHalt, REvent> = {}
 ): Stream.Stream<
   Event.Event,
-  Operations.Failure | E | Tool.Fatal<T[number]>,
+  Operations.OperationError | E | Tool.Fatal<T[number]>,
   Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
 > => SessionRun.stream(Operations.replying(session, content, { pending, takes }), options)
 
@@ -976,7 +976,7 @@ export const reply = <
   { pending, takes, ...options }: ReplyOptions<T, E, R, RHalt, REvent> = {}
 ): Effect.Effect<
   SessionEvents.Done,
-  Operations.Failure | E | Tool.Fatal<T[number]>,
+  Operations.OperationError | E | Tool.Fatal<T[number]>,
   Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
 > => SessionRun.awaited(Operations.replying(session, content, { pending, takes }), options)
 
@@ -1021,7 +1021,7 @@ export const streamContinue = <
   options: Chat.Options<T, E, R, RHalt, REvent> = {}
 ): Stream.Stream<
   Event.Event,
-  Operations.Failure | E | Tool.Fatal<T[number]>,
+  Operations.OperationError | E | Tool.Fatal<T[number]>,
   Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
 > => SessionRun.stream(Operations.continuing(session, message), options)
 
@@ -1061,7 +1061,7 @@ const continue_ = <const T extends ReadonlyArray<Tool.Any> = [], E = never, R = 
   options: Chat.Options<T, E, R, RHalt, REvent> = {}
 ): Effect.Effect<
   SessionEvents.Done,
-  Operations.Failure | E | Tool.Fatal<T[number]>,
+  Operations.OperationError | E | Tool.Fatal<T[number]>,
   Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
 > => SessionRun.awaited(Operations.continuing(session, message), options)
 
@@ -1101,7 +1101,7 @@ export const streamStep = <
   options: Chat.Options<T, E, R, RHalt, REvent> = {}
 ): Stream.Stream<
   Event.Event,
-  Operations.Failure | E | Tool.Fatal<T[number]>,
+  Operations.OperationError | E | Tool.Fatal<T[number]>,
   Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
 > => SessionRun.stream(Operations.stepping(session), options)
 
@@ -1130,7 +1130,7 @@ export const step = <const T extends ReadonlyArray<Tool.Any> = [], E = never, R 
   options: Chat.Options<T, E, R, RHalt, REvent> = {}
 ): Effect.Effect<
   SessionEvents.Done<"step">,
-  Operations.Failure | E | Tool.Fatal<T[number]>,
+  Operations.OperationError | E | Tool.Fatal<T[number]>,
   Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
 > => SessionRun.awaited(Operations.stepping(session), options)
 

@@ -327,7 +327,7 @@ describe("an approval whose tool is not there", () => {
     })
 
   const ways: Readonly<
-    Record<string, (session: Session.Session) => Effect.Effect<unknown, Session.Failure, Adapter.Adapter>>
+    Record<string, (session: Session.Session) => Effect.Effect<unknown, Session.OperationError, Adapter.Adapter>>
   > = {
     "continue": (session: Session.Session) => Session.continue(session),
     "continue with a message": (session: Session.Session) => Session.continue(session, Message.user("well?")),

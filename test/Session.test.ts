@@ -157,7 +157,7 @@ describe("Session: questions", () => {
         ]
       ) {
         assert.include(
-          yield* defect(withDone(operation as Effect.Effect<unknown, Session.Failure>)),
+          yield* defect(withDone(operation as Effect.Effect<unknown, Session.OperationError>)),
           "awaiting_user; call Session.reply"
         )
       }
@@ -181,7 +181,7 @@ describe("Session: questions", () => {
       for (const [waiting, instead] of cases) {
         const operations = [Session.continue(waiting, null), Session.step(waiting), Session.start(waiting)]
         for (const operation of operations) {
-          const problem = yield* defect(withDone(operation as Effect.Effect<unknown, Session.Failure>))
+          const problem = yield* defect(withDone(operation as Effect.Effect<unknown, Session.OperationError>))
           assert.include(problem, `the session is ${waiting.status}; call ${instead.join(", ")}`)
           assert.notInclude(problem, "Session.reply")
         }
@@ -311,7 +311,7 @@ describe("Session: errors", () => {
         Session.expire(session)
       ]
       for (const operation of operations) {
-        const failure = yield* Effect.flip(withDone(operation as Effect.Effect<unknown, Session.Failure>))
+        const failure = yield* Effect.flip(withDone(operation as Effect.Effect<unknown, Session.OperationError>))
         assert.deepInclude(failure, { _tag: "SessionError", reason: "session_in_error_state" })
       }
     }))
@@ -342,7 +342,7 @@ describe("Session: errors", () => {
           Session.step(recovered)
         ]
         for (const operation of operations) {
-          const { session: next } = yield* withDone(operation as Effect.Effect<Session.Done, Session.Failure>)
+          const { session: next } = yield* withDone(operation as Effect.Effect<Session.Done, Session.OperationError>)
           assert.strictEqual(next.status, "completed")
           assert.notProperty(next.metadata, "error")
           assert.deepStrictEqual(
@@ -375,7 +375,7 @@ describe("Session: errors", () => {
           Session.continue(waiting, Message.user("hi"))
         ]
         for (const operation of operations) {
-          const failure = yield* Effect.flip(withDone(operation as Effect.Effect<unknown, Session.Failure>))
+          const failure = yield* Effect.flip(withDone(operation as Effect.Effect<unknown, Session.OperationError>))
           assert.deepInclude(failure, { _tag: "SessionError", reason: "approval_pending" })
           assert.include(failure.message, "Session.approve or Session.deny")
           assert.include(failure.message, "Session.expire where its time is up")

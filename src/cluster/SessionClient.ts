@@ -65,7 +65,7 @@ export {
  * @category errors
  * @since 0.1.0
  */
-export type Failure =
+export type ClientError =
   | Protocol.CommandError
   | ClusterError.AlreadyProcessingMessage
   | ClusterError.EntityNotAssignedToRunner
@@ -170,7 +170,7 @@ export interface Service {
     id: string,
     content: Message.Content,
     options?: ReplyOptions
-  ) => Effect.Effect<Protocol.Report, Failure>
+  ) => Effect.Effect<Protocol.Report, ClientError>
   /**
    * Answers a question by the id of its call, or gives the result of a manual call. The answer is sent as plain JSON.
    */
@@ -179,17 +179,17 @@ export interface Service {
     toolCallId: string,
     value: unknown,
     options?: CommandOptions
-  ) => Effect.Effect<Protocol.Report, Failure>
+  ) => Effect.Effect<Protocol.Report, ClientError>
   /** Approves a call that waits for an approval. */
   readonly approve: (
     id: string,
     toolCallId: string,
     options?: ApproveOptions
-  ) => Effect.Effect<Protocol.Report, Failure>
+  ) => Effect.Effect<Protocol.Report, ClientError>
   /** Denies a call that waits for an approval. */
-  readonly deny: (id: string, toolCallId: string, options?: DenyOptions) => Effect.Effect<Protocol.Report, Failure>
+  readonly deny: (id: string, toolCallId: string, options?: DenyOptions) => Effect.Effect<Protocol.Report, ClientError>
   /** Makes the owner do the work that is left in a session and that no command on the cluster waits for. */
-  readonly resume: (id: string, options?: CommandOptions) => Effect.Effect<Protocol.Report, Failure>
+  readonly resume: (id: string, options?: CommandOptions) => Effect.Effect<Protocol.Report, ClientError>
   /**
    * Asks the run of a session to stop. Succeeds when the request is in the journal; the owner, or the next one,
    * honours it. `ended` of the receipt waits for the end of the run, and names its calls. Without a run nothing is
@@ -203,20 +203,20 @@ export interface Service {
    */
   readonly follow: (
     id: string,
-    command: Effect.Effect<Protocol.Report, Failure>
-  ) => Stream.Stream<Event.WireEvent | Protocol.Connected | Reported, Failure>
+    command: Effect.Effect<Protocol.Report, ClientError>
+  ) => Stream.Stream<Event.WireEvent | Protocol.Connected | Reported, ClientError>
   /**
    * Returns the live events of a session, from its owner and from each later owner. The stream does not end by
    * itself. `Connected` comes first, after missed events, which the journal contains, and after each command: without
    * a `requestId` no run is under way. A slow reader does not block the run.
    */
-  readonly events: (id: string) => Stream.Stream<Event.WireEvent | Protocol.Connected, Failure>
+  readonly events: (id: string) => Stream.Stream<Event.WireEvent | Protocol.Connected, ClientError>
   /**
    * Removes the commands of a session, including their messages, from the tables of the cluster, which otherwise keep
    * them forever. Their ids are forgotten: a command that is sent again is carried out again. The journal does not
    * change.
    */
-  readonly forget: (id: string) => Effect.Effect<void, Failure>
+  readonly forget: (id: string) => Effect.Effect<void, ClientError>
 }
 
 /** The options of a command of any kind. */
@@ -282,7 +282,7 @@ const make = Effect.gen(function*() {
    * Returns the feed of the current owner. If that owner hands the session over, its feed ends and the next one
    * begins.
    */
-  const feed = (address: string): Stream.Stream<Protocol.Fed, Failure> =>
+  const feed = (address: string): Stream.Stream<Protocol.Fed, ClientError> =>
     entity(address).Feed().pipe(
       Stream.catchCause((cause) => Cause.hasInterruptsOnly(cause) ? Stream.empty : Stream.failCause(cause)),
       Stream.repeat(Schedule.spaced("100 millis"))
@@ -296,7 +296,7 @@ const make = Effect.gen(function*() {
     Stream.unwrap(Effect.gen(function*() {
       const address = yield* Ids.entityOf(id, "follow")
       const scope = yield* Effect.scope
-      const answer = yield* Deferred.make<Protocol.Report, Failure>()
+      const answer = yield* Deferred.make<Protocol.Report, ClientError>()
       let isSent = false
       const send = Effect.suspend(() => {
         if (isSent) return Effect.void

@@ -217,7 +217,7 @@ describe("commands", () => {
       }
       for (const id of ["", "x".repeat(256), "\u0000".repeat(50)]) {
         for (const refused of [reply(id, "Hi"), forget(id), Stream.runDrain(events(id))]) {
-          const error = yield* Effect.flip(refused as Effect.Effect<unknown, SessionClient.Failure>)
+          const error = yield* Effect.flip(refused as Effect.Effect<unknown, SessionClient.ClientError>)
           assert.deepInclude(error, { _tag: "CommandError", session: id, reason: "invalid_id" })
         }
       }

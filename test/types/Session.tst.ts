@@ -21,7 +21,7 @@ describe("N-11: what an operation leaves behind", () => {
     expect(Session.resume(claimed)).type.toBe<
       Effect.Effect<
         Session.Outcome<Session.Done, Session.Claimed>,
-        Session.Failure | Session.KeepError,
+        Session.OperationError | Session.KeepError,
         Adapter.Adapter | Session.Store
       >
     >()

@@ -29,7 +29,7 @@ export type RunOptions<T extends Tools, E, R, RHalt, REvent> =
   & Operations.ResumeOptions
 
 /** Errors of driving a session. */
-export type Failure<T extends Tools, E> = Operations.Failure | Writers.Failure | Tool.Fatal<T[number]> | E
+export type Failure<T extends Tools, E> = Operations.OperationError | Writers.KeepError | Tool.Fatal<T[number]> | E
 
 /** Settings of the driving of a session. */
 export interface Settings<RPublish> {

@@ -203,14 +203,14 @@ const keptBy = <K extends Kept>(
 /** Fails where an operation must end: it cannot write, or its claim is lost or given back. */
 export const overOf = (
   { claim, failed }: Pick<Writers.Parent, "claim" | "failed">
-): Effect.Effect<never, Writers.Failure> =>
+): Effect.Effect<never, Writers.KeepError> =>
   claim === undefined ? Deferred.await(failed) : Effect.raceFirst(Deferred.await(failed), Deferred.await(claim.closing))
 
 /** Runs an operation on a session and appends its records as it runs. */
 export const keep = <K extends Kept, A, E, R>(
   kept: K,
   operation: (session: SessionData.Session) => Effect.Effect<A, E, R>
-): Effect.Effect<Outcome<A, K>, E | Writers.Failure, R | Journals.Store> =>
+): Effect.Effect<Outcome<A, K>, E | Writers.KeepError, R | Journals.Store> =>
   // The scope belongs to the writer: the operation runs in the caller's scope.
   Effect.scopedWith((scope) =>
     Effect.flatMap(Scope.provide(writerOf(kept), scope), (writer) =>
@@ -229,7 +229,7 @@ export const keep = <K extends Kept, A, E, R>(
 export const keepStream = <A, E, R>(
   kept: Kept,
   operation: (session: SessionData.Session) => Stream.Stream<A, E, R>
-): Stream.Stream<A, E | Writers.Failure, R | Journals.Store> =>
+): Stream.Stream<A, E | Writers.KeepError, R | Journals.Store> =>
   Stream.unwrap(
     Effect.map(writerOf(kept), (writer) =>
       Stream.suspend(() => operation(kept.session)).pipe(
@@ -466,7 +466,7 @@ export const program = (
   Effect.gen(function*() {
     const store = yield* Journals.Store
     const claim = yield* taking(id, options)
-    const failed = yield* Deferred.make<never, Writers.Failure>()
+    const failed = yield* Deferred.make<never, Writers.KeepError>()
     yield* claim.hold
     yield* Effect.forkScoped(Effect.catch(Deferred.await(claim.lost), (lost) => Deferred.fail(failed, lost)))
     return { id, store, failed, afterCrash, isAnswerable: false, claim, isLeft: true }

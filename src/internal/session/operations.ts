@@ -33,7 +33,7 @@ import * as Writers from "./writer.ts"
  * @category errors
  * @since 0.1.0
  */
-export type Failure = Chat.ChatError | SessionData.SessionError | Replays.ResumeError
+export type OperationError = Chat.ChatError | SessionData.SessionError | Replays.ResumeError
 
 type Session = SessionData.Session
 
@@ -265,7 +265,7 @@ const spoken = (name: "reply" | "continue", base: Base, { within, ...said }: Sai
 })
 
 /** Returns the session that an input stands for. A conversation starts anew in the kept session, which must be free. */
-const sessionIn = (input: unknown): Effect.Effect<Session, Failure> =>
+const sessionIn = (input: unknown): Effect.Effect<Session, OperationError> =>
   Effect.gen(function*() {
     if (SessionData.isSession(input)) return input
     const thread = yield* Effect.mapError(
@@ -280,7 +280,7 @@ const sessionIn = (input: unknown): Effect.Effect<Session, Failure> =>
   })
 
 /** Checks `Session.start`: an input is a session, or makes one. */
-export const starting = (input: unknown): Effect.Effect<Operation<"chat">, Failure> =>
+export const starting = (input: unknown): Effect.Effect<Operation<"chat">, OperationError> =>
   Effect.gen(function*() {
     const base = yield* baseOf(yield* sessionIn(input), true)
     yield* free("start", States.sessionOf(base.state))
@@ -312,7 +312,7 @@ export const replying = (
   given: Session,
   content: Message.Content,
   { pending, takes }: Reply
-): Effect.Effect<Operation<"chat">, Failure> =>
+): Effect.Effect<Operation<"chat">, OperationError> =>
   Effect.gen(function*() {
     const message = Message.user(content)
     const base = yield* baseOf(given, true)
@@ -325,7 +325,10 @@ export const replying = (
   })
 
 /** Checks `Session.continue`, with a message or without. */
-export const continuing = (given: Session, message: Message.Input | null): Effect.Effect<Operation<"chat">, Failure> =>
+export const continuing = (
+  given: Session,
+  message: Message.Input | null
+): Effect.Effect<Operation<"chat">, OperationError> =>
   Effect.gen(function*() {
     const base = yield* baseOf(given, true)
     const session = States.sessionOf(base.state)
@@ -339,7 +342,7 @@ export const continuing = (given: Session, message: Message.Input | null): Effec
 export const continuingNested = (
   answers: Replays.NestedAnswers,
   parent: Records.Parent
-): Effect.Effect<Operation<"chat">, Failure> =>
+): Effect.Effect<Operation<"chat">, OperationError> =>
   Effect.flatMap(Writers.CurrentWriter, (writer) => {
     if (writer === undefined) return Effect.die(new Error("a suspended nested run must be recorded"))
     const open = new Set(States.suspensionsOf(writer.state).map(({ id }) => id))
@@ -361,7 +364,7 @@ export const beginningNested = (session: Session, parent: Records.Parent): Effec
   })
 
 /** Checks `Session.step`. */
-export const stepping = (given: Session): Effect.Effect<Operation<"step">, Failure> =>
+export const stepping = (given: Session): Effect.Effect<Operation<"step">, OperationError> =>
   Effect.flatMap(
     baseOf(given, true),
     (base) => Effect.as(free("step", States.sessionOf(base.state)), { mode: "step", name: "step", base, messages: [] })

@@ -55,7 +55,7 @@ type Tools = ReadonlyArray<Tool.Any>
 
 const none: Tools = []
 
-type Errors<T extends Tools, E> = Operations.Failure | E | Tool.Fatal<T[number]>
+type Errors<T extends Tools, E> = Operations.OperationError | E | Tool.Fatal<T[number]>
 
 type Services<T extends Tools, R> = R | Adapter.Adapter | Tool.Services<T[number]>
 
@@ -617,7 +617,7 @@ const doneOf = <M extends SessionEvents.Mode>(
   return response?.error instanceof Step.EngineError && !hasOpening ? Effect.fail(response.error) : Effect.succeed(done)
 }
 
-type ResumeFailure = Operations.Failure | Writers.Failure
+type ResumeFailure = Operations.OperationError | Writers.KeepError
 
 type ResumeOptions<T extends Tools, E, R, RHalt, REvent> =
   & Chat.Options<T, E, R, RHalt, REvent>
@@ -663,7 +663,7 @@ export const resumed = <K extends Keeping.Kept, T extends Tools, E, R, RHalt, RE
 /** Abandons an interrupted run. */
 export const abandoned = <K extends Keeping.Kept>(
   kept: K
-): Effect.Effect<Keeping.Outcome<SessionData.Session, K>, Writers.Failure, Journals.Store> =>
+): Effect.Effect<Keeping.Outcome<SessionData.Session, K>, Writers.KeepError, Journals.Store> =>
   Keeping.keep(kept, () => Operations.abandoning)
 
 // Nested runs, which the handlers of a recorded operation start with `Chat.stream` and `Chat.run`.

@@ -28,7 +28,7 @@ import * as States from "./state.ts"
  * @category errors
  * @since 0.1.0
  */
-export type Failure = Journals.SessionConflict | Claims.SessionClaimed | Journals.StoreError
+export type KeepError = Journals.SessionConflict | Claims.SessionClaimed | Journals.StoreError
 
 /** The recorder of nested runs: an operation, or a program. */
 export interface Parent {
@@ -36,7 +36,7 @@ export interface Parent {
   readonly id: string
   readonly store: Journals.Service
   /** Fails when something cannot be recorded. The parent and all of its nested runs are then stopped. */
-  readonly failed: Deferred.Deferred<never, Failure>
+  readonly failed: Deferred.Deferred<never, KeepError>
   /** Policy for a call whose effect is unknown, where its tool does not set one. */
   readonly afterCrash: Tool.AfterCrash | undefined
   /** Tells whether the suspensions of its nested runs can be settled. */
@@ -138,7 +138,7 @@ export class Writer implements Omit<Parent, "store"> {
   /** The owner of the claim that the operation runs under. */
   readonly owner: string | undefined
   /** Fails when an append does, or when the claim is lost. The operation and its parent are then stopped. */
-  readonly failed: Deferred.Deferred<never, Failure>
+  readonly failed: Deferred.Deferred<never, KeepError>
   readonly afterCrash: Parent["afterCrash"]
   readonly isAnswerable: boolean
   readonly claim: Claims.HeldClaim | undefined
@@ -182,7 +182,7 @@ export class Writer implements Omit<Parent, "store"> {
     parent?: Parent
   ) {
     this.own = new Running(Duration.toMillis(Settings.defaultGrace), context)
-    this.failed = parent?.failed ?? Deferred.makeUnsafe<never, Failure>()
+    this.failed = parent?.failed ?? Deferred.makeUnsafe<never, KeepError>()
     this.afterCrash = parent?.afterCrash
     this.isAnswerable = parent?.isAnswerable ?? true
     this.claim = kept.claim ?? parent?.claim
@@ -248,7 +248,7 @@ export class Writer implements Omit<Parent, "store"> {
   }
 
   /** Stops all writing after a failure. */
-  fail(failure: Failure): void {
+  fail(failure: KeepError): void {
     Deferred.doneUnsafe(this.failed, Exit.fail(failure))
   }
 
@@ -307,7 +307,7 @@ export class Writer implements Omit<Parent, "store"> {
     })
     const append = Effect.suspend(() => this.appendGroup())
     const joined = this.isJoined(records) ? Effect.andThen(this.joining, append) : append
-    worker.start(joined, context as Context.Context<any>, (exit: Exit.Exit<void, Failure>) => {
+    worker.start(joined, context as Context.Context<any>, (exit: Exit.Exit<void, KeepError>) => {
       const { taken } = this
       this.taken = []
       this.isAppending = false
@@ -375,20 +375,20 @@ export class Writer implements Omit<Parent, "store"> {
     this.taken = this.waiting.splice(0, end === -1 ? this.waiting.length : end)
   }
 
-  private appendGroup(): Effect.Effect<void, Failure> {
+  private appendGroup(): Effect.Effect<void, KeepError> {
     if (this.isClosed || this.store === undefined) return Effect.void
     this.takeGroup()
     return this.appendTaken(this.store)
   }
 
-  private appendTaken(store: Journals.Service): Effect.Effect<void, Failure> {
+  private appendTaken(store: Journals.Service): Effect.Effect<void, KeepError> {
     const written = this.taken.filter(({ isWithdrawn }) => !isWithdrawn)
     const [first, ...rest] = written.flatMap(({ records }) => records)
     // All waiting records may have been withdrawn.
     return first === undefined ? Effect.void : this.appendNow([first, ...rest], store)
   }
 
-  private appendNow(records: Records.Records, store: Journals.Service): Effect.Effect<void, Failure> {
+  private appendNow(records: Records.Records, store: Journals.Service): Effect.Effect<void, KeepError> {
     return Effect.suspend(() => {
       const name = `${this.name}:${++this.appends}`
       const options = changesSummary(records) ? { name, summary: this.summaryAfter(records) } : { name }
@@ -430,7 +430,7 @@ export class Writer implements Omit<Parent, "store"> {
     conflict: Journals.SessionConflict,
     store: Journals.Service,
     isTaken: (record: Records.Record) => boolean
-  ): Effect.Effect<ReadonlyArray<Records.Entry>, Failure> {
+  ): Effect.Effect<ReadonlyArray<Records.Entry>, KeepError> {
     // The journal was deleted: it has no records after that version.
     if (conflict.actual < conflict.expected) return Effect.fail(conflict)
     return Stream.runCollect(Stream.mapEffect(
