@@ -248,24 +248,20 @@ export interface Transport {
 export const transport = (
   options: TransportOptions & (Address | { host?: undefined; port?: undefined }) = {}
 ): Transport => {
-  checkNames("Cluster.transport", options, knownTransport)
-  return transportOf(options)
-}
-
-const knownTransport = { drain: true, host: true, port: true } satisfies NamesOf<TransportOptions & Address>
-
-const transportOf = (
-  { drain = Drain.standard, ...address }: TransportOptions & (Address | { host?: undefined; port?: undefined })
-): Transport => ({
-  transport: "websocket",
-  shardingConfig: {
-    ...(address.host === undefined
-      ? {}
-      : { runnerAddress: Option.some(RunnerAddress.make(address.host, address.port)) }),
-    shardLockExpiration: "5 seconds",
-    shardLockRefreshInterval: "1500 millis",
-    refreshAssignmentsInterval: "300 millis",
-    entityMessagePollInterval: "1 second",
-    entityTerminationTimeout: Drain.termination(drain)
+  const known = { drain: true, host: true, port: true } satisfies NamesOf<TransportOptions & Address>
+  checkNames("Cluster.transport", options, known)
+  const { drain = Drain.standard, ...address } = options
+  return {
+    transport: "websocket",
+    shardingConfig: {
+      ...(address.host === undefined
+        ? {}
+        : { runnerAddress: Option.some(RunnerAddress.make(address.host, address.port)) }),
+      shardLockExpiration: "5 seconds",
+      shardLockRefreshInterval: "1500 millis",
+      refreshAssignmentsInterval: "300 millis",
+      entityMessagePollInterval: "1 second",
+      entityTerminationTimeout: Drain.termination(drain)
+    }
   }
-})
+}

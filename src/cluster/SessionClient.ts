@@ -309,10 +309,10 @@ const make = Effect.gen(function*() {
       /** The version up to which all events have been read. */
       let version = -1
       const elementsOf = (element: Protocol.Fed | Protocol.Report) => {
+        // A gap leaves the version as it is: the events behind it are still to come.
         if (!("_tag" in element)) {
           report = element
-        } // The events behind a gap are still to come.
-        else if (element._tag === "Connected" || element._tag === "Settled") {
+        } else if (element._tag === "Connected" || element._tag === "Settled") {
           version = element.version
         }
         const events = "_tag" in element && element._tag !== "Settled" ? [read(element)] : []

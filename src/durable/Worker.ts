@@ -117,16 +117,6 @@ const mostAttempts = 10_000
 const pauses = (pollMillis: number) => (attempt: number): number =>
   Math.min(5 * pollMillis * 4 ** Math.min(attempt, 15), Math.max(pollMillis, longestPause))
 
-/** Tells whether the session has another owner, who does the work that is left. */
-const isTaken = (cause: Cause.Cause<unknown>): boolean =>
-  Option.getOrUndefined(Cause.findErrorOption(cause)) instanceof Claims.SessionClaimed
-
-/** Tells whether another program has written to the session. The work that is left is then determined again. */
-const isOvertaken = (cause: Cause.Cause<unknown>): boolean =>
-  Option.getOrUndefined(Cause.findErrorOption(cause)) instanceof Journals.SessionConflict
-
-const sessionOf = (id: string): string => `session ${JSON.stringify(id)}`
-
 /**
  * The worker of this process, for a health check.
  *
@@ -267,11 +257,12 @@ export const layer = <
         })
 
       const failed = (claim: Claims.HeldClaim, failures: number, cause: Cause.Cause<unknown>) => {
-        // Its loss is logged with its figures.
-        if (isTaken(cause)) return Effect.void
-        const log = isOvertaken(cause)
-          ? Effect.logDebug(`${sessionOf(claim.id)} was written to by another program`, cause)
-          : Effect.logWarning(`${sessionOf(claim.id)} failed and is tried again`, cause)
+        const error = Option.getOrUndefined(Cause.findErrorOption(cause))
+        // Another owner does the work that is left. The loss of the claim is logged with its figures.
+        if (error instanceof Claims.SessionClaimed) return Effect.void
+        const log = error instanceof Journals.SessionConflict
+          ? Effect.logDebug(`${Drives.named(claim)} was written to by another program`, cause)
+          : Effect.logWarning(`${Drives.named(claim)} failed and is tried again`, cause)
         return Effect.andThen(log, pause(claim, failures))
       }
 
@@ -286,7 +277,7 @@ export const layer = <
             Effect.catchCauseIf(
               Effect.suspend(hook),
               (cause) => !Cause.hasInterruptsOnly(cause),
-              (cause) => Effect.logWarning(`${name} of ${sessionOf(claim.id)} died`, cause)
+              (cause) => Effect.logWarning(`${name} of ${Drives.named(claim)} died`, cause)
             ),
             Exit.void,
             { name, onSoftStop: "unaffected" }

@@ -108,26 +108,20 @@ const reasonOf = ({ reason }: SqlError.SqlError): Journals.StoreError["reason"] 
   return reasons.get(typeof number === "number" ? number & 0xff : code) ?? "unavailable"
 }
 
-/**
- * Reads rows in the order of their ids, a page at a time. `page` selects those whose ids come after the place, which
- * is given as a condition, and ends with the given order and limit.
- */
-const inPages = <Row extends { readonly id: string }>(
-  sql: SqlClient.SqlClient,
-  column: string,
-  from: string,
-  page: (after: Statement.Fragment, order: Statement.Fragment) => Statement.Statement<Row>
-): Stream.Stream<Row, SqlError.SqlError> => {
-  const id = Keys.ordered(sql, column)
-  const order: Statement.Fragment = sql`ORDER BY ${id} LIMIT ${pageSize}`
-  return Stream.paginate<Statement.Fragment, Row, SqlError.SqlError>(
-    sql`${id} >= ${from}`,
-    (after) =>
-      Effect.map(page(after, order), (rows) => {
+/** Reads the journals from a key on, in the order of their keys, a page at a time. */
+const listedFrom = (sql: SqlClient.SqlClient, key: string): Stream.Stream<Claimed, SqlError.SqlError> => {
+  const id = Keys.ordered(sql, "journals.id")
+  return Stream.paginate<Statement.Fragment, Claimed, SqlError.SqlError>(sql`${id} >= ${key}`, (after) =>
+    Effect.map(
+      sql<Claimed>`SELECT journals.id, version, next, since, resumptions, expires_at, owner, until
+        FROM heddle_journals journals
+        LEFT JOIN heddle_claims claims ON claims.id = journals.id AND claims.until > ${Keys.now(sql)}
+        WHERE ${after} ORDER BY ${id} LIMIT ${pageSize}`,
+      (rows) => {
         const last = rows.length < pageSize ? undefined : rows.at(-1)
         return [rows, last === undefined ? Option.none() : Option.some(sql`${id} > ${last.id}`)] as const
-      })
-  )
+      }
+    ))
 }
 
 /** A journal with work left, and the time from which on it is one. */
@@ -189,16 +183,7 @@ export const make: Effect.Effect<Journals.Service, never, SqlClient.SqlClient> =
     unfinished: unfinishedIn(sql).pipe(Stream.map((row) => Keys.idOf(row.id)), Stream.mapError(failed("unfinished"))),
     list: ({ prefix = "" } = {}) => {
       const key = Keys.prefixOf(prefix)
-      return inPages(
-        sql,
-        "journals.id",
-        key,
-        (after, order) =>
-          sql<Claimed>`SELECT journals.id, version, next, since, resumptions, expires_at, owner, until
-          FROM heddle_journals journals
-          LEFT JOIN heddle_claims claims ON claims.id = journals.id AND claims.until > ${Keys.now(sql)}
-          WHERE ${after} ${order}`
-      ).pipe(
+      return listedFrom(sql, key).pipe(
         Stream.takeWhile((row) => row.id.startsWith(key)),
         Stream.map(listedOf),
         Stream.filter((listed) => listed.id.startsWith(prefix)),
@@ -242,8 +227,7 @@ export const make: Effect.Effect<Journals.Service, never, SqlClient.SqlClient> =
  * @since 0.1.0
  */
 export const layer: Layer.Layer<Journals.Store, Migrator.MigrationError | SqlError.SqlError, SqlClient.SqlClient> =
-  Layer
-    .effect(Journals.Store, Effect.andThen(migrate, make))
+  Layer.effect(Journals.Store, Effect.andThen(migrate, make))
 
 /**
  * Provides the store in a SQLite file, over the SQLite that is part of Node. Fails if the file cannot be opened.

@@ -19,7 +19,7 @@ import type * as Adapter from "../../Adapter.ts"
 import * as Durable from "../../durable/internal/drive.ts"
 import type * as Owners from "../../durable/internal/ownerHealth.ts"
 import type * as Event from "../../Event.ts"
-import type * as Claims from "../../internal/session/claim.ts"
+import * as Claims from "../../internal/session/claim.ts"
 import * as SessionData from "../../internal/session/data.ts"
 import * as Journals from "../../internal/session/journal.ts"
 import * as Keeping from "../../internal/session/kept.ts"
@@ -101,12 +101,8 @@ const openSince = (id: string, { path: [outer] = [], id: own }: Event.Suspension
 /** A command whose run failed is sent again: it fails with the error of that run, which the journal has. */
 export class RepeatedFailure extends Data.TaggedError("RepeatedFailure")<{ readonly error: Records.RunError }> {}
 
-const isFailure = (error: unknown): error is { readonly _tag: string; readonly reason?: unknown } =>
-  typeof error === "object" && error !== null && "_tag" in error
-
 /** Tells whether the store is unavailable. */
-const isAway = (error: unknown): boolean =>
-  isFailure(error) && error._tag === "StoreError" && error.reason === "unavailable"
+const isAway = (error: unknown): boolean => error instanceof Journals.StoreError && error.reason === "unavailable"
 
 /**
  * Tells whether an error is transient: the store is unavailable, another owner still holds the claim, or another
@@ -114,7 +110,7 @@ const isAway = (error: unknown): boolean =>
  * was.
  */
 const isPassing = (error: unknown): boolean =>
-  isAway(error) || isFailure(error) && (error._tag === "SessionClaimed" || error._tag === "SessionConflict")
+  isAway(error) || error instanceof Claims.SessionClaimed || error instanceof Journals.SessionConflict
 
 /** The claim that commands are carried out under, and the end of the current run or command. */
 class Turn {
@@ -166,9 +162,6 @@ export const make = <const T extends Tools = [], E = never, R = never, RHalt = n
         ))
     )
 
-  const settling = (kept: Keeping.Kept, command: string, input: Settling) =>
-    Keeping.keep(kept, (session) => settled(session, command, input))
-
   /**
    * Tells whether a message waits: a call is open that no message answers, or a question that its sender has not
    * seen.
@@ -213,7 +206,7 @@ export const make = <const T extends Tools = [], E = never, R = never, RHalt = n
       case "Resume":
         return Effect.void
       default:
-        return settling(kept, command, input)
+        return Keeping.keep(kept, (session) => settled(session, command, input))
     }
   }
 

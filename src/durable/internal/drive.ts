@@ -95,7 +95,8 @@ const eventsOf = <T extends Tools, E, R, RHalt, REvent>(
 
 const times = (count: number): string => count === 1 ? "once" : `${count} times`
 
-const named = ({ id }: Keeping.Kept): string => `session ${JSON.stringify(id)}`
+/** Names a session in a log. */
+export const named = ({ id }: { readonly id: string }): string => `session ${JSON.stringify(id)}`
 
 /** Logs that a run of another process is resumed. */
 const takingOver = (kept: Keeping.Kept, processName: string): Effect.Effect<void> => {

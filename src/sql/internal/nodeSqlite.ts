@@ -45,13 +45,17 @@ const nameOf = ({ bun, deno, node }: NonNullable<Process["versions"]>): string =
   return node === undefined ? "another runtime" : `Node ${node}`
 }
 
-const find = (process: Process | undefined): Effect.Effect<NodeSqlite, SqlError> => {
+const processOf = (): Process | undefined => (globalThis as { readonly process?: Process }).process
+
+/** Loads `node:sqlite`, or fails with an error that names the runtimes which have it, and this one. */
+export const load: Effect.Effect<NodeSqlite, SqlError> = Effect.suspend(() => {
+  const process = processOf()
   const found = process?.getBuiltinModule?.("node:sqlite") as NodeSqlite | undefined
   if (found !== undefined) return Effect.succeed(found)
   const here = nameOf(process?.versions ?? {})
   const message = `heddle/sql: node:sqlite is part of Node 22.13 and later, and this is ${here}, which has none`
   return Effect.fail(new SqlError({ reason: new ConnectionError({ cause: undefined, message, operation: "connect" }) }))
-}
+})
 
 /** Returns the path of the file that SQLite creates for this name, if it creates one. */
 const pathOf = (filename: string): string | undefined => {
@@ -69,8 +73,7 @@ const pathOf = (filename: string): string | undefined => {
  * An existing file is not opened: to close it would release the locks that another connection of this process has.
  */
 export const create = (filename: string): void => {
-  const { process } = globalThis as { readonly process?: Process }
-  const files = process?.getBuiltinModule?.("node:fs") as NodeFiles | undefined
+  const files = processOf()?.getBuiltinModule?.("node:fs") as NodeFiles | undefined
   try {
     const path = pathOf(filename)
     if (files !== undefined && path !== undefined) files.closeSync(files.openSync(path, "wx", 0o600))
@@ -78,8 +81,3 @@ export const create = (filename: string): void => {
     // The file exists, or SQLite reports the reason.
   }
 }
-
-/** Loads `node:sqlite`, or fails with an error that names the runtimes which have it, and this one. */
-export const load: Effect.Effect<NodeSqlite, SqlError> = Effect.suspend(() =>
-  find((globalThis as { readonly process?: Process }).process)
-)
