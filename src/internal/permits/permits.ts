@@ -134,7 +134,7 @@ interface Pool {
 export class KeyedPermits {
   /** The set of names needs no scope of its own to close: a name goes with its last user. */
   private readonly pools = Effect.runSync(
-    Scope.provide(RcMap.make({ lookup: (_: string) => Effect.sync(unlimited) }), Scope.makeUnsafe())
+    Scope.provide(RcMap.make<string, Pool, never, never>({ lookup: () => Effect.sync(unlimited) }), Scope.makeUnsafe())
   )
 
   /** Number of names in use. */
