@@ -31,32 +31,7 @@ import * as Message from "../Message.ts"
 import * as Ids from "./internal/ids.ts"
 import * as Protocol from "./internal/protocol.ts"
 
-export {
-  /**
-   * A command was refused, or its run could not begin. A repeat under the same id fails the same way.
-   *
-   * @category errors
-   * @since 0.1.0
-   */
-  CommandError,
-  /**
-   * A point in the feed: the journal contains everything before it, and live events follow. It comes first, after
-   * missed events (the session has another owner, or the reader was too slow), and after each command.
-   *
-   * Where it has no `requestId`, no run is under way: the journal has the end of each.
-   *
-   * @category models
-   * @since 0.1.0
-   */
-  Connected,
-  /**
-   * The session after a command has been carried out: its run has ended, or waits for an answer.
-   *
-   * @category models
-   * @since 0.1.0
-   */
-  Report
-} from "./internal/protocol.ts"
+export { CommandError, Connected, Report } from "./internal/protocol.ts"
 
 /**
  * Errors of a command: a {@link CommandError} for a refused command, or an error of the cluster. After a

@@ -18,7 +18,7 @@
  * @since 0.1.0
  */
 import * as Context from "effect/Context"
-import * as Duration from "effect/Duration"
+import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
@@ -31,7 +31,7 @@ import type * as SqlConnection from "effect/sql/SqlConnection"
 import { classifySqliteError, SqlError } from "effect/sql/SqlError"
 import * as Statement from "effect/sql/Statement"
 import * as Stream from "effect/Stream"
-import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
+import { checkNames, type NamesOf, readDuration } from "../internal/declare/schema.ts"
 import * as Locks from "./internal/locks.ts"
 import * as NodeSqlite from "./internal/nodeSqlite.ts"
 
@@ -77,13 +77,13 @@ const checked = (options: Options) => {
       `SqliteClient: preparedStatements must be a whole number of zero or more; got: ${String(preparedStatements)}`
     )
   }
-  const timeout = Duration.fromInput(busyTimeout)
-  if (Option.isNone(timeout) || Number.isNaN(busyTimeout)) {
+  const timeout = readDuration(busyTimeout)
+  if (timeout === undefined) {
     throw new RangeError(
       `SqliteClient: busyTimeout must be a duration (milliseconds, "5 seconds"); got: ${String(busyTimeout)}`
     )
   }
-  return { busyTimeout: timeout.value, preparedStatements, synchronous }
+  return { busyTimeout: timeout, preparedStatements, synchronous }
 }
 
 type Values = ReadonlyArray<unknown>
