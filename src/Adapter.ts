@@ -22,35 +22,7 @@ import * as Policy from "./Policy.ts"
 import * as Thread from "./Thread.ts"
 import type * as Tool from "./Tool.ts"
 
-export type {
-  /**
-   * The tool that the model may, must or must not call: `"auto"`, `"none"`, `"required"`, or one tool by name.
-   *
-   * @category models
-   * @since 0.1.0
-   */
-  ToolChoice
-} from "./internal/ask/request.ts"
-
-export type {
-  /**
-   * The form of the answer: plain text, any JSON object, or JSON that fits a schema.
-   *
-   * @category models
-   * @since 0.1.0
-   */
-  ResponseFormat
-} from "./internal/ask/request.ts"
-
-export type {
-  /**
-   * The run that makes a request.
-   *
-   * @category models
-   * @since 0.1.0
-   */
-  Asker
-} from "./internal/ask/request.ts"
+export type { Asker, ResponseFormat, ToolChoice } from "./internal/ask/request.ts"
 
 /**
  * One model call: what concerns the model, and the run that makes it.

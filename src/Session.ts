@@ -34,37 +34,7 @@ import type * as Message from "./Message.ts"
 import type * as Thread from "./Thread.ts"
 import type * as Tool from "./Tool.ts"
 
-export {
-  /**
-   * The answer that settles a suspension.
-   *
-   * @category schemas
-   * @since 0.1.0
-   */
-  Answer,
-  /**
-   * A session: serialisable data only.
-   *
-   * @category schemas
-   * @since 0.1.0
-   */
-  Session,
-  /**
-   * A caller's mistake in the data of a session. `reason` is its kind, and `detail` names the call that resolves it.
-   * A wrong status is a defect instead.
-   *
-   * @category errors
-   * @since 0.1.0
-   */
-  SessionError,
-  /**
-   * The status of a session.
-   *
-   * @category schemas
-   * @since 0.1.0
-   */
-  Status
-} from "./internal/session/data.ts"
+export { Answer, Session, SessionError, Status } from "./internal/session/data.ts"
 
 export type {
   ApprovedAnswer,
@@ -75,16 +45,7 @@ export type {
   ValueAnswer
 } from "./internal/session/data.ts"
 
-export {
-  /**
-   * The store of sessions. `Session.Store.layerMemory` keeps them in memory, `SessionStore.layerSqlite({ filename })`
-   * of `heddle/sql` in a file.
-   *
-   * @category services
-   * @since 0.1.0
-   */
-  Store
-} from "./internal/session/journal.ts"
+export { Store } from "./internal/session/journal.ts"
 
 export type {
   Claimed,
@@ -101,15 +62,7 @@ export type {
 
 export type { StopReport, WholeStep } from "./internal/session/state.ts"
 
-export {
-  /**
-   * A run cannot be resumed, or settled calls cannot run.
-   *
-   * @category errors
-   * @since 0.1.0
-   */
-  ResumeError
-} from "./internal/session/turnReplay.ts"
+export { ResumeError } from "./internal/session/turnReplay.ts"
 
 export type { KeepError } from "./internal/session/writer.ts"
 

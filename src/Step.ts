@@ -20,15 +20,7 @@ import * as Policy from "./Policy.ts"
 import * as Thread from "./Thread.ts"
 import type * as Tool from "./Tool.ts"
 
-export {
-  /**
-   * The run cannot be driven as asked.
-   *
-   * @category errors
-   * @since 0.1.0
-   */
-  EngineError
-} from "./internal/decide/plan.ts"
+export { EngineError } from "./internal/decide/plan.ts"
 
 /**
  * The reasons why a step could not be started. An error after the model's first event is in the step's result.

@@ -15,199 +15,33 @@ import type * as Declared from "./internal/declare/tool.ts"
 import * as ToolOptions from "./internal/declare/toolOptions.ts"
 import type * as Message from "./Message.ts"
 
-export {
-  /**
-   * The failure of a tool made by {@link fromChat} whose run ended without an answer.
-   *
-   * @category errors
-   * @since 0.1.0
-   */
-  ChatFailed
-} from "./internal/answer/subAgent.ts"
+export { ChatFailed } from "./internal/answer/subAgent.ts"
 
-export {
-  /**
-   * The runtime's error for a call that failed without its handler reporting a failure.
-   *
-   * @category errors
-   * @since 0.1.0
-   */
-  ToolError
-} from "./internal/declare/outcome.ts"
+export { ErrorDecision, ToolError } from "./internal/declare/outcome.ts"
 
-export type {
-  /**
-   * The handler produced a value.
-   *
-   * @category models
-   * @since 0.1.0
-   */
-  Ok
-} from "./internal/declare/outcome.ts"
-
-export type {
-  /**
-   * The call failed: with the handler's own reason as it reported it, or with a {@link ToolError}.
-   *
-   * @category models
-   * @since 0.1.0
-   */
-  Error
-} from "./internal/declare/outcome.ts"
-
-export type {
-  /**
-   * The handler asks the user; the run ends and waits for the answer.
-   *
-   * @category models
-   * @since 0.1.0
-   */
-  AskUser
-} from "./internal/declare/outcome.ts"
-
-export type {
-  /**
-   * The handler ends the run with a reason of its own and a last result.
-   *
-   * @category models
-   * @since 0.1.0
-   */
-  Halt
-} from "./internal/declare/outcome.ts"
-
-export type {
-  /**
-   * A result that is made of parts. See {@link content}.
-   *
-   * @category models
-   * @since 0.1.0
-   */
-  Content
-} from "./internal/declare/outcome.ts"
-
-export type {
-  /**
-   * The outcome of a call. Exactly one per call.
-   *
-   * @category models
-   * @since 0.1.0
-   */
-  Outcome
-} from "./internal/declare/tool.ts"
-
-export type {
-  /**
-   * The context of the call that a handler serves. `context` is the caller's, as it was when the step began. The
-   * arguments and `toolCall` are copies: a handler may change them, and nothing of it shows in the thread, in events or
-   * elsewhere.
-   *
-   * @category models
-   * @since 0.1.0
-   */
-  CallContext
-} from "./internal/declare/tool.ts"
-
-export type {
-  /**
-   * `"shared"` calls may overlap, an `"exclusive"` call runs alone.
-   *
-   * @category models
-   * @since 0.1.0
-   */
-  Concurrency
-} from "./internal/declare/tool.ts"
-
-export type {
-  /**
-   * A tool: `Params` is what its handler receives, `Success` what it produces, `Failure` what it reports, `R` the
-   * services it needs, `Fatal` what its error policy may fail the run with.
-   *
-   * @category models
-   * @since 0.1.0
-   */
-  Tool
-} from "./internal/declare/tool.ts"
-
-export type {
-  /**
-   * Any tool.
-   *
-   * @category utility types
-   * @since 0.1.0
-   */
-  Any
-} from "./internal/declare/tool.ts"
-
-export type {
-  /**
-   * The arguments that the tool's handler receives.
-   *
-   * @category utility types
-   * @since 0.1.0
-   */
-  Params
-} from "./internal/declare/tool.ts"
-
-export type {
-  /**
-   * The value that the tool produces.
-   *
-   * @category utility types
-   * @since 0.1.0
-   */
-  Success
-} from "./internal/declare/tool.ts"
-
-export type {
-  /**
-   * The failure that the tool reports.
-   *
-   * @category utility types
-   * @since 0.1.0
-   */
-  Failure
-} from "./internal/declare/tool.ts"
-
-export type {
-  /**
-   * The services the tool needs, and so every run that offers it.
-   *
-   * @category utility types
-   * @since 0.1.0
-   */
-  Services
-} from "./internal/declare/tool.ts"
-
-export type {
-  /**
-   * The error that the tool's own `onToolError` may fail a run with. Of tools whose types were given up (`Tool.Any`) it
-   * is `never`.
-   *
-   * @category utility types
-   * @since 0.1.0
-   */
-  Fatal
-} from "./internal/declare/tool.ts"
+export type { AskUser, AskUserOptions, Content, Error, Halt, Ok } from "./internal/declare/outcome.ts"
 
 export type {
   AfterCrash,
+  Any,
   Approval,
   Authorization,
+  CallContext,
+  Concurrency,
+  Definition,
+  Failure,
+  Fatal,
   Gate,
   Interrupt,
   Limit,
+  LookUp,
   Options,
+  Outcome,
+  Params,
+  Services,
+  Success,
+  Tool,
   Validation
-} from "./internal/declare/tool.ts"
-
-export type {
-  /**
-   * Looks in the world for what a call came to of which it is not known whether it had its effect.
-   *
-   * @category models
-   * @since 0.1.0
-   */
-  LookUp
 } from "./internal/declare/tool.ts"
 
 export type { ChatOptions } from "./internal/answer/subAgent.ts"
@@ -407,16 +241,6 @@ export const error = <E>(reason: E): ToolOutcomes.Error<E> => ToolOutcomes.brand
  */
 export const content = (parts: ReadonlyArray<Message.Part>): ToolOutcomes.Content => ToolOutcomes.content(parts)
 
-export type {
-  /**
-   * The options of a question, besides its words.
-   *
-   * @category models
-   * @since 0.1.0
-   */
-  AskUserOptions
-} from "./internal/declare/outcome.ts"
-
 /**
  * Makes the value with which a handler succeeds to ask the user a question. The run ends with outcome `AskUser` once
  * the other calls of the turn have been answered or wait themselves. A list is what the user may choose from, or any
@@ -477,47 +301,6 @@ export const askUser = <A = unknown>(
  */
 export const halt = <A>(reason: string, result: A): ToolOutcomes.Halt<A> =>
   ToolOutcomes.brand({ _tag: "Halt", reason, result })
-
-export {
-  /**
-   * The decisions of an `onToolError` function: continue with a replacement result, end the run as a tool error, or
-   * fail the run with a typed error of its own.
-   *
-   * `continue(x)` answers the call with `x` as a result, without `isError`. An error that is given as `x` is written as
-   * a plain value, which may be `{}`: `continue(Tool.error(error))` writes the text that `"continue"` writes, but that
-   * the tool's `failure` schema and `Policy.crashes` are not applied.
-   *
-   * **Example** (Continuing with another result)
-   *
-   * ```ts import.meta.vitest
-   * import { Message, Tool, ToolRunner } from "heddle"
-   * import * as Effect from "effect/Effect"
-   *
-   * const flaky = Tool.make("flaky", { parameters: {}, handler: () => Effect.fail("no connection") })
-   * const { messages } = await Effect.runPromise(
-   *   ToolRunner.run([Message.toolCall("c0", "flaky")], [flaky], {
-   *     onToolError: () => Effect.succeed(Tool.ErrorDecision.continue("try again later"))
-   *   })
-   * )
-   *
-   * messages[0]?.content // => "try again later"
-   * ```
-   *
-   * @category constructors
-   * @since 0.1.0
-   */
-  ErrorDecision
-} from "./internal/declare/outcome.ts"
-
-export type {
-  /**
-   * A tool as a model reads it.
-   *
-   * @category models
-   * @since 0.1.0
-   */
-  Definition
-} from "./internal/declare/tool.ts"
 
 /**
  * The definition of a tool: its name, description and the JSON Schema of its parameters.

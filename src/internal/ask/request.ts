@@ -11,14 +11,22 @@ import type * as Declared from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
 
-/** The tool that the model may, must or must not call. Public as `Adapter.ToolChoice`. */
+/**
+ * The tool that the model may, must or must not call: `"auto"`, `"none"`, `"required"`, or one tool by name.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export type ToolChoice = "auto" | "none" | "required" | {
   /** The name of the tool that the model must call. */
   readonly name: string
 }
 
 /**
- * The form of the answer: plain text, any JSON object, or JSON that fits a schema. Public as `Adapter.ResponseFormat`.
+ * The form of the answer: plain text, any JSON object, or JSON that fits a schema.
+ *
+ * @category models
+ * @since 0.1.0
  */
 export type ResponseFormat =
   | { readonly type: "text" }
@@ -60,7 +68,12 @@ export interface Template {
   readonly options?: Readonly<Record<string, unknown>>
 }
 
-/** The run that makes a request. Public as `Adapter.Asker`. */
+/**
+ * The run that makes a request.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface Asker {
   /** The id of the run. */
   readonly requestId: string

@@ -12,21 +12,36 @@ import * as SchemaRepresentation from "effect/SchemaRepresentation"
 import * as Json from "../json.ts"
 import { checkNames, jsonCodec, jsonSchemaOf, type NamesOf, readDuration } from "./schema.ts"
 
-/** The handler produced a value. Public as `Tool.Ok`. */
+/**
+ * The handler produced a value.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface Ok<out A = unknown> {
   readonly _tag: "Ok"
   /** The result, as the handler returned it. */
   readonly value: A
 }
 
-/** The call failed. Public as `Tool.Error`. */
+/**
+ * The call failed: with the handler's own reason as it reported it, or with a {@link ToolError}.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface Error<out E = unknown> {
   readonly _tag: "Error"
   /** The failure that the handler reported, or a `ToolError`. */
   readonly error: E
 }
 
-/** The handler asks the user. Public as `Tool.AskUser`. */
+/**
+ * The handler asks the user; the run ends and waits for the answer.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface AskUser {
   readonly _tag: "AskUser"
   /** The text of the question. */
@@ -41,7 +56,12 @@ export interface AskUser {
   readonly defaultAnswer?: unknown
 }
 
-/** The handler ends the run. Public as `Tool.Halt`. */
+/**
+ * The handler ends the run with a reason of its own and a last result.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface Halt<out A = unknown> {
   readonly _tag: "Halt"
   /** The run's halt reason. */
@@ -85,7 +105,12 @@ export type Part =
     readonly metadata?: Json.JsonObject
   }
 
-/** A result that is made of parts. Public as `Tool.Content`. */
+/**
+ * A result that is made of parts. See `Tool.content`.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface Content {
   readonly _tag: "Content"
   /** The parts in the order in which the model reads them. */
@@ -106,6 +131,33 @@ export type ErrorDecision<E = never> =
     readonly error: E
   }
 
+/**
+ * The decisions of an `onToolError` function: continue with a replacement result, end the run as a tool error, or
+ * fail the run with a typed error of its own.
+ *
+ * `continue(x)` answers the call with `x` as a result, without `isError`. An error that is given as `x` is written as
+ * a plain value, which may be `{}`: `continue(Tool.error(error))` writes the text that `"continue"` writes, but that
+ * the tool's `failure` schema and `Policy.crashes` are not applied.
+ *
+ * **Example** (Continuing with another result)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Tool, ToolRunner } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const flaky = Tool.make("flaky", { parameters: {}, handler: () => Effect.fail("no connection") })
+ * const { messages } = await Effect.runPromise(
+ *   ToolRunner.run([Message.toolCall("c0", "flaky")], [flaky], {
+ *     onToolError: () => Effect.succeed(Tool.ErrorDecision.continue("try again later"))
+ *   })
+ * )
+ *
+ * messages[0]?.content // => "try again later"
+ * ```
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
 export const ErrorDecision: {
   /**
    * The call is answered with the replacement as its result: it is written as a value of the handler would be, without
@@ -334,7 +386,12 @@ export const partsOf = (value: unknown): ReadonlyArray<Part> | undefined => {
 // A question with the type of its answer. The type travels as a JSON Schema, since the answer may be taken by another
 // process that has nothing else; a type that cannot travel is refused when the question is asked.
 
-/** The options of a question, besides its text. Public as `Tool.AskUserOptions`. */
+/**
+ * The options of a question, besides its words.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface AskUserOptions<A> {
   /** The choices of the user, or any data that a user interface reads. An answer is not held to it. */
   readonly opts?: ReadonlyArray<unknown>

@@ -14,7 +14,14 @@ import type * as Json from "../json.ts"
 import type * as ToolOutcomes from "./outcome.ts"
 import type * as Schemas from "./schema.ts"
 
-/** The context that a handler receives besides its arguments. Public as `Tool.CallContext`. */
+/**
+ * The context of the call that a handler serves. `context` is the caller's, as it was when the step began. The
+ * arguments and `toolCall` are copies: a handler may change them, and nothing of it shows in the thread, in events or
+ * elsewhere.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface CallContext {
   /** The id of the call. */
   readonly id: string
@@ -52,7 +59,12 @@ export interface CallContext {
   readonly promise: <A>(run: (signal: AbortSignal) => PromiseLike<A>) => Effect.Effect<A, Cause.UnknownError>
 }
 
-/** `"shared"` calls may overlap, an `"exclusive"` call runs alone. Public as `Tool.Concurrency`. */
+/**
+ * `"shared"` calls may overlap, an `"exclusive"` call runs alone.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export type Concurrency = "shared" | "exclusive"
 
 /**
@@ -82,6 +94,9 @@ export type OnToolError<E = never, R = never, Failure = unknown> =
 /**
  * A tool: `Params` is what its handler receives, `Success` what it produces, `Failure` what it reports, `R` the
  * services it needs, `Fatal` what its error policy may fail the run with.
+ *
+ * @category models
+ * @since 0.1.0
  */
 export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = never> {
   /** The name, as the model calls it. */
@@ -149,37 +164,71 @@ export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = 
 
 /**
  * Any tool.
+ *
+ * @category utility types
+ * @since 0.1.0
  */
 export type Any = Tool<string, any, any, any, any>
 
-/** The arguments that the tool's handler receives. */
+/**
+ * The arguments that the tool's handler receives.
+ *
+ * @category utility types
+ * @since 0.1.0
+ */
 export type Params<T> = T extends Tool<any, infer P, any, any, any> ? P : never
 
-/** The value that the tool produces. */
+/**
+ * The value that the tool produces.
+ *
+ * @category utility types
+ * @since 0.1.0
+ */
 export type Success<T> = T extends Tool<any, any, infer A, any, any> ? A : never
 
-/** The failure that the tool reports. */
+/**
+ * The failure that the tool reports.
+ *
+ * @category utility types
+ * @since 0.1.0
+ */
 export type Failure<T> = T extends Tool<any, any, any, infer E, any> ? E : never
 
 /**
  * The services the tool needs, and so every run that offers it.
+ *
+ * @category utility types
+ * @since 0.1.0
  */
 export type Services<T> = T extends Tool<any, any, any, any, infer R> ? R : never
 
 /**
  * The error that the tool's own `onToolError` may fail a run with. Of tools whose types were given up (`Tool.Any`) it
  * is `never`.
+ *
+ * @category utility types
+ * @since 0.1.0
  */
 export type Fatal<T> = T extends Tool<any, any, any, any, any, infer E> ? E : never
 
-/** The outcome of a call of a tool. Exactly one per call. Public as `Tool.Outcome`. */
+/**
+ * The outcome of a call. Exactly one per call.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export type Outcome<T extends Any = Any> =
   | ToolOutcomes.Ok<Success<T>>
   | ToolOutcomes.Error<Failure<T> | ToolOutcomes.ToolError>
   | ToolOutcomes.AskUser
   | ToolOutcomes.Halt
 
-/** A tool as a model reads it. Public as `Tool.Definition`. */
+/**
+ * A tool as a model reads it.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface Definition {
   /** The name. */
   readonly name: string
@@ -277,7 +326,12 @@ export type Interrupt = "cancel" | "block"
  */
 export type AfterCrash = "retry" | "report" | "ask" | "fail"
 
-/** Looks for what a call came to. Public as `Tool.LookUp`. */
+/**
+ * Looks in the world for what a call came to of which it is not known whether it had its effect.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export type LookUp<Args, A, R> = (args: Args, call: CallContext) => Effect.Effect<Option.Option<A>, unknown, R>
 
 /** The declarations of a tool that can find out what its calls came to. */

@@ -397,7 +397,20 @@ export class RunEnded extends Schema.Opaque<RunEnded>()(Schema.TaggedStruct("Run
 })) {}
 
 /**
- * A record: one thing that happened in a session.
+ * A record: one thing that happened in a session. `RunStarted` precedes the records of a run and `RunEnded` follows
+ * them.
+ *
+ * **Example** (A record as JSON)
+ *
+ * ```ts import.meta.vitest
+ * import { Journal, Message } from "heddle"
+ * import * as Schema from "effect/Schema"
+ *
+ * const record: Journal.Record = { _tag: "MessagesAppended", messages: [Message.user("Hi")] }
+ * const json = Schema.encodeSync(Schema.toCodecJson(Journal.Record))(record)
+ *
+ * json // => { _tag: "MessagesAppended", messages: [{ role: "user", content: "Hi", metadata: {} }] }
+ * ```
  *
  * @category schemas
  * @since 0.1.0
