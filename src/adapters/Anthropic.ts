@@ -9,9 +9,7 @@ import type * as Config from "effect/Config"
 import type * as HttpClient from "effect/http/HttpClient"
 import type * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
-import * as Result from "effect/Result"
 import type * as Adapter from "../Adapter.ts"
-import type * as Event from "../Event.ts"
 import * as ToolCalls from "../internal/hear/toolCalls.ts"
 import * as Json from "../internal/json.ts"
 import * as Response from "../Response.ts"
@@ -21,7 +19,6 @@ import * as AnthropicRequest from "./internal/anthropicRequest.ts"
 import * as Errors from "./internal/errors.ts"
 import * as Http from "./internal/http.ts"
 import * as Protocol from "./internal/protocol.ts"
-import type * as Sse from "./internal/sse.ts"
 import * as Wire from "./internal/wire.ts"
 
 export type { Reasoning } from "./internal/protocol.ts"
@@ -121,60 +118,32 @@ const unsupported = ({ messages, responseFormat }: Adapter.Request): string | un
 // ---------------------------------------------------------------------------------------------------------------------
 // stream
 
-class Reader implements Answer.Reader {
-  isDone = false
-  failure: Adapter.AdapterError | undefined
-  private readonly origin: Errors.Origin
+class Reader extends Answer.ReplyReader {
   private readonly blocks: AnthropicReply.Blocks
   private word: string | undefined
-  private usage: Response.Usage | null = null
-  private id: string | undefined
-  private model: string | undefined
   private stopSequence: string | undefined
   private readonly remarks: Record<string, unknown> = {}
-  private hasChunks = false
   private hasStarted = false
-  private hasFinished = false
   private isWhole = false
 
   constructor(origin: Errors.Origin, makeId: () => string) {
-    this.origin = origin
+    super(origin)
     this.blocks = new AnthropicReply.Blocks(makeId)
   }
 
-  get isComplete(): boolean {
+  override get isComplete(): boolean {
     return this.isDone || this.isWhole || this.word !== undefined
   }
 
-  read(event: Sse.SseEvent, out: Array<Event.AdapterEvent>): void {
-    const { data, name } = event
-    if (this.isDone || data.trim() === "" || data.trim() === "[DONE]") return
-    const chunk = Answer.opened(event)
-    if (chunk === undefined) this.failure ??= Answer.notOpened(this.origin, event)
-    else this.chunk({ type: name, ...chunk }, name === "error", out)
-  }
-
-  end(stray: string, out: Array<Event.AdapterEvent>): void {
-    if (this.hasFinished) return
-    this.document(stray, out)
-    if (this.failure === undefined && this.isComplete) return this.finish(out)
-    out.push(...Answer.cost(this.usage))
-    this.failure ??= Answer.unfinished(this.origin, this.hasChunks, stray)
-  }
-
-  /** A body that is no stream of events may be a whole reply, or an error that broke the stream off. */
-  private document(stray: string, out: Array<Event.AdapterEvent>): void {
-    const body = stray === "" ? undefined : Result.getOrUndefined(Json.parseWire(stray))
-    if (!Json.isObject(body)) return
+  protected override document(stray: string, out: Answer.Out): void {
+    const body = Answer.documentIn(stray)
+    if (body === undefined) return
     this.isWhole = !this.hasChunks && Array.isArray(body["content"])
-    this.chunk(body, !this.isWhole && !this.hasChunks, out)
+    this.chunk(body, this.isWhole || this.hasChunks ? undefined : "error", out)
   }
 
-  private fail(reason: Errors.Reason, detail: string): void {
-    this.failure ??= Errors.make(this.origin, reason, detail)
-  }
-
-  private chunk(chunk: Json.JsonObject, isError: boolean, out: Array<Event.AdapterEvent>): void {
+  protected override chunk(object: Json.JsonObject, name: string | undefined, out: Answer.Out): void {
+    const chunk: Json.JsonObject = { type: name, ...object }
     this.hasChunks = true
     const message = Wire.object(this.isWhole ? chunk : chunk["message"])
     const reported = chunk["usage"] ?? message["usage"]
@@ -182,10 +151,11 @@ class Reader implements Answer.Reader {
     if (this.failure !== undefined) return
     if (this.isWhole) this.message(message, out)
     else this.event(chunk, message, out)
-    this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, chunk, isError || chunk["type"] === "error"))
+    const isError = name === "error" || chunk["type"] === "error"
+    this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, chunk, isError))
   }
 
-  private event(chunk: Json.JsonObject, message: Json.JsonObject, out: Array<Event.AdapterEvent>): void {
+  private event(chunk: Json.JsonObject, message: Json.JsonObject, out: Answer.Out): void {
     const { index } = chunk
     switch (chunk["type"]) {
       case "message_start":
@@ -216,7 +186,7 @@ class Reader implements Answer.Reader {
     this.remark(message)
   }
 
-  private message(message: Json.JsonObject, out: Array<Event.AdapterEvent>): void {
+  private message(message: Json.JsonObject, out: Answer.Out): void {
     this.start(message)
     const isCut = finishReason(this.word, false) === "length"
     const content = Wire.list(message["content"])
@@ -232,21 +202,19 @@ class Reader implements Answer.Reader {
     }
   }
 
-  private finish(out: Array<Event.AdapterEvent>): void {
-    const { blocks, id, model, remarks, stopSequence, usage, word } = this
-    if (blocks.text !== "") out.push({ _tag: "TextCompleted", id: null, text: blocks.text })
+  protected override finish(out: Answer.Out): void {
+    const { blocks, remarks, stopSequence, word } = this
+    Answer.endText(blocks.text, out)
     blocks.end(ToolCalls.endingOf(finishReason(word, false)), out)
     const { citations, toolCalls } = blocks
-    const reason = finishReason(word, toolCalls.some((call) => call.providerExecuted !== true))
+    const reason = finishReason(word, toolCalls.some(Response.isActionable))
     const reasoning = blocks.reasoning(Wire.string(Wire.object(remarks["container"])["id"]))
     const own = { ...remarks, ...(citations.length === 0 ? {} : { citations }) }
     const notes = {
       ...Wire.given("stopSequence", stopSequence),
       ...(Object.keys(own).length === 0 ? {} : { [AnthropicReply.key]: own })
     }
-    const content = blocks.text
-    out.push(Answer.completed({ content, toolCalls, reasoning, finishReason: reason, word, usage, id, model, notes }))
-    this.hasFinished = true
+    this.complete({ content: blocks.text, toolCalls, reasoning, finishReason: reason, word, notes }, out)
   }
 }
 

@@ -11,7 +11,6 @@ import type * as HttpClient from "effect/http/HttpClient"
 import type * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import type * as Adapter from "../Adapter.ts"
-import type * as Event from "../Event.ts"
 import * as ToolCalls from "../internal/hear/toolCalls.ts"
 import * as Json from "../internal/json.ts"
 import * as Response from "../Response.ts"
@@ -21,7 +20,6 @@ import * as Http from "./internal/http.ts"
 import * as Protocol from "./internal/protocol.ts"
 import * as ResponsesReply from "./internal/responsesReply.ts"
 import * as ResponsesRequest from "./internal/responsesRequest.ts"
-import type * as Sse from "./internal/sse.ts"
 import * as StrictSchema from "./internal/strictSchema.ts"
 import * as Wire from "./internal/wire.ts"
 
@@ -107,8 +105,6 @@ const reasoning = ({ reasoning: wanted }: Options): Json.JsonObject => ({
 // ---------------------------------------------------------------------------------------------------------------------
 // stream
 
-type Events = Array<Event.AdapterEvent>
-
 /** The events that end a reply, and the status that each means. */
 const endings: ReadonlyMap<string, string> = new Map([
   ["response.completed", "completed"],
@@ -117,60 +113,36 @@ const endings: ReadonlyMap<string, string> = new Map([
   ["response.failed", "failed"]
 ])
 
-class Reader implements Answer.Reader {
-  isDone = false
-  failure: Adapter.AdapterError | undefined
-  private readonly origin: Errors.Origin
+class Reader extends Answer.ReplyReader {
   private readonly calls: ToolCalls.WireCalls
   private readonly output: ResponsesReply.Output
-  private usage: Response.Usage | null = null
-  private id: string | undefined
-  private model: string | undefined
-  private hasEvents = false
+  private status = "completed"
+  private reason: string | undefined
 
   constructor(
     origin: Errors.Origin,
     calls: ToolCalls.WireCalls,
     custom: ReadonlySet<string> | undefined
   ) {
-    this.origin = origin
+    super(origin)
     this.calls = calls
     this.output = new ResponsesReply.Output(calls, custom)
   }
 
-  get isComplete(): boolean {
+  override get isComplete(): boolean {
     return this.isDone
   }
 
-  read(event: Sse.SseEvent, out: Events): void {
-    const { data, name } = event
-    if (this.isDone || data.trim() === "" || data.trim() === "[DONE]") return
-    const chunk = Answer.opened(event)
-    if (chunk === undefined) this.failure ??= Answer.notOpened(this.origin, event)
-    else this.event(chunk, name, out)
-  }
-
-  end(stray: string, out: Events): void {
-    if (this.isDone) return
-    this.document(stray, out)
-    if (this.isDone) return
-    out.push(...Answer.cost(this.usage))
-    this.failure ??= Answer.unfinished(this.origin, this.hasEvents, stray)
-  }
-
-  /** A body that is no stream of events may be a whole reply, or an error that broke the stream off. */
-  private document(stray: string, out: Events): void {
+  protected override document(stray: string, out: Answer.Out): void {
     const body = Answer.documentIn(stray)
     if (body === undefined) return
-    if (Array.isArray(body["output"])) {
-      this.hasEvents = true
-      return this.last(body, undefined, out)
-    }
-    this.error(body, !this.hasEvents)
+    if (!Array.isArray(body["output"])) return this.error(body, !this.hasChunks)
+    this.hasChunks = true
+    this.last(body, undefined, out)
   }
 
-  private event(event: Json.JsonObject, name: string | undefined, out: Events): void {
-    this.hasEvents = true
+  protected override chunk(event: Json.JsonObject, name: string | undefined, out: Answer.Out): void {
+    this.hasChunks = true
     const type = Wire.string(event["type"]) ?? name ?? ""
     const read = ResponsesReply.readers.get(type)
     if (endings.has(type)) this.last(Wire.object(event["response"]), endings.get(type), out)
@@ -178,10 +150,6 @@ class Reader implements Answer.Reader {
     else if (type === "response.created") this.head(Wire.object(event["response"]))
     else if (this.failure === undefined && read !== undefined) read(this.output, event, out)
     if (this.output.problem !== undefined) this.fail("malformed_response", this.output.problem)
-  }
-
-  private fail(reason: Errors.Reason, detail: string): void {
-    this.failure ??= Errors.make(this.origin, reason, detail)
   }
 
   /** An error stands under its own name, or is the event itself if that is marked as one. The first one counts. */
@@ -198,7 +166,7 @@ class Reader implements Answer.Reader {
   }
 
   /** The reply's own final status. After an error it may still report the cost of the reply. */
-  private last(response: Json.JsonObject, word: string | undefined, out: Events): void {
+  private last(response: Json.JsonObject, word: string | undefined, out: Answer.Out): void {
     this.head(response)
     const said = Wire.string(response["status"])
     const isOpen = said === "queued" || said === "in_progress"
@@ -217,36 +185,32 @@ class Reader implements Answer.Reader {
         `the provider answers in the background, which is not waited for: the reply is ${status}${named}. Leave out background`
       )
     }
-    const reason = Wire.string(Wire.object(response["incomplete_details"])["reason"])
-    this.finish(status, status === "incomplete" ? reason : undefined, Wire.list(response["output"]), out)
+    this.status = status
+    const { reason } = Wire.object(response["incomplete_details"])
+    this.reason = status === "incomplete" ? Wire.string(reason) : undefined
+    this.output.whole(Wire.list(response["output"]), this.ending, out)
+    this.finish(out)
   }
 
-  private finish(
-    status: string,
-    reason: string | undefined,
-    output: ReadonlyArray<Json.JsonObject>,
-    out: Events
-  ): void {
-    const ending = ToolCalls.endingOf(finishReason(status, reason, false))
-    this.output.whole(output, ending, out)
-    const { annotations, asked, reasoning, refusal, text } = this.output.end(ending, out)
+  private get ending(): ToolCalls.Ending {
+    return ToolCalls.endingOf(finishReason(this.status, this.reason, false))
+  }
+
+  protected override finish(out: Answer.Out): void {
+    const { reason, status } = this
+    const { annotations, asked, reasoning, refusal, text } = this.output.end(this.ending, out)
     if (asked.length > 0) return this.fail("unsupported_feature", refusalOf(asked))
     this.isDone = true
     const toolCalls = this.calls.completed
-    const finish = finishReason(status, reason, toolCalls.some((call) => call.providerExecuted !== true))
-    if (text !== "") out.push({ _tag: "TextCompleted", id: null, text })
-    const { id, model, usage } = this
-    out.push(Answer.completed({
+    Answer.endText(text, out)
+    this.complete({
       content: text,
       toolCalls,
       reasoning,
-      finishReason: finish,
+      finishReason: finishReason(status, reason, toolCalls.some(Response.isActionable)),
       word: reason === undefined ? status : `${status}:${reason}`,
-      usage,
-      id,
-      model,
       notes: { ...(refusal === "" ? {} : { refusal }), ...(annotations.length === 0 ? {} : { annotations }) }
-    }))
+    }, out)
   }
 }
 

@@ -4,10 +4,10 @@
  */
 import * as Base64 from "effect/encoding/Base64"
 import * as Result from "effect/Result"
-import type * as Event from "../../Event.ts"
 import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
+import type * as Answer from "./answer.ts"
 import * as Media from "./media.ts"
 import * as Wire from "./wire.ts"
 
@@ -124,8 +124,6 @@ export interface Fragment {
   readonly metadata: Json.JsonObject
 }
 
-type Events = Array<Event.AdapterEvent>
-
 /** The calls of a reply, each found by its index, its id or its name, as far as the server sends them. */
 export class Calls extends ToolCalls.WireCalls {
   private readonly tools: ReadonlyArray<{ readonly name: string }>
@@ -145,7 +143,7 @@ export class Calls extends ToolCalls.WireCalls {
   }
 
   /** Adds a fragment. False if it continues a call that is complete. */
-  add(fragment: Fragment, out: Events): boolean {
+  add(fragment: Fragment, out: Answer.Out): boolean {
     const call = this.find(fragment, out)
     if (call === undefined) return true
     const { metadata, name, text } = fragment
@@ -167,7 +165,7 @@ export class Calls extends ToolCalls.WireCalls {
    * is another call, because servers send all their calls with index 0; so is a second whole call without any id. A
    * name that continues on its index, or with its id, is a piece of the name.
    */
-  private find(fragment: Fragment, out: Events): ToolCalls.Call | undefined {
+  private find(fragment: Fragment, out: Answer.Out): ToolCalls.Call | undefined {
     const { id, index, name } = fragment
     const current = index === undefined ? this.all.at(-1) : this.byIndex.get(index)
     if (id === undefined && name === undefined) {
@@ -197,13 +195,13 @@ export class Calls extends ToolCalls.WireCalls {
     return call
   }
 
-  private isNext(current: ToolCalls.Call, fragment: Fragment, out: Events): boolean {
+  private isNext(current: ToolCalls.Call, fragment: Fragment, out: Answer.Out): boolean {
     if (fragment.name === undefined || current.name === "" || isPiece(current, fragment)) return false
     if (fragment.name !== current.name) return true
     return this.settle(current, out) && fragment.text?.trimStart().startsWith("{") === true
   }
 
-  private begin({ id, index }: Fragment, out: Events): ToolCalls.Call {
+  private begin({ id, index }: Fragment, out: Answer.Out): ToolCalls.Call {
     this.settleLast(out)
     const call = this.open(id)
     this.unfinished.add(call)
@@ -213,7 +211,7 @@ export class Calls extends ToolCalls.WireCalls {
   }
 
   /** The wire has completed the calls: those whose text is whole are complete. */
-  settleAll(out: Events): void {
+  settleAll(out: Answer.Out): void {
     for (const call of this.unfinished) {
       call.isTried = false
       this.settle(call, out)

@@ -2,16 +2,14 @@
  * Reads a Gemini reply: its calls, what stands beside its parts, and its turn both ways, as a message keeps it and
  * as it goes back.
  */
-import type * as Event from "../../Event.ts"
 import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
+import type * as Answer from "./answer.ts"
 import * as Wire from "./wire.ts"
 
 /** The key of what has to go back to this protocol, and to no other. */
 export const metadataKey = "gemini"
-
-type Events = Array<Event.AdapterEvent>
 
 // ---------------------------------------------------------------------------------------------------------------------
 // calls
@@ -54,7 +52,7 @@ export class Calls {
   }
 
   /** Reads a part with a call. Gives the call if the part opens one. */
-  read(value: Json.JsonObject, signature: string | undefined, out: Events): Call | undefined {
+  read(value: Json.JsonObject, signature: string | undefined, out: Answer.Out): Call | undefined {
     const name = Wire.string(value["name"])
     const wireId = Wire.string(value["id"])
     const opened = this.open?.call
@@ -76,7 +74,7 @@ export class Calls {
     if (this.open !== undefined) this.open.call.metadata = { ...this.open.call.metadata, thoughtSignature }
   }
 
-  private begin(call: Call, value: Json.JsonObject, out: Events): void {
+  private begin(call: Call, value: Json.JsonObject, out: Answer.Out): void {
     this.releaseDeclared(out)
     if (value["willContinue"] === true || Array.isArray(value["partialArgs"])) {
       this.open = { call, args: new PathArguments() }
@@ -85,14 +83,14 @@ export class Calls {
   }
 
   /** A part without a name continues the open call, and closes it unless it announces more. */
-  private proceed(value: Json.JsonObject, out: Events): void {
+  private proceed(value: Json.JsonObject, out: Answer.Out): void {
     if (this.open === undefined) return
     this.open.args.assign(value["args"])
     for (const piece of Wire.list(value["partialArgs"])) this.open.args.add(piece)
     if (value["willContinue"] !== true) this.close(out)
   }
 
-  private close(out: Events): void {
+  private close(out: Answer.Out): void {
     if (this.open === undefined) return
     const { args, call } = this.open
     this.open = undefined
@@ -100,7 +98,7 @@ export class Calls {
     this.finish(call, args.isLost ? undefined : args.text, out)
   }
 
-  private finish(call: Call, text: string | undefined, out: Events): void {
+  private finish(call: Call, text: string | undefined, out: Answer.Out): void {
     call.text = text
     call.isFinal = true
     if (call.emitted === undefined) this.releaseDeclared(out)
@@ -120,14 +118,14 @@ export class Calls {
   }
 
   /** Emits the calls that are known to be this side's, up to the first that may not be. */
-  private releaseDeclared(out: Events): void {
+  private releaseDeclared(out: Answer.Out): void {
     for (const call of this.held) {
       if (!this.declared.has(call.name)) return
       this.release(call, out)
     }
   }
 
-  private release(call: Call, out: Events): void {
+  private release(call: Call, out: Answer.Out): void {
     this.letGo(call)
     const emitted = this.calls.open(call.wireId, call.metadata)
     call.emitted = emitted
@@ -135,7 +133,7 @@ export class Calls {
     if (call.isFinal) this.complete(call, emitted, out)
   }
 
-  private complete(call: Call, emitted: ToolCalls.Call, out: Events): void {
+  private complete(call: Call, emitted: ToolCalls.Call, out: Answer.Out): void {
     this.calls.describe(emitted, call.metadata)
     emitted.isLost = call.isLost
     if (call.text === undefined) return
@@ -144,7 +142,7 @@ export class Calls {
   }
 
   /** An answer in the same reply: the first call of that name ran at the provider. */
-  answered(name: string, out: Events): void {
+  answered(name: string, out: Answer.Out): void {
     const [call] = this.heldByName.get(name) ?? []
     if (call === undefined || !call.isFinal) return
     this.letGo(call)
@@ -153,7 +151,7 @@ export class Calls {
   }
 
   /** Lists what ran at the provider. */
-  execute(name: string, args: Json.JsonObject, out: Events): void {
+  execute(name: string, args: Json.JsonObject, out: Answer.Out): void {
     const call = this.calls.open(undefined, {}, true)
     this.calls.name(call, name, out)
     call.text = JSON.stringify(args)
@@ -164,7 +162,7 @@ export class Calls {
    * The reply has ended: what is held back is this side's. A call that is still open is lost, unless no piece of its
    * arguments ever came.
    */
-  end(ending: ToolCalls.Ending, out: Events): void {
+  end(ending: ToolCalls.Ending, out: Answer.Out): void {
     for (const call of this.held) this.release(call, out)
     const open = this.open?.args.hasBegun === true ? this.open.call.emitted : undefined
     if (open !== undefined) open.isLost = true
