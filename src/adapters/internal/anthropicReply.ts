@@ -396,7 +396,7 @@ export const restore = (message: Message.Message): Turn => {
   const own = parts.map((part) => blockOf(part, isOthers)).filter((block) => block !== undefined)
   const order = own.find((block) => block["type"] === "order")
   const blocks = own.filter((block) => block !== order)
-  const calls = (message.toolCalls ?? []).filter((call) => call.providerExecuted !== true)
+  const calls = Wire.ownCalls(message)
   const text = Message.text(message)
   const pieces = order === undefined
     ? [...blocks.map(blockPiece), textPiece(text), ...calls.map(callPiece)]
@@ -415,16 +415,14 @@ const ordered = (
   text: string,
   calls: ReadonlyArray<Message.ToolCall>
 ): ReadonlyArray<Piece> => {
-  const lengths = order.map(({ length }) => typeof length === "number" ? length : 0)
-  const isUnchanged = lengths.reduce((sum, length) => sum + length, 0) === text.length
+  const texts = Wire.divided(text, order.map(({ length }) => length))
   const restBlocks = [...blocks]
   const restCalls = new Map(calls.map((call) => [call.id, call]))
-  let restText = text
+  let restText = texts === undefined ? text : ""
   const placed = order.flatMap(({ id, type }, index): ReadonlyArray<Piece> => {
     if (type === "text") {
-      const length = isUnchanged ? lengths[index] ?? 0 : restText.length
-      const said = restText.slice(0, length)
-      restText = restText.slice(length)
+      const said = texts?.[index] ?? restText
+      restText = ""
       return [textPiece(said)]
     }
     if (type === "block") return restBlocks.splice(0, 1).map(blockPiece)

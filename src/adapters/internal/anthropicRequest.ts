@@ -6,7 +6,6 @@
  * written the same in every request, so that a thread that grows begins with what was sent before, and a provider finds
  * it in its cache.
  */
-import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import type * as Adapter from "../../Adapter.ts"
 import type * as Json from "../../internal/json.ts"
@@ -216,10 +215,9 @@ const isThoughtless = (messages: ReadonlyArray<Message.Message>): boolean => {
 }
 
 /** Lists the names of the tools of this side that a thread calls. */
-const calledNames = (messages: ReadonlyArray<Message.Message>): ReadonlyArray<string> => {
-  const calls = messages.flatMap((message) => message.toolCalls ?? []).filter((call) => call.providerExecuted !== true)
-  return [...new Set(calls.map((call) => call.name))]
-}
+const calledNames = (messages: ReadonlyArray<Message.Message>): ReadonlyArray<string> => [
+  ...new Set(messages.flatMap(Wire.ownCalls).map(({ name }) => name))
+]
 
 // ---------------------------------------------------------------------------------------------------------------------
 // caching
@@ -244,20 +242,8 @@ export const markedLast = (blocks: Blocks, mark: Json.JsonObject | undefined): B
 // Content that the protocol cannot express.
 
 /** The first content that the protocol cannot express. */
-export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {
-  for (const message of messages) {
-    for (const part of typeof message.content === "string" ? [] : message.content) {
-      if (part.type !== "image" && part.type !== "file") continue
-      if (message.role === "assistant" && Media.soundOf(message) !== undefined) continue
-      if (message.role === "system" || message.role === "assistant") {
-        return `a ${message.role} message cannot hold ${part.type} parts`
-      }
-      const problem = message.role === "tool" ? empty(part) : mediaProblem(part)
-      if (problem !== undefined) return problem
-    }
-  }
-  return undefined
-}
+export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined =>
+  Media.unsupported(messages, mediaProblem)
 
 // ---------------------------------------------------------------------------------------------------------------------
 // media: pictures, PDFs and texts, by their data, their address, or the id of an upload. Other uploads are put into
@@ -322,15 +308,11 @@ const wireSource = (source: Source, fallback: string): Json.JsonObject => {
   return { type: "base64", media_type: mediaType, data }
 }
 
-/** Returns the fault of a part that holds nothing, if it does not. */
-const empty = (part: Media.Media): string | undefined =>
-  part.url === undefined && part.data === undefined ? `the ${part.type} part has neither url nor data` : undefined
-
 /** Returns the reason why a part cannot be sent, if it cannot. */
 const mediaProblem = (part: Media.Media): string | undefined => {
   const source = sourceOf(part)
   const { fileId, mediaType, text, url } = source
-  const problem = empty(part)
+  const problem = Media.empty(part)
   if (problem !== undefined) return problem
   if (url !== undefined && !/^https?:/i.test(url)) {
     return `the ${part.type} part's url must be an address, base64 data or the id of an upload`
@@ -367,15 +349,13 @@ export const tools = ({ strict = false }: Options, { messages, tools }: Adapter.
     : calledNames(messages).map((name) => ({ name, input_schema: { type: "object" } }))
 
 /** A schema that cannot be held strictly goes out as it is. The root has to be an object by its type. */
-const tool = ({ description, name, parameters }: Tool.Definition, isStrict: boolean): Json.JsonObject => {
-  const strict = isStrict ? StrictSchema.rewrite(parameters, StrictSchema.anthropic) : Option.none()
+const tool = ({ description, name, parameters }: Tool.Definition, isWanted: boolean): Json.JsonObject => {
+  const { isStrict, schema } = StrictSchema.written(parameters, isWanted, StrictSchema.anthropic)
   return {
     name,
     ...(description === "" ? {} : { description }),
-    ...Option.match(strict, {
-      onNone: () => ({ input_schema: { type: "object", ...parameters } }),
-      onSome: ({ schema }) => ({ input_schema: { type: "object", ...schema }, strict: true })
-    })
+    input_schema: { type: "object", ...schema },
+    ...(isStrict ? { strict: true } : {})
   }
 }
 
@@ -424,10 +404,7 @@ export const output = ({ reasoning }: Options, { responseFormat }: Adapter.Reque
 
 const format = (schema: Json.JsonObject): Json.JsonObject => ({
   type: "json_schema",
-  schema: Option.match(StrictSchema.rewrite(schema, StrictSchema.anthropic), {
-    onNone: () => schema,
-    onSome: (strict) => strict.schema
-  })
+  schema: StrictSchema.written(schema, true, StrictSchema.anthropic).schema
 })
 
 /** The limit of an answer, which the protocol requires. */

@@ -2,9 +2,7 @@
  * Writes a Chat Completions request: the thread as messages, the tools, the form of the answer, and where the servers
  * that speak the protocol differ in what they expect.
  */
-import * as Option from "effect/Option"
 import type * as Adapter from "../../Adapter.ts"
-import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import type * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
@@ -91,7 +89,7 @@ const assistantBody = (
   { emptyContent, now, sendReasoningAs }: Style,
   ids: Wire.SentIds
 ): Json.JsonObject => {
-  const calls = (message.toolCalls ?? []).filter((call) => call.providerExecuted !== true)
+  const calls = Wire.ownCalls(message)
   const whole = Message.text(message)
   const sound = soundIn(message, whole, now)
   const said = sound === undefined ? whole : sound.beside
@@ -143,15 +141,12 @@ const reasoningBody = (
   return { content: [{ type: "thinking", thinking: [text(thought)] }, ...(said === "" ? [] : [text(said)])] }
 }
 
-/** A text that is no JSON object is not sent back: many servers parse it, and refuse the whole history. */
 const toolCall = (call: Message.ToolCall, id: string): Json.JsonObject => {
-  const { rawArguments = "" } = call
-  const isWhole = rawArguments.trim() !== "" && ToolCalls.isWhole(ToolCalls.ofText(rawArguments))
   const extra = Wire.object(call.metadata[metadataKey])["extra_content"]
   return {
     id,
     type: "function",
-    function: { name: call.name, arguments: isWhole ? rawArguments : JSON.stringify(call.arguments) },
+    function: { name: call.name, arguments: Wire.argumentsOf(call) },
     ...(extra === undefined ? {} : { extra_content: extra })
   }
 }
@@ -177,22 +172,14 @@ const part = (value: Message.Part): ReadonlyArray<Json.JsonObject> => {
 }
 
 /** The first content that the protocol cannot express. */
-export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {
-  for (const message of messages) {
-    for (const media of Media.partsOf(message).filter(Media.isMedia)) {
-      if (message.role === "assistant" && Media.soundOf(message) !== undefined) continue
-      if (message.role === "system" || message.role === "assistant") {
-        return `a ${message.role} message cannot hold ${media.type} parts`
-      }
-      if (media.url === undefined && media.data === undefined) return `the ${media.type} part has neither url nor data`
-      if (message.role === "tool") continue
-      if (!Media.isImage(media) && media.url !== undefined && !/^(data:|file-)/.test(media.url)) {
-        return "a file cannot be sent by its URL: send its data, or the id of an uploaded file"
-      }
-    }
-  }
-  return undefined
-}
+export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined =>
+  Media.unsupported(
+    messages,
+    (media) =>
+      !Media.isImage(media) && media.url !== undefined && !/^(data:|file-)/.test(media.url)
+        ? "a file cannot be sent by its URL: send its data, or the id of an uploaded file"
+        : undefined
+  )
 
 // ---------------------------------------------------------------------------------------------------------------------
 // tools and the form of the answer
@@ -212,14 +199,15 @@ export const tools = (
     ...Wire.given("parallel_tool_calls", options.parallelToolCalls)
   }
 
-const tool = ({ description, name, parameters }: Tool.Definition, isStrict: boolean): Json.JsonObject => ({
-  name,
-  ...(description === "" ? {} : { description }),
-  ...Option.match(isStrict ? StrictSchema.rewrite(parameters, StrictSchema.openAi) : Option.none(), {
-    onNone: () => ({ parameters }),
-    onSome: ({ schema }) => ({ parameters: schema, strict: true })
-  })
-})
+const tool = ({ description, name, parameters }: Tool.Definition, isWanted: boolean): Json.JsonObject => {
+  const { isStrict, schema } = StrictSchema.written(parameters, isWanted, StrictSchema.openAi)
+  return {
+    name,
+    ...(description === "" ? {} : { description }),
+    parameters: schema,
+    ...(isStrict ? { strict: true } : {})
+  }
+}
 
 const toolChoice = (choice: Adapter.ToolChoice | undefined, vendor: Vendor): Json.JsonObject => {
   if (choice === undefined) return {}
@@ -227,20 +215,17 @@ const toolChoice = (choice: Adapter.ToolChoice | undefined, vendor: Vendor): Jso
   return { tool_choice: choice === "required" ? vendor.required : choice }
 }
 
-/** The form of the answer. A model that is held to a schema writes null for what may be missing. */
+/**
+ * The form of the answer. A model that is held to a schema writes null for what may be missing. A schema without a
+ * strict form is sent unchanged: the server decides whether it can enforce it.
+ */
 export const responseFormat = (format: Adapter.ResponseFormat | undefined): Json.JsonObject => {
   if (format === undefined || format.type === "text") return {}
   if (format.type === "json_object") return { response_format: { type: format.type } }
   const { type, ...json_schema } = format
-  return { response_format: { type, json_schema: { ...json_schema, ...strictFormat(format) } } }
+  const { schema } = StrictSchema.written(format.schema, format.strict === true, StrictSchema.openAi)
+  return { response_format: { type, json_schema: { ...json_schema, schema } } }
 }
-
-/** A schema without a strict form is sent unchanged: the server decides whether it can enforce it. */
-const strictFormat = ({ schema, strict }: Extract<Adapter.ResponseFormat, { readonly schema: unknown }>) =>
-  strict !== true ? {} : Option.match(StrictSchema.rewrite(schema, StrictSchema.openAi), {
-    onNone: () => ({}),
-    onSome: (strict) => ({ schema: strict.schema })
-  })
 
 // ---------------------------------------------------------------------------------------------------------------------
 // vendors: one row for each server that is known to differ, found by its address. A server that is not in the table

@@ -6,6 +6,7 @@ import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import type * as Answer from "./answer.ts"
+import * as Media from "./media.ts"
 import * as Wire from "./wire.ts"
 
 /** The key of what has to go back to this protocol, and to no other. */
@@ -412,41 +413,28 @@ export const parts = (
   media: ReadonlyArray<Json.JsonObject>
 ): ReadonlyArray<Json.JsonObject> => {
   const text = Message.text(message)
-  const calls = (message.toolCalls ?? []).filter((call) => call.providerExecuted !== true)
-  const order = orderOf(message, text)
-  if (order !== undefined) return ordered(order, message, text, calls)
-  return [...(text === "" ? [] : [{ text }]), ...media, ...calls.map(callPart)]
+  const calls = Wire.ownCalls(message)
+  const order = Media.keptIn(message.reasoning ?? [], metadataKey).map((kept) => kept["parts"]).find(Array.isArray)
+  const items = Wire.list(order)
+  const texts = Wire.divided(text, items.map((item) => item["text"]))
+  return order === undefined || texts === undefined
+    ? [...(text === "" ? [] : [{ text }]), ...media, ...calls.map(callPart)]
+    : ordered(items, texts, message.reasoning ?? [], calls)
 }
 
-/** The order that is kept with a message, unless its text was changed since. */
-const orderOf = (message: Message.Message, text: string): ReadonlyArray<Json.JsonObject> | undefined => {
-  const kept = (message.reasoning ?? []).flatMap((part) =>
-    part.type === "reasoning" ? [Wire.object(part.metadata?.[metadataKey])["parts"]] : []
-  ).find(Array.isArray)
-  if (kept === undefined) return undefined
-  const order = Wire.list(kept)
-  const length = order.reduce((sum, item) => sum + lengthOf(item), 0)
-  return length === text.length ? order : undefined
-}
-
-const lengthOf = ({ text }: Json.JsonObject): number => typeof text === "number" ? text : 0
-
+/** The parts in the order that is kept with a message. `texts` are the pieces of its text, by item. */
 const ordered = (
   order: ReadonlyArray<Json.JsonObject>,
-  message: Message.Message,
-  text: string,
+  texts: ReadonlyArray<string>,
+  reasoning: ReadonlyArray<Message.Part>,
   calls: ReadonlyArray<Message.ToolCall>
 ): ReadonlyArray<Json.JsonObject> => {
   const open = new Map(calls.map((call) => [call.id, call]))
-  let offset = 0
-  const placed = order.flatMap((item): ReadonlyArray<Json.JsonObject> => {
+  const placed = order.flatMap((item, index): ReadonlyArray<Json.JsonObject> => {
     const { call: id, part, text: length, thought, thoughtSignature } = item
     if (Json.isObject(part)) return [part]
-    if (typeof thought === "number") return thoughtPart(message.reasoning?.[thought])
-    if (typeof length === "number") {
-      offset += length
-      return [{ text: text.slice(offset - length, offset), ...Wire.given("thoughtSignature", thoughtSignature) }]
-    }
+    if (typeof thought === "number") return thoughtPart(reasoning[thought])
+    if (typeof length === "number") return [{ text: texts[index], ...Wire.given("thoughtSignature", thoughtSignature) }]
     const call = typeof id === "string" ? open.get(id) : undefined
     if (call === undefined) return []
     open.delete(call.id)

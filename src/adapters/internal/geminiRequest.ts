@@ -53,7 +53,7 @@ export const write = (messages: ReadonlyArray<Message.Message>, isSigned: boolea
     else if (message.role === "system") system.push(...systemParts(message))
     else if (message.role === "user") add("user", userParts(message.content))
     else {
-      latest = ownCalls(message)
+      latest = Wire.ownCalls(message)
       for (const call of latest) calls.set(call.id, call)
       add("model", modelParts(message, isSigned))
     }
@@ -61,9 +61,6 @@ export const write = (messages: ReadonlyArray<Message.Message>, isSigned: boolea
   flush()
   return { system, contents }
 }
-
-const ownCalls = (message: Message.Message): Calls =>
-  (message.toolCalls ?? []).filter((call) => call.providerExecuted !== true)
 
 const systemParts = (message: Message.Message): ReadonlyArray<Json.JsonObject> => {
   const text = Message.text(message)
@@ -183,7 +180,7 @@ export const unsupported = (messages: ReadonlyArray<Message.Message>): string | 
       const problem = isTold ? undefined : mediaProblem(message.role, media)
       if (problem !== undefined) return problem
     }
-    for (const call of ownCalls(message)) ids.add(call.id)
+    for (const call of Wire.ownCalls(message)) ids.add(call.id)
     if (message.role === "tool" && message.name === undefined && !ids.has(message.toolCallId ?? "")) {
       return `the tool message ${message.toolCallId} answers no call of the thread, and names no tool`
     }

@@ -19,6 +19,13 @@ export const partsOf = (message: Message.Message): ReadonlyArray<Message.Part> =
   ...(typeof message.content === "string" ? [] : message.content)
 ]
 
+/** Returns what a protocol keeps with reasoning, under its key. */
+export const keptIn = (parts: ReadonlyArray<Message.Part>, key: string): ReadonlyArray<Json.JsonObject> =>
+  parts.flatMap((part) => {
+    const kept = part.type === "reasoning" ? part.metadata?.[key] : undefined
+    return Json.isObject(kept) ? [kept] : []
+  })
+
 /** The key of what Chat Completions keeps with a message. */
 export const chatKey = "openaiChat"
 
@@ -26,10 +33,29 @@ export const chatKey = "openaiChat"
  * The facts of a sound in a message of Chat Completions, besides its data: its `id`, when that `expires_at`, and its
  * `transcript`, which is the message's text. The sound itself goes to no provider.
  */
-export const soundOf = ({ reasoning = [] }: Pick<Message.Message, "reasoning">): Json.JsonObject | undefined => {
-  for (const part of reasoning) {
-    const kept = part.type === "reasoning" ? part.metadata?.[chatKey] : undefined
-    if (Json.isObject(kept) && Json.isObject(kept["audio"])) return kept["audio"]
+export const soundOf = ({ reasoning = [] }: Pick<Message.Message, "reasoning">): Json.JsonObject | undefined =>
+  keptIn(reasoning, chatKey).map((kept) => kept["audio"]).find(Json.isObject)
+
+/** Returns the fault of a part that holds nothing, if it does not. */
+export const empty = ({ data, type, url }: Media): string | undefined =>
+  data === undefined && url === undefined ? `the ${type} part has neither url nor data` : undefined
+
+/**
+ * Returns the first image or file of a thread that a protocol cannot express, in which only users and tools send them.
+ * `problemOf` names what is wrong with one of a user.
+ */
+export const unsupported = (
+  messages: ReadonlyArray<Message.Message>,
+  problemOf: (part: Media) => string | undefined = () => undefined
+): string | undefined => {
+  for (const message of messages) {
+    const { role } = message
+    if (role === "assistant" && soundOf(message) !== undefined) continue
+    for (const part of partsOf(message).filter(isMedia)) {
+      if (role === "system" || role === "assistant") return `a ${role} message cannot hold ${part.type} parts`
+      const problem = empty(part) ?? (role === "user" ? problemOf(part) : undefined)
+      if (problem !== undefined) return problem
+    }
   }
   return undefined
 }

@@ -4,9 +4,7 @@
  * left is ignored. An item that waits for an answer that was never given is not sent, nor is reasoning that nothing
  * follows: servers refuse both.
  */
-import * as Option from "effect/Option"
 import type * as Adapter from "../../Adapter.ts"
-import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
@@ -128,18 +126,7 @@ const extensionOf = (mediaType = ""): string =>
   mediaType === "text/plain" ? "txt" : /\/([a-z0-9]+)/i.exec(mediaType)?.[1] ?? "bin"
 
 /** The first content that the protocol cannot express. */
-export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {
-  for (const message of messages) {
-    for (const part of Media.partsOf(message).filter(Media.isMedia)) {
-      if (message.role === "assistant" && Media.soundOf(message) !== undefined) continue
-      if (message.role === "system" || message.role === "assistant") {
-        return `a ${message.role} message cannot hold ${part.type} parts`
-      }
-      if (part.url === undefined && part.data === undefined) return `the ${part.type} part has neither url nor data`
-    }
-  }
-  return undefined
-}
+export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => Media.unsupported(messages)
 
 // ---------------------------------------------------------------------------------------------------------------------
 // the model's turn
@@ -150,27 +137,15 @@ interface Placed {
   readonly item: Json.JsonObject
 }
 
-/** Returns what an earlier reply of this protocol left in a message. */
-const keptIn = (message: Message.Message): ReadonlyArray<Json.JsonObject> =>
-  Media.partsOf(message).flatMap((part) => {
-    const kept = part.type === "reasoning" ? part.metadata?.[metadataKey] : undefined
-    return Json.isObject(kept) ? [kept] : []
-  })
-
-const placeOf = (kept: Json.JsonObject): number => {
-  const index = kept["index"]
-  return typeof index === "number" ? index : Infinity
-}
+const placeOf = (kept: Json.JsonObject): number => Wire.number(kept["index"]) ?? Infinity
 
 const assistantItems = (
   message: Message.Message,
   callIds: Calls,
   isStored: boolean
 ): ReadonlyArray<Json.JsonObject> => {
-  const kept = keptIn(message)
-  const calls = (message.toolCalls ?? []).filter((call) => call.providerExecuted !== true).map((call) =>
-    callItem(call, callIds)
-  )
+  const kept = Media.keptIn(Media.partsOf(message), metadataKey)
+  const calls = Wire.ownCalls(message).map((call) => callItem(call, callIds))
   const items = answered(kept).flatMap((one): ReadonlyArray<Placed> => {
     const item = Json.isObject(one["item"]) ? backItem(one["item"], isStored) : undefined
     return item === undefined ? [] : [{ place: placeOf(one), item }]
@@ -183,16 +158,16 @@ const assistantItems = (
 /** Places may be infinite, whose difference is no number. */
 const compare = (left: number, right: number): number => left === right ? 0 : left < right ? -1 : 1
 
-/** A text that is no JSON object is not sent back: servers parse it, and refuse the whole history. */
 const callItem = (call: Message.ToolCall, callIds: Calls): Placed => {
-  const { rawArguments = "" } = call
-  const { index: _, item, ...rest } = Wire.object(call.metadata[metadataKey])
-  const place = placeOf(Wire.object(call.metadata[metadataKey]))
+  const kept = Wire.object(call.metadata[metadataKey])
+  const { index: _, item, ...rest } = kept
+  const place = placeOf(kept)
   const call_id = callIds.open(call)
   if (Json.isObject(item)) return { place, item: { ...item, call_id } }
-  const isWhole = rawArguments.trim() !== "" && ToolCalls.isWhole(ToolCalls.ofText(rawArguments))
-  const args = isWhole ? rawArguments : JSON.stringify(call.arguments)
-  return { place, item: { ...rest, type: "function_call", call_id, name: call.name, arguments: args } }
+  return {
+    place,
+    item: { ...rest, type: "function_call", call_id, name: call.name, arguments: Wire.argumentsOf(call) }
+  }
 }
 
 /**
@@ -201,21 +176,14 @@ const callItem = (call: Message.ToolCall, callIds: Calls): Placed => {
  */
 const textItems = (said: string, kept: ReadonlyArray<Json.JsonObject>, firstCall: number): ReadonlyArray<Placed> => {
   const parts = kept.flatMap((one) => Json.isObject(one["message"]) ? [{ place: placeOf(one), ...one["message"] }] : [])
-  const lengths = parts.map((part) => lengthOf(part))
-  if (lengths.length === 0 || lengths.reduce((sum, length) => sum + length, 0) !== said.length) {
+  const texts = Wire.divided(said, parts.map((part: Json.JsonObject) => part["length"]))
+  if (texts === undefined || parts.length === 0) {
     return said === "" ? [] : [{ place: firstCall, item: { role: "assistant", content: said } }]
   }
-  let start = 0
   return parts.flatMap((part, position): ReadonlyArray<Placed> => {
-    const text = said.slice(start, start += lengths[position] ?? 0)
-    const item = messageItem(part, text)
+    const item = messageItem(part, texts[position] ?? "")
     return item === undefined ? [] : [{ place: part.place, item }]
   })
-}
-
-const lengthOf = (part: Json.JsonObject): number => {
-  const length = part["length"]
-  return typeof length === "number" ? length : 0
 }
 
 const messageItem = (part: Json.JsonObject, text: string): Json.JsonObject | undefined => {
@@ -296,13 +264,13 @@ export const tools = (
 
 /** Writes a tool. The provider would rewrite the schema if `strict` were left out. */
 const tool = ({ description, name, parameters }: Tool.Definition, options: Options): Json.JsonObject => {
-  const strict = options.strict === true ? StrictSchema.rewrite(parameters, StrictSchema.openAi) : Option.none()
+  const { isStrict, schema } = StrictSchema.written(parameters, options.strict === true, StrictSchema.openAi)
   return {
     type: "function",
     name,
     ...(description === "" ? {} : { description }),
-    parameters: Option.match(strict, { onNone: () => parameters, onSome: ({ schema }) => schema }),
-    strict: Option.isSome(strict)
+    parameters: schema,
+    strict: isStrict
   }
 }
 
@@ -320,8 +288,7 @@ const toolChoice = (
  */
 export const format = (wanted: Adapter.ResponseFormat | undefined): Json.JsonObject => {
   if (wanted === undefined || wanted.type === "text") return {}
-  const strict = wanted.type === "json_schema" && wanted.strict === true
-    ? StrictSchema.rewrite(wanted.schema, StrictSchema.openAi)
-    : Option.none()
-  return { format: Option.match(strict, { onNone: () => wanted, onSome: ({ schema }) => ({ ...wanted, schema }) }) }
+  if (wanted.type === "json_object") return { format: wanted }
+  const { schema } = StrictSchema.written(wanted.schema, wanted.strict === true, StrictSchema.openAi)
+  return { format: { ...wanted, schema } }
 }

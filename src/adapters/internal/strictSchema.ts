@@ -65,6 +65,17 @@ export const rewrite = (schema: Schema, dialect: Dialect): Option.Option<Strict>
   return made
 }
 
+/** A schema as it is sent: rewritten if the model is to be held to it and can be, and unchanged otherwise. */
+export const written = (
+  schema: Schema,
+  isWanted: boolean,
+  dialect: Dialect
+): { readonly schema: Schema; readonly isStrict: boolean } =>
+  Option.match(isWanted ? rewrite(schema, dialect) : Option.none(), {
+    onNone: () => ({ schema, isStrict: false }),
+    onSome: (strict) => ({ schema: strict.schema, isStrict: true })
+  })
+
 /** The arguments of a call of a tool whose schema was rewritten, as the tool was declared with. */
 export const restore = (
   tools: ReadonlyArray<{ readonly name: string; readonly parameters: Schema }>,
