@@ -74,10 +74,10 @@ const requestBody = (options: Options, request: Adapter.Request): Json.JsonObjec
     ...Wire.given("prompt_cache_retention", options.cache?.retention),
     ...tools,
     ...given,
-    ...filled("tools", names(tools["tools"])),
-    ...filled("include", [...new Set(include)]),
-    ...filled("text", { ...ResponsesRequest.format(request.responseFormat), ...Wire.object(given["text"]) }),
-    ...filled("reasoning", { ...reasoning(options), ...Wire.object(given["reasoning"]) }),
+    ...Wire.filled("tools", names(tools["tools"])),
+    ...Wire.filled("include", [...new Set(include)]),
+    ...Wire.filled("text", { ...ResponsesRequest.format(request.responseFormat), ...Wire.object(given["text"]) }),
+    ...Wire.filled("reasoning", { ...reasoning(options), ...Wire.object(given["reasoning"]) }),
     store,
     stream: true
   }
@@ -92,9 +92,6 @@ const givenOptions = (options: Options, request: Adapter.Request): Json.JsonObje
 const mayReason = /^(?!(.*\/)?(chatgpt-|gpt-3|gpt-4|gpt-5[^/]*-chat))/
 
 const names = (value: unknown): ReadonlyArray<unknown> => Array.isArray(value) ? value : []
-
-/** A member that is left out when there is nothing in it. */
-const filled = (key: string, value: object): Json.JsonObject => Object.keys(value).length === 0 ? {} : { [key]: value }
 
 const reasoning = ({ reasoning: wanted }: Options): Json.JsonObject => ({
   ...Wire.given("effort", wanted?.effort),
@@ -257,7 +254,7 @@ const usage = (wire: Json.JsonObject): Response.Usage => {
     cacheWriteInputTokens: cache_write_tokens,
     reasoningTokens: reasoning_tokens,
     totalCost: cost,
-    extra: { ...extra, ...filled("input_tokens_details", input), ...filled("output_tokens_details", output) }
+    extra: { ...extra, ...Wire.filled("input_tokens_details", input), ...Wire.filled("output_tokens_details", output) }
   })
 }
 

@@ -22,22 +22,7 @@ import type * as Layout from "./internal/layout.ts"
 import * as Reply from "./internal/reply.ts"
 
 export type { LanguageModel, Started } from "./internal/aiSdkModel.ts"
-
-/**
- * A tool that the provider runs itself, such as a web search. Its calls are listed with their results, and never
- * run here.
- *
- * @category models
- * @since 0.1.0
- */
-export interface ProviderTool {
-  /** The provider's name for it, such as `anthropic.web_search_20250305`. */
-  readonly id: `${string}.${string}`
-  /** The name by which the model calls it. */
-  readonly name: string
-  /** Its configuration. None by default. */
-  readonly args?: Readonly<Record<string, unknown>>
-}
+export type { ProviderTool } from "./internal/aiSdkPrompt.ts"
 
 /**
  * Options of a model besides a request.
@@ -45,9 +30,7 @@ export interface ProviderTool {
  * @category models
  * @since 0.1.0
  */
-export interface Options
-  extends Pick<Http.Options, "provider" | "retries" | "retryDelay" | "maxRetryDelay" | "idleTimeout" | "headers">
-{
+export interface Options extends Reply.Options, Pick<Http.Options, "headers"> {
   /** The model. */
   readonly model: LanguageModel
   /** The model for a request that names another one. Without it every request goes to `model`. */
@@ -65,21 +48,12 @@ export interface Options
    * Tools that the provider runs, offered with every request; one takes the place of the tool of its name. None by
    * default.
    */
-  readonly providerTools?: ReadonlyArray<ProviderTool>
+  readonly providerTools?: ReadonlyArray<AiSdkPrompt.ProviderTool>
   /**
    * Loads a file from an address that the model does not read itself. Without it addresses are handed on as they are,
    * and the provider refuses what it cannot read. Threads may name any address: load from those you trust.
    */
-  readonly download?: (
-    url: URL
-  ) => Effect.Effect<{
-    /** The file, as bytes or in base64. */
-    readonly data: Uint8Array | string
-    /** Its media type. That of the part by default. */
-    readonly mediaType?: string
-  }, unknown>
-  /** Texts that errors must not hold, such as the provider's key, if a server is known to quote it. None by default. */
-  readonly secrets?: ReadonlyArray<Redacted.Redacted<string>>
+  readonly download?: AiSdkPrompt.Download
   /**
    * Further settings of the SDK's calls (`topP`, `stopSequences`, `providerOptions`, …), sent with every request as
    * they are. A request's own `options` win, and `providerOptions` of both are joined provider by provider. None by
@@ -89,11 +63,7 @@ export interface Options
 }
 
 const knownOptions = {
-  provider: true,
-  retries: true,
-  retryDelay: true,
-  maxRetryDelay: true,
-  idleTimeout: true,
+  ...Reply.knownOptions,
   headers: true,
   model: true,
   models: true,
@@ -101,7 +71,6 @@ const knownOptions = {
   strict: true,
   providerTools: true,
   download: true,
-  secrets: true,
   options: true
 } satisfies NamesOf<Options>
 

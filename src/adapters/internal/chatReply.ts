@@ -316,7 +316,7 @@ export class ReasoningDetails {
   add(pieces: ReadonlyArray<Json.JsonObject>): void {
     for (const piece of pieces) {
       const last = this.details.at(-1)
-      if (last === undefined || !isContinued(last, piece)) this.details.push(said(piece))
+      if (last === undefined || !isContinued(last, piece)) this.details.push(Wire.said(piece))
       else append(last, piece)
     }
   }
@@ -331,11 +331,8 @@ const isPieced = (detail: Json.JsonObject): boolean =>
   pieced.some((name) => typeof detail[name] === "string") ||
   (detail["data"] === undefined && typeof detail["signature"] === "string")
 
-const said = (piece: Json.JsonObject): Record<string, unknown> =>
-  Object.fromEntries(Object.entries(piece).filter(([, value]) => value !== null && value !== undefined))
-
 const append = (detail: Record<string, unknown>, piece: Json.JsonObject): void => {
-  for (const [name, value] of Object.entries(said(piece))) {
+  for (const [name, value] of Object.entries(Wire.said(piece))) {
     const isText = pieced.some((text) => text === name) && typeof value === "string"
     const before = isText ? detail[name] : undefined
     detail[name] = typeof before === "string" ? before + String(value) : value

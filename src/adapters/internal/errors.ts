@@ -51,12 +51,17 @@ const nothingSaid: Said = {
   error: undefined
 }
 
-const longestDetail = 1000
+/** The length of the longest detail that is taken over from a provider. */
+export const longestDetail = 1000
 
 /** A text with the secrets of the request taken out. */
 const redact = (text: string, secrets: ReadonlyArray<Redacted.Redacted<string>>): string =>
   secrets.map((secret) => Redacted.value(secret).trim()).filter((secret) => secret !== "")
     .reduce((clean, secret) => clean.replaceAll(secret, "<redacted>"), text)
+
+/** The provider's name for a request, by the headers of its answer. */
+export const requestIdOf = (headers: Headers): string | undefined =>
+  ["x-request-id", "request-id", "apim-request-id"].map((name) => headers[name]).find((id) => Boolean(id))
 
 /** An error that was found here: its detail quotes no provider. */
 export const make = (origin: Origin, reason: Reason, detail: string): Adapter.AdapterError =>
@@ -86,7 +91,7 @@ const fromSaid = (origin: Origin, said: Said, reason: Reason, detail: string): A
 /** The error that an HTTP answer stands for. `now` is the time that a date in its headers is compared with. */
 export const fromResponse = (
   origin: Origin,
-  response: { readonly status: number; readonly headers: Readonly<Record<string, string>> },
+  response: { readonly status: number; readonly headers: Headers },
   body: string,
   now: number
 ): Adapter.AdapterError => {
@@ -194,15 +199,15 @@ const positive = (value: number): number | undefined => Number.isFinite(value) &
 /** Returns `true` if a status is transient, and a header that names a delay is meant for this answer. */
 const canHeal = (status: number): boolean => status === 408 || status === 409 || status === 429 || status >= 500
 
-/** Returns `true` if the same request may succeed later. The provider's own header takes precedence over the status. */
-export const isWorthRetrying = (
-  error: Adapter.AdapterError,
-  headers: Readonly<Record<string, string>>
-): boolean => {
+/** Returns the provider's own word on whether to send the same request again, if it has one. */
+export const retryWord = (headers: Headers): boolean | undefined => {
   const word = headers["x-should-retry"]
-  if (word === "true" || word === "false") return word === "true"
-  return canHeal(error.status ?? 0) && error.reason !== "quota_exceeded"
+  return word === "true" || word === "false" ? word === "true" : undefined
 }
+
+/** Returns `true` if the same request may succeed later. The provider's own header takes precedence over the status. */
+export const isWorthRetrying = (error: Adapter.AdapterError, headers: Headers): boolean =>
+  retryWord(headers) ?? (canHeal(error.status ?? 0) && error.reason !== "quota_exceeded")
 
 const contextWords =
   /context (length|window|size)|prompt (is )?too long|too many tokens|maximum context|exceeds the maximum number of (input )?tokens/i

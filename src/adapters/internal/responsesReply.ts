@@ -158,7 +158,7 @@ export class Output {
     if (item.call === undefined && id === undefined && named === undefined) return
     const call = this.callOf(item, out)
     if (call.id === "") call.wireId = id ?? call.wireId
-    this.calls.describe(call, { index: item.position, ...sayings(rest), ...Wire.given("id", item.id) })
+    this.calls.describe(call, { index: item.position, ...Wire.said(rest), ...Wire.given("id", item.id) })
     if (call.id === "" && named !== undefined) this.calls.name(call, named, out)
   }
 
@@ -194,7 +194,7 @@ export class Output {
     const name = (item.type === customType ? Wire.string(wire["name"]) : undefined) ?? item.type
     const input = inputOf(wire)
     this.calls.settleLast(out)
-    const metadata = { index: item.position, item: sayings(wire) }
+    const metadata = { index: item.position, item: Wire.said(wire) }
     const call = this.calls.open(item.id ?? Wire.string(wire["call_id"]), metadata, true)
     this.calls.name(call, name, out)
     this.calls.append(call, JSON.stringify(input), out)
@@ -220,7 +220,7 @@ export class Output {
       const input = Wire.string(wire["input"]) ?? ""
       const text = this.custom !== undefined ? JSON.stringify({ input }) : input
       this.calls.settleLast(out)
-      const call = this.calls.open(Wire.string(wire["call_id"]), { index: item.position, item: sayings(wire) })
+      const call = this.calls.open(Wire.string(wire["call_id"]), { index: item.position, item: Wire.said(wire) })
       this.calls.name(call, name, out)
       this.calls.append(call, text, out)
       this.calls.close(call, wire["status"] === "incomplete" || (ending === "truncated" && !item.isDone), out)
@@ -337,7 +337,7 @@ export class Output {
       messages.some((item) => Wire.string(item.wire?.["phase"]) !== undefined || item.position > firstCall)
     return this.items.all.flatMap((item): ReadonlyArray<Message.Part> => {
       if (item.type === "function_call" || item.isOwn || (item.type === "message" && !isDivided)) return []
-      const content = item.type === "message" ? { message: divisionOf(item) } : { item: sayings(item.wire ?? {}) }
+      const content = item.type === "message" ? { message: divisionOf(item) } : { item: Wire.said(item.wire ?? {}) }
       const text = item.type === "reasoning" ? textOf(item, "thought") : ""
       const isWhole = item.isDone || item.type === "message"
       const metadata = isWhole ? { metadata: { [metadataKey]: { index: item.position, ...content } } } : {}
@@ -398,10 +398,6 @@ const textsOf = (item: Item, kind: Kind): Texts => {
 }
 
 const textOf = (item: Item, kind: Kind): string => textsOf(item, kind).text
-
-/** A record without its empty members. */
-const sayings = (wire: Json.JsonObject): Json.JsonObject =>
-  Object.fromEntries(Object.entries(wire).filter(([, value]) => value !== null && value !== undefined))
 
 /** Returns the part of the reply's text that a message consists of, and what else it has to go back with. */
 const divisionOf = (item: Item): Json.JsonObject => ({

@@ -27,7 +27,7 @@ export const defined = (record: Json.JsonObject): Json.JsonObject =>
   Object.fromEntries(Object.entries(record).filter(([, value]) => value !== undefined))
 
 /** A record without the members that a provider calls `null`, either. */
-export const said = (record: Json.JsonObject): Json.JsonObject =>
+export const said = (record: Json.JsonObject): Record<string, unknown> =>
   Object.fromEntries(Object.entries(record).filter(([, value]) => value !== null && value !== undefined))
 
 /** A member for an object that is being written, left out when it has no value. */

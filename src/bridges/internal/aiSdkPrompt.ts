@@ -43,7 +43,7 @@ export const write = (
           prompt.push({ role: "system", content: Message.text(turn.message), ...options(writing, turn.message) })
           break
         case "user": {
-          const content = yield* userParts(writing, turn.message.content)
+          const content = yield* History.userParts(turn.message.content, text, (source) => file(writing, source))
           prompt.push({ role: "user", content, ...options(writing, turn.message) })
           break
         }
@@ -74,18 +74,6 @@ const text = (value: string, words?: Json.JsonObject): Part => ({
   text: value,
   ...Wire.given("providerOptions", words)
 })
-
-/** An empty text is left out where something else is said. */
-const userParts = (writing: Writing, content: Message.Content): Result.Result<ReadonlyArray<Part>, string> =>
-  Result.gen(function*() {
-    if (typeof content === "string") return [text(content)]
-    const parts: Array<Part> = []
-    for (const part of content) {
-      if (Media.isMedia(part)) parts.push(file(writing, yield* History.source(part)))
-      else if (part.type === "text" && part.text !== "") parts.push(text(part.text))
-    }
-    return parts.length === 0 ? [text("")] : parts
-  })
 
 const assistantParts = (
   writing: Writing,
@@ -277,10 +265,19 @@ const resultFile = (writing: Writing, source: History.Source): Part => {
 // ---------------------------------------------------------------------------------------------------------------------
 // tools and settings
 
-/** A tool that the provider runs itself. */
+/**
+ * A tool that the provider runs itself, such as a web search. Its calls are listed with their results, and never
+ * run here.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface ProviderTool {
+  /** The provider's name for it, such as `anthropic.web_search_20250305`. */
   readonly id: `${string}.${string}`
+  /** The name by which the model calls it. */
   readonly name: string
+  /** Its configuration. None by default. */
   readonly args?: Readonly<Record<string, unknown>>
 }
 
@@ -326,9 +323,12 @@ export const responseFormat = (format: Adapter.ResponseFormat | undefined): Json
 // loaded with the caller's `download`
 
 /** Loads a file from an address that the model does not read itself. */
-type Download = (
-  url: URL
-) => Effect.Effect<{ readonly data: Uint8Array | string; readonly mediaType?: string }, unknown>
+export type Download = (url: URL) => Effect.Effect<{
+  /** The file, as bytes or in base64. */
+  readonly data: Uint8Array | string
+  /** Its media type. That of the part by default. */
+  readonly mediaType?: string
+}, unknown>
 
 type Supported = Readonly<Record<string, ReadonlyArray<RegExp>>>
 

@@ -13,7 +13,6 @@ import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Base64 from "effect/encoding/Base64"
 import * as JsonSchema from "effect/JsonSchema"
-import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as SchemaRepresentation from "effect/SchemaRepresentation"
@@ -22,7 +21,7 @@ import * as Stream from "effect/Stream"
 import * as Adapter from "../../Adapter.ts"
 import * as Answer from "../../adapters/internal/answer.ts"
 import * as Errors from "../../adapters/internal/errors.ts"
-import type * as Http from "../../adapters/internal/http.ts"
+import * as Http from "../../adapters/internal/http.ts"
 import * as Json from "../../internal/json.ts"
 import * as Response from "../../Response.ts"
 import * as EffectAiPrompt from "./effectAiPrompt.ts"
@@ -158,7 +157,7 @@ export const open = (
   request: Adapter.Request
 ): Effect.Effect<Reply.PartPull, Http.Failure, Scope.Scope> =>
   Effect.gen(function*() {
-    const parts = yield* Effect.fromResult(Result.mapError(answered(bridge, request), Reply.failed))
+    const parts = yield* Effect.fromResult(Result.mapError(answered(bridge, request), Http.failed))
     const pull = yield* Answer.ofOneReader(parts, yield* Effect.scope)
     let count = 0
     return Effect.flatMap(pull, (some) =>
@@ -303,8 +302,6 @@ const usageOf = ({ inputTokens, outputTokens }: AiResponse.Usage): Response.Usag
 // errors: where the provider's own answer is known, its words make a reason more exact. Nothing of the request is
 // taken over
 
-const longestDetail = 1000
-
 const reasons: { readonly [Tag in AiError.AiErrorReason["_tag"]]: Errors.Reason } = {
   RateLimitError: "rate_limited",
   QuotaExhaustedError: "quota_exceeded",
@@ -334,15 +331,8 @@ const exact: ReadonlyArray<Errors.Reason> = ["context_length_exceeded", "content
 const fromUnknown = (origin: Errors.Origin, error: unknown, now: number): Adapter.AdapterError => {
   if (AiError.isAiError(error)) return fromReason(origin, error.reason, error.retryAfter, now)
   if (AiError.isAiErrorReason(error)) return fromReason(origin, error, undefined, now)
-  const words = error instanceof Error ? { message: error.message } : Json.toJson(error)
-  return errorSaid(origin, words)
+  return Reply.errorSaid(origin, error instanceof Error ? { message: error.message } : error, "model")
 }
-
-const errorSaid = (origin: Errors.Origin, words: unknown): Adapter.AdapterError =>
-  Option.getOrElse(
-    Errors.fromChunk(origin, { error: words }, true),
-    () => Errors.make(origin, "unknown", "the model reported an error without words")
-  )
 
 const fromReason = (
   origin: Errors.Origin,
@@ -352,7 +342,7 @@ const fromReason = (
 ): Adapter.AdapterError => {
   const detail = detailOf(reason)
   const answer = answerOf(origin, reason, detail, now)
-  const words = answer ?? errorSaid(origin, { message: detail })
+  const words = answer ?? Reply.errorSaid(origin, { message: detail }, "model")
   const known = reasonOf(reason)
   const isVague = known === "unknown" && answer !== undefined
   const retryAfterMillis = retryAfter === undefined
@@ -379,7 +369,7 @@ const detailOf = (reason: AiError.AiErrorReason): string => {
   const description = "description" in reason ? reason.description : undefined
   const words = reason._tag === "NetworkError" ? `the provider cannot be reached: ${reason.reason}` : reason.message
   const text = reason._tag === "NetworkError" && description !== undefined ? `${words}: ${description}` : words
-  return text.slice(0, longestDetail)
+  return text.slice(0, Errors.longestDetail)
 }
 
 /** Returns the error that the provider's answer describes, if there was one. */
@@ -391,11 +381,9 @@ const answerOf = (
 ): Adapter.AdapterError | undefined => {
   const http = "http" in reason ? reason.http : undefined
   if (http?.response === undefined) return undefined
-  const { headers: found, status } = http.response
-  const headers = Object.fromEntries(
-    Object.entries(found).flatMap(([name, text]) => typeof text === "string" ? [[name.toLowerCase(), text]] : [])
-  )
-  const requestId = origin.requestId ?? headers["x-request-id"] ?? headers["request-id"]
+  const { status } = http.response
+  const headers = Reply.headersOf(http.response.headers)
+  const requestId = origin.requestId ?? Errors.requestIdOf(headers)
   const body = http.body ?? JSON.stringify({ error: { message: detail } })
   return Errors.fromResponse({ ...origin, requestId }, { status, headers }, body, now)
 }

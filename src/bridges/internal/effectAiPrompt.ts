@@ -25,7 +25,7 @@ export const write = (
           }))
           break
         case "user": {
-          const content = yield* userParts(turn.message.content)
+          const content = yield* History.userParts(turn.message.content, text, file)
           prompt.push(Prompt.makeMessage("user", { content, options: messageOptions(owner, turn.message) }))
           break
         }
@@ -62,18 +62,6 @@ const file = ({ content, filename, mediaType }: History.Source, options?: Json.J
     data: content,
     ...(filename === undefined ? {} : { fileName: filename }),
     options: optionsOf(options)
-  })
-
-/** An empty text is left out where something else is said. */
-const userParts = (content: Message.Content): Result.Result<ReadonlyArray<Prompt.UserMessagePart>, string> =>
-  Result.gen(function*() {
-    if (typeof content === "string") return [text(content)]
-    const parts: Array<Prompt.UserMessagePart> = []
-    for (const part of content) {
-      if (Media.isMedia(part)) parts.push(file(yield* History.source(part)))
-      else if (part.type === "text" && part.text !== "") parts.push(text(part.text))
-    }
-    return parts.length === 0 ? [text("")] : parts
   })
 
 const assistantParts = (

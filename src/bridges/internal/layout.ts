@@ -4,6 +4,7 @@
  * reasoning and the calls under one key of the bridge, and counts for the provider that wrote it only.
  */
 import * as Media from "../../adapters/internal/media.ts"
+import * as Wire from "../../adapters/internal/wire.ts"
 import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 
@@ -69,9 +70,6 @@ export type Piece =
   | { readonly kind: "custom"; readonly name: string; readonly options: Json.JsonObject | undefined }
   | { readonly kind: "media"; readonly media: Media.Media }
 
-const defined = (fields: Json.JsonObject): Json.JsonObject =>
-  Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined))
-
 /** Returns the words of providers on a part, if any of them says anything. */
 export const spoken = (options: unknown): Json.JsonObject | undefined =>
   Json.isObject(options) &&
@@ -97,7 +95,7 @@ export const merged = (
 
 /** The mark of a piece. It is plain data, whatever the library put in. */
 export const mark = (owner: Owner, at: number, fields: Json.JsonObject): Json.JsonObject =>
-  Json.toJson(defined({ provider: owner.provider, at, ...fields })) as Json.JsonObject
+  Json.toJson(Wire.defined({ provider: owner.provider, at, ...fields })) as Json.JsonObject
 
 const marks = (owner: Owner, at: number, fields: Json.JsonObject): Json.JsonObject => ({
   [owner.key]: mark(owner, at, fields)
@@ -119,11 +117,11 @@ export const keep = (
       case "text":
         return isTextKept ? [carrier(owner, at, { kind, length: block.length, options })] : []
       case "file":
-        return [carrier(owner, at, { kind, file: defined({ ...block.file }), options })]
+        return [carrier(owner, at, { kind, file: Wire.defined({ ...block.file }), options })]
       case "custom":
         return [carrier(owner, at, { kind, name: block.name, options })]
       case "executed":
-        return [carrier(owner, at, { kind, call: block.call, result: defined({ ...block.result }), options })]
+        return [carrier(owner, at, { kind, call: block.call, result: Wire.defined({ ...block.result }), options })]
     }
   })
 }
