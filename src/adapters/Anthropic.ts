@@ -96,10 +96,10 @@ const requestBody = (options: Options, request: Adapter.Request): Json.JsonObjec
     ...(system.length === 0 ? {} : { system: AnthropicRequest.markedLast(system, mark) }),
     messages: AnthropicRequest.marked(messages, mark),
     ...AnthropicRequest.toolChoice(options, request, hosted),
-    ...Wire.given("thinking", thinking),
-    ...(Object.keys(output).length === 0 ? {} : { output_config: output }),
+    ...Wire.defined({ thinking }),
+    ...Wire.filled("output_config", output),
     ...AnthropicRequest.temperature(request, thinking),
-    ...Wire.given("container", container),
+    ...Wire.defined({ container }),
     ...rest,
     stream: true
   }
@@ -211,8 +211,8 @@ class Reader extends Answer.ReplyReader {
     const reasoning = blocks.reasoning(Wire.string(Wire.object(remarks["container"])["id"]))
     const own = { ...remarks, ...(citations.length === 0 ? {} : { citations }) }
     const notes = {
-      ...Wire.given("stopSequence", stopSequence),
-      ...(Object.keys(own).length === 0 ? {} : { [AnthropicReply.key]: own })
+      ...Wire.defined({ stopSequence }),
+      ...Wire.filled(AnthropicReply.key, own)
     }
     this.complete({ content: blocks.text, toolCalls, reasoning, finishReason: reason, word, notes }, out)
   }
@@ -256,7 +256,7 @@ const usage = (wire: Json.JsonObject): Response.Usage => {
     cacheWriteInputTokens: cache_creation_input_tokens,
     reasoningTokens: thinking_tokens,
     toolUsage: Wire.object(server_tool_use),
-    extra: { ...extra, ...(Object.keys(output).length === 0 ? {} : { output_tokens_details: output }) }
+    extra: { ...extra, ...Wire.filled("output_tokens_details", output) }
   })
 }
 

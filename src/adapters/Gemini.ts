@@ -73,8 +73,7 @@ const requestBody = (options: Options, request: Adapter.Request): Json.JsonObjec
   const model = request.model ?? options.model
   const { contents, system } = GeminiRequest.write(request.messages, isSigned(model))
   const generationConfig = {
-    ...Wire.given("temperature", request.temperature),
-    ...Wire.given("maxOutputTokens", request.maxTokens),
+    ...Wire.defined({ temperature: request.temperature, maxOutputTokens: request.maxTokens }),
     ...GeminiRequest.responseFormat(options, request.responseFormat),
     ...GeminiRequest.thinking(options.reasoning, model)
   }
@@ -86,8 +85,8 @@ const requestBody = (options: Options, request: Adapter.Request): Json.JsonObjec
         ...GeminiRequest.tools(options, request)
       }
       : { cachedContent: options.cache }),
-    ...(Object.keys(generationConfig).length === 0 ? {} : { generationConfig }),
-    ...Wire.given("safetySettings", options.safetySettings)
+    ...Wire.filled("generationConfig", generationConfig),
+    ...Wire.defined({ safetySettings: options.safetySettings })
   }
   return GeminiRequest.merged(GeminiRequest.merged(own, options.options), request.options)
 }
@@ -216,8 +215,8 @@ class Reader extends Answer.ReplyReader {
       finishReason: finishReason(finishWord, this.blockReason !== undefined, hasCalls),
       word: finishWord,
       notes: {
-        ...Wire.given("blockReason", this.blockReason),
-        ...(Object.keys(details).length === 0 ? {} : { [GeminiReply.metadataKey]: details })
+        ...Wire.defined({ blockReason: this.blockReason }),
+        ...Wire.filled(GeminiReply.metadataKey, details)
       }
     }, out)
   }

@@ -91,10 +91,10 @@ const requestBody = (options: Options, request: Adapter.Request, now: number): J
     ...ChatRequest.tools(request, vendor, options),
     ...ChatRequest.responseFormat(request.responseFormat),
     ...(reasoning === undefined ? {} : vendor.reasoning(reasoning)),
-    ...Wire.given("temperature", request.temperature),
-    ...Wire.given(maxTokensField(options, vendor, model), request.maxTokens),
-    ...Wire.given("prompt_cache_key", cache && (cache.key ?? request.cacheKey)),
-    ...Wire.given("prompt_cache_retention", cache?.retention),
+    ...Wire.defined({ temperature: request.temperature }),
+    ...Wire.defined({ [maxTokensField(options, vendor, model)]: request.maxTokens }),
+    ...Wire.defined({ prompt_cache_key: cache && (cache.key ?? request.cacheKey) }),
+    ...Wire.defined({ prompt_cache_retention: cache?.retention }),
     ...(includeUsage ? { stream_options: { include_usage: true } } : {}),
     ...options.options,
     ...request.options,
@@ -274,8 +274,8 @@ const usage = (wire: Json.JsonObject): Response.Usage => {
     extra: {
       ...extra,
       ...(Json.isObject(cost) ? { cost } : {}),
-      ...(Object.keys(input).length === 0 ? {} : { prompt_tokens_details: input }),
-      ...(Object.keys(output).length === 0 ? {} : { completion_tokens_details: output })
+      ...Wire.filled("prompt_tokens_details", input),
+      ...Wire.filled("completion_tokens_details", output)
     }
   })
 }

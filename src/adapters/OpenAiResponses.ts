@@ -66,12 +66,11 @@ const requestBody = (options: Options, request: Adapter.Request): Json.JsonObjec
   const include = [...(isEncrypted ? ["reasoning.encrypted_content"] : []), ...names(given["include"])]
   return {
     model,
-    ...Wire.given("instructions", instructions),
+    ...Wire.defined({ instructions }),
     input: items,
-    ...Wire.given("temperature", request.temperature),
-    ...Wire.given("max_output_tokens", request.maxTokens),
-    ...Wire.given("prompt_cache_key", options.cache && (options.cache.key ?? request.cacheKey)),
-    ...Wire.given("prompt_cache_retention", options.cache?.retention),
+    ...Wire.defined({ temperature: request.temperature, max_output_tokens: request.maxTokens }),
+    ...Wire.defined({ prompt_cache_key: options.cache && (options.cache.key ?? request.cacheKey) }),
+    ...Wire.defined({ prompt_cache_retention: options.cache?.retention }),
     ...tools,
     ...given,
     ...Wire.filled("tools", names(tools["tools"])),
@@ -93,11 +92,8 @@ const mayReason = /^(?!(.*\/)?(chatgpt-|gpt-3|gpt-4|gpt-5[^/]*-chat))/
 
 const names = (value: unknown): ReadonlyArray<unknown> => Array.isArray(value) ? value : []
 
-const reasoning = ({ reasoning: wanted }: Options): Json.JsonObject => ({
-  ...Wire.given("effort", wanted?.effort),
-  ...Wire.given("max_tokens", wanted?.maxTokens),
-  ...Wire.given("summary", wanted?.summary)
-})
+const reasoning = ({ reasoning: wanted }: Options): Json.JsonObject =>
+  Wire.defined({ effort: wanted?.effort, max_tokens: wanted?.maxTokens, summary: wanted?.summary })
 
 // ---------------------------------------------------------------------------------------------------------------------
 // stream

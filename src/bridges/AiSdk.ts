@@ -13,6 +13,7 @@ import * as Stream from "effect/Stream"
 import * as Adapter from "../Adapter.ts"
 import * as Errors from "../adapters/internal/errors.ts"
 import * as Http from "../adapters/internal/http.ts"
+import * as Wire from "../adapters/internal/wire.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import * as Json from "../internal/json.ts"
 import * as AiSdkModel from "./internal/aiSdkModel.ts"
@@ -130,12 +131,14 @@ const callOptions = (
     return {
       ...AiSdkPrompt.tools(request, options.providerTools ?? [], writing.version, strict),
       ...AiSdkPrompt.responseFormat(request.responseFormat),
-      ...(request.temperature === undefined ? {} : { temperature: request.temperature }),
-      ...(request.maxTokens === undefined ? {} : { maxOutputTokens: request.maxTokens }),
-      ...(reasoning?.effort === undefined ? {} : { reasoning: reasoning.effort }),
-      ...(headers.length === 0 ? {} : { headers: Object.fromEntries(headers) }),
+      ...Wire.defined({
+        temperature: request.temperature,
+        maxOutputTokens: request.maxTokens,
+        reasoning: reasoning?.effort
+      }),
+      ...Wire.filled("headers", Object.fromEntries(headers)),
       ...further,
-      ...(providerOptions === undefined ? {} : { providerOptions }),
+      ...Wire.defined({ providerOptions }),
       prompt
     }
   })

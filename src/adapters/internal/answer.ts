@@ -333,12 +333,7 @@ export const completed = (whole: Whole): Event.AdapterEvent => {
       ...(reasoning.length === 0 ? {} : { reasoning })
     },
     finishReason,
-    ...(word === undefined ? {} : { rawFinishReason: word }),
-    metadata: {
-      ...(usage === null ? {} : { usage }),
-      ...Wire.given("responseId", id),
-      ...Wire.given("model", model),
-      ...notes
-    }
+    ...Wire.defined({ rawFinishReason: word }),
+    metadata: { ...Wire.defined({ usage: usage ?? undefined, responseId: id, model }), ...notes }
   }
 }

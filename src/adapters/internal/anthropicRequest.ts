@@ -264,7 +264,7 @@ const uploaded = /^file_/
 
 const sourceOf = (part: Media.Media): Source => {
   const { data, mediaType = Media.typeOf(part), url } = part
-  if (url === undefined) return { mediaType, ...(data === undefined ? {} : { data }) }
+  if (url === undefined) return { mediaType, ...Wire.defined({ data }) }
   const [prefix, type] = dataUri.exec(url) ?? []
   if (prefix !== undefined) return { mediaType: type || mediaType, data: url.slice(prefix.length) }
   const [start] = (part.type === "file" ? textUri.exec(url) : null) ?? []
@@ -294,9 +294,7 @@ const mediaBlock = (part: Media.Media): Json.JsonObject => {
   return {
     type: "document",
     source: wireSource(source, "application/pdf"),
-    ...Wire.given("title", title),
-    ...Wire.given("context", context),
-    ...Wire.given("citations", citations)
+    ...Wire.defined({ title, context, citations })
   }
 }
 
@@ -384,7 +382,7 @@ export const thinking = ({ reasoning }: Options, request: Adapter.Request): Json
   if (reasoning === undefined || toolChoice === "required" || typeof toolChoice === "object") return undefined
   const { display, effort, maxTokens } = reasoning
   if (effort === "none") return { type: "disabled" }
-  const shown = Wire.given("display", display)
+  const shown = Wire.defined({ display })
   if (maxTokens === undefined) return { type: "adaptive", ...shown }
   return isThoughtless(request.messages) ? undefined : { type: "enabled", budget_tokens: maxTokens, ...shown }
 }
@@ -393,12 +391,11 @@ export const thinking = ({ reasoning }: Options, request: Adapter.Request): Json
 export const temperature = (
   { temperature }: Adapter.Request,
   thinking: Json.JsonObject | undefined
-): Json.JsonObject =>
-  thinking === undefined || thinking["type"] === "disabled" ? Wire.given("temperature", temperature) : {}
+): Json.JsonObject => thinking === undefined || thinking["type"] === "disabled" ? Wire.defined({ temperature }) : {}
 
 /** Returns the amount of work that goes into an answer, and its form. */
 export const output = ({ reasoning }: Options, { responseFormat }: Adapter.Request): Json.JsonObject => ({
-  ...Wire.given("effort", reasoning?.effort === "none" ? undefined : reasoning?.effort),
+  ...Wire.defined({ effort: reasoning?.effort === "none" ? undefined : reasoning?.effort }),
   ...(responseFormat?.type === "json_schema" ? { format: format(responseFormat.schema) } : {})
 })
 

@@ -259,7 +259,7 @@ export class Sound {
   get kept(): ReadonlyArray<Message.Part> {
     const { expires: expires_at, id, transcript } = this
     if (id === undefined && this.data.length === 0) return []
-    const audio = { ...Wire.given("id", id), ...Wire.given("expires_at", expires_at), transcript }
+    const audio = { ...Wire.defined({ id, expires_at }), transcript }
     return [{ type: "reasoning", text: "", metadata: { [Media.chatKey]: { audio } } }]
   }
 }

@@ -147,7 +147,7 @@ const toolCall = (call: Message.ToolCall, id: string): Json.JsonObject => {
     id,
     type: "function",
     function: { name: call.name, arguments: Wire.argumentsOf(call) },
-    ...(extra === undefined ? {} : { extra_content: extra })
+    ...Wire.defined({ extra_content: extra })
   }
 }
 
@@ -196,7 +196,7 @@ export const tools = (
       function: tool(definition, options.strict === true)
     })),
     ...toolChoice(request.toolChoice, vendor),
-    ...Wire.given("parallel_tool_calls", options.parallelToolCalls)
+    ...Wire.defined({ parallel_tool_calls: options.parallelToolCalls })
   }
 
 const tool = ({ description, name, parameters }: Tool.Definition, isWanted: boolean): Json.JsonObject => {
@@ -263,24 +263,20 @@ export interface Vendor {
 const isOff = ({ effort, enabled }: Reasoning): boolean => enabled === false || effort === "none"
 
 const effortWords = (wanted: Reasoning): Json.JsonObject =>
-  Wire.given("reasoning_effort", wanted.effort ?? (wanted.enabled === false ? "none" : undefined))
+  Wire.defined({ reasoning_effort: wanted.effort ?? (wanted.enabled === false ? "none" : undefined) })
 
 const unified = ({ effort, enabled, maxTokens }: Reasoning): Json.JsonObject => ({
-  reasoning: {
-    ...Wire.given("effort", effort),
-    ...Wire.given("max_tokens", maxTokens),
-    ...Wire.given("enabled", enabled)
-  }
+  reasoning: Wire.defined({ effort, max_tokens: maxTokens, enabled })
 })
 
 const switched = (wanted: Reasoning): Json.JsonObject => ({
   thinking: { type: isOff(wanted) ? "disabled" : "enabled" },
-  ...(isOff(wanted) ? {} : Wire.given("reasoning_effort", wanted.effort))
+  ...(isOff(wanted) ? {} : Wire.defined({ reasoning_effort: wanted.effort }))
 })
 
 const flag = (wanted: Reasoning): Json.JsonObject => ({
   enable_thinking: !isOff(wanted),
-  ...(isOff(wanted) ? {} : Wire.given("thinking_budget", wanted.maxTokens))
+  ...(isOff(wanted) ? {} : Wire.defined({ thinking_budget: wanted.maxTokens }))
 })
 
 const generic: Vendor = {

@@ -26,29 +26,17 @@ export interface Origin {
 
 /** The content of an error body, whatever its form. */
 interface Said {
-  readonly message: string | undefined
-  readonly type: string | undefined
-  readonly code: string | undefined
+  readonly message?: string | undefined
+  readonly type?: string | undefined
+  readonly code?: string | undefined
   /** A status as text, next to the number. */
-  readonly statusWord: string | undefined
-  readonly status: number | undefined
-  readonly requestId: string | undefined
+  readonly statusWord?: string | undefined
+  readonly status?: number | undefined
+  readonly requestId?: string | undefined
   /** The reasons that the details give: names of quotas, and why a key was refused. */
   readonly reasons: string
-  readonly retryAfterMillis: number | undefined
-  readonly error: Json.JsonObject | undefined
-}
-
-const nothingSaid: Said = {
-  message: undefined,
-  type: undefined,
-  code: undefined,
-  statusWord: undefined,
-  status: undefined,
-  requestId: undefined,
-  reasons: "",
-  retryAfterMillis: undefined,
-  error: undefined
+  readonly retryAfterMillis?: number | undefined
+  readonly error?: Json.JsonObject
 }
 
 /** The length of the longest detail that is taken over from a provider. */
@@ -69,22 +57,18 @@ export const make = (origin: Origin, reason: Reason, detail: string): Adapter.Ad
     reason,
     detail: redact(detail, origin.secrets),
     provider: origin.provider,
-    ...(origin.requestId === undefined ? {} : { requestId: origin.requestId })
+    ...Wire.defined({ requestId: origin.requestId })
   })
 
 const fromSaid = (origin: Origin, said: Said, reason: Reason, detail: string): Adapter.AdapterError => {
-  const words = Object.entries({ type: said.type, code: said.code, status: said.statusWord })
-    .filter(([, word]) => word !== undefined)
+  const { code, error: cause, retryAfterMillis, status, statusWord, type } = said
   const requestId = origin.requestId ?? said.requestId
   return new Adapter.AdapterError({
     reason,
     detail: detail.slice(0, longestDetail),
     provider: origin.provider,
-    ...(requestId === undefined ? {} : { requestId }),
-    ...(said.status === undefined ? {} : { status: said.status }),
-    ...(said.retryAfterMillis === undefined ? {} : { retryAfterMillis: said.retryAfterMillis }),
-    ...(said.error === undefined ? {} : { cause: said.error }),
-    ...(words.length === 0 ? {} : { metadata: Object.fromEntries(words) })
+    ...Wire.defined({ requestId, status, retryAfterMillis, cause }),
+    ...Wire.filled("metadata", Wire.defined({ type, code, status: statusWord }))
   })
 }
 
@@ -135,8 +119,12 @@ export const fromChunk = (
 /** An error of a reply that had a finish reason: the provider's own is kept. */
 export const ended = (error: Adapter.AdapterError, word: string | undefined): Adapter.AdapterError => {
   if (word === undefined) return error
-  const cause = error.cause === undefined ? {} : { cause: error.cause }
-  return new Adapter.AdapterError({ ...error, ...cause, metadata: { ...error.metadata, finishReason: word } })
+  const { cause, metadata } = error
+  return new Adapter.AdapterError({
+    ...error,
+    ...Wire.defined({ cause }),
+    metadata: { ...metadata, finishReason: word }
+  })
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -158,7 +146,7 @@ const payload = (text: string): string => /^data: ?(.*)$/m.exec(text)?.[1] ?? ""
 const read = (text: string): Said => {
   const parsed = Result.getOrUndefined(Result.orElse(Json.parseWire(text), () => Json.parseWire(payload(text))))
   const body: unknown = Array.isArray(parsed) ? parsed[0] : parsed
-  if (!Json.isObject(body)) return nothingSaid
+  if (!Json.isObject(body)) return { reasons: "" }
   const error = Json.isObject(body["error"]) ? body["error"] : body
   return {
     message: string(error["message"]) ?? string(body["error"]) ?? string(error["detail"]) ?? string(body["message"]),

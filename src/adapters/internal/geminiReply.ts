@@ -64,7 +64,7 @@ export class Calls {
       return undefined
     }
     this.close(out)
-    const metadata = { ...Wire.given("id", wireId), ...Wire.given("thoughtSignature", signature) }
+    const metadata = Wire.defined({ id: wireId, thoughtSignature: signature })
     const call = { name, wireId, metadata, text: undefined, isFinal: false, isLost: false, emitted: undefined }
     this.hold(call)
     this.begin(call, value, out)
@@ -376,7 +376,7 @@ export class Turn {
     const thoughts = this.thoughts.map(({ signature, text }): Message.Part => ({
       type: "reasoning",
       text,
-      ...(signature === undefined ? {} : { signature })
+      ...Wire.defined({ signature })
     }))
     if (this.isPlain) return thoughts
     const parts = this.items.map(kept)
@@ -395,7 +395,7 @@ export class Turn {
 const kept = (item: Item): Json.JsonObject => {
   switch (item._tag) {
     case "Text":
-      return { text: item.length, ...Wire.given("thoughtSignature", item.signature) }
+      return { text: item.length, ...Wire.defined({ thoughtSignature: item.signature }) }
     case "Thought":
       return { thought: item.index }
     case "Call": {
@@ -434,7 +434,7 @@ const ordered = (
     const { call: id, part, text: length, thought, thoughtSignature } = item
     if (Json.isObject(part)) return [part]
     if (typeof thought === "number") return thoughtPart(reasoning[thought])
-    if (typeof length === "number") return [{ text: texts[index], ...Wire.given("thoughtSignature", thoughtSignature) }]
+    if (typeof length === "number") return [{ text: texts[index], ...Wire.defined({ thoughtSignature }) }]
     const call = typeof id === "string" ? open.get(id) : undefined
     if (call === undefined) return []
     open.delete(call.id)
@@ -452,7 +452,7 @@ const thoughtPart = (part: Message.Part | undefined): ReadonlyArray<Json.JsonObj
 const callPart = (call: Message.ToolCall): Json.JsonObject => {
   const { id, thoughtSignature } = Wire.object(call.metadata[metadataKey])
   return {
-    functionCall: { ...Wire.given("id", Wire.string(id)), name: call.name, args: call.arguments },
-    ...Wire.given("thoughtSignature", Wire.string(thoughtSignature))
+    functionCall: { ...Wire.defined({ id: Wire.string(id) }), name: call.name, args: call.arguments },
+    ...Wire.defined({ thoughtSignature: Wire.string(thoughtSignature) })
   }
 }

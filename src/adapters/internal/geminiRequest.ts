@@ -92,7 +92,7 @@ const nameOf = (answer: Message.Message, call: Message.ToolCall | undefined): st
 /** The protocol matches by id where the call had one, else by name and order. */
 const answerPart = (answer: Message.Message, call: Message.ToolCall | undefined): Json.JsonObject => ({
   functionResponse: {
-    ...Wire.given("id", Wire.string(Wire.object(call?.metadata[GeminiReply.metadataKey])["id"])),
+    ...Wire.defined({ id: Wire.string(Wire.object(call?.metadata[GeminiReply.metadataKey])["id"]) }),
     name: nameOf(answer, call),
     response: response(answer)
   }
@@ -153,7 +153,7 @@ const mediaPart = (media: Media.Media): Json.JsonObject => {
   const mimeType = Media.givenType(media)
   const found = data === undefined ? dataUri.exec(url.slice(0, 1000)) : null
   if (data !== undefined) return { inlineData: { mimeType, data: Media.base64(media) } }
-  if (found === null) return { fileData: { ...Wire.given("mimeType", Media.typeOf(media)), fileUri: url } }
+  if (found === null) return { fileData: { ...Wire.defined({ mimeType: Media.typeOf(media) }), fileUri: url } }
   return { inlineData: { mimeType, data: url.slice(found[0].length) } }
 }
 
@@ -163,7 +163,7 @@ export const media = (part: Json.JsonObject): ReadonlyArray<Message.Part> => {
   const { fileUri } = Wire.object(part["fileData"])
   const mediaType = Wire.string(Wire.object(part["inlineData"] ?? part["fileData"])["mimeType"])
   const type = mediaType?.startsWith("image/") === true ? "image" : "file"
-  const common = { type, ...(mediaType === undefined ? {} : { mediaType }) } as const
+  const common = { type, ...Wire.defined({ mediaType }) } as const
   if (typeof data === "string") return [{ ...common, data }]
   return typeof fileUri === "string" ? [{ ...common, url: fileUri }] : []
 }
@@ -250,7 +250,7 @@ export const thinking = (reasoning: Reasoning | undefined, model: string): Json.
   const { effort, includeThoughts = true, maxTokens } = reasoning
   const isWord = effort !== undefined && effort !== "none" && !/gemini-[12]\b/.test(model)
   const budget = maxTokens ?? (effort === undefined || isWord ? undefined : budgets[effort])
-  const level = budget === undefined ? Wire.given("thinkingLevel", effort) : { thinkingBudget: budget }
+  const level = budget === undefined ? Wire.defined({ thinkingLevel: effort }) : { thinkingBudget: budget }
   return { thinkingConfig: { ...level, includeThoughts } }
 }
 

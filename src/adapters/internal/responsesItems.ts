@@ -271,7 +271,7 @@ export class Items {
   describe(item: Item, wire: Json.JsonObject): void {
     item.id ??= Wire.string(wire["id"])
     if (item.id !== undefined) this.byId.set(item.id, item)
-    item.wire = { ...item.wire, ...wire, ...Wire.given("id", item.id) }
+    item.wire = { ...item.wire, ...wire, ...Wire.defined({ id: item.id }) }
   }
 
   /** The item that begins: a new one, unless an event of it came before its header, or the header comes again. */

@@ -158,7 +158,7 @@ export class Output {
     if (item.call === undefined && id === undefined && named === undefined) return
     const call = this.callOf(item, out)
     if (call.id === "") call.wireId = id ?? call.wireId
-    this.calls.describe(call, { index: item.position, ...Wire.said(rest), ...Wire.given("id", item.id) })
+    this.calls.describe(call, { index: item.position, ...Wire.said(rest), ...Wire.defined({ id: item.id }) })
     if (call.id === "" && named !== undefined) this.calls.name(call, named, out)
   }
 
@@ -401,10 +401,9 @@ const textOf = (item: Item, kind: Kind): string => textsOf(item, kind).text
 
 /** Returns the part of the reply's text that a message consists of, and what else it has to go back with. */
 const divisionOf = (item: Item): Json.JsonObject => ({
-  ...Wire.given("id", item.id),
-  ...Wire.given("phase", Wire.string(item.wire?.["phase"])),
+  ...Wire.defined({ id: item.id, phase: Wire.string(item.wire?.["phase"]) }),
   length: textOf(item, "text").length,
-  ...Wire.given("refusal", Wire.string(textOf(item, "refusal")))
+  ...Wire.defined({ refusal: Wire.string(textOf(item, "refusal")) })
 })
 
 const argumentsOf = (wire: Json.JsonObject): string => {

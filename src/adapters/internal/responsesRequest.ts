@@ -189,7 +189,7 @@ const textItems = (said: string, kept: ReadonlyArray<Json.JsonObject>, firstCall
 const messageItem = (part: Json.JsonObject, text: string): Json.JsonObject | undefined => {
   const id = Wire.string(part["id"])
   const refusal = Wire.string(part["refusal"])
-  const phase = Wire.given("phase", part["phase"])
+  const phase = Wire.defined({ phase: part["phase"] })
   if (id === undefined) return text === "" ? undefined : { role: "assistant", content: text, ...phase }
   const content = [
     ...(text === "" ? [] : [{ type: "output_text", text, annotations: [] }]),
@@ -258,7 +258,7 @@ export const tools = (
   return own.length + given.length === 0 ? {} : {
     tools: [...own, ...given],
     ...toolChoice(request.toolChoice, texts),
-    ...Wire.given("parallel_tool_calls", options.parallelToolCalls)
+    ...Wire.defined({ parallel_tool_calls: options.parallelToolCalls })
   }
 }
 

@@ -23,16 +23,12 @@ export const list = (value: unknown): ReadonlyArray<Json.JsonObject> =>
 export const number = (value: unknown): number | undefined => typeof value === "number" ? value : undefined
 
 /** A record without the members that have no value. */
-export const defined = (record: Json.JsonObject): Json.JsonObject =>
-  Object.fromEntries(Object.entries(record).filter(([, value]) => value !== undefined))
+export const defined = <A extends object>(record: A): { readonly [Name in keyof A]?: Exclude<A[Name], undefined> } =>
+  Object.fromEntries(Object.entries(record).filter(([, value]) => value !== undefined)) as A
 
 /** A record without the members that a provider calls `null`, either. */
 export const said = (record: Json.JsonObject): Record<string, unknown> =>
   Object.fromEntries(Object.entries(record).filter(([, value]) => value !== null && value !== undefined))
-
-/** A member for an object that is being written, left out when it has no value. */
-export const given = <K extends string>(key: K, value: unknown): { readonly [P in K]?: unknown } =>
-  (value === undefined ? {} : { [key]: value }) as { readonly [P in K]?: unknown }
 
 /** A member that is left out when there is nothing in it. */
 export const filled = (key: string, value: object): Json.JsonObject =>

@@ -67,12 +67,12 @@ export const write = (
   })
 
 const options = (writing: Writing, message: Message.Message): Part =>
-  Wire.given("providerOptions", Layout.messageOptions(writing.owner, message))
+  Wire.defined({ providerOptions: Layout.messageOptions(writing.owner, message) })
 
 const text = (value: string, words?: Json.JsonObject): Part => ({
   type: "text",
   text: value,
-  ...Wire.given("providerOptions", words)
+  ...Wire.defined({ providerOptions: words })
 })
 
 const assistantParts = (
@@ -84,7 +84,11 @@ const assistantParts = (
     case "text":
       return Result.succeed(piece.text === "" && piece.options === undefined ? [] : [text(piece.text, piece.options)])
     case "reasoning":
-      return Result.succeed([{ type: "reasoning", text: piece.text, ...Wire.given("providerOptions", piece.options) }])
+      return Result.succeed([{
+        type: "reasoning",
+        text: piece.text,
+        ...Wire.defined({ providerOptions: piece.options })
+      }])
     case "call":
       return Result.succeed([toolCall(piece.call, idOf(piece.call), piece.options)])
     case "executed":
@@ -94,7 +98,7 @@ const assistantParts = (
     case "file":
       return Result.succeed(madeFile(writing, piece))
     case "custom": {
-      const custom = { type: "custom", kind: piece.name, ...Wire.given("providerOptions", piece.options) }
+      const custom = { type: "custom", kind: piece.name, ...Wire.defined({ providerOptions: piece.options }) }
       return Result.succeed(writing.version === "v4" ? [custom] : [])
     }
   }
@@ -105,7 +109,7 @@ const toolCall = ({ arguments: input, name }: Layout.ExecutedCall, id: string, w
   toolCallId: id,
   toolName: name,
   input,
-  ...Wire.given("providerOptions", words)
+  ...Wire.defined({ providerOptions: words })
 })
 
 const executed = (
@@ -117,7 +121,7 @@ const executed = (
     toolCallId: call.id,
     toolName: call.name,
     output: executedOutput(result),
-    ...Wire.given("providerOptions", result.options)
+    ...Wire.defined({ providerOptions: result.options })
   }
 ]
 
@@ -140,7 +144,7 @@ const loaded = (writing: Writing, source: History.Source): History.Source => {
 
 const file = (writing: Writing, source: History.Source): Part => {
   const { content, filename, mediaType } = loaded(writing, source)
-  return { type: "file", mediaType, data: fileData(writing, content), ...Wire.given("filename", filename) }
+  return { type: "file", mediaType, data: fileData(writing, content), ...Wire.defined({ filename }) }
 }
 
 const madeFile = (
@@ -153,7 +157,7 @@ const madeFile = (
     type: isReasoning ? "reasoning-file" : "file",
     mediaType,
     data: fileData(writing, content),
-    ...Wire.given("providerOptions", options)
+    ...Wire.defined({ providerOptions: options })
   }]
 }
 
@@ -258,7 +262,7 @@ const resultFile = (writing: Writing, source: History.Source): Part => {
     type: `${kind}-data`,
     data: content,
     mediaType,
-    ...(kind === "file" ? Wire.given("filename", filename) : {})
+    ...(kind === "file" ? Wire.defined({ filename }) : {})
   }
 }
 
@@ -295,7 +299,7 @@ export const tools = (
       name,
       ...(description === "" ? {} : { description }),
       inputSchema: parameters,
-      ...Wire.given("strict", strict)
+      ...Wire.defined({ strict })
     })),
     ...own.map(({ args = {}, id, name }) => ({
       type: version === "v2" ? "provider-defined" : "provider",

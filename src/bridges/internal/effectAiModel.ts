@@ -22,6 +22,7 @@ import * as Adapter from "../../Adapter.ts"
 import * as Answer from "../../adapters/internal/answer.ts"
 import * as Errors from "../../adapters/internal/errors.ts"
 import * as Http from "../../adapters/internal/http.ts"
+import * as Wire from "../../adapters/internal/wire.ts"
 import * as Json from "../../internal/json.ts"
 import * as Response from "../../Response.ts"
 import * as EffectAiPrompt from "./effectAiPrompt.ts"
@@ -353,10 +354,7 @@ const fromReason = (
     reason: isVague || exact.includes(words.reason) ? words.reason : known,
     detail: Errors.make(origin, known, detail).detail ?? "",
     provider: origin.provider,
-    ...(status === undefined ? {} : { status }),
-    ...(requestId === undefined ? {} : { requestId }),
-    ...(retryAfterMillis === undefined ? {} : { retryAfterMillis }),
-    ...(cause === undefined ? {} : { cause }),
+    ...Wire.defined({ status, requestId, retryAfterMillis, cause }),
     metadata: { ...answer?.metadata, reason: reason._tag }
   })
 }
