@@ -19,7 +19,7 @@ import * as Json from "../internal/json.ts"
 import * as AiSdkModel from "./internal/aiSdkModel.ts"
 import type { LanguageModel } from "./internal/aiSdkModel.ts"
 import * as AiSdkPrompt from "./internal/aiSdkPrompt.ts"
-import type * as Layout from "./internal/layout.ts"
+import * as Layout from "./internal/layout.ts"
 import * as Reply from "./internal/reply.ts"
 
 export type { LanguageModel, Started } from "./internal/aiSdkModel.ts"
@@ -89,9 +89,6 @@ const checked = (model: unknown, origin: string): LanguageModel => {
   return Http.misuse(name, `${origin} must be a language model of version 2, 3 or 4 of the AI SDK; got: ${found}`)
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// request
-
 type Made<A> = Result.Result<A, Adapter.AdapterError>
 
 const refusal = (origin: Errors.Origin, detail: string): Adapter.AdapterError =>
@@ -126,7 +123,7 @@ const callOptions = (
   Result.map(AiSdkPrompt.write(writing, request.messages), (prompt) => {
     const { reasoning, strict } = options
     const further = { ...options.options, ...request.options }
-    const providerOptions = joined(options.options?.["providerOptions"], request.options?.["providerOptions"])
+    const providerOptions = Layout.merged(options.options?.["providerOptions"], request.options?.["providerOptions"])
     const headers = Object.entries(options.headers ?? {}).map(([key, value]) => [key, plain(value)])
     return {
       ...AiSdkPrompt.tools(request, options.providerTools ?? [], writing.version, strict),
@@ -145,19 +142,6 @@ const callOptions = (
 
 const plain = (value: string | Redacted.Redacted<string>): string =>
   Redacted.isRedacted(value) ? Redacted.value(value) : value
-
-/** The options of both, provider by provider. */
-const joined = (left: unknown, right: unknown): unknown => {
-  if (!Json.isObject(left) || !Json.isObject(right)) return right ?? left
-  const entries = Object.entries(right).map(([provider, own]) => {
-    const known = left[provider]
-    return [provider, Json.isObject(known) && Json.isObject(own) ? { ...known, ...own } : own]
-  })
-  return { ...left, ...Object.fromEntries(entries) }
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
-// stream
 
 const stream = (
   options: Options,
@@ -180,9 +164,6 @@ const stream = (
     )
     return Reply.stream({ owner, origin, settings, open: AiSdkModel.open(model, call, origin) })
   }))
-
-// ---------------------------------------------------------------------------------------------------------------------
-// layer
 
 /**
  * The adapter of a model.
