@@ -71,9 +71,6 @@ export interface Options extends Protocol.Options {
   readonly vertex?: boolean
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// request
-
 const defaultVersion = "2023-06-01"
 const vertexVersion = "vertex-2023-10-16"
 
@@ -114,9 +111,6 @@ const unsupported = ({ messages, responseFormat }: Adapter.Request): string | un
   responseFormat?.type === "json_object"
     ? "the protocol knows no JSON without a schema: use a responseFormat of type json_schema"
     : AnthropicRequest.unsupported(messages)
-
-// ---------------------------------------------------------------------------------------------------------------------
-// stream
 
 class Reader extends Answer.ReplyReader {
   private readonly blocks: AnthropicReply.Blocks
@@ -218,9 +212,6 @@ class Reader extends Answer.ReplyReader {
   }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// finish
-
 const finishReasons: ReadonlyMap<string | undefined, Response.FinishReason> = new Map([
   ["end_turn", "stop"],
   ["stop", "stop"],
@@ -240,9 +231,6 @@ const finishReason = (word: string | undefined, hasCalls: boolean): Response.Fin
   const reason = finishReasons.get(word) ?? "other"
   return hasCalls && (reason === "stop" || word === undefined) ? "tool_calls" : reason
 }
-
-// ---------------------------------------------------------------------------------------------------------------------
-// usage
 
 /** Input comes without what was read from the cache or written to it, output with the thoughts. */
 const usage = (wire: Json.JsonObject): Response.Usage => {
@@ -267,13 +255,7 @@ const total = (usage: Response.Usage): Response.Usage => {
   return { ...usage, totalTokens: inputTokens + (cachedInputTokens ?? 0) + (cacheWriteInputTokens ?? 0) + outputTokens }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// errors
-
 const errors: Errors.Words = [[/billing_error/, "quota_exceeded"]]
-
-// ---------------------------------------------------------------------------------------------------------------------
-// layer
 
 const protocol: Protocol.Protocol<Options> = {
   name: "Anthropic",
@@ -349,18 +331,6 @@ export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, Htt
  * The adapter configured from the environment: `ANTHROPIC_MODEL`, `ANTHROPIC_API_KEY` and `ANTHROPIC_BASE_URL`, read
  * through Effect's `Config`. `defaults` replace missing variables; a model has to be named by one of the two,
  * and Anthropic's own servers want a key.
- *
- * **Example** (From the environment)
- *
- * ```ts import.meta.vitest
- * import { Anthropic } from "heddle/adapters"
- * import * as FetchHttpClient from "effect/http/FetchHttpClient"
- * import * as Layer from "effect/Layer"
- *
- * const model = Anthropic.layerConfig().pipe(Layer.provide(FetchHttpClient.layer))
- *
- * Layer.isLayer(model) // => true
- * ```
  *
  * @category layers
  * @since 0.1.0

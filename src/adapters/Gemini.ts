@@ -66,9 +66,6 @@ export interface Options extends Omit<Protocol.Options, "parallelToolCalls"> {
   }>
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// request
-
 const requestBody = (options: Options, request: Adapter.Request): Json.JsonObject => {
   const model = request.model ?? options.model
   const { contents, system } = GeminiRequest.write(request.messages, isSigned(model))
@@ -102,9 +99,6 @@ const path = (options: Options, request: Adapter.Request): string => {
  * stand for any.
  */
 const isSigned = (model: string): boolean => /gemini-([3-9]|\d{2}|[a-z].*-latest$)/.test(model)
-
-// ---------------------------------------------------------------------------------------------------------------------
-// stream
 
 /** Parts that report what ran at the provider. */
 const serverParts = ["executableCode", "codeExecutionResult", "toolCall", "toolResponse", "functionResponse"]
@@ -222,9 +216,6 @@ class Reader extends Answer.ReplyReader {
   }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// finish
-
 const finishReasons: { readonly [word: string]: Response.FinishReason } = {
   STOP: "stop",
   MAX_TOKENS: "length",
@@ -255,9 +246,6 @@ const finishReason = (
   return reason === "stop" && hasCalls ? "tool_calls" : reason
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// usage
-
 /**
  * Input includes what came from the cache, output excludes the thoughts: the wire's own numbers, without sums. Every
  * chunk may leave out figures of an earlier one, the total too, which then is the sum of its parts.
@@ -283,9 +271,6 @@ const usage = (previous: Response.Usage | null, wire: Json.JsonObject): Response
   return { ...next, totalTokens: parts.reduce<number>((sum, count) => sum + (Number(count) || 0), 0) }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// errors
-
 const errors: Errors.Words = [
   [/PerDay/, "quota_exceeded"],
   [/RESOURCE_EXHAUSTED/, "rate_limited"],
@@ -293,9 +278,6 @@ const errors: Errors.Words = [
   [/CANCELLED|UNAVAILABLE|INTERNAL|ABORTED/, "provider_unavailable"],
   [/DEADLINE_EXCEEDED/, "timeout"]
 ]
-
-// ---------------------------------------------------------------------------------------------------------------------
-// layer
 
 const headers = ({ apiKey, baseUrl = "", sendKeyAs }: Options): Http.HeaderValues => {
   if (apiKey === undefined) return {}
@@ -369,18 +351,6 @@ export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, Htt
  * The adapter configured from the environment: `GEMINI_MODEL`, `GEMINI_API_KEY` or `GOOGLE_API_KEY`, and
  * `GEMINI_BASE_URL`, read through Effect's `Config`. `defaults` replace missing variables; a model has to be named
  * by one of the two, and the Gemini API wants a key.
- *
- * **Example** (From the environment)
- *
- * ```ts import.meta.vitest
- * import { Gemini } from "heddle/adapters"
- * import * as FetchHttpClient from "effect/http/FetchHttpClient"
- * import * as Layer from "effect/Layer"
- *
- * const model = Gemini.layerConfig().pipe(Layer.provide(FetchHttpClient.layer))
- *
- * Layer.isLayer(model) // => true
- * ```
  *
  * @category layers
  * @since 0.1.0

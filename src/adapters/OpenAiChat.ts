@@ -69,9 +69,6 @@ export interface Options extends Protocol.Options {
   readonly systemRole?: "system" | "developer"
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// request
-
 const vendorOf = ({ baseUrl = protocol.baseUrl, vendor }: Options): ChatRequest.Vendor =>
   ChatRequest.find(vendor, baseUrl)
 
@@ -104,9 +101,6 @@ const requestBody = (options: Options, request: Adapter.Request, now: number): J
 
 const maxTokensField = (options: Options, vendor: ChatRequest.Vendor, model: string): string =>
   options.maxTokensField ?? (/(^|\/)(o\d|gpt-5)/.test(model) ? "max_completion_tokens" : vendor.maxTokensField)
-
-// ---------------------------------------------------------------------------------------------------------------------
-// stream
 
 const continued = "the stream continues a tool call that it had completed"
 
@@ -226,9 +220,6 @@ class Reader extends Answer.ReplyReader {
   }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// finish
-
 const finishReasons: { readonly [word: string]: Response.FinishReason } = {
   stop: "stop",
   completed: "stop",
@@ -252,9 +243,6 @@ const finishReason = (word: string | undefined, hasCalls: boolean): Response.Fin
   const reason = Object.hasOwn(finishReasons, word) ? finishReasons[word] ?? "other" : "other"
   return reason === "stop" && hasCalls ? "tool_calls" : reason
 }
-
-// ---------------------------------------------------------------------------------------------------------------------
-// usage
 
 /** Input includes what came from the cache, output the reasoning (not at xAI): the wire's own numbers, without sums. */
 const usage = (wire: Json.JsonObject): Response.Usage => {
@@ -280,9 +268,6 @@ const usage = (wire: Json.JsonObject): Response.Usage => {
   })
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// errors
-
 const errors: Errors.Words = [
   [/insufficient_(user_)?quota|billing/, "quota_exceeded"],
   [/context_length|context_size|context_window|too_many_prompt_tokens/i, "context_length_exceeded"],
@@ -290,9 +275,6 @@ const errors: Errors.Words = [
   [/tool_use_failed/, "invalid_request"],
   [/RateLimitReached|rate_limit_exceeded/, "rate_limited"]
 ]
-
-// ---------------------------------------------------------------------------------------------------------------------
-// layer
 
 const headers = (options: Options): Http.HeaderValues => {
   const { keyHeader } = vendorOf(options)

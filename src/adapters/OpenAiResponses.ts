@@ -53,9 +53,6 @@ export interface Options extends Protocol.Options {
   }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// request
-
 const requestBody = (options: Options, request: Adapter.Request): Json.JsonObject => {
   const model = request.model ?? options.model
   const given = givenOptions(options, request)
@@ -94,9 +91,6 @@ const names = (value: unknown): ReadonlyArray<unknown> => Array.isArray(value) ?
 
 const reasoning = ({ reasoning: wanted }: Options): Json.JsonObject =>
   Wire.defined({ effort: wanted?.effort, max_tokens: wanted?.maxTokens, summary: wanted?.summary })
-
-// ---------------------------------------------------------------------------------------------------------------------
-// stream
 
 /** The events that end a reply, and the status that each means. */
 const endings: ReadonlyMap<string, string> = new Map([
@@ -214,9 +208,6 @@ const refusalOf = (asked: ReadonlyArray<string>): string => {
     `offer a tool of your own instead of the provider's${approval}`
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// finish
-
 const incompleteReasons: { readonly [reason: string]: Response.FinishReason } = {
   max_output_tokens: "length",
   max_tokens: "length",
@@ -232,9 +223,6 @@ const finishReason = (status: string, reason: string | undefined, hasCalls: bool
   if (reason === undefined) return "length"
   return Object.hasOwn(incompleteReasons, reason) ? incompleteReasons[reason] ?? "error" : "error"
 }
-
-// ---------------------------------------------------------------------------------------------------------------------
-// usage
 
 /** Input includes what came from the cache, output the reasoning: the wire's own numbers, without sums. */
 const usage = (wire: Json.JsonObject): Response.Usage => {
@@ -254,18 +242,12 @@ const usage = (wire: Json.JsonObject): Response.Usage => {
   })
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// errors
-
 const errors: Errors.Words = [
   [/insufficient_(user_)?quota|billing/, "quota_exceeded"],
   [/context_length|context_size|context_window|too_many_prompt_tokens/i, "context_length_exceeded"],
   [/content_filter|content_policy|ResponsibleAIPolicy|invalid_prompt/i, "content_filter"],
   [/RateLimitReached|rate_limit_exceeded/, "rate_limited"]
 ]
-
-// ---------------------------------------------------------------------------------------------------------------------
-// layer
 
 const protocol: Protocol.Protocol<Options> = {
   name: "OpenAiResponses",
@@ -337,18 +319,6 @@ export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, Htt
  * The adapter configured from the environment: `OPENAI_MODEL`, `OPENAI_API_KEY` and `OPENAI_BASE_URL`, read through
  * Effect's `Config`. `defaults` replace missing variables; a model has to be named by one of the two, and
  * OpenAI's own servers want a key.
- *
- * **Example** (From the environment)
- *
- * ```ts import.meta.vitest
- * import { OpenAiResponses } from "heddle/adapters"
- * import * as FetchHttpClient from "effect/http/FetchHttpClient"
- * import * as Layer from "effect/Layer"
- *
- * const model = OpenAiResponses.layerConfig().pipe(Layer.provide(FetchHttpClient.layer))
- *
- * Layer.isLayer(model) // => true
- * ```
  *
  * @category layers
  * @since 0.1.0

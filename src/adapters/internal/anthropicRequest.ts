@@ -238,9 +238,6 @@ export const markedLast = (blocks: Blocks, mark: Json.JsonObject | undefined): B
     mark !== undefined && index === blocks.length - 1 ? { ...block, cache_control: mark } : block
   )
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Content that the protocol cannot express.
-
 /** The first content that the protocol cannot express. */
 export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined =>
   Media.unsupported(messages, mediaProblem)

@@ -12,9 +12,6 @@ import * as Wire from "./wire.ts"
 /** The key of what has to go back to this protocol, and to no other. */
 export const metadataKey = "gemini"
 
-// ---------------------------------------------------------------------------------------------------------------------
-// calls
-
 /** One call on its way. */
 interface Call {
   readonly name: string

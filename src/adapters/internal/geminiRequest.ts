@@ -168,9 +168,6 @@ export const media = (part: Json.JsonObject): ReadonlyArray<Message.Part> => {
   return typeof fileUri === "string" ? [{ ...common, url: fileUri }] : []
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Content that the protocol cannot express.
-
 /** The first content that the protocol cannot express. */
 export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {
   const ids = new Set<string>()
@@ -300,9 +297,6 @@ const mended = (schema: unknown): unknown => {
 
 const mapped = (schemas: Json.JsonObject, convert: (schema: unknown) => unknown): Json.JsonObject =>
   Object.fromEntries(Object.entries(schemas).map(([name, schema]) => [name, convert(schema)]))
-
-// ---------------------------------------------------------------------------------------------------------------------
-// OpenAPI
 
 const always = ["title", "description", "nullable"]
 

@@ -277,9 +277,6 @@ const file = (part: Json.JsonObject, isReasoning: boolean): ReadonlyArray<Part.F
   return content instanceof URL ? [{ ...common, data: undefined, url: content.href }] : []
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// finish
-
 const finishReasons: { readonly [word: string]: Response.FinishReason | null } = {
   stop: "stop",
   length: "length",
@@ -302,9 +299,6 @@ const finish = (part: Json.JsonObject): Part.Finish => {
     options: optionsOf(part)
   }
 }
-
-// ---------------------------------------------------------------------------------------------------------------------
-// usage
 
 /** Version 2 writes plain numbers, the later ones their parts. A total that is not stated is the sum of both. */
 const usage = (wire: Json.JsonObject): Response.Usage => {

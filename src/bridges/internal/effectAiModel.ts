@@ -41,9 +41,6 @@ export interface Bridge {
   readonly origin: Errors.Origin
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// request
-
 /** The first thing that a request asks for and effect/ai has no words for. */
 const unsupported = ({ services }: Bridge, request: Adapter.Request): string | undefined => {
   const isStructured = request.responseFormat !== undefined && request.responseFormat.type !== "text"
@@ -73,9 +70,6 @@ const answerSchema = (format: Adapter.ResponseFormat): Result.Result<Schema.Top,
         }),
       catch: (cause) => `the schema "${format.name}" cannot be read: ${cause instanceof Error ? cause.message : cause}`
     })
-
-// ---------------------------------------------------------------------------------------------------------------------
-// stream
 
 /** The parts of a reply, streamed. Calls are handed on as the model made them, known or not. */
 const streamed = (bridge: Bridge, request: Adapter.Request, prompt: Prompt.Prompt) =>
@@ -260,9 +254,6 @@ const about = (part: AiResponse.AnyPart): ReadonlyArray<Part.Part> => {
   }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// finish
-
 const finishReasons: { readonly [Reason in AiResponse.FinishReason]: Response.FinishReason | null } = {
   stop: "stop",
   length: "length",
@@ -282,9 +273,6 @@ const finish = ({ metadata, reason, usage }: AiResponse.FinishPart): Part.Finish
   isCut: false,
   options: Layout.spoken(metadata)
 })
-
-// ---------------------------------------------------------------------------------------------------------------------
-// usage
 
 const usageOf = ({ inputTokens, outputTokens }: AiResponse.Usage): Response.Usage => {
   const { total: input } = inputTokens
