@@ -282,10 +282,6 @@ const refillDelay = (headers: Headers, now: number): number | undefined => {
   return delays.length === 0 ? undefined : Math.max(...delays)
 }
 
-const units: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
-
-const goDuration = /(\d+(?:\.\d+)?)(ms|s|m|h|d)/g
-
 /** Reasons that pass, so that a delay in the text of the error is one that it asks for. */
 const passing: ReadonlyArray<Reason> = ["rate_limited", "provider_unavailable", "timeout"]
 
@@ -296,8 +292,22 @@ const asking =
 const amount =
   /(\d{1,9}(?:\.\d{1,9})?) ?(ms|millis(?:econds?)?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)(?![a-z])(?:, ?| and | )?/iy
 
+const units: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
+
 /** A unit by its first letter, which milliseconds share with minutes. */
 const unitOf = (name: string): number => units[/^(ms|millis)/i.test(name) ? "ms" : name.charAt(0).toLowerCase()] ?? 0
+
+/** The amounts of time that stand in a text from a position on, added up, and the position behind them. */
+const amountsAt = (text: string, start: number): { readonly millis: number; readonly end: number } => {
+  let millis = 0
+  let end = start
+  amount.lastIndex = start
+  for (let found = amount.exec(text); found !== null; found = amount.exec(text)) {
+    millis += Number(found[1]) * unitOf(found[2] ?? "")
+    end = amount.lastIndex
+  }
+  return { millis, end }
+}
 
 /**
  * The delay that an error asks for in words: "try again in 20 seconds", "retry after 6m0s". Of several the first one
@@ -306,24 +316,19 @@ const unitOf = (name: string): number => units[/^(ms|millis)/i.test(name) ? "ms"
 export const delayInText = (reason: Reason, text: string): number | undefined => {
   if (!passing.includes(reason)) return undefined
   for (const { 0: { length }, index } of text.matchAll(asking)) {
-    let sum = 0
-    amount.lastIndex = index + length
-    for (let found = amount.exec(text); found !== null; found = amount.exec(text)) {
-      sum += Number(found[1]) * unitOf(found[2] ?? "")
-    }
-    if (positive(sum) !== undefined) return sum
+    const delay = positive(amountsAt(text, index + length).millis)
+    if (delay !== undefined) return delay
   }
   return undefined
 }
 
-/** A duration as Go writes it, seconds, seconds or milliseconds since 1970, or a date. */
+/** A duration in units, seconds, seconds or milliseconds since 1970, or a date. */
 const untilReset = (text: string, now: number): number | undefined => {
   const number = Number(text)
   if (text !== "" && !Number.isNaN(number)) {
     if (number >= 1e11) return positive(number - now)
     return positive(number >= 1e9 ? number * 1000 - now : number * 1000)
   }
-  if (text.replaceAll(goDuration, "") !== "") return untilDate(text, now)
-  const parts = Array.from(text.matchAll(goDuration), ([, amount, unit = ""]) => Number(amount) * (units[unit] ?? 0))
-  return positive(parts.reduce((sum, part) => sum + part, 0))
+  const { end, millis } = amountsAt(text, 0)
+  return end === text.length ? positive(millis) : untilDate(text, now)
 }
