@@ -69,22 +69,23 @@ export interface Options extends Protocol.Options {
   readonly systemRole?: "system" | "developer"
 }
 
-const vendorOf = ({ baseUrl = protocol.baseUrl, vendor }: Options): ChatRequest.Vendor =>
-  ChatRequest.find(vendor, baseUrl)
+/** The ways of the server, as far as the options do not name others. */
+const vendorOf = (options: Options): ChatRequest.Vendor => {
+  const { baseUrl = protocol.baseUrl, emptyContent, includeUsage, sendReasoningAs, vendor } = options
+  return {
+    ...ChatRequest.find(vendor, baseUrl),
+    ...Wire.defined({ emptyContent, includeUsage, sendReasoningAs }),
+    ...(sendReasoningAs === undefined ? {} : { isReasoningOfLoop: false })
+  }
+}
 
 const requestBody = (options: Options, request: Adapter.Request, now: number): Json.JsonObject => {
   const vendor = vendorOf(options)
   const model = request.model ?? options.model
-  const { cache, includeUsage = vendor.includeUsage, reasoning } = options
+  const { cache, reasoning, systemRole = "system" } = options
   return {
     model,
-    messages: ChatRequest.write(request.messages, {
-      systemRole: options.systemRole ?? "system",
-      sendReasoningAs: options.sendReasoningAs ?? vendor.sendReasoningAs,
-      isReasoningOfLoop: options.sendReasoningAs === undefined && vendor.isReasoningOfLoop,
-      now,
-      emptyContent: options.emptyContent === undefined ? vendor.emptyContent : options.emptyContent
-    }),
+    messages: ChatRequest.write(request.messages, { ...vendor, systemRole, now }),
     ...ChatRequest.tools(request, vendor, options),
     ...ChatRequest.responseFormat(request.responseFormat),
     ...(reasoning === undefined ? {} : vendor.reasoning(reasoning)),
@@ -92,7 +93,7 @@ const requestBody = (options: Options, request: Adapter.Request, now: number): J
     ...Wire.defined({ [maxTokensField(options, vendor, model)]: request.maxTokens }),
     ...Wire.defined({ prompt_cache_key: cache && (cache.key ?? request.cacheKey) }),
     ...Wire.defined({ prompt_cache_retention: cache?.retention }),
-    ...(includeUsage ? { stream_options: { include_usage: true } } : {}),
+    ...(vendor.includeUsage ? { stream_options: { include_usage: true } } : {}),
     ...options.options,
     ...request.options,
     stream: true

@@ -18,11 +18,8 @@ export const metadataKey = Media.chatKey
 // messages
 
 /** The style in which messages are written for a server. */
-export interface Style {
+export interface Style extends Pick<Vendor, "sendReasoningAs" | "isReasoningOfLoop" | "emptyContent"> {
   readonly systemRole: "system" | "developer"
-  readonly sendReasoningAs: ReasoningForm
-  readonly isReasoningOfLoop: boolean
-  readonly emptyContent: "" | null
   /** The time, in milliseconds since 1970: a sound of the model is known by its id for a while. */
   readonly now: number
 }

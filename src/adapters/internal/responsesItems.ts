@@ -208,7 +208,7 @@ export class Texts {
 
 const keyOf = (place: Place, index: unknown): string => `${place}:${String(index)}`
 
-export interface Item {
+export class Item {
   readonly position: number
   readonly type: string
   id: string | undefined
@@ -216,15 +216,26 @@ export interface Item {
   eventId: string | undefined
   /** The item as the wire last sent it; nothing for one whose header is missing. */
   wire: Json.JsonObject | undefined
-  /** Its texts, by kind. */
-  readonly texts: Map<Kind, Texts>
   /** The call of this side that it stands for. */
   call: ToolCalls.Call | undefined
   /** `true` if the arguments of a call came in events beside it. */
-  hasText: boolean
+  hasText = false
   /** `true` if it is of a kind that the provider runs, and yet a call for this side. */
-  isOwn: boolean
-  isDone: boolean
+  isOwn = false
+  isDone = false
+  private readonly byKind = new Map<Kind, Texts>()
+
+  constructor(position: number, type: string) {
+    this.position = position
+    this.type = type
+  }
+
+  /** Its texts of a kind. */
+  texts(kind: Kind): Texts {
+    const texts = this.byKind.get(kind) ?? new Texts()
+    this.byKind.set(kind, texts)
+    return texts
+  }
 }
 
 export const typeOf = (wire: Json.JsonObject): string => Wire.string(wire["type"]) ?? "message"
@@ -245,19 +256,7 @@ export class Items {
   }
 
   open(type: string, index: unknown): Item {
-    const position = this.all.length
-    const item: Item = {
-      position,
-      type,
-      id: undefined,
-      eventId: undefined,
-      wire: undefined,
-      texts: new Map(),
-      call: undefined,
-      hasText: false,
-      isOwn: false,
-      isDone: false
-    }
+    const item = new Item(this.all.length, type)
     this.all.push(item)
     if (index === undefined) this.unplaced.set(type, item)
     else this.byPlace.set(placeOf(type, index), item)

@@ -8,7 +8,7 @@ import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import * as Answer from "./answer.ts"
-import { type Item, Items, type Kind, type Listed, type Place, type Source, Texts, typeOf } from "./responsesItems.ts"
+import { type Item, Items, type Kind, type Listed, type Place, type Source, typeOf } from "./responsesItems.ts"
 import * as Wire from "./wire.ts"
 
 /** The key of what has to go back to a server of this protocol, and to no other. */
@@ -207,7 +207,7 @@ export class Output {
    * a tool that was declared to take one, and else for the arguments.
    */
   private customCalls(ending: ToolCalls.Ending, out: Answer.Out): void {
-    const lastText = this.items.all.findLastIndex((item) => textOf(item, "text") !== "")
+    const lastText = this.items.all.findLastIndex((item) => item.texts("text").text !== "")
     for (const item of this.items.ofType(customType)) {
       const wire = item.wire ?? {}
       const name = Wire.string(wire["name"])
@@ -234,7 +234,7 @@ export class Output {
   delta(kind: Kind, place: Place, event: Json.JsonObject, out: Answer.Out): void {
     const delta = Wire.string(event["delta"])
     if (delta === undefined) return
-    textsOf(this.items.of(typeOfKind(kind), event), kind).add(place, indexOf(place, event), delta)
+    this.items.of(typeOfKind(kind), event).texts(kind).add(place, indexOf(place, event), delta)
     emit(kind, delta, out)
   }
 
@@ -271,11 +271,11 @@ export class Output {
         byKind.set(kind, listed)
       }
     }
-    for (const [kind, listed] of byKind) emit(kind, textsOf(item, kind).list(listed), out)
+    for (const [kind, listed] of byKind) emit(kind, item.texts(kind).list(listed), out)
   }
 
   private repeat(item: Item, source: Source, kind: Kind, whole: Listed, out: Answer.Out): void {
-    emit(kind, textsOf(item, kind).repeat(source, whole), out)
+    emit(kind, item.texts(kind).repeat(source, whole), out)
   }
 
   private annotated(part: Json.JsonObject): void {
@@ -325,7 +325,7 @@ export class Output {
   }
 
   private joined(kind: Kind): string {
-    return this.items.all.map((item) => textOf(item, kind)).join("")
+    return this.items.all.map((item) => item.texts(kind).text).join("")
   }
 
   /** Returns what goes back beside text and calls: reasoning, what the provider did, and how the text was divided. */
@@ -338,7 +338,7 @@ export class Output {
     return this.items.all.flatMap((item): ReadonlyArray<Message.Part> => {
       if (item.type === "function_call" || item.isOwn || (item.type === "message" && !isDivided)) return []
       const content = item.type === "message" ? { message: divisionOf(item) } : { item: Wire.said(item.wire ?? {}) }
-      const text = item.type === "reasoning" ? textOf(item, "thought") : ""
+      const text = item.type === "reasoning" ? item.texts("thought").text : ""
       const isWhole = item.isDone || item.type === "message"
       const metadata = isWhole ? { metadata: { [metadataKey]: { index: item.position, ...content } } } : {}
       return isWhole || text !== "" ? [{ type: "reasoning", text, ...metadata }] : []
@@ -391,19 +391,11 @@ const emit = (kind: Kind, delta: string, out: Answer.Out): void => {
   if (kind === "thought") Answer.think(delta, out)
 }
 
-const textsOf = (item: Item, kind: Kind): Texts => {
-  const texts = item.texts.get(kind) ?? new Texts()
-  item.texts.set(kind, texts)
-  return texts
-}
-
-const textOf = (item: Item, kind: Kind): string => textsOf(item, kind).text
-
 /** Returns the part of the reply's text that a message consists of, and what else it has to go back with. */
 const divisionOf = (item: Item): Json.JsonObject => ({
   ...Wire.defined({ id: item.id, phase: Wire.string(item.wire?.["phase"]) }),
-  length: textOf(item, "text").length,
-  ...Wire.defined({ refusal: Wire.string(textOf(item, "refusal")) })
+  length: item.texts("text").text.length,
+  ...Wire.defined({ refusal: Wire.string(item.texts("refusal").text) })
 })
 
 const argumentsOf = (wire: Json.JsonObject): string => {
