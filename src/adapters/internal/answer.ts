@@ -3,7 +3,7 @@
  * answer ends when its body ends, soon after its own final event, or when the server has been silent for too long; what
  * was read before a failure is handed out before it.
  */
-import type * as Arr from "effect/Array"
+import * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
 import * as Channel from "effect/Channel"
 import * as Duration from "effect/Duration"
@@ -84,7 +84,7 @@ class Answer {
       const { patience } = this
       return Effect.flatMap(
         Effect.timeoutOrElse(read, { duration: patience, orElse: () => Effect.sync(() => this.late(patience)) }),
-        (events) => isNonEmpty(events) ? Effect.succeed(events) : pull
+        (events) => Arr.isReadonlyArrayNonEmpty(events) ? Effect.succeed(events) : pull
       )
     })
     return pull
@@ -175,8 +175,6 @@ const closed = ["network_error", "the connection was closed before the reply was
 const isTorn = ({ data }: Sse.SseEvent): boolean =>
   data.trimStart().startsWith("{") && Result.isFailure(Json.parse(data))
 
-const isNonEmpty = (events: Events): events is Chunk => events.length > 0
-
 const started: Chunk = [{ _tag: "MessageStarted", message: Message.assistant("") }]
 
 /**
@@ -194,7 +192,7 @@ export const begin = (
     const answer = new Answer(origin, reader, limits)
     const pull = answer.pull(yield* ofOneReader(body, scope))
     const first = yield* Pull.catchDone(pull, () => Effect.succeed([]))
-    const heads = [started, first].filter(isNonEmpty)
+    const heads = [started, first].filter(Arr.isReadonlyArrayNonEmpty)
     return Stream.fromPull(Effect.sync(() =>
       Effect.suspend(() => {
         const head = heads.shift()

@@ -296,8 +296,8 @@ export class Notes {
 
   get metadata(): Json.JsonObject {
     return {
-      ...(this.annotations.size === 0 ? {} : { annotations: [...this.annotations.values()] }),
-      ...(this.logprobs.length === 0 ? {} : { logprobs: this.logprobs })
+      ...Wire.filled("annotations", [...this.annotations.values()]),
+      ...Wire.filled("logprobs", this.logprobs)
     }
   }
 }
@@ -307,16 +307,12 @@ const pieced = ["text", "summary"] as const
 
 /** Reasoning details, put together so that they can go back as the provider signed them. */
 export class ReasoningDetails {
-  private readonly details: Array<Record<string, unknown>> = []
-
-  get list(): ReadonlyArray<Json.JsonObject> {
-    return this.details
-  }
+  readonly list: Array<Record<string, unknown>> = []
 
   add(pieces: ReadonlyArray<Json.JsonObject>): void {
     for (const piece of pieces) {
-      const last = this.details.at(-1)
-      if (last === undefined || !isContinued(last, piece)) this.details.push(Wire.said(piece))
+      const last = this.list.at(-1)
+      if (last === undefined || !isContinued(last, piece)) this.list.push(Wire.said(piece))
       else append(last, piece)
     }
   }

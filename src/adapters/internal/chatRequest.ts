@@ -54,7 +54,7 @@ const isSilent = ({ content, role, tool_calls }: Json.JsonObject): boolean =>
   role === "assistant" && content === "" && tool_calls === undefined
 
 const messageBody = (message: Message.Message, style: Style, ids: Wire.SentIds): Json.JsonObject => {
-  const name = message.name === undefined ? {} : { name: message.name }
+  const name = Wire.defined({ name: message.name })
   switch (message.role) {
     case "system":
       return { role: style.systemRole, content: Message.text(message), ...name }
@@ -157,15 +157,13 @@ const parts = (content: Message.Content): string | ReadonlyArray<Json.JsonObject
 const part = (value: Message.Part): ReadonlyArray<Json.JsonObject> => {
   if (value.type === "text") return [text(value.text)]
   if (value.type === "reasoning") return []
-  const { data, url } = value
-  const type = Media.plainTypeOf(value)
+  const { url } = value
   if (Media.isImage(value)) return [{ type: "image_url", image_url: { url: url ?? Media.dataUri(value) } }]
-  if (type?.startsWith("audio/") === true && data !== undefined) {
-    return [{ type: "input_audio", input_audio: { data, format: type.includes("wav") ? "wav" : "mp3" } }]
-  }
+  const sound = Media.inputAudio(value)
+  if (sound !== undefined) return [sound]
   if (url?.startsWith("file-") === true) return [{ type: "file", file: { file_id: url } }]
-  const filename = value.type === "file" && value.filename !== undefined ? { filename: value.filename } : {}
-  return [{ type: "file", file: { ...filename, file_data: url ?? Media.dataUri(value) } }]
+  const filename = value.type === "file" ? value.filename : undefined
+  return [{ type: "file", file: { ...Wire.defined({ filename }), file_data: url ?? Media.dataUri(value) } }]
 }
 
 /** The first content that the protocol cannot express. */

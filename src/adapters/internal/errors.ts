@@ -148,6 +148,7 @@ const read = (text: string): Said => {
   const body: unknown = Array.isArray(parsed) ? parsed[0] : parsed
   if (!Json.isObject(body)) return { reasons: "" }
   const error = Json.isObject(body["error"]) ? body["error"] : body
+  const details = Wire.list(error["details"])
   return {
     message: string(error["message"]) ?? string(body["error"]) ?? string(error["detail"]) ?? string(body["message"]),
     type: string(error["type"]),
@@ -156,8 +157,8 @@ const read = (text: string): Said => {
     requestId: word(body["request_id"]),
     status: [error["status_code"], error["status"], error["code"], body["status_code"], body["code"]].map(Number)
       .find((number) => number >= 400 && number < 600),
-    reasons: reasonsOf(Wire.list(error["details"])),
-    retryAfterMillis: retryDelay(error["details"]),
+    reasons: reasonsOf(details),
+    retryAfterMillis: retryDelay(details),
     error
   }
 }
@@ -167,9 +168,8 @@ const reasonsOf = (details: ReadonlyArray<Json.JsonObject>): string =>
     .map(word).filter((reason) => reason !== undefined).join(" ")
 
 /** The delay that some providers state in the body only. */
-const retryDelay = (details: unknown): number | undefined => {
-  if (!Array.isArray(details)) return undefined
-  const delay: unknown = details.find((detail) => Json.isObject(detail) && "retryDelay" in detail)?.retryDelay
+const retryDelay = (details: ReadonlyArray<Json.JsonObject>): number | undefined => {
+  const delay = details.find((detail) => "retryDelay" in detail)?.["retryDelay"]
   return typeof delay === "string" ? positive(Number.parseFloat(delay) * 1000) : undefined
 }
 

@@ -71,7 +71,10 @@ const systemParts = (message: Message.Message): ReadonlyArray<Json.JsonObject> =
 const anySignature = "skip_thought_signature_validator"
 
 const modelParts = (message: Message.Message, isSigned: boolean): ReadonlyArray<Json.JsonObject> => {
-  const parts = GeminiReply.parts(message, Media.soundOf(message) === undefined ? mediaParts(message.content) : [])
+  const parts = GeminiReply.parts(
+    message,
+    Media.soundOf(message) === undefined ? Media.mediaIn(message.content).map(mediaPart) : []
+  )
   const first = parts.findIndex((part) => "functionCall" in part)
   if (!isSigned || first < 0 || parts[first]?.["thoughtSignature"] !== undefined) return parts
   return parts.map((part, index) => index === first ? { ...part, thoughtSignature: anySignature } : part)
@@ -135,16 +138,11 @@ const isHeld = (media: Media.Media): boolean => {
 // ---------------------------------------------------------------------------------------------------------------------
 // parts
 
-const mediaOf = (content: Message.Content): ReadonlyArray<Media.Media> =>
-  typeof content === "string" ? [] : content.filter(Media.isMedia)
-
 const userParts = (content: Message.Content): ReadonlyArray<Json.JsonObject> =>
   typeof content === "string" ? [{ text: content }] : content.flatMap((part) => {
     if (part.type === "text") return [{ text: part.text }]
     return Media.isMedia(part) ? [mediaPart(part)] : []
   })
-
-const mediaParts = (content: Message.Content): ReadonlyArray<Json.JsonObject> => mediaOf(content).map(mediaPart)
 
 const dataUri = /^data:[^;,]*[^,]*;base64,/
 
@@ -162,17 +160,15 @@ export const media = (part: Json.JsonObject): ReadonlyArray<Message.Part> => {
   const { data } = Wire.object(part["inlineData"])
   const { fileUri } = Wire.object(part["fileData"])
   const mediaType = Wire.string(Wire.object(part["inlineData"] ?? part["fileData"])["mimeType"])
-  const type = mediaType?.startsWith("image/") === true ? "image" : "file"
-  const common = { type, ...Wire.defined({ mediaType }) } as const
-  if (typeof data === "string") return [{ ...common, data }]
-  return typeof fileUri === "string" ? [{ ...common, url: fileUri }] : []
+  if (typeof data === "string") return [Media.made(mediaType, { data })]
+  return typeof fileUri === "string" ? [Media.made(mediaType, { url: fileUri })] : []
 }
 
 /** The first content that the protocol cannot express. */
 export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {
   const ids = new Set<string>()
   for (const message of messages) {
-    for (const media of mediaOf(message.content)) {
+    for (const media of Media.mediaIn(message.content)) {
       const isTold = message.role === "tool" && (media.data ?? media.url) !== undefined
       const problem = isTold ? undefined : mediaProblem(message.role, media)
       if (problem !== undefined) return problem

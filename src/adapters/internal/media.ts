@@ -7,11 +7,26 @@ import * as Base64 from "effect/encoding/Base64"
 import * as Result from "effect/Result"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
+import * as Wire from "./wire.ts"
 
 /** A part that is no text. */
 export type Media = Extract<Message.Part, { readonly type: "image" | "file" }>
 
 export const isMedia = (part: Message.Part): part is Media => part.type === "image" || part.type === "file"
+
+/** The images and files of a content. */
+export const mediaIn = (content: Message.Content): ReadonlyArray<Media> =>
+  typeof content === "string" ? [] : content.filter(isMedia)
+
+/** A part of a model's or a tool's making: an image, or a file of any other type. */
+export const made = (
+  mediaType: string | undefined,
+  source: { readonly data: string } | { readonly url: string },
+  filename?: string
+): Media =>
+  mediaType?.startsWith("image/") === true
+    ? { type: "image", mediaType, ...source }
+    : { type: "file", ...Wire.defined({ mediaType, filename }), ...source }
 
 /** All parts of a message, starting with the reasoning that is kept beside its content. */
 export const partsOf = (message: Message.Message): ReadonlyArray<Message.Part> => [
@@ -141,6 +156,14 @@ export const base64 = (part: Media): string => {
   return decode(data) === data ? Base64.encode(data) : data
 }
 
+/** A sound as the protocols of OpenAI take it, by its data. */
+export const inputAudio = (part: Media): Json.JsonObject | undefined => {
+  const type = plainTypeOf(part)
+  return type?.startsWith("audio/") === true && part.data !== undefined
+    ? { type: "input_audio", input_audio: { data: part.data, format: type.includes("wav") ? "wav" : "mp3" } }
+    : undefined
+}
+
 /** A part as a data URI. */
 export const dataUri = (part: Media): string => `data:${givenType(part)};base64,${base64(part)}`
 
@@ -209,4 +232,4 @@ export const textWith = (content: Message.Content, isHeld: (part: Media) => bool
 
 /** The parts of a result that the wire can hold. */
 export const held = (content: Message.Content, isHeld: (part: Media) => boolean): ReadonlyArray<Media> =>
-  typeof content === "string" ? [] : content.filter(isMedia).filter(isHeld)
+  mediaIn(content).filter(isHeld)

@@ -8,7 +8,7 @@ import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import * as Answer from "./answer.ts"
-import { type Item, Items, type Kind, type Listed, type Place, type Source, typeOf } from "./responsesItems.ts"
+import { type Item, Items, type Kind, type Listed, type Place, typeOf } from "./responsesItems.ts"
 import * as Wire from "./wire.ts"
 
 /** The key of what has to go back to a server of this protocol, and to no other. */
@@ -241,7 +241,8 @@ export class Output {
   /** The whole of a text. */
   settle(kind: Kind, place: Place, event: Json.JsonObject, out: Answer.Out): void {
     const item = this.items.of(typeOfKind(kind), event)
-    this.repeat(item, "text", kind, { place, index: indexOf(place, event), whole: wholeOf(event) }, out)
+    const whole = { place, index: indexOf(place, event), whole: wholeOf(event) }
+    emit(kind, item.texts(kind).repeat("text", whole), out)
   }
 
   /** A part of an item, empty when it begins and whole when it ends. */
@@ -251,7 +252,8 @@ export class Output {
     if (kind === undefined) return
     this.annotated(part)
     const item = this.items.of(typeOfKind(kind), event)
-    this.repeat(item, "part", kind, { place, index: indexOf(place, event), whole: wholeOf(part) }, out)
+    const whole = { place, index: indexOf(place, event), whole: wholeOf(part) }
+    emit(kind, item.texts(kind).repeat("part", whole), out)
   }
 
   /** All parts of an item, by the places where they stand. */
@@ -272,10 +274,6 @@ export class Output {
       }
     }
     for (const [kind, listed] of byKind) emit(kind, item.texts(kind).list(listed), out)
-  }
-
-  private repeat(item: Item, source: Source, kind: Kind, whole: Listed, out: Answer.Out): void {
-    emit(kind, item.texts(kind).repeat(source, whole), out)
   }
 
   private annotated(part: Json.JsonObject): void {

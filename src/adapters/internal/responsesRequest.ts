@@ -103,21 +103,20 @@ const text = (value: string): Json.JsonObject => ({ type: "input_text", text: va
 const isUploaded = (url: string | undefined): boolean => url?.startsWith("file-") === true
 
 const media = (value: Media.Media): Json.JsonObject => {
-  const { data, url } = value
-  const type = Media.plainTypeOf(value)
+  const { url } = value
   if (Media.isImage(value)) {
     return {
       type: "input_image",
       ...(isUploaded(url) ? { file_id: url } : { image_url: url ?? Media.dataUri(value) })
     }
   }
-  if (type?.startsWith("audio/") === true && data !== undefined) {
-    return { type: "input_audio", input_audio: { data, format: type.includes("wav") ? "wav" : "mp3" } }
-  }
+  const sound = Media.inputAudio(value)
+  if (sound !== undefined) return sound
   if (isUploaded(url)) return { type: "input_file", file_id: url }
   const isInline = url === undefined || url.startsWith("data:")
   if (!isInline) return { type: "input_file", file_url: url }
-  const filename = (value.type === "file" ? value.filename : undefined) ?? `file.${extensionOf(type)}`
+  const filename = (value.type === "file" ? value.filename : undefined) ??
+    `file.${extensionOf(Media.plainTypeOf(value))}`
   return { type: "input_file", filename, file_data: url ?? Media.dataUri(value) }
 }
 

@@ -49,7 +49,10 @@ export const write = (
         }
         case "assistant": {
           const content: Array<Part> = []
-          for (const piece of turn.pieces) content.push(...yield* assistantParts(writing, piece, turn.idOf))
+          for (const piece of turn.pieces) {
+            if (piece.kind === "media") content.push(file(writing, yield* History.source(piece.media)))
+            else content.push(...assistantParts(writing, piece, turn.idOf))
+          }
           if (content.length > 0) prompt.push({ role: "assistant", content, ...options(writing, turn.message) })
           break
         }
@@ -77,30 +80,25 @@ const text = (value: string, words?: Json.JsonObject): Part => ({
 
 const assistantParts = (
   writing: Writing,
-  piece: Layout.Piece,
+  piece: Exclude<Layout.Piece, { readonly kind: "media" }>,
   idOf: (call: Message.ToolCall) => string
-): Result.Result<ReadonlyArray<Part>, string> => {
+): ReadonlyArray<Part> => {
+  const { options: providerOptions } = piece
   switch (piece.kind) {
     case "text":
-      return Result.succeed(piece.text === "" && piece.options === undefined ? [] : [text(piece.text, piece.options)])
+      return piece.text === "" && providerOptions === undefined ? [] : [text(piece.text, providerOptions)]
     case "reasoning":
-      return Result.succeed([{
-        type: "reasoning",
-        text: piece.text,
-        ...Wire.defined({ providerOptions: piece.options })
-      }])
+      return [{ type: "reasoning", text: piece.text, ...Wire.defined({ providerOptions }) }]
     case "call":
-      return Result.succeed([toolCall(piece.call, idOf(piece.call), piece.options)])
+      return [toolCall(piece.call, idOf(piece.call), providerOptions)]
     case "executed":
-      return Result.succeed(executed(piece))
-    case "media":
-      return Result.map(History.source(piece.media), (source) => [file(writing, source)])
+      return executed(piece)
     case "file":
-      return Result.succeed(madeFile(writing, piece))
-    case "custom": {
-      const custom = { type: "custom", kind: piece.name, ...Wire.defined({ providerOptions: piece.options }) }
-      return Result.succeed(writing.version === "v4" ? [custom] : [])
-    }
+      return madeFile(writing, piece)
+    case "custom":
+      return writing.version === "v4"
+        ? [{ type: "custom", kind: piece.name, ...Wire.defined({ providerOptions }) }]
+        : []
   }
 }
 
@@ -165,18 +163,15 @@ const madeFile = (
 // answers
 
 const toolResult = (writing: Writing, { id, message, name }: History.Answer): Result.Result<Part, string> => {
-  const { content } = message
-  const empty = typeof content === "string" ? undefined : content.filter(Media.isMedia).find(isEmpty)
-  return Result.map(empty === undefined ? Result.succeed(undefined) : History.source(empty), () => ({
+  const problem = Media.mediaIn(message.content).map(Media.empty).find((empty) => empty !== undefined)
+  return problem !== undefined ? Result.fail(problem) : Result.succeed({
     type: "tool-result",
     toolCallId: id,
     toolName: name,
     output: output(writing, message),
     ...options(writing, message)
-  }))
+  })
 }
-
-const isEmpty = ({ data, url }: Media.Media): boolean => data === undefined && url === undefined
 
 /**
  * A result with images in it is content, which has no error flag; every other is a text. So is one for a model that
@@ -245,8 +240,8 @@ const described = (writing: Writing, part: Media.Media): string => {
 }
 
 const attachments = (writing: Writing, { id, message: { content } }: History.Answer): ReadonlyArray<Part> => {
-  const parts = typeof content === "string" || !isTextOnly(writing) ? [] : content.flatMap((part) => {
-    const source = Media.isMedia(part) ? attached(writing, part) : undefined
+  const parts = !isTextOnly(writing) ? [] : Media.mediaIn(content).flatMap((part) => {
+    const source = attached(writing, part)
     return source === undefined ? [] : [file(writing, source)]
   })
   return parts.length === 0 ? [] : [text(`From the tool call ${id}:`), ...parts]
@@ -373,7 +368,7 @@ interface Addressed extends History.Source {
 }
 
 const addresses = ({ content }: Message.Message): ReadonlyArray<Addressed> =>
-  typeof content === "string" ? [] : content.filter(Media.isMedia).flatMap((media) => {
+  Media.mediaIn(content).flatMap((media) => {
     const source = History.source(media)
     return source._tag === "Success" && isAddressed(source.success) ? [source.success] : []
   })

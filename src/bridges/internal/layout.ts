@@ -216,13 +216,8 @@ const texts = (message: Message.Message, kept: ReadonlyArray<Kept>, firstCall: n
 const beforeCalls = (firstCall: number): number => firstCall === Infinity ? Number.MAX_SAFE_INTEGER : firstCall - 0.5
 
 /** Files in the message itself. Those that this provider made are kept apart, in their places. */
-const mediaPieces = (message: Message.Message, firstCall: number): ReadonlyArray<Placed> =>
-  typeof message.content === "string"
-    ? []
-    : message.content.filter(Media.isMedia).map((media) => ({
-      at: beforeCalls(firstCall),
-      piece: { kind: "media", media }
-    }))
+const mediaPieces = ({ content }: Message.Message, firstCall: number): ReadonlyArray<Placed> =>
+  Media.mediaIn(content).map((media) => ({ at: beforeCalls(firstCall), piece: { kind: "media", media } }))
 
 const callPiece = (owner: Owner, call: Message.ToolCall): ReadonlyArray<Placed> => {
   if (call.providerExecuted === true) return []

@@ -5,6 +5,7 @@
 import type * as Adapter from "../../Adapter.ts"
 import * as Answer from "../../adapters/internal/answer.ts"
 import * as Errors from "../../adapters/internal/errors.ts"
+import * as Media from "../../adapters/internal/media.ts"
 import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
@@ -156,8 +157,8 @@ export class Reader {
       this.blocks.flatMap((block): ReadonlyArray<Message.Part> => {
         if (block.kind !== "file" || block.file.isReasoning) return []
         const { data, mediaType, url } = block.file
-        const source = data === undefined ? (url === undefined ? {} : { url }) : { data }
-        return [{ type: mediaType.startsWith("image/") ? "image" : "file", mediaType, ...source }]
+        if (data !== undefined) return [Media.made(mediaType, { data })]
+        return url === undefined ? [] : [Media.made(mediaType, { url })]
       })
     )
   }

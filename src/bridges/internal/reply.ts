@@ -2,7 +2,7 @@
  * A bridged reply as a stream: asked for at the first pull, asked for again while the model has not said anything and
  * that may help, and given up when it has been silent for too long. Closing the stream closes what the library opened.
  */
-import type * as Arr from "effect/Array"
+import * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -85,7 +85,10 @@ class Reply {
     const { reading } = this
     if (reading === undefined) return this.begin
     if (this.hasEnded) return this.close(reading.reader)
-    return Effect.flatMap(reading.next, (events) => isNonEmpty(events) ? Effect.succeed(events) : this.pull)
+    return Effect.flatMap(
+      reading.next,
+      (events) => Arr.isReadonlyArrayNonEmpty(events) ? Effect.succeed(events) : this.pull
+    )
   })
 
   private close(reader: Reader.Reader): Pull.Pull<never, Adapter.AdapterError> {
@@ -159,8 +162,6 @@ const take = (reader: Reader.Reader, parts: ReadonlyArray<Part.Part>): ReadonlyA
 
 const silent = (origin: Errors.Origin, what: string, duration: Duration.Duration): Adapter.AdapterError =>
   Errors.make(origin, "timeout", `the model ${what} ${Duration.format(duration)}`)
-
-const isNonEmpty = (events: ReadonlyArray<Event>): events is Chunk => events.length > 0
 
 // ---------------------------------------------------------------------------------------------------------------------
 // errors: which provider is behind a bridged model is not known, so the words of all of them count
