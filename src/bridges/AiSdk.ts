@@ -89,8 +89,6 @@ const checked = (model: unknown, origin: string): LanguageModel => {
   return Http.misuse(name, `${origin} must be a language model of version 2, 3 or 4 of the AI SDK; got: ${found}`)
 }
 
-type Made<A> = Result.Result<A, Adapter.AdapterError>
-
 const refusal = (origin: Errors.Origin, detail: string): Adapter.AdapterError =>
   Errors.make(origin, "unsupported_feature", detail)
 
@@ -100,7 +98,11 @@ const originOf = (options: Options): Errors.Origin => {
 }
 
 /** The model that a request is for. */
-const modelFor = (options: Options, origin: Errors.Origin, id: string | undefined): Made<LanguageModel> => {
+const modelFor = (
+  options: Options,
+  origin: Errors.Origin,
+  id: string | undefined
+): Result.Result<LanguageModel, Adapter.AdapterError> => {
   if (id === undefined || id === options.model.modelId) return Result.succeed(options.model)
   return options.models === undefined
     ? Result.fail(refusal(origin, `the request is for the model "${id}", and there are no models to choose from`))

@@ -283,17 +283,14 @@ export abstract class ReplyReader implements Reader {
   }
 }
 
-/** Emits a piece of the text. */
 export const say = (delta: string, out: Out): void => {
   if (delta !== "") out.push({ _tag: "TextDelta", id: null, delta })
 }
 
-/** Emits the whole text. */
 export const endText = (text: string, out: Out): void => {
   if (text !== "") out.push({ _tag: "TextCompleted", id: null, text })
 }
 
-/** Emits a piece of the reasoning. */
 export const think = (delta: string, out: Out): void => {
   if (delta !== "") out.push({ _tag: "ReasoningDelta", id: null, delta })
 }

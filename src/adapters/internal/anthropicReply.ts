@@ -63,7 +63,6 @@ const deltaKinds: ReadonlyMap<unknown, Block["kind"]> = new Map([
 ])
 
 export class Blocks {
-  /** All text of the turn. */
   text = ""
   private readonly calls: ToolCalls.WireCalls
   private readonly blocks: Array<Block> = []

@@ -232,13 +232,11 @@ export const marked = (messages: Blocks, mark: Json.JsonObject | undefined): Blo
   )
 }
 
-/** Marks the end of a list, if there is a mark. */
 export const markedLast = (blocks: Blocks, mark: Json.JsonObject | undefined): Blocks =>
   blocks.map((block, index) =>
     mark !== undefined && index === blocks.length - 1 ? { ...block, cache_control: mark } : block
   )
 
-/** The first content that the protocol cannot express. */
 export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined =>
   Media.unsupported(messages, mediaProblem)
 
@@ -328,7 +326,6 @@ const mediaProblem = (part: Media.Media): string | undefined => {
 
 type Objects = ReadonlyArray<Json.JsonObject>
 
-/** The options that settle it. */
 export interface Options extends Pick<Protocol.Options, "parallelToolCalls" | "strict"> {
   readonly maxTokens?: number
   readonly reasoning?: Protocol.Reasoning & { readonly display?: "summarized" | "omitted" }

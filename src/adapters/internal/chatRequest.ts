@@ -166,7 +166,6 @@ const part = (value: Message.Part): ReadonlyArray<Json.JsonObject> => {
   return [{ type: "file", file: { ...Wire.defined({ filename }), file_data: url ?? Media.dataUri(value) } }]
 }
 
-/** The first content that the protocol cannot express. */
 export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined =>
   Media.unsupported(
     messages,
@@ -238,7 +237,6 @@ export interface Reasoning extends Protocol.Reasoning {
  */
 export type ReasoningForm = "none" | "reasoning_content" | "reasoning" | "reasoning_details" | "thinking"
 
-/** The ways of a server. */
 export interface Vendor {
   /** The header of the key; by default a bearer token is sent. */
   readonly keyHeader?: string

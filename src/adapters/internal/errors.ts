@@ -42,7 +42,6 @@ interface Said {
 /** The length of the longest detail that is taken over from a provider. */
 export const longestDetail = 1000
 
-/** A text with the secrets of the request taken out. */
 const redact = (text: string, secrets: ReadonlyArray<Redacted.Redacted<string>>): string =>
   secrets.map((secret) => Redacted.value(secret).trim()).filter((secret) => secret !== "")
     .reduce((clean, secret) => clean.replaceAll(secret, "<redacted>"), text)

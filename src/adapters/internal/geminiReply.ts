@@ -12,7 +12,6 @@ import * as Wire from "./wire.ts"
 /** The key of what has to go back to this protocol, and to no other. */
 export const metadataKey = "gemini"
 
-/** One call on its way. */
 interface Call {
   readonly name: string
   readonly wireId: string | undefined
@@ -105,9 +104,8 @@ export class Calls {
 
   private hold(call: Call): void {
     this.held.add(call)
-    const named = this.heldByName.get(call.name)
-    if (named === undefined) this.heldByName.set(call.name, new Set([call]))
-    else named.add(call)
+    const named = this.heldByName.get(call.name) ?? new Set()
+    this.heldByName.set(call.name, named.add(call))
   }
 
   private letGo(call: Call): void {
@@ -215,11 +213,9 @@ const own = (container: Container, key: Key): unknown =>
 class PathArguments {
   /** `true` once a piece did not fit: what is there then is not what was meant. */
   isLost = false
-  /** `true` once any piece has come. */
   hasBegun = false
   private readonly root: Record<string, unknown> = {}
 
-  /** The arguments as JSON. */
   get text(): string {
     return JSON.stringify(this.root)
   }
@@ -290,14 +286,10 @@ export class Details {
     const known = this.lists.get(key) ?? []
     this.lists.set(key, known)
     for (const value of values) {
-      if (name !== "citationMetadata" || this.isNew(JSON.stringify(value))) known.push(value)
+      const text = name === "citationMetadata" ? JSON.stringify(value) : undefined
+      if (text === undefined || !this.citations.has(text)) known.push(value)
+      if (text !== undefined) this.citations.add(text)
     }
-  }
-
-  private isNew(citation: string): boolean {
-    const isNew = !this.citations.has(citation)
-    this.citations.add(citation)
-    return isNew
   }
 
   /** The hosted tools that show in nothing but what they found, by the names that requests have for them. */
@@ -312,7 +304,6 @@ export class Details {
     ]
   }
 
-  /** All of it. */
   get all(): Json.JsonObject {
     const gathered = Array.from(this.members, ([name, value]) => {
       const lists = (partial[name] ?? []).flatMap((list) => {

@@ -164,7 +164,6 @@ export const media = (part: Json.JsonObject): ReadonlyArray<Message.Part> => {
   return typeof fileUri === "string" ? [Media.made(mediaType, { url: fileUri })] : []
 }
 
-/** The first content that the protocol cannot express. */
 export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {
   const ids = new Set<string>()
   for (const message of messages) {

@@ -200,9 +200,9 @@ const originOf = (exchange: Exchange, headers: Readonly<Record<string, string | 
 // ---------------------------------------------------------------------------------------------------------------------
 // the request
 
-type Made<A> = Result.Result<A, Adapter.AdapterError>
-
-const makeRequest = (exchange: Exchange): Made<HttpClientRequest.HttpClientRequest> =>
+const makeRequest = (
+  exchange: Exchange
+): Result.Result<HttpClientRequest.HttpClientRequest, Adapter.AdapterError> =>
   Result.mapError(
     Result.gen(function*() {
       const url = yield* checkUrl(exchange.url)
@@ -309,7 +309,7 @@ const pauseOf = (settings: Settings, error: Adapter.AdapterError): Duration.Dura
 }
 
 /** Schedules the next try of a request that failed: after growing delays, or after the one that was asked for. */
-export const schedule = (settings: Settings): Schedule.Schedule<number, Failure> =>
+const schedule = (settings: Settings): Schedule.Schedule<number, Failure> =>
   Schedule.recurs(settings.retries).pipe(
     Schedule.setInputType<Failure>(),
     Schedule.modifyDelay(({ attempt, input }) =>
@@ -441,11 +441,9 @@ export class Cooldowns {
   private readonly ends = new WeakMap<Clock.Clock, Map<string, number>>()
 
   private endsOf(clock: Clock.Clock): Map<string, number> {
-    const known = this.ends.get(clock)
-    if (known !== undefined) return known
-    const made = new Map<string, number>()
-    this.ends.set(clock, made)
-    return made
+    const ends = this.ends.get(clock) ?? new Map<string, number>()
+    this.ends.set(clock, ends)
+    return ends
   }
 
   /** Closes a lane for a time, unless it is closed for longer. */
@@ -459,7 +457,6 @@ export class Cooldowns {
     )
   }
 
-  /** Waits until a lane is open. */
   wait(lane: string): Effect.Effect<void> {
     return Effect.clockWith((clock) => {
       const ends = this.endsOf(clock)

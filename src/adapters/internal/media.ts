@@ -14,7 +14,6 @@ export type Media = Extract<Message.Part, { readonly type: "image" | "file" }>
 
 export const isMedia = (part: Message.Part): part is Media => part.type === "image" || part.type === "file"
 
-/** The images and files of a content. */
 export const mediaIn = (content: Message.Content): ReadonlyArray<Media> =>
   typeof content === "string" ? [] : content.filter(isMedia)
 
@@ -164,7 +163,6 @@ export const inputAudio = (part: Media): Json.JsonObject | undefined => {
     : undefined
 }
 
-/** A part as a data URI. */
 export const dataUri = (part: Media): string => `data:${givenType(part)};base64,${base64(part)}`
 
 // ---------------------------------------------------------------------------------------------------------------------

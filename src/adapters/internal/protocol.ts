@@ -70,11 +70,9 @@ interface Environment {
   readonly baseUrl: string
 }
 
-/** One wire protocol. */
 export interface Protocol<O extends Options> {
   /** The module's name, for the errors of callers. */
   readonly name: string
-  /** The names of the options. */
   readonly knownOptions: NamesOf<O>
   /** The name of the provider in errors, unless the options have one. */
   readonly provider: string

@@ -85,7 +85,6 @@ export class Texts {
     return this.all.map(({ text }) => text).join("")
   }
 
-  /** A fragment of the text at a place. */
   add(place: Place, index: unknown, fragment: string): void {
     if (fragment === "") return
     const known = this.all[this.byPlace.get(keyOf(place, index)) ?? -1]
@@ -230,7 +229,6 @@ export class Item {
     this.type = type
   }
 
-  /** Its texts of a kind. */
   texts(kind: Kind): Texts {
     const texts = this.byKind.get(kind) ?? new Texts()
     this.byKind.set(kind, texts)
@@ -260,9 +258,9 @@ export class Items {
     this.all.push(item)
     if (index === undefined) this.unplaced.set(type, item)
     else this.byPlace.set(placeOf(type, index), item)
-    const alike = this.byType.get(type)
-    if (alike === undefined) this.byType.set(type, [item])
-    else alike.push(item)
+    const alike = this.byType.get(type) ?? []
+    alike.push(item)
+    this.byType.set(type, alike)
     return item
   }
 

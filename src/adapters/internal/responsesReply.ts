@@ -171,7 +171,6 @@ export class Output {
     return item.call
   }
 
-  /** A fragment of a call's arguments. */
   argumentsDelta(event: Json.JsonObject, out: Answer.Out): void {
     const text = Wire.string(event["delta"])
     if (text === undefined) return
@@ -230,7 +229,6 @@ export class Output {
   // -------------------------------------------------------------------------------------------------------------------
   // texts
 
-  /** A fragment of a text. */
   delta(kind: Kind, place: Place, event: Json.JsonObject, out: Answer.Out): void {
     const delta = Wire.string(event["delta"])
     if (delta === undefined) return

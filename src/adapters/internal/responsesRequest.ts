@@ -124,7 +124,6 @@ const media = (value: Media.Media): Json.JsonObject => {
 const extensionOf = (mediaType = ""): string =>
   mediaType === "text/plain" ? "txt" : /\/([a-z0-9]+)/i.exec(mediaType)?.[1] ?? "bin"
 
-/** The first content that the protocol cannot express. */
 export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => Media.unsupported(messages)
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -168,14 +168,11 @@ const parts = (arrived: ReadonlyArray<unknown>, origin: Errors.Origin): Effect.E
 // parts, as all versions of the provider interface write them. Reading is total: a part of another form than expected
 // says nothing, and one of an unknown type is passed on raw
 
-/** Converts an error among the parts. */
-type ReadError = (error: unknown) => Part.Failure["error"]
-
 const string = (value: unknown): string => Wire.string(value) ?? ""
 
 const optionsOf = (part: Json.JsonObject): Json.JsonObject | undefined => Layout.spoken(part["providerMetadata"])
 
-const read = (part: unknown, readError: ReadError): ReadonlyArray<Part.Part> => {
+const read = (part: unknown, readError: Part.ReadError): ReadonlyArray<Part.Part> => {
   if (!Json.isObject(part)) return []
   const type = string(part["type"])
   const block = /^(text|reasoning)-(start|delta|end)$/.exec(type)

@@ -59,7 +59,6 @@ const unsupported = ({ services }: Bridge, request: Adapter.Request): string | u
 const toolChoice = (choice: Adapter.ToolChoice | undefined): LanguageModel.ToolChoice<string> =>
   choice === undefined || typeof choice === "string" ? choice ?? "auto" : { tool: choice.name }
 
-/** The schema of a structured answer. */
 const answerSchema = (format: Adapter.ResponseFormat): Result.Result<Schema.Top, string> =>
   format.type !== "json_schema"
     ? Result.succeed(Schema.Record(Schema.String, Schema.Json))
@@ -167,11 +166,8 @@ export const open = (
 // parts, streamed and whole. A model hands over a call's arguments as it has parsed them, so they are written as text
 // again, in which every reply is read
 
-/** Converts an error among the parts. */
-type ReadError = (error: unknown) => Part.Failure["error"]
-
 /** A part of a reply. `index` is its position, which distinguishes the blocks of a reply that came whole. */
-const read = (part: AiResponse.AnyPart, index: number, readError: ReadError): ReadonlyArray<Part.Part> => {
+const read = (part: AiResponse.AnyPart, index: number, readError: Part.ReadError): ReadonlyArray<Part.Part> => {
   switch (part.type) {
     case "text":
     case "reasoning":

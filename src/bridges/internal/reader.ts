@@ -128,9 +128,9 @@ export class Reader {
     this.id ??= part.id
     this.model ??= part.model
     for (const [name, items] of Object.entries(part.notes ?? {})) {
-      const known = this.notes.get(name)
-      if (known === undefined) this.notes.set(name, [...items])
-      else known.push(...items)
+      const known = this.notes.get(name) ?? []
+      known.push(...items)
+      this.notes.set(name, known)
     }
   }
 
