@@ -9,9 +9,7 @@ import type * as Config from "effect/Config"
 import type * as HttpClient from "effect/http/HttpClient"
 import type * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
-import * as Result from "effect/Result"
 import type * as Adapter from "../Adapter.ts"
-import type * as Event from "../Event.ts"
 import * as ToolCalls from "../internal/hear/toolCalls.ts"
 import * as Json from "../internal/json.ts"
 import * as Response from "../Response.ts"
@@ -20,7 +18,6 @@ import * as AnthropicReply from "./internal/anthropicReply.ts"
 import * as AnthropicRequest from "./internal/anthropicRequest.ts"
 import * as Errors from "./internal/errors.ts"
 import * as Http from "./internal/http.ts"
-import type * as Sse from "./internal/sse.ts"
 import * as Wire from "./internal/wire.ts"
 import * as Protocol from "./internal/wireProtocol.ts"
 
@@ -74,9 +71,6 @@ export interface Options extends Protocol.Options {
   readonly vertex?: boolean
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// request
-
 const defaultVersion = "2023-06-01"
 const vertexVersion = "vertex-2023-10-16"
 
@@ -99,10 +93,10 @@ const requestBody = (options: Options, request: Adapter.Request): Json.JsonObjec
     ...(system.length === 0 ? {} : { system: AnthropicRequest.markedLast(system, mark) }),
     messages: AnthropicRequest.marked(messages, mark),
     ...AnthropicRequest.toolChoice(options, request, hosted),
-    ...Wire.given("thinking", thinking),
-    ...(Object.keys(output).length === 0 ? {} : { output_config: output }),
+    ...Wire.defined({ thinking }),
+    ...Wire.filled("output_config", output),
     ...AnthropicRequest.temperature(request, thinking),
-    ...Wire.given("container", container),
+    ...Wire.defined({ container }),
     ...rest,
     stream: true
   }
@@ -118,63 +112,32 @@ const unsupported = ({ messages, responseFormat }: Adapter.Request): string | un
     ? "the protocol knows no JSON without a schema: use a responseFormat of type json_schema"
     : AnthropicRequest.unsupported(messages)
 
-// ---------------------------------------------------------------------------------------------------------------------
-// stream
-
-class Reader implements Answer.Reader {
-  isDone = false
-  failure: Adapter.AdapterError | undefined
-  private readonly origin: Errors.Origin
+class Reader extends Answer.ReplyReader {
   private readonly blocks: AnthropicReply.Blocks
   private word: string | undefined
-  private usage: Response.Usage | null = null
-  private id: string | undefined
-  private model: string | undefined
   private stopSequence: string | undefined
   private readonly remarks: Record<string, unknown> = {}
-  private hasChunks = false
   private hasStarted = false
-  private hasFinished = false
   private isWhole = false
 
   constructor(origin: Errors.Origin, makeId: () => string) {
-    this.origin = origin
+    super(origin)
     this.blocks = new AnthropicReply.Blocks(makeId)
   }
 
-  get isComplete(): boolean {
+  override get isComplete(): boolean {
     return this.isDone || this.isWhole || this.word !== undefined
   }
 
-  read(event: Sse.SseEvent, out: Array<Event.AdapterEvent>): void {
-    const { data, name } = event
-    if (this.isDone || data.trim() === "" || data.trim() === "[DONE]") return
-    const chunk = Answer.opened(event)
-    if (chunk === undefined) this.failure ??= Answer.notOpened(this.origin, event)
-    else this.chunk({ type: name, ...chunk }, name === "error", out)
-  }
-
-  end(stray: string, out: Array<Event.AdapterEvent>): void {
-    if (this.hasFinished) return
-    this.document(stray, out)
-    if (this.failure === undefined && this.isComplete) return this.finish(out)
-    out.push(...Answer.cost(this.usage))
-    this.failure ??= Answer.unfinished(this.origin, this.hasChunks, stray)
-  }
-
-  /** A body that is no stream of events may be a whole reply, or an error that broke the stream off. */
-  private document(stray: string, out: Array<Event.AdapterEvent>): void {
-    const body = stray === "" ? undefined : Result.getOrUndefined(Json.parseWire(stray))
-    if (!Json.isObject(body)) return
+  protected override document(stray: string, out: Answer.Out): void {
+    const body = Answer.documentIn(stray)
+    if (body === undefined) return
     this.isWhole = !this.hasChunks && Array.isArray(body["content"])
-    this.chunk(body, !this.isWhole && !this.hasChunks, out)
+    this.chunk(body, this.isWhole || this.hasChunks ? undefined : "error", out)
   }
 
-  private fail(reason: Errors.Reason, detail: string): void {
-    this.failure ??= Errors.make(this.origin, reason, detail)
-  }
-
-  private chunk(chunk: Json.JsonObject, isError: boolean, out: Array<Event.AdapterEvent>): void {
+  protected override chunk(object: Json.JsonObject, name: string | undefined, out: Answer.Out): void {
+    const chunk: Json.JsonObject = { type: name, ...object }
     this.hasChunks = true
     const message = Wire.object(this.isWhole ? chunk : chunk["message"])
     const reported = chunk["usage"] ?? message["usage"]
@@ -182,10 +145,11 @@ class Reader implements Answer.Reader {
     if (this.failure !== undefined) return
     if (this.isWhole) this.message(message, out)
     else this.event(chunk, message, out)
-    this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, chunk, isError || chunk["type"] === "error"))
+    const isError = name === "error" || chunk["type"] === "error"
+    this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, chunk, isError))
   }
 
-  private event(chunk: Json.JsonObject, message: Json.JsonObject, out: Array<Event.AdapterEvent>): void {
+  private event(chunk: Json.JsonObject, message: Json.JsonObject, out: Answer.Out): void {
     const { index } = chunk
     switch (chunk["type"]) {
       case "message_start":
@@ -216,7 +180,7 @@ class Reader implements Answer.Reader {
     this.remark(message)
   }
 
-  private message(message: Json.JsonObject, out: Array<Event.AdapterEvent>): void {
+  private message(message: Json.JsonObject, out: Answer.Out): void {
     this.start(message)
     const isCut = finishReason(this.word, false) === "length"
     const content = Wire.list(message["content"])
@@ -232,26 +196,21 @@ class Reader implements Answer.Reader {
     }
   }
 
-  private finish(out: Array<Event.AdapterEvent>): void {
-    const { blocks, id, model, remarks, stopSequence, usage, word } = this
-    if (blocks.text !== "") out.push({ _tag: "TextCompleted", id: null, text: blocks.text })
+  protected override finish(out: Answer.Out): void {
+    const { blocks, remarks, stopSequence, word } = this
+    Answer.endText(blocks.text, out)
     blocks.end(ToolCalls.endingOf(finishReason(word, false)), out)
     const { citations, toolCalls } = blocks
-    const reason = finishReason(word, toolCalls.some((call) => call.providerExecuted !== true))
+    const reason = finishReason(word, toolCalls.some(Response.isActionable))
     const reasoning = blocks.reasoning(Wire.string(Wire.object(remarks["container"])["id"]))
     const own = { ...remarks, ...(citations.length === 0 ? {} : { citations }) }
     const notes = {
-      ...Wire.given("stopSequence", stopSequence),
-      ...(Object.keys(own).length === 0 ? {} : { [AnthropicReply.key]: own })
+      ...Wire.defined({ stopSequence }),
+      ...Wire.filled(AnthropicReply.key, own)
     }
-    const content = blocks.text
-    out.push(Answer.completed({ content, toolCalls, reasoning, finishReason: reason, word, usage, id, model, notes }))
-    this.hasFinished = true
+    this.complete({ content: blocks.text, toolCalls, reasoning, finishReason: reason, word, notes }, out)
   }
 }
-
-// ---------------------------------------------------------------------------------------------------------------------
-// finish
 
 const finishReasons: ReadonlyMap<string | undefined, Response.FinishReason> = new Map([
   ["end_turn", "stop"],
@@ -273,9 +232,6 @@ const finishReason = (word: string | undefined, hasCalls: boolean): Response.Fin
   return hasCalls && (reason === "stop" || word === undefined) ? "tool_calls" : reason
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// usage
-
 /** Input comes without what was read from the cache or written to it, output with the thoughts. */
 const usage = (wire: Json.JsonObject): Response.Usage => {
   const { cache_creation_input_tokens, cache_read_input_tokens, input_tokens, output_tokens, ...others } = wire
@@ -288,7 +244,7 @@ const usage = (wire: Json.JsonObject): Response.Usage => {
     cacheWriteInputTokens: cache_creation_input_tokens,
     reasoningTokens: thinking_tokens,
     toolUsage: Wire.object(server_tool_use),
-    extra: { ...extra, ...(Object.keys(output).length === 0 ? {} : { output_tokens_details: output }) }
+    extra: { ...extra, ...Wire.filled("output_tokens_details", output) }
   })
 }
 
@@ -299,13 +255,7 @@ const total = (usage: Response.Usage): Response.Usage => {
   return { ...usage, totalTokens: inputTokens + (cachedInputTokens ?? 0) + (cacheWriteInputTokens ?? 0) + outputTokens }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// errors
-
 const errors: Errors.Words = [[/billing_error/, "quota_exceeded"]]
-
-// ---------------------------------------------------------------------------------------------------------------------
-// layer
 
 const protocol: Protocol.Protocol<Options> = {
   name: "Anthropic",
@@ -381,18 +331,6 @@ export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, Htt
  * The adapter configured from the environment: `ANTHROPIC_MODEL`, `ANTHROPIC_API_KEY` and `ANTHROPIC_BASE_URL`, read
  * through Effect's `Config`. `defaults` replace missing variables; a model has to be named by one of the two,
  * and Anthropic's own servers want a key.
- *
- * **Example** (From the environment)
- *
- * ```ts import.meta.vitest
- * import { Anthropic } from "heddle/adapters"
- * import * as FetchHttpClient from "effect/http/FetchHttpClient"
- * import * as Layer from "effect/Layer"
- *
- * const model = Anthropic.layerConfig().pipe(Layer.provide(FetchHttpClient.layer))
- *
- * Layer.isLayer(model) // => true
- * ```
  *
  * @category layers
  * @since 0.1.0

@@ -11,7 +11,6 @@ import type * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import type * as Adapter from "../Adapter.ts"
-import type * as Event from "../Event.ts"
 import * as ToolCalls from "../internal/hear/toolCalls.ts"
 import * as Json from "../internal/json.ts"
 import type * as Message from "../Message.ts"
@@ -67,15 +66,11 @@ export interface Options extends Omit<Protocol.Options, "parallelToolCalls"> {
   }>
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// request
-
 const requestBody = (options: Options, request: Adapter.Request): Json.JsonObject => {
   const model = request.model ?? options.model
   const { contents, system } = GeminiRequest.write(request.messages, isSigned(model))
   const generationConfig = {
-    ...Wire.given("temperature", request.temperature),
-    ...Wire.given("maxOutputTokens", request.maxTokens),
+    ...Wire.defined({ temperature: request.temperature, maxOutputTokens: request.maxTokens }),
     ...GeminiRequest.responseFormat(options, request.responseFormat),
     ...GeminiRequest.thinking(options.reasoning, model)
   }
@@ -87,8 +82,8 @@ const requestBody = (options: Options, request: Adapter.Request): Json.JsonObjec
         ...GeminiRequest.tools(options, request)
       }
       : { cachedContent: options.cache }),
-    ...(Object.keys(generationConfig).length === 0 ? {} : { generationConfig }),
-    ...Wire.given("safetySettings", options.safetySettings)
+    ...Wire.filled("generationConfig", generationConfig),
+    ...Wire.defined({ safetySettings: options.safetySettings })
   }
   return GeminiRequest.merged(GeminiRequest.merged(own, options.options), request.options)
 }
@@ -105,17 +100,11 @@ const path = (options: Options, request: Adapter.Request): string => {
  */
 const isSigned = (model: string): boolean => /gemini-([3-9]|\d{2}|[a-z].*-latest$)/.test(model)
 
-// ---------------------------------------------------------------------------------------------------------------------
-// stream
-
 /** Parts that report what ran at the provider. */
 const serverParts = ["executableCode", "codeExecutionResult", "toolCall", "toolResponse", "functionResponse"]
 
-class Reader implements Answer.Reader {
-  readonly isDone = false
+class Reader extends Answer.ReplyReader {
   readonly documents = new Sse.Documents()
-  failure: Adapter.AdapterError | undefined
-  private readonly origin: Errors.Origin
   private readonly calls: GeminiReply.Calls
   private readonly turn = new GeminiReply.Turn()
   private readonly details = new GeminiReply.Details()
@@ -123,38 +112,32 @@ class Reader implements Answer.Reader {
   private text = ""
   private finishWord: string | undefined
   private blockReason: string | undefined
-  private usage: Response.Usage | null = null
-  private id: string | undefined
-  private model: string | undefined
-  private hasChunks = false
   private hasToolParts = false
 
   constructor(origin: Errors.Origin, makeId: () => string, request: Adapter.Request) {
-    this.origin = origin
+    super(origin)
     this.calls = new GeminiReply.Calls(makeId, new Set(request.tools.map(({ name }) => name)))
   }
 
-  get isComplete(): boolean {
+  override get isComplete(): boolean {
     return this.finishWord !== undefined || this.blockReason !== undefined
   }
 
-  read(event: Sse.SseEvent, out: Array<Event.AdapterEvent>): void {
-    const { data, name } = event
-    if (data.trim() === "" || data.trim() === "[DONE]") return
-    const parsed = Result.getOrUndefined(Json.parseWire(data))
-    const chunks = Json.isObject(parsed) ? [parsed] : Wire.list(parsed)
-    if (chunks.length === 0 && name === "error") this.chunk({ error: data }, out)
-    for (const chunk of chunks) this.chunk(chunk, out)
-    if (chunks.length === 0 && !Array.isArray(parsed)) this.failure ??= Answer.notOpened(this.origin, event)
+  protected override get hasBegun(): boolean {
+    return this.hasChunks || this.documents.held !== ""
   }
 
-  end(stray: string, out: Array<Event.AdapterEvent>): void {
-    if (this.failure === undefined && this.isComplete) return this.finish(out)
-    out.push(...Answer.cost(this.usage))
-    this.failure ??= Answer.unfinished(this.origin, this.hasChunks || this.documents.held !== "", stray)
+  /** An event may hold a list of chunks. */
+  override read(event: Sse.SseEvent, out: Answer.Out): void {
+    const list = event.data.trimStart().startsWith("[") ? Result.getOrUndefined(Json.parseWire(event.data)) : undefined
+    if (!Array.isArray(list)) return super.read(event, out)
+    for (const chunk of Wire.list(list)) this.chunk(chunk, undefined, out)
   }
 
-  private chunk(chunk: Json.JsonObject, out: Array<Event.AdapterEvent>): void {
+  /** A body that is no stream of events is read as its documents come. */
+  protected override document(): void {}
+
+  protected override chunk(chunk: Json.JsonObject, _name: string | undefined, out: Answer.Out): void {
     const { candidates, error: _, modelVersion, promptFeedback, responseId, usageMetadata } = chunk
     const isReply = [candidates, promptFeedback, responseId, usageMetadata].some((member) => member !== undefined)
     if (Json.isObject(usageMetadata)) this.usage = usage(this.usage, usageMetadata)
@@ -170,14 +153,14 @@ class Reader implements Answer.Reader {
     this.hasChunks = true
   }
 
-  private candidate(candidate: Json.JsonObject, out: Array<Event.AdapterEvent>): void {
+  private candidate(candidate: Json.JsonObject, out: Answer.Out): void {
     const { content, finishReason, index: _, ...rest } = candidate
     for (const part of Wire.list(Wire.object(content)["parts"])) this.part(part, out)
     this.finishWord = Wire.string(finishReason) ?? this.finishWord
     this.details.add(rest)
   }
 
-  private part(part: Json.JsonObject, out: Array<Event.AdapterEvent>): void {
+  private part(part: Json.JsonObject, out: Answer.Out): void {
     const { functionCall, text, thought, thoughtSignature } = part
     const signature = Wire.string(thoughtSignature)
     if (Json.isObject(functionCall)) {
@@ -186,11 +169,11 @@ class Reader implements Answer.Reader {
     } else if (typeof text !== "string") this.otherPart(part, out)
     else if (thought === true) {
       this.turn.thought(text, signature)
-      if (text !== "") out.push({ _tag: "ReasoningDelta", id: null, delta: text })
+      Answer.think(text, out)
     } else {
       this.text += text
       this.turn.text(text, signature)
-      if (text !== "") out.push({ _tag: "TextDelta", id: null, delta: text })
+      Answer.say(text, out)
     }
   }
 
@@ -198,7 +181,7 @@ class Reader implements Answer.Reader {
    * Keeps a part that is neither text nor a call as it came, but for what was only thought and is not signed: it goes
    * back.
    */
-  private otherPart(part: Json.JsonObject, out: Array<Event.AdapterEvent>): void {
+  private otherPart(part: Json.JsonObject, out: Answer.Out): void {
     if (part["thought"] === true && part["thoughtSignature"] === undefined) return
     const [kind, value] = Object.entries(part).find(([, member]) => Json.isObject(member)) ?? []
     if (kind !== undefined && Json.isObject(value) && serverParts.includes(kind)) {
@@ -210,35 +193,28 @@ class Reader implements Answer.Reader {
     if (Object.keys(part).length > 0) this.turn.raw(part)
   }
 
-  private finish(out: Array<Event.AdapterEvent>): void {
-    const { details: { all: details }, finishWord, id, media, model, text, usage } = this
-    if (text !== "") out.push({ _tag: "TextCompleted", id: null, text })
+  protected override finish(out: Answer.Out): void {
+    const { details: { all: details }, finishWord, text } = this
+    Answer.endText(text, out)
     for (const hosted of this.hasToolParts ? [] : this.details.hosted) this.calls.execute(...hosted, out)
     const reason = finishReason(finishWord, this.blockReason !== undefined, false)
     this.calls.end(ToolCalls.endingOf(reason), out)
     const { toolCalls } = this.calls
     const { reasoning } = this.turn
-    const hasCalls = toolCalls.some((call) => call.providerExecuted !== true)
-    const content = media.length === 0 ? text : [...(text === "" ? [] : [{ type: "text", text } as const]), ...media]
-    out.push(Answer.completed({
-      content,
+    const hasCalls = toolCalls.some(Response.isActionable)
+    this.complete({
+      content: Answer.contentOf(text, this.media),
       toolCalls,
       reasoning,
       finishReason: finishReason(finishWord, this.blockReason !== undefined, hasCalls),
       word: finishWord,
-      usage,
-      id,
-      model,
       notes: {
-        ...Wire.given("blockReason", this.blockReason),
-        ...(Object.keys(details).length === 0 ? {} : { [GeminiReply.metadataKey]: details })
+        ...Wire.defined({ blockReason: this.blockReason }),
+        ...Wire.filled(GeminiReply.metadataKey, details)
       }
-    }))
+    }, out)
   }
 }
-
-// ---------------------------------------------------------------------------------------------------------------------
-// finish
 
 const finishReasons: { readonly [word: string]: Response.FinishReason } = {
   STOP: "stop",
@@ -270,9 +246,6 @@ const finishReason = (
   return reason === "stop" && hasCalls ? "tool_calls" : reason
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// usage
-
 /**
  * Input includes what came from the cache, output excludes the thoughts: the wire's own numbers, without sums. Every
  * chunk may leave out figures of an earlier one, the total too, which then is the sum of its parts.
@@ -298,9 +271,6 @@ const usage = (previous: Response.Usage | null, wire: Json.JsonObject): Response
   return { ...next, totalTokens: parts.reduce<number>((sum, count) => sum + (Number(count) || 0), 0) }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// errors
-
 const errors: Errors.Words = [
   [/PerDay/, "quota_exceeded"],
   [/RESOURCE_EXHAUSTED/, "rate_limited"],
@@ -308,9 +278,6 @@ const errors: Errors.Words = [
   [/CANCELLED|UNAVAILABLE|INTERNAL|ABORTED/, "provider_unavailable"],
   [/DEADLINE_EXCEEDED/, "timeout"]
 ]
-
-// ---------------------------------------------------------------------------------------------------------------------
-// layer
 
 const headers = ({ apiKey, baseUrl = "", sendKeyAs }: Options): Http.HeaderValues => {
   if (apiKey === undefined) return {}
@@ -384,18 +351,6 @@ export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, Htt
  * The adapter configured from the environment: `GEMINI_MODEL`, `GEMINI_API_KEY` or `GOOGLE_API_KEY`, and
  * `GEMINI_BASE_URL`, read through Effect's `Config`. `defaults` replace missing variables; a model has to be named
  * by one of the two, and the Gemini API wants a key.
- *
- * **Example** (From the environment)
- *
- * ```ts import.meta.vitest
- * import { Gemini } from "heddle/adapters"
- * import * as FetchHttpClient from "effect/http/FetchHttpClient"
- * import * as Layer from "effect/Layer"
- *
- * const model = Gemini.layerConfig().pipe(Layer.provide(FetchHttpClient.layer))
- *
- * Layer.isLayer(model) // => true
- * ```
  *
  * @category layers
  * @since 0.1.0

@@ -10,7 +10,6 @@ import type * as HttpClient from "effect/http/HttpClient"
 import type * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import type * as Adapter from "../Adapter.ts"
-import type * as Event from "../Event.ts"
 import * as ToolCalls from "../internal/hear/toolCalls.ts"
 import * as Json from "../internal/json.ts"
 import type * as Message from "../Message.ts"
@@ -70,33 +69,31 @@ export interface Options extends Protocol.Options {
   readonly systemRole?: "system" | "developer"
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// request
-
-const vendorOf = ({ baseUrl = protocol.baseUrl, vendor }: Options): ChatRequest.Vendor =>
-  ChatRequest.find(vendor, baseUrl)
+/** The ways of the server, as far as the options do not name others. */
+const vendorOf = (options: Options): ChatRequest.Vendor => {
+  const { baseUrl = protocol.baseUrl, emptyContent, includeUsage, sendReasoningAs, vendor } = options
+  return {
+    ...ChatRequest.find(vendor, baseUrl),
+    ...Wire.defined({ emptyContent, includeUsage, sendReasoningAs }),
+    ...(sendReasoningAs === undefined ? {} : { isReasoningOfLoop: false })
+  }
+}
 
 const requestBody = (options: Options, request: Adapter.Request, now: number): Json.JsonObject => {
   const vendor = vendorOf(options)
   const model = request.model ?? options.model
-  const { cache, includeUsage = vendor.includeUsage, reasoning } = options
+  const { cache, reasoning, systemRole = "system" } = options
   return {
     model,
-    messages: ChatRequest.write(request.messages, {
-      systemRole: options.systemRole ?? "system",
-      sendReasoningAs: options.sendReasoningAs ?? vendor.sendReasoningAs,
-      isReasoningOfLoop: options.sendReasoningAs === undefined && vendor.isReasoningOfLoop,
-      now,
-      emptyContent: options.emptyContent === undefined ? vendor.emptyContent : options.emptyContent
-    }),
+    messages: ChatRequest.write(request.messages, { ...vendor, systemRole, now }),
     ...ChatRequest.tools(request, vendor, options),
     ...ChatRequest.responseFormat(request.responseFormat),
     ...(reasoning === undefined ? {} : vendor.reasoning(reasoning)),
-    ...Wire.given("temperature", request.temperature),
-    ...Wire.given(maxTokensField(options, vendor, model), request.maxTokens),
-    ...Wire.given("prompt_cache_key", cache && (cache.key ?? request.cacheKey)),
-    ...Wire.given("prompt_cache_retention", cache?.retention),
-    ...(includeUsage ? { stream_options: { include_usage: true } } : {}),
+    ...Wire.defined({ temperature: request.temperature }),
+    ...Wire.defined({ [maxTokensField(options, vendor, model)]: request.maxTokens }),
+    ...Wire.defined({ prompt_cache_key: cache && (cache.key ?? request.cacheKey) }),
+    ...Wire.defined({ prompt_cache_retention: cache?.retention }),
+    ...(vendor.includeUsage ? { stream_options: { include_usage: true } } : {}),
     ...options.options,
     ...request.options,
     stream: true
@@ -106,15 +103,9 @@ const requestBody = (options: Options, request: Adapter.Request, now: number): J
 const maxTokensField = (options: Options, vendor: ChatRequest.Vendor, model: string): string =>
   options.maxTokensField ?? (/(^|\/)(o\d|gpt-5)/.test(model) ? "max_completion_tokens" : vendor.maxTokensField)
 
-// ---------------------------------------------------------------------------------------------------------------------
-// stream
-
 const continued = "the stream continues a tool call that it had completed"
 
-class Reader implements Answer.Reader {
-  isDone = false
-  failure: Adapter.AdapterError | undefined
-  private readonly origin: Errors.Origin
+class Reader extends Answer.ReplyReader {
   private readonly calls: ChatReply.Calls
   private readonly soundFormat: unknown
   private text = ""
@@ -125,61 +116,43 @@ class Reader implements Answer.Reader {
   private readonly images: Array<Message.Part> = []
   private refusal = ""
   private finishWord: string | undefined
-  private usage: Response.Usage | null = null
-  private id: string | undefined
-  private model: string | undefined
-  private hasChunks = false
   private hasDeltas = false
-  private hasFinished = false
   /** `true` if the body is a reply, and no stream of its pieces. */
   private isDocument = false
   /** `true` once the reply is complete, although it has no finish reason. */
   private isWhole = false
 
   constructor(origin: Errors.Origin, calls: ChatReply.Calls, soundFormat: unknown) {
-    this.origin = origin
+    super(origin)
     this.calls = calls
     this.soundFormat = soundFormat
   }
 
-  get isComplete(): boolean {
+  override get isComplete(): boolean {
     return this.isDone || this.isWhole || this.finishWord !== undefined
   }
 
-  read(event: Sse.SseEvent, out: Array<Event.AdapterEvent>): void {
-    const { data, name } = event
-    if (this.isDone || data.trim() === "") return
-    if (data.trim() === "[DONE]") {
-      if (this.failure === undefined) this.finish(out)
-      this.isDone = true
-      return
-    }
-    const chunk = Answer.opened(event)
-    if (chunk === undefined) this.failure ??= Answer.notOpened(this.origin, event)
-    else this.chunk(chunk, name === "error", out)
+  override read(event: Sse.SseEvent, out: Answer.Out): void {
+    if (this.isDone || event.data.trim() !== "[DONE]") return super.read(event, out)
+    if (this.failure === undefined) this.finish(out)
+    this.isDone = true
   }
 
-  end(stray: string, out: Array<Event.AdapterEvent>): void {
-    if (this.hasFinished) return
-    this.document(stray, out)
-    if (this.failure === undefined && this.isComplete) return this.finish(out)
-    out.push(...Answer.cost(this.usage))
-    this.failure = this.failure === undefined
-      ? Answer.unfinished(this.origin, this.hasChunks, stray)
-      : Errors.ended(this.failure, this.finishWord)
+  override end(stray: string, out: Answer.Out): void {
+    super.end(stray, out)
+    if (this.failure !== undefined) this.failure = Errors.ended(this.failure, this.finishWord)
   }
 
-  /** A body that is no stream of events may be a whole reply, or an error that broke the stream off. */
-  private document(stray: string, out: Array<Event.AdapterEvent>): void {
+  protected override document(stray: string, out: Answer.Out): void {
     const body = Answer.documentIn(stray)
     if (body === undefined) return
     const choices = Wire.list(body["choices"])
     this.isDocument = choices.some((choice) => Json.isObject(choice["message"]))
     this.isWhole ||= this.isDocument
-    this.chunk(body, choices.length === 0 && !this.hasChunks, out)
+    this.chunk(body, choices.length === 0 && !this.hasChunks ? "error" : undefined, out)
   }
 
-  private chunk(chunk: Json.JsonObject, isError: boolean, out: Array<Event.AdapterEvent>): void {
+  protected override chunk(chunk: Json.JsonObject, name: string | undefined, out: Answer.Out): void {
     this.hasChunks = true
     const reported = chunk["usage"] ?? Wire.object(chunk["x_groq"])["usage"]
     if (Json.isObject(reported)) this.usage = Wire.mergedUsage(this.usage, usage(reported))
@@ -192,7 +165,7 @@ class Reader implements Answer.Reader {
     // Usage without any choice comes last of all.
     this.isWhole ||= Json.isObject(chunk["usage"]) && Array.isArray(chunk["choices"]) && chunk["choices"].length === 0
     const failed = Json.isObject(choice?.["error"]) ? choice : chunk
-    this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, failed, isError))
+    this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, failed, name === "error"))
   }
 
   /** Keeps a finish reason. An empty one between the chunks of a stream means that the reply has not ended yet. */
@@ -209,26 +182,19 @@ class Reader implements Answer.Reader {
     return Wire.object(isWhole ? message : delta)
   }
 
-  private choice(choice: Json.JsonObject, word: string | undefined, out: Array<Event.AdapterEvent>): void {
+  private choice(choice: Json.JsonObject, word: string | undefined, out: Answer.Out): void {
     const message = this.messageOf(choice)
     const { annotations, details, fragments, images, refusal, sound, text, thought } = ChatReply.read(message)
     this.sound.add(sound)
     this.images.push(...images)
     this.details.add(details)
     this.notes.add(annotations, choice["logprobs"])
-    if (thought !== "") {
-      this.reasoning += thought
-      out.push({ _tag: "ReasoningDelta", id: null, delta: thought })
-    }
-    if (text !== "") {
-      this.text += text
-      out.push({ _tag: "TextDelta", id: null, delta: text })
-    }
+    this.reasoning += thought
+    Answer.think(thought, out)
+    this.text += text
+    Answer.say(text, out)
     this.refusal += refusal
-    for (const fragment of fragments) {
-      if (this.calls.add(fragment, out)) continue
-      this.failure ??= Errors.make(this.origin, "malformed_response", continued)
-    }
+    for (const fragment of fragments) if (!this.calls.add(fragment, out)) this.fail("malformed_response", continued)
     const reason = finishReason(word, false)
     if (reason === "stop" || reason === "tool_calls") this.calls.settleAll(out)
   }
@@ -240,36 +206,20 @@ class Reader implements Answer.Reader {
     return [{ type: "reasoning", text: this.reasoning, ...metadata }]
   }
 
-  /** The content of the reply: its text, with the images and the sound that the model made. */
-  private get content(): Message.Content {
-    const media = [...this.images, ...this.sound.file(this.soundFormat)]
-    return media.length === 0
-      ? this.text
-      : [...(this.text === "" ? [] : [{ type: "text", text: this.text } as const]), ...media]
-  }
-
-  private finish(out: Array<Event.AdapterEvent>): void {
-    if (this.text !== "") out.push({ _tag: "TextCompleted", id: null, text: this.text })
+  protected override finish(out: Answer.Out): void {
+    Answer.endText(this.text, out)
     this.calls.endAll(ToolCalls.endingOf(finishReason(this.finishWord, false)), out)
     const toolCalls = this.calls.completed
-    const { id, model, refusal, usage } = this
-    out.push(Answer.completed({
-      content: this.content,
+    this.complete({
+      content: Answer.contentOf(this.text, [...this.images, ...this.sound.file(this.soundFormat)]),
       toolCalls,
       reasoning: [...this.thoughts, ...this.sound.kept],
       finishReason: finishReason(this.finishWord, toolCalls.length > 0),
       word: this.finishWord,
-      usage,
-      id,
-      model,
-      notes: { ...(refusal === "" ? {} : { refusal }), ...this.notes.metadata }
-    }))
-    this.hasFinished = true
+      notes: { ...(this.refusal === "" ? {} : { refusal: this.refusal }), ...this.notes.metadata }
+    }, out)
   }
 }
-
-// ---------------------------------------------------------------------------------------------------------------------
-// finish
 
 const finishReasons: { readonly [word: string]: Response.FinishReason } = {
   stop: "stop",
@@ -295,9 +245,6 @@ const finishReason = (word: string | undefined, hasCalls: boolean): Response.Fin
   return reason === "stop" && hasCalls ? "tool_calls" : reason
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// usage
-
 /** Input includes what came from the cache, output the reasoning (not at xAI): the wire's own numbers, without sums. */
 const usage = (wire: Json.JsonObject): Response.Usage => {
   const { completion_tokens, cost, prompt_tokens, total_tokens, ...others } = wire
@@ -316,14 +263,11 @@ const usage = (wire: Json.JsonObject): Response.Usage => {
     extra: {
       ...extra,
       ...(Json.isObject(cost) ? { cost } : {}),
-      ...(Object.keys(input).length === 0 ? {} : { prompt_tokens_details: input }),
-      ...(Object.keys(output).length === 0 ? {} : { completion_tokens_details: output })
+      ...Wire.filled("prompt_tokens_details", input),
+      ...Wire.filled("completion_tokens_details", output)
     }
   })
 }
-
-// ---------------------------------------------------------------------------------------------------------------------
-// errors
 
 const errors: Errors.Words = [
   [/insufficient_(user_)?quota|billing/, "quota_exceeded"],
@@ -332,9 +276,6 @@ const errors: Errors.Words = [
   [/tool_use_failed/, "invalid_request"],
   [/RateLimitReached|rate_limit_exceeded/, "rate_limited"]
 ]
-
-// ---------------------------------------------------------------------------------------------------------------------
-// layer
 
 const headers = (options: Options): Http.HeaderValues => {
   const { keyHeader } = vendorOf(options)

@@ -11,7 +11,6 @@ import type * as HttpClient from "effect/http/HttpClient"
 import type * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import type * as Adapter from "../Adapter.ts"
-import type * as Event from "../Event.ts"
 import * as ToolCalls from "../internal/hear/toolCalls.ts"
 import * as Json from "../internal/json.ts"
 import * as Response from "../Response.ts"
@@ -20,7 +19,6 @@ import * as Errors from "./internal/errors.ts"
 import * as Http from "./internal/http.ts"
 import * as ResponsesReply from "./internal/responsesReply.ts"
 import * as ResponsesRequest from "./internal/responsesRequest.ts"
-import type * as Sse from "./internal/sse.ts"
 import * as StrictSchema from "./internal/strictSchema.ts"
 import * as Wire from "./internal/wire.ts"
 import * as Protocol from "./internal/wireProtocol.ts"
@@ -55,9 +53,6 @@ export interface Options extends Protocol.Options {
   }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// request
-
 const requestBody = (options: Options, request: Adapter.Request): Json.JsonObject => {
   const model = request.model ?? options.model
   const given = givenOptions(options, request)
@@ -68,18 +63,17 @@ const requestBody = (options: Options, request: Adapter.Request): Json.JsonObjec
   const include = [...(isEncrypted ? ["reasoning.encrypted_content"] : []), ...names(given["include"])]
   return {
     model,
-    ...Wire.given("instructions", instructions),
+    ...Wire.defined({ instructions }),
     input: items,
-    ...Wire.given("temperature", request.temperature),
-    ...Wire.given("max_output_tokens", request.maxTokens),
-    ...Wire.given("prompt_cache_key", options.cache && (options.cache.key ?? request.cacheKey)),
-    ...Wire.given("prompt_cache_retention", options.cache?.retention),
+    ...Wire.defined({ temperature: request.temperature, max_output_tokens: request.maxTokens }),
+    ...Wire.defined({ prompt_cache_key: options.cache && (options.cache.key ?? request.cacheKey) }),
+    ...Wire.defined({ prompt_cache_retention: options.cache?.retention }),
     ...tools,
     ...given,
-    ...filled("tools", names(tools["tools"])),
-    ...filled("include", [...new Set(include)]),
-    ...filled("text", { ...ResponsesRequest.format(request.responseFormat), ...Wire.object(given["text"]) }),
-    ...filled("reasoning", { ...reasoning(options), ...Wire.object(given["reasoning"]) }),
+    ...Wire.filled("tools", names(tools["tools"])),
+    ...Wire.filled("include", [...new Set(include)]),
+    ...Wire.filled("text", { ...ResponsesRequest.format(request.responseFormat), ...Wire.object(given["text"]) }),
+    ...Wire.filled("reasoning", { ...reasoning(options), ...Wire.object(given["reasoning"]) }),
     store,
     stream: true
   }
@@ -95,19 +89,8 @@ const mayReason = /^(?!(.*\/)?(chatgpt-|gpt-3|gpt-4|gpt-5[^/]*-chat))/
 
 const names = (value: unknown): ReadonlyArray<unknown> => Array.isArray(value) ? value : []
 
-/** A member that is left out when there is nothing in it. */
-const filled = (key: string, value: object): Json.JsonObject => Object.keys(value).length === 0 ? {} : { [key]: value }
-
-const reasoning = ({ reasoning: wanted }: Options): Json.JsonObject => ({
-  ...Wire.given("effort", wanted?.effort),
-  ...Wire.given("max_tokens", wanted?.maxTokens),
-  ...Wire.given("summary", wanted?.summary)
-})
-
-// ---------------------------------------------------------------------------------------------------------------------
-// stream
-
-type Events = Array<Event.AdapterEvent>
+const reasoning = ({ reasoning: wanted }: Options): Json.JsonObject =>
+  Wire.defined({ effort: wanted?.effort, max_tokens: wanted?.maxTokens, summary: wanted?.summary })
 
 /** The events that end a reply, and the status that each means. */
 const endings: ReadonlyMap<string, string> = new Map([
@@ -117,60 +100,36 @@ const endings: ReadonlyMap<string, string> = new Map([
   ["response.failed", "failed"]
 ])
 
-class Reader implements Answer.Reader {
-  isDone = false
-  failure: Adapter.AdapterError | undefined
-  private readonly origin: Errors.Origin
+class Reader extends Answer.ReplyReader {
   private readonly calls: ToolCalls.WireCalls
   private readonly output: ResponsesReply.Output
-  private usage: Response.Usage | null = null
-  private id: string | undefined
-  private model: string | undefined
-  private hasEvents = false
+  private status = "completed"
+  private reason: string | undefined
 
   constructor(
     origin: Errors.Origin,
     calls: ToolCalls.WireCalls,
     custom: ReadonlySet<string> | undefined
   ) {
-    this.origin = origin
+    super(origin)
     this.calls = calls
     this.output = new ResponsesReply.Output(calls, custom)
   }
 
-  get isComplete(): boolean {
+  override get isComplete(): boolean {
     return this.isDone
   }
 
-  read(event: Sse.SseEvent, out: Events): void {
-    const { data, name } = event
-    if (this.isDone || data.trim() === "" || data.trim() === "[DONE]") return
-    const chunk = Answer.opened(event)
-    if (chunk === undefined) this.failure ??= Answer.notOpened(this.origin, event)
-    else this.event(chunk, name, out)
-  }
-
-  end(stray: string, out: Events): void {
-    if (this.isDone) return
-    this.document(stray, out)
-    if (this.isDone) return
-    out.push(...Answer.cost(this.usage))
-    this.failure ??= Answer.unfinished(this.origin, this.hasEvents, stray)
-  }
-
-  /** A body that is no stream of events may be a whole reply, or an error that broke the stream off. */
-  private document(stray: string, out: Events): void {
+  protected override document(stray: string, out: Answer.Out): void {
     const body = Answer.documentIn(stray)
     if (body === undefined) return
-    if (Array.isArray(body["output"])) {
-      this.hasEvents = true
-      return this.last(body, undefined, out)
-    }
-    this.error(body, !this.hasEvents)
+    if (!Array.isArray(body["output"])) return this.error(body, !this.hasChunks)
+    this.hasChunks = true
+    this.last(body, undefined, out)
   }
 
-  private event(event: Json.JsonObject, name: string | undefined, out: Events): void {
-    this.hasEvents = true
+  protected override chunk(event: Json.JsonObject, name: string | undefined, out: Answer.Out): void {
+    this.hasChunks = true
     const type = Wire.string(event["type"]) ?? name ?? ""
     const read = ResponsesReply.readers.get(type)
     if (endings.has(type)) this.last(Wire.object(event["response"]), endings.get(type), out)
@@ -178,10 +137,6 @@ class Reader implements Answer.Reader {
     else if (type === "response.created") this.head(Wire.object(event["response"]))
     else if (this.failure === undefined && read !== undefined) read(this.output, event, out)
     if (this.output.problem !== undefined) this.fail("malformed_response", this.output.problem)
-  }
-
-  private fail(reason: Errors.Reason, detail: string): void {
-    this.failure ??= Errors.make(this.origin, reason, detail)
   }
 
   /** An error stands under its own name, or is the event itself if that is marked as one. The first one counts. */
@@ -198,7 +153,7 @@ class Reader implements Answer.Reader {
   }
 
   /** The reply's own final status. After an error it may still report the cost of the reply. */
-  private last(response: Json.JsonObject, word: string | undefined, out: Events): void {
+  private last(response: Json.JsonObject, word: string | undefined, out: Answer.Out): void {
     this.head(response)
     const said = Wire.string(response["status"])
     const isOpen = said === "queued" || said === "in_progress"
@@ -217,36 +172,32 @@ class Reader implements Answer.Reader {
         `the provider answers in the background, which is not waited for: the reply is ${status}${named}. Leave out background`
       )
     }
-    const reason = Wire.string(Wire.object(response["incomplete_details"])["reason"])
-    this.finish(status, status === "incomplete" ? reason : undefined, Wire.list(response["output"]), out)
+    this.status = status
+    const { reason } = Wire.object(response["incomplete_details"])
+    this.reason = status === "incomplete" ? Wire.string(reason) : undefined
+    this.output.whole(Wire.list(response["output"]), this.ending, out)
+    this.finish(out)
   }
 
-  private finish(
-    status: string,
-    reason: string | undefined,
-    output: ReadonlyArray<Json.JsonObject>,
-    out: Events
-  ): void {
-    const ending = ToolCalls.endingOf(finishReason(status, reason, false))
-    this.output.whole(output, ending, out)
-    const { annotations, asked, reasoning, refusal, text } = this.output.end(ending, out)
+  private get ending(): ToolCalls.Ending {
+    return ToolCalls.endingOf(finishReason(this.status, this.reason, false))
+  }
+
+  protected override finish(out: Answer.Out): void {
+    const { reason, status } = this
+    const { annotations, asked, reasoning, refusal, text } = this.output.end(this.ending, out)
     if (asked.length > 0) return this.fail("unsupported_feature", refusalOf(asked))
     this.isDone = true
     const toolCalls = this.calls.completed
-    const finish = finishReason(status, reason, toolCalls.some((call) => call.providerExecuted !== true))
-    if (text !== "") out.push({ _tag: "TextCompleted", id: null, text })
-    const { id, model, usage } = this
-    out.push(Answer.completed({
+    Answer.endText(text, out)
+    this.complete({
       content: text,
       toolCalls,
       reasoning,
-      finishReason: finish,
+      finishReason: finishReason(status, reason, toolCalls.some(Response.isActionable)),
       word: reason === undefined ? status : `${status}:${reason}`,
-      usage,
-      id,
-      model,
       notes: { ...(refusal === "" ? {} : { refusal }), ...(annotations.length === 0 ? {} : { annotations }) }
-    }))
+    }, out)
   }
 }
 
@@ -256,9 +207,6 @@ const refusalOf = (asked: ReadonlyArray<string>): string => {
   return `the reply asks this side for ${asked.join(" and ")}, which no tool of a run can answer: ` +
     `offer a tool of your own instead of the provider's${approval}`
 }
-
-// ---------------------------------------------------------------------------------------------------------------------
-// finish
 
 const incompleteReasons: { readonly [reason: string]: Response.FinishReason } = {
   max_output_tokens: "length",
@@ -276,9 +224,6 @@ const finishReason = (status: string, reason: string | undefined, hasCalls: bool
   return Object.hasOwn(incompleteReasons, reason) ? incompleteReasons[reason] ?? "error" : "error"
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// usage
-
 /** Input includes what came from the cache, output the reasoning: the wire's own numbers, without sums. */
 const usage = (wire: Json.JsonObject): Response.Usage => {
   const { cost, input_tokens, output_tokens, total_tokens, ...others } = wire
@@ -293,12 +238,9 @@ const usage = (wire: Json.JsonObject): Response.Usage => {
     cacheWriteInputTokens: cache_write_tokens,
     reasoningTokens: reasoning_tokens,
     totalCost: cost,
-    extra: { ...extra, ...filled("input_tokens_details", input), ...filled("output_tokens_details", output) }
+    extra: { ...extra, ...Wire.filled("input_tokens_details", input), ...Wire.filled("output_tokens_details", output) }
   })
 }
-
-// ---------------------------------------------------------------------------------------------------------------------
-// errors
 
 const errors: Errors.Words = [
   [/insufficient_(user_)?quota|billing/, "quota_exceeded"],
@@ -306,9 +248,6 @@ const errors: Errors.Words = [
   [/content_filter|content_policy|ResponsibleAIPolicy|invalid_prompt/i, "content_filter"],
   [/RateLimitReached|rate_limit_exceeded/, "rate_limited"]
 ]
-
-// ---------------------------------------------------------------------------------------------------------------------
-// layer
 
 const protocol: Protocol.Protocol<Options> = {
   name: "OpenAiResponses",
@@ -380,18 +319,6 @@ export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, Htt
  * The adapter configured from the environment: `OPENAI_MODEL`, `OPENAI_API_KEY` and `OPENAI_BASE_URL`, read through
  * Effect's `Config`. `defaults` replace missing variables; a model has to be named by one of the two, and
  * OpenAI's own servers want a key.
- *
- * **Example** (From the environment)
- *
- * ```ts import.meta.vitest
- * import { OpenAiResponses } from "heddle/adapters"
- * import * as FetchHttpClient from "effect/http/FetchHttpClient"
- * import * as Layer from "effect/Layer"
- *
- * const model = OpenAiResponses.layerConfig().pipe(Layer.provide(FetchHttpClient.layer))
- *
- * Layer.isLayer(model) // => true
- * ```
  *
  * @category layers
  * @since 0.1.0

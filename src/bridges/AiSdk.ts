@@ -13,31 +13,17 @@ import * as Stream from "effect/Stream"
 import * as Adapter from "../Adapter.ts"
 import * as Errors from "../adapters/internal/errors.ts"
 import * as Http from "../adapters/internal/http.ts"
+import * as Wire from "../adapters/internal/wire.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import * as Json from "../internal/json.ts"
 import * as AiSdkModel from "./internal/aiSdkModel.ts"
 import type { LanguageModel } from "./internal/aiSdkModel.ts"
 import * as AiSdkPrompt from "./internal/aiSdkPrompt.ts"
-import type * as Layout from "./internal/layout.ts"
+import * as Layout from "./internal/layout.ts"
 import * as Reply from "./internal/reply.ts"
 
 export type { LanguageModel, Started } from "./internal/aiSdkModel.ts"
-
-/**
- * A tool that the provider runs itself, such as a web search. Its calls are listed with their results, and never
- * run here.
- *
- * @category models
- * @since 0.1.0
- */
-export interface ProviderTool {
-  /** The provider's name for it, such as `anthropic.web_search_20250305`. */
-  readonly id: `${string}.${string}`
-  /** The name by which the model calls it. */
-  readonly name: string
-  /** Its configuration. None by default. */
-  readonly args?: Readonly<Record<string, unknown>>
-}
+export type { ProviderTool } from "./internal/aiSdkPrompt.ts"
 
 /**
  * Options of a model besides a request.
@@ -45,9 +31,7 @@ export interface ProviderTool {
  * @category models
  * @since 0.1.0
  */
-export interface Options
-  extends Pick<Http.Options, "provider" | "retries" | "retryDelay" | "maxRetryDelay" | "idleTimeout" | "headers">
-{
+export interface Options extends Reply.Options, Pick<Http.Options, "headers"> {
   /** The model. */
   readonly model: LanguageModel
   /** The model for a request that names another one. Without it every request goes to `model`. */
@@ -65,21 +49,12 @@ export interface Options
    * Tools that the provider runs, offered with every request; one takes the place of the tool of its name. None by
    * default.
    */
-  readonly providerTools?: ReadonlyArray<ProviderTool>
+  readonly providerTools?: ReadonlyArray<AiSdkPrompt.ProviderTool>
   /**
    * Loads a file from an address that the model does not read itself. Without it addresses are handed on as they are,
    * and the provider refuses what it cannot read. Threads may name any address: load from those you trust.
    */
-  readonly download?: (
-    url: URL
-  ) => Effect.Effect<{
-    /** The file, as bytes or in base64. */
-    readonly data: Uint8Array | string
-    /** Its media type. That of the part by default. */
-    readonly mediaType?: string
-  }, unknown>
-  /** Texts that errors must not hold, such as the provider's key, if a server is known to quote it. None by default. */
-  readonly secrets?: ReadonlyArray<Redacted.Redacted<string>>
+  readonly download?: AiSdkPrompt.Download
   /**
    * Further settings of the SDK's calls (`topP`, `stopSequences`, `providerOptions`, …), sent with every request as
    * they are. A request's own `options` win, and `providerOptions` of both are joined provider by provider. None by
@@ -89,11 +64,7 @@ export interface Options
 }
 
 const knownOptions = {
-  provider: true,
-  retries: true,
-  retryDelay: true,
-  maxRetryDelay: true,
-  idleTimeout: true,
+  ...Reply.knownOptions,
   headers: true,
   model: true,
   models: true,
@@ -101,7 +72,6 @@ const knownOptions = {
   strict: true,
   providerTools: true,
   download: true,
-  secrets: true,
   options: true
 } satisfies NamesOf<Options>
 
@@ -119,11 +89,6 @@ const checked = (model: unknown, origin: string): LanguageModel => {
   return Http.misuse(name, `${origin} must be a language model of version 2, 3 or 4 of the AI SDK; got: ${found}`)
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// request
-
-type Made<A> = Result.Result<A, Adapter.AdapterError>
-
 const refusal = (origin: Errors.Origin, detail: string): Adapter.AdapterError =>
   Errors.make(origin, "unsupported_feature", detail)
 
@@ -133,7 +98,11 @@ const originOf = (options: Options): Errors.Origin => {
 }
 
 /** The model that a request is for. */
-const modelFor = (options: Options, origin: Errors.Origin, id: string | undefined): Made<LanguageModel> => {
+const modelFor = (
+  options: Options,
+  origin: Errors.Origin,
+  id: string | undefined
+): Result.Result<LanguageModel, Adapter.AdapterError> => {
   if (id === undefined || id === options.model.modelId) return Result.succeed(options.model)
   return options.models === undefined
     ? Result.fail(refusal(origin, `the request is for the model "${id}", and there are no models to choose from`))
@@ -156,36 +125,25 @@ const callOptions = (
   Result.map(AiSdkPrompt.write(writing, request.messages), (prompt) => {
     const { reasoning, strict } = options
     const further = { ...options.options, ...request.options }
-    const providerOptions = joined(options.options?.["providerOptions"], request.options?.["providerOptions"])
+    const providerOptions = Layout.merged(options.options?.["providerOptions"], request.options?.["providerOptions"])
     const headers = Object.entries(options.headers ?? {}).map(([key, value]) => [key, plain(value)])
     return {
       ...AiSdkPrompt.tools(request, options.providerTools ?? [], writing.version, strict),
       ...AiSdkPrompt.responseFormat(request.responseFormat),
-      ...(request.temperature === undefined ? {} : { temperature: request.temperature }),
-      ...(request.maxTokens === undefined ? {} : { maxOutputTokens: request.maxTokens }),
-      ...(reasoning?.effort === undefined ? {} : { reasoning: reasoning.effort }),
-      ...(headers.length === 0 ? {} : { headers: Object.fromEntries(headers) }),
+      ...Wire.defined({
+        temperature: request.temperature,
+        maxOutputTokens: request.maxTokens,
+        reasoning: reasoning?.effort
+      }),
+      ...Wire.filled("headers", Object.fromEntries(headers)),
       ...further,
-      ...(providerOptions === undefined ? {} : { providerOptions }),
+      ...Wire.defined({ providerOptions }),
       prompt
     }
   })
 
 const plain = (value: string | Redacted.Redacted<string>): string =>
   Redacted.isRedacted(value) ? Redacted.value(value) : value
-
-/** The options of both, provider by provider. */
-const joined = (left: unknown, right: unknown): unknown => {
-  if (!Json.isObject(left) || !Json.isObject(right)) return right ?? left
-  const entries = Object.entries(right).map(([provider, own]) => {
-    const known = left[provider]
-    return [provider, Json.isObject(known) && Json.isObject(own) ? { ...known, ...own } : own]
-  })
-  return { ...left, ...Object.fromEntries(entries) }
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
-// stream
 
 const stream = (
   options: Options,
@@ -208,9 +166,6 @@ const stream = (
     )
     return Reply.stream({ owner, origin, settings, open: AiSdkModel.open(model, call, origin) })
   }))
-
-// ---------------------------------------------------------------------------------------------------------------------
-// layer
 
 /**
  * The adapter of a model.

@@ -13,7 +13,6 @@ import type * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
-import type * as Redacted from "effect/Redacted"
 import * as Adapter from "../Adapter.ts"
 import * as Http from "../adapters/internal/http.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
@@ -29,9 +28,7 @@ import * as Reply from "./internal/reply.ts"
  * @category models
  * @since 0.1.0
  */
-export interface Options
-  extends Pick<Http.Options, "provider" | "retries" | "retryDelay" | "maxRetryDelay" | "idleTimeout">
-{
+export interface Options extends Reply.Options {
   /**
    * Returns the services that a request runs with. effect/ai has no settings that all models share: a provider's
    * package takes temperature, token limit, model and its own options from a service of its own. Without this function
@@ -48,20 +45,13 @@ export interface Options
    * that the provider runs itself are listed with their results, and never run here. None by default.
    */
   readonly providerTools?: ReadonlyArray<AiTool.AnyProviderDefined>
-  /** Texts that errors must not hold, such as the provider's key, if a server is known to quote it. None by default. */
-  readonly secrets?: ReadonlyArray<Redacted.Redacted<string>>
 }
 
 const knownOptions = {
-  provider: true,
-  retries: true,
-  retryDelay: true,
-  maxRetryDelay: true,
-  idleTimeout: true,
+  ...Reply.knownOptions,
   services: true,
   strict: true,
-  providerTools: true,
-  secrets: true
+  providerTools: true
 } satisfies NamesOf<Options>
 
 const metadataKey = "effectAi"

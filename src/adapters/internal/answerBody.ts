@@ -3,7 +3,7 @@
  * answer ends when its body ends, soon after its own final event, or when the server has been silent for too long; what
  * was read before a failure is handed out before it.
  */
-import type * as Arr from "effect/Array"
+import * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
 import * as Channel from "effect/Channel"
 import * as Duration from "effect/Duration"
@@ -21,11 +21,14 @@ import * as Errors from "./errors.ts"
 import * as Sse from "./sse.ts"
 import * as Wire from "./wire.ts"
 
+/** The events that a reader emits. */
+export type Out = Array<Event.AdapterEvent>
+
 /** Reads the events of one answer. Its flags are checked after every read. */
 export interface Reader {
-  readonly read: (event: Sse.SseEvent, out: Array<Event.AdapterEvent>) => void
+  readonly read: (event: Sse.SseEvent, out: Out) => void
   /** The body has ended; `stray` is what was no event. Emits the remaining events. */
-  readonly end: (stray: string, out: Array<Event.AdapterEvent>) => void
+  readonly end: (stray: string, out: Out) => void
   /** The answer's own final event was read: whatever is cut off now is not needed. */
   readonly isComplete: boolean
   /** Nothing more is to come but the end of the body. */
@@ -81,7 +84,7 @@ class Answer {
       const { patience } = this
       return Effect.flatMap(
         Effect.timeoutOrElse(read, { duration: patience, orElse: () => Effect.sync(() => this.late(patience)) }),
-        (events) => isNonEmpty(events) ? Effect.succeed(events) : pull
+        (events) => Arr.isReadonlyArrayNonEmpty(events) ? Effect.succeed(events) : pull
       )
     })
     return pull
@@ -117,7 +120,7 @@ class Answer {
   }
 
   private take(chunks: ReadonlyArray<Uint8Array>): Events {
-    const out: Array<Event.AdapterEvent> = []
+    const out: Out = []
     this.hasRead = true
     for (const chunk of chunks) {
       for (const event of this.parser.feed(chunk)) this.reader.read(event, out)
@@ -140,10 +143,8 @@ class Answer {
   }
 
   /** The body has ended, for the given reason if it was not by itself. */
-  private end(
-    problem: readonly [reason: Errors.Reason, detail: string] | undefined
-  ): Events {
-    const out: Array<Event.AdapterEvent> = []
+  private end(problem: readonly [reason: Errors.Reason, detail: string] | undefined): Events {
+    const out: Out = []
     this.hasEnded = true
     const rest = this.parser.end()
     const whole = rest.filter((event) => !isTorn(event))
@@ -174,8 +175,6 @@ const closed = ["network_error", "the connection was closed before the reply was
 const isTorn = ({ data }: Sse.SseEvent): boolean =>
   data.trimStart().startsWith("{") && Result.isFailure(Json.parse(data))
 
-const isNonEmpty = (events: Events): events is Chunk => events.length > 0
-
 const started: Chunk = [{ _tag: "MessageStarted", message: Message.assistant("") }]
 
 /**
@@ -193,7 +192,7 @@ export const begin = (
     const answer = new Answer(origin, reader, limits)
     const pull = answer.pull(yield* ofOneReader(body, scope))
     const first = yield* Pull.catchDone(pull, () => Effect.succeed([]))
-    const heads = [started, first].filter(isNonEmpty)
+    const heads = [started, first].filter(Arr.isReadonlyArrayNonEmpty)
     return Stream.fromPull(Effect.sync(() =>
       Effect.suspend(() => {
         const head = heads.shift()
@@ -203,10 +202,10 @@ export const begin = (
   })
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Functions that the readers of all protocols share.
+// Reading, as all protocols have it in common.
 
 /** The object that an event holds. What an event named `error` holds is an error, whatever it is. */
-export const opened = ({ data, name }: Sse.SseEvent): Json.JsonObject | undefined => {
+const opened = ({ data, name }: Sse.SseEvent): Json.JsonObject | undefined => {
   const parsed = Result.getOrUndefined(Json.parseWire(data))
   if (Json.isObject(parsed)) return parsed
   return name === "error" ? { error: data } : undefined
@@ -219,18 +218,88 @@ export const documentIn = (stray: string): Json.JsonObject | undefined => {
   return Json.isObject(body) ? body : undefined
 }
 
-export const notOpened = (origin: Errors.Origin, { data }: Sse.SseEvent): Adapter.AdapterError =>
-  Errors.make(
-    origin,
-    "malformed_response",
-    `the stream holds an event that is no JSON object (${data.length} characters)`
-  )
+/** A reader of objects, one in each event. A protocol defines what an object means, and the end of the reply. */
+export abstract class ReplyReader implements Reader {
+  isDone = false
+  failure: Adapter.AdapterError | undefined
+  protected readonly origin: Errors.Origin
+  protected usage: Response.Usage | null = null
+  protected id: string | undefined
+  protected model: string | undefined
+  protected hasChunks = false
+  private hasFinished = false
 
-/** A reply that was cut off, or that never began: then `stray` is what was there instead. */
-export const unfinished = (origin: Errors.Origin, hasBegun: boolean, stray: string): Adapter.AdapterError =>
-  hasBegun
-    ? Errors.make(origin, "network_error", "the connection was closed before the reply was complete")
-    : Errors.make(origin, "malformed_response", `the answer holds no reply: ${Errors.describe(stray)}`)
+  constructor(origin: Errors.Origin) {
+    this.origin = origin
+  }
+
+  abstract get isComplete(): boolean
+
+  /** Reads an object. `name` is that of its event. */
+  protected abstract chunk(chunk: Json.JsonObject, name: string | undefined, out: Out): void
+
+  /** Reads a body that is no stream of events: a whole reply, or an error that broke the stream off. */
+  protected abstract document(stray: string, out: Out): void
+
+  /** Emits the end of a reply that is complete. */
+  protected abstract finish(out: Out): void
+
+  read(event: Sse.SseEvent, out: Out): void {
+    const data = event.data.trim()
+    if (this.isDone || data === "" || data === "[DONE]") return
+    const chunk = opened(event)
+    if (chunk === undefined) this.notOpened(event)
+    else this.chunk(chunk, event.name, out)
+  }
+
+  /** The cost of a reply that ends without a message is reported, too. */
+  end(stray: string, out: Out): void {
+    if (!this.hasFinished) this.document(stray, out)
+    if (this.hasFinished) return
+    if (this.failure === undefined && this.isComplete) return this.finish(out)
+    out.push(...cost(this.usage))
+    if (this.hasBegun) this.fail(...closed)
+    else this.fail("malformed_response", `the answer holds no reply: ${Errors.describe(stray)}`)
+  }
+
+  /** `true` if any of the reply is there. */
+  protected get hasBegun(): boolean {
+    return this.hasChunks
+  }
+
+  /** Keeps a failure, of which the first one counts. */
+  protected fail(reason: Errors.Reason, detail: string): void {
+    this.failure ??= Errors.make(this.origin, reason, detail)
+  }
+
+  protected notOpened({ data }: Sse.SseEvent): void {
+    this.fail("malformed_response", `the stream holds an event that is no JSON object (${data.length} characters)`)
+  }
+
+  protected complete(said: Omit<Whole, "usage" | "id" | "model">, out: Out): void {
+    const { id, model, usage } = this
+    out.push(completed({ ...said, usage, id, model }))
+    this.hasFinished = true
+  }
+}
+
+export const say = (delta: string, out: Out): void => {
+  if (delta !== "") out.push({ _tag: "TextDelta", id: null, delta })
+}
+
+export const endText = (text: string, out: Out): void => {
+  if (text !== "") out.push({ _tag: "TextCompleted", id: null, text })
+}
+
+export const think = (delta: string, out: Out): void => {
+  if (delta !== "") out.push({ _tag: "ReasoningDelta", id: null, delta })
+}
+
+/** The content of a message: its text, and the images and files that the model made. */
+export const contentOf = (text: string, media: ReadonlyArray<Message.Part>): Message.Content => {
+  if (media.length === 0) return text
+  return text === "" ? media : [{ type: "text", text }, ...media]
+}
 
 /** The cost of a reply that ends without a message. */
 export const cost = (usage: Response.Usage | null): ReadonlyArray<Event.AdapterEvent> =>
@@ -259,12 +328,7 @@ export const completed = (whole: Whole): Event.AdapterEvent => {
       ...(reasoning.length === 0 ? {} : { reasoning })
     },
     finishReason,
-    ...(word === undefined ? {} : { rawFinishReason: word }),
-    metadata: {
-      ...(usage === null ? {} : { usage }),
-      ...Wire.given("responseId", id),
-      ...Wire.given("model", model),
-      ...notes
-    }
+    ...Wire.defined({ rawFinishReason: word }),
+    metadata: { ...Wire.defined({ usage: usage ?? undefined, responseId: id, model }), ...notes }
   }
 }

@@ -3,16 +3,14 @@
  * side's tools, and what ran at the provider), and the turn as a message keeps it and as it goes back. A block belongs
  * to its index; texts are only appended to, so that the work is linear in the fragments.
  */
-import type * as Event from "../../Event.ts"
 import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
+import * as Answer from "./answer.ts"
 import * as Wire from "./wire.ts"
 
 /** The key under which this protocol keeps what has to go back. */
 export const key = "anthropic"
-
-type Events = Array<Event.AdapterEvent>
 
 /** The fields of every block: where it stands, what it was opened with, and whether the wire has closed it. */
 interface Opened {
@@ -65,7 +63,6 @@ const deltaKinds: ReadonlyMap<unknown, Block["kind"]> = new Map([
 ])
 
 export class Blocks {
-  /** All text of the turn. */
   text = ""
   private readonly calls: ToolCalls.WireCalls
   private readonly blocks: Array<Block> = []
@@ -105,7 +102,7 @@ export class Blocks {
   // reading
 
   /** A block is opened. A call that is open already and is opened again by its id is no other. */
-  open(index: unknown, wire: Json.JsonObject, out: Events): void {
+  open(index: unknown, wire: Json.JsonObject, out: Answer.Out): void {
     const type = Wire.string(wire["type"])
     if (type === undefined) return
     const known = this.at(kindOf(type), index)
@@ -119,7 +116,7 @@ export class Blocks {
   }
 
   /** A block of an answer that came in one piece. One that the token limit ended is not closed. */
-  openWhole(index: number, wire: Json.JsonObject, isCut: boolean, out: Events): void {
+  openWhole(index: number, wire: Json.JsonObject, isCut: boolean, out: Answer.Out): void {
     this.open(index, wire, out)
     if (isCut) return
     const block = this.at("call", index)
@@ -161,7 +158,7 @@ export class Blocks {
   }
 
   /** Adds what a block has from the start, and what came for it before. */
-  private begin(block: Block, index: unknown, out: Events): void {
+  private begin(block: Block, index: unknown, out: Answer.Out): void {
     if (block.kind === "text") {
       for (const citation of Wire.list(block.wire["citations"])) block.citations.push(citation)
       this.say(block, Wire.string(block.wire["text"]) ?? "", out)
@@ -178,7 +175,7 @@ export class Blocks {
   }
 
   /** A piece of a block. False if it adds to a call that is complete: no order of events can say so. */
-  add(index: unknown, delta: Json.JsonObject, out: Events): boolean {
+  add(index: unknown, delta: Json.JsonObject, out: Answer.Out): boolean {
     const { type } = delta
     const kind = deltaKinds.get(type) ?? "other"
     if (this.at(kind, index) === undefined && (kind === "text" || kind === "thinking")) {
@@ -210,20 +207,18 @@ export class Blocks {
     }
   }
 
-  private say(block: Text, text: string, out: Events): void {
-    if (text === "") return
+  private say(block: Text, text: string, out: Answer.Out): void {
     block.text += text
     this.text += text
-    out.push({ _tag: "TextDelta", id: null, delta: text })
+    Answer.say(text, out)
   }
 
-  private think(block: Thinking, text: string, out: Events): void {
-    if (text === "") return
+  private think(block: Thinking, text: string, out: Answer.Out): void {
     block.text += text
-    out.push({ _tag: "ReasoningDelta", id: null, delta: text })
+    Answer.think(text, out)
   }
 
-  private argue(call: ToolCalls.Call, text: string, out: Events): boolean {
+  private argue(call: ToolCalls.Call, text: string, out: Answer.Out): boolean {
     if (text !== "") call.isTried = false
     return this.calls.append(call, text, out)
   }
@@ -241,7 +236,7 @@ export class Blocks {
   // completing
 
   /** The wire has closed what stands at an index. */
-  close(index: unknown, out: Events): void {
+  close(index: unknown, out: Answer.Out): void {
     for (const kind of kinds) {
       const block = this.at(kind, index)
       if (block === undefined || block.isClosed) continue
@@ -253,14 +248,14 @@ export class Blocks {
   }
 
   /** Takes the input that a call was opened with for all of it, where no fragment came. */
-  private seed({ call, wire: { input } }: Called, out: Events): void {
+  private seed({ call, wire: { input } }: Called, out: Answer.Out): void {
     if (call.text.trim() === "" && Json.isObject(input) && Object.keys(input).length > 0) {
       this.argue(call, JSON.stringify(input), out)
     }
   }
 
   /** The reply continues: the call before is complete, unless its text shows that more is to come. */
-  private moveOn(out: Events): void {
+  private moveOn(out: Answer.Out): void {
     const last = this.blocks.at(-1)
     if (last?.kind !== "call") return
     const { call, isClosed } = last
@@ -272,7 +267,7 @@ export class Blocks {
    * Completes what is open when the turn has ended. If the token limit ended it, a call that is not closed, or empty,
    * was cut. A call without any fragment has no arguments, unless the turn was cut.
    */
-  end(ending: ToolCalls.Ending, out: Events): void {
+  end(ending: ToolCalls.Ending, out: Answer.Out): void {
     for (const block of this.blocks) {
       if (block.kind !== "call" || block.call.completed !== undefined) continue
       const isCut = ending === "truncated" && (!block.isClosed || block.call.text.trim() === "")
@@ -400,7 +395,7 @@ export const restore = (message: Message.Message): Turn => {
   const own = parts.map((part) => blockOf(part, isOthers)).filter((block) => block !== undefined)
   const order = own.find((block) => block["type"] === "order")
   const blocks = own.filter((block) => block !== order)
-  const calls = (message.toolCalls ?? []).filter((call) => call.providerExecuted !== true)
+  const calls = Wire.ownCalls(message)
   const text = Message.text(message)
   const pieces = order === undefined
     ? [...blocks.map(blockPiece), textPiece(text), ...calls.map(callPiece)]
@@ -419,16 +414,14 @@ const ordered = (
   text: string,
   calls: ReadonlyArray<Message.ToolCall>
 ): ReadonlyArray<Piece> => {
-  const lengths = order.map(({ length }) => typeof length === "number" ? length : 0)
-  const isUnchanged = lengths.reduce((sum, length) => sum + length, 0) === text.length
+  const texts = Wire.divided(text, order.map(({ length }) => length))
   const restBlocks = [...blocks]
   const restCalls = new Map(calls.map((call) => [call.id, call]))
-  let restText = text
+  let restText = texts === undefined ? text : ""
   const placed = order.flatMap(({ id, type }, index): ReadonlyArray<Piece> => {
     if (type === "text") {
-      const length = isUnchanged ? lengths[index] ?? 0 : restText.length
-      const said = restText.slice(0, length)
-      restText = restText.slice(length)
+      const said = texts?.[index] ?? restText
+      restText = ""
       return [textPiece(said)]
     }
     if (type === "block") return restBlocks.splice(0, 1).map(blockPiece)

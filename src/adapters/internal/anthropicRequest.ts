@@ -6,7 +6,6 @@
  * written the same in every request, so that a thread that grows begins with what was sent before, and a provider finds
  * it in its cache.
  */
-import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import type * as Adapter from "../../Adapter.ts"
 import type * as Json from "../../internal/json.ts"
@@ -216,10 +215,9 @@ const isThoughtless = (messages: ReadonlyArray<Message.Message>): boolean => {
 }
 
 /** Lists the names of the tools of this side that a thread calls. */
-const calledNames = (messages: ReadonlyArray<Message.Message>): ReadonlyArray<string> => {
-  const calls = messages.flatMap((message) => message.toolCalls ?? []).filter((call) => call.providerExecuted !== true)
-  return [...new Set(calls.map((call) => call.name))]
-}
+const calledNames = (messages: ReadonlyArray<Message.Message>): ReadonlyArray<string> => [
+  ...new Set(messages.flatMap(Wire.ownCalls).map(({ name }) => name))
+]
 
 // ---------------------------------------------------------------------------------------------------------------------
 // caching
@@ -234,30 +232,13 @@ export const marked = (messages: Blocks, mark: Json.JsonObject | undefined): Blo
   )
 }
 
-/** Marks the end of a list, if there is a mark. */
 export const markedLast = (blocks: Blocks, mark: Json.JsonObject | undefined): Blocks =>
   blocks.map((block, index) =>
     mark !== undefined && index === blocks.length - 1 ? { ...block, cache_control: mark } : block
   )
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Content that the protocol cannot express.
-
-/** The first content that the protocol cannot express. */
-export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {
-  for (const message of messages) {
-    for (const part of typeof message.content === "string" ? [] : message.content) {
-      if (part.type !== "image" && part.type !== "file") continue
-      if (message.role === "assistant" && Media.soundOf(message) !== undefined) continue
-      if (message.role === "system" || message.role === "assistant") {
-        return `a ${message.role} message cannot hold ${part.type} parts`
-      }
-      const problem = message.role === "tool" ? empty(part) : mediaProblem(part)
-      if (problem !== undefined) return problem
-    }
-  }
-  return undefined
-}
+export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined =>
+  Media.unsupported(messages, mediaProblem)
 
 // ---------------------------------------------------------------------------------------------------------------------
 // media: pictures, PDFs and texts, by their data, their address, or the id of an upload. Other uploads are put into
@@ -278,7 +259,7 @@ const uploaded = /^file_/
 
 const sourceOf = (part: Media.Media): Source => {
   const { data, mediaType = Media.typeOf(part), url } = part
-  if (url === undefined) return { mediaType, ...(data === undefined ? {} : { data }) }
+  if (url === undefined) return { mediaType, ...Wire.defined({ data }) }
   const [prefix, type] = dataUri.exec(url) ?? []
   if (prefix !== undefined) return { mediaType: type || mediaType, data: url.slice(prefix.length) }
   const [start] = (part.type === "file" ? textUri.exec(url) : null) ?? []
@@ -308,9 +289,7 @@ const mediaBlock = (part: Media.Media): Json.JsonObject => {
   return {
     type: "document",
     source: wireSource(source, "application/pdf"),
-    ...Wire.given("title", title),
-    ...Wire.given("context", context),
-    ...Wire.given("citations", citations)
+    ...Wire.defined({ title, context, citations })
   }
 }
 
@@ -322,15 +301,11 @@ const wireSource = (source: Source, fallback: string): Json.JsonObject => {
   return { type: "base64", media_type: mediaType, data }
 }
 
-/** Returns the fault of a part that holds nothing, if it does not. */
-const empty = (part: Media.Media): string | undefined =>
-  part.url === undefined && part.data === undefined ? `the ${part.type} part has neither url nor data` : undefined
-
 /** Returns the reason why a part cannot be sent, if it cannot. */
 const mediaProblem = (part: Media.Media): string | undefined => {
   const source = sourceOf(part)
   const { fileId, mediaType, text, url } = source
-  const problem = empty(part)
+  const problem = Media.empty(part)
   if (problem !== undefined) return problem
   if (url !== undefined && !/^https?:/i.test(url)) {
     return `the ${part.type} part's url must be an address, base64 data or the id of an upload`
@@ -351,7 +326,6 @@ const mediaProblem = (part: Media.Media): string | undefined => {
 
 type Objects = ReadonlyArray<Json.JsonObject>
 
-/** The options that settle it. */
 export interface Options extends Pick<Protocol.Options, "parallelToolCalls" | "strict"> {
   readonly maxTokens?: number
   readonly reasoning?: Protocol.Reasoning & { readonly display?: "summarized" | "omitted" }
@@ -367,15 +341,13 @@ export const tools = ({ strict = false }: Options, { messages, tools }: Adapter.
     : calledNames(messages).map((name) => ({ name, input_schema: { type: "object" } }))
 
 /** A schema that cannot be held strictly goes out as it is. The root has to be an object by its type. */
-const tool = ({ description, name, parameters }: Tool.Definition, isStrict: boolean): Json.JsonObject => {
-  const strict = isStrict ? StrictSchema.rewrite(parameters, StrictSchema.anthropic) : Option.none()
+const tool = ({ description, name, parameters }: Tool.Definition, isWanted: boolean): Json.JsonObject => {
+  const { isStrict, schema } = StrictSchema.written(parameters, isWanted, StrictSchema.anthropic)
   return {
     name,
     ...(description === "" ? {} : { description }),
-    ...Option.match(strict, {
-      onNone: () => ({ input_schema: { type: "object", ...parameters } }),
-      onSome: ({ schema }) => ({ input_schema: { type: "object", ...schema }, strict: true })
-    })
+    input_schema: { type: "object", ...schema },
+    ...(isStrict ? { strict: true } : {})
   }
 }
 
@@ -404,7 +376,7 @@ export const thinking = ({ reasoning }: Options, request: Adapter.Request): Json
   if (reasoning === undefined || toolChoice === "required" || typeof toolChoice === "object") return undefined
   const { display, effort, maxTokens } = reasoning
   if (effort === "none") return { type: "disabled" }
-  const shown = Wire.given("display", display)
+  const shown = Wire.defined({ display })
   if (maxTokens === undefined) return { type: "adaptive", ...shown }
   return isThoughtless(request.messages) ? undefined : { type: "enabled", budget_tokens: maxTokens, ...shown }
 }
@@ -413,21 +385,17 @@ export const thinking = ({ reasoning }: Options, request: Adapter.Request): Json
 export const temperature = (
   { temperature }: Adapter.Request,
   thinking: Json.JsonObject | undefined
-): Json.JsonObject =>
-  thinking === undefined || thinking["type"] === "disabled" ? Wire.given("temperature", temperature) : {}
+): Json.JsonObject => thinking === undefined || thinking["type"] === "disabled" ? Wire.defined({ temperature }) : {}
 
 /** Returns the amount of work that goes into an answer, and its form. */
 export const output = ({ reasoning }: Options, { responseFormat }: Adapter.Request): Json.JsonObject => ({
-  ...Wire.given("effort", reasoning?.effort === "none" ? undefined : reasoning?.effort),
+  ...Wire.defined({ effort: reasoning?.effort === "none" ? undefined : reasoning?.effort }),
   ...(responseFormat?.type === "json_schema" ? { format: format(responseFormat.schema) } : {})
 })
 
 const format = (schema: Json.JsonObject): Json.JsonObject => ({
   type: "json_schema",
-  schema: Option.match(StrictSchema.rewrite(schema, StrictSchema.anthropic), {
-    onNone: () => schema,
-    onSome: (strict) => strict.schema
-  })
+  schema: StrictSchema.written(schema, true, StrictSchema.anthropic).schema
 })
 
 /** The limit of an answer, which the protocol requires. */

@@ -4,10 +4,10 @@
  */
 import * as Base64 from "effect/encoding/Base64"
 import * as Result from "effect/Result"
-import type * as Event from "../../Event.ts"
 import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
+import type * as Answer from "./answer.ts"
 import * as Media from "./media.ts"
 import * as Wire from "./wire.ts"
 
@@ -124,8 +124,6 @@ export interface Fragment {
   readonly metadata: Json.JsonObject
 }
 
-type Events = Array<Event.AdapterEvent>
-
 /** The calls of a reply, each found by its index, its id or its name, as far as the server sends them. */
 export class Calls extends ToolCalls.WireCalls {
   private readonly tools: ReadonlyArray<{ readonly name: string }>
@@ -145,7 +143,7 @@ export class Calls extends ToolCalls.WireCalls {
   }
 
   /** Adds a fragment. False if it continues a call that is complete. */
-  add(fragment: Fragment, out: Events): boolean {
+  add(fragment: Fragment, out: Answer.Out): boolean {
     const call = this.find(fragment, out)
     if (call === undefined) return true
     const { metadata, name, text } = fragment
@@ -167,7 +165,7 @@ export class Calls extends ToolCalls.WireCalls {
    * is another call, because servers send all their calls with index 0; so is a second whole call without any id. A
    * name that continues on its index, or with its id, is a piece of the name.
    */
-  private find(fragment: Fragment, out: Events): ToolCalls.Call | undefined {
+  private find(fragment: Fragment, out: Answer.Out): ToolCalls.Call | undefined {
     const { id, index, name } = fragment
     const current = index === undefined ? this.all.at(-1) : this.byIndex.get(index)
     if (id === undefined && name === undefined) {
@@ -197,13 +195,13 @@ export class Calls extends ToolCalls.WireCalls {
     return call
   }
 
-  private isNext(current: ToolCalls.Call, fragment: Fragment, out: Events): boolean {
+  private isNext(current: ToolCalls.Call, fragment: Fragment, out: Answer.Out): boolean {
     if (fragment.name === undefined || current.name === "" || isPiece(current, fragment)) return false
     if (fragment.name !== current.name) return true
     return this.settle(current, out) && fragment.text?.trimStart().startsWith("{") === true
   }
 
-  private begin({ id, index }: Fragment, out: Events): ToolCalls.Call {
+  private begin({ id, index }: Fragment, out: Answer.Out): ToolCalls.Call {
     this.settleLast(out)
     const call = this.open(id)
     this.unfinished.add(call)
@@ -213,7 +211,7 @@ export class Calls extends ToolCalls.WireCalls {
   }
 
   /** The wire has completed the calls: those whose text is whole are complete. */
-  settleAll(out: Events): void {
+  settleAll(out: Answer.Out): void {
     for (const call of this.unfinished) {
       call.isTried = false
       this.settle(call, out)
@@ -261,7 +259,7 @@ export class Sound {
   get kept(): ReadonlyArray<Message.Part> {
     const { expires: expires_at, id, transcript } = this
     if (id === undefined && this.data.length === 0) return []
-    const audio = { ...Wire.given("id", id), ...Wire.given("expires_at", expires_at), transcript }
+    const audio = { ...Wire.defined({ id, expires_at }), transcript }
     return [{ type: "reasoning", text: "", metadata: { [Media.chatKey]: { audio } } }]
   }
 }
@@ -298,8 +296,8 @@ export class Notes {
 
   get metadata(): Json.JsonObject {
     return {
-      ...(this.annotations.size === 0 ? {} : { annotations: [...this.annotations.values()] }),
-      ...(this.logprobs.length === 0 ? {} : { logprobs: this.logprobs })
+      ...Wire.filled("annotations", [...this.annotations.values()]),
+      ...Wire.filled("logprobs", this.logprobs)
     }
   }
 }
@@ -309,16 +307,12 @@ const pieced = ["text", "summary"] as const
 
 /** Reasoning details, put together so that they can go back as the provider signed them. */
 export class ReasoningDetails {
-  private readonly details: Array<Record<string, unknown>> = []
-
-  get list(): ReadonlyArray<Json.JsonObject> {
-    return this.details
-  }
+  readonly list: Array<Record<string, unknown>> = []
 
   add(pieces: ReadonlyArray<Json.JsonObject>): void {
     for (const piece of pieces) {
-      const last = this.details.at(-1)
-      if (last === undefined || !isContinued(last, piece)) this.details.push(said(piece))
+      const last = this.list.at(-1)
+      if (last === undefined || !isContinued(last, piece)) this.list.push(Wire.said(piece))
       else append(last, piece)
     }
   }
@@ -333,11 +327,8 @@ const isPieced = (detail: Json.JsonObject): boolean =>
   pieced.some((name) => typeof detail[name] === "string") ||
   (detail["data"] === undefined && typeof detail["signature"] === "string")
 
-const said = (piece: Json.JsonObject): Record<string, unknown> =>
-  Object.fromEntries(Object.entries(piece).filter(([, value]) => value !== null && value !== undefined))
-
 const append = (detail: Record<string, unknown>, piece: Json.JsonObject): void => {
-  for (const [name, value] of Object.entries(said(piece))) {
+  for (const [name, value] of Object.entries(Wire.said(piece))) {
     const isText = pieced.some((text) => text === name) && typeof value === "string"
     const before = isText ? detail[name] : undefined
     detail[name] = typeof before === "string" ? before + String(value) : value

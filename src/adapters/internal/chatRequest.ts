@@ -2,9 +2,7 @@
  * Writes a Chat Completions request: the thread as messages, the tools, the form of the answer, and where the servers
  * that speak the protocol differ in what they expect.
  */
-import * as Option from "effect/Option"
 import type * as Adapter from "../../Adapter.ts"
-import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import type * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
@@ -20,11 +18,8 @@ export const metadataKey = Media.chatKey
 // messages
 
 /** The style in which messages are written for a server. */
-export interface Style {
+export interface Style extends Pick<Vendor, "sendReasoningAs" | "isReasoningOfLoop" | "emptyContent"> {
   readonly systemRole: "system" | "developer"
-  readonly sendReasoningAs: ReasoningForm
-  readonly isReasoningOfLoop: boolean
-  readonly emptyContent: "" | null
   /** The time, in milliseconds since 1970: a sound of the model is known by its id for a while. */
   readonly now: number
 }
@@ -59,7 +54,7 @@ const isSilent = ({ content, role, tool_calls }: Json.JsonObject): boolean =>
   role === "assistant" && content === "" && tool_calls === undefined
 
 const messageBody = (message: Message.Message, style: Style, ids: Wire.SentIds): Json.JsonObject => {
-  const name = message.name === undefined ? {} : { name: message.name }
+  const name = Wire.defined({ name: message.name })
   switch (message.role) {
     case "system":
       return { role: style.systemRole, content: Message.text(message), ...name }
@@ -91,7 +86,7 @@ const assistantBody = (
   { emptyContent, now, sendReasoningAs }: Style,
   ids: Wire.SentIds
 ): Json.JsonObject => {
-  const calls = (message.toolCalls ?? []).filter((call) => call.providerExecuted !== true)
+  const calls = Wire.ownCalls(message)
   const whole = Message.text(message)
   const sound = soundIn(message, whole, now)
   const said = sound === undefined ? whole : sound.beside
@@ -143,16 +138,13 @@ const reasoningBody = (
   return { content: [{ type: "thinking", thinking: [text(thought)] }, ...(said === "" ? [] : [text(said)])] }
 }
 
-/** A text that is no JSON object is not sent back: many servers parse it, and refuse the whole history. */
 const toolCall = (call: Message.ToolCall, id: string): Json.JsonObject => {
-  const { rawArguments = "" } = call
-  const isWhole = rawArguments.trim() !== "" && ToolCalls.isWhole(ToolCalls.ofText(rawArguments))
   const extra = Wire.object(call.metadata[metadataKey])["extra_content"]
   return {
     id,
     type: "function",
-    function: { name: call.name, arguments: isWhole ? rawArguments : JSON.stringify(call.arguments) },
-    ...(extra === undefined ? {} : { extra_content: extra })
+    function: { name: call.name, arguments: Wire.argumentsOf(call) },
+    ...Wire.defined({ extra_content: extra })
   }
 }
 
@@ -165,34 +157,23 @@ const parts = (content: Message.Content): string | ReadonlyArray<Json.JsonObject
 const part = (value: Message.Part): ReadonlyArray<Json.JsonObject> => {
   if (value.type === "text") return [text(value.text)]
   if (value.type === "reasoning") return []
-  const { data, url } = value
-  const type = Media.plainTypeOf(value)
+  const { url } = value
   if (Media.isImage(value)) return [{ type: "image_url", image_url: { url: url ?? Media.dataUri(value) } }]
-  if (type?.startsWith("audio/") === true && data !== undefined) {
-    return [{ type: "input_audio", input_audio: { data, format: type.includes("wav") ? "wav" : "mp3" } }]
-  }
+  const sound = Media.inputAudio(value)
+  if (sound !== undefined) return [sound]
   if (url?.startsWith("file-") === true) return [{ type: "file", file: { file_id: url } }]
-  const filename = value.type === "file" && value.filename !== undefined ? { filename: value.filename } : {}
-  return [{ type: "file", file: { ...filename, file_data: url ?? Media.dataUri(value) } }]
+  const filename = value.type === "file" ? value.filename : undefined
+  return [{ type: "file", file: { ...Wire.defined({ filename }), file_data: url ?? Media.dataUri(value) } }]
 }
 
-/** The first content that the protocol cannot express. */
-export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {
-  for (const message of messages) {
-    for (const media of Media.partsOf(message).filter(Media.isMedia)) {
-      if (message.role === "assistant" && Media.soundOf(message) !== undefined) continue
-      if (message.role === "system" || message.role === "assistant") {
-        return `a ${message.role} message cannot hold ${media.type} parts`
-      }
-      if (media.url === undefined && media.data === undefined) return `the ${media.type} part has neither url nor data`
-      if (message.role === "tool") continue
-      if (!Media.isImage(media) && media.url !== undefined && !/^(data:|file-)/.test(media.url)) {
-        return "a file cannot be sent by its URL: send its data, or the id of an uploaded file"
-      }
-    }
-  }
-  return undefined
-}
+export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined =>
+  Media.unsupported(
+    messages,
+    (media) =>
+      !Media.isImage(media) && media.url !== undefined && !/^(data:|file-)/.test(media.url)
+        ? "a file cannot be sent by its URL: send its data, or the id of an uploaded file"
+        : undefined
+  )
 
 // ---------------------------------------------------------------------------------------------------------------------
 // tools and the form of the answer
@@ -209,17 +190,18 @@ export const tools = (
       function: tool(definition, options.strict === true)
     })),
     ...toolChoice(request.toolChoice, vendor),
-    ...Wire.given("parallel_tool_calls", options.parallelToolCalls)
+    ...Wire.defined({ parallel_tool_calls: options.parallelToolCalls })
   }
 
-const tool = ({ description, name, parameters }: Tool.Definition, isStrict: boolean): Json.JsonObject => ({
-  name,
-  ...(description === "" ? {} : { description }),
-  ...Option.match(isStrict ? StrictSchema.rewrite(parameters, StrictSchema.openAi) : Option.none(), {
-    onNone: () => ({ parameters }),
-    onSome: ({ schema }) => ({ parameters: schema, strict: true })
-  })
-})
+const tool = ({ description, name, parameters }: Tool.Definition, isWanted: boolean): Json.JsonObject => {
+  const { isStrict, schema } = StrictSchema.written(parameters, isWanted, StrictSchema.openAi)
+  return {
+    name,
+    ...(description === "" ? {} : { description }),
+    parameters: schema,
+    ...(isStrict ? { strict: true } : {})
+  }
+}
 
 const toolChoice = (choice: Adapter.ToolChoice | undefined, vendor: Vendor): Json.JsonObject => {
   if (choice === undefined) return {}
@@ -227,20 +209,17 @@ const toolChoice = (choice: Adapter.ToolChoice | undefined, vendor: Vendor): Jso
   return { tool_choice: choice === "required" ? vendor.required : choice }
 }
 
-/** The form of the answer. A model that is held to a schema writes null for what may be missing. */
+/**
+ * The form of the answer. A model that is held to a schema writes null for what may be missing. A schema without a
+ * strict form is sent unchanged: the server decides whether it can enforce it.
+ */
 export const responseFormat = (format: Adapter.ResponseFormat | undefined): Json.JsonObject => {
   if (format === undefined || format.type === "text") return {}
   if (format.type === "json_object") return { response_format: { type: format.type } }
   const { type, ...json_schema } = format
-  return { response_format: { type, json_schema: { ...json_schema, ...strictFormat(format) } } }
+  const { schema } = StrictSchema.written(format.schema, format.strict === true, StrictSchema.openAi)
+  return { response_format: { type, json_schema: { ...json_schema, schema } } }
 }
-
-/** A schema without a strict form is sent unchanged: the server decides whether it can enforce it. */
-const strictFormat = ({ schema, strict }: Extract<Adapter.ResponseFormat, { readonly schema: unknown }>) =>
-  strict !== true ? {} : Option.match(StrictSchema.rewrite(schema, StrictSchema.openAi), {
-    onNone: () => ({}),
-    onSome: (strict) => ({ schema: strict.schema })
-  })
 
 // ---------------------------------------------------------------------------------------------------------------------
 // vendors: one row for each server that is known to differ, found by its address. A server that is not in the table
@@ -258,7 +237,6 @@ export interface Reasoning extends Protocol.Reasoning {
  */
 export type ReasoningForm = "none" | "reasoning_content" | "reasoning" | "reasoning_details" | "thinking"
 
-/** The ways of a server. */
 export interface Vendor {
   /** The header of the key; by default a bearer token is sent. */
   readonly keyHeader?: string
@@ -278,24 +256,20 @@ export interface Vendor {
 const isOff = ({ effort, enabled }: Reasoning): boolean => enabled === false || effort === "none"
 
 const effortWords = (wanted: Reasoning): Json.JsonObject =>
-  Wire.given("reasoning_effort", wanted.effort ?? (wanted.enabled === false ? "none" : undefined))
+  Wire.defined({ reasoning_effort: wanted.effort ?? (wanted.enabled === false ? "none" : undefined) })
 
 const unified = ({ effort, enabled, maxTokens }: Reasoning): Json.JsonObject => ({
-  reasoning: {
-    ...Wire.given("effort", effort),
-    ...Wire.given("max_tokens", maxTokens),
-    ...Wire.given("enabled", enabled)
-  }
+  reasoning: Wire.defined({ effort, max_tokens: maxTokens, enabled })
 })
 
 const switched = (wanted: Reasoning): Json.JsonObject => ({
   thinking: { type: isOff(wanted) ? "disabled" : "enabled" },
-  ...(isOff(wanted) ? {} : Wire.given("reasoning_effort", wanted.effort))
+  ...(isOff(wanted) ? {} : Wire.defined({ reasoning_effort: wanted.effort }))
 })
 
 const flag = (wanted: Reasoning): Json.JsonObject => ({
   enable_thinking: !isOff(wanted),
-  ...(isOff(wanted) ? {} : Wire.given("thinking_budget", wanted.maxTokens))
+  ...(isOff(wanted) ? {} : Wire.defined({ thinking_budget: wanted.maxTokens }))
 })
 
 const generic: Vendor = {

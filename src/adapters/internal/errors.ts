@@ -26,37 +26,29 @@ export interface Origin {
 
 /** The content of an error body, whatever its form. */
 interface Said {
-  readonly message: string | undefined
-  readonly type: string | undefined
-  readonly code: string | undefined
+  readonly message?: string | undefined
+  readonly type?: string | undefined
+  readonly code?: string | undefined
   /** A status as text, next to the number. */
-  readonly statusWord: string | undefined
-  readonly status: number | undefined
-  readonly requestId: string | undefined
+  readonly statusWord?: string | undefined
+  readonly status?: number | undefined
+  readonly requestId?: string | undefined
   /** The reasons that the details give: names of quotas, and why a key was refused. */
   readonly reasons: string
-  readonly retryAfterMillis: number | undefined
-  readonly error: Json.JsonObject | undefined
+  readonly retryAfterMillis?: number | undefined
+  readonly error?: Json.JsonObject
 }
 
-const nothingSaid: Said = {
-  message: undefined,
-  type: undefined,
-  code: undefined,
-  statusWord: undefined,
-  status: undefined,
-  requestId: undefined,
-  reasons: "",
-  retryAfterMillis: undefined,
-  error: undefined
-}
+/** The length of the longest detail that is taken over from a provider. */
+export const longestDetail = 1000
 
-const longestDetail = 1000
-
-/** A text with the secrets of the request taken out. */
 const redact = (text: string, secrets: ReadonlyArray<Redacted.Redacted<string>>): string =>
   secrets.map((secret) => Redacted.value(secret).trim()).filter((secret) => secret !== "")
     .reduce((clean, secret) => clean.replaceAll(secret, "<redacted>"), text)
+
+/** The provider's name for a request, by the headers of its answer. */
+export const requestIdOf = (headers: Headers): string | undefined =>
+  ["x-request-id", "request-id", "apim-request-id"].map((name) => headers[name]).find((id) => Boolean(id))
 
 /** An error that was found here: its detail quotes no provider. */
 export const make = (origin: Origin, reason: Reason, detail: string): Adapter.AdapterError =>
@@ -64,29 +56,25 @@ export const make = (origin: Origin, reason: Reason, detail: string): Adapter.Ad
     reason,
     detail: redact(detail, origin.secrets),
     provider: origin.provider,
-    ...(origin.requestId === undefined ? {} : { requestId: origin.requestId })
+    ...Wire.defined({ requestId: origin.requestId })
   })
 
 const fromSaid = (origin: Origin, said: Said, reason: Reason, detail: string): Adapter.AdapterError => {
-  const words = Object.entries({ type: said.type, code: said.code, status: said.statusWord })
-    .filter(([, word]) => word !== undefined)
+  const { code, error: cause, retryAfterMillis, status, statusWord, type } = said
   const requestId = origin.requestId ?? said.requestId
   return new Adapter.AdapterError({
     reason,
     detail: detail.slice(0, longestDetail),
     provider: origin.provider,
-    ...(requestId === undefined ? {} : { requestId }),
-    ...(said.status === undefined ? {} : { status: said.status }),
-    ...(said.retryAfterMillis === undefined ? {} : { retryAfterMillis: said.retryAfterMillis }),
-    ...(said.error === undefined ? {} : { cause: said.error }),
-    ...(words.length === 0 ? {} : { metadata: Object.fromEntries(words) })
+    ...Wire.defined({ requestId, status, retryAfterMillis, cause }),
+    ...Wire.filled("metadata", Wire.defined({ type, code, status: statusWord }))
   })
 }
 
 /** The error that an HTTP answer stands for. `now` is the time that a date in its headers is compared with. */
 export const fromResponse = (
   origin: Origin,
-  response: { readonly status: number; readonly headers: Readonly<Record<string, string>> },
+  response: { readonly status: number; readonly headers: Headers },
   body: string,
   now: number
 ): Adapter.AdapterError => {
@@ -130,8 +118,12 @@ export const fromChunk = (
 /** An error of a reply that had a finish reason: the provider's own is kept. */
 export const ended = (error: Adapter.AdapterError, word: string | undefined): Adapter.AdapterError => {
   if (word === undefined) return error
-  const cause = error.cause === undefined ? {} : { cause: error.cause }
-  return new Adapter.AdapterError({ ...error, ...cause, metadata: { ...error.metadata, finishReason: word } })
+  const { cause, metadata } = error
+  return new Adapter.AdapterError({
+    ...error,
+    ...Wire.defined({ cause }),
+    metadata: { ...metadata, finishReason: word }
+  })
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -153,8 +145,9 @@ const payload = (text: string): string => /^data: ?(.*)$/m.exec(text)?.[1] ?? ""
 const read = (text: string): Said => {
   const parsed = Result.getOrUndefined(Result.orElse(Json.parseWire(text), () => Json.parseWire(payload(text))))
   const body: unknown = Array.isArray(parsed) ? parsed[0] : parsed
-  if (!Json.isObject(body)) return nothingSaid
+  if (!Json.isObject(body)) return { reasons: "" }
   const error = Json.isObject(body["error"]) ? body["error"] : body
+  const details = Wire.list(error["details"])
   return {
     message: string(error["message"]) ?? string(body["error"]) ?? string(error["detail"]) ?? string(body["message"]),
     type: string(error["type"]),
@@ -163,8 +156,8 @@ const read = (text: string): Said => {
     requestId: word(body["request_id"]),
     status: [error["status_code"], error["status"], error["code"], body["status_code"], body["code"]].map(Number)
       .find((number) => number >= 400 && number < 600),
-    reasons: reasonsOf(Wire.list(error["details"])),
-    retryAfterMillis: retryDelay(error["details"]),
+    reasons: reasonsOf(details),
+    retryAfterMillis: retryDelay(details),
     error
   }
 }
@@ -174,9 +167,8 @@ const reasonsOf = (details: ReadonlyArray<Json.JsonObject>): string =>
     .map(word).filter((reason) => reason !== undefined).join(" ")
 
 /** The delay that some providers state in the body only. */
-const retryDelay = (details: unknown): number | undefined => {
-  if (!Array.isArray(details)) return undefined
-  const delay: unknown = details.find((detail) => Json.isObject(detail) && "retryDelay" in detail)?.retryDelay
+const retryDelay = (details: ReadonlyArray<Json.JsonObject>): number | undefined => {
+  const delay = details.find((detail) => "retryDelay" in detail)?.["retryDelay"]
   return typeof delay === "string" ? positive(Number.parseFloat(delay) * 1000) : undefined
 }
 
@@ -194,15 +186,15 @@ const positive = (value: number): number | undefined => Number.isFinite(value) &
 /** Returns `true` if a status is transient, and a header that names a delay is meant for this answer. */
 const canHeal = (status: number): boolean => status === 408 || status === 409 || status === 429 || status >= 500
 
-/** Returns `true` if the same request may succeed later. The provider's own header takes precedence over the status. */
-export const isWorthRetrying = (
-  error: Adapter.AdapterError,
-  headers: Readonly<Record<string, string>>
-): boolean => {
+/** Returns the provider's own word on whether to send the same request again, if it has one. */
+export const retryWord = (headers: Headers): boolean | undefined => {
   const word = headers["x-should-retry"]
-  if (word === "true" || word === "false") return word === "true"
-  return canHeal(error.status ?? 0) && error.reason !== "quota_exceeded"
+  return word === "true" || word === "false" ? word === "true" : undefined
 }
+
+/** Returns `true` if the same request may succeed later. The provider's own header takes precedence over the status. */
+export const isWorthRetrying = (error: Adapter.AdapterError, headers: Headers): boolean =>
+  retryWord(headers) ?? (canHeal(error.status ?? 0) && error.reason !== "quota_exceeded")
 
 const contextWords =
   /context (length|window|size)|prompt (is )?too long|too many tokens|maximum context|exceeds the maximum number of (input )?tokens/i
@@ -289,10 +281,6 @@ const refillDelay = (headers: Headers, now: number): number | undefined => {
   return delays.length === 0 ? undefined : Math.max(...delays)
 }
 
-const units: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
-
-const goDuration = /(\d+(?:\.\d+)?)(ms|s|m|h|d)/g
-
 /** Reasons that pass, so that a delay in the text of the error is one that it asks for. */
 const passing: ReadonlyArray<Reason> = ["rate_limited", "provider_unavailable", "timeout"]
 
@@ -303,8 +291,22 @@ const asking =
 const amount =
   /(\d{1,9}(?:\.\d{1,9})?) ?(ms|millis(?:econds?)?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)(?![a-z])(?:, ?| and | )?/iy
 
+const units: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
+
 /** A unit by its first letter, which milliseconds share with minutes. */
 const unitOf = (name: string): number => units[/^(ms|millis)/i.test(name) ? "ms" : name.charAt(0).toLowerCase()] ?? 0
+
+/** The amounts of time that stand in a text from a position on, added up, and the position behind them. */
+const amountsAt = (text: string, start: number): { readonly millis: number; readonly end: number } => {
+  let millis = 0
+  let end = start
+  amount.lastIndex = start
+  for (let found = amount.exec(text); found !== null; found = amount.exec(text)) {
+    millis += Number(found[1]) * unitOf(found[2] ?? "")
+    end = amount.lastIndex
+  }
+  return { millis, end }
+}
 
 /**
  * The delay that an error asks for in words: "try again in 20 seconds", "retry after 6m0s". Of several the first one
@@ -313,24 +315,19 @@ const unitOf = (name: string): number => units[/^(ms|millis)/i.test(name) ? "ms"
 export const delayInText = (reason: Reason, text: string): number | undefined => {
   if (!passing.includes(reason)) return undefined
   for (const { 0: { length }, index } of text.matchAll(asking)) {
-    let sum = 0
-    amount.lastIndex = index + length
-    for (let found = amount.exec(text); found !== null; found = amount.exec(text)) {
-      sum += Number(found[1]) * unitOf(found[2] ?? "")
-    }
-    if (positive(sum) !== undefined) return sum
+    const delay = positive(amountsAt(text, index + length).millis)
+    if (delay !== undefined) return delay
   }
   return undefined
 }
 
-/** A duration as Go writes it, seconds, seconds or milliseconds since 1970, or a date. */
+/** A duration in units, seconds, seconds or milliseconds since 1970, or a date. */
 const untilReset = (text: string, now: number): number | undefined => {
   const number = Number(text)
   if (text !== "" && !Number.isNaN(number)) {
     if (number >= 1e11) return positive(number - now)
     return positive(number >= 1e9 ? number * 1000 - now : number * 1000)
   }
-  if (text.replaceAll(goDuration, "") !== "") return untilDate(text, now)
-  const parts = Array.from(text.matchAll(goDuration), ([, amount, unit = ""]) => Number(amount) * (units[unit] ?? 0))
-  return positive(parts.reduce((sum, part) => sum + part, 0))
+  const { end, millis } = amountsAt(text, 0)
+  return end === text.length ? positive(millis) : untilDate(text, now)
 }

@@ -2,21 +2,16 @@
  * Reads a Gemini reply: its calls, what stands beside its parts, and its turn both ways, as a message keeps it and
  * as it goes back.
  */
-import type * as Event from "../../Event.ts"
 import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
+import type * as Answer from "./answer.ts"
+import * as Media from "./media.ts"
 import * as Wire from "./wire.ts"
 
 /** The key of what has to go back to this protocol, and to no other. */
 export const metadataKey = "gemini"
 
-type Events = Array<Event.AdapterEvent>
-
-// ---------------------------------------------------------------------------------------------------------------------
-// calls
-
-/** One call on its way. */
 interface Call {
   readonly name: string
   readonly wireId: string | undefined
@@ -54,7 +49,7 @@ export class Calls {
   }
 
   /** Reads a part with a call. Gives the call if the part opens one. */
-  read(value: Json.JsonObject, signature: string | undefined, out: Events): Call | undefined {
+  read(value: Json.JsonObject, signature: string | undefined, out: Answer.Out): Call | undefined {
     const name = Wire.string(value["name"])
     const wireId = Wire.string(value["id"])
     const opened = this.open?.call
@@ -65,7 +60,7 @@ export class Calls {
       return undefined
     }
     this.close(out)
-    const metadata = { ...Wire.given("id", wireId), ...Wire.given("thoughtSignature", signature) }
+    const metadata = Wire.defined({ id: wireId, thoughtSignature: signature })
     const call = { name, wireId, metadata, text: undefined, isFinal: false, isLost: false, emitted: undefined }
     this.hold(call)
     this.begin(call, value, out)
@@ -76,7 +71,7 @@ export class Calls {
     if (this.open !== undefined) this.open.call.metadata = { ...this.open.call.metadata, thoughtSignature }
   }
 
-  private begin(call: Call, value: Json.JsonObject, out: Events): void {
+  private begin(call: Call, value: Json.JsonObject, out: Answer.Out): void {
     this.releaseDeclared(out)
     if (value["willContinue"] === true || Array.isArray(value["partialArgs"])) {
       this.open = { call, args: new PathArguments() }
@@ -85,14 +80,14 @@ export class Calls {
   }
 
   /** A part without a name continues the open call, and closes it unless it announces more. */
-  private proceed(value: Json.JsonObject, out: Events): void {
+  private proceed(value: Json.JsonObject, out: Answer.Out): void {
     if (this.open === undefined) return
     this.open.args.assign(value["args"])
     for (const piece of Wire.list(value["partialArgs"])) this.open.args.add(piece)
     if (value["willContinue"] !== true) this.close(out)
   }
 
-  private close(out: Events): void {
+  private close(out: Answer.Out): void {
     if (this.open === undefined) return
     const { args, call } = this.open
     this.open = undefined
@@ -100,7 +95,7 @@ export class Calls {
     this.finish(call, args.isLost ? undefined : args.text, out)
   }
 
-  private finish(call: Call, text: string | undefined, out: Events): void {
+  private finish(call: Call, text: string | undefined, out: Answer.Out): void {
     call.text = text
     call.isFinal = true
     if (call.emitted === undefined) this.releaseDeclared(out)
@@ -109,9 +104,8 @@ export class Calls {
 
   private hold(call: Call): void {
     this.held.add(call)
-    const named = this.heldByName.get(call.name)
-    if (named === undefined) this.heldByName.set(call.name, new Set([call]))
-    else named.add(call)
+    const named = this.heldByName.get(call.name) ?? new Set()
+    this.heldByName.set(call.name, named.add(call))
   }
 
   private letGo(call: Call): void {
@@ -120,14 +114,14 @@ export class Calls {
   }
 
   /** Emits the calls that are known to be this side's, up to the first that may not be. */
-  private releaseDeclared(out: Events): void {
+  private releaseDeclared(out: Answer.Out): void {
     for (const call of this.held) {
       if (!this.declared.has(call.name)) return
       this.release(call, out)
     }
   }
 
-  private release(call: Call, out: Events): void {
+  private release(call: Call, out: Answer.Out): void {
     this.letGo(call)
     const emitted = this.calls.open(call.wireId, call.metadata)
     call.emitted = emitted
@@ -135,7 +129,7 @@ export class Calls {
     if (call.isFinal) this.complete(call, emitted, out)
   }
 
-  private complete(call: Call, emitted: ToolCalls.Call, out: Events): void {
+  private complete(call: Call, emitted: ToolCalls.Call, out: Answer.Out): void {
     this.calls.describe(emitted, call.metadata)
     emitted.isLost = call.isLost
     if (call.text === undefined) return
@@ -144,7 +138,7 @@ export class Calls {
   }
 
   /** An answer in the same reply: the first call of that name ran at the provider. */
-  answered(name: string, out: Events): void {
+  answered(name: string, out: Answer.Out): void {
     const [call] = this.heldByName.get(name) ?? []
     if (call === undefined || !call.isFinal) return
     this.letGo(call)
@@ -153,7 +147,7 @@ export class Calls {
   }
 
   /** Lists what ran at the provider. */
-  execute(name: string, args: Json.JsonObject, out: Events): void {
+  execute(name: string, args: Json.JsonObject, out: Answer.Out): void {
     const call = this.calls.open(undefined, {}, true)
     this.calls.name(call, name, out)
     call.text = JSON.stringify(args)
@@ -164,7 +158,7 @@ export class Calls {
    * The reply has ended: what is held back is this side's. A call that is still open is lost, unless no piece of its
    * arguments ever came.
    */
-  end(ending: ToolCalls.Ending, out: Events): void {
+  end(ending: ToolCalls.Ending, out: Answer.Out): void {
     for (const call of this.held) this.release(call, out)
     const open = this.open?.args.hasBegun === true ? this.open.call.emitted : undefined
     if (open !== undefined) open.isLost = true
@@ -219,11 +213,9 @@ const own = (container: Container, key: Key): unknown =>
 class PathArguments {
   /** `true` once a piece did not fit: what is there then is not what was meant. */
   isLost = false
-  /** `true` once any piece has come. */
   hasBegun = false
   private readonly root: Record<string, unknown> = {}
 
-  /** The arguments as JSON. */
   get text(): string {
     return JSON.stringify(this.root)
   }
@@ -294,14 +286,10 @@ export class Details {
     const known = this.lists.get(key) ?? []
     this.lists.set(key, known)
     for (const value of values) {
-      if (name !== "citationMetadata" || this.isNew(JSON.stringify(value))) known.push(value)
+      const text = name === "citationMetadata" ? JSON.stringify(value) : undefined
+      if (text === undefined || !this.citations.has(text)) known.push(value)
+      if (text !== undefined) this.citations.add(text)
     }
-  }
-
-  private isNew(citation: string): boolean {
-    const isNew = !this.citations.has(citation)
-    this.citations.add(citation)
-    return isNew
   }
 
   /** The hosted tools that show in nothing but what they found, by the names that requests have for them. */
@@ -316,7 +304,6 @@ export class Details {
     ]
   }
 
-  /** All of it. */
   get all(): Json.JsonObject {
     const gathered = Array.from(this.members, ([name, value]) => {
       const lists = (partial[name] ?? []).flatMap((list) => {
@@ -377,7 +364,7 @@ export class Turn {
     const thoughts = this.thoughts.map(({ signature, text }): Message.Part => ({
       type: "reasoning",
       text,
-      ...(signature === undefined ? {} : { signature })
+      ...Wire.defined({ signature })
     }))
     if (this.isPlain) return thoughts
     const parts = this.items.map(kept)
@@ -396,7 +383,7 @@ export class Turn {
 const kept = (item: Item): Json.JsonObject => {
   switch (item._tag) {
     case "Text":
-      return { text: item.length, ...Wire.given("thoughtSignature", item.signature) }
+      return { text: item.length, ...Wire.defined({ thoughtSignature: item.signature }) }
     case "Thought":
       return { thought: item.index }
     case "Call": {
@@ -414,41 +401,28 @@ export const parts = (
   media: ReadonlyArray<Json.JsonObject>
 ): ReadonlyArray<Json.JsonObject> => {
   const text = Message.text(message)
-  const calls = (message.toolCalls ?? []).filter((call) => call.providerExecuted !== true)
-  const order = orderOf(message, text)
-  if (order !== undefined) return ordered(order, message, text, calls)
-  return [...(text === "" ? [] : [{ text }]), ...media, ...calls.map(callPart)]
+  const calls = Wire.ownCalls(message)
+  const order = Media.keptIn(message.reasoning ?? [], metadataKey).map((kept) => kept["parts"]).find(Array.isArray)
+  const items = Wire.list(order)
+  const texts = Wire.divided(text, items.map((item) => item["text"]))
+  return order === undefined || texts === undefined
+    ? [...(text === "" ? [] : [{ text }]), ...media, ...calls.map(callPart)]
+    : ordered(items, texts, message.reasoning ?? [], calls)
 }
 
-/** The order that is kept with a message, unless its text was changed since. */
-const orderOf = (message: Message.Message, text: string): ReadonlyArray<Json.JsonObject> | undefined => {
-  const kept = (message.reasoning ?? []).flatMap((part) =>
-    part.type === "reasoning" ? [Wire.object(part.metadata?.[metadataKey])["parts"]] : []
-  ).find(Array.isArray)
-  if (kept === undefined) return undefined
-  const order = Wire.list(kept)
-  const length = order.reduce((sum, item) => sum + lengthOf(item), 0)
-  return length === text.length ? order : undefined
-}
-
-const lengthOf = ({ text }: Json.JsonObject): number => typeof text === "number" ? text : 0
-
+/** The parts in the order that is kept with a message. `texts` are the pieces of its text, by item. */
 const ordered = (
   order: ReadonlyArray<Json.JsonObject>,
-  message: Message.Message,
-  text: string,
+  texts: ReadonlyArray<string>,
+  reasoning: ReadonlyArray<Message.Part>,
   calls: ReadonlyArray<Message.ToolCall>
 ): ReadonlyArray<Json.JsonObject> => {
   const open = new Map(calls.map((call) => [call.id, call]))
-  let offset = 0
-  const placed = order.flatMap((item): ReadonlyArray<Json.JsonObject> => {
+  const placed = order.flatMap((item, index): ReadonlyArray<Json.JsonObject> => {
     const { call: id, part, text: length, thought, thoughtSignature } = item
     if (Json.isObject(part)) return [part]
-    if (typeof thought === "number") return thoughtPart(message.reasoning?.[thought])
-    if (typeof length === "number") {
-      offset += length
-      return [{ text: text.slice(offset - length, offset), ...Wire.given("thoughtSignature", thoughtSignature) }]
-    }
+    if (typeof thought === "number") return thoughtPart(reasoning[thought])
+    if (typeof length === "number") return [{ text: texts[index], ...Wire.defined({ thoughtSignature }) }]
     const call = typeof id === "string" ? open.get(id) : undefined
     if (call === undefined) return []
     open.delete(call.id)
@@ -466,7 +440,7 @@ const thoughtPart = (part: Message.Part | undefined): ReadonlyArray<Json.JsonObj
 const callPart = (call: Message.ToolCall): Json.JsonObject => {
   const { id, thoughtSignature } = Wire.object(call.metadata[metadataKey])
   return {
-    functionCall: { ...Wire.given("id", Wire.string(id)), name: call.name, args: call.arguments },
-    ...Wire.given("thoughtSignature", Wire.string(thoughtSignature))
+    functionCall: { ...Wire.defined({ id: Wire.string(id) }), name: call.name, args: call.arguments },
+    ...Wire.defined({ thoughtSignature: Wire.string(thoughtSignature) })
   }
 }

@@ -53,7 +53,7 @@ export const write = (messages: ReadonlyArray<Message.Message>, isSigned: boolea
     else if (message.role === "system") system.push(...systemParts(message))
     else if (message.role === "user") add("user", userParts(message.content))
     else {
-      latest = ownCalls(message)
+      latest = Wire.ownCalls(message)
       for (const call of latest) calls.set(call.id, call)
       add("model", modelParts(message, isSigned))
     }
@@ -61,9 +61,6 @@ export const write = (messages: ReadonlyArray<Message.Message>, isSigned: boolea
   flush()
   return { system, contents }
 }
-
-const ownCalls = (message: Message.Message): Calls =>
-  (message.toolCalls ?? []).filter((call) => call.providerExecuted !== true)
 
 const systemParts = (message: Message.Message): ReadonlyArray<Json.JsonObject> => {
   const text = Message.text(message)
@@ -74,7 +71,10 @@ const systemParts = (message: Message.Message): ReadonlyArray<Json.JsonObject> =
 const anySignature = "skip_thought_signature_validator"
 
 const modelParts = (message: Message.Message, isSigned: boolean): ReadonlyArray<Json.JsonObject> => {
-  const parts = GeminiReply.parts(message, Media.soundOf(message) === undefined ? mediaParts(message.content) : [])
+  const parts = GeminiReply.parts(
+    message,
+    Media.soundOf(message) === undefined ? Media.mediaIn(message.content).map(mediaPart) : []
+  )
   const first = parts.findIndex((part) => "functionCall" in part)
   if (!isSigned || first < 0 || parts[first]?.["thoughtSignature"] !== undefined) return parts
   return parts.map((part, index) => index === first ? { ...part, thoughtSignature: anySignature } : part)
@@ -95,7 +95,7 @@ const nameOf = (answer: Message.Message, call: Message.ToolCall | undefined): st
 /** The protocol matches by id where the call had one, else by name and order. */
 const answerPart = (answer: Message.Message, call: Message.ToolCall | undefined): Json.JsonObject => ({
   functionResponse: {
-    ...Wire.given("id", Wire.string(Wire.object(call?.metadata[GeminiReply.metadataKey])["id"])),
+    ...Wire.defined({ id: Wire.string(Wire.object(call?.metadata[GeminiReply.metadataKey])["id"]) }),
     name: nameOf(answer, call),
     response: response(answer)
   }
@@ -138,16 +138,11 @@ const isHeld = (media: Media.Media): boolean => {
 // ---------------------------------------------------------------------------------------------------------------------
 // parts
 
-const mediaOf = (content: Message.Content): ReadonlyArray<Media.Media> =>
-  typeof content === "string" ? [] : content.filter(Media.isMedia)
-
 const userParts = (content: Message.Content): ReadonlyArray<Json.JsonObject> =>
   typeof content === "string" ? [{ text: content }] : content.flatMap((part) => {
     if (part.type === "text") return [{ text: part.text }]
     return Media.isMedia(part) ? [mediaPart(part)] : []
   })
-
-const mediaParts = (content: Message.Content): ReadonlyArray<Json.JsonObject> => mediaOf(content).map(mediaPart)
 
 const dataUri = /^data:[^;,]*[^,]*;base64,/
 
@@ -156,7 +151,7 @@ const mediaPart = (media: Media.Media): Json.JsonObject => {
   const mimeType = Media.givenType(media)
   const found = data === undefined ? dataUri.exec(url.slice(0, 1000)) : null
   if (data !== undefined) return { inlineData: { mimeType, data: Media.base64(media) } }
-  if (found === null) return { fileData: { ...Wire.given("mimeType", Media.typeOf(media)), fileUri: url } }
+  if (found === null) return { fileData: { ...Wire.defined({ mimeType: Media.typeOf(media) }), fileUri: url } }
   return { inlineData: { mimeType, data: url.slice(found[0].length) } }
 }
 
@@ -165,25 +160,19 @@ export const media = (part: Json.JsonObject): ReadonlyArray<Message.Part> => {
   const { data } = Wire.object(part["inlineData"])
   const { fileUri } = Wire.object(part["fileData"])
   const mediaType = Wire.string(Wire.object(part["inlineData"] ?? part["fileData"])["mimeType"])
-  const type = mediaType?.startsWith("image/") === true ? "image" : "file"
-  const common = { type, ...(mediaType === undefined ? {} : { mediaType }) } as const
-  if (typeof data === "string") return [{ ...common, data }]
-  return typeof fileUri === "string" ? [{ ...common, url: fileUri }] : []
+  if (typeof data === "string") return [Media.made(mediaType, { data })]
+  return typeof fileUri === "string" ? [Media.made(mediaType, { url: fileUri })] : []
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Content that the protocol cannot express.
-
-/** The first content that the protocol cannot express. */
 export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {
   const ids = new Set<string>()
   for (const message of messages) {
-    for (const media of mediaOf(message.content)) {
+    for (const media of Media.mediaIn(message.content)) {
       const isTold = message.role === "tool" && (media.data ?? media.url) !== undefined
       const problem = isTold ? undefined : mediaProblem(message.role, media)
       if (problem !== undefined) return problem
     }
-    for (const call of ownCalls(message)) ids.add(call.id)
+    for (const call of Wire.ownCalls(message)) ids.add(call.id)
     if (message.role === "tool" && message.name === undefined && !ids.has(message.toolCallId ?? "")) {
       return `the tool message ${message.toolCallId} answers no call of the thread, and names no tool`
     }
@@ -253,7 +242,7 @@ export const thinking = (reasoning: Reasoning | undefined, model: string): Json.
   const { effort, includeThoughts = true, maxTokens } = reasoning
   const isWord = effort !== undefined && effort !== "none" && !/gemini-[12]\b/.test(model)
   const budget = maxTokens ?? (effort === undefined || isWord ? undefined : budgets[effort])
-  const level = budget === undefined ? Wire.given("thinkingLevel", effort) : { thinkingBudget: budget }
+  const level = budget === undefined ? Wire.defined({ thinkingLevel: effort }) : { thinkingBudget: budget }
   return { thinkingConfig: { ...level, includeThoughts } }
 }
 
@@ -303,9 +292,6 @@ const mended = (schema: unknown): unknown => {
 
 const mapped = (schemas: Json.JsonObject, convert: (schema: unknown) => unknown): Json.JsonObject =>
   Object.fromEntries(Object.entries(schemas).map(([name, schema]) => [name, convert(schema)]))
-
-// ---------------------------------------------------------------------------------------------------------------------
-// OpenAPI
 
 const always = ["title", "description", "nullable"]
 

@@ -106,10 +106,12 @@ export interface Failure {
   readonly isWorthRetrying: boolean
 }
 
+/** A failure without a word of the provider on whether to try again. */
+export const failed = (error: Adapter.AdapterError): Failure => ({ error, isWorthRetrying: error.isRetryable })
+
 const mebi = 1024 * 1024
 const longestErrorBody = 64 * 1024
 const errorBodyTimeout = Duration.seconds(10)
-const requestIdHeaders = ["x-request-id", "request-id", "apim-request-id"] as const
 const secretNames = /auth|key|token|secret|cookie/i
 
 /** Throws what a caller's mistake is answered with. */
@@ -192,15 +194,15 @@ const originOf = (exchange: Exchange, headers: Readonly<Record<string, string | 
   provider: exchange.provider,
   secrets: secretsOf(exchange),
   words: exchange.errorWords,
-  requestId: requestIdHeaders.map((name) => headers[name]).find((id) => id !== undefined && id !== "")
+  requestId: Errors.requestIdOf(headers)
 })
 
 // ---------------------------------------------------------------------------------------------------------------------
 // the request
 
-type Made<A> = Result.Result<A, Adapter.AdapterError>
-
-const makeRequest = (exchange: Exchange): Made<HttpClientRequest.HttpClientRequest> =>
+const makeRequest = (
+  exchange: Exchange
+): Result.Result<HttpClientRequest.HttpClientRequest, Adapter.AdapterError> =>
   Result.mapError(
     Result.gen(function*() {
       const url = yield* checkUrl(exchange.url)
@@ -271,10 +273,27 @@ const open = (
       return pause === undefined ? Effect.void : cooldowns.note(lane, pause)
     })
     // A request without a second try does not wait either.
-    return settings.retries === 0 ? yield* tried : yield* Effect.andThen(cooldowns.wait(lane), tried).pipe(
-      Effect.retry({ schedule: schedule(settings), while: (failure) => failure.isWorthRetrying })
+    return yield* retried(settings, settings.retries === 0 ? tried : Effect.andThen(cooldowns.wait(lane), tried))
+  })
+
+/**
+ * Tries a request again while that may help. What a failed try has opened is closed before the next one, and the rest
+ * with the scope.
+ */
+export const retried = <A>(
+  settings: Settings,
+  attempt: Effect.Effect<A, Failure, Scope.Scope>
+): Effect.Effect<A, Adapter.AdapterError, Scope.Scope> =>
+  Effect.gen(function*() {
+    const scope = yield* Scope.fork(yield* Effect.scope)
+    return yield* attempt.pipe(
+      Scope.provide(scope),
+      Effect.onExit((exit) => Exit.isFailure(exit) ? Scope.close(scope, exit) : Effect.void)
     )
-  }).pipe(Effect.mapError((failure) => failure.error))
+  }).pipe(
+    Effect.retry({ schedule: schedule(settings), while: (failure) => failure.isWorthRetrying }),
+    Effect.mapError(({ error }) => error)
+  )
 
 /** The requests that are refused together: with one key, at one server, for one model. */
 const laneOf = (exchange: Exchange, request: HttpClientRequest.HttpClientRequest): string => {
@@ -290,7 +309,7 @@ const pauseOf = (settings: Settings, error: Adapter.AdapterError): Duration.Dura
 }
 
 /** Schedules the next try of a request that failed: after growing delays, or after the one that was asked for. */
-export const schedule = (settings: Settings): Schedule.Schedule<number, Failure> =>
+const schedule = (settings: Settings): Schedule.Schedule<number, Failure> =>
   Schedule.recurs(settings.retries).pipe(
     Schedule.setInputType<Failure>(),
     Schedule.modifyDelay(({ attempt, input }) =>
@@ -301,26 +320,21 @@ export const schedule = (settings: Settings): Schedule.Schedule<number, Failure>
     )
   )
 
-/** One try, up to the first events. Its connection is closed at once if it fails, and else with the stream. */
+/** One try, up to the first events. */
 const attempt = (
   exchange: Exchange,
   request: HttpClientRequest.HttpClientRequest
 ): Effect.Effect<Events, Failure, Scope.Scope> =>
-  Effect.gen(function*() {
-    const scope = yield* Scope.fork(yield* Effect.scope)
-    return yield* head(exchange, request).pipe(
-      Effect.flatMap((response) => begun(exchange, response)),
-      // A span keeps what it ends with, and an answer its request with all headers: so does the client's own span.
-      Effect.map(Redacted.make),
-      Effect.withSpan("POST", {
-        kind: "client",
-        attributes: { "http.request.method": "POST", "url.full": visibleUrl(request.url) }
-      }),
-      Effect.map(Redacted.value),
-      Scope.provide(scope),
-      Effect.onExit((exit) => Exit.isFailure(exit) ? Scope.close(scope, exit) : Effect.void)
-    )
-  })
+  head(exchange, request).pipe(
+    Effect.flatMap((response) => begun(exchange, response)),
+    // A span keeps what it ends with, and an answer its request with all headers: so does the client's own span.
+    Effect.map(Redacted.make),
+    Effect.withSpan("POST", {
+      kind: "client",
+      attributes: { "http.request.method": "POST", "url.full": visibleUrl(request.url) }
+    }),
+    Effect.map(Redacted.value)
+  )
 
 /** A redirect would send the key to its target. A client that is not made of `fetch` handles redirects itself. */
 const withoutRedirects = <A, E, R>(self: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
@@ -354,10 +368,7 @@ const begun = (
   Effect.gen(function*() {
     const origin = originOf(exchange, response.headers)
     const reader = yield* exchange.makeReader(origin)
-    return yield* Effect.mapError(
-      Answer.begin(response.stream, origin, reader, exchange.settings),
-      (error): Failure => ({ error, isWorthRetrying: error.isRetryable })
-    )
+    return yield* Effect.mapError(Answer.begin(response.stream, origin, reader, exchange.settings), failed)
   })
 
 /** An address without its query string, where some servers want their key. */
@@ -430,11 +441,9 @@ export class Cooldowns {
   private readonly ends = new WeakMap<Clock.Clock, Map<string, number>>()
 
   private endsOf(clock: Clock.Clock): Map<string, number> {
-    const known = this.ends.get(clock)
-    if (known !== undefined) return known
-    const made = new Map<string, number>()
-    this.ends.set(clock, made)
-    return made
+    const ends = this.ends.get(clock) ?? new Map<string, number>()
+    this.ends.set(clock, ends)
+    return ends
   }
 
   /** Closes a lane for a time, unless it is closed for longer. */
@@ -448,7 +457,6 @@ export class Cooldowns {
     )
   }
 
-  /** Waits until a lane is open. */
   wait(lane: string): Effect.Effect<void> {
     return Effect.clockWith((clock) => {
       const ends = this.endsOf(clock)

@@ -7,17 +7,38 @@ import * as Base64 from "effect/encoding/Base64"
 import * as Result from "effect/Result"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
+import * as Wire from "./wire.ts"
 
 /** A part that is no text. */
 export type Media = Extract<Message.Part, { readonly type: "image" | "file" }>
 
 export const isMedia = (part: Message.Part): part is Media => part.type === "image" || part.type === "file"
 
+export const mediaIn = (content: Message.Content): ReadonlyArray<Media> =>
+  typeof content === "string" ? [] : content.filter(isMedia)
+
+/** A part of a model's or a tool's making: an image, or a file of any other type. */
+export const made = (
+  mediaType: string | undefined,
+  source: { readonly data: string } | { readonly url: string },
+  filename?: string
+): Media =>
+  mediaType?.startsWith("image/") === true
+    ? { type: "image", mediaType, ...source }
+    : { type: "file", ...Wire.defined({ mediaType, filename }), ...source }
+
 /** All parts of a message, starting with the reasoning that is kept beside its content. */
 export const partsOf = (message: Message.Message): ReadonlyArray<Message.Part> => [
   ...(message.reasoning ?? []),
   ...(typeof message.content === "string" ? [] : message.content)
 ]
+
+/** Returns what a protocol keeps with reasoning, under its key. */
+export const keptIn = (parts: ReadonlyArray<Message.Part>, key: string): ReadonlyArray<Json.JsonObject> =>
+  parts.flatMap((part) => {
+    const kept = part.type === "reasoning" ? part.metadata?.[key] : undefined
+    return Json.isObject(kept) ? [kept] : []
+  })
 
 /** The key of what Chat Completions keeps with a message. */
 export const chatKey = "openaiChat"
@@ -26,10 +47,29 @@ export const chatKey = "openaiChat"
  * The facts of a sound in a message of Chat Completions, besides its data: its `id`, when that `expires_at`, and its
  * `transcript`, which is the message's text. The sound itself goes to no provider.
  */
-export const soundOf = ({ reasoning = [] }: Pick<Message.Message, "reasoning">): Json.JsonObject | undefined => {
-  for (const part of reasoning) {
-    const kept = part.type === "reasoning" ? part.metadata?.[chatKey] : undefined
-    if (Json.isObject(kept) && Json.isObject(kept["audio"])) return kept["audio"]
+export const soundOf = ({ reasoning = [] }: Pick<Message.Message, "reasoning">): Json.JsonObject | undefined =>
+  keptIn(reasoning, chatKey).map((kept) => kept["audio"]).find(Json.isObject)
+
+/** Returns the fault of a part that holds nothing, if it does not. */
+export const empty = ({ data, type, url }: Media): string | undefined =>
+  data === undefined && url === undefined ? `the ${type} part has neither url nor data` : undefined
+
+/**
+ * Returns the first image or file of a thread that a protocol cannot express, in which only users and tools send them.
+ * `problemOf` names what is wrong with one of a user.
+ */
+export const unsupported = (
+  messages: ReadonlyArray<Message.Message>,
+  problemOf: (part: Media) => string | undefined = () => undefined
+): string | undefined => {
+  for (const message of messages) {
+    const { role } = message
+    if (role === "assistant" && soundOf(message) !== undefined) continue
+    for (const part of partsOf(message).filter(isMedia)) {
+      if (role === "system" || role === "assistant") return `a ${role} message cannot hold ${part.type} parts`
+      const problem = empty(part) ?? (role === "user" ? problemOf(part) : undefined)
+      if (problem !== undefined) return problem
+    }
   }
   return undefined
 }
@@ -115,7 +155,14 @@ export const base64 = (part: Media): string => {
   return decode(data) === data ? Base64.encode(data) : data
 }
 
-/** A part as a data URI. */
+/** A sound as the protocols of OpenAI take it, by its data. */
+export const inputAudio = (part: Media): Json.JsonObject | undefined => {
+  const type = plainTypeOf(part)
+  return type?.startsWith("audio/") === true && part.data !== undefined
+    ? { type: "input_audio", input_audio: { data: part.data, format: type.includes("wav") ? "wav" : "mp3" } }
+    : undefined
+}
+
 export const dataUri = (part: Media): string => `data:${givenType(part)};base64,${base64(part)}`
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -183,4 +230,4 @@ export const textWith = (content: Message.Content, isHeld: (part: Media) => bool
 
 /** The parts of a result that the wire can hold. */
 export const held = (content: Message.Content, isHeld: (part: Media) => boolean): ReadonlyArray<Media> =>
-  typeof content === "string" ? [] : content.filter(isMedia).filter(isHeld)
+  mediaIn(content).filter(isHeld)

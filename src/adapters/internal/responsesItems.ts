@@ -85,7 +85,6 @@ export class Texts {
     return this.all.map(({ text }) => text).join("")
   }
 
-  /** A fragment of the text at a place. */
   add(place: Place, index: unknown, fragment: string): void {
     if (fragment === "") return
     const known = this.all[this.byPlace.get(keyOf(place, index)) ?? -1]
@@ -208,7 +207,7 @@ export class Texts {
 
 const keyOf = (place: Place, index: unknown): string => `${place}:${String(index)}`
 
-export interface Item {
+export class Item {
   readonly position: number
   readonly type: string
   id: string | undefined
@@ -216,15 +215,25 @@ export interface Item {
   eventId: string | undefined
   /** The item as the wire last sent it; nothing for one whose header is missing. */
   wire: Json.JsonObject | undefined
-  /** Its texts, by kind. */
-  readonly texts: Map<Kind, Texts>
   /** The call of this side that it stands for. */
   call: ToolCalls.Call | undefined
   /** `true` if the arguments of a call came in events beside it. */
-  hasText: boolean
+  hasText = false
   /** `true` if it is of a kind that the provider runs, and yet a call for this side. */
-  isOwn: boolean
-  isDone: boolean
+  isOwn = false
+  isDone = false
+  private readonly byKind = new Map<Kind, Texts>()
+
+  constructor(position: number, type: string) {
+    this.position = position
+    this.type = type
+  }
+
+  texts(kind: Kind): Texts {
+    const texts = this.byKind.get(kind) ?? new Texts()
+    this.byKind.set(kind, texts)
+    return texts
+  }
 }
 
 export const typeOf = (wire: Json.JsonObject): string => Wire.string(wire["type"]) ?? "message"
@@ -245,25 +254,13 @@ export class Items {
   }
 
   open(type: string, index: unknown): Item {
-    const position = this.all.length
-    const item: Item = {
-      position,
-      type,
-      id: undefined,
-      eventId: undefined,
-      wire: undefined,
-      texts: new Map(),
-      call: undefined,
-      hasText: false,
-      isOwn: false,
-      isDone: false
-    }
+    const item = new Item(this.all.length, type)
     this.all.push(item)
     if (index === undefined) this.unplaced.set(type, item)
     else this.byPlace.set(placeOf(type, index), item)
-    const alike = this.byType.get(type)
-    if (alike === undefined) this.byType.set(type, [item])
-    else alike.push(item)
+    const alike = this.byType.get(type) ?? []
+    alike.push(item)
+    this.byType.set(type, alike)
     return item
   }
 
@@ -271,7 +268,7 @@ export class Items {
   describe(item: Item, wire: Json.JsonObject): void {
     item.id ??= Wire.string(wire["id"])
     if (item.id !== undefined) this.byId.set(item.id, item)
-    item.wire = { ...item.wire, ...wire, ...Wire.given("id", item.id) }
+    item.wire = { ...item.wire, ...wire, ...Wire.defined({ id: item.id }) }
   }
 
   /** The item that begins: a new one, unless an event of it came before its header, or the header comes again. */

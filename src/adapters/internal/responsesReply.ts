@@ -4,17 +4,15 @@
  * the four: fragments are shown as they come, a repetition adds what they left out and outweighs them. Every text is
  * compared with its own repetitions only, so that the work is linear in what arrives.
  */
-import type * as Event from "../../Event.ts"
 import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
-import { type Item, Items, type Kind, type Listed, type Place, type Source, Texts, typeOf } from "./responsesItems.ts"
+import * as Answer from "./answer.ts"
+import { type Item, Items, type Kind, type Listed, type Place, typeOf } from "./responsesItems.ts"
 import * as Wire from "./wire.ts"
 
 /** The key of what has to go back to a server of this protocol, and to no other. */
 export const metadataKey = "openaiResponses"
-
-type Events = Array<Event.AdapterEvent>
 
 /** The content of a whole reply. */
 export interface Said {
@@ -102,20 +100,20 @@ export class Output {
   // items
 
   /** An item has begun. */
-  added(event: Json.JsonObject, out: Events): void {
+  added(event: Json.JsonObject, out: Answer.Out): void {
     const wire = Wire.object(event["item"])
     this.head(this.items.begun(wire, event["output_index"]), wire, out)
   }
 
   /** An item is complete. */
-  done(event: Json.JsonObject, out: Events): void {
+  done(event: Json.JsonObject, out: Answer.Out): void {
     const wire = Wire.object(event["item"])
     const item = this.items.ended(wire, event["output_index"])
     if (item !== undefined) this.complete(item, wire, out)
   }
 
   /** The whole output, as the last event or a document has it. What was streamed is known by its type and order. */
-  whole(output: ReadonlyArray<Json.JsonObject>, ending: ToolCalls.Ending, out: Events): void {
+  whole(output: ReadonlyArray<Json.JsonObject>, ending: ToolCalls.Ending, out: Answer.Out): void {
     const seen = new Map<string, number>()
     for (const [index, wire] of output.entries()) {
       const type = typeOf(wire)
@@ -126,13 +124,13 @@ export class Output {
     }
   }
 
-  private head(item: Item, wire: Json.JsonObject, out: Events): void {
+  private head(item: Item, wire: Json.JsonObject, out: Answer.Out): void {
     this.items.describe(item, wire)
     if (item.type === "function_call") this.call(item, wire, out)
   }
 
   /** A call that may have been cut is left open: its text and its place show whether it was. */
-  private complete(item: Item, wire: Json.JsonObject, out: Events, mayBeCut = false): void {
+  private complete(item: Item, wire: Json.JsonObject, out: Answer.Out, mayBeCut = false): void {
     this.head(item, wire, out)
     item.isDone = true
     if (item.type === "function_call") {
@@ -152,7 +150,7 @@ export class Output {
   // -------------------------------------------------------------------------------------------------------------------
   // calls
 
-  private call(item: Item, wire: Json.JsonObject, out: Events): void {
+  private call(item: Item, wire: Json.JsonObject, out: Answer.Out): void {
     const { arguments: _, call_id, item_id: _id, name, output_index: _index, status: _status, type: _type, ...rest } =
       wire
     const id = Wire.string(call_id)
@@ -160,12 +158,12 @@ export class Output {
     if (item.call === undefined && id === undefined && named === undefined) return
     const call = this.callOf(item, out)
     if (call.id === "") call.wireId = id ?? call.wireId
-    this.calls.describe(call, { index: item.position, ...sayings(rest), ...Wire.given("id", item.id) })
+    this.calls.describe(call, { index: item.position, ...Wire.said(rest), ...Wire.defined({ id: item.id }) })
     if (call.id === "" && named !== undefined) this.calls.name(call, named, out)
   }
 
   /** The call of an item, which may begin with a fragment of its arguments. */
-  private callOf(item: Item, out: Events): ToolCalls.Call {
+  private callOf(item: Item, out: Answer.Out): ToolCalls.Call {
     if (item.call === undefined) {
       this.calls.settleLast(out)
       item.call = this.calls.open(undefined)
@@ -173,8 +171,7 @@ export class Output {
     return item.call
   }
 
-  /** A fragment of a call's arguments. */
-  argumentsDelta(event: Json.JsonObject, out: Events): void {
+  argumentsDelta(event: Json.JsonObject, out: Answer.Out): void {
     const text = Wire.string(event["delta"])
     if (text === undefined) return
     const item = this.items.of("function_call", event)
@@ -183,20 +180,20 @@ export class Output {
     this.problem ??= "the stream continues a tool call that it had completed"
   }
 
-  argumentsDone(event: Json.JsonObject, out: Events): void {
+  argumentsDone(event: Json.JsonObject, out: Answer.Out): void {
     const item = this.items.of("function_call", event)
     item.hasText = true
     if (item.call !== undefined) this.calls.replace(item.call, argumentsOf(event), out)
   }
 
   /** A call that ran at the provider: it is listed in its place, whole at once, and never run here. */
-  private list(item: Item, out: Events): void {
+  private list(item: Item, out: Answer.Out): void {
     if (!isCall(item)) return
     const wire = item.wire ?? {}
     const name = (item.type === customType ? Wire.string(wire["name"]) : undefined) ?? item.type
     const input = inputOf(wire)
     this.calls.settleLast(out)
-    const metadata = { index: item.position, item: sayings(wire) }
+    const metadata = { index: item.position, item: Wire.said(wire) }
     const call = this.calls.open(item.id ?? Wire.string(wire["call_id"]), metadata, true)
     this.calls.name(call, name, out)
     this.calls.append(call, JSON.stringify(input), out)
@@ -208,8 +205,8 @@ export class Output {
    * what was declared, those behind which the model spoke again ran at the provider. The text stands under `input` for
    * a tool that was declared to take one, and else for the arguments.
    */
-  private customCalls(ending: ToolCalls.Ending, out: Events): void {
-    const lastText = this.items.all.findLastIndex((item) => textOf(item, "text") !== "")
+  private customCalls(ending: ToolCalls.Ending, out: Answer.Out): void {
+    const lastText = this.items.all.findLastIndex((item) => item.texts("text").text !== "")
     for (const item of this.items.ofType(customType)) {
       const wire = item.wire ?? {}
       const name = Wire.string(wire["name"])
@@ -222,7 +219,7 @@ export class Output {
       const input = Wire.string(wire["input"]) ?? ""
       const text = this.custom !== undefined ? JSON.stringify({ input }) : input
       this.calls.settleLast(out)
-      const call = this.calls.open(Wire.string(wire["call_id"]), { index: item.position, item: sayings(wire) })
+      const call = this.calls.open(Wire.string(wire["call_id"]), { index: item.position, item: Wire.said(wire) })
       this.calls.name(call, name, out)
       this.calls.append(call, text, out)
       this.calls.close(call, wire["status"] === "incomplete" || (ending === "truncated" && !item.isDone), out)
@@ -232,41 +229,36 @@ export class Output {
   // -------------------------------------------------------------------------------------------------------------------
   // texts
 
-  /** A fragment of a text. */
-  delta(kind: Kind, place: Place, event: Json.JsonObject, out: Events): void {
+  delta(kind: Kind, place: Place, event: Json.JsonObject, out: Answer.Out): void {
     const delta = Wire.string(event["delta"])
     if (delta === undefined) return
-    textsOf(this.items.of(typeOfKind(kind), event), kind).add(place, indexOf(place, event), delta)
+    this.items.of(typeOfKind(kind), event).texts(kind).add(place, indexOf(place, event), delta)
     emit(kind, delta, out)
   }
 
   /** The whole of a text. */
-  settle(kind: Kind, place: Place, event: Json.JsonObject, out: Events): void {
-    const whole = wholeOf(event)
-    this.repeat(
-      this.items.of(typeOfKind(kind), event),
-      "text",
-      kind,
-      { place, index: indexOf(place, event), whole },
-      out
-    )
+  settle(kind: Kind, place: Place, event: Json.JsonObject, out: Answer.Out): void {
+    const item = this.items.of(typeOfKind(kind), event)
+    const whole = { place, index: indexOf(place, event), whole: wholeOf(event) }
+    emit(kind, item.texts(kind).repeat("text", whole), out)
   }
 
   /** A part of an item, empty when it begins and whole when it ends. */
-  settlePart(place: Place, event: Json.JsonObject, out: Events): void {
+  settlePart(place: Place, event: Json.JsonObject, out: Answer.Out): void {
     const part = Wire.object(event["part"])
     const kind = kindOf(part)
     if (kind === undefined) return
     this.annotated(part)
     const item = this.items.of(typeOfKind(kind), event)
-    this.repeat(item, "part", kind, { place, index: indexOf(place, event), whole: wholeOf(part) }, out)
+    const whole = { place, index: indexOf(place, event), whole: wholeOf(part) }
+    emit(kind, item.texts(kind).repeat("part", whole), out)
   }
 
   /** All parts of an item, by the places where they stand. */
   private listed(
     item: Item,
     places: ReadonlyArray<readonly [Place, ReadonlyArray<Json.JsonObject>]>,
-    out: Events
+    out: Answer.Out
   ): void {
     const byKind = new Map<Kind, Array<Listed>>()
     for (const [place, parts] of places) {
@@ -279,12 +271,7 @@ export class Output {
         byKind.set(kind, listed)
       }
     }
-    for (const [kind, listed] of byKind) emit(kind, textsOf(item, kind).list(listed), out)
-  }
-
-  /** The whole of a text. */
-  private repeat(item: Item, source: Source, kind: Kind, whole: Listed, out: Events): void {
-    emit(kind, textsOf(item, kind).repeat(source, whole), out)
+    for (const [kind, listed] of byKind) emit(kind, item.texts(kind).list(listed), out)
   }
 
   private annotated(part: Json.JsonObject): void {
@@ -301,7 +288,7 @@ export class Output {
   // the end
 
   /** The reply has ended: what is still open is completed. */
-  end(ending: ToolCalls.Ending, out: Events): Said {
+  end(ending: ToolCalls.Ending, out: Answer.Out): Said {
     for (const item of this.items.all.filter((one) => !one.isDone)) {
       if (item.call !== undefined && !item.hasText) {
         const text = argumentsOf(item.wire ?? {})
@@ -322,7 +309,7 @@ export class Output {
   }
 
   /** The kinds of calls that wait for this side; those that the provider has answered are listed. */
-  private asked(out: Events): ReadonlyArray<string> {
+  private asked(out: Answer.Out): ReadonlyArray<string> {
     const open = withoutAnswer(this.items.all.map(({ wire = {} }) => wire), isAsking)
     const asked = new Set<string>()
     for (const item of this.items.all) {
@@ -334,7 +321,7 @@ export class Output {
   }
 
   private joined(kind: Kind): string {
-    return this.items.all.map((item) => textOf(item, kind)).join("")
+    return this.items.all.map((item) => item.texts(kind).text).join("")
   }
 
   /** Returns what goes back beside text and calls: reasoning, what the provider did, and how the text was divided. */
@@ -346,8 +333,8 @@ export class Output {
       messages.some((item) => Wire.string(item.wire?.["phase"]) !== undefined || item.position > firstCall)
     return this.items.all.flatMap((item): ReadonlyArray<Message.Part> => {
       if (item.type === "function_call" || item.isOwn || (item.type === "message" && !isDivided)) return []
-      const content = item.type === "message" ? { message: divisionOf(item) } : { item: sayings(item.wire ?? {}) }
-      const text = item.type === "reasoning" ? textOf(item, "thought") : ""
+      const content = item.type === "message" ? { message: divisionOf(item) } : { item: Wire.said(item.wire ?? {}) }
+      const text = item.type === "reasoning" ? item.texts("thought").text : ""
       const isWhole = item.isDone || item.type === "message"
       const metadata = isWhole ? { metadata: { [metadataKey]: { index: item.position, ...content } } } : {}
       return isWhole || text !== "" ? [{ type: "reasoning", text, ...metadata }] : []
@@ -355,7 +342,7 @@ export class Output {
   }
 }
 
-type Read = (output: Output, event: Json.JsonObject, out: Events) => void
+type Read = (output: Output, event: Json.JsonObject, out: Answer.Out) => void
 
 /** The kinds of texts, by new and old names: what they are to a reader, and where in an item they stand. */
 const texts: ReadonlyArray<readonly [name: string, kind: Kind, place: Place]> = [
@@ -395,30 +382,16 @@ const indexOf = (place: Place, event: Json.JsonObject): unknown =>
 /** The whole text of an event or a part. */
 const wholeOf = (given: Json.JsonObject): string => Wire.string(given["text"]) ?? Wire.string(given["refusal"]) ?? ""
 
-const emit = (kind: Kind, delta: string, out: Events): void => {
-  if (delta === "") return
-  if (kind === "text") out.push({ _tag: "TextDelta", id: null, delta })
-  if (kind === "thought") out.push({ _tag: "ReasoningDelta", id: null, delta })
+const emit = (kind: Kind, delta: string, out: Answer.Out): void => {
+  if (kind === "text") Answer.say(delta, out)
+  if (kind === "thought") Answer.think(delta, out)
 }
-
-const textsOf = (item: Item, kind: Kind): Texts => {
-  const texts = item.texts.get(kind) ?? new Texts()
-  item.texts.set(kind, texts)
-  return texts
-}
-
-const textOf = (item: Item, kind: Kind): string => textsOf(item, kind).text
-
-/** A record without its empty members. */
-const sayings = (wire: Json.JsonObject): Json.JsonObject =>
-  Object.fromEntries(Object.entries(wire).filter(([, value]) => value !== null && value !== undefined))
 
 /** Returns the part of the reply's text that a message consists of, and what else it has to go back with. */
 const divisionOf = (item: Item): Json.JsonObject => ({
-  ...Wire.given("id", item.id),
-  ...Wire.given("phase", Wire.string(item.wire?.["phase"])),
-  length: textOf(item, "text").length,
-  ...Wire.given("refusal", Wire.string(textOf(item, "refusal")))
+  ...Wire.defined({ id: item.id, phase: Wire.string(item.wire?.["phase"]) }),
+  length: item.texts("text").text.length,
+  ...Wire.defined({ refusal: Wire.string(item.texts("refusal").text) })
 })
 
 const argumentsOf = (wire: Json.JsonObject): string => {

@@ -4,9 +4,7 @@
  * left is ignored. An item that waits for an answer that was never given is not sent, nor is reasoning that nothing
  * follows: servers refuse both.
  */
-import * as Option from "effect/Option"
 import type * as Adapter from "../../Adapter.ts"
-import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
@@ -105,21 +103,20 @@ const text = (value: string): Json.JsonObject => ({ type: "input_text", text: va
 const isUploaded = (url: string | undefined): boolean => url?.startsWith("file-") === true
 
 const media = (value: Media.Media): Json.JsonObject => {
-  const { data, url } = value
-  const type = Media.plainTypeOf(value)
+  const { url } = value
   if (Media.isImage(value)) {
     return {
       type: "input_image",
       ...(isUploaded(url) ? { file_id: url } : { image_url: url ?? Media.dataUri(value) })
     }
   }
-  if (type?.startsWith("audio/") === true && data !== undefined) {
-    return { type: "input_audio", input_audio: { data, format: type.includes("wav") ? "wav" : "mp3" } }
-  }
+  const sound = Media.inputAudio(value)
+  if (sound !== undefined) return sound
   if (isUploaded(url)) return { type: "input_file", file_id: url }
   const isInline = url === undefined || url.startsWith("data:")
   if (!isInline) return { type: "input_file", file_url: url }
-  const filename = (value.type === "file" ? value.filename : undefined) ?? `file.${extensionOf(type)}`
+  const filename = (value.type === "file" ? value.filename : undefined) ??
+    `file.${extensionOf(Media.plainTypeOf(value))}`
   return { type: "input_file", filename, file_data: url ?? Media.dataUri(value) }
 }
 
@@ -127,19 +124,7 @@ const media = (value: Media.Media): Json.JsonObject => {
 const extensionOf = (mediaType = ""): string =>
   mediaType === "text/plain" ? "txt" : /\/([a-z0-9]+)/i.exec(mediaType)?.[1] ?? "bin"
 
-/** The first content that the protocol cannot express. */
-export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {
-  for (const message of messages) {
-    for (const part of Media.partsOf(message).filter(Media.isMedia)) {
-      if (message.role === "assistant" && Media.soundOf(message) !== undefined) continue
-      if (message.role === "system" || message.role === "assistant") {
-        return `a ${message.role} message cannot hold ${part.type} parts`
-      }
-      if (part.url === undefined && part.data === undefined) return `the ${part.type} part has neither url nor data`
-    }
-  }
-  return undefined
-}
+export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => Media.unsupported(messages)
 
 // ---------------------------------------------------------------------------------------------------------------------
 // the model's turn
@@ -150,27 +135,15 @@ interface Placed {
   readonly item: Json.JsonObject
 }
 
-/** Returns what an earlier reply of this protocol left in a message. */
-const keptIn = (message: Message.Message): ReadonlyArray<Json.JsonObject> =>
-  Media.partsOf(message).flatMap((part) => {
-    const kept = part.type === "reasoning" ? part.metadata?.[metadataKey] : undefined
-    return Json.isObject(kept) ? [kept] : []
-  })
-
-const placeOf = (kept: Json.JsonObject): number => {
-  const index = kept["index"]
-  return typeof index === "number" ? index : Infinity
-}
+const placeOf = (kept: Json.JsonObject): number => Wire.number(kept["index"]) ?? Infinity
 
 const assistantItems = (
   message: Message.Message,
   callIds: Calls,
   isStored: boolean
 ): ReadonlyArray<Json.JsonObject> => {
-  const kept = keptIn(message)
-  const calls = (message.toolCalls ?? []).filter((call) => call.providerExecuted !== true).map((call) =>
-    callItem(call, callIds)
-  )
+  const kept = Media.keptIn(Media.partsOf(message), metadataKey)
+  const calls = Wire.ownCalls(message).map((call) => callItem(call, callIds))
   const items = answered(kept).flatMap((one): ReadonlyArray<Placed> => {
     const item = Json.isObject(one["item"]) ? backItem(one["item"], isStored) : undefined
     return item === undefined ? [] : [{ place: placeOf(one), item }]
@@ -183,16 +156,16 @@ const assistantItems = (
 /** Places may be infinite, whose difference is no number. */
 const compare = (left: number, right: number): number => left === right ? 0 : left < right ? -1 : 1
 
-/** A text that is no JSON object is not sent back: servers parse it, and refuse the whole history. */
 const callItem = (call: Message.ToolCall, callIds: Calls): Placed => {
-  const { rawArguments = "" } = call
-  const { index: _, item, ...rest } = Wire.object(call.metadata[metadataKey])
-  const place = placeOf(Wire.object(call.metadata[metadataKey]))
+  const kept = Wire.object(call.metadata[metadataKey])
+  const { index: _, item, ...rest } = kept
+  const place = placeOf(kept)
   const call_id = callIds.open(call)
   if (Json.isObject(item)) return { place, item: { ...item, call_id } }
-  const isWhole = rawArguments.trim() !== "" && ToolCalls.isWhole(ToolCalls.ofText(rawArguments))
-  const args = isWhole ? rawArguments : JSON.stringify(call.arguments)
-  return { place, item: { ...rest, type: "function_call", call_id, name: call.name, arguments: args } }
+  return {
+    place,
+    item: { ...rest, type: "function_call", call_id, name: call.name, arguments: Wire.argumentsOf(call) }
+  }
 }
 
 /**
@@ -201,27 +174,20 @@ const callItem = (call: Message.ToolCall, callIds: Calls): Placed => {
  */
 const textItems = (said: string, kept: ReadonlyArray<Json.JsonObject>, firstCall: number): ReadonlyArray<Placed> => {
   const parts = kept.flatMap((one) => Json.isObject(one["message"]) ? [{ place: placeOf(one), ...one["message"] }] : [])
-  const lengths = parts.map((part) => lengthOf(part))
-  if (lengths.length === 0 || lengths.reduce((sum, length) => sum + length, 0) !== said.length) {
+  const texts = Wire.divided(said, parts.map((part: Json.JsonObject) => part["length"]))
+  if (texts === undefined || parts.length === 0) {
     return said === "" ? [] : [{ place: firstCall, item: { role: "assistant", content: said } }]
   }
-  let start = 0
   return parts.flatMap((part, position): ReadonlyArray<Placed> => {
-    const text = said.slice(start, start += lengths[position] ?? 0)
-    const item = messageItem(part, text)
+    const item = messageItem(part, texts[position] ?? "")
     return item === undefined ? [] : [{ place: part.place, item }]
   })
-}
-
-const lengthOf = (part: Json.JsonObject): number => {
-  const length = part["length"]
-  return typeof length === "number" ? length : 0
 }
 
 const messageItem = (part: Json.JsonObject, text: string): Json.JsonObject | undefined => {
   const id = Wire.string(part["id"])
   const refusal = Wire.string(part["refusal"])
-  const phase = Wire.given("phase", part["phase"])
+  const phase = Wire.defined({ phase: part["phase"] })
   if (id === undefined) return text === "" ? undefined : { role: "assistant", content: text, ...phase }
   const content = [
     ...(text === "" ? [] : [{ type: "output_text", text, annotations: [] }]),
@@ -290,19 +256,19 @@ export const tools = (
   return own.length + given.length === 0 ? {} : {
     tools: [...own, ...given],
     ...toolChoice(request.toolChoice, texts),
-    ...Wire.given("parallel_tool_calls", options.parallelToolCalls)
+    ...Wire.defined({ parallel_tool_calls: options.parallelToolCalls })
   }
 }
 
 /** Writes a tool. The provider would rewrite the schema if `strict` were left out. */
 const tool = ({ description, name, parameters }: Tool.Definition, options: Options): Json.JsonObject => {
-  const strict = options.strict === true ? StrictSchema.rewrite(parameters, StrictSchema.openAi) : Option.none()
+  const { isStrict, schema } = StrictSchema.written(parameters, options.strict === true, StrictSchema.openAi)
   return {
     type: "function",
     name,
     ...(description === "" ? {} : { description }),
-    parameters: Option.match(strict, { onNone: () => parameters, onSome: ({ schema }) => schema }),
-    strict: Option.isSome(strict)
+    parameters: schema,
+    strict: isStrict
   }
 }
 
@@ -320,8 +286,7 @@ const toolChoice = (
  */
 export const format = (wanted: Adapter.ResponseFormat | undefined): Json.JsonObject => {
   if (wanted === undefined || wanted.type === "text") return {}
-  const strict = wanted.type === "json_schema" && wanted.strict === true
-    ? StrictSchema.rewrite(wanted.schema, StrictSchema.openAi)
-    : Option.none()
-  return { format: Option.match(strict, { onNone: () => wanted, onSome: ({ schema }) => ({ ...wanted, schema }) }) }
+  if (wanted.type === "json_object") return { format: wanted }
+  const { schema } = StrictSchema.written(wanted.schema, wanted.strict === true, StrictSchema.openAi)
+  return { format: { ...wanted, schema } }
 }

@@ -177,54 +177,34 @@ const joined = (left: Uint8Array, right: Uint8Array): Uint8Array => {
 export class Decoder {
   /** `true` once there were bytes that are no UTF-8. */
   isInvalid = false
-  private readonly decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true })
+  private readonly decoder = new TextDecoder("utf-8", { fatal: true })
+  /** The bytes that only begin a code point, which the decoder holds as well. */
   private held: Uint8Array = none
-  private isFirst = true
+  private hasText = false
 
   decode(bytes: Uint8Array): string {
     if (this.isInvalid) return ""
     const all = joined(this.held, bytes)
-    const rest = begun(all)
-    const whole = all.subarray(0, all.length - rest.length)
-    this.held = rest.slice()
-    return this.withoutMark(this.valid(whole))
-  }
-
-  /** The byte order mark that a text may start with is ignored. */
-  private withoutMark(text: string): string {
-    if (!this.isFirst || text === "") return text
-    this.isFirst = false
-    return text.startsWith("\u{feff}") ? text.slice(1) : text
-  }
-
-  private valid(bytes: Uint8Array): string {
     try {
-      return this.decoder.decode(bytes)
+      const text = this.decoder.decode(bytes, { stream: true })
+      this.held = begun(all).slice()
+      this.hasText ||= text !== ""
+      return text
     } catch {
       this.isInvalid = true
-      return this.decoder.decode(bytes.subarray(0, this.validLength(bytes)))
+      return this.validStart(all)
     }
   }
 
-  /** Returns the number of the bytes that can be read; the whole is known to be more than that. */
-  private validLength(bytes: Uint8Array): number {
-    let low = 0
-    let high = bytes.length
-    while (high - low > 1) {
-      const middle = (low + high) >> 1
-      if (this.isValid(bytes.subarray(0, middle))) low = middle
-      else high = middle
-    }
-    return this.isValid(bytes.subarray(0, low)) ? low - begun(bytes.subarray(0, low)).length : 0
-  }
-
-  /** Returns `true` if nothing is wrong with bytes that may end within a code point. */
-  private isValid(bytes: Uint8Array): boolean {
+  /** Reads byte by byte up to the first that is wrong. Only a mark at the beginning of all text is no text. */
+  private validStart(bytes: Uint8Array): string {
+    const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: this.hasText })
+    let text = ""
     try {
-      this.decoder.decode(bytes.subarray(0, bytes.length - begun(bytes).length))
-      return true
+      for (const byte of bytes) text += decoder.decode(Uint8Array.of(byte), { stream: true })
     } catch {
-      return false
+      return text
     }
+    return text
   }
 }

@@ -65,6 +65,17 @@ export const rewrite = (schema: Schema, dialect: Dialect): Option.Option<Strict>
   return made
 }
 
+/** A schema as it is sent: rewritten if the model is to be held to it and can be, and unchanged otherwise. */
+export const written = (
+  schema: Schema,
+  isWanted: boolean,
+  dialect: Dialect
+): { readonly schema: Schema; readonly isStrict: boolean } =>
+  Option.match(isWanted ? rewrite(schema, dialect) : Option.none(), {
+    onNone: () => ({ schema, isStrict: false }),
+    onSome: (strict) => ({ schema: strict.schema, isStrict: true })
+  })
+
 /** The arguments of a call of a tool whose schema was rewritten, as the tool was declared with. */
 export const restore = (
   tools: ReadonlyArray<{ readonly name: string; readonly parameters: Schema }>,
@@ -102,27 +113,15 @@ const convert = (node: unknown, dialect: Dialect): Option.Option<Schema> => {
   const flat = flattened(node)
   if (flat === undefined || !isSayable(flat)) return Option.none()
   const kept = Object.entries(flat).filter(([key, value]) =>
-    dialect.keywords.has(key) && key !== "required" && key !== "additionalProperties" && isWellFormed(key, value)
+    dialect.keywords.has(key) && key !== "required" && key !== "additionalProperties" &&
+    (key !== "items" || Json.isObject(value))
   )
   const hasFormat = typeof flat["format"] === "string" && dialect.formats.has(flat["format"])
-  return Option.all({
-    rest: Option.some({ ...Object.fromEntries(kept), ...(hasFormat ? { format: flat["format"] } : {}) }),
-    anyOf: inside("anyOf", flat["anyOf"], dialect),
-    items: inside("items", flat["items"], dialect),
-    $defs: inside("$defs", flat["$defs"], dialect),
-    definitions: inside("definitions", flat["definitions"], dialect),
-    members: isOfObjects(flat) ? members(flat, dialect) : Option.some({})
-  }).pipe(Option.map(({ $defs, anyOf, definitions, items, members, rest }) => ({
-    ...rest,
-    ...anyOf,
-    ...items,
-    ...$defs,
-    ...definitions,
-    ...members
-  })))
+  const rest: Schema = { ...Object.fromEntries(kept), ...(hasFormat ? { format: flat["format"] } : {}) }
+  const below = ["anyOf", "items", "$defs", "definitions"].map((key) => inside(key, flat[key], dialect))
+  const own = isOfObjects(flat) ? members(flat, dialect) : Option.some({})
+  return Option.map(Option.all([...below, own]), (parts) => parts.reduce((all, part) => ({ ...all, ...part }), rest))
 }
-
-const isWellFormed = (key: string, value: unknown): boolean => key !== "items" || Json.isObject(value)
 
 /** Returns `true` if there is a strict form: the schema must not be empty, and an object has to name its members. */
 const isSayable = (schema: Schema): boolean => {

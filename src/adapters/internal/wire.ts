@@ -7,6 +7,7 @@ import * as Effect from "effect/Effect"
 import * as Random from "effect/Random"
 import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
+import type * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
 
 /** A text that is not empty. */
@@ -19,9 +20,40 @@ export const object = (value: unknown): Json.JsonObject => Json.isObject(value) 
 export const list = (value: unknown): ReadonlyArray<Json.JsonObject> =>
   Array.isArray(value) ? value.filter(Json.isObject) : []
 
-/** A member for an object that is being written, left out when it has no value. */
-export const given = <K extends string>(key: K, value: unknown): { readonly [P in K]?: unknown } =>
-  (value === undefined ? {} : { [key]: value }) as { readonly [P in K]?: unknown }
+export const number = (value: unknown): number | undefined => typeof value === "number" ? value : undefined
+
+/** A record without the members that have no value. */
+export const defined = <A extends object>(record: A): { readonly [Name in keyof A]?: Exclude<A[Name], undefined> } =>
+  Object.fromEntries(Object.entries(record).filter(([, value]) => value !== undefined)) as A
+
+/** A record without the members that a provider calls `null`, either. */
+export const said = (record: Json.JsonObject): Record<string, unknown> =>
+  Object.fromEntries(Object.entries(record).filter(([, value]) => value !== null && value !== undefined))
+
+/** A member that is left out when there is nothing in it. */
+export const filled = (key: string, value: object): Json.JsonObject =>
+  Object.keys(value).length === 0 ? {} : { [key]: value }
+
+// ---------------------------------------------------------------------------------------------------------------------
+// history
+
+/** The calls of a message that this side ran. */
+export const ownCalls = ({ toolCalls = [] }: Message.Message): ReadonlyArray<Message.ToolCall> =>
+  toolCalls.filter((call) => call.providerExecuted !== true)
+
+/** The arguments of a call. A text that is no JSON object is not sent back: servers refuse the whole history for it. */
+export const argumentsOf = ({ arguments: args, rawArguments = "" }: Message.ToolCall): string =>
+  rawArguments.trim() !== "" && ToolCalls.isWhole(ToolCalls.ofText(rawArguments)) ? rawArguments : JSON.stringify(args)
+
+/**
+ * The pieces of a text, by their lengths; what is no number has none. Nothing if these are not the lengths of the whole
+ * text, which then was changed since.
+ */
+export const divided = (text: string, lengths: ReadonlyArray<unknown>): ReadonlyArray<string> | undefined => {
+  let end = 0
+  const pieces = lengths.map((length) => text.slice(end, end += number(length) ?? 0))
+  return end === text.length ? pieces : undefined
+}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // usage: the latest report of a figure counts, and a report that leaves a figure out or calls it zero takes nothing

@@ -70,11 +70,9 @@ interface Environment {
   readonly baseUrl: string
 }
 
-/** One wire protocol. */
 export interface Protocol<O extends Options> {
   /** The module's name, for the errors of callers. */
   readonly name: string
-  /** The names of the options. */
   readonly knownOptions: NamesOf<O>
   /** The name of the provider in errors, unless the options have one. */
   readonly provider: string
@@ -99,9 +97,6 @@ export interface Protocol<O extends Options> {
   ) => Answer.Reader
 }
 
-const refused = (provider: string, detail: string): Stream.Stream<never, Adapter.AdapterError> =>
-  Stream.fail(new Adapter.AdapterError({ reason: "unsupported_feature", detail, provider }))
-
 const make = <O extends Options>(
   protocol: Protocol<O>,
   options: O
@@ -116,8 +111,11 @@ const make = <O extends Options>(
   return Effect.map(HttpClient.HttpClient, (client) => ({
     stream: (request) =>
       Stream.unwrap(Effect.map(Clock.currentTimeMillis, (now) => {
-        const problem = protocol.unsupported(request, options)
-        return problem !== undefined ? refused(provider, problem) : Http.stream({
+        const detail = protocol.unsupported(request, options)
+        if (detail !== undefined) {
+          return Stream.fail(new Adapter.AdapterError({ reason: "unsupported_feature", detail, provider }))
+        }
+        return Http.stream({
           client,
           settings,
           provider,
@@ -154,9 +152,6 @@ const setting = (name: string): Config.Config<Option.Option<string>> =>
     Config.map((value) => Option.filter(Option.map(value, (text) => text.trim()), (text) => text !== ""))
   )
 
-const firstSetting = (names: ReadonlyArray<string>): Config.Config<Option.Option<string>> =>
-  Config.map(Config.all(names.map(setting)), Option.firstSomeOf)
-
 /** Fails with the name of the setting if there is nothing to stand in for it. */
 const required = (name: string, value: string | undefined): Config.Config<string> =>
   value === undefined || value === "" ? Config.NonEmptyString(name) : Config.succeed(value)
@@ -167,7 +162,7 @@ const environment = <O extends Options>(protocol: Protocol<O>, defaults: Partial
   return Config.all({
     model: setting(names.model),
     baseUrl: setting(names.baseUrl),
-    key: firstSetting(names.apiKey)
+    key: Config.map(Config.all(names.apiKey.map(setting)), Option.firstSomeOf)
   }).pipe(Config.flatMap((found) => {
     const baseUrl = Option.getOrUndefined(found.baseUrl) ?? defaults.baseUrl ?? protocol.baseUrl
     const apiKey = Option.getOrUndefined(Option.map(found.key, (key) => Redacted.make(key))) ?? defaults.apiKey

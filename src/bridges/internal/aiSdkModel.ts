@@ -6,7 +6,6 @@ import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Base64 from "effect/encoding/Base64"
-import * as Option from "effect/Option"
 import type * as Pull from "effect/Pull"
 import type * as Scope from "effect/Scope"
 import type * as Adapter from "../../Adapter.ts"
@@ -17,7 +16,7 @@ import * as Json from "../../internal/json.ts"
 import * as Response from "../../Response.ts"
 import * as Layout from "./layout.ts"
 import type * as Part from "./part.ts"
-import type * as Reply from "./reply.ts"
+import * as Reply from "./reply.ts"
 
 /**
  * The part of a model that is needed. `LanguageModelV4`, `LanguageModelV3` and `LanguageModelV2` of `@ai-sdk/provider`
@@ -98,7 +97,7 @@ export const open = (
     return yield* Effect.callback<Reply.PartPull, Http.Failure>((resume) => {
       new Promise<Started>((resolve) => resolve(model.doStream(call as never))).then(({ response, stream }) => {
         const taken = held.take(stream)
-        const from = { ...origin, requestId: requestId(response?.headers) }
+        const from = { ...origin, requestId: Errors.requestIdOf(Reply.headersOf(response?.headers)) }
         if (taken !== undefined) resume(Effect.succeed(pull(taken, from)))
       }).then(ignore, (rejection: unknown) => resume(rejected(origin, rejection)))
     })
@@ -169,14 +168,11 @@ const parts = (arrived: ReadonlyArray<unknown>, origin: Errors.Origin): Effect.E
 // parts, as all versions of the provider interface write them. Reading is total: a part of another form than expected
 // says nothing, and one of an unknown type is passed on raw
 
-/** Converts an error among the parts. */
-type ReadError = (error: unknown) => Part.Failure["error"]
-
 const string = (value: unknown): string => Wire.string(value) ?? ""
 
 const optionsOf = (part: Json.JsonObject): Json.JsonObject | undefined => Layout.spoken(part["providerMetadata"])
 
-const read = (part: unknown, readError: ReadError): ReadonlyArray<Part.Part> => {
+const read = (part: unknown, readError: Part.ReadError): ReadonlyArray<Part.Part> => {
   if (!Json.isObject(part)) return []
   const type = string(part["type"])
   const block = /^(text|reasoning)-(start|delta|end)$/.exec(type)
@@ -278,9 +274,6 @@ const file = (part: Json.JsonObject, isReasoning: boolean): ReadonlyArray<Part.F
   return content instanceof URL ? [{ ...common, data: undefined, url: content.href }] : []
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// finish
-
 const finishReasons: { readonly [word: string]: Response.FinishReason | null } = {
   stop: "stop",
   length: "length",
@@ -304,17 +297,14 @@ const finish = (part: Json.JsonObject): Part.Finish => {
   }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// usage
-
 /** Version 2 writes plain numbers, the later ones their parts. A total that is not stated is the sum of both. */
 const usage = (wire: Json.JsonObject): Response.Usage => {
   const { inputTokens, outputTokens, ...rest } = wire
-  if (!Json.isObject(inputTokens) && !Json.isObject(outputTokens)) return Response.usage(defined(wire))
+  if (!Json.isObject(inputTokens) && !Json.isObject(outputTokens)) return Response.usage(Wire.defined(wire))
   const input = Wire.object(inputTokens)
   const output = Wire.object(outputTokens)
   const total = Number(input["total"]) + Number(output["total"])
-  return Response.usage(defined({
+  return Response.usage(Wire.defined({
     ...rest,
     inputTokens: input["total"],
     outputTokens: output["total"],
@@ -325,14 +315,9 @@ const usage = (wire: Json.JsonObject): Response.Usage => {
   }))
 }
 
-const defined = (record: Json.JsonObject): Json.JsonObject =>
-  Object.fromEntries(Object.entries(record).filter(([, value]) => value !== undefined))
-
 // ---------------------------------------------------------------------------------------------------------------------
 // errors are recognised by their names and fields, because several versions of their classes may be installed.
 // Nothing of the request, which some of them carry, is taken over
-
-const longestDetail = 1000
 
 const byName: { readonly [name: string]: Errors.Reason } = {
   AI_LoadAPIKeyError: "authentication_failed",
@@ -359,28 +344,21 @@ const fromRejection = (origin: Errors.Origin, rejection: unknown, now: number): 
 
 /** The server's own word on it outweighs the provider's, and that what the error is taken for. */
 const isWorthRetrying = (error: Adapter.AdapterError, rejection: Json.JsonObject): boolean => {
-  const word = headers(rejection["responseHeaders"])["x-should-retry"]
-  if (word === "true" || word === "false") return word === "true"
-  const { isRetryable } = rejection
-  return typeof isRetryable === "boolean" ? isRetryable && error.reason !== "quota_exceeded" : error.isRetryable
+  const { isRetryable, responseHeaders } = rejection
+  return Errors.retryWord(Reply.headersOf(responseHeaders)) ??
+    (typeof isRetryable === "boolean" ? isRetryable && error.reason !== "quota_exceeded" : error.isRetryable)
 }
 
 /** The error that a rejection, or an error among the parts of a reply, stands for. */
 const fromUnknown = (origin: Errors.Origin, thrown: unknown, now: number): Adapter.AdapterError => {
-  if (!Json.isObject(thrown)) return errorSaid(origin, { error: String(thrown) })
+  if (!Json.isObject(thrown)) return Reply.errorSaid(origin, String(thrown), "provider")
   const { name, responseHeaders, statusCode } = thrown
-  const from = { ...origin, requestId: origin.requestId ?? requestId(responseHeaders) }
+  const from = { ...origin, requestId: origin.requestId ?? Errors.requestIdOf(Reply.headersOf(responseHeaders)) }
   if (typeof statusCode === "number" && statusCode >= 400) return fromStatus(from, statusCode, thrown, now)
   if (typeof name === "string" && Object.hasOwn(byName, name)) return named(from, byName[name] ?? "unknown", thrown)
   if (name === "AI_APICallError") return fromCause(from, thrown, now)
-  return errorSaid(from, { error: thrown instanceof Error ? wordsOf(thrown) : thrown })
+  return Reply.errorSaid(from, thrown instanceof Error ? wordsOf(thrown) : thrown, "provider")
 }
-
-const errorSaid = (origin: Errors.Origin, chunk: Json.JsonObject): Adapter.AdapterError =>
-  Option.getOrElse(
-    Errors.fromChunk(origin, Json.toJson(chunk) as Json.JsonObject, true),
-    () => Errors.make(origin, "unknown", "the provider reported an error without words")
-  )
 
 /** An error's own words, without what else its provider put into it. */
 const wordsOf = (error: Error): Json.JsonObject => {
@@ -396,7 +374,7 @@ const fromStatus = (
 ): Adapter.AdapterError => {
   const body = error["responseBody"]
   const text = typeof body === "string" && body !== "" ? body : JSON.stringify({ error: { message: error["message"] } })
-  return Errors.fromResponse(origin, { status, headers: headers(error["responseHeaders"]) }, text, now)
+  return Errors.fromResponse(origin, { status, headers: Reply.headersOf(error["responseHeaders"]) }, text, now)
 }
 
 /** A call that failed without an error's status: the connection broke, or the answer could not be read. */
@@ -416,7 +394,7 @@ const named = (origin: Errors.Origin, reason: Errors.Reason, error: Json.JsonObj
   return Errors.make(
     origin,
     isCut && cutWords.test(detail) ? "network_error" : reason,
-    detail.slice(0, longestDetail)
+    detail.slice(0, Errors.longestDetail)
   )
 }
 
@@ -424,15 +402,4 @@ const named = (origin: Errors.Origin, reason: Errors.Reason, error: Json.JsonObj
 const innermost = (cause: unknown, depth = 0): string => {
   if (!(cause instanceof Error)) return ""
   return cause.cause instanceof Error && depth < 8 ? innermost(cause.cause, depth + 1) : cause.message
-}
-
-const headers = (value: unknown): Readonly<Record<string, string>> =>
-  !Json.isObject(value) ? {} : Object.fromEntries(
-    Object.entries(value).flatMap(([name, text]) => typeof text === "string" ? [[name.toLowerCase(), text]] : [])
-  )
-
-/** The provider's name for a request, by the headers of its answer. */
-const requestId = (value: unknown): string | undefined => {
-  const found = headers(value)
-  return ["x-request-id", "request-id", "apim-request-id"].map((name) => found[name]).find((id) => id !== undefined)
 }

@@ -43,13 +43,16 @@ export const write = (
           prompt.push({ role: "system", content: Message.text(turn.message), ...options(writing, turn.message) })
           break
         case "user": {
-          const content = yield* userParts(writing, turn.message.content)
+          const content = yield* BridgedThread.userParts(turn.message.content, text, (source) => file(writing, source))
           prompt.push({ role: "user", content, ...options(writing, turn.message) })
           break
         }
         case "assistant": {
           const content: Array<Part> = []
-          for (const piece of turn.pieces) content.push(...yield* assistantParts(writing, piece, turn.idOf))
+          for (const piece of turn.pieces) {
+            if (piece.kind === "media") content.push(file(writing, yield* BridgedThread.source(piece.media)))
+            else content.push(...assistantParts(writing, piece, turn.idOf))
+          }
           if (content.length > 0) prompt.push({ role: "assistant", content, ...options(writing, turn.message) })
           break
         }
@@ -67,48 +70,35 @@ export const write = (
   })
 
 const options = (writing: Writing, message: Message.Message): Part =>
-  Wire.given("providerOptions", Layout.messageOptions(writing.owner, message))
+  Wire.defined({ providerOptions: Layout.messageOptions(writing.owner, message) })
 
 const text = (value: string, words?: Json.JsonObject): Part => ({
   type: "text",
   text: value,
-  ...Wire.given("providerOptions", words)
+  ...Wire.defined({ providerOptions: words })
 })
-
-/** An empty text is left out where something else is said. */
-const userParts = (writing: Writing, content: Message.Content): Result.Result<ReadonlyArray<Part>, string> =>
-  Result.gen(function*() {
-    if (typeof content === "string") return [text(content)]
-    const parts: Array<Part> = []
-    for (const part of content) {
-      if (Media.isMedia(part)) parts.push(file(writing, yield* BridgedThread.source(part)))
-      else if (part.type === "text" && part.text !== "") parts.push(text(part.text))
-    }
-    return parts.length === 0 ? [text("")] : parts
-  })
 
 const assistantParts = (
   writing: Writing,
-  piece: Layout.Piece,
+  piece: Exclude<Layout.Piece, { readonly kind: "media" }>,
   idOf: (call: Message.ToolCall) => string
-): Result.Result<ReadonlyArray<Part>, string> => {
+): ReadonlyArray<Part> => {
+  const { options: providerOptions } = piece
   switch (piece.kind) {
     case "text":
-      return Result.succeed(piece.text === "" && piece.options === undefined ? [] : [text(piece.text, piece.options)])
+      return piece.text === "" && providerOptions === undefined ? [] : [text(piece.text, providerOptions)]
     case "reasoning":
-      return Result.succeed([{ type: "reasoning", text: piece.text, ...Wire.given("providerOptions", piece.options) }])
+      return [{ type: "reasoning", text: piece.text, ...Wire.defined({ providerOptions }) }]
     case "call":
-      return Result.succeed([toolCall(piece.call, idOf(piece.call), piece.options)])
+      return [toolCall(piece.call, idOf(piece.call), providerOptions)]
     case "executed":
-      return Result.succeed(executed(piece))
-    case "media":
-      return Result.map(BridgedThread.source(piece.media), (source) => [file(writing, source)])
+      return executed(piece)
     case "file":
-      return Result.succeed(madeFile(writing, piece))
-    case "custom": {
-      const custom = { type: "custom", kind: piece.name, ...Wire.given("providerOptions", piece.options) }
-      return Result.succeed(writing.version === "v4" ? [custom] : [])
-    }
+      return madeFile(writing, piece)
+    case "custom":
+      return writing.version === "v4"
+        ? [{ type: "custom", kind: piece.name, ...Wire.defined({ providerOptions }) }]
+        : []
   }
 }
 
@@ -117,7 +107,7 @@ const toolCall = ({ arguments: input, name }: Layout.ExecutedCall, id: string, w
   toolCallId: id,
   toolName: name,
   input,
-  ...Wire.given("providerOptions", words)
+  ...Wire.defined({ providerOptions: words })
 })
 
 const executed = (
@@ -129,7 +119,7 @@ const executed = (
     toolCallId: call.id,
     toolName: call.name,
     output: executedOutput(result),
-    ...Wire.given("providerOptions", result.options)
+    ...Wire.defined({ providerOptions: result.options })
   }
 ]
 
@@ -152,7 +142,7 @@ const loaded = (writing: Writing, source: BridgedThread.Source): BridgedThread.S
 
 const file = (writing: Writing, source: BridgedThread.Source): Part => {
   const { content, filename, mediaType } = loaded(writing, source)
-  return { type: "file", mediaType, data: fileData(writing, content), ...Wire.given("filename", filename) }
+  return { type: "file", mediaType, data: fileData(writing, content), ...Wire.defined({ filename }) }
 }
 
 const madeFile = (
@@ -165,7 +155,7 @@ const madeFile = (
     type: isReasoning ? "reasoning-file" : "file",
     mediaType,
     data: fileData(writing, content),
-    ...Wire.given("providerOptions", options)
+    ...Wire.defined({ providerOptions: options })
   }]
 }
 
@@ -173,18 +163,15 @@ const madeFile = (
 // answers
 
 const toolResult = (writing: Writing, { id, message, name }: BridgedThread.Answer): Result.Result<Part, string> => {
-  const { content } = message
-  const empty = typeof content === "string" ? undefined : content.filter(Media.isMedia).find(isEmpty)
-  return Result.map(empty === undefined ? Result.succeed(undefined) : BridgedThread.source(empty), () => ({
+  const problem = Media.mediaIn(message.content).map(Media.empty).find((empty) => empty !== undefined)
+  return problem !== undefined ? Result.fail(problem) : Result.succeed({
     type: "tool-result",
     toolCallId: id,
     toolName: name,
     output: output(writing, message),
     ...options(writing, message)
-  }))
+  })
 }
-
-const isEmpty = ({ data, url }: Media.Media): boolean => data === undefined && url === undefined
 
 /**
  * A result with images in it is content, which has no error flag; every other is a text. So is one for a model that
@@ -253,8 +240,8 @@ const described = (writing: Writing, part: Media.Media): string => {
 }
 
 const attachments = (writing: Writing, { id, message: { content } }: BridgedThread.Answer): ReadonlyArray<Part> => {
-  const parts = typeof content === "string" || !isTextOnly(writing) ? [] : content.flatMap((part) => {
-    const source = Media.isMedia(part) ? attached(writing, part) : undefined
+  const parts = !isTextOnly(writing) ? [] : Media.mediaIn(content).flatMap((part) => {
+    const source = attached(writing, part)
     return source === undefined ? [] : [file(writing, source)]
   })
   return parts.length === 0 ? [] : [text(`From the tool call ${id}:`), ...parts]
@@ -270,17 +257,26 @@ const resultFile = (writing: Writing, source: BridgedThread.Source): Part => {
     type: `${kind}-data`,
     data: content,
     mediaType,
-    ...(kind === "file" ? Wire.given("filename", filename) : {})
+    ...(kind === "file" ? Wire.defined({ filename }) : {})
   }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // tools and settings
 
-/** A tool that the provider runs itself. */
+/**
+ * A tool that the provider runs itself, such as a web search. Its calls are listed with their results, and never
+ * run here.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface ProviderTool {
+  /** The provider's name for it, such as `anthropic.web_search_20250305`. */
   readonly id: `${string}.${string}`
+  /** The name by which the model calls it. */
   readonly name: string
+  /** Its configuration. None by default. */
   readonly args?: Readonly<Record<string, unknown>>
 }
 
@@ -298,7 +294,7 @@ export const tools = (
       name,
       ...(description === "" ? {} : { description }),
       inputSchema: parameters,
-      ...Wire.given("strict", strict)
+      ...Wire.defined({ strict })
     })),
     ...own.map(({ args = {}, id, name }) => ({
       type: version === "v2" ? "provider-defined" : "provider",
@@ -326,9 +322,12 @@ export const responseFormat = (format: Adapter.ResponseFormat | undefined): Json
 // loaded with the caller's `download`
 
 /** Loads a file from an address that the model does not read itself. */
-type Download = (
-  url: URL
-) => Effect.Effect<{ readonly data: Uint8Array | string; readonly mediaType?: string }, unknown>
+export type Download = (url: URL) => Effect.Effect<{
+  /** The file, as bytes or in base64. */
+  readonly data: Uint8Array | string
+  /** Its media type. That of the part by default. */
+  readonly mediaType?: string
+}, unknown>
 
 type Supported = Readonly<Record<string, ReadonlyArray<RegExp>>>
 
@@ -369,7 +368,7 @@ interface Addressed extends BridgedThread.Source {
 }
 
 const addresses = ({ content }: Message.Message): ReadonlyArray<Addressed> =>
-  typeof content === "string" ? [] : content.filter(Media.isMedia).flatMap((media) => {
+  Media.mediaIn(content).flatMap((media) => {
     const source = BridgedThread.source(media)
     return source._tag === "Success" && isAddressed(source.success) ? [source.success] : []
   })

@@ -108,6 +108,22 @@ export const source = (media: Media.Media): Result.Result<Source, string> => {
   }).pipe(Result.map((address) => ({ mediaType, content: address, filename })))
 }
 
+/** The content of a user, part by part. An empty text is left out where something else is said. */
+export const userParts = <TextPart, FilePart>(
+  content: Message.Content,
+  text: (value: string) => TextPart,
+  file: (source: Source) => FilePart
+): Result.Result<ReadonlyArray<TextPart | FilePart>, string> =>
+  Result.gen(function*() {
+    if (typeof content === "string") return [text(content)]
+    const parts: Array<TextPart | FilePart> = []
+    for (const part of content) {
+      if (Media.isMedia(part)) parts.push(file(yield* source(part)))
+      else if (part.type === "text" && part.text !== "") parts.push(text(part.text))
+    }
+    return parts.length === 0 ? [text("")] : parts
+  })
+
 /** Returns `true` if a part of a tool's result is described in a line, since no library takes its address. */
 export const isTold = (media: Media.Media, found: Result.Result<Source, string>): boolean =>
   Result.isFailure(found) && (media.data ?? media.url) !== undefined

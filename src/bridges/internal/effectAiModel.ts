@@ -13,7 +13,6 @@ import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Base64 from "effect/encoding/Base64"
 import * as JsonSchema from "effect/JsonSchema"
-import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as SchemaRepresentation from "effect/SchemaRepresentation"
@@ -22,7 +21,8 @@ import * as Stream from "effect/Stream"
 import * as Adapter from "../../Adapter.ts"
 import * as Answer from "../../adapters/internal/answerBody.ts"
 import * as Errors from "../../adapters/internal/errors.ts"
-import type * as Http from "../../adapters/internal/http.ts"
+import * as Http from "../../adapters/internal/http.ts"
+import * as Wire from "../../adapters/internal/wire.ts"
 import * as Json from "../../internal/json.ts"
 import * as Response from "../../Response.ts"
 import * as EffectAiPrompt from "./effectAiPrompt.ts"
@@ -40,9 +40,6 @@ export interface Bridge {
   readonly owner: Layout.Owner
   readonly origin: Errors.Origin
 }
-
-// ---------------------------------------------------------------------------------------------------------------------
-// request
 
 /** The first thing that a request asks for and effect/ai has no words for. */
 const unsupported = ({ services }: Bridge, request: Adapter.Request): string | undefined => {
@@ -62,7 +59,6 @@ const unsupported = ({ services }: Bridge, request: Adapter.Request): string | u
 const toolChoice = (choice: Adapter.ToolChoice | undefined): LanguageModel.ToolChoice<string> =>
   choice === undefined || typeof choice === "string" ? choice ?? "auto" : { tool: choice.name }
 
-/** The schema of a structured answer. */
 const answerSchema = (format: Adapter.ResponseFormat): Result.Result<Schema.Top, string> =>
   format.type !== "json_schema"
     ? Result.succeed(Schema.Record(Schema.String, Schema.Json))
@@ -73,9 +69,6 @@ const answerSchema = (format: Adapter.ResponseFormat): Result.Result<Schema.Top,
         }),
       catch: (cause) => `the schema "${format.name}" cannot be read: ${cause instanceof Error ? cause.message : cause}`
     })
-
-// ---------------------------------------------------------------------------------------------------------------------
-// stream
 
 /** The parts of a reply, streamed. Calls are handed on as the model made them, known or not. */
 const streamed = (bridge: Bridge, request: Adapter.Request, prompt: Prompt.Prompt) =>
@@ -158,7 +151,7 @@ export const open = (
   request: Adapter.Request
 ): Effect.Effect<Reply.PartPull, Http.Failure, Scope.Scope> =>
   Effect.gen(function*() {
-    const parts = yield* Effect.fromResult(Result.mapError(answered(bridge, request), Reply.failed))
+    const parts = yield* Effect.fromResult(Result.mapError(answered(bridge, request), Http.failed))
     const pull = yield* Answer.ofOneReader(parts, yield* Effect.scope)
     let count = 0
     return Effect.flatMap(pull, (some) =>
@@ -173,11 +166,8 @@ export const open = (
 // parts, streamed and whole. A model hands over a call's arguments as it has parsed them, so they are written as text
 // again, in which every reply is read
 
-/** Converts an error among the parts. */
-type ReadError = (error: unknown) => Part.Failure["error"]
-
 /** A part of a reply. `index` is its position, which distinguishes the blocks of a reply that came whole. */
-const read = (part: AiResponse.AnyPart, index: number, readError: ReadError): ReadonlyArray<Part.Part> => {
+const read = (part: AiResponse.AnyPart, index: number, readError: Part.ReadError): ReadonlyArray<Part.Part> => {
   switch (part.type) {
     case "text":
     case "reasoning":
@@ -260,9 +250,6 @@ const about = (part: AiResponse.AnyPart): ReadonlyArray<Part.Part> => {
   }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// finish
-
 const finishReasons: { readonly [Reason in AiResponse.FinishReason]: Response.FinishReason | null } = {
   stop: "stop",
   length: "length",
@@ -283,9 +270,6 @@ const finish = ({ metadata, reason, usage }: AiResponse.FinishPart): Part.Finish
   options: Layout.spoken(metadata)
 })
 
-// ---------------------------------------------------------------------------------------------------------------------
-// usage
-
 const usageOf = ({ inputTokens, outputTokens }: AiResponse.Usage): Response.Usage => {
   const { total: input } = inputTokens
   const { total: output } = outputTokens
@@ -302,8 +286,6 @@ const usageOf = ({ inputTokens, outputTokens }: AiResponse.Usage): Response.Usag
 // ---------------------------------------------------------------------------------------------------------------------
 // errors: where the provider's own answer is known, its words make a reason more exact. Nothing of the request is
 // taken over
-
-const longestDetail = 1000
 
 const reasons: { readonly [Tag in AiError.AiErrorReason["_tag"]]: Errors.Reason } = {
   RateLimitError: "rate_limited",
@@ -334,15 +316,8 @@ const exact: ReadonlyArray<Errors.Reason> = ["context_length_exceeded", "content
 const fromUnknown = (origin: Errors.Origin, error: unknown, now: number): Adapter.AdapterError => {
   if (AiError.isAiError(error)) return fromReason(origin, error.reason, error.retryAfter, now)
   if (AiError.isAiErrorReason(error)) return fromReason(origin, error, undefined, now)
-  const words = error instanceof Error ? { message: error.message } : Json.toJson(error)
-  return errorSaid(origin, words)
+  return Reply.errorSaid(origin, error instanceof Error ? { message: error.message } : error, "model")
 }
-
-const errorSaid = (origin: Errors.Origin, words: unknown): Adapter.AdapterError =>
-  Option.getOrElse(
-    Errors.fromChunk(origin, { error: words }, true),
-    () => Errors.make(origin, "unknown", "the model reported an error without words")
-  )
 
 const fromReason = (
   origin: Errors.Origin,
@@ -352,7 +327,7 @@ const fromReason = (
 ): Adapter.AdapterError => {
   const detail = detailOf(reason)
   const answer = answerOf(origin, reason, detail, now)
-  const words = answer ?? errorSaid(origin, { message: detail })
+  const words = answer ?? Reply.errorSaid(origin, { message: detail }, "model")
   const known = reasonOf(reason)
   const isVague = known === "unknown" && answer !== undefined
   const retryAfterMillis = retryAfter === undefined
@@ -363,10 +338,7 @@ const fromReason = (
     reason: isVague || exact.includes(words.reason) ? words.reason : known,
     detail: Errors.make(origin, known, detail).detail ?? "",
     provider: origin.provider,
-    ...(status === undefined ? {} : { status }),
-    ...(requestId === undefined ? {} : { requestId }),
-    ...(retryAfterMillis === undefined ? {} : { retryAfterMillis }),
-    ...(cause === undefined ? {} : { cause }),
+    ...Wire.defined({ status, requestId, retryAfterMillis, cause }),
     metadata: { ...answer?.metadata, reason: reason._tag }
   })
 }
@@ -379,7 +351,7 @@ const detailOf = (reason: AiError.AiErrorReason): string => {
   const description = "description" in reason ? reason.description : undefined
   const words = reason._tag === "NetworkError" ? `the provider cannot be reached: ${reason.reason}` : reason.message
   const text = reason._tag === "NetworkError" && description !== undefined ? `${words}: ${description}` : words
-  return text.slice(0, longestDetail)
+  return text.slice(0, Errors.longestDetail)
 }
 
 /** Returns the error that the provider's answer describes, if there was one. */
@@ -391,11 +363,9 @@ const answerOf = (
 ): Adapter.AdapterError | undefined => {
   const http = "http" in reason ? reason.http : undefined
   if (http?.response === undefined) return undefined
-  const { headers: found, status } = http.response
-  const headers = Object.fromEntries(
-    Object.entries(found).flatMap(([name, text]) => typeof text === "string" ? [[name.toLowerCase(), text]] : [])
-  )
-  const requestId = origin.requestId ?? headers["x-request-id"] ?? headers["request-id"]
+  const { status } = http.response
+  const headers = Reply.headersOf(http.response.headers)
+  const requestId = origin.requestId ?? Errors.requestIdOf(headers)
   const body = http.body ?? JSON.stringify({ error: { message: detail } })
   return Errors.fromResponse({ ...origin, requestId }, { status, headers }, body, now)
 }

@@ -25,13 +25,16 @@ export const write = (
           }))
           break
         case "user": {
-          const content = yield* userParts(turn.message.content)
+          const content = yield* BridgedThread.userParts(turn.message.content, text, file)
           prompt.push(Prompt.makeMessage("user", { content, options: messageOptions(owner, turn.message) }))
           break
         }
         case "assistant": {
           const content: Array<Prompt.AssistantMessagePart> = []
-          for (const piece of turn.pieces) content.push(...yield* assistantParts(piece, turn.idOf))
+          for (const piece of turn.pieces) {
+            if (piece.kind === "media") content.push(file(yield* BridgedThread.source(piece.media)))
+            else content.push(...assistantParts(piece, turn.idOf))
+          }
           if (content.length === 0) break
           prompt.push(Prompt.makeMessage("assistant", { content, options: messageOptions(owner, turn.message) }))
           break
@@ -64,40 +67,26 @@ const file = ({ content, filename, mediaType }: BridgedThread.Source, options?: 
     options: optionsOf(options)
   })
 
-/** An empty text is left out where something else is said. */
-const userParts = (content: Message.Content): Result.Result<ReadonlyArray<Prompt.UserMessagePart>, string> =>
-  Result.gen(function*() {
-    if (typeof content === "string") return [text(content)]
-    const parts: Array<Prompt.UserMessagePart> = []
-    for (const part of content) {
-      if (Media.isMedia(part)) parts.push(file(yield* BridgedThread.source(part)))
-      else if (part.type === "text" && part.text !== "") parts.push(text(part.text))
-    }
-    return parts.length === 0 ? [text("")] : parts
-  })
-
 const assistantParts = (
-  piece: Layout.Piece,
+  piece: Exclude<Layout.Piece, { readonly kind: "media" }>,
   idOf: (call: Message.ToolCall) => string
-): Result.Result<ReadonlyArray<Prompt.AssistantMessagePart>, string> => {
+): ReadonlyArray<Prompt.AssistantMessagePart> => {
+  const { options } = piece
   switch (piece.kind) {
     case "text":
-      return Result.succeed(piece.text === "" && piece.options === undefined ? [] : [text(piece.text, piece.options)])
+      return piece.text === "" && options === undefined ? [] : [text(piece.text, options)]
     case "reasoning":
-      return Result.succeed([Prompt.makePart("reasoning", { text: piece.text, options: optionsOf(piece.options) })])
+      return [Prompt.makePart("reasoning", { text: piece.text, options: optionsOf(options) })]
     case "call":
-      return Result.succeed([toolCall(piece.call, idOf(piece.call), false, piece.options)])
+      return [toolCall(piece.call, idOf(piece.call), false, options)]
     case "executed":
-      return Result.succeed(executed(piece))
-    case "media":
-      return Result.map(BridgedThread.source(piece.media), (source) => [file(source)])
+      return executed(piece)
     case "file": {
       const { data, mediaType } = piece.file
-      const made = data === undefined ? [] : [file({ content: data, filename: undefined, mediaType }, piece.options)]
-      return Result.succeed(made)
+      return data === undefined ? [] : [file({ content: data, filename: undefined, mediaType }, options)]
     }
     case "custom":
-      return Result.succeed([])
+      return []
   }
 }
 

@@ -127,10 +127,7 @@ const contentOf = (parts: ReadonlyArray<Prompt.ToolModelOutputPart>): string | T
 const mediaOf = ({ data, fileName, mediaType }: Prompt.FilePart): Message.Part => {
   const text = data instanceof Uint8Array ? Base64.encode(data) : data instanceof URL ? data.href : data
   const isAddress = typeof data !== "object" && /^[a-z][a-z0-9+.-]*:/i.test(data)
-  const source = data instanceof URL || isAddress ? { url: text } : { data: text }
-  return mediaType.startsWith("image/")
-    ? { type: "image", mediaType, ...source }
-    : { type: "file", mediaType, ...source, ...(fileName === undefined ? {} : { filename: fileName }) }
+  return Media.made(mediaType, data instanceof URL || isAddress ? { url: text } : { data: text }, fileName)
 }
 
 /** Asks for an approval where the tool needs one. A tool that cannot decide is not run. */
@@ -197,7 +194,6 @@ const mcpPart = (block: McpSchema.ContentBlock): Message.Part => {
     case "text":
       return { type: "text", text: block.text }
     case "image":
-      return mcpMedia(block.mimeType, block.data)
     case "audio":
       return mcpMedia(block.mimeType, block.data)
     case "resource_link": {
@@ -214,13 +210,8 @@ const mcpPart = (block: McpSchema.ContentBlock): Message.Part => {
 }
 
 /** The data of a result is bytes, or base64 as the server wrote it. */
-const mcpMedia = (mediaType: string | undefined, bytes: Uint8Array | string, filename?: string): Message.Part => {
-  const data = typeof bytes === "string" ? bytes : Base64.encode(bytes)
-  const common = { data, ...(mediaType === undefined ? {} : { mediaType }) }
-  return mediaType?.startsWith("image/") === true
-    ? { type: "image", ...common }
-    : { type: "file", ...common, ...(filename === undefined ? {} : { filename }) }
-}
+const mcpMedia = (mediaType: string | undefined, bytes: Uint8Array | string, filename?: string): Message.Part =>
+  Media.made(mediaType, { data: typeof bytes === "string" ? bytes : Base64.encode(bytes) }, filename)
 
 /** The words of a failure, once: those of a tool that failed are its result, in which media are a line each. */
 const mcpWords = (reason: McpReason): string => {

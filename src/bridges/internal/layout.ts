@@ -4,6 +4,7 @@
  * reasoning and the calls under one key of the bridge, and counts for the provider that wrote it only.
  */
 import * as Media from "../../adapters/internal/media.ts"
+import * as Wire from "../../adapters/internal/wire.ts"
 import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 
@@ -13,36 +14,14 @@ export interface Owner {
   readonly provider: string
 }
 
+type Options = Json.JsonObject | undefined
+
 /** The result of a call that the provider ran itself. */
 export interface ExecutedResult {
   readonly value: unknown
   readonly isError: boolean
-  readonly options: Json.JsonObject | undefined
+  readonly options: Options
 }
-
-/** A piece of a reply while it is read, with its place among all. */
-export type Block =
-  | { readonly kind: "reasoning"; readonly at: number; text: string; options: Json.JsonObject | undefined }
-  | { readonly kind: "text"; readonly at: number; length: number; options: Json.JsonObject | undefined }
-  | {
-    readonly kind: "file"
-    readonly at: number
-    readonly file: MadeFile
-    readonly options: Json.JsonObject | undefined
-  }
-  | {
-    readonly kind: "custom"
-    readonly at: number
-    readonly name: string
-    readonly options: Json.JsonObject | undefined
-  }
-  | {
-    readonly kind: "executed"
-    readonly at: number
-    readonly call: ExecutedCall
-    readonly result: ExecutedResult
-    readonly options: Json.JsonObject | undefined
-  }
 
 /** A call that the provider ran. A run does not keep it among the calls of its message, which are this side's. */
 export type ExecutedCall = Pick<Message.ToolCall, "id" | "name" | "arguments">
@@ -54,42 +33,48 @@ interface MadeFile {
   readonly isReasoning: boolean
 }
 
-/** A piece as it goes back. */
-export type Piece =
-  | { readonly kind: "text"; readonly text: string; readonly options: Json.JsonObject | undefined }
-  | { readonly kind: "reasoning"; readonly text: string; readonly options: Json.JsonObject | undefined }
-  | { readonly kind: "call"; readonly call: Message.ToolCall; readonly options: Json.JsonObject | undefined }
+/** The pieces that a provider makes itself, and reads back as they are. */
+type Made =
+  | { readonly kind: "file"; readonly file: MadeFile; readonly options: Options }
+  | { readonly kind: "custom"; readonly name: string; readonly options: Options }
   | {
     readonly kind: "executed"
     readonly call: ExecutedCall
     readonly result: ExecutedResult
-    readonly options: Json.JsonObject | undefined
+    readonly options: Options
   }
-  | { readonly kind: "file"; readonly file: MadeFile; readonly options: Json.JsonObject | undefined }
-  | { readonly kind: "custom"; readonly name: string; readonly options: Json.JsonObject | undefined }
+
+/** A piece of a reply while it is read, with its place among all. */
+export type Block =
+  & { readonly at: number }
+  & (
+    | Made
+    | { readonly kind: "reasoning"; text: string; options: Options }
+    | { readonly kind: "text"; length: number; options: Options }
+  )
+
+/** A piece as it goes back. */
+export type Piece =
+  | Made
+  | { readonly kind: "text" | "reasoning"; readonly text: string; readonly options: Options }
+  | { readonly kind: "call"; readonly call: Message.ToolCall; readonly options: Options }
   | { readonly kind: "media"; readonly media: Media.Media }
 
-const defined = (fields: Json.JsonObject): Json.JsonObject =>
-  Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined))
-
 /** Returns the words of providers on a part, if any of them says anything. */
-export const spoken = (options: unknown): Json.JsonObject | undefined =>
+export const spoken = (options: unknown): Options =>
   Json.isObject(options) &&
     Object.values(options).some((words) => !Json.isObject(words) || Object.keys(words).length > 0)
     ? options
     : undefined
 
 /** Merges the words of providers on a part, piece by piece: the latest word of each provider on each matter counts. */
-export const merged = (
-  previous: Json.JsonObject | undefined,
-  next: Json.JsonObject | undefined
-): Json.JsonObject | undefined => {
-  if (previous === undefined || next === undefined) return next ?? previous
+export const merged = <Value>(previous: Value, next: Value): Value => {
+  if (!Json.isObject(previous) || !Json.isObject(next)) return next ?? previous
   const entries = Object.entries(next).map(([provider, words]) => {
     const known = previous[provider]
     return [provider, Json.isObject(known) && Json.isObject(words) ? { ...known, ...words } : words]
   })
-  return { ...previous, ...Object.fromEntries(entries) }
+  return { ...previous, ...Object.fromEntries(entries) } as Value
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -97,7 +82,7 @@ export const merged = (
 
 /** The mark of a piece. It is plain data, whatever the library put in. */
 export const mark = (owner: Owner, at: number, fields: Json.JsonObject): Json.JsonObject =>
-  Json.toJson(defined({ provider: owner.provider, at, ...fields })) as Json.JsonObject
+  Json.toJson(Wire.defined({ provider: owner.provider, at, ...fields })) as Json.JsonObject
 
 const marks = (owner: Owner, at: number, fields: Json.JsonObject): Json.JsonObject => ({
   [owner.key]: mark(owner, at, fields)
@@ -119,11 +104,11 @@ export const keep = (
       case "text":
         return isTextKept ? [carrier(owner, at, { kind, length: block.length, options })] : []
       case "file":
-        return [carrier(owner, at, { kind, file: defined({ ...block.file }), options })]
+        return [carrier(owner, at, { kind, file: Wire.defined({ ...block.file }), options })]
       case "custom":
         return [carrier(owner, at, { kind, name: block.name, options })]
       case "executed":
-        return [carrier(owner, at, { kind, call: block.call, result: defined({ ...block.result }), options })]
+        return [carrier(owner, at, { kind, call: block.call, result: Wire.defined({ ...block.result }), options })]
     }
   })
 }
@@ -220,29 +205,19 @@ const isMadeFile = (value: unknown): value is MadeFile => Json.isObject(value) &
 const texts = (message: Message.Message, kept: ReadonlyArray<Kept>, firstCall: number): ReadonlyArray<Placed> => {
   const text = Message.text(message)
   const spans = kept.flatMap(({ at, length, options }) => length === undefined ? [] : [{ at, length, options }])
-  if (spans.reduce((sum, { length }) => sum + length, 0) !== text.length || spans.length === 0) {
+  const divided = Wire.divided(text, spans.map(({ length }) => length))
+  if (divided === undefined || spans.length === 0) {
     const at = Math.min(spans[0]?.at ?? Infinity, beforeCalls(firstCall))
     return text === "" ? [] : [{ at, piece: { kind: "text", text, options: undefined } }]
   }
-  let start = 0
-  return spans.map(({ at, length, options }) => {
-    const end = start + length
-    const piece: Piece = { kind: "text", text: text.slice(start, end), options }
-    start = end
-    return { at, piece }
-  })
+  return spans.map(({ at, options }, index) => ({ at, piece: { kind: "text", text: divided[index] ?? "", options } }))
 }
 
 const beforeCalls = (firstCall: number): number => firstCall === Infinity ? Number.MAX_SAFE_INTEGER : firstCall - 0.5
 
 /** Files in the message itself. Those that this provider made are kept apart, in their places. */
-const mediaPieces = (message: Message.Message, firstCall: number): ReadonlyArray<Placed> =>
-  typeof message.content === "string"
-    ? []
-    : message.content.filter(Media.isMedia).map((media) => ({
-      at: beforeCalls(firstCall),
-      piece: { kind: "media", media }
-    }))
+const mediaPieces = ({ content }: Message.Message, firstCall: number): ReadonlyArray<Placed> =>
+  Media.mediaIn(content).map((media) => ({ at: beforeCalls(firstCall), piece: { kind: "media", media } }))
 
 const callPiece = (owner: Owner, call: Message.ToolCall): ReadonlyArray<Placed> => {
   if (call.providerExecuted === true) return []

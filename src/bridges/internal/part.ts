@@ -86,10 +86,13 @@ export interface Finish {
   readonly options: Options
 }
 
-export interface Failure {
+interface Failure {
   readonly type: "error"
   readonly error: Adapter.AdapterError
 }
+
+/** Converts an error among the parts. */
+export type ReadError = (error: unknown) => Failure["error"]
 
 export type Part = Content | About | Raw | Finish | Failure
 

@@ -5,15 +5,13 @@
 import type * as Adapter from "../../Adapter.ts"
 import * as Answer from "../../adapters/internal/answerBody.ts"
 import * as Errors from "../../adapters/internal/errors.ts"
-import type * as Event from "../../Event.ts"
+import * as Media from "../../adapters/internal/media.ts"
 import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
 import * as Layout from "./layout.ts"
 import * as Part from "./part.ts"
-
-type Events = Array<Event.AdapterEvent>
 
 type TextBlock = Extract<Layout.Block, { readonly kind: "text" }>
 type ReasoningBlock = Extract<Layout.Block, { readonly kind: "reasoning" }>
@@ -43,7 +41,7 @@ export class Reader {
     this.calls = new Calls(owner, makeId)
   }
 
-  read(part: Part.Part, out: Events): void {
+  read(part: Part.Part, out: Answer.Out): void {
     if (this.isDone) return
     if (part.type === "finish") this.usage = part.usage
     if (this.failure !== undefined) return
@@ -65,14 +63,14 @@ export class Reader {
   }
 
   /** Nothing more comes, for the given reason if there is one. The cost of a broken reply is reported as well. */
-  end(failure: Adapter.AdapterError | undefined, out: Events): void {
+  end(failure: Adapter.AdapterError | undefined, out: Answer.Out): void {
     if (this.isDone) return
     this.failure ??= failure ??
       Errors.make(this.origin, "network_error", "the reply ended without saying that it is complete")
     out.push(...Answer.cost(this.usage))
   }
 
-  private content(part: Part.Content, out: Events): void {
+  private content(part: Part.Content, out: Answer.Out): void {
     if (isNews(part)) this.calls.settle(out)
     switch (part.type) {
       case "text":
@@ -94,18 +92,17 @@ export class Reader {
     }
   }
 
-  private said(part: Part.Said, out: Events): void {
+  private said(part: Part.Said, out: Answer.Out): void {
     if (part.delta === "" && part.options === undefined) return
     const block = part.type === "text" ? this.textBlock(part.id) : this.reasoningBlock(part.id)
     block.options = Layout.merged(block.options, part.options)
-    if (part.delta === "") return
     if (block.kind === "reasoning") {
       block.text += part.delta
-      out.push({ _tag: "ReasoningDelta", id: null, delta: part.delta })
+      Answer.think(part.delta, out)
     } else {
       block.length += part.delta.length
       this.text += part.delta
-      out.push({ _tag: "TextDelta", id: null, delta: part.delta })
+      Answer.say(part.delta, out)
     }
   }
 
@@ -131,16 +128,16 @@ export class Reader {
     this.id ??= part.id
     this.model ??= part.model
     for (const [name, items] of Object.entries(part.notes ?? {})) {
-      const known = this.notes.get(name)
-      if (known === undefined) this.notes.set(name, [...items])
-      else known.push(...items)
+      const known = this.notes.get(name) ?? []
+      known.push(...items)
+      this.notes.set(name, known)
     }
   }
 
-  private finish(part: Part.Finish, out: Events): void {
+  private finish(part: Part.Finish, out: Answer.Out): void {
     if (part.isCut) return
     this.hasBegun = true
-    if (this.text !== "") out.push({ _tag: "TextCompleted", id: null, text: this.text })
+    Answer.endText(this.text, out)
     this.calls.end(ToolCalls.endingOf(part.reason), out)
     const { toolCalls } = this.calls
     const reason = part.reason === "stop" && toolCalls.some(Response.isActionable) ? "tool_calls" : part.reason
@@ -155,14 +152,15 @@ export class Reader {
 
   /** The text, and the files that the model made, if any. */
   private get messageContent(): Message.Content {
-    const made = this.blocks.flatMap((block): ReadonlyArray<Message.Part> => {
-      if (block.kind !== "file" || block.file.isReasoning) return []
-      const { data, mediaType, url } = block.file
-      const source = data === undefined ? (url === undefined ? {} : { url }) : { data }
-      return [{ type: mediaType.startsWith("image/") ? "image" : "file", mediaType, ...source }]
-    })
-    if (made.length === 0) return this.text
-    return this.text === "" ? made : [{ type: "text", text: this.text }, ...made]
+    return Answer.contentOf(
+      this.text,
+      this.blocks.flatMap((block): ReadonlyArray<Message.Part> => {
+        if (block.kind !== "file" || block.file.isReasoning) return []
+        const { data, mediaType, url } = block.file
+        if (data !== undefined) return [Media.made(mediaType, { data })]
+        return url === undefined ? [] : [Media.made(mediaType, { url })]
+      })
+    )
   }
 
   private notesWith({ options }: Part.Finish): Json.JsonObject {
@@ -239,7 +237,7 @@ export class Calls {
   }
 
   /** An announcement or a fragment. Fragments of a call that is made, or was never announced, are ignored. */
-  input(part: Part.Input, at: number, out: Events): void {
+  input(part: Part.Input, at: number, out: Answer.Out): void {
     const known = this.latest.get(part.id)
     const isOpen = known !== undefined && !known.isMade
     const entry = part.name === undefined || (isOpen && known.call.name === part.name)
@@ -249,7 +247,7 @@ export class Calls {
     this.calls.append(entry.call, part.delta, out)
   }
 
-  call(part: Part.Call, at: number, out: Events): void {
+  call(part: Part.Call, at: number, out: Answer.Out): void {
     const known = this.latest.get(part.id)
     const isOpen = known !== undefined && !known.isMade && known.call.name === part.name
     const entry = isOpen ? known : this.open(part.id, part.name, at, true, out)
@@ -276,7 +274,7 @@ export class Calls {
   /**
    * Completes the call that was made last, as the reply continues: it is whole, unless its text shows that it is not.
    */
-  settle(out: Events): void {
+  settle(out: Answer.Out): void {
     const call = this.held
     this.held = undefined
     if (call === undefined) return
@@ -288,11 +286,11 @@ export class Calls {
    * The reply has ended. If the token limit ended it, the last call was cut, even when its text is whole. A call that
    * was announced without any fragment of its arguments has none, unless the reply was cut.
    */
-  end(ending: ToolCalls.Ending, out: Events): void {
+  end(ending: ToolCalls.Ending, out: Answer.Out): void {
     this.calls.endAll(ending, out, this.calls.all.findLast((call) => !call.isExecuted))
   }
 
-  private open(wireId: string, name: string, at: number, isStreamed: boolean, out: Events): Entry {
+  private open(wireId: string, name: string, at: number, isStreamed: boolean, out: Answer.Out): Entry {
     const call = this.calls.open(wireId === "" ? undefined : wireId)
     const entry: Entry = { call, at, isStreamed, isMade: false, options: undefined, result: undefined }
     this.mark(entry)

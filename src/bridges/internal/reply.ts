@@ -2,11 +2,10 @@
  * A bridged reply as a stream: asked for at the first pull, asked for again while the model has not said anything and
  * that may help, and given up when it has been silent for too long. Closing the stream closes what the library opened.
  */
-import type * as Arr from "effect/Array"
+import * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
 import * as Option from "effect/Option"
 import * as Pull from "effect/Pull"
 import type * as Redacted from "effect/Redacted"
@@ -17,6 +16,8 @@ import * as Errors from "../../adapters/internal/errors.ts"
 import * as Http from "../../adapters/internal/http.ts"
 import * as Wire from "../../adapters/internal/wire.ts"
 import type * as Events from "../../Event.ts"
+import type { NamesOf } from "../../internal/declare/schema.ts"
+import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import type * as Layout from "./layout.ts"
 import type * as Part from "./part.ts"
@@ -27,6 +28,23 @@ export type Event = Events.AdapterEvent
 type Chunk = Arr.NonEmptyReadonlyArray<Event>
 
 export type PartPull = Pull.Pull<ReadonlyArray<Part.Part>, Adapter.AdapterError>
+
+/** The options that all bridges share. */
+export interface Options
+  extends Pick<Http.Options, "provider" | "retries" | "retryDelay" | "maxRetryDelay" | "idleTimeout">
+{
+  /** Texts that errors must not hold, such as the provider's key, if a server is known to quote it. None by default. */
+  readonly secrets?: ReadonlyArray<Redacted.Redacted<string>>
+}
+
+export const knownOptions = {
+  provider: true,
+  retries: true,
+  retryDelay: true,
+  maxRetryDelay: true,
+  idleTimeout: true,
+  secrets: true
+} satisfies NamesOf<Options>
 
 /** One request, and how it is sent. `open` may be run again; what it opens is closed with its scope. */
 export interface Exchange {
@@ -67,7 +85,10 @@ class Reply {
     const { reading } = this
     if (reading === undefined) return this.begin
     if (this.hasEnded) return this.close(reading.reader)
-    return Effect.flatMap(reading.next, (events) => isNonEmpty(events) ? Effect.succeed(events) : this.pull)
+    return Effect.flatMap(
+      reading.next,
+      (events) => Arr.isReadonlyArrayNonEmpty(events) ? Effect.succeed(events) : this.pull
+    )
   })
 
   private close(reader: Reader.Reader): Pull.Pull<never, Adapter.AdapterError> {
@@ -76,39 +97,22 @@ class Reply {
 
   /** The first words, which are asked for again as long as none were said. */
   private get begin(): Effect.Effect<Chunk, Adapter.AdapterError> {
-    return this.attempt.pipe(
-      Effect.retry({
-        schedule: Http.schedule(this.exchange.settings),
-        while: (failure) => failure.isWorthRetrying
-      }),
-      Effect.mapError(({ error }) => error)
-    )
+    return Scope.provide(Http.retried(this.exchange.settings, this.first), this.scope)
   }
 
-  private get attempt(): Effect.Effect<Chunk, Http.Failure> {
-    return Effect.gen({ self: this }, function*() {
-      const scope = yield* Scope.fork(this.scope)
-      return yield* this.first(scope).pipe(
-        Effect.onExit((exit) => Exit.isFailure(exit) ? Scope.close(scope, exit) : Effect.void)
-      )
-    })
-  }
-
-  private first(scope: Scope.Scope): Effect.Effect<Chunk, Http.Failure> {
+  private get first(): Effect.Effect<Chunk, Http.Failure, Scope.Scope> {
     return Effect.gen({ self: this }, function*() {
       const { open, origin, owner, settings } = this.exchange
       const reader = new Reader.Reader(owner, origin, yield* Wire.idMaker)
       this.hasEnded = false
-      const parts = yield* Scope.provide(open, scope).pipe(
-        Effect.timeoutOrElse({
-          duration: settings.idleTimeout,
-          orElse: () => Effect.fail(failed(silent(origin, "did not answer within", settings.idleTimeout)))
-        })
-      )
+      const parts = yield* Effect.timeoutOrElse(open, {
+        duration: settings.idleTimeout,
+        orElse: () => Effect.fail(Http.failed(silent(origin, "did not answer within", settings.idleTimeout)))
+      })
       const reading = this.readingOf(reader, parts)
       const events: Array<Event> = []
       while (!reader.hasBegun && !this.hasEnded && reader.failure === undefined) events.push(...yield* reading.next)
-      if (!reader.hasBegun && reader.failure !== undefined) return yield* Effect.fail(failed(reader.failure))
+      if (!reader.hasBegun && reader.failure !== undefined) return yield* Effect.fail(Http.failed(reader.failure))
       this.reading = reading
       const started: Event = { _tag: "MessageStarted", message: Message.assistant("") }
       return [started, ...events]
@@ -150,12 +154,6 @@ class Reply {
   }
 }
 
-/** A failure without a word of the library on whether to try again. */
-export const failed = (error: Adapter.AdapterError): Http.Failure => ({
-  error,
-  isWorthRetrying: error.isRetryable
-})
-
 const take = (reader: Reader.Reader, parts: ReadonlyArray<Part.Part>): ReadonlyArray<Event> => {
   const out: Array<Event> = []
   for (const part of parts) reader.read(part, out)
@@ -164,8 +162,6 @@ const take = (reader: Reader.Reader, parts: ReadonlyArray<Part.Part>): ReadonlyA
 
 const silent = (origin: Errors.Origin, what: string, duration: Duration.Duration): Adapter.AdapterError =>
   Errors.make(origin, "timeout", `the model ${what} ${Duration.format(duration)}`)
-
-const isNonEmpty = (events: ReadonlyArray<Event>): events is Chunk => events.length > 0
 
 // ---------------------------------------------------------------------------------------------------------------------
 // errors: which provider is behind a bridged model is not known, so the words of all of them count
@@ -179,6 +175,21 @@ const words: Errors.Words = [
   [/UNAVAILABLE|overloaded/, "provider_unavailable"],
   [/DEADLINE_EXCEEDED/, "timeout"]
 ]
+
+/** The error that a library reports in words, whatever their form. `speaker` names who reported it. */
+export const errorSaid = (origin: Errors.Origin, words: unknown, speaker: string): Adapter.AdapterError =>
+  Option.getOrElse(
+    Errors.fromChunk(origin, { error: Json.toJson(words) }, true),
+    () => Errors.make(origin, "unknown", `the ${speaker} reported an error without words`)
+  )
+
+/** The headers of an answer that are texts, by their names in lower case. */
+export const headersOf = (headers: unknown): Readonly<Record<string, string>> =>
+  Object.fromEntries(
+    Object.entries(Wire.object(headers)).flatMap(([name, text]) =>
+      typeof text === "string" ? [[name.toLowerCase(), text]] : []
+    )
+  )
 
 export const originOf = (provider: string, secrets: ReadonlyArray<Redacted.Redacted<string>>): Errors.Origin => ({
   provider,
