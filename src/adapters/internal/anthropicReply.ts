@@ -6,7 +6,7 @@
 import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
-import * as Answer from "./answer.ts"
+import * as Answer from "./answerBody.ts"
 import * as Wire from "./wire.ts"
 
 /** The key under which this protocol keeps what has to go back. */

@@ -7,7 +7,7 @@ import * as Result from "effect/Result"
 import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
-import type * as Answer from "./answer.ts"
+import type * as Answer from "./answerBody.ts"
 import * as Media from "./media.ts"
 import * as Wire from "./wire.ts"
 

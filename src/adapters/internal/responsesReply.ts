@@ -7,7 +7,7 @@
 import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
-import * as Answer from "./answer.ts"
+import * as Answer from "./answerBody.ts"
 import { type Item, Items, type Kind, type Listed, type Place, typeOf } from "./responsesItems.ts"
 import * as Wire from "./wire.ts"
 

@@ -120,7 +120,10 @@ const convert = (node: unknown, dialect: Dialect): Option.Option<Schema> => {
   const rest: Schema = { ...Object.fromEntries(kept), ...(hasFormat ? { format: flat["format"] } : {}) }
   const below = ["anyOf", "items", "$defs", "definitions"].map((key) => inside(key, flat[key], dialect))
   const own = isOfObjects(flat) ? members(flat, dialect) : Option.some({})
-  return Option.map(Option.all([...below, own]), (parts) => parts.reduce((all, part) => ({ ...all, ...part }), rest))
+  return Option.map(
+    Option.all([...below, own]),
+    (parts) => Object.fromEntries([rest, ...parts].flatMap(Object.entries))
+  )
 }
 
 /** Returns `true` if there is a strict form: the schema must not be empty, and an object has to name its members. */
