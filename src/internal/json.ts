@@ -71,6 +71,12 @@ const deepest = 512
 /** Parses what a provider sent. Data that nest deeper than anything means are cut off. */
 export const parseWire = (text: string): Result.Result<unknown, unknown> => Result.try(() => parseUnsafe(text, deepest))
 
+/** Escapes what databases and URIs refuse in a text, as JSON does: a zero, and a lone surrogate. */
+export const escaped = (text: string): string => JSON.stringify(text).slice(1, -1)
+
+/** Returns the text that was escaped. */
+export const unescaped = (text: string): string => String(JSON.parse(`"${text}"`))
+
 export const isObject = (value: unknown): value is JsonObject =>
   typeof value === "object" && value !== null && !Array.isArray(value)
 

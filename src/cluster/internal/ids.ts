@@ -1,10 +1,11 @@
 /**
- * Converts ids of sessions to ids of entities. A database refuses text with a zero or a lone surrogate, which JSON
- * escapes, and the tables of a cluster have room for 255 characters.
+ * Converts ids of sessions to ids of entities: they are escaped for the tables of a cluster, which have room for 255
+ * characters.
  *
  * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
+import * as Json from "../../internal/json.ts"
 import * as Protocol from "./protocol.ts"
 
 /** Longest id that fits in the tables of a cluster. */
@@ -12,7 +13,7 @@ const longest = 255
 
 /** Returns the id of a session's entity, if it can have one. */
 export const entityOf = (session: string, command: string): Effect.Effect<string, Protocol.CommandError> => {
-  const id = JSON.stringify(session).slice(1, -1)
+  const id = Json.escaped(session)
   return id.length > 0 && id.length <= longest ? Effect.succeed(id) : Effect.fail(
     new Protocol.CommandError({
       session,
@@ -23,6 +24,3 @@ export const entityOf = (session: string, command: string): Effect.Effect<string
     })
   )
 }
-
-/** Returns the id of an entity's session. */
-export const sessionOf = (entity: string): string => JSON.parse(`"${entity}"`) as string

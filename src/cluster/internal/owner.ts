@@ -9,6 +9,7 @@ import * as Entity from "effect/cluster/Entity"
 import * as ShardingConfig from "effect/cluster/ShardingConfig"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
+import * as Json from "../../internal/json.ts"
 import type * as Journals from "../../internal/session/journal.ts"
 import type * as Keeping from "../../internal/session/kept.ts"
 import * as Records from "../../internal/session/records.ts"
@@ -16,7 +17,6 @@ import * as Message from "../../Message.ts"
 import * as Commands from "./commands.ts"
 import * as Drain from "./drain.ts"
 import * as Feeds from "./feed.ts"
-import * as Ids from "./ids.ts"
 import * as Protocol from "./protocol.ts"
 
 const outputText = ({ thread }: Keeping.Kept["session"]): string => {
@@ -43,7 +43,7 @@ export const make = <R>(drive: Commands.Make<R>) =>
     const config = yield* Effect.serviceOption(ShardingConfig.ShardingConfig)
     const drainMillis = Drain.within(Option.map(config, ({ entityTerminationTimeout }) => entityTerminationTimeout))
     const services = yield* Effect.context<R | Journals.Store>()
-    const id = Ids.sessionOf(entityId)
+    const id = Json.unescaped(entityId)
     const feed = yield* Feeds.make(id)
     const driver = drive({ id, owner: `${host}:${port}`, drainMillis }, feed)
     return Protocol.SessionEntity.of({

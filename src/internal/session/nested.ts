@@ -4,11 +4,9 @@
  */
 import type * as Event from "../../Event.ts"
 import type * as Thread from "../../Thread.ts"
+import * as Json from "../json.ts"
 import * as Records from "./records.ts"
 import type * as States from "./state.ts"
-
-/** JSON escapes a lone surrogate, which the id of a model may contain and a URI may not. */
-const escaped = (id: string): string => JSON.stringify(id).slice(1, -1)
 
 /**
  * Assigns the ids of the runs that one call or one program starts: by their input, and by the number of runs with the
@@ -19,7 +17,7 @@ export class Ids {
   private readonly taken = new Map<string, Set<number>>()
 
   constructor(id: string, toolCallId: string | undefined) {
-    this.prefix = `${id}/${toolCallId === undefined ? "" : encodeURIComponent(escaped(toolCallId))}`
+    this.prefix = `${id}/${toolCallId === undefined ? "" : encodeURIComponent(Json.escaped(toolCallId))}`
   }
 
   /** Returns the id of a run with this input, and a function that frees it. */

@@ -6,18 +6,15 @@
  */
 import type * as SqlClient from "effect/sql/SqlClient"
 import type * as Statement from "effect/sql/Statement"
+import * as Json from "../../internal/json.ts"
 
-/** Returns the key of an id. Databases refuse text with a zero or a lone surrogate; JSON escapes both. */
-export const keyOf = (id: string): string => JSON.stringify(id).slice(1, -1)
-
-/** Returns the id of a key. */
-export const idOf = (key: string): string => String(JSON.parse(`"${key}"`))
+export { escaped as keyOf, unescaped as idOf } from "../../internal/json.ts"
 
 /**
  * Returns the prefix of the keys of all ids with this prefix. A prefix that ends inside a surrogate pair is shortened
  * to the character before it.
  */
-export const prefixOf = (prefix: string): string => keyOf(prefix.replace(/[\ud800-\udbff]$/, ""))
+export const prefixOf = (prefix: string): string => Json.escaped(prefix.replace(/[\ud800-\udbff]$/, ""))
 
 /**
  * A column of ids in byte order, as SQLite compares them. A Postgres database may order by a language, which
