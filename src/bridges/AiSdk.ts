@@ -54,7 +54,14 @@ export interface Options extends Reply.Options, Pick<Http.Options, "headers"> {
    * Loads a file from an address that the model does not read itself. Without it addresses are handed on as they are,
    * and the provider refuses what it cannot read. Threads may name any address: load from those you trust.
    */
-  readonly download?: AiSdkPrompt.Download
+  readonly download?: (
+    url: URL
+  ) => Effect.Effect<{
+    /** The file, as bytes or in base64. */
+    readonly data: Uint8Array | string
+    /** Its media type. That of the part by default. */
+    readonly mediaType?: string
+  }, unknown>
   /**
    * Further settings of the SDK's calls (`topP`, `stopSequences`, `providerOptions`, …), sent with every request as
    * they are. A request's own `options` win, and `providerOptions` of both are joined provider by provider. None by

@@ -321,13 +321,9 @@ export const responseFormat = (format: Adapter.ResponseFormat | undefined): Json
 // files that a model would not fetch itself: models say which addresses they read, and what stands at any other is
 // loaded with the caller's `download`
 
-/** Loads a file from an address that the model does not read itself. */
-export type Download = (url: URL) => Effect.Effect<{
-  /** The file, as bytes or in base64. */
-  readonly data: Uint8Array | string
-  /** Its media type. That of the part by default. */
-  readonly mediaType?: string
-}, unknown>
+type Download = (
+  url: URL
+) => Effect.Effect<{ readonly data: Uint8Array | string; readonly mediaType?: string }, unknown>
 
 type Supported = Readonly<Record<string, ReadonlyArray<RegExp>>>
 
