@@ -8,6 +8,7 @@ import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import { Collector, type Event, Message, Policy } from "heddle"
 import { completed, delta, failed, finished, fragment, respond, started } from "./support/folds.ts"
+import { shareOf } from "./support/property.ts"
 
 const thought = (text: string): Event.Event => ({ _tag: "ReasoningDelta", id: null, delta: text })
 
@@ -327,6 +328,6 @@ describe("agreement", () => {
         assert.strictEqual(found.thinking, response.reasoning)
         assert.strictEqual(found.type === "tool_calls", Collector.isToolTurn(policy, response))
       }),
-    { arbitrary: { runs: 1000 } }
+    { arbitrary: { runs: shareOf(1000) } }
   )
 })

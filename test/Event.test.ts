@@ -6,6 +6,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { Adapter, Event, Message, Response, Thread, type Tool } from "heddle"
+import { shareOf } from "./support/property.ts"
 
 const encode = Schema.encodeUnknownSync(Event.Event)
 const decode = Schema.decodeUnknownSync(Event.Event)
@@ -245,7 +246,7 @@ describe("Event", () => {
     if (/\\ud[89a-f]/.test(text)) return
     const json: unknown = JSON.parse(text)
     assert.deepStrictEqual(throughJson(encode(decode(json))), json)
-  }, { arbitrary: { runs: 400 } })
+  }, { arbitrary: { runs: shareOf(400) } })
 })
 
 describe("Event: values without a JSON form", () => {

@@ -10,6 +10,7 @@ import * as Semaphore from "effect/Semaphore"
 import * as Stream from "effect/Stream"
 import { Chat, Limits, Message, Policy, StreamingToolExecutor, Tool, ToolRunner } from "heddle"
 import { Script, Simulation } from "heddle/testing"
+import { sampleOf } from "./support/property.ts"
 import { contents } from "./support/runs.ts"
 
 type AnyTool = Tool.Tool<string, any, any, any, never>
@@ -250,15 +251,19 @@ describe("lending, wherever a run is stopped", () => {
   for (const [name, scenario] of Object.entries(scenarios)) {
     it.effect(`laws 3 and 4: every permit comes back, and the bound holds: ${name}`, () =>
       Effect.gen(function*() {
-        for (const bound of [1, 2]) {
-          for (const ops of [2048, 11, 5, 3]) {
-            const whole = yield* left(scenario, bound, ops, Infinity)
-            assert.deepStrictEqual(whole.found, nothing, `undisturbed, with ${ops} operations at once`)
-            const stride = Math.max(1, Math.floor(whole.steps / 20))
-            for (let at = 0; at < whole.steps; at += stride) {
-              const { found } = yield* left(scenario, bound, ops, at)
-              assert.deepStrictEqual(found, nothing, `stopped at ${at}, with ${ops} operations at once`)
-            }
+        for (
+          const [bound, ops] of sampleOf(
+            [1, 2].flatMap((bound) => [2048, 11, 5, 3].map((ops) => [bound, ops] as const))
+          )
+        ) {
+          const how = `under ${bound}, with ${ops} operations at once`
+          const whole = yield* left(scenario, bound, ops, Infinity)
+          assert.deepStrictEqual(whole.found, nothing, `undisturbed, ${how}`)
+          const stride = Math.max(1, Math.floor(whole.steps / 20))
+          const stops = Array.from({ length: Math.ceil(whole.steps / stride) }, (_, index) => index * stride)
+          for (const at of sampleOf(stops)) {
+            const { found } = yield* left(scenario, bound, ops, at)
+            assert.deepStrictEqual(found, nothing, `stopped at ${at}, ${how}`)
           }
         }
       }))

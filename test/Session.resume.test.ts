@@ -11,6 +11,7 @@ import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
 import { Encoder, type Journal, Message, Session, Tool } from "heddle"
 import { check } from "heddle/testing"
+import { placesOf } from "./support/edges.ts"
 import { endedIn, startedIn, unknownIn } from "./support/journals.ts"
 import { type Deed, journalOf, modelOf, prefixed, toolsOf } from "./support/survivor.ts"
 
@@ -64,7 +65,7 @@ describe("a run that was cut at a record", () => {
   it.effect("D-03: comes to the result of the uncut one, and no finished call is repeated", () =>
     Effect.gen(function*() {
       const whole = yield* uncut
-      for (let length = 2; length < whole.records.length; length++) {
+      for (const length of placesOf(2, whole.records.length - 1)) {
         const before = whole.records.slice(0, length)
         const where = `cut behind record ${length}, ${before.at(-1)?._tag}`
         const { kept, loaded, records, world } = yield* resumed(before)
@@ -87,7 +88,7 @@ describe("a run that was cut at a record", () => {
     it.effect(`D-01: ${policy}: a call that only started goes by the policy of its tool, at every record`, () =>
       Effect.gen(function*() {
         const { records } = yield* uncut
-        for (let length = 2; length < records.length; length++) {
+        for (const length of placesOf(2, records.length - 1)) {
           const before = records.slice(0, length)
           const unknown = unknownIn(before).filter(({ toolCall }) => toolCall.name === "charge")
           const world: Array<Deed> = []
@@ -138,9 +139,9 @@ describe("a run that was cut at a record", () => {
   it.effect("D-02: cut again at every record of the recovery: the same, and keys stay", () =>
     Effect.gen(function*() {
       const whole = yield* uncut
-      for (let first = 2; first < whole.records.length; first++) {
+      for (const first of placesOf(2, whole.records.length - 1)) {
         const once = yield* resumed(whole.records.slice(0, first))
-        for (let second = first + 1; second < once.records.length; second++) {
+        for (const second of placesOf(first + 1, once.records.length - 1)) {
           const before = once.records.slice(0, second)
           const where = `cut behind record ${first}, then behind ${second}`
           const { kept, world } = yield* resumed(before)

@@ -7,7 +7,9 @@ import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
 import { type Event, Session, Tool } from "heddle"
+import { placesOf } from "./support/edges.ts"
 import { acting, agent, casting, holding, listing, type Turn, type Written } from "./support/nests.ts"
+import { sampleOf } from "./support/property.ts"
 import type { Deed } from "./support/survivor.ts"
 
 const ask = Tool.make("ask", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Which city?")) })
@@ -101,7 +103,7 @@ const provided = Effect.provide([
 describe("what a nested run waits for", () => {
   it.effect("D-23: rises to the session, is answered in every order, and the nested run goes on where it was", () =>
     Effect.gen(function*() {
-      for (const order of orders(["a/q", "a/g", "b/q", "b/g"])) {
+      for (const order of sampleOf(orders(["a/q", "a/g", "b/q", "b/g"]))) {
         const where = order.join(", ")
         const world: Array<Deed> = []
         const asked: Array<string> = []
@@ -153,7 +155,7 @@ describe("what a nested run waits for", () => {
       const uncut = yield* Effect.provide(driven(deepTools(world)), [casting(deep, asked), listing(written)])
       assert.deepStrictEqual(contents(uncut), [["a", "middle is done"], ["c", "pay done"]])
       assert.deepStrictEqual(world.map(({ tool }) => tool), ["pay", "pay", "guarded"])
-      for (let length = 1; length < written.length; length++) {
+      for (const length of placesOf(1, written.length - 1)) {
         const before = written.slice(0, length)
         const last = before.at(-1)
         const where = `cut behind record ${length}, ${last?.record._tag} of ${last?.id}`

@@ -12,6 +12,7 @@ import { Message, Policy, StreamingToolExecutor } from "heddle"
 import { Simulation } from "heddle/testing"
 import { oneOf } from "./support/dimensions/dimension.ts"
 import { type AnyTool, type Declared, Floor } from "./support/floor.ts"
+import { shareOf } from "./support/property.ts"
 import { type Seen, seenOf, timedUpdates, valueOf } from "./support/seen.ts"
 
 type Outcome = "ok" | "fail" | "soft" | "die" | "timeout" | "deaf"
@@ -182,6 +183,6 @@ describe("StreamingToolExecutor: generated mixes", () => {
         assertTrue(made, floor, results)
         assertBarriers(made, floor)
       }),
-    { arbitrary: { runs: 1_200, size: 15 } }
+    { arbitrary: { runs: shareOf(1_200), size: 15 } }
   )
 })

@@ -1,14 +1,17 @@
 /**
  * The program of `npm run crash`, killed in processes of its own: once at each of its boundaries, in its recovery as well,
- * and with a model that gives its calls new ids at each asking. Here each comes in its short form.
+ * and with a model that gives its calls new ids at each asking. Here each comes in its short form. The help of the command,
+ * too, is read from a process.
  */
 import { assert, beforeAll, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import { type EveryKill, everyKill } from "heddle/testing"
+import { spawnSync } from "node:child_process"
 import { join } from "node:path"
 import { bundle } from "../scratchpad/crash/bundle.ts"
 import { difference } from "../scratchpad/crash/result.ts"
 import type { Policy } from "../scratchpad/crash/tools.ts"
+import { readSource, root } from "./support/source.ts"
 import { bound, limit } from "./support/until.ts"
 
 let program: string
@@ -88,4 +91,22 @@ describe("a program that is killed", { timeout: limit }, () => {
         assert.notInclude([...names(repeats)], "charge")
       })
   )
+})
+
+describe("the command", { timeout: limit }, () => {
+  it("N-34: npm run crash -- --help prints each of its options, and exits well", () => {
+    for (const [file, command] of [["settings", []], ["leave/main", ["leave"]]] as const) {
+      const { status, stdout } = spawnSync(
+        process.execPath,
+        ["--conditions=source", join(root, "scratchpad/crash/main.ts"), ...command, "--help"],
+        { encoding: "utf8" }
+      )
+      assert.strictEqual(status, 0)
+      assert.isTrue(stdout.startsWith("npm run crash -- "), stdout.slice(0, 100))
+      const { text } = readSource(`scratchpad/crash/${file}.ts`)
+      const flags = Array.from(text.matchAll(/^ {6}(\w+): \{ type:/gm), ([, name]) => name!)
+      assert.isNotEmpty(flags)
+      assert.deepStrictEqual(flags.filter((name) => !stdout.includes(`--${name} `)), [])
+    }
+  })
 })

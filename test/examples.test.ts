@@ -3,7 +3,7 @@
  * that every link between these pages leads somewhere; and holds the public exports to being documented.
  */
 import { afterAll, assert, beforeAll, describe, it } from "@effect/vitest"
-import { execFileSync } from "node:child_process"
+import { spawnSync } from "node:child_process"
 import * as fs from "node:fs"
 import * as path from "node:path"
 import { undocumentedIn, unshownIn } from "./support/documentation.ts"
@@ -38,9 +38,15 @@ const write = (name: string, examples: ReadonlyArray<Example>): ReadonlyArray<Wr
   })
 }
 
-/** What the compiler says against the files of a folder, under the settings of the package. */
-const typeErrors = (name: string): string => {
-  const project = path.join(folder, name, "tsconfig.json")
+/** A program whose types do not hold. */
+const mistyped = [{ place: "README.md:1", code: "import { Nothing } from \"heddle\"\nNothing.at.all" }]
+
+/**
+ * What the compiler says against the files of two folders, by folder, under the settings of the package. It reads all of
+ * them at once, since most of its time goes to the library.
+ */
+const typeErrors = (...names: ReadonlyArray<string>): ReadonlyMap<string, string> => {
+  const project = path.join(folder, "tsconfig.json")
   const compilerOptions = {
     noEmit: true,
     composite: false,
@@ -49,14 +55,21 @@ const typeErrors = (name: string): string => {
     noUnusedLocals: false,
     types: ["node"]
   }
-  const settings = { extends: path.join(root, "tsconfig.json"), include: ["*.ts"], exclude: [], references: [] }
+  const include = names.map((name) => `${name}/*.ts`)
+  const settings = { extends: path.join(root, "tsconfig.json"), include, exclude: [], references: [] }
   fs.writeFileSync(project, JSON.stringify({ ...settings, compilerOptions }))
-  try {
-    execFileSync(process.execPath, [path.join(root, "node_modules/typescript/bin/tsc"), "-p", project])
-    return ""
-  } catch (error) {
-    return String((error as { stdout: unknown }).stdout)
-  }
+  const { error, stdout } = spawnSync(
+    process.execPath,
+    [path.join(root, "node_modules/typescript/bin/tsc"), "-p", project],
+    { cwd: folder, encoding: "utf8" }
+  )
+  if (error !== undefined) throw error
+  // What belongs to a message is indented below it.
+  const messages = stdout.split(/^(?=\S)/m)
+  const known = new Map(names.map((name) => [name, messages.filter((text) => text.startsWith(`${name}/`)).join("")]))
+  const others = messages.filter((text) => !names.some((name) => text.startsWith(`${name}/`)))
+  if (others.join("") !== "") throw new Error(others.join(""))
+  return known
 }
 
 /** Runs the programs of planted examples and says how each ended. */
@@ -97,6 +110,9 @@ const wrong: ReadonlyArray<readonly [code: string, message: string]> = [
 describe("examples", () => {
   const examples = write("all", [...sources, ...pages].flatMap(examplesOf))
 
+  write("mistyped", mistyped)
+  let errors: ReadonlyMap<string, string> | undefined
+  const errorsIn = (name: string): string => (errors ??= typeErrors("all", "mistyped")).get(name) ?? ""
   let stopModel = () => {}
   beforeAll(async () => {
     stopModel = await PageModel.start()
@@ -106,7 +122,7 @@ describe("examples", () => {
   for (const { place, run } of examples) it(place, run)
 
   it("have the types they show", () => {
-    assert.strictEqual(typeErrors("all"), "")
+    assert.strictEqual(errorsIn("all"), "")
   })
 
   it("of the README and the guides are all run", () => {
@@ -167,8 +183,7 @@ describe("examples", () => {
   })
 
   it("fail when their types do not hold", () => {
-    write("mistyped", [{ place: "README.md:1", code: "import { Nothing } from \"heddle\"\nNothing.at.all" }])
-    assert.include(typeErrors("mistyped"), "has no exported member 'Nothing'")
+    assert.include(errorsIn("mistyped"), "has no exported member 'Nothing'")
   })
 })
 

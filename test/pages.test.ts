@@ -322,18 +322,6 @@ describe("the commands", () => {
   const run = (...command: ReadonlyArray<string>) =>
     spawnSync(process.execPath, ["--conditions=source", main, ...command], { encoding: "utf8" })
 
-  it("N-34: npm run crash -- --help prints each of its options, and exits well", () => {
-    for (const [file, command] of [["settings", []], ["leave/main", ["leave"]]] as const) {
-      const { status, stdout } = run(...command, "--help")
-      assert.strictEqual(status, 0)
-      assert.isTrue(stdout.startsWith("npm run crash -- "), stdout.slice(0, 100))
-      const { text } = readSource(`scratchpad/crash/${file}.ts`)
-      const flags = Array.from(text.matchAll(/^ {6}(\w+): \{ type:/gm), ([, name]) => name!)
-      assert.isNotEmpty(flags)
-      assert.deepStrictEqual(flags.filter((name) => !stdout.includes(`--${name} `)), [])
-    }
-  })
-
   it("N-34: a wrong option of npm run crash is one line that says what would be right", () => {
     const { status, stderr } = run("leave", "--times", "0")
     assert.deepStrictEqual([status, stderr], [2, "--times is a number from 1 on; got: 0\n"])

@@ -9,6 +9,7 @@ import * as Schema from "effect/Schema"
 import { type Adapter, Message, Step } from "heddle"
 import * as Connections from "../support/connections.ts"
 import * as Chunks from "../support/gemini.ts"
+import { shareOf } from "../support/property.ts"
 import * as Server from "../support/server.ts"
 
 type Json = Readonly<Record<string, unknown>>
@@ -96,7 +97,7 @@ describe("every reply", () => {
           assert.deepStrictEqual(yield* read(pieces(text, sizes)), expected)
         }
       }),
-    { arbitrary: { runs: 200, size: 8 } }
+    { arbitrary: { runs: shareOf(200), size: 8 } }
   )
 
   it.effect.prop(
@@ -116,6 +117,6 @@ describe("every reply", () => {
         const back = contents.filter(({ role }) => role === "model").flatMap(({ parts }) => parts)
         assert.deepStrictEqual(back, expectedBack(chunks.flat()))
       })),
-    { arbitrary: { runs: 100, size: 8 } }
+    { arbitrary: { runs: shareOf(100), size: 8 } }
   )
 })

@@ -9,6 +9,7 @@ import * as Schema from "effect/Schema"
 import type { Event } from "heddle"
 import * as Connections from "../support/connections.ts"
 import * as Chunks from "../support/openAiChat.ts"
+import { shareOf } from "../support/property.ts"
 import { parsing } from "../support/work.ts"
 
 const { body, call, finish, of, said } = Chunks
@@ -119,7 +120,7 @@ describe("cuts", () => {
         const expected = comparable(yield* read(bytes.length === 0 ? [] : [bytes]))
         assert.deepStrictEqual(comparable(yield* read(cut(bytes, lengths))), expected)
       }),
-    { arbitrary: { runs: 300 } }
+    { arbitrary: { runs: shareOf(300) } }
   )
 })
 

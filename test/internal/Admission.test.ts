@@ -5,6 +5,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Schema from "effect/Schema"
 import * as Admission from "../../src/internal/run/admission.ts"
+import { shareOf } from "../support/property.ts"
 
 const queueOf = (letters: string): ReadonlyArray<Admission.Ticket> =>
   Array.from(letters, (letter, index) => ({ index, isExclusive: letter === "X" }))
@@ -170,7 +171,7 @@ describe("admission of generated sequences", () => {
       }
       assert.deepStrictEqual(world.started, indices(tickets))
     },
-    { arbitrary: { runs: 2000 } }
+    { arbitrary: { runs: shareOf(2000) } }
   )
 
   it.prop(
@@ -197,6 +198,6 @@ describe("admission of generated sequences", () => {
       assert.deepStrictEqual(world.started, world.started.toSorted((a, b) => a - b))
       assert.isTrue(world.skipped.every((index) => queue[index] === true))
     },
-    { arbitrary: { runs: 2000 } }
+    { arbitrary: { runs: shareOf(2000) } }
   )
 })

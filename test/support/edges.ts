@@ -13,7 +13,7 @@ import { Journal, Session } from "heddle"
 import { SessionStore } from "heddle/sql"
 import { check } from "heddle/testing"
 import { acting, agent, casting } from "./nests.ts"
-import { shareOf } from "./property.ts"
+import { sampleOf } from "./property.ts"
 import type { Deed } from "./survivor.ts"
 
 /** The records of one append, and the journal that they are of. */
@@ -90,17 +90,9 @@ export const until = <E, R>(condition: Effect.Effect<boolean, E, R>, step = 10) 
     assert.fail("the condition does not come to hold")
   })
 
-/**
- * Places from `first` to `last`: all of them where laws are held to all of their values, and elsewhere a share, spread
- * evenly. `HEDDLE_RUNS=1` is all.
- */
-export const placesOf = (first: number, last: number): ReadonlyArray<number> => {
-  const all = Array.from({ length: Math.max(0, last - first + 1) }, (_, index) => first + index)
-  const count = Math.min(all.length, Math.max(4, shareOf(all.length)))
-  return all.filter((_, index) =>
-    Math.floor(index * count / all.length) !== Math.floor((index - 1) * count / all.length)
-  )
-}
+/** Places from `first` to `last`: those of a sample. `HEDDLE_RUNS=1` is all. */
+export const placesOf = (first: number, last: number): ReadonlyArray<number> =>
+  sampleOf(Array.from({ length: Math.max(0, last - first + 1) }, (_, index) => first + index))
 
 /** The records of a journal. */
 export const recordsOf = (id: string) =>

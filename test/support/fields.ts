@@ -62,16 +62,33 @@ const isPlain = (checker: ts.TypeChecker, field: ts.Symbol, declaration: ts.Decl
   (field.name === "type" && checker.getTypeOfSymbol(field).isStringLiteral()) ||
   (field.name === "message" && ts.isGetAccessor(declaration))
 
+/** The files that the package exports its modules from. */
+export const entries: ReadonlyArray<string> = [
+  "src/index.ts",
+  "src/adapters/index.ts",
+  "src/bridges/index.ts",
+  "src/cluster/index.ts",
+  "src/durable/index.ts",
+  "src/sql/index.ts",
+  "src/testing/index.ts"
+]
+
+let ofEntries: ts.Program | undefined
+
+/** The program of all entries, which is read and checked once for all that is asked of it. */
+const programOfEntries = (): ts.Program =>
+  ofEntries ??= serviceOf(Object.fromEntries(entries.map((file) => [file, readSource(file).text]))).getProgram()!
+
 /**
  * The fields of the types that some modules export and that have no doc comment, each as `src/Chat.ts:12 Options.name`.
- * A field is explained where it is declared, once for every type that has it.
+ * A field is explained where it is declared, once for every type that has it. The modules are those of the package unless
+ * texts are given.
  */
-export const undocumentedFields = (files: { readonly [file: string]: string }): ReadonlyArray<string> => {
-  const program = serviceOf(files).getProgram()
-  if (program === undefined) throw new Error("there is no program")
+export const undocumentedFields = (files?: { readonly [file: string]: string }): ReadonlyArray<string> => {
+  const program = files === undefined ? programOfEntries() : serviceOf(files).getProgram()!
   const checker = program.getTypeChecker()
   const found = new Map<ts.Declaration, string>()
-  for (const file of Object.keys(files)) {
+  for (const file of files === undefined ? entries : Object.keys(files)) {
     const source = program.getSourceFile(path.join(root, file))
     if (source === undefined) throw new Error(`there is no file ${file}`)
     for (const module of modulesOf(checker, source)) {
@@ -98,10 +115,10 @@ export type OptionsType = string | readonly [type: string, place: string]
  * that several of the types have is the first one's; `siblings: { queued }` is `siblings` and `siblings.queued`.
  */
 export const optionsOf = (types: ReadonlyArray<OptionsType>, file = "src/index.ts"): ReadonlyArray<string> => {
-  const program = serviceOf({ [file]: readSource(file).text }).getProgram()
-  const checker = program!.getTypeChecker()
+  const program = programOfEntries()
+  const checker = program.getTypeChecker()
   const exported = new Map(
-    exportedTypes(checker, checker.getSymbolAtLocation(program!.getSourceFile(path.join(root, file))!)!)
+    exportedTypes(checker, checker.getSymbolAtLocation(program.getSourceFile(path.join(root, file))!)!)
   )
   const seen = new Set<ts.Declaration>()
   return types.flatMap((given) => {

@@ -4,8 +4,8 @@
  *
  * `HEDDLE_SEED` is the seed of all properties. Without it each run chooses a new one, except where `CI` is set: there the
  * verdict is one about the change, and is the same each time. `HEDDLE_REPLAY` plays the one value again that a failure
- * names. Where `CI` is set each property is held to all its values, and elsewhere to a tenth of them; `HEDDLE_RUNS` is
- * another share.
+ * names. Where `CI` is set each property is held to all its values and each enumeration is gone through, and elsewhere a
+ * twentieth of them; `HEDDLE_RUNS` is another share.
  */
 import { it } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
@@ -32,10 +32,28 @@ const isCI = process.env["CI"] !== undefined
 
 const seedOfAll = process.env["HEDDLE_SEED"] ?? (isCI ? "heddle" : String(Math.floor(Math.random() * 2 ** 31)))
 
-const share = Number(process.env["HEDDLE_RUNS"] ?? (isCI ? 1 : 0.1))
+const share = Number(process.env["HEDDLE_RUNS"] ?? (isCI ? 1 : 0.05))
 
 /** How many values of so many a property is held to here. */
 export const shareOf = (runs: number): number => Math.ceil(runs * share)
+
+/** A place among `count` that the seed chooses. */
+const placeOf = (count: number): number => {
+  let hash = 0
+  for (const letter of seedOfAll) hash = (hash * 31 + letter.charCodeAt(0)) % 1_000_003
+  return hash % count
+}
+
+/**
+ * The members of an enumeration that are gone through here, in their order: all of them where laws are held to all of
+ * their values, and elsewhere a share, `least` of them or more. They are spread evenly, from a place that the seed chooses.
+ */
+export const sampleOf = <A>(all: ReadonlyArray<A>, least = 3): ReadonlyArray<A> => {
+  const count = Math.min(all.length, Math.max(least, shareOf(all.length)))
+  if (count === all.length) return all
+  const first = placeOf(all.length)
+  return all.filter((_, index) => ((index + first) * count) % all.length < count)
+}
 
 const hint = (name: string, seed: string): string =>
   `Seed: ${seed}\nAll of it again: HEDDLE_SEED=${seed} npx vitest run test/laws -t ${JSON.stringify(name)}`

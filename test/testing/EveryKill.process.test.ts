@@ -29,7 +29,7 @@ const told = ({ violations }: EveryKill.Report): Record<string, ReadonlyArray<st
 
 describe("everyKill: attempts", { timeout: limit }, () => {
   it.live(
-    "a program is killed once at each of its boundaries, and started again until it has its result",
+    "D-01: a program is killed once at each of its boundaries, and started again until it has its result",
     () =>
       Effect.gen(function*() {
         const report = yield* killing("retries")

@@ -13,6 +13,7 @@ import * as Stream from "effect/Stream"
 import * as Tracer from "effect/Tracer"
 import { Journal, Message, Session } from "heddle"
 import { SessionStore } from "heddle/sql"
+import { shareOf } from "../../support/property.ts"
 
 const said = (text: string): Journal.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
 
@@ -156,7 +157,7 @@ export const register = (
           (context) => Effect.provideContext(Session.Store, context)
         )
         const within = Effect.provideService(Session.Store, first!)
-        for (let round = 0; round < 100; round++) {
+        for (let round = 0; round < shareOf(100); round++) {
           const id = `s${round}`
           yield* Effect.all([second!.delete(id), within(Session.open(id))], { concurrency: "unbounded" })
           const opened = yield* within(Session.open(id))
