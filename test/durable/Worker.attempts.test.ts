@@ -14,6 +14,7 @@ import * as Stream from "effect/Stream"
 import { Adapter, Chat, Journal, Message, Session, Tool } from "heddle"
 import { Worker } from "heddle/durable"
 import { Script, Simulation } from "heddle/testing"
+import { share } from "../support/property.ts"
 
 /** Runs a program in a simulated process. */
 const simulated = <E>(program: Effect.Effect<void, E, Session.Store | Scope.Scope>) =>
@@ -35,6 +36,9 @@ const answersIn = ({ thread }: Session.Session) =>
   thread.messages.filter(({ role }) => role === "tool").map(Message.text)
 
 const claimOf = (id: string) => Effect.map(Session.inspect(id), (found) => found?.claim)
+
+/** Long enough for every attempt, and an hour where all of it is tried. */
+const long = share < 1 ? "10 minutes" : "1 hour"
 
 describe("what fails each time", () => {
   const look = Tool.make("look", { parameters: {}, readOnly: true, handler: () => Effect.succeed("seen") })
@@ -70,7 +74,7 @@ describe("what fails each time", () => {
         const onGiveUp = () => Effect.sync(() => void givenUp++)
         yield* working({ run, maxFailures: 3, onGiveUp }, model.layer)
         yield* Session.submit("s", "go", { id: "m" })
-        yield* Effect.sleep("1 hour")
+        yield* Effect.sleep(long)
         const kept = yield* Session.open("s")
         assert.deepStrictEqual(
           [givenUp, Session.next(kept), kept.session.status, Session.receipt(kept, "m")?.became],
@@ -108,7 +112,7 @@ describe("what fails each time", () => {
           yield* leave
           yield* end
           yield* working({ ...first, run: () => ({ tools, ...options }) as Chat.Options, maxFailures: 3 }, model)
-          yield* Effect.sleep("1 hour")
+          yield* Effect.sleep(long)
           const kept = yield* Session.open("s")
           const became = why === "a stop" ? "stopped" : "failed"
           assert.deepStrictEqual([Session.next(kept), Session.receipt(kept, "m")?.became], ["nothing", became])

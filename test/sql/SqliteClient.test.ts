@@ -3,6 +3,8 @@
  * another connection, big integers, and its error where it cannot work.
  */
 import { assert, describe, it } from "@effect/vitest"
+import * as Clock from "effect/Clock"
+import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
@@ -14,6 +16,7 @@ import { SqliteClient } from "heddle/sql"
 import * as fs from "node:fs"
 import * as path from "node:path"
 import { DatabaseSync } from "node:sqlite"
+import { until } from "../support/until.ts"
 import { temporaryFile } from "./support/files.ts"
 
 const memory = Effect.provide(SqliteClient.layer({ filename: ":memory:" }), { local: true })
@@ -154,9 +157,17 @@ describe("a file", () => {
         Effect.gen(function*() {
           yield* sql`CREATE TABLE things (name TEXT)`
           const other = yield* holding(filename)
-          const fiber = yield* Effect.forkChild(sql.withTransaction(sql`INSERT INTO things VALUES ('a')`))
-          // A timer of this thread fires while the transaction waits.
-          yield* Effect.sleep("20 millis")
+          const clock = yield* Clock.Clock
+          let waits = 0
+          const counting: Clock.Clock = Object.assign(Object.create(clock), {
+            sleep: (duration: Duration.Duration) => {
+              waits++
+              return clock.sleep(duration)
+            }
+          })
+          const insert = sql.withTransaction(sql`INSERT INTO things VALUES ('a')`)
+          const fiber = yield* Effect.forkChild(Effect.provideService(insert, Clock.Clock, counting))
+          yield* until("the waits of the transaction", Effect.sync(() => waits), (waits) => waits >= 3)
           assert.isUndefined(fiber.pollUnsafe())
           other.exec("COMMIT")
           yield* Fiber.join(fiber)
