@@ -60,22 +60,12 @@ export const check = (events: ReadonlyArray<Event.Event>, options: Options = {})
  * **Example** (Events that are twisted)
  *
  * ```ts import.meta.vitest
- * import { Chat, Tool } from "heddle"
- * import { Laws, Script } from "heddle/testing"
- * import * as Effect from "effect/Effect"
- * import * as Stream from "effect/Stream"
+ * import type { Event } from "heddle"
+ * import { Laws } from "heddle/testing"
  *
- * const ping = Tool.make("ping", { parameters: {}, handler: () => Effect.succeed("pong") })
- * const model = Script.layer([
- *   [Script.toolCall("c0", "ping"), Script.finish("tool_calls")],
- *   [Script.text("Done."), Script.finish("stop")]
- * ])
- * const events = await Effect.runPromise(
- *   Chat.stream("go", { tools: [ping] }).pipe(Stream.runCollect, Effect.provide(model))
- * )
+ * const started: Event.Event = { _tag: "ToolExecutionStarted", id: "c0", name: "ping", arguments: {} }
  *
- * Laws.order(events) // => []
- * Laws.order(events.toReversed()).length > 0 // => true
+ * Laws.order([started, started], { isCut: true }).map(({ message }) => message) // => ["call \"c0\" started twice"]
  * ```
  *
  * @category checks
@@ -93,19 +83,14 @@ export const order = (
  * **Example** (A call without an answer)
  *
  * ```ts import.meta.vitest
- * import { Chat, Tool } from "heddle"
+ * import { Chat } from "heddle"
  * import { Laws, Script } from "heddle/testing"
  * import * as Effect from "effect/Effect"
  * import * as Stream from "effect/Stream"
  *
- * const ping = Tool.make("ping", { parameters: {}, handler: () => Effect.succeed("pong") })
- * const model = Script.layer([
- *   [Script.toolCall("c0", "ping"), Script.finish("tool_calls")],
- *   [Script.text("Done."), Script.finish("stop")]
- * ])
- * const events = await Effect.runPromise(
- *   Chat.stream("go", { tools: [ping] }).pipe(Stream.runCollect, Effect.provide(model))
- * )
+ * const reply = [Script.toolCall("c0", "ping"), Script.finish("tool_calls")]
+ * const run = Chat.stream("go", { maxTurns: 1 }).pipe(Stream.runCollect, Effect.provide(Script.layer(reply)))
+ * const events = await Effect.runPromise(run)
  *
  * Laws.answers(events) // => []
  * Laws.answers(events.filter((event) => event._tag !== "ToolResultEncoded")).length > 0 // => true
@@ -123,22 +108,10 @@ export const answers = (events: ReadonlyArray<Event.Event>): ReadonlyArray<Viola
  * **Example** (A run without an end)
  *
  * ```ts import.meta.vitest
- * import { Chat, Tool } from "heddle"
- * import { Laws, Script } from "heddle/testing"
- * import * as Effect from "effect/Effect"
- * import * as Stream from "effect/Stream"
+ * import { Laws } from "heddle/testing"
  *
- * const ping = Tool.make("ping", { parameters: {}, handler: () => Effect.succeed("pong") })
- * const model = Script.layer([
- *   [Script.toolCall("c0", "ping"), Script.finish("tool_calls")],
- *   [Script.text("Done."), Script.finish("stop")]
- * ])
- * const events = await Effect.runPromise(
- *   Chat.stream("go", { tools: [ping] }).pipe(Stream.runCollect, Effect.provide(model))
- * )
- *
- * Laws.frame(events) // => []
- * Laws.frame(events.slice(0, -1)).length > 0 // => true
+ * Laws.frame([]).map(({ message }) => message) // => ["there is no ChatCompleted"]
+ * Laws.frame([], { isCut: true }) // => []
  * ```
  *
  * @category checks
@@ -156,19 +129,13 @@ export const frame = (
  * **Example** (What the stream folds to)
  *
  * ```ts import.meta.vitest
- * import { Chat, Tool } from "heddle"
+ * import { Chat } from "heddle"
  * import { Laws, Script } from "heddle/testing"
  * import * as Effect from "effect/Effect"
  * import * as Stream from "effect/Stream"
  *
- * const ping = Tool.make("ping", { parameters: {}, handler: () => Effect.succeed("pong") })
- * const model = Script.layer([
- *   [Script.toolCall("c0", "ping"), Script.finish("tool_calls")],
- *   [Script.text("Done."), Script.finish("stop")]
- * ])
- * const events = await Effect.runPromise(
- *   Chat.stream("go", { tools: [ping] }).pipe(Stream.runCollect, Effect.provide(model))
- * )
+ * const model = Script.layer([Script.text("Done."), Script.finish("stop")])
+ * const events = await Effect.runPromise(Chat.stream("go").pipe(Stream.runCollect, Effect.provide(model)))
  *
  * Laws.fold(events) // => []
  * ```
@@ -209,19 +176,13 @@ export const history = (thread: Thread.Thread, options: HistoryOptions = {}): Re
  * **Example** (Every thread of a run)
  *
  * ```ts import.meta.vitest
- * import { Chat, Tool } from "heddle"
+ * import { Chat } from "heddle"
  * import { Laws, Script } from "heddle/testing"
  * import * as Effect from "effect/Effect"
  * import * as Stream from "effect/Stream"
  *
- * const ping = Tool.make("ping", { parameters: {}, handler: () => Effect.succeed("pong") })
- * const model = Script.layer([
- *   [Script.toolCall("c0", "ping"), Script.finish("tool_calls")],
- *   [Script.text("Done."), Script.finish("stop")]
- * ])
- * const events = await Effect.runPromise(
- *   Chat.stream("go", { tools: [ping] }).pipe(Stream.runCollect, Effect.provide(model))
- * )
+ * const model = Script.layer([Script.text("Done."), Script.finish("stop")])
+ * const events = await Effect.runPromise(Chat.stream("go").pipe(Stream.runCollect, Effect.provide(model)))
  *
  * Laws.histories(events) // => []
  * ```
