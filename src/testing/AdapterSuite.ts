@@ -14,6 +14,7 @@ import * as Event from "../Event.ts"
 import * as ToolCalls from "../internal/hear/toolCalls.ts"
 import * as Message from "../Message.ts"
 import * as Conformance from "./Conformance.ts"
+import * as Cases from "./internal/cases.ts"
 
 /**
  * The options of a suite.
@@ -185,22 +186,16 @@ const connection = <R>(
   const counted = (detail: string, expected: number) =>
     Effect.flatMap(connections, (actual) => Conformance.equals(detail, actual, { opened: expected, closed: expected }))
   return [
-    Conformance.make(
-      "cold: nothing is opened before the first pull",
-      Effect.gen(function*() {
-        yield* Effect.scoped(Effect.flatMap(ask(request), Stream.toPull))
-        yield* counted("connections of a stream that was never pulled", 0)
-      })
-    ),
-    Conformance.make(
-      "cold: each run of the same stream has a connection of its own",
-      Effect.gen(function*() {
-        const stream = yield* ask(request)
-        yield* Stream.runDrain(stream)
-        yield* Stream.runDrain(stream)
-        yield* counted("connections after two runs", 2)
-      })
-    ),
+    Cases.of("cold: nothing is opened before the first pull", function*() {
+      yield* Effect.scoped(Effect.flatMap(ask(request), Stream.toPull))
+      yield* counted("connections of a stream that was never pulled", 0)
+    }),
+    Cases.of("cold: each run of the same stream has a connection of its own", function*() {
+      const stream = yield* ask(request)
+      yield* Stream.runDrain(stream)
+      yield* Stream.runDrain(stream)
+      yield* counted("connections after two runs", 2)
+    }),
     Conformance.make(
       "release: a drained stream has closed its connection once",
       Effect.andThen(Effect.flatMap(ask(request), Stream.runDrain), counted("connections after a drain", 1))
@@ -209,20 +204,17 @@ const connection = <R>(
       "release: a reader that leaves after the first event closes the connection",
       Effect.andThen(Effect.flatMap(ask(request), Stream.runHead), counted("connections after one event", 1))
     ),
-    Conformance.make(
-      "release: a reader that is interrupted closes the connection",
-      Effect.gen(function*() {
-        const seen = yield* Deferred.make<void>()
-        const reader = Stream.runForEach(
-          yield* ask(request),
-          () => Effect.andThen(Deferred.succeed(seen, undefined), Effect.never)
-        )
-        const fiber = yield* Effect.forkChild(reader)
-        yield* Deferred.await(seen)
-        yield* Fiber.interrupt(fiber)
-        yield* counted("connections after an interruption", 1)
-      })
-    )
+    Cases.of("release: a reader that is interrupted closes the connection", function*() {
+      const seen = yield* Deferred.make<void>()
+      const reader = Stream.runForEach(
+        yield* ask(request),
+        () => Effect.andThen(Deferred.succeed(seen, undefined), Effect.never)
+      )
+      const fiber = yield* Effect.forkChild(reader)
+      yield* Deferred.await(seen)
+      yield* Fiber.interrupt(fiber)
+      yield* counted("connections after an interruption", 1)
+    })
   ]
 }
 
@@ -277,21 +269,15 @@ export const failing = <R = never>(options: Options<R> = {}): Conformance.Suite<
     return { seen, error }
   })
   return [
-    Conformance.make(
-      "failure: the stream fails with an AdapterError, before any event",
-      Effect.gen(function*() {
-        const { error, seen } = yield* attempt
-        yield* Conformance.equals("events before the failure", seen, [])
-        yield* Conformance.holds("the stream fails with an AdapterError", error instanceof Adapter.AdapterError)
-      })
-    ),
-    ...(connections === undefined ? [] : [Conformance.make(
-      "failure: no connection stays open",
-      Effect.gen(function*() {
-        yield* attempt
-        const { closed, opened } = yield* connections
-        yield* Conformance.equals("connections closed", closed, opened)
-      })
-    )])
+    Cases.of("failure: the stream fails with an AdapterError, before any event", function*() {
+      const { error, seen } = yield* attempt
+      yield* Conformance.equals("events before the failure", seen, [])
+      yield* Conformance.holds("the stream fails with an AdapterError", error instanceof Adapter.AdapterError)
+    }),
+    ...(connections === undefined ? [] : [Cases.of("failure: no connection stays open", function*() {
+      yield* attempt
+      const { closed, opened } = yield* connections
+      yield* Conformance.equals("connections closed", closed, opened)
+    })])
   ]
 }

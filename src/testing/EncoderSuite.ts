@@ -10,6 +10,7 @@ import * as Schema from "effect/Schema"
 import * as Encoder from "../Encoder.ts"
 import * as Tool from "../Tool.ts"
 import * as Conformance from "./Conformance.ts"
+import * as Cases from "./internal/cases.ts"
 
 const secret = "sk-carried-along"
 
@@ -77,22 +78,16 @@ export const contract: Conformance.Suite = [
       )
     )
   ),
-  Conformance.make(
-    "the same value always has the same text",
-    Effect.gen(function*() {
-      const first = yield* Effect.forEach(samples(), encode)
-      const backwards = yield* Effect.forEach(samples().toReversed(), encode)
-      yield* Conformance.equals("a second run in another order", backwards.toReversed(), first)
-    })
-  ),
-  Conformance.make(
-    "a value is left as it is",
-    Effect.gen(function*() {
-      const values = samples()
-      yield* Effect.forEach(values, encode)
-      yield* Conformance.equals("the values after encoding", values, samples())
-    })
-  ),
+  Cases.of("the same value always has the same text", function*() {
+    const first = yield* Effect.forEach(samples(), encode)
+    const backwards = yield* Effect.forEach(samples().toReversed(), encode)
+    yield* Conformance.equals("a second run in another order", backwards.toReversed(), first)
+  }),
+  Cases.of("a value is left as it is", function*() {
+    const values = samples()
+    yield* Effect.forEach(values, encode)
+    yield* Conformance.equals("the values after encoding", values, samples())
+  }),
   Conformance.make(
     "what an error carries along is not written: its cause, its stack, a request, a response",
     Effect.suspend(() =>
@@ -104,22 +99,19 @@ export const contract: Conformance.Suite = [
       )
     )
   ),
-  Conformance.make(
-    "nothing is encoded before the effect is run",
-    Effect.gen(function*() {
-      let reads = 0
-      const value = {
-        get x() {
-          reads++
-          return 1
-        }
+  Cases.of("nothing is encoded before the effect is run", function*() {
+    let reads = 0
+    const value = {
+      get x() {
+        reads++
+        return 1
       }
-      const encoder = yield* Encoder.Encoder
-      const effect = encoder.encode(value)
-      yield* Conformance.equals("reads of the value before the run", reads, 0)
-      yield* effect
-    })
-  )
+    }
+    const encoder = yield* Encoder.Encoder
+    const effect = encoder.encode(value)
+    yield* Conformance.equals("reads of the value before the run", reads, 0)
+    yield* effect
+  })
 ]
 
 /** The rows are made anew for each run: an encoder that changes its values must not spoil another one's. */

@@ -9,6 +9,7 @@ import * as Effect from "effect/Effect"
 import * as Random from "effect/Random"
 import * as KillLaws from "./internal/killLaws.ts"
 import * as Node from "./internal/node.ts"
+import { spread } from "./internal/spread.ts"
 import * as WorldLog from "./internal/worldLog.ts"
 
 export type { Kill, Law, Repeat, Unknown, Violation } from "./internal/killLaws.ts"
@@ -256,13 +257,6 @@ const attemptOf = (uninterrupted: Run, plan: ReadonlyArray<number>, { lines, pro
   return { ...attempt, violations: [...attempt.violations, ...results] }
 }
 
-/** Returns the numbers to try: all from 1, or up to `limit` of them, spread evenly from the first to the last. */
-const spread = (count: number, limit: number): ReadonlyArray<number> =>
-  Array.from(
-    { length: Math.min(count, limit) },
-    (_, index) => count <= limit ? index + 1 : Math.round(index * (count - 1) / Math.max(1, limit - 1)) + 1
-  )
-
 const randomPlans = (points: number, { attempts, most = 3, seed = "heddle" }: RandomKills) =>
   Effect.forEach(Array.from({ length: attempts }), () =>
     Effect.gen(function*() {
@@ -275,7 +269,7 @@ const secondPlans = ({ lastPoints, plan }: Attempt, again: "random" | "every") =
   lastPoints === 0
     ? Effect.succeed([])
     : again === "every"
-    ? Effect.succeed(spread(lastPoints, Infinity).map((second) => [...plan, second]))
+    ? Effect.succeed(spread(lastPoints).map((index) => [...plan, index + 1]))
     : Effect.map(Random.nextIntBetween(1, lastPoints), (second) => [[...plan, second]])
 
 /**
@@ -299,47 +293,18 @@ const secondPlans = ({ lastPoints, plan }: Attempt, again: "random" | "every") =
  * **Example** (A program that is killed everywhere)
  *
  * ```ts import.meta.vitest
- * // order.ts, the program:
+ * import { everyKill, KillPoint } from "heddle/testing"
  * import * as Effect from "effect/Effect"
- * import * as Layer from "effect/Layer"
- * import * as Stream from "effect/Stream"
- * import { Adapter, Session, Tool } from "heddle"
- * import { SessionStore } from "heddle/sql"
- * import { everyKill, KillPoint, Script } from "heddle/testing"
  *
- * const pay = Tool.make("pay", { parameters: {}, idempotent: true, handler: (_, call) => KillPoint.act(call) })
- * const tools = [pay]
- * const call = [Script.toolCall("c0", "pay", {}), Script.finish("tool_calls")]
- * const answer = [Script.text("It is paid."), Script.finish("stop")]
- *
- * // A script starts over in each process: this model chooses its reply by the messages.
- * const model = Adapter.layer({
- *   stream: (request) => {
- *     const isPaid = request.messages.some(({ role }) => role === "tool")
- *     return Stream.unwrap(Effect.map(Script.make([isPaid ? answer : call]), (script) => script.stream(request)))
- *   }
- * })
- *
- * // No other process is on the folder, so that the run may be taken over without a claim.
- * const run = Effect.gen(function*() {
- *   const kept = yield* Session.open("order")
- *   const ended = kept.interrupted !== undefined
- *     ? yield* Session.resume(kept, { tools, takeOver: true })
- *     : kept.session.status === "idle"
- *     ? yield* Session.keep(kept, (session) => Session.reply(session, "Pay", { tools }))
- *     : kept
- *   yield* KillPoint.done(ended.session.status)
- * })
- * const program = Effect.suspend(() => {
- *   const store = SessionStore.layerSqlite({ filename: `${KillPoint.folder()}/sessions.db` })
- *   return Effect.provide(run, KillPoint.watch(Layer.merge(store, model)))
- * })
- * // The last line of the file: await Effect.runPromise(program)
+ * // write.ts, the program. Its last line: await Effect.runPromise(program)
+ * const call = { attempt: 1, idempotencyKey: "k", toolCall: { name: "write", arguments: {} } }
+ * const program = Effect.andThen(KillPoint.act(call), KillPoint.done("written"))
  *
  * // The test: `(await Effect.runPromise(killed)).violations` is to be empty.
- * const killed = everyKill("order.ts", { limit: 20 })
+ * const killed = everyKill("write.ts", { limit: 20 })
  *
- * Effect.isEffect(program) && Effect.isEffect(killed) // => true
+ * await Effect.runPromise(program) // => undefined
+ * Effect.isEffect(killed) // => true
  * ```
  *
  * @category running
@@ -368,7 +333,7 @@ export const everyKill = (program: string, options: Options = {}): Effect.Effect
       if (random !== undefined) {
         yield* attemptAll(yield* randomPlans(points.length, random))
       } else {
-        const first = yield* attemptAll(spread(points.length, limit).map((point) => [point]))
+        const first = yield* attemptAll(spread(points.length, limit).map((index) => [index + 1]))
         if (again !== "none") {
           const plans = yield* Effect.forEach(first, (attempt) => secondPlans(attempt, again))
           yield* attemptAll(plans.flat())

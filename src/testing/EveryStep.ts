@@ -15,6 +15,7 @@ import * as Stream from "effect/Stream"
 import type * as Event from "../Event.ts"
 import type * as Policy from "../Policy.ts"
 import type * as Check from "./Check.ts"
+import { spread } from "./internal/spread.ts"
 import * as Verdict from "./internal/verdict.ts"
 import * as Watching from "./internal/watching.ts"
 import * as Recorder from "./Recorder.ts"
@@ -200,12 +201,6 @@ const attempt = <R, Out, In>(make: Make<R>, options: Options<Out, In>, plan: Pla
     return tried
   })
 
-/** The points to be tried: all of them, or as many as are wanted, spread evenly from the first to the last. */
-const pointsOf = (count: number, limit: number): ReadonlyArray<number> =>
-  count <= limit
-    ? Array.from({ length: count }, (_, step) => step)
-    : Array.from({ length: limit }, (_, index) => Math.round(index * (count - 1) / Math.max(1, limit - 1)))
-
 const violations = ({ plan, ...attempted }: Tried, known: Verdict.Known): ReadonlyArray<Violation> =>
   Verdict.of(attempted, known).map(({ law, message }) => ({
     ...(plan.how === "none" ? {} : { step: plan.step }),
@@ -293,7 +288,7 @@ export const everyStep = <R, Out = never, In = never>(
     }
     const found = [...violations(whole, known), ...repeatable(whole, yield* attemptOnce("none", 0))]
     for (const how of whole.takesCancel ? ["hard", "soft"] as const : ["hard"] as const) {
-      for (const step of pointsOf(whole.report.steps, options.limit ?? 1000)) {
+      for (const step of spread(whole.report.steps, options.limit ?? 1000)) {
         found.push(...violations(yield* attemptOnce(how, step), known))
       }
     }

@@ -15,6 +15,7 @@ import { promise } from "../internal/run/call.ts"
 import * as Message from "../Message.ts"
 import * as Tool from "../Tool.ts"
 import * as Conformance from "./Conformance.ts"
+import * as Cases from "./internal/cases.ts"
 
 /** A handler of a third party, types or no types. */
 type AnyHandler = (args: any, call: Tool.CallContext) => unknown
@@ -49,15 +50,12 @@ const field = (value: unknown, name: string): unknown =>
 
 /** A case: the handler's outcome is the one given, compared by its fields. */
 const yields = (name: string, handler: AnyHandler, expected: Readonly<Record<string, unknown>>) =>
-  Conformance.make(
-    name,
-    Effect.gen(function*() {
-      const outcome = yield* execute(handler)
-      for (const key of Object.keys(expected)) {
-        yield* Conformance.equals(`${key} of the outcome`, field(outcome, key), expected[key])
-      }
-    })
-  )
+  Cases.of(name, function*() {
+    const outcome = yield* execute(handler)
+    for (const key of Object.keys(expected)) {
+      yield* Conformance.equals(`${key} of the outcome`, field(outcome, key), expected[key])
+    }
+  })
 
 /** Fails unless the outcome is a `ToolError` of the tool with the given reason; gives the error. */
 const toolError = (outcome: unknown, reason: Tool.ToolError["reason"]) =>
@@ -93,14 +91,11 @@ const results: Conformance.Suite = [
   yields("ok: null is a value", () => Effect.succeed(null), { _tag: "Ok", value: null }),
   yields("error: what a handler reports passes as it is", () => Effect.fail("nope"), { _tag: "Error", error: "nope" }),
   yields("error: null is a report", () => Effect.fail(null), { _tag: "Error", error: null }),
-  Conformance.make(
-    "error: a reported exception is not wrapped",
-    Effect.gen(function*() {
-      const outcome = yield* execute(() => Effect.fail(reported))
-      yield* Conformance.equals("_tag of the outcome", field(outcome, "_tag"), "Error")
-      yield* Conformance.holds("the error is the very one reported", field(outcome, "error") === reported)
-    })
-  ),
+  Cases.of("error: a reported exception is not wrapped", function*() {
+    const outcome = yield* execute(() => Effect.fail(reported))
+    yield* Conformance.equals("_tag of the outcome", field(outcome, "_tag"), "Error")
+    yield* Conformance.holds("the error is the very one reported", field(outcome, "error") === reported)
+  }),
   yields("ask-user: a question without options", () => Effect.succeed(Tool.askUser("Which city?")), {
     _tag: "AskUser",
     question: "Which city?",
@@ -119,21 +114,18 @@ const results: Conformance.Suite = [
 ]
 
 const crashes: Conformance.Suite = [
-  Conformance.make(
-    "raise: an exception is handler_raised, with the exception as its cause",
-    Effect.gen(function*() {
-      const died = yield* toolError(yield* execute(() => Effect.die(boom)), "handler_raised")
-      yield* Conformance.holds("the cause is the very exception", died.cause === boom)
-      const thrown = execute(() => {
-        throw boom
-      })
-      const error = yield* toolError(yield* thrown, "handler_raised")
-      yield* Conformance.holds(
-        "the cause is the very exception, thrown before there was an Effect",
-        error.cause === boom
-      )
+  Cases.of("raise: an exception is handler_raised, with the exception as its cause", function*() {
+    const died = yield* toolError(yield* execute(() => Effect.die(boom)), "handler_raised")
+    yield* Conformance.holds("the cause is the very exception", died.cause === boom)
+    const thrown = execute(() => {
+      throw boom
     })
-  ),
+    const error = yield* toolError(yield* thrown, "handler_raised")
+    yield* Conformance.holds(
+      "the cause is the very exception, thrown before there was an Effect",
+      error.cause === boom
+    )
+  }),
   Conformance.make(
     "rejection: what a promise of call.promise rejects with is reported, and no crash",
     Effect.forEach([
@@ -154,20 +146,14 @@ const crashes: Conformance.Suite = [
     "exit: a handler that ends by interruption of its own is handler_exit",
     Effect.flatMap(execute(() => Effect.interrupt), (outcome) => toolError(outcome, "handler_exit"))
   ),
-  Conformance.make(
-    "throw: a thrown value that is no exception is handler_raised, and told apart from one",
-    Effect.gen(function*() {
-      const error = yield* toolError(yield* execute(() => Effect.die("x")), "handler_raised")
-      yield* Conformance.equals("the cause", error.cause, { _tag: "Thrown", value: "x" })
-    })
-  ),
-  Conformance.make(
-    "invalid return: what is no Effect is refused",
-    Effect.gen(function*() {
-      const error = yield* toolError(yield* execute(() => 42), "invalid_return")
-      yield* Conformance.equals("the cause", error.cause, 42)
-    })
-  ),
+  Cases.of("throw: a thrown value that is no exception is handler_raised, and told apart from one", function*() {
+    const error = yield* toolError(yield* execute(() => Effect.die("x")), "handler_raised")
+    yield* Conformance.equals("the cause", error.cause, { _tag: "Thrown", value: "x" })
+  }),
+  Cases.of("invalid return: what is no Effect is refused", function*() {
+    const error = yield* toolError(yield* execute(() => 42), "invalid_return")
+    yield* Conformance.equals("the cause", error.cause, 42)
+  }),
   Conformance.make(
     "invalid return: a malformed question or halt is refused",
     Effect.forEach([
@@ -185,83 +171,68 @@ const crashes: Conformance.Suite = [
     "no handler: not_found",
     Effect.flatMap(execute(undefined), (outcome) => toolError(outcome, "not_found"))
   ),
-  Conformance.make(
+  Cases.of(
     "misuse: a handler of too many parameters, or one that is no function, is a defect of either kind",
-    Effect.gen(function*() {
+    function*() {
       const excess = yield* defect((_args: unknown, _call: unknown, _more: unknown) => Effect.void)
       const kind = yield* defect({ module: "m", function: "f" })
       yield* Conformance.holds("the two defects differ in kind", field(excess, "name") !== field(kind, "name"))
-    })
+    }
   )
 ]
 
 const conduct: Conformance.Suite = [
-  Conformance.make(
-    "context: the handler gets the arguments and the call context as they are",
-    Effect.gen(function*() {
-      const args = { n: 1 }
-      const seen: Array<unknown> = []
-      yield* execute((...given) => Effect.sync(() => seen.push(...given)), args)
-      yield* Conformance.equals("how much the handler got", seen.length, 2)
-      yield* Conformance.holds("the arguments are the very ones given", seen[0] === args)
-      yield* Conformance.holds("the call context is the very one given", seen[1] === callContext)
+  Cases.of("context: the handler gets the arguments and the call context as they are", function*() {
+    const args = { n: 1 }
+    const seen: Array<unknown> = []
+    yield* execute((...given) => Effect.sync(() => seen.push(...given)), args)
+    yield* Conformance.equals("how much the handler got", seen.length, 2)
+    yield* Conformance.holds("the arguments are the very ones given", seen[0] === args)
+    yield* Conformance.holds("the call context is the very one given", seen[1] === callContext)
+  }),
+  Cases.of("services: the handler runs with the services of the caller", function*() {
+    const outcome = yield* execute(() => Greeting).pipe(Effect.provideService(Greeting, "hello"))
+    yield* Conformance.equals("value of the outcome", field(outcome, "value"), "hello")
+  }),
+  Cases.of("once: the handler is called when the execution is run, and not a second time after a failure", function*() {
+    let calls = 0
+    const execution = execute(() => {
+      calls++
+      return Effect.fail("nope")
     })
-  ),
-  Conformance.make(
-    "services: the handler runs with the services of the caller",
-    Effect.gen(function*() {
-      const outcome = yield* execute(() => Greeting).pipe(Effect.provideService(Greeting, "hello"))
-      yield* Conformance.equals("value of the outcome", field(outcome, "value"), "hello")
+    yield* Conformance.equals("calls before the run", calls, 0)
+    yield* execution
+    yield* Conformance.equals("calls after the run", calls, 1)
+  }),
+  Cases.of("scope: what the handler opened is closed once, before its outcome is there", function*() {
+    let closed = 0
+    const close = Effect.sync(() => {
+      closed++
     })
-  ),
-  Conformance.make(
-    "once: the handler is called when the execution is run, and not a second time after a failure",
-    Effect.gen(function*() {
-      let calls = 0
-      const execution = execute(() => {
-        calls++
-        return Effect.fail("nope")
-      })
-      yield* Conformance.equals("calls before the run", calls, 0)
-      yield* execution
-      yield* Conformance.equals("calls after the run", calls, 1)
-    })
-  ),
-  Conformance.make(
-    "scope: what the handler opened is closed once, before its outcome is there",
-    Effect.gen(function*() {
-      let closed = 0
-      const close = Effect.sync(() => {
-        closed++
-      })
-      yield* Effect.scoped(Effect.gen(function*() {
-        yield* execute(() => Effect.addFinalizer(() => close))
-        yield* Conformance.equals("finalizers after the outcome", closed, 1)
-      }))
-      yield* Conformance.equals("finalizers after the caller's scope", closed, 1)
-    })
-  ),
-  Conformance.make(
-    "interruption: interrupting the caller interrupts the handler, and is no outcome",
-    Effect.gen(function*() {
-      const started = yield* Deferred.make<void>()
-      let stopped = 0
-      const handler = () =>
-        Deferred.succeed(started, undefined).pipe(
-          Effect.andThen(Effect.never),
-          Effect.onInterrupt(() => Effect.sync(() => stopped++))
-        )
-      const fiber = yield* Effect.forkChild(execute(handler))
-      yield* Deferred.await(started)
-      yield* Fiber.interrupt(fiber)
-      const exit = yield* Fiber.await(fiber)
-      yield* Conformance.equals("times the handler was stopped", stopped, 1)
-      yield* Conformance.holds(
-        "the execution is interrupted",
-        Exit.isFailure(exit) && Cause.hasInterruptsOnly(exit.cause)
+    yield* Effect.scoped(Effect.gen(function*() {
+      yield* execute(() => Effect.addFinalizer(() => close))
+      yield* Conformance.equals("finalizers after the outcome", closed, 1)
+    }))
+    yield* Conformance.equals("finalizers after the caller's scope", closed, 1)
+  }),
+  Cases.of("interruption: interrupting the caller interrupts the handler, and is no outcome", function*() {
+    const started = yield* Deferred.make<void>()
+    let stopped = 0
+    const handler = () =>
+      Deferred.succeed(started, undefined).pipe(
+        Effect.andThen(Effect.never),
+        Effect.onInterrupt(() => Effect.sync(() => stopped++))
       )
-    })
-  )
+    const fiber = yield* Effect.forkChild(execute(handler))
+    yield* Deferred.await(started)
+    yield* Fiber.interrupt(fiber)
+    const exit = yield* Fiber.await(fiber)
+    yield* Conformance.equals("times the handler was stopped", stopped, 1)
+    yield* Conformance.holds(
+      "the execution is interrupted",
+      Exit.isFailure(exit) && Cause.hasInterruptsOnly(exit.cause)
+    )
+  })
 ]
 
 /**

@@ -12,6 +12,7 @@ import * as Stream from "effect/Stream"
 import * as Adapter from "../Adapter.ts"
 import * as Executor from "../Executor.ts"
 import * as Journals from "../internal/session/journal.ts"
+import type * as Records from "../internal/session/records.ts"
 import type * as Tool from "../Tool.ts"
 import * as Node from "./internal/node.ts"
 import * as WorldLog from "./internal/worldLog.ts"
@@ -51,12 +52,7 @@ class Process {
     if (this.plan[this.kill] === this.count && WorldLog.claimKill(this.folder, this.kill)) this.die(name)
   }
 
-  recorded(
-    session: string,
-    version: number,
-    record: Extract<WorldLog.Line, { _tag: "Recorded" }>["record"],
-    isOwn: boolean
-  ) {
+  recorded(session: string, version: number, record: Records.Record, isOwn: boolean): void {
     const last = this.versions.get(session) ?? 0
     // Another part of the process may have read the record before its writer logs it.
     if (!isOwn && version <= last) return
@@ -236,12 +232,11 @@ const adapter = ({ stream }: Adapter.Service): Adapter.Service => ({
 })
 
 const executor = (inner: Executor.Service): Executor.Service => ({
-  execute:
-    ((tool: Tool.Any, args: unknown, call: Tool.CallContext) =>
-      Effect.flatMap(inner.execute(tool, args, call) as Effect.Effect<Tool.Outcome>, (outcome) => {
-        current()?.write({ _tag: "Returned", what: WorldLog.whatOf(call.toolCall.name, call.toolCall.arguments) })
-        return Effect.as(at(`the end of ${tool.name}`), outcome)
-      })) as Executor.Service["execute"]
+  execute: ((tool: Tool.Any, args: unknown, call: Tool.CallContext) =>
+    Effect.tap(
+      inner.execute(tool, args, call) as Effect.Effect<Tool.Outcome>,
+      () => returned(call)
+    )) as Executor.Service["execute"]
 })
 
 const services = <A>(context: Context.Context<A>): Context.Context<A> => {

@@ -60,7 +60,8 @@ interface Sleeper {
 class World {
   steps = 0
   fibers = 0
-  private now = 0
+  /** The virtual time. */
+  millis = 0
   private readonly tasks: Array<() => void> = []
   private readonly sleepers: Array<Sleeper> = []
 
@@ -78,8 +79,8 @@ class World {
   }
 
   readonly clock: Clock.Clock = {
-    currentTimeMillisUnsafe: () => this.now,
-    currentTimeMillis: Effect.sync(() => this.now),
+    currentTimeMillisUnsafe: () => this.millis,
+    currentTimeMillis: Effect.sync(() => this.millis),
     currentTimeNanosUnsafe: () => this.nanos,
     currentTimeNanos: Effect.sync(() => this.nanos),
     monotonicTimeNanosUnsafe: () => this.nanos,
@@ -96,12 +97,8 @@ class World {
     }
   }
 
-  get millis(): number {
-    return this.now
-  }
-
   private get nanos(): bigint {
-    return BigInt(Math.floor(this.now * 1e6))
+    return BigInt(Math.floor(this.millis * 1e6))
   }
 
   get sleeping(): number {
@@ -111,7 +108,7 @@ class World {
   private sleep(millis: number): Effect.Effect<void> {
     if (millis <= 0) return Effect.void
     return Effect.callback<void>((resume) => {
-      const sleeper: Sleeper = { at: this.now + millis, wake: () => resume(Effect.void) }
+      const sleeper: Sleeper = { at: this.millis + millis, wake: () => resume(Effect.void) }
       const later = this.sleepers.findIndex((other) => other.at > sleeper.at)
       this.sleepers.splice(later === -1 ? this.sleepers.length : later, 0, sleeper)
       return Effect.sync(() => {
@@ -140,7 +137,7 @@ class World {
   wakeNext(): void {
     const next = this.sleepers.shift()
     if (next === undefined) return
-    this.now = next.at
+    this.millis = next.at
     this.steps++
     next.wake()
   }

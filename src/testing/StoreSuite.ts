@@ -20,6 +20,7 @@ import type * as States from "../internal/session/state.ts"
 import * as Message from "../Message.ts"
 import type * as Response from "../Response.ts"
 import * as Conformance from "./Conformance.ts"
+import * as Cases from "./internal/cases.ts"
 
 type Appended = Arr.NonEmptyReadonlyArray<Records.Record>
 
@@ -40,102 +41,82 @@ const conflict = <A, E>(exit: Exit.Exit<A, E>): Journals.SessionConflict | undef
 /** Returns a case with a store and a session that has not been written. */
 const of = (
   name: string,
-  body: (store: Journals.Service, id: string) => Effect.Effect<unknown, unknown>
+  body: (store: Journals.Service, id: string) => Generator<Effect.Effect<unknown, unknown>, unknown, never>
 ): Conformance.Case<Journals.Store> =>
-  Conformance.make(
-    name,
-    Effect.gen(function*() {
-      return yield* body(yield* Journals.Store, yield* mint)
-    })
-  )
+  Cases.of(name, function*() {
+    const store = yield* Journals.Store
+    const id = yield* mint
+    yield* Effect.gen(() => body(store, id))
+  })
 
 const read = (store: Journals.Service, id: string, after?: number) => Stream.runCollect(store.read(id, after))
 
 const versions: Conformance.Suite<Journals.Store> = [
-  of("a session that was never written is at version 0 and has no records", (store, id) =>
-    Effect.gen(function*() {
-      yield* Conformance.equals("version", yield* store.version(id), 0)
-      yield* Conformance.equals("records", yield* read(store, id), [])
-    })),
-  of(
-    "append gives the number of records, and read gives them in order, numbered from 1",
-    (store, id) =>
-      Effect.gen(function*() {
-        yield* Conformance.equals("the first version", yield* store.append(id, 0, [said("a"), said("b")]), 2)
-        yield* Conformance.equals("the next version", yield* store.append(id, 2, [said("c")]), 3)
-        yield* Conformance.equals("version", yield* store.version(id), 3)
-        const entries = yield* read(store, id)
-        yield* Conformance.equals("the versions", entries.map((entry) => entry.version), [1, 2, 3])
-        yield* Conformance.equals("the records", texts(entries), ["a", "b", "c"])
-      })
-  ),
-  of("read begins behind the version it is given", (store, id) =>
-    Effect.gen(function*() {
-      yield* store.append(id, 0, [said("a"), said("b"), said("c")])
-      yield* Conformance.equals("behind 1", texts(yield* read(store, id, 1)), ["b", "c"])
-      yield* Conformance.equals("behind the last", yield* read(store, id, 3), [])
-    })),
-  of("sessions do not see each other, whatever their ids are", (store, id) =>
-    Effect.gen(function*() {
-      const ids = [`${id}`, `${id} `, `${id}'; --`, `${id}/../%`, `__proto__${id}`, `${id}ä😀`]
-      yield* Effect.forEach(ids, (id) => store.append(id, 0, [said(id)]))
-      for (const id of ids) yield* Conformance.equals(id, texts(yield* read(store, id)), [id])
-    }))
+  of("a session that was never written is at version 0 and has no records", function*(store, id) {
+    yield* Conformance.equals("version", yield* store.version(id), 0)
+    yield* Conformance.equals("records", yield* read(store, id), [])
+  }),
+  of("append gives the number of records, and read gives them in order, numbered from 1", function*(store, id) {
+    yield* Conformance.equals("the first version", yield* store.append(id, 0, [said("a"), said("b")]), 2)
+    yield* Conformance.equals("the next version", yield* store.append(id, 2, [said("c")]), 3)
+    yield* Conformance.equals("version", yield* store.version(id), 3)
+    const entries = yield* read(store, id)
+    yield* Conformance.equals("the versions", entries.map((entry) => entry.version), [1, 2, 3])
+    yield* Conformance.equals("the records", texts(entries), ["a", "b", "c"])
+  }),
+  of("read begins behind the version it is given", function*(store, id) {
+    yield* store.append(id, 0, [said("a"), said("b"), said("c")])
+    yield* Conformance.equals("behind 1", texts(yield* read(store, id, 1)), ["b", "c"])
+    yield* Conformance.equals("behind the last", yield* read(store, id, 3), [])
+  }),
+  of("sessions do not see each other, whatever their ids are", function*(store, id) {
+    const ids = [`${id}`, `${id} `, `${id}'; --`, `${id}/../%`, `__proto__${id}`, `${id}ä😀`]
+    yield* Effect.forEach(ids, (id) => store.append(id, 0, [said(id)]))
+    for (const id of ids) yield* Conformance.equals(id, texts(yield* read(store, id)), [id])
+  })
 ]
 
 const conflicts: Conformance.Suite<Journals.Store> = [
-  of(
-    "append at another version is a SessionConflict that names both, and appends nothing",
-    (store, id) =>
-      Effect.gen(function*() {
-        yield* store.append(id, 0, [said("a")])
-        for (const expected of [0, 2, -1]) {
-          const found = conflict(yield* Effect.exit(store.append(id, expected, [said("x"), said("y")])))
-          yield* Conformance.equals("the conflict", [found?.id, found?.expected, found?.actual], [id, expected, 1])
-        }
-        yield* Conformance.equals("the records", texts(yield* read(store, id)), ["a"])
-      })
-  ),
-  of(
-    "of writers at one version exactly one wins, and its records stand together",
-    (store, id) =>
-      Effect.gen(function*() {
-        const writers = Array.from({ length: 8 }, (_, writer) => [said(`${writer}a`), said(`${writer}b`)] as Appended)
-        const exits = yield* Effect.forEach(writers, (records) => Effect.exit(store.append(id, 0, records)), {
-          concurrency: "unbounded"
-        })
-        const winners = exits.flatMap((exit, writer) => Exit.isSuccess(exit) ? [writer] : [])
-        yield* Conformance.equals("how many won", winners.length, 1)
-        yield* Conformance.equals(
-          "how many had a conflict",
-          exits.filter((exit) => conflict(exit) !== undefined).length,
-          7
-        )
-        const [winner] = winners
-        yield* Conformance.equals("the records", texts(yield* read(store, id)), [`${winner}a`, `${winner}b`])
-      })
-  ),
-  of(
-    "writers that read again after a conflict all get in, whole, and nothing is lost",
-    (store, id) =>
-      Effect.gen(function*() {
-        const append = (name: string): Effect.Effect<number, unknown> =>
-          Effect.flatMap(
-            store.version(id),
-            (version) => store.append(id, version, [said(`${name}a`), said(`${name}b`)])
-          ).pipe(Effect.retry({ times: 100, while: (error) => error._tag === "SessionConflict" }))
-        const names = Array.from({ length: 20 }, (_, writer) => `w${writer}`)
-        yield* Effect.forEach(names, append, { concurrency: "unbounded" })
-        const found = texts(yield* read(store, id))
-        yield* Conformance.equals(
-          "the records",
-          found.toSorted(),
-          names.flatMap((name) => [`${name}a`, `${name}b`]).toSorted()
-        )
-        const torn = found.filter((text, index) => text.endsWith("a") && found[index + 1] !== `${text.slice(0, -1)}b`)
-        yield* Conformance.equals("records that do not stand with their like", torn, [])
-      })
-  )
+  of("append at another version is a SessionConflict that names both, and appends nothing", function*(store, id) {
+    yield* store.append(id, 0, [said("a")])
+    for (const expected of [0, 2, -1]) {
+      const found = conflict(yield* Effect.exit(store.append(id, expected, [said("x"), said("y")])))
+      yield* Conformance.equals("the conflict", [found?.id, found?.expected, found?.actual], [id, expected, 1])
+    }
+    yield* Conformance.equals("the records", texts(yield* read(store, id)), ["a"])
+  }),
+  of("of writers at one version exactly one wins, and its records stand together", function*(store, id) {
+    const writers = Array.from({ length: 8 }, (_, writer) => [said(`${writer}a`), said(`${writer}b`)] as Appended)
+    const exits = yield* Effect.forEach(writers, (records) => Effect.exit(store.append(id, 0, records)), {
+      concurrency: "unbounded"
+    })
+    const winners = exits.flatMap((exit, writer) => Exit.isSuccess(exit) ? [writer] : [])
+    yield* Conformance.equals("how many won", winners.length, 1)
+    yield* Conformance.equals(
+      "how many had a conflict",
+      exits.filter((exit) => conflict(exit) !== undefined).length,
+      7
+    )
+    const [winner] = winners
+    yield* Conformance.equals("the records", texts(yield* read(store, id)), [`${winner}a`, `${winner}b`])
+  }),
+  of("writers that read again after a conflict all get in, whole, and nothing is lost", function*(store, id) {
+    const append = (name: string): Effect.Effect<number, unknown> =>
+      Effect.flatMap(
+        store.version(id),
+        (version) => store.append(id, version, [said(`${name}a`), said(`${name}b`)])
+      ).pipe(Effect.retry({ times: 100, while: (error) => error._tag === "SessionConflict" }))
+    const names = Array.from({ length: 20 }, (_, writer) => `w${writer}`)
+    yield* Effect.forEach(names, append, { concurrency: "unbounded" })
+    const found = texts(yield* read(store, id))
+    yield* Conformance.equals(
+      "the records",
+      found.toSorted(),
+      names.flatMap((name) => [`${name}a`, `${name}b`]).toSorted()
+    )
+    const torn = found.filter((text, index) => text.endsWith("a") && found[index + 1] !== `${text.slice(0, -1)}b`)
+    yield* Conformance.equals("records that do not stand with their like", torn, [])
+  })
 ]
 
 const toolCall = { ...Message.toolCall("c0", "pay", { amount: 12.5, to: { name: "Åsa" } }), rawArguments: "{}" }
@@ -199,74 +180,68 @@ const everyKind: Appended = [
 ]
 
 const contents: Conformance.Suite<Journals.Store> = [
-  of("every kind of record comes back as it went in", (store, id) =>
-    Effect.gen(function*() {
-      yield* store.append(id, 0, everyKind)
-      const entries = yield* read(store, id)
-      for (const [index, record] of everyKind.entries()) {
-        yield* Conformance.equals(record._tag, entries[index]?.record, record)
-      }
-    })),
-  of("what was never meant to be JSON is kept as readable data", (store, id) =>
-    Effect.gen(function*() {
-      yield* store.append(id, 0, [{ _tag: "RunEnded", requestId: "r", metadata: { error: new Error("kaboom") } }])
-      const [entry] = yield* read(store, id)
-      const kept = entry?.record._tag === "RunEnded" ? entry.record.metadata : undefined
-      yield* Conformance.equals("the metadata", kept, { error: { name: "Error", message: "kaboom" } })
-    })),
-  of("a list with holes is kept as JSON has it, with nulls", (store, id) =>
-    Effect.gen(function*() {
-      const value: Array<number> = []
-      value[2] = 1
-      yield* store.append(id, 0, [{ _tag: "CallSettled", id: "c0", answer: { _tag: "Value", value } }])
-      const [entry] = yield* read(store, id)
-      const kept = entry?.record._tag === "CallSettled" ? entry.record.answer : undefined
-      yield* Conformance.equals("the answer", kept, { _tag: "Value", value: [null, null, 1] })
-    })),
-  of("a long text is kept whole", (store, id) =>
-    Effect.gen(function*() {
-      const long = "0123456789".repeat(100_000)
-      yield* store.append(id, 0, [said(long)])
-      yield* Conformance.holds("the text is the same", texts(yield* read(store, id))[0] === long)
-    })),
+  of("every kind of record comes back as it went in", function*(store, id) {
+    yield* store.append(id, 0, everyKind)
+    const entries = yield* read(store, id)
+    for (const [index, record] of everyKind.entries()) {
+      yield* Conformance.equals(record._tag, entries[index]?.record, record)
+    }
+  }),
+  of("what was never meant to be JSON is kept as readable data", function*(store, id) {
+    yield* store.append(id, 0, [{ _tag: "RunEnded", requestId: "r", metadata: { error: new Error("kaboom") } }])
+    const [entry] = yield* read(store, id)
+    const kept = entry?.record._tag === "RunEnded" ? entry.record.metadata : undefined
+    yield* Conformance.equals("the metadata", kept, { error: { name: "Error", message: "kaboom" } })
+  }),
+  of("a list with holes is kept as JSON has it, with nulls", function*(store, id) {
+    const value: Array<number> = []
+    value[2] = 1
+    yield* store.append(id, 0, [{ _tag: "CallSettled", id: "c0", answer: { _tag: "Value", value } }])
+    const [entry] = yield* read(store, id)
+    const kept = entry?.record._tag === "CallSettled" ? entry.record.answer : undefined
+    yield* Conformance.equals("the answer", kept, { _tag: "Value", value: [null, null, 1] })
+  }),
+  of("a long text is kept whole", function*(store, id) {
+    const long = "0123456789".repeat(100_000)
+    yield* store.append(id, 0, [said(long)])
+    yield* Conformance.holds("the text is the same", texts(yield* read(store, id))[0] === long)
+  }),
   of(
     "a record that is larger than the bound is refused by name, and nothing of its append is written",
-    (store, id) =>
-      Effect.gen(function*() {
-        const ended: Records.Record = {
-          _tag: "CallEnded",
-          requestId: "r",
-          message: Message.tool("c0", "ä".repeat(1000))
-        }
-        yield* store.append(id, 0, [said("a")])
-        const append = store.append(id, 1, [said("b"), ended]).pipe(
-          Effect.provideService(Journals.MaxRecordBytes, 2000)
-        )
-        const error = yield* Effect.flip(append)
-        yield* Conformance.holds("a StoreError", error instanceof Journals.StoreError)
-        if (!(error instanceof Journals.StoreError)) return
-        yield* Conformance.equals(
-          "what it names",
-          [error.reason, error.id, error.record, error.toolCallId, error.maxBytes],
-          ["too_large", id, "CallEnded", "c0", 2000]
-        )
-        yield* Conformance.holds("it says how large", (error.bytes ?? 0) > 2000)
-        yield* Conformance.equals("the records", texts(yield* read(store, id)), ["a"])
-        yield* store.append(id, 1, [ended])
-      })
+    function*(store, id) {
+      const ended: Records.Record = {
+        _tag: "CallEnded",
+        requestId: "r",
+        message: Message.tool("c0", "ä".repeat(1000))
+      }
+      yield* store.append(id, 0, [said("a")])
+      const append = store.append(id, 1, [said("b"), ended]).pipe(
+        Effect.provideService(Journals.MaxRecordBytes, 2000)
+      )
+      const error = yield* Effect.flip(append)
+      yield* Conformance.holds("a StoreError", error instanceof Journals.StoreError)
+      if (!(error instanceof Journals.StoreError)) return
+      yield* Conformance.equals(
+        "what it names",
+        [error.reason, error.id, error.record, error.toolCallId, error.maxBytes],
+        ["too_large", id, "CallEnded", "c0", 2000]
+      )
+      yield* Conformance.holds("it says how large", (error.bytes ?? 0) > 2000)
+      yield* Conformance.equals("the records", texts(yield* read(store, id)), ["a"])
+      yield* store.append(id, 1, [ended])
+    }
   ),
-  of("a long journal is read whole, and left early without harm", (store, id) =>
-    Effect.gen(function*() {
-      const count = 1000
-      const names = Array.from({ length: count }, (_, index) => `${index}`)
-      yield* store.append(id, 0, names.map(said) as unknown as Appended)
-      const entries = yield* read(store, id)
-      yield* Conformance.equals("the records", texts(entries), names)
-      const few = yield* Stream.runCollect(Stream.take(store.read(id), 3))
-      yield* Conformance.equals("the first three", texts(few), names.slice(0, 3))
-      yield* Conformance.equals("the version afterwards", yield* store.version(id), count)
-      yield* Conformance.equals("the next version", yield* store.append(id, count, [said("on")]), count + 1)
-    }))
+  of("a long journal is read whole, and left early without harm", function*(store, id) {
+    const count = 1000
+    const names = Array.from({ length: count }, (_, index) => `${index}`)
+    yield* store.append(id, 0, names.map(said) as unknown as Appended)
+    const entries = yield* read(store, id)
+    yield* Conformance.equals("the records", texts(entries), names)
+    const few = yield* Stream.runCollect(Stream.take(store.read(id), 3))
+    yield* Conformance.equals("the first three", texts(few), names.slice(0, 3))
+    yield* Conformance.equals("the version afterwards", yield* store.version(id), count)
+    yield* Conformance.equals("the next version", yield* store.append(id, count, [said("on")]), count + 1)
+  })
 ]
 
 /**
@@ -332,187 +307,162 @@ const listed = (store: Journals.Service, prefix: string) =>
 const leaving = (next: States.Next): Journals.AppendOptions => ({ summary: { next } })
 
 const lists: Conformance.Suite<Journals.Store> = [
-  of(
-    "a session has work left where the summary of its last append says so",
-    (store, id) =>
+  of("a session has work left where the summary of its last append says so", function*(store, id) {
+    const after = (expected: number, records: Appended, options: Journals.AppendOptions, left: boolean) =>
       Effect.gen(function*() {
-        const after = (expected: number, records: Appended, options: Journals.AppendOptions, left: boolean) =>
-          Effect.gen(function*() {
-            yield* store.append(id, expected, records, options)
-            const what = `work left after ${records.map(({ _tag }) => _tag).join(", ")}`
-            yield* Conformance.equals(what, yield* isUnfinished(store, id), left)
-          })
-        yield* Conformance.equals("work left before anything", yield* isUnfinished(store, id), false)
-        yield* after(0, [opened(id), said("a")], {}, false)
-        yield* after(2, [said("b"), runStarted("r1")], leaving("resume"), true)
-        yield* after(4, [said("c")], {}, true)
-        yield* after(5, [runEnded("r1")], leaving("wait"), false)
-        yield* after(6, [submitted], {}, false)
-        yield* after(7, [said("d")], leaving("continue"), true)
-        yield* after(8, [said("e")], leaving("nothing"), false)
-        yield* after(9, [submitted], {}, true)
-        yield* after(10, [opened(id)], leaving("nothing"), false)
+        yield* store.append(id, expected, records, options)
+        const what = `work left after ${records.map(({ _tag }) => _tag).join(", ")}`
+        yield* Conformance.equals(what, yield* isUnfinished(store, id), left)
       })
-  ),
-  of("a new session may begin with work left", (store, id) =>
-    Effect.gen(function*() {
-      yield* store.append(id, 0, [opened(id), submitted])
-      yield* Conformance.equals("work left", yield* isUnfinished(store, id), true)
-    })),
-  of("the summary of a session is listed, with since when that is left to do", (store, id) =>
-    Effect.gen(function*() {
-      const resuming = (resumptions: number) => ({ summary: { next: "resume", resumptions } as const })
-      yield* store.append(id, 0, [opened(id)], resuming(0))
-      const [first] = yield* listed(store, id)
-      yield* pass(3)
-      yield* store.append(id, 1, [said("a")], resuming(1))
-      const [second] = yield* listed(store, id)
-      yield* Conformance.equals("the resumptions", second?.resumptions, 1)
-      yield* Conformance.equals("since when", second?.since, first?.since)
-      yield* pass(3)
-      yield* store.append(id, 2, [said("b")], { summary: { next: "wait", expiresAt: 7 } })
-      const [third] = yield* listed(store, id)
-      yield* Conformance.equals("the expiry", [third?.next, third?.expiresAt, third?.resumptions], [
-        "wait",
-        7,
-        undefined
-      ])
-      yield* Conformance.holds("since when", (third?.since ?? 0) > (first?.since ?? 0))
-    })),
-  of(
-    "an append that is repeated under its name adds nothing, also behind a command",
-    (store, id) =>
-      Effect.gen(function*() {
-        const once = store.append(id, 0, [opened(id), said("a")], { name: "n1" })
-        yield* Conformance.equals("the version", [yield* once, yield* once], [2, 2])
-        yield* store.append(id, 2, [submitted])
-        yield* Conformance.equals("the version behind a command", yield* once, 2)
-        yield* Conformance.equals("the version of the journal", yield* store.version(id), 3)
-        yield* store.append(id, 3, [said("b")], { name: "n2" })
-        const found = conflict(yield* Effect.exit(once))
-        yield* Conformance.equals("the conflict of an earlier name", found?.actual, 4)
-      })
-  ),
-  of(
-    "list has each session once, and only those whose ids begin with the prefix",
-    (store, id) =>
-      Effect.gen(function*() {
-        const ids = [`${id}/1`, `${id}/2`, `${id}/ä😀`, `${id}/`]
-        yield* Effect.forEach(ids, (id) => store.append(id, 0, [opened(id), said("a")]))
-        yield* store.append(`${id}x`, 0, [said("a")])
-        yield* store.append(`${id}/2`, 2, [submitted])
-        const found = yield* listed(store, `${id}/`)
-        yield* Conformance.equals("the sessions", found.map(({ id, next, version }) => ({ id, version, next })), [
-          { id: `${id}/`, version: 2, next: "nothing" },
-          { id: `${id}/1`, version: 2, next: "nothing" },
-          { id: `${id}/2`, version: 3, next: "reply" },
-          { id: `${id}/ä😀`, version: 2, next: "nothing" }
-        ])
-        yield* Conformance.equals("those with an odd prefix", (yield* listed(store, `${id}/%`)).length, 0)
-        const all = yield* Stream.runCollect(store.list())
-        yield* Conformance.equals("how many of all", all.filter((one) => one.id.startsWith(id)).length, 5)
-      })
-  ),
-  of(
-    "ids that differ only in case are different sessions, with claims of their own",
-    (store, id) =>
-      Effect.gen(function*() {
-        const [lower, upper] = [`${id}/case`, `${id}/CASE`]
-        yield* Conformance.equals("the first version of one", yield* store.append(lower, 0, [said("a")]), 1)
-        yield* Conformance.equals("that of the other", yield* store.append(upper, 0, [said("b")]), 1)
-        yield* Conformance.equals("the records of one", texts(yield* read(store, lower)), ["a"])
-        yield* Conformance.equals("those of the other", texts(yield* read(store, upper)), ["b"])
-        const found = yield* listed(store, `${id}/c`)
-        yield* Conformance.equals("those that begin with the prefix", found.map((one) => one.id), [lower])
-        yield* store.claim(lower, "first", 60_000)
-        yield* Conformance.equals(
-          "the owner of the other",
-          (yield* store.claim(upper, "second", 60_000)).owner,
-          "second"
-        )
-      })
-  )
+    yield* Conformance.equals("work left before anything", yield* isUnfinished(store, id), false)
+    yield* after(0, [opened(id), said("a")], {}, false)
+    yield* after(2, [said("b"), runStarted("r1")], leaving("resume"), true)
+    yield* after(4, [said("c")], {}, true)
+    yield* after(5, [runEnded("r1")], leaving("wait"), false)
+    yield* after(6, [submitted], {}, false)
+    yield* after(7, [said("d")], leaving("continue"), true)
+    yield* after(8, [said("e")], leaving("nothing"), false)
+    yield* after(9, [submitted], {}, true)
+    yield* after(10, [opened(id)], leaving("nothing"), false)
+  }),
+  of("a new session may begin with work left", function*(store, id) {
+    yield* store.append(id, 0, [opened(id), submitted])
+    yield* Conformance.equals("work left", yield* isUnfinished(store, id), true)
+  }),
+  of("the summary of a session is listed, with since when that is left to do", function*(store, id) {
+    const resuming = (resumptions: number) => ({ summary: { next: "resume", resumptions } as const })
+    yield* store.append(id, 0, [opened(id)], resuming(0))
+    const [first] = yield* listed(store, id)
+    yield* pass(3)
+    yield* store.append(id, 1, [said("a")], resuming(1))
+    const [second] = yield* listed(store, id)
+    yield* Conformance.equals("the resumptions", second?.resumptions, 1)
+    yield* Conformance.equals("since when", second?.since, first?.since)
+    yield* pass(3)
+    yield* store.append(id, 2, [said("b")], { summary: { next: "wait", expiresAt: 7 } })
+    const [third] = yield* listed(store, id)
+    yield* Conformance.equals("the expiry", [third?.next, third?.expiresAt, third?.resumptions], [
+      "wait",
+      7,
+      undefined
+    ])
+    yield* Conformance.holds("since when", (third?.since ?? 0) > (first?.since ?? 0))
+  }),
+  of("an append that is repeated under its name adds nothing, also behind a command", function*(store, id) {
+    const once = store.append(id, 0, [opened(id), said("a")], { name: "n1" })
+    yield* Conformance.equals("the version", [yield* once, yield* once], [2, 2])
+    yield* store.append(id, 2, [submitted])
+    yield* Conformance.equals("the version behind a command", yield* once, 2)
+    yield* Conformance.equals("the version of the journal", yield* store.version(id), 3)
+    yield* store.append(id, 3, [said("b")], { name: "n2" })
+    const found = conflict(yield* Effect.exit(once))
+    yield* Conformance.equals("the conflict of an earlier name", found?.actual, 4)
+  }),
+  of("list has each session once, and only those whose ids begin with the prefix", function*(store, id) {
+    const ids = [`${id}/1`, `${id}/2`, `${id}/ä😀`, `${id}/`]
+    yield* Effect.forEach(ids, (id) => store.append(id, 0, [opened(id), said("a")]))
+    yield* store.append(`${id}x`, 0, [said("a")])
+    yield* store.append(`${id}/2`, 2, [submitted])
+    const found = yield* listed(store, `${id}/`)
+    yield* Conformance.equals("the sessions", found.map(({ id, next, version }) => ({ id, version, next })), [
+      { id: `${id}/`, version: 2, next: "nothing" },
+      { id: `${id}/1`, version: 2, next: "nothing" },
+      { id: `${id}/2`, version: 3, next: "reply" },
+      { id: `${id}/ä😀`, version: 2, next: "nothing" }
+    ])
+    yield* Conformance.equals("those with an odd prefix", (yield* listed(store, `${id}/%`)).length, 0)
+    const all = yield* Stream.runCollect(store.list())
+    yield* Conformance.equals("how many of all", all.filter((one) => one.id.startsWith(id)).length, 5)
+  }),
+  of("ids that differ only in case are different sessions, with claims of their own", function*(store, id) {
+    const [lower, upper] = [`${id}/case`, `${id}/CASE`]
+    yield* Conformance.equals("the first version of one", yield* store.append(lower, 0, [said("a")]), 1)
+    yield* Conformance.equals("that of the other", yield* store.append(upper, 0, [said("b")]), 1)
+    yield* Conformance.equals("the records of one", texts(yield* read(store, lower)), ["a"])
+    yield* Conformance.equals("those of the other", texts(yield* read(store, upper)), ["b"])
+    const found = yield* listed(store, `${id}/c`)
+    yield* Conformance.equals("those that begin with the prefix", found.map((one) => one.id), [lower])
+    yield* store.claim(lower, "first", 60_000)
+    yield* Conformance.equals(
+      "the owner of the other",
+      (yield* store.claim(upper, "second", 60_000)).owner,
+      "second"
+    )
+  })
 ]
 
 const removals: Conformance.Suite<Journals.Store> = [
-  of(
-    "truncate removes what stands before a snapshot, and reading begins with the snapshot",
-    (store, id) =>
-      Effect.gen(function*() {
-        const records: Appended = [opened(id), said("a"), said("b"), opened(id), said("c")]
-        yield* store.append(id, 0, records)
-        yield* store.truncate(id, 4)
-        const versions = (after?: number) =>
-          Effect.map(read(store, id, after), (entries) => entries.map((entry) => entry.version))
-        yield* Conformance.equals("the versions", yield* versions(), [4, 5])
-        yield* Conformance.equals("behind one that is gone", yield* versions(2), [4, 5])
-        yield* Conformance.equals("behind the snapshot", yield* versions(4), [5])
-        yield* Conformance.equals("the first record", texts(yield* read(store, id))[0], "Opened")
-        yield* Conformance.equals("the version of the journal", yield* store.version(id), 5)
-        yield* Conformance.equals("the next version", yield* store.append(id, 5, [said("d"), opened(id)]), 7)
-        yield* store.truncate(id, 2)
-        yield* Conformance.equals("after what is done already", yield* versions(), [4, 5, 6, 7])
-        yield* store.truncate(id, 7)
-        yield* Conformance.equals("after the next snapshot", yield* versions(), [7])
-        const found = conflict(yield* Effect.exit(store.append(id, 1, [said("x")])))
-        yield* Conformance.equals("the conflict", [found?.expected, found?.actual], [1, 7])
+  of("truncate removes what stands before a snapshot, and reading begins with the snapshot", function*(store, id) {
+    const records: Appended = [opened(id), said("a"), said("b"), opened(id), said("c")]
+    yield* store.append(id, 0, records)
+    yield* store.truncate(id, 4)
+    const versions = (after?: number) =>
+      Effect.map(read(store, id, after), (entries) => entries.map((entry) => entry.version))
+    yield* Conformance.equals("the versions", yield* versions(), [4, 5])
+    yield* Conformance.equals("behind one that is gone", yield* versions(2), [4, 5])
+    yield* Conformance.equals("behind the snapshot", yield* versions(4), [5])
+    yield* Conformance.equals("the first record", texts(yield* read(store, id))[0], "Opened")
+    yield* Conformance.equals("the version of the journal", yield* store.version(id), 5)
+    yield* Conformance.equals("the next version", yield* store.append(id, 5, [said("d"), opened(id)]), 7)
+    yield* store.truncate(id, 2)
+    yield* Conformance.equals("after what is done already", yield* versions(), [4, 5, 6, 7])
+    yield* store.truncate(id, 7)
+    yield* Conformance.equals("after the next snapshot", yield* versions(), [7])
+    const found = conflict(yield* Effect.exit(store.append(id, 1, [said("x")])))
+    yield* Conformance.equals("the conflict", [found?.expected, found?.actual], [1, 7])
+  }),
+  of("truncate before anything but a snapshot dies, and removes nothing", function*(store, id) {
+    yield* store.append(id, 0, [opened(id), said("a"), said("b")])
+    for (const before of [2, 3, 4]) {
+      const exit = yield* Effect.exit(store.truncate(id, before))
+      yield* Conformance.holds(`it dies before version ${before}`, Exit.isFailure(exit) && Exit.hasDies(exit))
+    }
+    yield* Conformance.equals("the records", texts(yield* read(store, id)), ["Opened", "a", "b"])
+  }),
+  of("a journal that is truncated or deleted while it is read is not damaged", function*(store, id) {
+    const count = 1000
+    const names = Array.from({ length: count }, (_, index) => `${index}`)
+    for (const removal of ["truncated", "deleted"]) {
+      const session = `${id}-${removal}`
+      yield* store.append(session, 0, names.map(said) as unknown as Appended)
+      let isRemoved = false
+      const remove = Effect.suspend(() => {
+        if (isRemoved) return Effect.void
+        isRemoved = true
+        return removal === "deleted" ? store.delete(session) : Effect.flatMap(
+          store.append(session, count, [opened(session), said("on")]),
+          () => store.truncate(session, count + 1)
+        )
       })
-  ),
-  of("truncate before anything but a snapshot dies, and removes nothing", (store, id) =>
-    Effect.gen(function*() {
-      yield* store.append(id, 0, [opened(id), said("a"), said("b")])
-      for (const before of [2, 3, 4]) {
-        const exit = yield* Effect.exit(store.truncate(id, before))
-        yield* Conformance.holds(`it dies before version ${before}`, Exit.isFailure(exit) && Exit.hasDies(exit))
-      }
-      yield* Conformance.equals("the records", texts(yield* read(store, id)), ["Opened", "a", "b"])
-    })),
-  of("a journal that is truncated or deleted while it is read is not damaged", (store, id) =>
-    Effect.gen(function*() {
-      const count = 1000
-      const names = Array.from({ length: count }, (_, index) => `${index}`)
-      for (const removal of ["truncated", "deleted"]) {
-        const session = `${id}-${removal}`
-        yield* store.append(session, 0, names.map(said) as unknown as Appended)
-        let isRemoved = false
-        const remove = Effect.suspend(() => {
-          if (isRemoved) return Effect.void
-          isRemoved = true
-          return removal === "deleted" ? store.delete(session) : Effect.flatMap(
-            store.append(session, count, [opened(session), said("on")]),
-            () => store.truncate(session, count + 1)
-          )
-        })
-        const entries = yield* Stream.runCollect(
-          Stream.mapArrayEffect(store.read(session), (entries) => Effect.as(remove, entries))
-        )
-        const jump = entries.findIndex(({ version }, index) => version !== index + 1)
-        const next = jump < 0 ? undefined : entries[jump]
-        yield* Conformance.holds(
-          `${removal}: it continues with the snapshot, or reads the old records`,
-          next === undefined || (removal === "truncated" && next.record._tag === "Opened")
-        )
-        const isWhole = (entries.at(-1)?.version ?? 0) >= count
-        yield* Conformance.holds(`${removal}: nothing is left out`, isWhole || removal === "deleted")
-      }
-    })),
-  of("delete leaves nothing of a session, which can begin anew", (store, id) =>
-    Effect.gen(function*() {
-      const other = `${id}-other`
-      yield* store.append(id, 0, [opened(id), said("a"), submitted])
-      yield* store.append(other, 0, [said("b")])
-      yield* store.claim(id, "first", 60_000)
-      yield* store.delete(id)
-      yield* Conformance.equals("its version", yield* store.version(id), 0)
-      yield* Conformance.equals("its records", yield* read(store, id), [])
-      yield* Conformance.equals("the list", (yield* listed(store, id)).map((one) => one.id), [other])
-      yield* Conformance.equals("work left", yield* isUnfinished(store, id), false)
-      yield* Conformance.equals("its owner", (yield* store.claim(id, "second", 60_000)).owner, "second")
-      yield* Conformance.equals("the next version", yield* store.append(id, 0, [said("c")]), 1)
-      yield* Conformance.equals("its records", texts(yield* read(store, id)), ["c"])
-      yield* store.delete(`${id}-never`)
-      yield* Conformance.equals("another session", texts(yield* read(store, other)), ["b"])
-    }))
+      const entries = yield* Stream.runCollect(
+        Stream.mapArrayEffect(store.read(session), (entries) => Effect.as(remove, entries))
+      )
+      const jump = entries.findIndex(({ version }, index) => version !== index + 1)
+      const next = jump < 0 ? undefined : entries[jump]
+      yield* Conformance.holds(
+        `${removal}: it continues with the snapshot, or reads the old records`,
+        next === undefined || (removal === "truncated" && next.record._tag === "Opened")
+      )
+      const isWhole = (entries.at(-1)?.version ?? 0) >= count
+      yield* Conformance.holds(`${removal}: nothing is left out`, isWhole || removal === "deleted")
+    }
+  }),
+  of("delete leaves nothing of a session, which can begin anew", function*(store, id) {
+    const other = `${id}-other`
+    yield* store.append(id, 0, [opened(id), said("a"), submitted])
+    yield* store.append(other, 0, [said("b")])
+    yield* store.claim(id, "first", 60_000)
+    yield* store.delete(id)
+    yield* Conformance.equals("its version", yield* store.version(id), 0)
+    yield* Conformance.equals("its records", yield* read(store, id), [])
+    yield* Conformance.equals("the list", (yield* listed(store, id)).map((one) => one.id), [other])
+    yield* Conformance.equals("work left", yield* isUnfinished(store, id), false)
+    yield* Conformance.equals("its owner", (yield* store.claim(id, "second", 60_000)).owner, "second")
+    yield* Conformance.equals("the next version", yield* store.append(id, 0, [said("c")]), 1)
+    yield* Conformance.equals("its records", texts(yield* read(store, id)), ["c"])
+    yield* store.delete(`${id}-never`)
+    yield* Conformance.equals("another session", texts(yield* read(store, other)), ["b"])
+  })
 ]
 
 /** A duration longer than any case takes, in milliseconds. */
@@ -534,154 +484,138 @@ const claimAll = (store: Journals.Service, owner: string) =>
   })
 
 const claims: Conformance.Suite<Journals.Store> = [
-  of("a claim is its owner's until it is released, and others see whose it is", (store, id) =>
-    Effect.gen(function*() {
-      const claim = yield* store.claim(id, "first", long)
-      yield* Conformance.equals("the owner", claim.owner, "first")
-      yield* Conformance.equals("what another one gets", yield* store.claim(id, "second", 2 * long), claim)
-      yield* store.release(id, "second")
-      yield* Conformance.equals("after a release that is not its own", yield* store.claim(id, "second", long), claim)
-      yield* Conformance.equals("another session", (yield* store.claim(`${id}-2`, "second", long)).owner, "second")
-      yield* store.release(id, "first")
-      yield* Conformance.equals("after the release", (yield* store.claim(id, "second", long)).owner, "second")
-    })),
-  of("of owners that claim at once exactly one wins, and all see the same one", (store, id) =>
-    Effect.gen(function*() {
-      const owners = Array.from({ length: 8 }, (_, index) => `owner ${index}`)
-      const found = yield* Effect.forEach(owners, (owner) => store.claim(id, owner, long), {
-        concurrency: "unbounded"
-      })
-      const winners = new Set(found.map(({ owner }) => owner))
-      yield* Conformance.equals("how many won", winners.size, 1)
-      yield* Conformance.holds("the winner is one of them", owners.some((owner) => winners.has(owner)))
-    })),
-  of("a claim ends after its term unless it is renewed", (store, id) =>
-    Effect.gen(function*() {
-      yield* store.claim(id, "first", 20)
-      yield* pass(40)
-      yield* Conformance.equals("the next owner", (yield* store.claim(id, "second", 20)).owner, "second")
-      const renewed = yield* store.claim(id, "second", long)
-      yield* pass(40)
-      const held = yield* store.claim(id, "third", long)
-      yield* Conformance.equals("the owner that renewed", held, renewed)
-      const later = yield* store.claim(id, "second", 2 * long)
-      yield* Conformance.holds("a renewal moves the end", later.until > renewed.until)
-    })),
-  of(
-    "renew moves the end of the owner's claim, also after its end, and never takes one",
-    (store, id) =>
-      Effect.gen(function*() {
-        const untilOf = Effect.map(store.claimOf(id), (claim) => claim?.until ?? 0)
-        yield* Conformance.equals("without a claim", yield* store.renew(id, "first", long), false)
-        yield* Conformance.equals("the claim it does not take", yield* store.claimOf(id), undefined)
-        const { until } = yield* store.claim(id, "first", long)
-        yield* Conformance.equals("its own claim", yield* store.renew(id, "first", 2 * long), true)
-        const later = yield* untilOf
-        yield* Conformance.holds("a later end", later > until)
-        yield* Conformance.equals("a claim of another owner", yield* store.renew(id, "second", 9 * long), false)
-        const claim = { owner: "first", until: later }
-        yield* Conformance.equals("the claim", yield* store.claimOf(id), claim)
-        yield* Conformance.equals("a shorter term", yield* store.renew(id, "first", 20), true)
-        yield* pass(40)
-        yield* Conformance.equals("after its end", yield* store.renew(id, "first", long), true)
-        yield* Conformance.equals("the owner", (yield* store.claim(id, "second", long)).owner, "first")
-        yield* Conformance.equals("to its end", yield* store.renew(id, "first", 20), true)
-        yield* pass(40)
-        yield* store.claim(id, "second", long)
-        yield* Conformance.equals("a claim that was taken", yield* store.renew(id, "first", long), false)
-        yield* store.release(id, "second")
-        yield* Conformance.equals("a claim that was released", yield* store.renew(id, "second", long), false)
-      })
-  ),
-  of("claimOf gives the claim of a session, ended or not, and changes nothing", (store, id) =>
-    Effect.gen(function*() {
-      yield* Conformance.equals("without a claim", yield* store.claimOf(id), undefined)
-      const claim = yield* store.claim(id, "first", 20)
-      yield* Conformance.equals("the claim", yield* store.claimOf(id), claim)
-      yield* Conformance.equals("of another session", yield* store.claimOf(`${id}-2`), undefined)
-      yield* pass(40)
-      yield* Conformance.equals("after its end", yield* store.claimOf(id), claim)
-      const next = yield* store.claim(id, "second", long)
-      yield* Conformance.equals("the next claim", yield* store.claimOf(id), next)
-      yield* store.release(id, "second")
-      yield* Conformance.equals("after the release", yield* store.claimOf(id), undefined)
-    })),
-  of("list has the claim of each session that has not ended", (store, id) =>
-    Effect.gen(function*() {
-      const [claimed, ended, free] = [`${id}-claimed`, `${id}-ended`, `${id}-free`]
-      yield* Effect.forEach([claimed, ended, free], (id) => store.append(id, 0, [opened(id)]))
-      yield* store.claim(`${id}-new`, "first", long)
-      yield* store.claim(ended, "first", 20)
-      const claim = yield* store.claim(claimed, "first", long)
-      yield* pass(40)
-      const found = yield* listed(store, id)
-      yield* Conformance.equals("the claims", found.map(({ claim, id }) => ({ id, claim })), [
-        { id: claimed, claim },
-        { id: ended, claim: undefined },
-        { id: free, claim: undefined }
-      ])
-    })),
-  of("claimUnfinished gives what has work left and no owner, up to a limit", (store, id) =>
-    Effect.gen(function*() {
-      const name = (what: string) => `${id}-${what}`
-      const free = [name("ended"), name("free"), name("new")]
-      const others = [name("claimed"), name("done")]
-      yield* Effect.forEach([...free, ...others], (id) => store.append(id, 0, [opened(id), submitted]))
-      yield* store.append(name("done"), 2, [said("on")], leaving("nothing"))
-      yield* store.claim(name("claimed"), "other", long)
-      yield* store.claim(name("ended"), "other", 20)
-      yield* pass(40)
-      const found = yield* claimAll(store, "first")
-      yield* Conformance.equals("the sessions", found.filter((one) => one.startsWith(id)).toSorted(), free)
-      for (const one of free) {
-        yield* Conformance.equals("the owner", (yield* store.claim(one, "second", long)).owner, "first")
-      }
-    })),
+  of("a claim is its owner's until it is released, and others see whose it is", function*(store, id) {
+    const claim = yield* store.claim(id, "first", long)
+    yield* Conformance.equals("the owner", claim.owner, "first")
+    yield* Conformance.equals("what another one gets", yield* store.claim(id, "second", 2 * long), claim)
+    yield* store.release(id, "second")
+    yield* Conformance.equals("after a release that is not its own", yield* store.claim(id, "second", long), claim)
+    yield* Conformance.equals("another session", (yield* store.claim(`${id}-2`, "second", long)).owner, "second")
+    yield* store.release(id, "first")
+    yield* Conformance.equals("after the release", (yield* store.claim(id, "second", long)).owner, "second")
+  }),
+  of("of owners that claim at once exactly one wins, and all see the same one", function*(store, id) {
+    const owners = Array.from({ length: 8 }, (_, index) => `owner ${index}`)
+    const found = yield* Effect.forEach(owners, (owner) => store.claim(id, owner, long), {
+      concurrency: "unbounded"
+    })
+    const winners = new Set(found.map(({ owner }) => owner))
+    yield* Conformance.equals("how many won", winners.size, 1)
+    yield* Conformance.holds("the winner is one of them", owners.some((owner) => winners.has(owner)))
+  }),
+  of("a claim ends after its term unless it is renewed", function*(store, id) {
+    yield* store.claim(id, "first", 20)
+    yield* pass(40)
+    yield* Conformance.equals("the next owner", (yield* store.claim(id, "second", 20)).owner, "second")
+    const renewed = yield* store.claim(id, "second", long)
+    yield* pass(40)
+    const held = yield* store.claim(id, "third", long)
+    yield* Conformance.equals("the owner that renewed", held, renewed)
+    const later = yield* store.claim(id, "second", 2 * long)
+    yield* Conformance.holds("a renewal moves the end", later.until > renewed.until)
+  }),
+  of("renew moves the end of the owner's claim, also after its end, and never takes one", function*(store, id) {
+    const untilOf = Effect.map(store.claimOf(id), (claim) => claim?.until ?? 0)
+    yield* Conformance.equals("without a claim", yield* store.renew(id, "first", long), false)
+    yield* Conformance.equals("the claim it does not take", yield* store.claimOf(id), undefined)
+    const { until } = yield* store.claim(id, "first", long)
+    yield* Conformance.equals("its own claim", yield* store.renew(id, "first", 2 * long), true)
+    const later = yield* untilOf
+    yield* Conformance.holds("a later end", later > until)
+    yield* Conformance.equals("a claim of another owner", yield* store.renew(id, "second", 9 * long), false)
+    const claim = { owner: "first", until: later }
+    yield* Conformance.equals("the claim", yield* store.claimOf(id), claim)
+    yield* Conformance.equals("a shorter term", yield* store.renew(id, "first", 20), true)
+    yield* pass(40)
+    yield* Conformance.equals("after its end", yield* store.renew(id, "first", long), true)
+    yield* Conformance.equals("the owner", (yield* store.claim(id, "second", long)).owner, "first")
+    yield* Conformance.equals("to its end", yield* store.renew(id, "first", 20), true)
+    yield* pass(40)
+    yield* store.claim(id, "second", long)
+    yield* Conformance.equals("a claim that was taken", yield* store.renew(id, "first", long), false)
+    yield* store.release(id, "second")
+    yield* Conformance.equals("a claim that was released", yield* store.renew(id, "second", long), false)
+  }),
+  of("claimOf gives the claim of a session, ended or not, and changes nothing", function*(store, id) {
+    yield* Conformance.equals("without a claim", yield* store.claimOf(id), undefined)
+    const claim = yield* store.claim(id, "first", 20)
+    yield* Conformance.equals("the claim", yield* store.claimOf(id), claim)
+    yield* Conformance.equals("of another session", yield* store.claimOf(`${id}-2`), undefined)
+    yield* pass(40)
+    yield* Conformance.equals("after its end", yield* store.claimOf(id), claim)
+    const next = yield* store.claim(id, "second", long)
+    yield* Conformance.equals("the next claim", yield* store.claimOf(id), next)
+    yield* store.release(id, "second")
+    yield* Conformance.equals("after the release", yield* store.claimOf(id), undefined)
+  }),
+  of("list has the claim of each session that has not ended", function*(store, id) {
+    const [claimed, ended, free] = [`${id}-claimed`, `${id}-ended`, `${id}-free`]
+    yield* Effect.forEach([claimed, ended, free], (id) => store.append(id, 0, [opened(id)]))
+    yield* store.claim(`${id}-new`, "first", long)
+    yield* store.claim(ended, "first", 20)
+    const claim = yield* store.claim(claimed, "first", long)
+    yield* pass(40)
+    const found = yield* listed(store, id)
+    yield* Conformance.equals("the claims", found.map(({ claim, id }) => ({ id, claim })), [
+      { id: claimed, claim },
+      { id: ended, claim: undefined },
+      { id: free, claim: undefined }
+    ])
+  }),
+  of("claimUnfinished gives what has work left and no owner, up to a limit", function*(store, id) {
+    const name = (what: string) => `${id}-${what}`
+    const free = [name("ended"), name("free"), name("new")]
+    const others = [name("claimed"), name("done")]
+    yield* Effect.forEach([...free, ...others], (id) => store.append(id, 0, [opened(id), submitted]))
+    yield* store.append(name("done"), 2, [said("on")], leaving("nothing"))
+    yield* store.claim(name("claimed"), "other", long)
+    yield* store.claim(name("ended"), "other", 20)
+    yield* pass(40)
+    const found = yield* claimAll(store, "first")
+    yield* Conformance.equals("the sessions", found.filter((one) => one.startsWith(id)).toSorted(), free)
+    for (const one of free) {
+      yield* Conformance.equals("the owner", (yield* store.claim(one, "second", long)).owner, "first")
+    }
+  }),
   of(
     "a session that waits is unfinished once its first suspension has expired by the clock of the store",
-    (store, id) =>
-      Effect.gen(function*() {
-        const [early, late, open] = [`${id}-early`, `${id}-late`, `${id}-open`]
-        const { until } = yield* store.claim(id, "first", 40)
-        const waiting = (expiresAt?: number) => ({
-          summary: { next: "wait", ...(expiresAt === undefined ? {} : { expiresAt }) } as const
-        })
-        yield* store.append(early, 0, [opened(early)], waiting(until))
-        yield* store.append(late, 0, [opened(late)], waiting(until + long))
-        yield* store.append(open, 0, [opened(open)], waiting())
-        const own = (found: ReadonlyArray<string>) => found.filter((one) => one.startsWith(`${id}-`))
-        yield* pass(80)
-        yield* Conformance.equals("unfinished", own(yield* Stream.runCollect(store.unfinished)), [early])
-        yield* Conformance.equals("claimed", own(yield* claimAll(store, "second")), [early])
+    function*(store, id) {
+      const [early, late, open] = [`${id}-early`, `${id}-late`, `${id}-open`]
+      const { until } = yield* store.claim(id, "first", 40)
+      const waiting = (expiresAt?: number) => ({
+        summary: { next: "wait", ...(expiresAt === undefined ? {} : { expiresAt }) } as const
       })
+      yield* store.append(early, 0, [opened(early)], waiting(until))
+      yield* store.append(late, 0, [opened(late)], waiting(until + long))
+      yield* store.append(open, 0, [opened(open)], waiting())
+      const own = (found: ReadonlyArray<string>) => found.filter((one) => one.startsWith(`${id}-`))
+      yield* pass(80)
+      yield* Conformance.equals("unfinished", own(yield* Stream.runCollect(store.unfinished)), [early])
+      yield* Conformance.equals("claimed", own(yield* claimAll(store, "second")), [early])
+    }
   ),
-  of("owners that call claimUnfinished at once get each session once", (store, id) =>
-    Effect.gen(function*() {
-      const ids = Array.from({ length: 12 }, (_, index) => `${id}-${String(index).padStart(2, "0")}`)
-      yield* Effect.forEach(ids, (id) => store.append(id, 0, [opened(id), submitted]))
-      const found = yield* Effect.forEach(["a", "b", "c", "d"], (owner) => claimAll(store, owner), {
-        concurrency: "unbounded"
-      })
-      // A concurrent owner may have returned with nothing: it asks again.
-      const rest = yield* claimAll(store, "e")
-      const mine = [...found.flat(), ...rest].filter((one) => ids.includes(one))
-      yield* Conformance.equals("the sessions", mine.toSorted(), ids)
-    })),
-  of(
-    "claimUnfinished gives every session in turn, also where none is ever finished",
-    (store, id) =>
-      Effect.gen(function*() {
-        const ids = ["a", "b", "c"].map((name) => `${id}-${name}`)
-        yield* Effect.forEach(ids, (id) => store.append(id, 0, [opened(id), submitted]))
-        const count = (yield* Stream.runCollect(store.unfinished)).length
-        const found = new Set<string>()
-        for (let round = 0; round < count; round++) {
-          for (const one of yield* store.claimUnfinished("first", 1, 1)) found.add(one)
-          yield* pass(3)
-        }
-        yield* Conformance.equals("those that never came", ids.filter((one) => !found.has(one)), [])
-      })
-  )
+  of("owners that call claimUnfinished at once get each session once", function*(store, id) {
+    const ids = Array.from({ length: 12 }, (_, index) => `${id}-${String(index).padStart(2, "0")}`)
+    yield* Effect.forEach(ids, (id) => store.append(id, 0, [opened(id), submitted]))
+    const found = yield* Effect.forEach(["a", "b", "c", "d"], (owner) => claimAll(store, owner), {
+      concurrency: "unbounded"
+    })
+    // A concurrent owner may have returned with nothing: it asks again.
+    const rest = yield* claimAll(store, "e")
+    const mine = [...found.flat(), ...rest].filter((one) => ids.includes(one))
+    yield* Conformance.equals("the sessions", mine.toSorted(), ids)
+  }),
+  of("claimUnfinished gives every session in turn, also where none is ever finished", function*(store, id) {
+    const ids = ["a", "b", "c"].map((name) => `${id}-${name}`)
+    yield* Effect.forEach(ids, (id) => store.append(id, 0, [opened(id), submitted]))
+    const count = (yield* Stream.runCollect(store.unfinished)).length
+    const found = new Set<string>()
+    for (let round = 0; round < count; round++) {
+      for (const one of yield* store.claimUnfinished("first", 1, 1)) found.add(one)
+      yield* pass(3)
+    }
+    yield* Conformance.equals("those that never came", ids.filter((one) => !found.has(one)), [])
+  })
 ]
 
 /**

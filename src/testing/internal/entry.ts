@@ -27,22 +27,12 @@ export type Reason = Adapter.AdapterError["reason"]
  * @category models
  * @since 0.1.0
  */
-export interface ErrorDetails {
-  /** The provider's message. */
-  readonly detail?: string
-  /** The name of the provider. */
-  readonly provider?: string
-  /** The HTTP status. */
-  readonly status?: number
-  /** The time that the provider asks to wait, in milliseconds. */
-  readonly retryAfterMillis?: number
-  /** The provider's id of the request. */
-  readonly requestId?: string
-  /** The error that it was made of. */
-  readonly cause?: unknown
-  /** Further data about the failure. */
-  readonly metadata?: Data
-}
+export interface ErrorDetails extends
+  Pick<
+    Adapter.AdapterError,
+    "detail" | "provider" | "status" | "retryAfterMillis" | "requestId" | "cause" | "metadata"
+  >
+{}
 
 /**
  * An event inside a message. The frame around it is written by the script: `MessageStarted`, `TextCompleted` and

@@ -42,15 +42,9 @@ const Usage = Data.check(
   )
 )
 
-const Details = Schema.Struct({
-  detail: Schema.optionalKey(Schema.String),
-  provider: Schema.optionalKey(Schema.String),
-  status: Schema.optionalKey(Schema.Int),
-  retryAfterMillis: Schema.optionalKey(Schema.Finite),
-  requestId: Schema.optionalKey(Schema.String),
-  cause: Schema.optionalKey(Schema.Unknown),
-  metadata: Schema.optionalKey(Data)
-})
+const { _tag: _, reason: Reason, ...details } = Adapter.AdapterError.fields
+
+const Details = Schema.Struct(details)
 
 const frame: ReadonlyArray<string> = ["MessageStarted", "TextCompleted", "MessageCompleted"]
 
@@ -61,15 +55,7 @@ const Inner = Schema.toType(Event.AdapterEvent).check(
 const Entry = Schema.Union([
   Schema.TaggedStruct("Text", { text: Schema.String }),
   Schema.TaggedStruct("Reasoning", { text: Schema.String }),
-  Schema.TaggedStruct("ToolCall", {
-    id: Schema.String,
-    name: Schema.String,
-    arguments: Data,
-    rawArguments: Schema.optionalKey(Schema.String),
-    argumentsLost: Schema.optionalKey(Message.ArgumentsLost),
-    providerExecuted: Schema.optionalKey(Schema.Boolean),
-    metadata: Schema.optionalKey(Data)
-  }),
+  Schema.TaggedStruct("ToolCall", { ...Message.ToolCall.fields, metadata: Schema.optionalKey(Data) }),
   Schema.TaggedStruct("ToolCallDelta", { id: Schema.String, argumentsDelta: Schema.String }),
   Schema.TaggedStruct("Usage", { usage: Usage }),
   Schema.TaggedStruct("RawChunk", { chunk: Schema.Unknown }),
@@ -77,8 +63,8 @@ const Entry = Schema.Union([
   Schema.TaggedStruct("Delay", { millis: Schema.Number.check(Schema.isGreaterThanOrEqualTo(0)) }),
   Schema.TaggedStruct("Error", { error: Schema.Unknown, details: Schema.optionalKey(Details) }),
   Schema.TaggedStruct("ErrorThenContinue", { error: Schema.Unknown, details: Schema.optionalKey(Details) }),
-  Schema.TaggedStruct("StreamError", { reason: Adapter.AdapterError.fields.reason, details: Details }),
-  Schema.TaggedStruct("PreflightError", { reason: Adapter.AdapterError.fields.reason, details: Details }),
+  Schema.TaggedStruct("StreamError", { reason: Reason, details: Details }),
+  Schema.TaggedStruct("PreflightError", { reason: Reason, details: Details }),
   Schema.TaggedStruct("Finish", {
     reason: Schema.NullOr(Response.FinishReason),
     rawFinishReason: Schema.optionalKey(Schema.String),
