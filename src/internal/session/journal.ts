@@ -125,7 +125,7 @@ export class StoreError extends Schema.TaggedError<StoreError>("heddle/Journal/S
 }
 
 /** Returns the error for a journal that is damaged from a version on. */
-const damaged = (id: string, version: number, cause: unknown): StoreError =>
+export const damaged = (id: string, version: number, cause: unknown): StoreError =>
   new StoreError({ reason: "unreadable", operation: "read", id, version, cause })
 
 /**

@@ -168,15 +168,12 @@ const callsIn = (turn: States.Turn | undefined): ReadonlyArray<InterruptedCall> 
 
 // Recorded operations.
 
-/** Returns the claim of a session that was loaded under one. */
-const claimOf = (kept: Partial<Claimed>): Claims.HeldClaim | undefined => kept.claim
-
 /** Returns the writer of an operation, which looks for commands until the scope closes. */
 const writerOf = (kept: Kept): Effect.Effect<Writers.Writer, never, Journals.Store | Scope.Scope> =>
   Effect.gen(function*() {
     const store = yield* Journals.Store
     const context = yield* Effect.context<never>()
-    const claim = claimOf(kept)
+    const { claim } = kept as Partial<Claimed>
     const held = claim === undefined ? {} : { claim }
     const writer = new Writers.Writer({ ...kept, ...held, state: States.copyOf(kept.state) }, store, context)
     if (claim !== undefined) {
@@ -277,9 +274,6 @@ interface Read {
   readonly version: number
 }
 
-const damaged = (id: string, version: number, cause: string): Journals.StoreError =>
-  new Journals.StoreError({ reason: "unreadable", operation: "read", id, version, cause })
-
 /** Folds the records after the version of a state into it. */
 const readOn = (id: string, state: States.State, version: number): Effect.Effect<
   Read,
@@ -292,7 +286,7 @@ const readOn = (id: string, state: States.State, version: number): Effect.Effect
       Stream.runFoldEffect(store.read(id, version), () => ({ state, version }), (before, entry) => {
         const { record, version } = entry
         if (before.version === 0 && record._tag !== "Opened") {
-          return Effect.fail(damaged(id, version, `the journal begins with ${record._tag}, not with Opened`))
+          return Effect.fail(Journals.damaged(id, version, `the journal begins with ${record._tag}, not with Opened`))
         }
         States.apply(state, record)
         return Effect.succeed({ state, version })
@@ -417,7 +411,7 @@ const begunElsewhere = (
 ): Effect.Effect<Kept, Journals.StoreError, Journals.Store> =>
   Effect.flatMap(load(id), (kept) =>
     kept === undefined
-      ? damaged(id, 1, `the store is at version ${actual} and has no record`)
+      ? Journals.damaged(id, 1, `the store is at version ${actual} and has no record`)
       : Effect.succeed(kept))
 
 /** Returns the session as the store now has it, under the same claim. */

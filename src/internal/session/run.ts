@@ -418,19 +418,6 @@ const withoutPolicy = (tool: Tool.Any): Tool.Any => {
   return own
 }
 
-/** Returns the mistake in the options of a run, if there is one. */
-const mistakeIn = (
-  options: Chat.Options<any, any, any, any, any>,
-  context: Context.Context<never>
-): { readonly error: unknown } | undefined => {
-  try {
-    Settings.resolve(options, {}, Policy.standard, context)
-    return undefined
-  } catch (error) {
-    return { error }
-  }
-}
-
 /** Tells whether the failure of a run that could not start ends it. `failures` counts those in a row. */
 export type IsFinal = (error: unknown, failures: number) => boolean
 
@@ -450,18 +437,21 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
     // The caller's code may have made a run fail that is ended after many attempts: it gets the tools without theirs.
     const tools: Tools = (given.tools ?? []).map(withoutPolicy)
     const wanted = resumed?.isBroken === true ? { tools } as unknown as typeof given : given
-    // A run that is driven counts options that cannot be used as a failure, and begins without them.
-    const mistake = isFinal === undefined ? undefined : mistakeIn(wanted, context)
-    const options = mistake === undefined ? wanted : {} as typeof given
     const scope = yield* Effect.scope
-    const requestId = resumed?.run.requestId ?? options.requestId ?? Settings.mintRequestId(context)
     const executor = yield* Executor.Executor
     const defaults = yield* Policy.Defaults
+    const resolve = (options: typeof given) => Settings.resolve(options, defaults, Policy.standard, context)
+    // A run that is driven counts options that cannot be used as a failure, and begins without them.
+    const resolved = isFinal === undefined ? Result.succeed(resolve(wanted)) : Result.try(() => resolve(wanted))
+    const isUsable = Result.isSuccess(resolved)
+    const options = isUsable ? wanted : {} as typeof given
+    const settings = isUsable ? resolved.success : resolve(options)
+    const { deadline, graceMillis } = settings
+    const requestId = resumed?.run.requestId ?? settings.requestId
     const policy = carefully(options.policy ?? defaults.policy ?? Policy.standard)
-    const { deadline, graceMillis } = Settings.resolve(options, defaults, Policy.standard, context)
     const toolbox = ToolOptions.toolbox(defaults.tools ?? [], options.tools ?? none)
     const isLate = resumed?.ending?._tag === "Deadline"
-    const isToCheck = mistake === undefined && (resumed?.ending === undefined || isLate)
+    const isToCheck = isUsable && (resumed?.ending === undefined || isLate)
     if (isToCheck) yield* Replays.check(begun, writer.id, toolbox)
 
     const spending = new Spendings.Spending(yield* Spendings.CurrentSpending, true)
@@ -544,7 +534,7 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
       executor
     )
     const all = Stream.concat(first, resumed === undefined ? turns : resumedTurns(turns, run, adapter, stops))
-    const events = (mistake === undefined ? all : Stream.die(mistake.error)).pipe(
+    const events = (Result.isSuccess(resolved) ? all : Stream.die(resolved.failure)).pipe(
       (events) => adapter === undefined ? events : Stream.provideService(events, Adapter.Adapter, adapter),
       Stream.mapArrayEffect(run.takeAll),
       Stream.tapCause((cause) => run.fail(cause)),

@@ -454,6 +454,8 @@ const setCall = (turn: Turn, id: string, call: Call): void => {
 
 const known = ({ attempt, idempotencyKey, toolCall }: Known): Known => ({ attempt, idempotencyKey, toolCall })
 
+const answered = (call: Call, message: Message.Message): Answered => ({ ...known(call), _tag: "Answered", message })
+
 /** Adds messages to the conversation: after the unfinished turn, if there is one. */
 const say = (state: State, messages: ReadonlyArray<Message.Message>): void => {
   if (state.turn === undefined) state.thread = SharedMessages.appendedShared(state.thread, messages)
@@ -496,7 +498,7 @@ const answerBehind = (state: State): void => {
   if (turn?.isEarlier !== true) return
   for (const [id, call] of turn.calls) {
     if (call._tag === "Waiting" && call.suspensions.every(isOwnQuestion)) {
-      setCall(turn, id, { ...known(call), _tag: "Answered", message: OpenCalls.unanswered(id) })
+      setCall(turn, id, answered(call, OpenCalls.unanswered(id)))
     }
   }
   completeEarlier(state)
@@ -545,17 +547,16 @@ const edited = (toolCall: Message.ToolCall, args: Message.ToolCall["arguments"] 
  */
 const settledOwn = (turn: Turn, call: Waiting, suspension: Event.Suspension, answer: SessionData.Answer): Call => {
   const { defaultAnswer, id, kind, resultCut = "headAndTail", resultLimit = 0 } = suspension
-  const answered = (message: Message.Message): Call => ({ ...known(call), _tag: "Answered", message })
-  const denied = (reason: string) => answered(Answers.refused("denied", call.toolCall, reason))
+  const denied = (reason: string) => answered(call, Answers.refused("denied", call.toolCall, reason))
   const given = (value: unknown): Call => {
     const message = Message.answer(id, value)
     const { content } = Contents.cutResult(message.content, resultLimit, { resultLimit, resultCut })
     const last = turn.behind.at(-1)
     if (kind !== "question" || last?.askUser !== true || last.toolCallId !== id) {
-      return answered({ ...message, content })
+      return answered(call, { ...message, content })
     }
     turn.behind.push({ role: "user", content, metadata: message.metadata })
-    return answered(OpenCalls.unanswered(id))
+    return answered(call, OpenCalls.unanswered(id))
   }
   switch (answer._tag) {
     case "Value":
@@ -594,14 +595,19 @@ const settle = (state: State, id: string, answer: SessionData.Answer): void => {
   completeEarlier(state)
 }
 
-/** Returns the answer of a call that had started when its run was interrupted: its effect is unknown. */
-const unknownEffect = (call: Message.ToolCall): Message.Message => {
-  const { error } = Replay.unknownEffect(call)
-  return { ...Message.answer(call.id, { error: error.message, code: error.reason }), isError: true }
+/** Describes a call that does not run any more. */
+export const notRun = (call: Call | undefined): string => {
+  if (call?._tag === "Waiting") return "withdrawn"
+  return call !== undefined && call.attempt > 0 ? "not tried again" : "not run"
 }
 
-/** Describes a call that does not run any more. Each of its attempts so far has failed. */
-export const notRun = ({ attempt }: Known): string => attempt > 0 ? "not tried again" : "not run"
+/** Returns the answer of a call that does not run any more: its effect may be unknown. */
+const withdrawn = (call: Call, detail: string): Message.Message => {
+  const { toolCall } = call
+  if (!isInDoubt(call)) return Answers.refused("cancelled", toolCall, `${notRun(call)}: ${detail}`)
+  const { error } = Replay.unknownEffect(toolCall)
+  return { ...Message.answer(toolCall.id, { error: error.message, code: error.reason }), isError: true }
+}
 
 /**
  * Answers the calls without an answer after their run failed or was interrupted. Suspended and approved calls are
@@ -609,12 +615,7 @@ export const notRun = ({ attempt }: Known): string => attempt > 0 ? "not tried a
  */
 const closeTurn = (turn: Turn, detail: string): void => {
   for (const [id, call] of turn.calls) {
-    if (call._tag === "Started") {
-      setCall(turn, id, { ...known(call), _tag: "Answered", message: unknownEffect(call.toolCall) })
-    } else if (call._tag === "Asked") {
-      const message = Answers.refused("cancelled", call.toolCall, `${notRun(call)}: ${detail}`)
-      setCall(turn, id, { ...known(call), _tag: "Answered", message })
-    }
+    if (call._tag === "Started" || call._tag === "Asked") setCall(turn, id, answered(call, withdrawn(call, detail)))
   }
 }
 
@@ -625,15 +626,15 @@ const closeTurn = (turn: Turn, detail: string): void => {
 export const leave = (state: State, detail: string): void => {
   sessions.delete(state)
   const { turn } = state
-  if (turn?.isEarlier === false && turn.isStepped !== true) state.turn = undefined
-  else {for (const [id, call] of turn?.calls ?? []) {
-      if (turn === undefined || call._tag !== "Started") continue
-      setCall(turn, id, {
-        ...known(call),
-        _tag: "Answered",
-        message: Answers.refused("cancelled", call.toolCall, detail)
-      })
-    }}
+  if (turn === undefined) return
+  if (!turn.isEarlier && turn.isStepped !== true) {
+    state.turn = undefined
+    return
+  }
+  for (const [id, call] of turn.calls) {
+    if (call._tag !== "Started") continue
+    setCall(turn, id, answered(call, Answers.refused("cancelled", call.toolCall, detail)))
+  }
 }
 
 /** Ends the run: its turn becomes an earlier one, and its context and the verdicts that arrived during it count. */
@@ -662,7 +663,7 @@ const endRun = (state: State, run: Run, status: Session["status"]): void => {
 const resting = (call: Call): Call => {
   switch (call._tag) {
     case "Answered":
-      return { ...known(call), _tag: "Answered", message: call.message }
+      return answered(call, call.message)
     case "Waiting":
       return { ...known(call), _tag: "Waiting", suspensions: call.suspensions, answers: call.answers }
     default:
@@ -725,18 +726,20 @@ const runStarted = (state: State, record: Records.RunStarted): void => {
 export const messageOf = (response: Response.Response): Message.Message =>
   Outcomes.assistantMessage(response, Response.actionableCalls(response), response.message?.reasoning)
 
+const newTurn = (response: Response.Response | undefined): Turn => ({
+  isEarlier: false,
+  response,
+  message: response && messageOf(response),
+  calls: new Map(),
+  behind: [],
+  open: 0
+})
+
 /** Adds a reply. Calls that started before it was whole become its calls. */
 const replyReceived = (state: State, run: Run, { requestId, response, stepIndex }: Records.ReplyReceived): void => {
   answerBehind(state)
   const early = state.turn?.message === undefined ? state.turn?.calls : undefined
-  const turn: Turn = {
-    isEarlier: false,
-    response,
-    message: messageOf(response),
-    calls: new Map(),
-    behind: [],
-    open: 0
-  }
+  const turn = newTurn(response)
   response.toolCalls.forEach((toolCall, index) => {
     if (!Response.isActionable(toolCall)) return
     const { id, name } = toolCall
@@ -759,14 +762,7 @@ const cameKey = (run: Run, { isEarlier }: Turn, id: string): string =>
 const turnWith = (state: State, id: string): Turn => {
   if (state.turn?.calls.has(id) === true || state.turn?.isEarlier === false) return state.turn
   answerBehind(state)
-  return state.turn = {
-    isEarlier: false,
-    response: undefined,
-    message: undefined,
-    calls: new Map(),
-    behind: [],
-    open: 0
-  }
+  return state.turn = newTurn(undefined)
 }
 
 const callStarted = (state: State, run: Run, record: Records.CallStarted): void => {
@@ -809,10 +805,10 @@ const callEnded = (state: State, run: Run, record: Records.CallEnded): void => {
   const { turn } = state
   const call = turn?.calls.get(toolCallId)
   if (turn === undefined || call === undefined || call._tag === "Answered") return
-  const answered = { ...known(call), _tag: "Answered", message, failure, halt, contextUpdate, originalLength } as const
-  setCall(turn, toolCallId, answered)
+  const ended = { ...answered(call, message), failure, halt, contextUpdate, originalLength }
+  setCall(turn, toolCallId, ended)
   use(run, nestedUsage)
-  noteHalt(run, turn, answered)
+  noteHalt(run, turn, ended)
   run.came.set(cameKey(run, turn, toolCallId), cameOf(state, reason))
   completeEarlier(state)
 }
@@ -1107,9 +1103,10 @@ const closingAnswers = (
   left: string
 ): ReadonlyArray<Records.Record> =>
   turn?.message === undefined ? [] : Array.from(turn.calls.values()).flatMap((call): ReadonlyArray<Records.Record> => {
-    const message = closingAnswer(call, leaving, turn.isEarlier, left)
+    const isSettled = call._tag === "Granted" || call._tag === "Waiting" && turn.isEarlier
+    if (call._tag === "Answered" || leaving === "operation" && isSettled) return []
     const reason = isInDoubt(call) ? "unknown_effect" : "cancelled"
-    return message === undefined ? [] : [{ _tag: "CallEnded", requestId, message, reason }]
+    return [{ _tag: "CallEnded", requestId, message: withdrawn(call, left), reason }]
   })
 
 /** Tells whether the handler of a call had started before the call waited: its gates are not asked again. */
@@ -1121,29 +1118,6 @@ export const hasStarted = ({ answers, attempt }: Granted): boolean => attempt > 
 export const isInDoubt = (call: Call): boolean =>
   call._tag === "Started" || call._tag === "Granted" && hasStarted(call)
   || call._tag === "Waiting" && call.suspensions.some(({ kind }) => kind === "unknown")
-
-const closingAnswer = (
-  call: Call,
-  leaving: Leaving,
-  isEarlier: boolean,
-  left: string
-): Message.Message | undefined => {
-  const refused = (detail: string) => Answers.refused("cancelled", call.toolCall, `${detail}: ${left}`)
-  switch (call._tag) {
-    case "Answered":
-      return undefined
-    case "Started":
-      return unknownEffect(call.toolCall)
-    case "Asked":
-      return refused(notRun(call))
-    case "Granted":
-      if (leaving === "operation") return undefined
-      return isInDoubt(call) ? unknownEffect(call.toolCall) : refused("not run")
-    case "Waiting":
-      if (leaving === "operation" && isEarlier) return undefined
-      return isInDoubt(call) ? unknownEffect(call.toolCall) : refused("withdrawn")
-  }
-}
 
 /** Returns the record that a journal continues with, in place of its earlier records or of a session that changed. */
 export const openedBy = (state: State, session: Session): Records.Opened => {

@@ -315,10 +315,8 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
           )
         }
         const stopped = ending === "Deadline" ? "the deadline of the run has passed" : "the run was stopped"
-        const detail = known?._tag === "Waiting"
-          ? `withdrawn: ${stopped}`
-          : `${known === undefined ? "not run" : States.notRun(known)}: ${stopped} before it was resumed`
-        return Effect.succeed(notRun(call, known, detail))
+        const when = known?._tag === "Waiting" ? "" : " before it was resumed"
+        return Effect.succeed(notRun(call, known, `${States.notRun(known)}: ${stopped}${when}`))
       }
       if (!isUnknown) return started(tool, args, call, known?._tag === "Granted" && States.hasStarted(known))
       const again: Executor.Service = { execute: (tool, args, call) => started(tool, args, call, true) }
