@@ -63,7 +63,7 @@ const isPlain = (checker: ts.TypeChecker, field: ts.Symbol, declaration: ts.Decl
   (field.name === "message" && ts.isGetAccessor(declaration))
 
 /** The files that the package exports its modules from. */
-export const entries: ReadonlyArray<string> = [
+const entries: ReadonlyArray<string> = [
   "src/index.ts",
   "src/adapters/index.ts",
   "src/bridges/index.ts",

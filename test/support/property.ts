@@ -32,7 +32,8 @@ const isCI = process.env["CI"] !== undefined
 
 const seedOfAll = process.env["HEDDLE_SEED"] ?? (isCI ? "heddle" : String(Math.floor(Math.random() * 2 ** 31)))
 
-const share = Number(process.env["HEDDLE_RUNS"] ?? (isCI ? 1 : 0.05))
+/** The share of the values of each property that is tried here. */
+export const share = Number(process.env["HEDDLE_RUNS"] ?? (isCI ? 1 : 0.05))
 
 /** How many values of so many a property is held to here. */
 export const shareOf = (runs: number): number => Math.ceil(runs * share)
