@@ -14,7 +14,7 @@ import * as Stream from "effect/Stream"
 import { Adapter, Chat, Journal, Message, Session, Tool } from "heddle"
 import { Worker } from "heddle/durable"
 import { Script, Simulation } from "heddle/testing"
-import { shareOf } from "../support/property.ts"
+import { share } from "../support/property.ts"
 
 /** Runs a program in a simulated process. */
 const simulated = <E>(program: Effect.Effect<void, E, Session.Store | Scope.Scope>) =>
@@ -38,7 +38,7 @@ const answersIn = ({ thread }: Session.Session) =>
 const claimOf = (id: string) => Effect.map(Session.inspect(id), (found) => found?.claim)
 
 /** Long enough for every attempt, and an hour where all of it is tried. */
-const long = shareOf(100) < 100 ? "10 minutes" : "1 hour"
+const long = share < 1 ? "10 minutes" : "1 hour"
 
 describe("what fails each time", () => {
   const look = Tool.make("look", { parameters: {}, readOnly: true, handler: () => Effect.succeed("seen") })

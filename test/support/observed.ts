@@ -12,10 +12,15 @@ import * as SharedMessages from "../../src/internal/fold/sharedMessages.ts"
 import * as Json from "../../src/internal/json.ts"
 import * as States from "../../src/internal/session/state.ts"
 import * as Writers from "../../src/internal/session/writer.ts"
+import { share } from "./property.ts"
 
 /** A journal that has more records is compared where the run ends or a call waits, and at each of this many versions. */
 const closely = 200
 const seldom = 50
+
+/** This many writes of a test are compared, and of those after them the share that laws are held to. */
+const first = 200
+const stride = Math.max(1, Math.round(1 / share))
 
 // Values as JSON.
 
@@ -162,9 +167,12 @@ const withSession = (state: States.State): string | undefined => {
 // The hook.
 
 const differences: Array<string> = []
+let writes = 0
 
-const isCompared = ({ state, version }: Writers.Writer): boolean =>
-  version <= closely || version % seldom === 0 || state.run === undefined
+const isCompared = ({ state, version }: Writers.Writer): boolean => {
+  if (writes++ >= first && writes % stride !== 0) return false
+  return version <= closely || version % seldom === 0 || state.run === undefined
+}
 
 const observe = (writer: Writers.Writer): void => {
   if (!isCompared(writer)) return
@@ -182,6 +190,7 @@ export const taken = (): ReadonlyArray<string> => differences.splice(0)
 
 beforeEach(() => {
   differences.length = 0
+  writes = 0
   Writers.observed.by = observe
 })
 
