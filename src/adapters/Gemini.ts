@@ -352,6 +352,18 @@ export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, Htt
  * `GEMINI_BASE_URL`, read through Effect's `Config`. `defaults` replace missing variables; a model has to be named
  * by one of the two, and the Gemini API wants a key.
  *
+ * **Example** (From the environment)
+ *
+ * ```ts import.meta.vitest
+ * import { Gemini } from "heddle/adapters"
+ * import * as FetchHttpClient from "effect/http/FetchHttpClient"
+ * import * as Layer from "effect/Layer"
+ *
+ * const model = Gemini.layerConfig().pipe(Layer.provide(FetchHttpClient.layer))
+ *
+ * Layer.isLayer(model) // => true
+ * ```
+ *
  * @category layers
  * @since 0.1.0
  */

@@ -320,6 +320,18 @@ export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, Htt
  * Effect's `Config`. `defaults` replace missing variables; a model has to be named by one of the two, and
  * OpenAI's own servers want a key.
  *
+ * **Example** (From the environment)
+ *
+ * ```ts import.meta.vitest
+ * import { OpenAiResponses } from "heddle/adapters"
+ * import * as FetchHttpClient from "effect/http/FetchHttpClient"
+ * import * as Layer from "effect/Layer"
+ *
+ * const model = OpenAiResponses.layerConfig().pipe(Layer.provide(FetchHttpClient.layer))
+ *
+ * Layer.isLayer(model) // => true
+ * ```
+ *
  * @category layers
  * @since 0.1.0
  */
