@@ -23,7 +23,7 @@ const withCtrlC = <A, E, R>(run: (softly: Effect.Effect<void>) => Effect.Effect<
       else process.exit()
     }
     process.prependListener("SIGINT", press)
-    // NodeRuntime.runMain interrupts this fiber at the first Ctrl-C, and the run continues.
+    // NodeRuntime.runMain interrupts the outer fiber at the first Ctrl-C; the run is in the forked one, and continues.
     const left = Effect.suspend(() => presses === 0 ? Fiber.interrupt(fiber) : Fiber.await(fiber))
     return yield* Fiber.join(fiber).pipe(
       Effect.onInterrupt(() => left),
