@@ -103,39 +103,41 @@ describe("a process that stands still", () => {
       }).pipe(Effect.provide(base)))
   }
 
-  it.effect("N-04: asks the store, and starts the handler where the claim is still its own", () =>
-    Effect.gen(function*() {
-      const store = yield* Session.Store
-      let renewals = 0
-      const counting = Layer.succeed(Session.Store, {
-        ...store,
-        renew: (...args: Parameters<typeof store.renew>) =>
-          Effect.suspend(() => {
-            renewals++
-            return store.renew(...args)
-          })
-      })
-      const { ahead, layer, process } = yield* Effect.provide(makeClocks, counting)
-      let charged = 0
-      const charge = Tool.make("charge", {
-        parameters: {},
-        handler: () =>
-          Effect.sync(() => {
-            assert.strictEqual(renewals, 1)
-            charged++
-          })
-      })
-      const frozen = Effect.sync(() => void Object.assign(ahead, { wall: 60_000 }))
-      const done = yield* Session.claim("s", { owner: "one", term: "30 seconds" }).pipe(
-        Effect.flatMap((kept) => Session.keep(kept, (session) => Session.reply(session, "go", { tools: [charge] }))),
-        Effect.scoped,
-        Effect.provide(Layer.provideMerge(behindStart(frozen), Layer.provideMerge(layer, counting))),
-        Effect.provide(model),
-        process
-      )
-      assert.strictEqual(done.session.status, "completed")
-      assert.strictEqual(charged, 1)
-    }).pipe(Effect.provide(Session.Store.layerMemory)))
+  for (const by of [60_000, -60_000]) {
+    it.effect(`N-04: asks the store where its clock was set by ${by} ms, and starts the handler where the claim is still its own`, () =>
+      Effect.gen(function*() {
+        const store = yield* Session.Store
+        let renewals = 0
+        const counting = Layer.succeed(Session.Store, {
+          ...store,
+          renew: (...args: Parameters<typeof store.renew>) =>
+            Effect.suspend(() => {
+              renewals++
+              return store.renew(...args)
+            })
+        })
+        const { ahead, layer, process } = yield* Effect.provide(makeClocks, counting)
+        let charged = 0
+        const charge = Tool.make("charge", {
+          parameters: {},
+          handler: () =>
+            Effect.sync(() => {
+              assert.strictEqual(renewals, 1)
+              charged++
+            })
+        })
+        const frozen = Effect.sync(() => void Object.assign(ahead, { wall: by }))
+        const done = yield* Session.claim("s", { owner: "one", term: "30 seconds" }).pipe(
+          Effect.flatMap((kept) => Session.keep(kept, (session) => Session.reply(session, "go", { tools: [charge] }))),
+          Effect.scoped,
+          Effect.provide(Layer.provideMerge(behindStart(frozen), Layer.provideMerge(layer, counting))),
+          Effect.provide(model),
+          process
+        )
+        assert.strictEqual(done.session.status, "completed")
+        assert.strictEqual(charged, 1)
+      }).pipe(Effect.provide(Session.Store.layerMemory)))
+  }
 
   it.effect("N-04: asks no lookUp under a claim that has ended", () =>
     Effect.gen(function*() {

@@ -157,6 +157,29 @@ describe("a run that was cut at a record", () => {
       }
     }))
 
+  it.effect("D-03: its handlers read what those of its earlier steps have added to the context, at every record", () =>
+    Effect.gen(function*() {
+      const { records } = yield* uncut
+      const contextsBehind = (length: number) => {
+        const contexts = new Map<string, unknown>()
+        const tools = toolsOf([], "retry").map((tool: Tool.Any): Tool.Any => ({
+          ...tool,
+          handler: (args, call) => {
+            contexts.set(call.id, call.context)
+            return tool.handler!(args, call)
+          }
+        }))
+        return Effect.as(resumed(records.slice(0, length), { tools }), contexts)
+      }
+      const whole = yield* contextsBehind(2)
+      assert.deepStrictEqual(whole.get("c1"), { user: "ann", a: "seen", paid1: true })
+      for (let length = 3; length < records.length; length++) {
+        for (const [id, context] of yield* contextsBehind(length)) {
+          assert.deepStrictEqual(context, whole.get(id), `${id}, cut behind record ${length}`)
+        }
+      }
+    }))
+
   it.effect("a reply that was cut is asked for again, and only that one", () =>
     Effect.gen(function*() {
       const { records } = yield* uncut

@@ -156,6 +156,24 @@ describe("parameters of another library", () => {
       assert.include((yield* called(arktype, { city: 1 })).content, "invalid_arguments")
     }))
 
+  it.effect("M-30: a schema that changes what it is given does not change the call that the model made", () =>
+    Effect.gen(function*() {
+      const changing = {
+        "~standard": {
+          ...libraries.zod["~standard"],
+          validate: (input: { city: string; readonly units: Array<string> }) => {
+            input.city = input.city.trim()
+            input.units.push("F")
+            return { value: input }
+          }
+        }
+      }
+      const given = { city: " Oslo ", units: ["C"] }
+      const { content, received } = yield* called(changing, given)
+      assert.deepStrictEqual([content, received], ["sunny", { city: "Oslo", units: ["C", "F"] }])
+      assert.deepStrictEqual(given, { city: " Oslo ", units: ["C"] })
+    }))
+
   it.effect("M-30: a transform that throws or rejects is answered as an error, and the run continues", () =>
     Effect.gen(function*() {
       const throwing = z.object({ city: z.string().transform((): string => assert.fail("broken transform")) })

@@ -161,6 +161,21 @@ describe("ToolRunner: timeouts", () => {
       assert.deepInclude(yield* recorder.counts(), { starts: 2, finalizers: 2, live: 0 })
     }))
 
+  it.effect("R-055: a tool's own timeout bounds the decoding of its arguments", () =>
+    Effect.gen(function*() {
+      const decoding = (millis: number, timeout: number): Tool.Any => ({
+        ...Tools.echo,
+        name: "slow",
+        timeout: Duration.millis(timeout),
+        parameters: { jsonSchema: {}, decode: () => Effect.as(Effect.sleep(millis), {}) }
+      })
+      const short = yield* elapsed(ToolRunner.run(calling("slow"), [decoding(30, 20)], { toolTimeout: 50 }))
+      assert.strictEqual(short.at, 20)
+      assert.include(String(contents(short.value)[0]?.[1]), "decoding the arguments timed out after 20 ms")
+      const long = yield* elapsed(ToolRunner.run(calling("slow"), [decoding(80, 100)], { toolTimeout: 50 }))
+      assert.deepStrictEqual([long.at, contents(long.value)], [80, [["c0", "{}"]]])
+    }))
+
   it.effect("R-058: decoding that dies is an invalid argument of that call alone", () =>
     Effect.gen(function*() {
       const dying = [() => Effect.die(new Error("no decoder")), () => {

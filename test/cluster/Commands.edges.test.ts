@@ -10,7 +10,7 @@ import * as Schema from "effect/Schema"
 import { Session, Tool } from "heddle"
 import { Cluster, SessionClient } from "heddle/cluster"
 import { driven, errands, holding, linesOf, placesOf } from "../support/edges.ts"
-import { casting } from "../support/nests.ts"
+import { agent, casting, type Turn } from "../support/nests.ts"
 import type { Deed } from "../support/survivor.ts"
 
 const client = SessionClient.SessionClient
@@ -21,9 +21,11 @@ const typed = Tool.make("ask", {
   handler: () => Effect.succeed(Tool.askUser("How many?", { answer: Schema.Int }))
 })
 
-const services = (tool: Tool.Any) =>
+const asking: Readonly<Record<string, ReadonlyArray<Turn>>> = { go: [[["ask", "ask", {}]], "Done", "Later"] }
+
+const services = (tool: Tool.Any, parts = asking) =>
   Layer.mergeAll(Cluster.layer({ run: () => ({ tools: [tool] as unknown as [] }) }), SessionClient.layer).pipe(
-    Layer.provide(casting({ go: [[["ask", "ask", {}]], "Done", "Later"] })),
+    Layer.provide(casting(parts)),
     Layer.provideMerge(Session.Store.layerMemory),
     Layer.provideMerge(TestRunner.layer)
   )
@@ -49,6 +51,24 @@ describe("a reply on a cluster", () => {
         assert.strictEqual(Session.receipt(kept, "m2")?.became, "completed")
       }).pipe(Effect.provide(services(tool))))
   }
+
+  it.live("N-38: whose sender has not seen the question of a nested run waits for its answer", () =>
+    Effect.gen(function*() {
+      const { answer, reply } = yield* client
+      const asked = yield* reply("ann", "go", { command: "m1" })
+      assert.deepStrictEqual(asked.suspensions.map(({ id }) => id), ["a/q"])
+      const said = yield* reply("ann", "order pizza", { command: "m2" })
+      assert.deepStrictEqual(said.suspensions.map(({ id }) => id), ["a/q"])
+      assert.strictEqual(Session.receipt(yield* loaded, "m2")?.became, "queued")
+      const done = yield* answer("ann", "a/q", "no", { command: "v1" })
+      assert.deepStrictEqual([done.status, done.outputText], ["completed", "Done"])
+      const kept = yield* loaded
+      assert.strictEqual(linesOf(kept.session).filter((line) => line === "user: order pizza").length, 1)
+      assert.strictEqual(Session.receipt(kept, "m2")?.became, "completed")
+    }).pipe(Effect.provide(services(agent("only", [ask]), {
+      go: [[["a", "only", {}]], "Done", "Later"],
+      only: [[["q", "ask", {}]], "only is done"]
+    }))))
 
   it.live("N-38: waits while a call waits that no message answers", () =>
     Effect.gen(function*() {
