@@ -292,6 +292,9 @@ describe("a claim", () => {
       yield* TestClock.adjust("1 second")
       assert.strictEqual((yield* Fiber.join(running)).session.status, "completed")
       assert.deepInclude(yield* runner.health, { driven: 0, lostClaims: 1, latestMillis: 200 })
+      // The health of an owner covers five minutes.
+      yield* TestClock.adjust("5 minutes")
+      assert.deepInclude(yield* runner.health, { lostClaims: 0, latestMillis: 0 })
     }).pipe(Effect.provide(services([called("wait"), said("Done")]))))
 
   it.effect("D-15: a command waits while the store is away", () =>
