@@ -355,8 +355,8 @@ export const isSame = (one: unknown, other: unknown): boolean =>
 
 /**
  * A value that the caller or a provider chose. It is kept as it is in memory, becomes JSON when it is encoded and
- * comes back as plain data. `Schema.Defect` would write the keys in URLs and the headers of a request, drop the fields
- * of an error, fail on a long chain of causes, and decode any data with a `message` as an `Error`.
+ * comes back as plain data. `Schema.Defect` is not used: it writes the keys in URLs and the headers of a request, drops
+ * the fields of an error, fails on a long chain of causes, and decodes any data with a `message` as an `Error`.
  */
 export const Opaque: Schema.Codec<unknown, Schema.Json> = Schema.Json.pipe(
   Schema.decodeTo(Schema.Unknown, {

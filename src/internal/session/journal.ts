@@ -682,8 +682,8 @@ const memory = (): Service => {
 }
 
 /**
- * The store of sessions. `Session.Store.layerMemory` keeps them in memory, `SessionStore.layerSqlite({ filename })`
- * of `heddle/sql` in a file.
+ * Stores sessions. `Session.Store.layerMemory` keeps them in memory, and `SessionStore.layerSqlite({ filename })`, from
+ * `heddle/sql`, in a file.
  *
  * @category services
  * @since 0.1.0

@@ -145,8 +145,8 @@ export const truncate = (sql: Sql, id: string, before: number): Change<void, Jou
   })
 
 /**
- * Removes a journal and its claim in several statements: each has to see the records that were appended before the row
- * of the journal was locked. A missing row is created, so that a session which begins at the same time waits.
+ * Removes a journal and its claim. It takes several statements, since each has to see the records that were appended
+ * before the journal's row was locked. It creates a missing row, so that a session that begins at the same time waits.
  */
 export const remove = (sql: Sql, id: string): Change =>
   inTransaction(
