@@ -74,7 +74,7 @@ export const make = <
   S extends Schema.Constraint = Schema.Unknown,
   E = never,
   R = never,
-  H extends Effect.Effect<unknown, unknown, unknown> = Effect.Effect<unknown>,
+  H = Effect.Effect<unknown>,
   Fatal = never
 >(
   name: Name,

@@ -176,6 +176,17 @@ describe("Tool.make", () => {
     })
     Tool.make("t", {
       parameters: {},
+      // @ts-expect-error return an Effect: call.promise((signal) => …)
+      handler: async () => 42
+    })
+    Tool.make("t", {
+      parameters: {},
+      success: Schema.Finite,
+      // @ts-expect-error return an Effect: call.promise((signal) => …)
+      handler: (_, call) => Promise.resolve(call.attempt)
+    })
+    Tool.make("t", {
+      parameters: {},
       handler: (_, call) => {
         expect(call).type.toBe<Tool.CallContext>()
         expect(call.progress({ stage: "lookup" })).type.toBe<Effect.Effect<void>>()

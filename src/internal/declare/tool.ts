@@ -469,16 +469,24 @@ export interface Declarations<P, E, R, Fatal> {
 type Produced<S extends Schema.Constraint> = [S] extends [never] ? any
   : S["Type"] | ToolOutcomes.AskUser | ToolOutcomes.Content | ToolOutcomes.Halt
 
-/** The effect of a handler as it was written, to infer it from; nothing while it is being read. It forbids nothing. */
-type Written<H> = [H] extends [never] ? unknown : H | Effect.Effect<unknown, unknown, unknown>
+/**
+ * The effect of a handler as it was written, to infer it from; nothing while it is being read. It forbids nothing but a
+ * promise, for which the compiler shows the text.
+ */
+type Written<H> = [H] extends [never] ? unknown
+  : [H] extends [PromiseLike<unknown>] ? "return an Effect: call.promise((signal) => …)"
+  : H extends Effect.Effect<unknown, unknown, unknown> ? H | Effect.Effect<unknown, unknown, unknown>
+  : Effect.Effect<unknown, unknown, unknown>
 
 /**
  * The value that a tool produces: the type of its success schema, or without one the value that its handler returns.
  */
-export type Produces<S extends Schema.Constraint, H extends Effect.Effect<unknown, unknown, unknown>> = unknown extends
-  S["Type"] ?
-  0 extends 1 & Effect.Success<H> ? unknown : Exclude<Effect.Success<H>, ToolOutcomes.AskUser | ToolOutcomes.Halt>
+export type Produces<S extends Schema.Constraint, H> = unknown extends S["Type"] ?
+  0 extends 1 & Returned<H> ? unknown : Exclude<Returned<H>, ToolOutcomes.AskUser | ToolOutcomes.Halt>
   : S["Type"]
+
+/** The value that the effect of a handler succeeds with. */
+type Returned<H> = H extends Effect.Effect<infer A, unknown, unknown> ? A : never
 
 /**
  * The declaration of a tool. Public as `Tool.Options`.
@@ -491,7 +499,7 @@ export interface Options<
   S extends Schema.Constraint,
   E,
   R,
-  H extends Effect.Effect<unknown, unknown, unknown> = Effect.Effect<unknown, unknown, unknown>,
+  H = Effect.Effect<unknown, unknown, unknown>,
   Fatal = never
 > extends Declarations<P, E, R, Fatal>, Findable<P, Produced<S>, R> {
   /**
