@@ -356,6 +356,9 @@ describe("an approval whose tool is not there", () => {
         assert.deepStrictEqual([loaded.version, loaded.session], [approved.version, approved.session])
         const data = yield* Effect.flip(way(approved.session))
         assert.deepInclude(data, { _tag: "ResumeError", reason: "tool_missing" })
+        const { id: _id, ...anonymous } = approved.session
+        const unnamed = yield* Effect.flip(way(anonymous))
+        assert.match(unnamed.message, /^the session cannot be resumed: tool_missing: /)
         const done = yield* Session.keep(loaded, (session) => Session.continue(session, null, { tools }))
         yield* isLoaded(done)
         assert.deepStrictEqual([world.length, done.session.status], [1, "completed"])

@@ -83,6 +83,10 @@ describe("N-30: options that do not exist", () => {
           yield* of({ toolExecutor: {} }),
           /^a run has no option "toolExecutor"; its options are onToolError, /
         )
+        assert.strictEqual(
+          yield* of({ onMaxTurns: "finalize" }),
+          "a run has no option \"onMaxTurns\"; it is an option of \"policy\""
+        )
         assert.match(yield* of({ budget: 5 }), /^a run has no option "budget"; its options are /)
         assert.strictEqual(
           yield* of({ policy: { ...Policy.standard, resultLimits: 5 } }),
@@ -148,7 +152,7 @@ describe("N-30: options that do not exist", () => {
         yield* of({ maxParalel: 2 }),
         "StreamingToolExecutor.make has no option \"maxParalel\"; did you mean \"maxParallel\"?"
       )
-      assert.match(yield* of({ maxTurns: 2 }), /has no option "maxTurns"; its options are maxParallel, signal, /)
+      assert.match(yield* of({ budget: 2 }), /has no option "budget"; its options are maxParallel, signal, /)
       assert.match(
         yield* of({ policy: { ...Policy.falai, start_: "x", strat: 1 } }),
         /^policy of StreamingToolExecutor.make/

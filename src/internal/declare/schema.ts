@@ -593,13 +593,19 @@ export const checkNames = (subject: string, options: unknown, names: OptionNames
     const value = options[name]
     const inner = Object.hasOwn(names, name) ? names[name] : undefined
     if (typeof inner === "object") checkNames(`${name} of ${subject}`, value, inner)
-    else if (value !== undefined) refuse(subject, name, Object.keys(names))
+    else if (value !== undefined) refuse(subject, name, names)
   }
 }
 
-const refuse = (subject: string, name: string, names: ReadonlyArray<string>): never => {
+const refuse = (subject: string, name: string, known: OptionNames): never => {
+  const names = Object.keys(known)
+  const group = names.find((outer) => typeof known[outer] === "object" && Object.hasOwn(known[outer], name))
   const near = nearest(name, names)
-  const remedy = near === undefined ? `its options are ${names.join(", ")}` : `did you mean "${near}"?`
+  const remedy = group !== undefined
+    ? `it is an option of ${JSON.stringify(group)}`
+    : near === undefined
+    ? `its options are ${names.join(", ")}`
+    : `did you mean "${near}"?`
   throw new TypeError(`${subject} has no option ${JSON.stringify(name.slice(0, longestName))}; ${remedy}`)
 }
 

@@ -251,7 +251,6 @@ class Loop<E, R> implements Driver {
       if (contextUpdate !== undefined) this.rules = withContext(this.rules, contextUpdate)
     }
     Fold.takeUp(this.state, steps.map(({ result }) => result))
-    this.rules = unforced(this.rules)
     this.step = stepAt(steps.length)
     if (last.closing === "structured") {
       const first = steps.slice(0, -1).map(({ result }) => result)

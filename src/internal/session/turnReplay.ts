@@ -49,7 +49,7 @@ import * as Writers from "./writer.ts"
 export class ResumeError extends Schema.TaggedError<ResumeError>("heddle/Session/ResumeError")("ResumeError", {
   /** The kind of the problem. */
   reason: Schema.Literals(["unclaimed", "tool_missing", "arguments_changed", "too_old", "too_many_attempts"]),
-  /** The id of the session. */
+  /** The id of the session. Empty where the session has none. */
   id: Schema.String,
   /** A description of the problem, with its resolution. */
   detail: Schema.String,
@@ -59,7 +59,8 @@ export class ResumeError extends Schema.TaggedError<ResumeError>("heddle/Session
   toolCallId: Schema.optionalKey(Schema.String)
 }) {
   override get message(): string {
-    return `session ${JSON.stringify(this.id)} cannot be resumed: ${this.reason}: ${this.detail}`
+    const session = this.id === "" ? "the session" : `session ${JSON.stringify(this.id)}`
+    return `${session} cannot be resumed: ${this.reason}: ${this.detail}`
   }
 }
 
