@@ -8,10 +8,22 @@
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as EventJson from "./internal/fold/eventJson.ts"
+import * as Public from "./internal/fold/publicEvent.ts"
 import * as Json from "./internal/json.ts"
 import * as Message from "./Message.ts"
 import * as Response from "./Response.ts"
 import * as Thread from "./Thread.ts"
+
+export type {
+  PublicCall,
+  PublicError,
+  PublicEvent,
+  PublicOptions,
+  PublicOutcome,
+  PublicSuspension,
+  PublicUsage,
+  Publish
+} from "./internal/fold/publicEvent.ts"
 
 /**
  * A tool asked the user.
@@ -1177,3 +1189,37 @@ export const fromWire = (wire: unknown): WireEvent => {
   if (Result.isFailure(decoded)) throw new WireError({ detail: decoded.failure.message })
   return decoded.success
 }
+
+/**
+ * The event as it may leave a server, or nothing where it is not published. It is an allow list: text, names, ids,
+ * arguments and answers as `publish` says, usage, the outcome, questions and approvals, and of errors a code and one
+ * sentence. It never has a raw result, an update of the context, a cause, a thread, metadata of a reply or a raw chunk.
+ *
+ * **Details**
+ *
+ * Events of a run inside a handler, which are progress of its call, are published in the same way, and never more of
+ * them than of that call: where it is published by its name, so is theirs, without their text.
+ *
+ * **Example** (The names of tools, but not what they say)
+ *
+ * ```ts import.meta.vitest
+ * import { Event } from "heddle"
+ *
+ * const calls = new Map()
+ * const publish = (tool: string) => tool === "search" ? "all" : "names"
+ * const events: ReadonlyArray<Event.Event> = [
+ *   { _tag: "ToolExecutionStarted", id: "c1", name: "pay", arguments: { card: "4111" } },
+ *   { _tag: "ToolResultEncoded", id: "c1", content: "paid with 4111" }
+ * ]
+ *
+ * events.map((event) => Event.toPublic(event, { publish, calls }))
+ * // => [{ _tag: "ToolExecutionStarted", id: "c1", name: "pay" }, { _tag: "ToolResultEncoded", id: "c1" }]
+ * ```
+ *
+ * @category public form
+ * @since 0.1.0
+ */
+export const toPublic = (
+  event: Event | WireEvent,
+  options: Public.PublicOptions = {}
+): Public.PublicEvent | undefined => Public.toPublic(event, options)
