@@ -7,7 +7,7 @@
 import type * as Records from "./internal/session/records.ts"
 import * as States from "./internal/session/state.ts"
 
-export { Receipt, Record, RunError } from "./internal/session/records.ts"
+export { Origin, Receipt, Record, RunError } from "./internal/session/records.ts"
 
 export type {
   AttemptFailed,
@@ -15,6 +15,7 @@ export type {
   CallSettled,
   CallStarted,
   CallWaits,
+  ClientTools,
   Entry,
   MessagesAppended,
   MessageSubmitted,

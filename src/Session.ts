@@ -53,6 +53,7 @@ export type {
   Interrupted,
   InterruptedCall,
   Kept,
+  OpenOptions,
   Outcome,
   StopOptions,
   StopReceipt,
@@ -152,7 +153,7 @@ export const recover: (session: SessionData.Session) => SessionData.Session = Se
  */
 export const open: (
   id: string,
-  options?: Omit<SessionData.Options, "id">
+  options?: Keeping.OpenOptions
 ) => Effect.Effect<Keeping.Kept, Journals.StoreError, Journals.Store> = Keeping.open
 
 /**

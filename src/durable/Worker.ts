@@ -54,9 +54,17 @@ export interface Options<
   /**
    * Returns the options of the next run of a session: its tools, its system prompt, its limits, and the limit of its
    * resumptions. Every worker over one store has to return the same. It is called before each run, with the current
-   * session.
+   * session. It may be an Effect of the options, which cannot fail.
    */
-  readonly run: (kept: Keeping.Kept) => Session.ResumeOptions<T, E, R, RHalt, REvent>
+  readonly run: (
+    kept: Keeping.Kept
+  ) =>
+    | Session.ResumeOptions<T, E, R, RHalt, REvent>
+    | Effect.Effect<
+      Session.ResumeOptions<T, E, R, RHalt, REvent>,
+      never,
+      R
+    >
   /** Number of sessions that the worker drives concurrently. 10 by default. */
   readonly concurrency?: number
   /**
@@ -123,7 +131,12 @@ const pauses = (pollMillis: number) => (attempt: number): number =>
  * @category services
  * @since 0.1.0
  */
-export class Worker extends Context.Service<Worker, Owners.Owner>()("heddle/durable/Worker") {}
+export class Worker extends Context.Service<Worker, Owners.Owner & Taker>()("heddle/durable/Worker") {}
+
+/** Takes sessions by name. */
+interface Taker {
+  readonly take: (id: string) => Effect.Effect<boolean, Journals.StoreError>
+}
 
 /**
  * The health of the worker: how many sessions it drives, whether it lost claims lately, and whether it is leaving.
@@ -151,6 +164,43 @@ export class Worker extends Context.Service<Worker, Owners.Owner>()("heddle/dura
  * @since 0.1.0
  */
 export const ready: Effect.Effect<Owners.Health, never, Worker> = Effect.flatMap(Worker, ({ health }) => health)
+
+/**
+ * Drives a session at once, in place of waiting until the worker finds it, and succeeds with `true` if the worker of
+ * this process has it now. It is `false` where another owner has its claim, and where the worker is leaving or drives
+ * as many sessions as it may: the session is then found later, as any other.
+ *
+ * **Example** (A message that is answered without waiting for the next search)
+ *
+ * ```ts import.meta.vitest
+ * import * as Deferred from "effect/Deferred"
+ * import * as Effect from "effect/Effect"
+ * import { Session } from "heddle"
+ * import { Worker } from "heddle/durable"
+ * import { Script } from "heddle/testing"
+ *
+ * const ended = Deferred.makeUnsafe<string>()
+ * const worker = Worker.layer({
+ *   run: () => ({}),
+ *   poll: "1 hour",
+ *   onEnd: (id) => Deferred.succeed(ended, id)
+ * })
+ * const program = Effect.gen(function*() {
+ *   yield* Session.submit("ann", "Hi")
+ *   return [yield* Worker.take("ann"), yield* Deferred.await(ended)]
+ * })
+ * const model = Script.layer([[Script.text("Hello"), Script.finish("stop")]])
+ *
+ * await Effect.runPromise(
+ *   program.pipe(Effect.provide(worker), Effect.provide([model, Session.Store.layerMemory]))
+ * ) // => [true, "ann"]
+ * ```
+ *
+ * @category driving
+ * @since 0.1.0
+ */
+export const take = (id: string): Effect.Effect<boolean, Journals.StoreError, Worker> =>
+  Effect.flatMap(Worker, (worker) => worker.take(id))
 
 /**
  * Runs a worker in this process until the layer is released. It then claims nothing new, starts no further call and
@@ -339,12 +389,14 @@ export const layer = <
         const claimant = `${name}:${++polls}`
         const ids = yield* store.claimUnfinished(claimant, termMillis, concurrency - owner.size)
         owner.answered(true)
-        for (const id of ids) {
+        for (const id of ids) yield* accept(id, claimant, began)
+      })
+
+      /** Begins a session whose claim was taken, and tells whether this worker drives it. */
+      const accept = (id: string, claimant: string, began: Claims.Moment) =>
+        Effect.suspend(() => {
           // The claim of a session that this worker has lost and not yet given up waits until then.
-          if (owner.isLeaving || owner.drives(id)) {
-            yield* store.release(id, claimant)
-            continue
-          }
+          if (owner.isLeaving || owner.drives(id)) return Effect.as(store.release(id, claimant), owner.drives(id))
           const terms = {
             owner: claimant,
             termMillis,
@@ -352,9 +404,20 @@ export const layer = <
             onLost: (at: number, lateMillis: number) => owner.lose(at, lateMillis),
             began
           }
-          yield* begin(new Claims.HeldClaim(id, terms, store, context))
-        }
-      })
+          return Effect.as(begin(new Claims.HeldClaim(id, terms, store, context)), true)
+        })
+
+      const take = (id: string) =>
+        Effect.suspend(() => {
+          if (owner.drives(id)) return Effect.succeed(true)
+          if (owner.isLeaving || owner.size >= concurrency) return Effect.succeed(false)
+          const began = Claims.momentOf(clock)
+          const claimant = `${name}:${++polls}`
+          return Effect.uninterruptible(Effect.flatMap(
+            store.claim(id, claimant, termMillis),
+            (claim) => claim.owner === claimant ? accept(id, claimant, began) : Effect.succeed(false)
+          ))
+        })
       /** Number of requests in a row that the store has not answered. */
       let unanswered = 0
       const look = Effect.matchCauseEffect(claimSome, {
@@ -387,6 +450,9 @@ export const layer = <
         )
       })
       yield* Effect.addFinalizer(() => leave)
-      return owner
+      // The services of the layer are those of what a caller has begun.
+      const taking = (id: string) =>
+        Effect.provideContext(take(id), context) as Effect.Effect<boolean, Journals.StoreError>
+      return Object.assign(owner, { take: taking })
     })
   )

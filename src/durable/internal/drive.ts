@@ -28,6 +28,11 @@ export type RunOptions<T extends Tools, E, R, RHalt, REvent> =
   & Chat.Options<T, E, R, RHalt, REvent>
   & Operations.ResumeOptions
 
+/** Returns the options of the next run of a session, or an effect that does. */
+export type Run<T extends Tools, E, R, RHalt, REvent> = (
+  kept: Keeping.Kept
+) => RunOptions<T, E, R, RHalt, REvent> | Effect.Effect<RunOptions<T, E, R, RHalt, REvent>, never, R>
+
 /** Errors of driving a session. */
 export type Failure<T extends Tools, E> = Operations.OperationError | Writers.KeepError | Tool.Fatal<T[number]> | E
 
@@ -123,7 +128,7 @@ const isDue = ({ session: { suspensions } }: Keeping.Kept, now: number): boolean
  */
 export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPublish>(
   load: Effect.Effect<Keeping.Claimed, ELoad, RLoad>,
-  run: (kept: Keeping.Kept) => RunOptions<T, E, R, RHalt, REvent>,
+  run: Run<T, E, R, RHalt, REvent>,
   { maxFailures, onGiveUp = () => Effect.void, publish }: Settings<RPublish>
 ): Effect.Effect<
   Keeping.Claimed,
@@ -157,7 +162,9 @@ export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPubli
         kept = yield* load
       }
       final = undefined
-      const events = eventsOf(kept, run(kept), maxFailures, isFinal)
+      if (!Journals.isUnfinished(Keeping.next(kept))) return kept
+      const options = run(kept)
+      const events = eventsOf(kept, Effect.isEffect(options) ? yield* options : options, maxFailures, isFinal)
       if (events === undefined) return kept
       yield* takingOver(kept, processName)
       yield* Stream.runForEach(events, published).pipe(

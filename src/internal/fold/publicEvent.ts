@@ -87,7 +87,10 @@ export interface PublicSuspension {
   /** The answer that it waits for, as in `Event.Suspension`. */
   readonly kind: "question" | "approval" | "manual" | "unknown"
   /** The call. Its arguments are left out unless they are published. */
-  readonly toolCall: { readonly id: string; readonly name: string; readonly arguments?: Json.JsonObject }
+  readonly toolCall: OfCall & {
+    /** The arguments, as the model sent them. Left out where they are not published. */
+    readonly arguments?: Json.JsonObject
+  }
   /** The text to show. Left out where there is none. */
   readonly question?: string
   /** The choices of the user. Left out where there are none. */
@@ -119,8 +122,144 @@ export interface PublicOutcome {
   readonly error?: PublicError
 }
 
-/** The content of an answer: a text, or parts. */
-type Content = string | ReadonlyArray<Json.JsonObject>
+/** The fields of an event that belongs to a call. */
+interface OfCall {
+  /** The id of the call. */
+  readonly id: string
+  /** The name of the tool. */
+  readonly name: string
+}
+
+/** The fields of an event that asks for answers. */
+interface Asking {
+  /** The id of the call. */
+  readonly toolCallId: string
+  /** The name of the tool. */
+  readonly toolName: string
+  /** The calls that are open: the call itself, or those of the run inside its handler. */
+  readonly suspensions: ReadonlyArray<PublicSuspension>
+}
+
+/** The answer of a call. */
+interface Answered {
+  /** The content that the model reads. Left out where it is not published. */
+  readonly content?: string | ReadonlyArray<Json.JsonObject>
+}
+
+/** The fields of an event that contains a whole text or a piece of one. */
+interface OfText {
+  /** The provider's id of the block. `null` when it gives none. */
+  readonly id: string | null
+}
+
+/** The usage that an event reports. */
+interface Used {
+  /** The usage of the step or of the run. Left out where none was reported. */
+  readonly usage?: PublicUsage
+}
+
+/** The end of a reply. */
+interface Ended {
+  /** The reason why the reply ended. Left out where the provider gave none. */
+  readonly finishReason?: string
+}
+
+interface Fields {
+  MessageStarted: {}
+  RunStarted: {
+    /** The id of the run that begins or is resumed. A server adds the event to those of a session. */
+    readonly runId: string
+  }
+  TextDelta: OfText & {
+    /** The piece, to be put behind those before it. */
+    readonly delta: string
+  }
+  ReasoningDelta: Fields["TextDelta"]
+  TextCompleted: OfText & {
+    /** The text. */
+    readonly text: string
+  }
+  ToolCallStarted: OfCall
+  ToolCallDelta: {
+    /** The id of the call. */
+    readonly id: string
+    /** A piece of JSON text, to be put behind those before it. */
+    readonly argumentsDelta: string
+  }
+  ToolCallCompleted: OfCall & {
+    /** The arguments. Left out where they are not published. */
+    readonly arguments?: Json.JsonObject
+    /** The problem with the arguments. Left out when they can be trusted. */
+    readonly argumentsLost?: {
+      /** The reason why they cannot be trusted. */
+      readonly reason: string
+      /** The text that was sent. Left out where arguments are not published. */
+      readonly text?: string
+    }
+    /** `true` for a call that the provider runs itself. */
+    readonly providerExecuted?: boolean
+  }
+  MessageCompleted: Ended
+  Error: {
+    /** The error that broke the reply. */
+    readonly error: PublicError
+  }
+  StepReset: Fields["Error"]
+  ToolQueued: OfCall & {
+    /** The thing that the call waits for: `"permit"`, `"key"` or `"exclusive"`. */
+    readonly reason: string
+  }
+  ToolExecutionStarted: OfCall & {
+    /** The number of the attempt. Left out for the first one. */
+    readonly attempt?: number
+  }
+  ToolProgress: OfCall & {
+    /** The progress as the handler reported it. Left out for an event of a run inside the handler. */
+    readonly progress?: unknown
+    /** The event of a run inside the handler. */
+    readonly nested?: PublicEvent
+  }
+  ToolExecutionCompleted: OfCall
+  ToolResultEncoded: Answered & {
+    /** The id of the call. */
+    readonly id: string
+    /** `true` when the answer is an error. Left out when it is not. */
+    readonly isError?: boolean
+    /** The reason of the `Tool.ToolError` that the answer is, such as `"denied"`. Left out for any other answer. */
+    readonly code?: string
+    /** The length of the whole text in characters, where the content was cut. */
+    readonly originalLength?: number
+    /** `true` when it closes a call that was open before. Left out otherwise. */
+    readonly settled?: boolean
+  }
+  AskUserRequested: Asking
+  ToolApprovalRequested: Asking
+  ToolSuspended: Asking
+  ToolHalt: Answered & {
+    /** The id of the call. */
+    readonly toolCallId: string
+  }
+  StepCompleted: Ended & Used & {
+    /** `true` if the model has nothing more to do. */
+    readonly done?: boolean
+  }
+  ChatCompleted: Used & {
+    /** The reason why the run ended. */
+    readonly outcome: PublicOutcome
+    /** The usage of the run together with the runs inside its handlers. Left out where none was reported. */
+    readonly totalUsage?: PublicUsage
+    /** The calls that wait for an answer, in call order. Left out when none does. */
+    readonly suspensions?: ReadonlyArray<PublicSuspension>
+  }
+}
+
+/** The fields that every event may have. */
+interface Common {
+  /** Time of the event, in milliseconds since 1970. Left out where `at` is not given. */
+  readonly at?: number
+  /** `true` for what had happened before the run was resumed. Left out otherwise. */
+  readonly replayed?: boolean
+}
 
 /**
  * An event as it leaves a server, as plain JSON. Its fields have the names and the meanings of those of the event; what
@@ -129,75 +268,7 @@ type Content = string | ReadonlyArray<Json.JsonObject>
  * @category models
  * @since 0.1.0
  */
-export type PublicEvent =
-  & (
-    | { readonly _tag: "MessageStarted" }
-    /** The beginning of a run in the events of a session, which a server adds. */
-    | { readonly _tag: "RunStarted"; readonly runId: string }
-    | { readonly _tag: "TextDelta" | "ReasoningDelta"; readonly id: string | null; readonly delta: string }
-    | { readonly _tag: "TextCompleted"; readonly id: string | null; readonly text: string }
-    | { readonly _tag: "ToolCallStarted"; readonly id: string; readonly name: string }
-    | { readonly _tag: "ToolCallDelta"; readonly id: string; readonly argumentsDelta: string }
-    | {
-      readonly _tag: "ToolCallCompleted"
-      readonly id: string
-      readonly name: string
-      readonly arguments?: Json.JsonObject
-      /** The text that is no JSON object, or is not whole, and the reason. Left out when the arguments can be trusted. */
-      readonly argumentsLost?: { readonly reason: string; readonly text?: string }
-      readonly providerExecuted?: boolean
-    }
-    | { readonly _tag: "MessageCompleted"; readonly finishReason?: string }
-    | { readonly _tag: "Error" | "StepReset"; readonly error: PublicError }
-    | { readonly _tag: "ToolQueued"; readonly id: string; readonly name: string; readonly reason: string }
-    | { readonly _tag: "ToolExecutionStarted"; readonly id: string; readonly name: string; readonly attempt?: number }
-    | {
-      readonly _tag: "ToolProgress"
-      readonly id: string
-      readonly name: string
-      /** The progress as the handler reported it. Left out for an event of a run inside the handler. */
-      readonly progress?: unknown
-      /** The event of a run inside the handler. */
-      readonly nested?: PublicEvent
-    }
-    | { readonly _tag: "ToolExecutionCompleted"; readonly id: string; readonly name: string }
-    | {
-      readonly _tag: "ToolResultEncoded"
-      readonly id: string
-      readonly content?: Content
-      readonly isError?: boolean
-      readonly code?: string
-      readonly originalLength?: number
-      readonly settled?: boolean
-    }
-    | {
-      readonly _tag: "AskUserRequested" | "ToolApprovalRequested" | "ToolSuspended"
-      readonly toolCallId: string
-      readonly toolName: string
-      /** The calls that are open: the call itself, or those of the run inside its handler. */
-      readonly suspensions: ReadonlyArray<PublicSuspension>
-    }
-    | { readonly _tag: "ToolHalt"; readonly toolCallId: string; readonly content?: Content }
-    | {
-      readonly _tag: "StepCompleted"
-      readonly finishReason?: string
-      readonly usage?: PublicUsage
-      readonly done?: boolean
-    }
-    | {
-      readonly _tag: "ChatCompleted"
-      readonly outcome: PublicOutcome
-      readonly usage?: PublicUsage
-      readonly totalUsage?: PublicUsage
-      readonly suspensions?: ReadonlyArray<PublicSuspension>
-    }
-  )
-  & {
-    /** Time of the event, in milliseconds since 1970. Left out where `at` is not given. */
-    readonly at?: number
-    /** `true` for what had happened before the run was resumed. Left out otherwise. */
-    readonly replayed?: boolean
-  }
+export type PublicEvent = { [Tag in keyof Fields]: { readonly _tag: Tag } & Fields[Tag] & Common }[keyof Fields]
 
 const sentences: { readonly [code: string]: string } = {
   rate_limited: "The model has too many requests at the moment. Try again later.",

@@ -95,6 +95,8 @@ export interface Kept {
   readonly submitted?: ReadonlyArray<Records.MessageSubmitted>
   /** The owner of the claim under which it was loaded (`Session.claim`). Left out where there is none. */
   readonly owner?: string
+  /** The principal, the agent and the data with which a server created the session. `{}` elsewhere. */
+  readonly origin: Records.Origin
   /** The state that the records fold to. Its fields are internal. */
   readonly state: States.State
 }
@@ -133,6 +135,7 @@ export const keptOf = (id: string, state: States.State, version: number): Kept =
     id,
     version,
     session: States.sessionOf(state),
+    origin: state.origin,
     ...(run === undefined ? {} : { interrupted: interruptedOf(run, turn) }),
     ...(stop === undefined ? {} : { stop }),
     ...(inbox.length === 0 ? {} : { submitted: inbox }),
@@ -377,7 +380,23 @@ const removeWithin = (id: string): Effect.Effect<void, Journals.StoreError, Jour
 const checkId = (id: string): Effect.Effect<void> =>
   id === "" ? Effect.die(new TypeError("the id of a session must not be empty")) : Effect.void
 
-const openedWith = (session: SessionData.Session): Records.Opened => ({ _tag: "Opened", format: 1, session })
+const openedWith = (session: SessionData.Session, origin: Records.Origin = {}): Records.Opened => ({
+  _tag: "Opened",
+  format: 1,
+  session,
+  ...origin
+})
+
+/**
+ * Options of a session that is created in a store.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface OpenOptions extends Omit<SessionData.Options, "id"> {
+  /** The principal, the agent and the data of a server, which stay with the session. None by default. */
+  readonly origin?: Records.Origin
+}
 
 /**
  * Returns the session with this id, and creates it from the options if it does not exist. Concurrent callers get the
@@ -385,7 +404,7 @@ const openedWith = (session: SessionData.Session): Records.Opened => ({ _tag: "O
  */
 export const open = (
   id: string,
-  options: Omit<SessionData.Options, "id"> = {}
+  { origin, ...options }: OpenOptions = {}
 ): Effect.Effect<Kept, Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
     yield* checkId(id)
@@ -394,7 +413,7 @@ export const open = (
     const known = yield* load(id)
     if (known !== undefined) return known
     const state = States.initial(id)
-    const record = openedWith(SessionData.make({ ...options, id }))
+    const record = openedWith(SessionData.make({ ...options, id }), origin)
     States.apply(state, record)
     return yield* store.append(id, 0, [record], { summary: States.summaryOf(state) }).pipe(
       Effect.map((version) => keptOf(id, state, version)),
@@ -642,18 +661,28 @@ export const idTaken = (id: string): SessionData.SessionError =>
     detail: `${JSON.stringify(id)} was used before; use another id`
   })
 
-/** Appends a message to a session, for the next run to take. Creates the session if it does not exist. */
+/**
+ * Appends a message to a session, for the next run to take, with the tools of the client that sends it. Creates the
+ * session if it does not exist.
+ */
 export const submit = (
   id: string,
   content: Message.Content,
-  options: SubmitOptions = {}
+  options: SubmitOptions = {},
+  clientTools: Records.ClientTools = []
 ): Effect.Effect<SubmitReceipt, SessionData.SessionError | Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
     yield* checkId(id)
     checkNames("Session.submit", options, { id: true, by: true } satisfies NamesOf<SubmitOptions>)
     const submission = options.id ?? globalThis.crypto.randomUUID()
     const message = Message.user(content)
-    const submitted: Records.Record = { _tag: "MessageSubmitted", id: submission, message, ...byOf(options) }
+    const submitted: Records.Record = {
+      _tag: "MessageSubmitted",
+      id: submission,
+      message,
+      ...(clientTools.length === 0 ? {} : { clientTools }),
+      ...byOf(options)
+    }
     while (true) {
       let summary: States.Summary | undefined
       let version = yield* versionOf(id)

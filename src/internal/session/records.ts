@@ -114,6 +114,37 @@ export class Receipt extends Schema.Opaque<Receipt>()(Schema.Struct({
   error: Schema.optionalKey(RunError)
 })) {}
 
+const origin = {
+  /** The principal whose session it is, as the server that created it names them. Left out elsewhere. */
+  principal: Schema.optionalKey(Schema.String),
+  /** The name of the agent that runs the session. Left out where none does. */
+  agent: Schema.optionalKey(Schema.String),
+  /** The data that the server keeps with the session. Left out where there are none. */
+  metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
+}
+
+/**
+ * The origin of a session: who may read it, and which agent runs it. A server records it when it creates the session,
+ * and later records repeat it.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class Origin extends Schema.Opaque<Origin>()(Schema.Struct(origin)) {}
+
+/** The tools of a client, which the caller of a run answers. */
+const ClientTools = Schema.Array(Schema.Struct({
+  /** The name of the tool. */
+  name: Schema.String,
+  /** The description, as the model reads it. */
+  description: Schema.String,
+  /** The JSON Schema of the arguments. */
+  parameters: Schema.Record(Schema.String, Json.Opaque)
+}))
+
+/** The tools of a client. */
+export type ClientTools = (typeof ClientTools)["Type"]
+
 /**
  * The first record of a journal. It also replaces the whole session where an operation continued with a different
  * one.
@@ -126,6 +157,7 @@ export class Opened extends Schema.Opaque<Opened>()(Schema.TaggedStruct("Opened"
   format: Schema.Literal(1),
   /** The session that the journal begins with. */
   session: SessionData.Session,
+  ...origin,
   /** Receipts of the last commands, in a snapshot. */
   receipts: Schema.optionalKey(Schema.Array(Receipt)),
   /** The key of each open call and the number of its attempts, by ids. Left out where no call is open. */
@@ -158,6 +190,8 @@ export class MessageSubmitted extends Schema.Opaque<MessageSubmitted>()(Schema.T
   id: Schema.String,
   /** The message. */
   message: Message.Message,
+  /** The tools of the client that sent it. Left out where there are none. */
+  clientTools: Schema.optionalKey(ClientTools),
   ...by
 })) {}
 
@@ -229,6 +263,8 @@ export class RunStarted extends Schema.Opaque<RunStarted>()(Schema.TaggedStruct(
   parent: Schema.optionalKey(Parent),
   /** The message that the run takes, which was submitted or came with a command. Left out where there is none. */
   takes: Schema.optionalKey(Taken),
+  /** The tools of the client that the run serves. Left out where there are none. */
+  clientTools: Schema.optionalKey(ClientTools),
   /** Messages that start the run. */
   messages: Schema.Array(Message.Message),
   /** The open question that the run answers in its place, and the answer. Left out where there is none. */

@@ -117,6 +117,10 @@ class OperationRun<M extends SessionEvents.Mode> {
   begin(deadlineAt: number | undefined): Effect.Effect<void> {
     const { answered, base, messages, name, parent, resumed, takes } = this.operation
     return Effect.flatMap(Effect.all([Clock.currentTimeMillis, Claims.CurrentProcess]), ([startedAt, processName]) => {
+      const { clientTools, inbox } = this.state
+      const served = takes === undefined
+        ? name === "continue" ? clientTools : []
+        : inbox.find(({ id }) => id === takes.id)?.clientTools ?? []
       const started: Records.RunStarted = {
         _tag: "RunStarted",
         requestId: this.requestId,
@@ -129,7 +133,8 @@ class OperationRun<M extends SessionEvents.Mode> {
         ...(resumed === undefined ? {} : { resumes: true }),
         ...(deadlineAt === undefined ? {} : { deadlineAt }),
         ...(this.writer.owner === undefined ? {} : { owner: this.writer.owner }),
-        ...(takes === undefined ? {} : { takes })
+        ...(takes === undefined ? {} : { takes }),
+        ...(served.length === 0 ? {} : { clientTools: served })
       }
       return Effect.map(this.append([...base.before, started]), () => {
         this.folded = SessionEvents.folding(this.operation.mode, this.state)

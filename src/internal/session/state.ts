@@ -199,6 +199,10 @@ export interface State {
   ended: Ended | undefined
   /** The parent of a nested run. */
   parent: Records.Parent | undefined
+  /** The origin of the session. */
+  origin: Records.Origin
+  /** The tools of the client that the last run served. */
+  clientTools: Records.ClientTools
   /** Submitted messages that no run has taken, oldest first. */
   inbox: ReadonlyArray<Records.MessageSubmitted>
   /** The request to stop the run. */
@@ -332,6 +336,8 @@ export const stateOf = (session: Session): State => {
     run: undefined,
     ended: undefined,
     parent: undefined,
+    origin: {},
+    clientTools: [],
     inbox: [],
     stop: undefined,
     failures: 0,
@@ -671,9 +677,16 @@ const resting = (call: Call): Call => {
   }
 }
 
-const opened = (state: State, { calls = {}, receipts, session }: Records.Opened): void => {
-  const { inbox, receipts: known } = state
-  Object.assign(state, stateOf(session), { inbox })
+const originOf = ({ agent, metadata, principal }: Records.Origin): Records.Origin => ({
+  ...(principal === undefined ? {} : { principal }),
+  ...(agent === undefined ? {} : { agent }),
+  ...(metadata === undefined ? {} : { metadata })
+})
+
+const opened = (state: State, record: Records.Opened): void => {
+  const { calls = {}, receipts, session } = record
+  const { clientTools, inbox, receipts: known } = state
+  Object.assign(state, stateOf(session), { inbox, clientTools, origin: originOf(record) })
   for (const receipt of receipts ?? known.values()) state.receipts.set(receipt.id, receipt)
   for (const [id, call] of state.turn?.calls ?? []) {
     if (Object.hasOwn(calls, id)) state.turn?.calls.set(id, { ...call, ...calls[id] })
@@ -681,7 +694,8 @@ const opened = (state: State, { calls = {}, receipts, session }: Records.Opened)
 }
 
 const runStarted = (state: State, record: Records.RunStarted): void => {
-  const { answered, deadlineAt, messages, operation, parent, processName, requestId, startedAt, takes } = record
+  const { answered, clientTools, deadlineAt, messages, operation, parent, processName, requestId, startedAt, takes } =
+    record
   if (record.resumes === true && state.run?.requestId === requestId) {
     // All owners in one process count as one: a busy process may lose its claim, and then resumes its own run.
     if (processName === undefined || processName !== state.run.processName) state.run.resumptions++
@@ -691,6 +705,7 @@ const runStarted = (state: State, record: Records.RunStarted): void => {
     return
   }
   if (state.run !== undefined) endRun(state, state.run, "idle")
+  state.clientTools = clientTools ?? []
   const { status, thread, turn } = state
   const before: Before = { thread, turn: turn && copyTurn(turn), status, answered: state.answered }
   if (answered !== undefined) settle(state, answered.id, answered.answer)
@@ -1124,7 +1139,7 @@ export const openedBy = (state: State, session: Session): Records.Opened => {
   const calls = callsOf(state).flatMap(({ _tag, attempt, idempotencyKey, toolCall }) =>
     _tag === "Answered" || idempotencyKey === undefined ? [] : [[toolCall.id, { idempotencyKey, attempt }] as const]
   )
-  const opened: Records.Opened = { _tag: "Opened", format: 1, session }
+  const opened: Records.Opened = { _tag: "Opened", format: 1, session, ...state.origin }
   return calls.length === 0 ? opened : { ...opened, calls: Object.fromEntries(calls) }
 }
 
