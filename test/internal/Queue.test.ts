@@ -33,6 +33,7 @@ const runs = (letters: string, from = 0) => Array.from(letters, (letter, index) 
 class Bench {
   readonly started: Array<number> = []
   readonly refused: Array<readonly [at: number, index: number]> = []
+  readonly queued: Array<readonly [index: number, reason: string]> = []
   readonly queue: Queue
   readonly running: Running
   readonly timers: Timers
@@ -53,6 +54,7 @@ class Bench {
         this.started.push(run.index)
         this.onStart(run)
       },
+      queued: ({ index }, reason) => this.queued.push([index, reason]),
       refuse: (run) => this.refused.push([this.clock.currentTimeMillisUnsafe(), run.index])
     })
   }

@@ -274,7 +274,8 @@ const isOver = ({ cancellation, halt, suspensions }: Opening): boolean =>
 /** Withdraws the questions of a run that does not end in order to wait. */
 const withdrawals = (
   state: States.State,
-  { cancellation, halt, suspensions }: Opening
+  { cancellation, halt, suspensions }: Opening,
+  { callFacts }: Policy.Policy
 ): ReadonlyArray<Event.Event> => {
   if (halt?.haltedReason === "ask_user" || halt === undefined && cancellation === undefined) return []
   const detail = cancellation === undefined ? "another call of the turn ended the run" : "the run was cancelled"
@@ -282,7 +283,7 @@ const withdrawals = (
     const toolCall = state.turn?.calls.get(id)?.toolCall
     return toolCall === undefined
       ? []
-      : [OpenCalls.settlement(Answers.refused("cancelled", toolCall, `withdrawn: ${detail}`))]
+      : [Answers.settlement(Answers.refused("cancelled", toolCall, `withdrawn: ${detail}`), callFacts === "told")]
   })
 }
 
@@ -346,10 +347,12 @@ const orElse = <E, R, R2>(
  * Returns the events of calls that were settled since the last run. Calls that may run now, or are open again, have
  * no answer.
  */
-const settlements = (state: States.State): ReadonlyArray<Event.Event> => {
+const settlements = (state: States.State, { callFacts }: Policy.Policy): ReadonlyArray<Event.Event> => {
   const open = new Set([...States.approvedIn(state), ...States.suspensionsOf(state)].map(({ id }) => id))
   const settled = state.answered.filter((id) => !open.has(id))
-  return SharedMessages.answersTo(States.threadOf(state), settled).map(OpenCalls.settlement)
+  return SharedMessages.answersTo(States.threadOf(state), settled).map((message) =>
+    Answers.settlement(message, callFacts === "told")
+  )
 }
 
 // Resumed runs.
@@ -491,7 +494,7 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
       Effect.as(Loop.observed(options, running, requestId, events), events)
 
     const hasOpening = run.hasOpening || States.isOpening(state)
-    const settled = steps.length > 0 ? [] : settlements(state)
+    const settled = steps.length > 0 ? [] : settlements(state, policy)
     const calls = hasOpening ? Array.from(state.turn?.calls.values() ?? [], ({ toolCall }) => toolCall) : []
     const opening = calls.length === 0 ? Stream.empty : Stream.provideService(
       openingCalls<T, E, R>(run, adjusted as Step.Options<T, E, R>, policy),
@@ -506,7 +509,9 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
       const end = openingOf(state, stops, policy)
       if (hasOpening && (isStep || isOver(end))) {
         const last = Stream.suspend(() => Stream.make(endOfOpening(run, end)))
-        return Stream.concat(Stream.fromIterable(withdrawals(state, end)), last).pipe(Stream.mapArrayEffect(observed))
+        return Stream.concat(Stream.fromIterable(withdrawals(state, end, policy)), last).pipe(
+          Stream.mapArrayEffect(observed)
+        )
       }
       const thread = SharedMessages.plain(isReplied ? state.thread : States.threadOf(state))
       if (mode === "step") return Step.stream(thread, adjusted)

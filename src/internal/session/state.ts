@@ -78,6 +78,7 @@ interface Answered extends Known {
   readonly _tag: "Answered"
   readonly message: Message.Message
   readonly failure?: "reported" | "crashed" | undefined
+  readonly code?: Records.CallEnded["reason"] | undefined
   readonly halt?: Event.Halt | undefined
   readonly contextUpdate?: Json.JsonObject | undefined
   readonly originalLength?: number | undefined
@@ -805,7 +806,7 @@ const callEnded = (state: State, run: Run, record: Records.CallEnded): void => {
   const { turn } = state
   const call = turn?.calls.get(toolCallId)
   if (turn === undefined || call === undefined || call._tag === "Answered") return
-  const ended = { ...answered(call, message), failure, halt, contextUpdate, originalLength }
+  const ended = { ...answered(call, message), failure, code: reason, halt, contextUpdate, originalLength }
   setCall(turn, toolCallId, ended)
   use(run, nestedUsage)
   noteHalt(run, turn, ended)
