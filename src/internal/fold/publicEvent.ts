@@ -1,9 +1,14 @@
 /**
  * The public form of events: the allow list of what leaves a server. It reads events as data, in their own form and in
  * their wire form, since the progress of a call may be the events of a run inside its handler. It never publishes raw
- * results, updates of the context, causes, threads, metadata of replies or raw chunks. Public as `Event.toPublic`.
+ * results, updates of the context, causes, threads, metadata of replies or raw chunks. A field that is not of its type
+ * is left out, since progress may be anything that looks like an event. Public as `Event.toPublic`.
  */
-import * as Json from "../json.ts"
+import * as Message from "../../Message.ts"
+import * as FinishReasons from "../declare/finishReason.ts"
+import { ToolError } from "../declare/outcome.ts"
+import type * as Json from "../json.ts"
+import * as EventJson from "./eventJson.ts"
 
 /**
  * Extent to which the calls of a tool are published: `"all"` of a call, with its arguments, its progress and its answer
@@ -86,9 +91,19 @@ export interface PublicSuspension {
   readonly answerId: string
   /** The answer that it waits for, as in `Event.Suspension`. */
   readonly kind: "question" | "approval" | "manual" | "unknown"
-  /** The call. Its arguments are left out unless they are published. */
-  readonly toolCall: { readonly id: string; readonly name: string; readonly arguments?: Json.JsonObject }
-  /** The text to show. Left out where there is none. */
+  /** The call. */
+  readonly toolCall: {
+    /** The id of the call. */
+    readonly id: string
+    /** The name of the tool. */
+    readonly name: string
+    /** The arguments. Left out unless they are published. */
+    readonly arguments?: Json.JsonObject
+  }
+  /**
+   * The text to show. Left out where there is none, and of a call whose effect is not known unless its arguments are
+   * published, since its text quotes them.
+   */
   readonly question?: string
   /** The choices of the user. Left out where there are none. */
   readonly opts?: ReadonlyArray<unknown>
@@ -122,6 +137,40 @@ export interface PublicOutcome {
 /** The content of an answer: a text, or parts. */
 type Content = string | ReadonlyArray<Json.JsonObject>
 
+/** A call, in an event about it. */
+interface OfCall {
+  /** The id of the call. */
+  readonly id: string
+  /** The name of the tool. */
+  readonly name: string
+}
+
+/** A piece of a text. */
+interface Delta {
+  /** The provider's id of the text block. `null` when it gives none. */
+  readonly id: string | null
+  /** The piece, to be put behind those before it. */
+  readonly delta: string
+}
+
+/** The reason why a reply ended. */
+interface Finished {
+  /** The reason why the reply ended, in one vocabulary for all providers. Left out when no reason was given. */
+  readonly finishReason?: string
+}
+
+/** An event that is about an error. */
+interface Broken {
+  /** The error that broke the reply. */
+  readonly error: PublicError
+}
+
+/** The usage of a step or of a run. */
+interface Used {
+  /** The usage. Left out when nothing was reported. */
+  readonly usage?: PublicUsage
+}
+
 /**
  * An event as it leaves a server, as plain JSON. Its fields have the names and the meanings of those of the event; what
  * is not published is left out.
@@ -132,65 +181,109 @@ type Content = string | ReadonlyArray<Json.JsonObject>
 export type PublicEvent =
   & (
     | { readonly _tag: "MessageStarted" }
-    /** The beginning of a run in the events of a session, which a server adds. */
-    | { readonly _tag: "RunStarted"; readonly runId: string }
-    | { readonly _tag: "TextDelta" | "ReasoningDelta"; readonly id: string | null; readonly delta: string }
-    | { readonly _tag: "TextCompleted"; readonly id: string | null; readonly text: string }
-    | { readonly _tag: "ToolCallStarted"; readonly id: string; readonly name: string }
-    | { readonly _tag: "ToolCallDelta"; readonly id: string; readonly argumentsDelta: string }
+    | {
+      /** The beginning of a run in the events of a session, which a server adds. */
+      readonly _tag: "RunStarted"
+      /** The id of the run. */
+      readonly runId: string
+    }
+    | { readonly _tag: "TextDelta" | "ReasoningDelta" } & Delta
+    | {
+      readonly _tag: "TextCompleted"
+      /** The provider's id of the text block. `null` when it gives none. */
+      readonly id: string | null
+      /** The whole text of the reply. */
+      readonly text: string
+    }
+    | { readonly _tag: "ToolCallStarted" } & OfCall
+    | {
+      readonly _tag: "ToolCallDelta"
+      /** The id of the call. */
+      readonly id: string
+      /** A piece of JSON text, to be put behind those before it. */
+      readonly argumentsDelta: string
+    }
     | {
       readonly _tag: "ToolCallCompleted"
-      readonly id: string
-      readonly name: string
+      /** The parsed arguments. Left out unless they are published. */
       readonly arguments?: Json.JsonObject
-      /** The text that is no JSON object, or is not whole, and the reason. Left out when the arguments can be trusted. */
-      readonly argumentsLost?: { readonly reason: string; readonly text?: string }
+      /** The reason why the arguments cannot be trusted. Left out when they can. */
+      readonly argumentsLost?: {
+        /** The reason, as in `Message.ArgumentsLost`. */
+        readonly reason: string
+        /** The text that they were read from. Left out unless arguments are published. */
+        readonly text?: string
+      }
+      /** `true` for a call that the provider runs itself. */
       readonly providerExecuted?: boolean
-    }
-    | { readonly _tag: "MessageCompleted"; readonly finishReason?: string }
-    | { readonly _tag: "Error" | "StepReset"; readonly error: PublicError }
-    | { readonly _tag: "ToolQueued"; readonly id: string; readonly name: string; readonly reason: string }
-    | { readonly _tag: "ToolExecutionStarted"; readonly id: string; readonly name: string; readonly attempt?: number }
+    } & OfCall
+    | { readonly _tag: "MessageCompleted" } & Finished
+    | { readonly _tag: "Error" | "StepReset" } & Broken
+    | {
+      readonly _tag: "ToolQueued"
+      /** The reason why the call waits. */
+      readonly reason: string
+    } & OfCall
+    | {
+      readonly _tag: "ToolExecutionStarted"
+      /** The number of the attempt, from 2 on. */
+      readonly attempt?: number
+    } & OfCall
     | {
       readonly _tag: "ToolProgress"
-      readonly id: string
-      readonly name: string
       /** The progress as the handler reported it. Left out for an event of a run inside the handler. */
       readonly progress?: unknown
       /** The event of a run inside the handler. */
       readonly nested?: PublicEvent
-    }
-    | { readonly _tag: "ToolExecutionCompleted"; readonly id: string; readonly name: string }
+    } & OfCall
+    | { readonly _tag: "ToolExecutionCompleted" } & OfCall
     | {
       readonly _tag: "ToolResultEncoded"
+      /** The id of the call. */
       readonly id: string
+      /** The content that the model reads. Left out unless it is published. */
       readonly content?: Content
+      /** `true` when the answer is an error. */
       readonly isError?: boolean
+      /** The reason of the `Tool.ToolError` that the answer is. */
       readonly code?: string
+      /** The length of the whole text in characters, where `content` is cut. */
       readonly originalLength?: number
+      /** `true` when it closes a call that was open before. */
       readonly settled?: boolean
     }
     | {
       readonly _tag: "AskUserRequested" | "ToolApprovalRequested" | "ToolSuspended"
+      /** The id of the call. */
       readonly toolCallId: string
+      /** The name of the tool. */
       readonly toolName: string
       /** The calls that are open: the call itself, or those of the run inside its handler. */
       readonly suspensions: ReadonlyArray<PublicSuspension>
     }
-    | { readonly _tag: "ToolHalt"; readonly toolCallId: string; readonly content?: Content }
+    | {
+      readonly _tag: "ToolHalt"
+      /** The id of the call. */
+      readonly toolCallId: string
+      /** The content that the model reads of the result. Left out unless it is published. */
+      readonly content?: Content
+    }
     | {
       readonly _tag: "StepCompleted"
-      readonly finishReason?: string
-      readonly usage?: PublicUsage
+      /** `true` if the model has nothing more to do. */
       readonly done?: boolean
     }
+      & Finished
+      & Used
     | {
       readonly _tag: "ChatCompleted"
+      /** The reason why the run ended. */
       readonly outcome: PublicOutcome
-      readonly usage?: PublicUsage
+      /** The usage of the run together with the runs that its handlers started. */
       readonly totalUsage?: PublicUsage
+      /** The calls that wait for an answer. Left out when none does. */
       readonly suspensions?: ReadonlyArray<PublicSuspension>
-    }
+    } & Used
   )
   & {
     /** Time of the event, in milliseconds since 1970. Left out where `at` is not given. */
@@ -213,9 +306,31 @@ const sentences: { readonly [code: string]: string } = {
   unsupported_feature: "The model does not support what was asked of it."
 }
 
+/** Reads a member of any value. Reading one may run foreign code, which may throw. */
+const read = (value: unknown, name: string): unknown => {
+  if (typeof value !== "object" || value === null) return undefined
+  try {
+    return Reflect.get(value, name)
+  } catch {
+    return undefined
+  }
+}
+
+/** Returns the items of a list, and none of anything else. */
+const listOf = (value: unknown): ReadonlyArray<unknown> => {
+  try {
+    return Array.isArray(value) ? Array.from(value as ReadonlyArray<unknown>) : []
+  } catch {
+    return []
+  }
+}
+
+/** Returns a value as JSON. */
+const jsonOf = (value: unknown): unknown => read(EventJson.toJson({ value }), "value")
+
 /** Returns the error without the texts of others. Its kind is the reason of an adapter's error. */
 export const publicError = (error: unknown, runId: string | undefined): PublicError => {
-  const reason = Json.isObject(error) && error["_tag"] === "AdapterError" ? error["reason"] : undefined
+  const reason = read(error, "_tag") === "AdapterError" ? read(error, "reason") : undefined
   const code = typeof reason === "string" && Object.hasOwn(sentences, reason) ? reason : "internal"
   return {
     code,
@@ -226,14 +341,69 @@ export const publicError = (error: unknown, runId: string | undefined): PublicEr
 
 type Payload = { readonly [name: string]: unknown }
 
-/** Takes the members that are given and wanted, as JSON. */
-const taken = (event: Payload, ...names: ReadonlyArray<string>): Payload => {
+/** Returns the value as it is published, or `undefined` for one of another type. */
+type Field = (value: unknown) => unknown
+
+const text: Field = (value) => typeof value === "string" ? value : undefined
+const flag: Field = (value) => typeof value === "boolean" ? value : undefined
+// JSON has no negative zero.
+const finite: Field = (value) => typeof value === "number" && Number.isFinite(value) ? value + 0 : undefined
+const list: Field = (value) => {
+  const json = jsonOf(value)
+  return Array.isArray(json) ? json : undefined
+}
+const object: Field = (value) => {
+  const json = jsonOf(value)
+  return typeof json === "object" && json !== null && !Array.isArray(json) ? json : undefined
+}
+const oneOf = (words: ReadonlyArray<string>): Field => (value) =>
+  typeof value === "string" && words.includes(value) ? value : undefined
+
+/** The fields that are published, by their names, each with its type. */
+const fields = {
+  answerSchema: object,
+  arguments: object,
+  argumentsDelta: text,
+  attempt: finite,
+  code: oneOf(ToolError.fields.reason.literals),
+  content: (value) => text(value) ?? list(value),
+  delta: text,
+  done: flag,
+  expiresAt: finite,
+  finishReason: oneOf(FinishReasons.FinishReason.literals),
+  haltToolCallId: text,
+  id: text,
+  isError: flag,
+  kind: oneOf(["question", "approval", "manual", "unknown"]),
+  maxTurns: finite,
+  name: text,
+  opts: list,
+  originalLength: finite,
+  providerExecuted: flag,
+  question: text,
+  reason: oneOf(["permit", "key", "exclusive", "cancel", "deadline", "interrupt", "stop"]),
+  settled: flag,
+  text,
+  toolCallId: text,
+  toolName: text
+} satisfies { readonly [name: string]: Field }
+
+type Name = keyof typeof fields
+
+/** Takes the members that are given and wanted. */
+const taken = (event: unknown, ...names: ReadonlyArray<Name>): Payload => {
   const found: Record<string, unknown> = {}
   for (const name of names) {
-    const value = event[name]
-    if (value !== undefined && value !== null) found[name] = typeof value === "object" ? Json.toJson(value) : value
+    const value = fields[name](read(event, name))
+    if (value !== undefined) found[name] = value
   }
   return found
+}
+
+/** Takes members that all have to be there. */
+const whole = (event: unknown, ...names: ReadonlyArray<Name>): Payload | undefined => {
+  const found = taken(event, ...names)
+  return names.every((name) => name in found) ? found : undefined
 }
 
 const counts = [
@@ -246,8 +416,10 @@ const counts = [
 ]
 
 const usageOf = (usage: unknown): Payload | undefined => {
-  if (!Json.isObject(usage)) return undefined
-  const known = counts.flatMap((name) => typeof usage[name] === "number" ? [[name, usage[name]]] : [])
+  const known = counts.flatMap((name) => {
+    const count = finite(read(usage, name))
+    return count === undefined ? [] : [[name, count] as const]
+  })
   return known.length === 0 ? undefined : Object.fromEntries(known)
 }
 
@@ -258,14 +430,23 @@ class Rules {
   readonly calls: Map<string, PublicCall> | undefined
   /** The beginning of the names by which answers name the calls of the run. */
   readonly prefix: string
+  /** Number of runs around the run. */
+  readonly depth: number
   private readonly limit: Publish
   private readonly options: PublicOptions
 
-  constructor(options: PublicOptions, limit: Publish, calls: Map<string, PublicCall> | undefined, prefix: string) {
+  constructor(
+    options: PublicOptions,
+    limit: Publish,
+    calls: Map<string, PublicCall> | undefined,
+    prefix: string,
+    depth: number
+  ) {
     this.options = options
     this.limit = limit
     this.calls = calls
     this.prefix = prefix
+    this.depth = depth
   }
 
   get runId(): string | undefined {
@@ -295,7 +476,7 @@ class Rules {
 
   /** The rules of a run inside the handler of a call. */
   within(id: string, extent: Publish): Rules {
-    return new Rules(this.options, extent, this.calls?.get(id)?.calls, `${this.prefix}${id}/`)
+    return new Rules(this.options, extent, this.calls?.get(id)?.calls, `${this.prefix}${id}/`, this.depth + 1)
   }
 }
 
@@ -305,129 +486,171 @@ const extents: ReadonlyArray<Publish> = ["none", "names", "all"]
 const least = (left: Publish, right: Publish): Publish =>
   extents[Math.max(0, Math.min(extents.indexOf(left), extents.indexOf(right)))] ?? "none"
 
+/** The extent for a call inside runs of other calls, which is that of the least of them all. */
+const extentWithin = (rules: Rules, path: ReadonlyArray<unknown>, name: unknown): Publish => {
+  let within = rules
+  for (const id of path.slice(0, -1)) {
+    if (typeof id !== "string") return "none"
+    within = within.within(id, within.of(id))
+  }
+  return within.of(undefined, name)
+}
+
 const suspensionOf = (rules: Rules, suspension: unknown): PublicSuspension | undefined => {
-  if (!Json.isObject(suspension) || !Json.isObject(suspension["toolCall"])) return undefined
-  const { toolCall } = suspension
-  const [outer] = Array.isArray(suspension["path"]) ? suspension["path"] : []
-  const around = outer === undefined ? "all" : rules.of(outer)
-  const extent = least(rules.of(undefined, toolCall["name"]), around)
+  const toolCall = whole(read(suspension, "toolCall"), "id", "name")
+  const known = whole(suspension, "id", "kind")
+  if (toolCall === undefined || known === undefined) return undefined
+  const extent = extentWithin(rules, listOf(read(suspension, "path")), toolCall["name"])
   if (extent === "none") return undefined
-  const id = String(suspension["id"])
+  const isAll = extent === "all"
   return {
-    id,
-    answerId: `${rules.prefix}${id}`,
-    ...taken(suspension, "kind", "question", "opts", "answerSchema", "expiresAt"),
-    toolCall: taken(toolCall, "id", "name", ...(extent === "all" ? ["arguments"] : []))
+    ...known,
+    answerId: `${rules.prefix}${String(known["id"])}`,
+    // The text about a call whose effect is not known quotes its arguments.
+    ...(isAll || known["kind"] !== "unknown" ? taken(suspension, "question") : {}),
+    ...taken(suspension, "opts", "answerSchema", "expiresAt"),
+    toolCall: { ...toolCall, ...(isAll ? taken(read(suspension, "toolCall"), "arguments") : {}) }
   } as unknown as PublicSuspension
 }
 
 const suspensionsOf = (rules: Rules, suspensions: unknown): ReadonlyArray<PublicSuspension> =>
-  Array.isArray(suspensions) ? suspensions.flatMap((suspension) => suspensionOf(rules, suspension) ?? []) : []
+  listOf(suspensions).flatMap((suspension) => suspensionOf(rules, suspension) ?? [])
 
 /** The suspension of an event that asks for one call. */
-const asking = (event: Payload, kind: string): Payload => ({
-  ...event,
+const asking = (event: unknown, kind: string): Payload => ({
   kind,
-  id: event["toolCallId"],
-  toolCall: { id: event["toolCallId"], name: event["toolName"], arguments: event["arguments"] }
+  id: read(event, "toolCallId"),
+  toolCall: { id: read(event, "toolCallId"), name: read(event, "toolName"), arguments: read(event, "arguments") },
+  question: read(event, "question"),
+  opts: read(event, "opts"),
+  answerSchema: read(event, "answerSchema"),
+  expiresAt: read(event, "expiresAt")
 })
 
-const outcomeOf = (rules: Rules, outcome: unknown): PublicOutcome => {
-  const payload = Json.isObject(outcome) ? outcome : {}
-  const _tag = String(payload["_tag"])
+const outcomes: ReadonlySet<unknown> = new Set([
+  "Completed",
+  "MaxTurns",
+  "HaltWhen",
+  "AskUser",
+  "ToolFailed",
+  "Halted",
+  "ManualToolCalls",
+  "ApprovalRequested",
+  "Cancelled",
+  "Failed"
+])
+
+const outcomeOf = (rules: Rules, outcome: unknown): Payload | undefined => {
+  const _tag = read(outcome, "_tag")
+  if (!outcomes.has(_tag)) return undefined
   switch (_tag) {
     case "Failed":
-      return { _tag, error: publicError(payload["error"], rules.runId) }
+      return { _tag, error: publicError(read(outcome, "error"), rules.runId) }
     case "Cancelled":
-      return { _tag, ...taken(payload, "reason") }
+      return { _tag, ...taken(outcome, "reason") }
     case "Halted":
     case "ToolFailed":
-      return { _tag, ...rules.of(payload["haltToolCallId"]) === "none" ? {} : taken(payload, "haltToolCallId") }
+      return { _tag, ...rules.of(read(outcome, "haltToolCallId")) === "none" ? {} : taken(outcome, "haltToolCallId") }
     default:
-      return { _tag, ...taken(payload, "finishReason", "maxTurns") }
+      return { _tag, ...taken(outcome, "finishReason", "maxTurns") }
   }
 }
 
+/** The largest depth of runs inside handlers that is published. Progress may contain itself. */
+const deepestRun = 64
+
+const lostReasons = oneOf(Message.ArgumentsLost.literals)
+
 /** The fields of the published event, besides its tag, or nothing where it is not published. */
-const fieldsOf = (rules: Rules, tag: string, event: Payload): Payload | undefined => {
-  /** The fields that are published of a call, and those that are with all of it. */
-  const ofCall = (id: unknown, names: ReadonlyArray<string>, more: ReadonlyArray<string> = []) => {
-    const extent = rules.of(id, event["name"] ?? event["toolName"])
-    return extent === "none" ? undefined : taken(event, ...names, ...(extent === "all" ? more : []))
+const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefined => {
+  const id = read(event, "id")
+  const name = read(event, "name")
+  /** The fields that a published call has, those that it may have, and those that it may have with all of it. */
+  const ofCall = (names: ReadonlyArray<Name>, may: ReadonlyArray<Name> = [], more: ReadonlyArray<Name> = []) => {
+    const [known] = names
+    const extent = rules.of(known && read(event, known), name ?? read(event, "toolName"))
+    const found = extent === "none" ? undefined : whole(event, ...names)
+    return found && { ...found, ...taken(event, ...may, ...(extent === "all" ? more : [])) }
   }
-  const asked = (suspensions: ReadonlyArray<PublicSuspension>): Payload | undefined =>
-    suspensions.length === 0 ? undefined : { ...taken(event, "toolCallId", "toolName"), suspensions }
+  const asked = (suspensions: ReadonlyArray<PublicSuspension>): Payload | undefined => {
+    const found = ofCall(["toolCallId", "toolName"])
+    return found === undefined || suspensions.length === 0 ? undefined : { ...found, suspensions }
+  }
+  const ofText = (name: "delta" | "text"): Payload | undefined => {
+    const found = whole(event, name)
+    return found && { id: text(id) ?? null, ...found }
+  }
   switch (tag) {
     case "MessageStarted":
       return {}
     case "MessageCompleted":
       return taken(event, "finishReason")
     case "TextDelta":
-      return rules.isTextPublished ? { id: event["id"] ?? null, ...taken(event, "delta") } : undefined
+      return rules.isTextPublished ? ofText("delta") : undefined
     case "TextCompleted":
-      return rules.isTextPublished ? { id: event["id"] ?? null, ...taken(event, "text") } : undefined
+      return rules.isTextPublished ? ofText("text") : undefined
     case "ReasoningDelta":
-      return rules.isReasoningPublished ? { id: event["id"] ?? null, ...taken(event, "delta") } : undefined
+      return rules.isReasoningPublished ? ofText("delta") : undefined
     case "ToolCallStarted":
-      rules.begin(event["id"], event["name"])
-      return ofCall(event["id"], ["id", "name"])
+      rules.begin(id, name)
+      return ofCall(["id", "name"])
     case "ToolCallDelta":
-      return rules.of(event["id"]) === "all" ? taken(event, "id", "argumentsDelta") : undefined
+      return rules.of(id) === "all" ? whole(event, "id", "argumentsDelta") : undefined
     case "ToolCallCompleted": {
-      rules.begin(event["id"], event["name"])
-      const fields = ofCall(event["id"], ["id", "name", "providerExecuted"], ["arguments"])
-      const lost = event["argumentsLost"]
-      if (fields === undefined || !Json.isObject(lost)) return fields
-      const text = "arguments" in fields ? optional("text", event["rawArguments"]) : {}
-      return { ...fields, argumentsLost: { ...taken(lost, "reason"), ...text } }
+      rules.begin(id, name)
+      const found = ofCall(["id", "name"], ["providerExecuted"], ["arguments"])
+      const reason = lostReasons(read(event, "argumentsLost"))
+      if (found === undefined || reason === undefined) return found
+      const raw = rules.of(id, name) === "all" ? optional("text", text(read(event, "rawArguments"))) : {}
+      return { ...found, argumentsLost: { reason, ...raw } }
     }
     case "ToolQueued":
-      return ofCall(event["id"], ["id", "name", "reason"])
+      return ofCall(["id", "name", "reason"])
     case "ToolExecutionStarted":
-      rules.begin(event["id"], event["name"])
-      return ofCall(event["id"], ["id", "name", "attempt"])
+      rules.begin(id, name)
+      return ofCall(["id", "name"], ["attempt"])
     case "ToolExecutionCompleted":
-      return ofCall(event["id"], ["id", "name"])
+      return ofCall(["id", "name"])
     case "ToolProgress": {
-      const id = event["id"]
-      const extent = rules.of(id, event["name"])
-      if (extent === "none" || typeof id !== "string") return undefined
-      const { progress } = event
-      if (isEvent(progress)) {
-        rules.begin(id, event["name"])
-        const nested = published(rules.within(id, extent), progress, undefined)
-        return nested === undefined ? undefined : { ...taken(event, "id", "name"), nested }
-      }
-      return extent === "all" ? { ...taken(event, "id", "name"), progress: Json.toJson(progress) } : undefined
+      const found = ofCall(["id", "name"])
+      if (found === undefined || typeof id !== "string") return undefined
+      const progress = read(event, "progress")
+      const extent = rules.of(id, name)
+      if (tagOf(progress) === undefined) return extent === "all" ? { ...found, progress: jsonOf(progress) } : undefined
+      if (rules.depth === deepestRun) return undefined
+      rules.begin(id, name)
+      const nested = published(rules.within(id, extent), progress, undefined)
+      return nested && { ...found, nested }
     }
     case "ToolResultEncoded":
-      return ofCall(event["id"], ["id", "isError", "code", "settled"], ["content", "originalLength"])
+      return ofCall(["id"], ["isError", "code", "settled"], ["content", "originalLength"])
     case "ToolHalt":
-      return ofCall(event["toolCallId"], ["toolCallId"], ["content"])
+      return ofCall(["toolCallId"], [], ["content"])
     case "AskUserRequested":
       return asked(suspensionsOf(rules, [asking(event, "question")]))
     case "ToolApprovalRequested":
       return asked(suspensionsOf(rules, [asking(event, "approval")]))
     case "ToolSuspended":
-      return asked(suspensionsOf(rules, event["suspensions"]))
+      return asked(suspensionsOf(rules, read(event, "suspensions")))
     case "Error":
     case "StepReset":
-      return { error: publicError(event["error"], rules.runId) }
+      return { error: publicError(read(event, "error"), rules.runId) }
     case "StepCompleted": {
-      const response = Json.isObject(event["response"]) ? event["response"] : {}
+      const response = read(event, "response")
       return {
         ...taken(response, "finishReason"),
         ...taken(event, "done"),
-        ...optional("usage", usageOf(response["usage"]))
+        ...optional("usage", usageOf(read(response, "usage")))
       }
     }
     case "ChatCompleted": {
-      const result = Json.isObject(event["result"]) ? event["result"] : {}
-      const suspensions = suspensionsOf(rules, result["suspensions"])
-      return {
-        outcome: outcomeOf(rules, result["outcome"]),
-        ...optional("usage", usageOf(result["usage"])),
-        ...optional("totalUsage", usageOf(result["totalUsage"])),
+      const result = read(event, "result")
+      const outcome = outcomeOf(rules, read(result, "outcome"))
+      const suspensions = suspensionsOf(rules, read(result, "suspensions"))
+      return outcome && {
+        outcome,
+        ...optional("usage", usageOf(read(result, "usage"))),
+        ...optional("totalUsage", usageOf(read(result, "totalUsage"))),
         ...(suspensions.length === 0 ? {} : { suspensions })
       }
     }
@@ -436,9 +659,11 @@ const fieldsOf = (rules: Rules, tag: string, event: Payload): Payload | undefine
   }
 }
 
-/** Tells whether progress is an event of a run inside the handler. */
-const isEvent = (progress: unknown): progress is Payload & { readonly _tag: string } =>
-  Json.isObject(progress) && typeof progress["_tag"] === "string" && eventTags.has(progress["_tag"])
+/** Returns the tag of progress that is an event of a run inside the handler. */
+const tagOf = (progress: unknown): string | undefined => {
+  const tag = read(progress, "_tag")
+  return typeof tag === "string" && eventTags.has(tag) ? tag : undefined
+}
 
 const eventTags: ReadonlySet<string> = new Set([
   "MessageStarted",
@@ -465,21 +690,20 @@ const eventTags: ReadonlySet<string> = new Set([
   "ChatCompleted"
 ])
 
-const published = (rules: Rules, event: { readonly _tag: string }, at: number | undefined): PublicEvent | undefined => {
-  const payload = event as Payload & { readonly _tag: string }
-  const fields = fieldsOf(rules, payload._tag, payload)
+const published = (rules: Rules, event: unknown, at: number | undefined): PublicEvent | undefined => {
+  const tag = tagOf(event)
+  const fields = tag === undefined ? undefined : fieldsOf(rules, tag, event)
   if (fields === undefined) return undefined
-  const { replayed } = payload
   return {
-    _tag: payload._tag,
+    _tag: tag,
     ...fields,
     ...(at === undefined ? {} : { at }),
-    ...(replayed === true ? { replayed } : {})
+    ...(read(event, "replayed") === true ? { replayed: true } : {})
   } as unknown as PublicEvent
 }
 
 /** Returns what is published of an event, or nothing. */
 export const toPublic = (event: { readonly _tag: string }, options: PublicOptions): PublicEvent | undefined => {
   const prefix = options.runId === undefined ? "" : `${options.runId}~`
-  return published(new Rules(options, "all", options.calls, prefix), event, options.at)
+  return published(new Rules(options, "all", options.calls, prefix, 0), event, options.at)
 }
