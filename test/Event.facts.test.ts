@@ -212,14 +212,40 @@ describe("the code of an answer", () => {
       assert.strictEqual(end?._tag === "CallEnded" ? end.reason : undefined, "cancelled")
     }))
 
-  it.effect("W-26: comes with a verdict that was submitted to a session in a store", () =>
+  it.effect("W-26: comes with the verdicts in the journal of a session, also where the run after them is resumed", () =>
     Effect.gen(function*() {
-      const opened = yield* Session.open("s")
-      yield* Session.keep(opened, (session) => Session.reply(session, "go", settling)).pipe(Effect.provide(asking))
-      const kept = (yield* Session.load("s"))!
-      const settled = yield* Effect.flatMap(Session.deny(kept.session, "p", "no"), Session.answer("q", "this"))
-      assert.deepStrictEqual(settledIn(yield* continued(settled)), [["p", true, "denied"], ["q", true, undefined]])
-    }).pipe(Effect.provide(Session.Store.layerMemory)))
+      const seen: Array<Event.Event> = []
+      const program = Effect.gen(function*() {
+        const opened = yield* Session.open("s")
+        const asked = yield* Session.keep(opened, (session) => Session.reply(session, "go", settling)).pipe(
+          Effect.provide(asking)
+        )
+        const denied = yield* Session.keep(asked, Session.deny("p", "no"))
+        yield* Session.keep(denied, Session.answer("q", { code: "denied" }))
+        const kept = (yield* Session.load("s"))!
+        const options = { ...settling, onEvent: (event: Event.Event) => void seen.push(event) }
+        yield* Session.keep(kept, (session) => Session.continue(session, null, options)).pipe(
+          Effect.provide(Script.layer([done]))
+        )
+        return yield* journalOf("s")
+      })
+      const records = yield* Effect.provide(program, Session.Store.layerMemory)
+      const expected = [["p", true, "denied"], ["q", true, undefined]]
+      assert.deepStrictEqual(settledIn(seen), expected)
+      assert.lengthOf(records.filter(({ _tag }) => _tag === "CallSettled"), 2)
+      assert.deepStrictEqual(settledIn(yield* resumed(upTo("RunStarted", records), settling)), expected)
+    }))
+
+  it.effect("W-26: is left out for a result that was submitted for a manual call, whatever the result says", () =>
+    Effect.gen(function*() {
+      const sign = Tool.make("sign", { parameters: {}, manual: true })
+      const options = { tools: [sign] as unknown as [] }
+      const { session } = yield* Session.reply(Session.make(), "go", options).pipe(
+        Effect.provide(Script.layer([[toolCall("m", "sign"), finish("tool_calls")]]))
+      )
+      const submitted = yield* Session.submitToolResult(session, "m", { error: "no", code: "denied" })
+      assert.deepStrictEqual(settledIn(yield* continued(submitted, options)), [["m", true, undefined]])
+    }))
 
   it.effect("W-26: is left out under the policies of other libraries, but not in the journal", () =>
     Effect.gen(function*() {
