@@ -236,6 +236,34 @@ describe("the code of an answer", () => {
       assert.deepStrictEqual(settledIn(yield* resumed(upTo("RunStarted", records), settling)), expected)
     }))
 
+  it.effect("W-26: of a call that was approved and had ended when its run was resumed is that of its answer", () =>
+    Effect.gen(function*() {
+      const slow = Tool.make("slow", { parameters: {}, approval: true, timeout: 10, handler: () => Effect.never })
+      const fails = Tool.make("fails", {
+        parameters: {},
+        approval: true,
+        failure: Schema.Struct({ code: Schema.String }),
+        handler: () => Effect.fail({ code: "denied" })
+      })
+      const options = { tools: [slow, fails] as unknown as [] }
+      const asking = Script.layer([[toolCall("t", "slow"), toolCall("f", "fails"), finish("tool_calls")]])
+      const program = Effect.gen(function*() {
+        const opened = yield* Session.open("s")
+        const asked = yield* Session.keep(opened, (session) => Session.reply(session, "go", options)).pipe(
+          Effect.provide(asking)
+        )
+        const first = yield* Session.keep(asked, Session.approve("t"))
+        const both = yield* Session.keep(first, Session.approve("f"))
+        yield* timed(Session.keep(both, (session) => Session.continue(session, null, options))).pipe(
+          Effect.provide(Script.layer([done]))
+        )
+        return yield* journalOf("s")
+      })
+      const records = yield* Effect.provide(program, Session.Store.layerMemory)
+      const events = yield* resumed(upTo("CallEnded", records), options)
+      assert.sameDeepMembers(codesIn(events), [["t", "timeout"], ["f", undefined]])
+    }))
+
   it.effect("W-26: is left out for a result that was submitted for a manual call, whatever the result says", () =>
     Effect.gen(function*() {
       const sign = Tool.make("sign", { parameters: {}, manual: true })

@@ -403,27 +403,25 @@ export const refused = (
   return { ...Message.answer(call.id, { error: error.message, code: error.reason }), isError: true }
 }
 
-/**
- * The event of a call that was open and has its answer. `isCoded` tells whether it has the code of an error: one that
- * settles a call is that of `refused`, whose content has the code.
- */
+/** Returns the code of an answer that `refused` has made: a settled call has no other error. */
+export const codeOfRefusal = ({ content, isError }: Message.Message): Answer["code"] => {
+  const value = isError === true ? valueOf(content) : undefined
+  const code = Json.isObject(value) ? value["code"] : undefined
+  return code === "denied" || code === "cancelled" ? code : undefined
+}
+
+/** The event of a call that was open and has its answer. */
 export const settlement = (
   { content, isError, toolCallId = "" }: Message.Message,
-  isCoded: boolean
-): Event.Of<"ToolResultEncoded"> => {
-  const event: Types.Mutable<Event.Of<"ToolResultEncoded">> = {
-    _tag: "ToolResultEncoded",
-    id: toolCallId,
-    content,
-    settled: true
-  }
-  if (isError !== true) return event
-  event.isError = isError
-  const value = valueOf(content)
-  const code = isCoded && Json.isObject(value) ? value["code"] : undefined
-  if (code === "denied" || code === "cancelled") event.code = code
-  return event
-}
+  code: Answer["code"]
+): Event.Of<"ToolResultEncoded"> => ({
+  _tag: "ToolResultEncoded",
+  id: toolCallId,
+  content,
+  ...(isError === true ? { isError } : {}),
+  ...(code === undefined ? {} : { code }),
+  settled: true
+})
 
 // Results in the form `{ success, data, error, contextUpdate }`, for tools that were written for it. An object with one
 // of the first three fields is read as such; an `error` without `success: true` is a failure, also beside `data`.

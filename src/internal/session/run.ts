@@ -20,6 +20,7 @@ import * as Chat from "../../Chat.ts"
 import * as Collector from "../../Collector.ts"
 import type * as Event from "../../Event.ts"
 import * as Executor from "../../Executor.ts"
+import type * as Message from "../../Message.ts"
 import * as Policy from "../../Policy.ts"
 import * as Step from "../../Step.ts"
 import * as Thread from "../../Thread.ts"
@@ -271,19 +272,24 @@ const openingOf = (state: States.State, { cancellation }: Stops, policy: Policy.
 const isOver = ({ cancellation, halt, suspensions }: Opening): boolean =>
   halt !== undefined || cancellation !== undefined || suspensions.length > 0
 
+/** Returns the function that makes the event of a settled call, with its code if the policy tells it. */
+const settlementBy = ({ callFacts }: Policy.Policy) => (message: Message.Message, code: Answers.Answer["code"]) =>
+  Answers.settlement(message, callFacts === "told" ? code : undefined)
+
 /** Withdraws the questions of a run that does not end in order to wait. */
 const withdrawals = (
   state: States.State,
   { cancellation, halt, suspensions }: Opening,
-  { callFacts }: Policy.Policy
+  policy: Policy.Policy
 ): ReadonlyArray<Event.Event> => {
   if (halt?.haltedReason === "ask_user" || halt === undefined && cancellation === undefined) return []
+  const settlement = settlementBy(policy)
   const detail = cancellation === undefined ? "another call of the turn ended the run" : "the run was cancelled"
   return Array.from(new Set(suspensions.map(OpenCalls.outerOf))).flatMap((id) => {
     const toolCall = state.turn?.calls.get(id)?.toolCall
     return toolCall === undefined
       ? []
-      : [Answers.settlement(Answers.refused("cancelled", toolCall, `withdrawn: ${detail}`), callFacts === "told")]
+      : [settlement(Answers.refused("cancelled", toolCall, `withdrawn: ${detail}`), "cancelled")]
   })
 }
 
@@ -347,12 +353,16 @@ const orElse = <E, R, R2>(
  * Returns the events of calls that were settled since the last run. Calls that may run now, or are open again, have
  * no answer.
  */
-const settlements = (state: States.State, { callFacts }: Policy.Policy): ReadonlyArray<Event.Event> => {
+const settlements = (state: States.State, policy: Policy.Policy): ReadonlyArray<Event.Event> => {
   const open = new Set([...States.approvedIn(state), ...States.suspensionsOf(state)].map(({ id }) => id))
   const settled = state.answered.filter((id) => !open.has(id))
-  return SharedMessages.answersTo(States.threadOf(state), settled).map((message) =>
-    Answers.settlement(message, callFacts === "told")
-  )
+  const settlement = settlementBy(policy)
+  return SharedMessages.answersTo(States.threadOf(state), settled).map((message) => {
+    const { toolCallId = "" } = message
+    // A call that was approved may have run before the run was resumed.
+    const codes = state.run?.codes
+    return settlement(message, codes?.has(toolCallId) === true ? codes.get(toolCallId) : Answers.codeOfRefusal(message))
+  })
 }
 
 // Resumed runs.

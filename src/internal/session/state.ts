@@ -155,6 +155,8 @@ export interface Run {
   readonly settlements: Array<Records.CallSettled>
   /** Outcomes of the calls, by turn and id. */
   readonly came: Map<string, Came>
+  /** Codes of the answers to calls of an earlier turn, by id. A call without a code has `undefined`. */
+  readonly codes: Map<string, Records.CallEnded["reason"]>
   /** Halts by calls of an earlier turn, with their places among the calls, in the order of arrival. */
   halts: ReadonlyArray<{
     /** The id of the call. */
@@ -254,6 +256,7 @@ export const copyOf = (state: State): State => ({
     ...state.run,
     steps: state.run.steps.slice(),
     settlements: state.run.settlements.slice(),
+    codes: new Map(state.run.codes),
     came: new Map(state.run.came)
   },
   receipts: new Map(state.receipts)
@@ -718,6 +721,7 @@ const runStarted = (state: State, record: Records.RunStarted): void => {
     hasStarted: false,
     before,
     settlements: [],
+    codes: new Map(),
     came: new Map(),
     halts: []
   }
@@ -808,6 +812,7 @@ const callEnded = (state: State, run: Run, record: Records.CallEnded): void => {
   if (turn === undefined || call === undefined || call._tag === "Answered") return
   const ended = { ...answered(call, message), failure, code: reason, halt, contextUpdate, originalLength }
   setCall(turn, toolCallId, ended)
+  if (turn.isEarlier) run.codes.set(toolCallId, reason)
   use(run, nestedUsage)
   noteHalt(run, turn, ended)
   run.came.set(cameKey(run, turn, toolCallId), cameOf(state, reason))
@@ -1211,6 +1216,7 @@ export const dataOf = (state: State): unknown => ({
   run: state.run && {
     ...state.run,
     came: Array.from(state.run.came),
+    codes: Array.from(state.run.codes),
     before: { ...state.run.before, turn: state.run.before.turn && Array.from(state.run.before.turn.calls) }
   },
   receipts: Array.from(state.receipts.values())
