@@ -7,6 +7,7 @@
  */
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
+import * as ToolOutcomes from "./internal/declare/outcome.ts"
 import * as EventJson from "./internal/fold/eventJson.ts"
 import * as Public from "./internal/fold/publicEvent.ts"
 import * as Json from "./internal/json.ts"
@@ -703,6 +704,26 @@ export type AdapterEvent =
   | ErrorEvent
 
 /**
+ * A call waits for its turn. It comes at most once, before the start of the call, its request for an approval, or the
+ * answer of a call that does not start. A call that has its turn at once has none.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ToolQueued extends Schema.Opaque<ToolQueued>()(Schema.TaggedStruct("ToolQueued", {
+  /** The id of the call. */
+  id: Schema.String,
+  /** The name of the tool. */
+  name: Schema.String,
+  /**
+   * The reason why it waits, the first one if there are several: `"permit"` for a place of its run or of the
+   * application's `Limits`, `"key"` for a permit by name (`Tool.Options.limits`), `"exclusive"` for a call that runs
+   * alone, or until it may run alone itself.
+   */
+  reason: Schema.Literals(["permit", "key", "exclusive"])
+})) {}
+
+/**
  * A handler starts.
  *
  * @category schemas
@@ -716,6 +737,11 @@ export class ToolExecutionStarted extends Schema.Opaque<ToolExecutionStarted>()(
     name: Schema.String,
     /** The arguments of the call, as the model sent them. */
     arguments: Schema.Record(Schema.String, Json.Opaque),
+    /**
+     * The number of the attempt that starts: with `replayed`, of the last one that had started before. Left out for the
+     * first. Further attempts by `retry` of the tool have no event.
+     */
+    attempt: Schema.optionalKey(Schema.Int),
     ...replay
   })
 ) {}
@@ -775,6 +801,11 @@ export class ToolResultEncoded extends Schema.Opaque<ToolResultEncoded>()(Schema
   content: Content,
   /** `true` when the answer is an error. Left out when it is not. */
   isError: Schema.optionalKey(Schema.Boolean),
+  /**
+   * The reason of the `Tool.ToolError` that the answer is, such as `"denied"`, or `"cancelled"` for a cancelled
+   * sub-agent. Left out for results and for what a handler reported.
+   */
+  code: Schema.optionalKey(ToolOutcomes.ToolError.fields.reason),
   /**
    * The length of the whole text in characters (UTF-16 code units), where `content` was cut. Left out when it was not;
    * a result that was submitted to a session has the notice of the cut in its text only.
@@ -874,6 +905,7 @@ export class ToolHalt extends Schema.Opaque<ToolHalt>()(Schema.TaggedStruct("Too
 })) {}
 
 const runnerEvents = [
+  ToolQueued,
   ToolExecutionStarted,
   ToolProgress,
   ToolExecutionCompleted,
@@ -988,11 +1020,11 @@ export class WireChat extends Schema.Opaque<WireChat>()(Schema.TaggedStruct("Cha
 })) {}
 
 /**
- * Every event. Per tool call: `ToolExecutionStarted` when its handler starts, `ToolProgress` while it runs,
- * `ToolExecutionCompleted` with the raw outcome, and last one of `ToolResultEncoded`, `AskUserRequested` or `ToolHalt`.
- * A call that cannot be run is answered without a start. A call that waits for an approval has `ToolApprovalRequested`
- * and nothing else; one whose nested run waits, or whose effect is unknown, has `ToolSuspended` in place of the last
- * two.
+ * Every event. Per tool call: `ToolQueued` if it waits for its turn, `ToolExecutionStarted` when its handler starts,
+ * `ToolProgress` while it runs, `ToolExecutionCompleted` with the raw outcome, and last one of `ToolResultEncoded`,
+ * `AskUserRequested` or `ToolHalt`. A call that cannot be run is answered without a start. A call that waits for an
+ * approval has `ToolApprovalRequested` and nothing else; one whose nested run waits, or whose effect is unknown, has
+ * `ToolSuspended` in place of the last two.
  *
  * **Example** (Matching on events)
  *
@@ -1019,6 +1051,7 @@ export const Event = Schema.Union([...adapterEvents, ...runnerEvents, StepReset,
  */
 export type Event =
   | AdapterEvent
+  | ToolQueued
   | ToolExecutionStarted
   | ToolProgress
   | ToolExecutionCompleted

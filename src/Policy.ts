@@ -36,6 +36,11 @@ export class Policy extends Schema.Opaque<Policy>()(Schema.Struct({
   /** `"live"` shows a start when it happens; `"grouped"` holds the events of a call back until it has ended. */
   toolEvents: Schema.Literals(["live", "grouped"]),
   /**
+   * The facts about calls that other tool loops do not have: `ToolQueued`, `code` of `ToolResultEncoded`, and `attempt`
+   * of `ToolExecutionStarted`. `"hidden"` leaves them out of the events.
+   */
+  callFacts: Schema.Literals(["told", "hidden"]),
+  /**
    * A call of a tool that does not exist is answered with an error, or fails the turn before any tool runs.
    * `"failTurn"` needs `start: "afterTurn"`.
    */
@@ -146,6 +151,7 @@ export const standard: Policy = {
   start: "readOnly",
   resultOrder: "completion",
   toolEvents: "live",
+  callFacts: "told",
   unknownTool: "answer",
   toolTurn: "presence",
   badArguments: "answer",
@@ -182,6 +188,7 @@ export const allm: Policy = {
   ...standard,
   start: "afterTurn",
   toolEvents: "grouped",
+  callFacts: "hidden",
   unknownTool: "failTurn",
   toolTurn: "finishReason",
   badArguments: "runWithHeaderArguments",
@@ -211,6 +218,7 @@ export const falai: Policy = {
   ...standard,
   start: "onCallReady",
   resultOrder: "request",
+  callFacts: "hidden",
   siblings: { onHalt: "drain", onToolError: "abortCancelable", queued: "run", trigger: "crashedOrReported" },
   concurrency: "exclusive",
   interrupt: "block",

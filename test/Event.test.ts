@@ -110,11 +110,13 @@ const samples: ReadonlyArray<Event.Event> = [
   },
   { _tag: "RawChunk", chunk: { usage: { inputTokens: 1 } } },
   { _tag: "Error", error: "lost" },
+  { _tag: "ToolQueued", id: "c0", name: "echo", reason: "permit" },
   { _tag: "ToolExecutionStarted", id: "c0", name: "echo", arguments: { x: 1 } },
+  { _tag: "ToolExecutionStarted", id: "c0", name: "echo", arguments: { x: 1 }, attempt: 2, replayed: true },
   { _tag: "ToolProgress", id: "c0", name: "echo", progress: { done: 0.5 } },
   ...results.map((result) => ({ _tag: "ToolExecutionCompleted", id: "c0", name: "echo", result } as const)),
   { _tag: "ToolResultEncoded", id: "c0", content: "1" },
-  { _tag: "ToolResultEncoded", id: "c0", content: "1", isError: true, originalLength: 10 },
+  { _tag: "ToolResultEncoded", id: "c0", content: "1", isError: true, code: "denied", originalLength: 10 },
   { _tag: "AskUserRequested", toolCallId: "c0", toolName: "ask", question: "?", opts: [["kind", "pick"]] },
   {
     _tag: "AskUserRequested",
@@ -195,7 +197,7 @@ describe("Event", () => {
     const tagsOfUnion = [...new Set(samples.map((event) => event._tag))].toSorted()
     assert.deepStrictEqual([...Event.Event.discriminants].toSorted(), tagsOfUnion)
     assert.deepStrictEqual(Object.keys(Event.guards).toSorted(), tagsOfUnion)
-    assert.strictEqual(tagsOfUnion.length, 21)
+    assert.strictEqual(tagsOfUnion.length, 22)
     for (const event of samples) {
       assert.deepStrictEqual(
         Event.Event.discriminants.filter((tag) => Event.guards[tag](event)),

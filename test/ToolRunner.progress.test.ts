@@ -173,7 +173,7 @@ describe("ToolRunner: slow readers", () => {
       const stream = ToolRunner.stream(calls, [slow], { toolTimeout: 50, maxConcurrency: 1 })
       const { pull } = yield* opened(stream)
       const first = yield* pull
-      assert.deepStrictEqual(first.map((event) => event._tag), ["ToolExecutionStarted"])
+      assert.deepStrictEqual(first.map((event) => event._tag), ["ToolExecutionStarted", "ToolQueued", "ToolQueued"])
       yield* TestClock.adjust("10 minutes")
       assert.deepInclude(yield* recorder.counts("slow"), { starts: 3, ends: 3, interrupts: 0, peak: 1 })
       const rest = yield* pull

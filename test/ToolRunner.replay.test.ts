@@ -119,7 +119,8 @@ describe("calls of which it is not known whether they had their effect", () => {
         const { calls, charge } = charging(options)
         for (const onToolError of ["continue", "halt", () => Effect.die("is not asked")] as const) {
           const events = yield* eventsOf([charge], { a: started }, { onToolError })
-          const tail = { _tag: "ToolResultEncoded", id: "a", content: unknownText, isError: true }
+          const code = "unknown_effect"
+          const tail = { _tag: "ToolResultEncoded", id: "a", content: unknownText, isError: true, code }
           assert.deepStrictEqual(last(events), tail as Event.Event)
         }
         assert.deepStrictEqual(calls, [])

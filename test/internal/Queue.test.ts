@@ -33,6 +33,7 @@ const runs = (letters: string, from = 0) => Array.from(letters, (letter, index) 
 class Bench {
   readonly started: Array<number> = []
   readonly refused: Array<readonly [at: number, index: number]> = []
+  readonly queued: Array<readonly [index: number, reason: string]> = []
   readonly queue: Queue
   readonly running: Running
   readonly timers: Timers
@@ -53,6 +54,7 @@ class Bench {
         this.started.push(run.index)
         this.onStart(run)
       },
+      queued: ({ index }, reason) => this.queued.push([index, reason]),
       refuse: (run) => this.refused.push([this.clock.currentTimeMillisUnsafe(), run.index])
     })
   }
@@ -118,6 +120,37 @@ describe("queue", () => {
         bench.finish(c)
         assert.deepStrictEqual(bench.started, [0, 1, 2, 3])
         assert.strictEqual(bench.queue.holding, 1)
+      })))
+
+  it.effect("W-27: each call that waits is reported once, with its reason, and none that starts", () =>
+    bench(1, (bench) =>
+      Effect.sync(() => {
+        const [a, b, x, c, d] = runs("ssXss") as [Run, Run, Run, Run, Run]
+        bench.queue.add([a])
+        assert.deepStrictEqual(bench.queued, [])
+        bench.queue.add([b, x, c])
+        const first: typeof bench.queued = [[1, "permit"], [2, "exclusive"], [3, "exclusive"]]
+        assert.deepStrictEqual(bench.queued, first)
+        bench.finish(a)
+        bench.queue.add([d])
+        assert.deepStrictEqual(bench.queued, [...first, [4, "exclusive"]])
+        for (const run of [b, x, c, d]) bench.finish(run)
+        assert.deepStrictEqual(bench.started, [0, 1, 2, 3, 4])
+        assert.lengthOf(bench.queued, 4)
+      })))
+
+  it.effect("W-27: calls that were removed before they could be reported are not", () =>
+    bench(1, (bench) =>
+      Effect.sync(() => {
+        const [a, b, c] = runs("sss") as [Run, Run, Run]
+        bench.onStart = (run) => {
+          bench.begin(run)
+          bench.queue.clear()
+        }
+        bench.queue.add([a, b])
+        assert.deepStrictEqual(bench.queued, [])
+        bench.queue.add([c])
+        assert.deepStrictEqual(bench.queued, [[2, "permit"]])
       })))
 
   it.effect("R-054: calls that end while they are started make room without nesting", () =>

@@ -52,6 +52,12 @@ const twice = (events: Events, is: (event: Event.Event) => boolean): Events =>
 const moved = (events: Events, is: (event: Event.Event) => boolean, behind: (event: Event.Event) => boolean): Events =>
   without(events, is).flatMap((event) => behind(event) ? [event, ...events.filter(is)] : [event])
 
+const waits: Event.Of<"ToolQueued"> = { _tag: "ToolQueued", id: "c0", name: "report", reason: "permit" }
+
+/** The events of a run with others right before the one of a call with that tag. */
+const queued = (waiting: Events, tag: Event.Event["_tag"], id = "c0"): Events =>
+  run.flatMap((event) => isOf(id, tag)(event) ? [...waiting, event] : [event])
+
 const changed = <Tag extends Event.Event["_tag"]>(
   events: Events,
   tag: Tag,
@@ -158,6 +164,26 @@ const planted: { readonly [name: string]: readonly [violations: ReadonlyArray<Ch
   "progress behind the answer": [
     check(moved(run, isOf("c0", "ToolProgress"), isOf("c0", "ToolResultEncoded"))),
     "order: ToolProgress of call \"c0\" comes after its answer"
+  ],
+  "W-27: a call that is queued twice": [
+    check(queued([waits, waits], "ToolExecutionStarted")),
+    "order: call \"c0\" is queued twice"
+  ],
+  "W-27: a call that is queued behind its start": [
+    check(queued([waits], "ToolProgress")),
+    "order: call \"c0\" is queued after its start"
+  ],
+  "W-27: a call that is queued behind its completion": [
+    check(
+      queued([{ ...waits, id: "c1" }], "ToolResultEncoded", "c1").filter((event) =>
+        !isOf("c1", "ToolExecutionStarted")(event)
+      )
+    ),
+    "order: ToolQueued of call \"c1\" comes after its completion"
+  ],
+  "W-27: a call that is queued and does not come up": [
+    check(queued([{ ...waits, id: "c2" }], "ToolProgress")),
+    "answers: call \"c2\" is left without an answer"
   ],
   "an answer without a completion": [
     check(without(run, isOf("c0", "ToolExecutionCompleted"))),
@@ -330,6 +356,17 @@ describe("check", () => {
     it(`finds in a thread: ${said}`, () =>
       assert.include(check.thread({ messages, metadata: {} }).map(({ message }) => message), said))
   }
+
+  it("W-27: a call may wait for its turn before its start, its request for an approval, or an answer without a start", () => {
+    const started = queued([waits], "ToolExecutionStarted")
+    assert.lengthOf(started, run.length + 1)
+    assert.deepStrictEqual(check(started), [])
+    const denied = queued([{ ...waits, id: "c1" }], "ToolExecutionCompleted", "c1").filter((event) =>
+      !isOf("c1", "ToolExecutionStarted")(event)
+    )
+    assert.lengthOf(denied, run.length)
+    assert.deepStrictEqual(check(denied), [])
+  })
 
   it("a pending call may be open in the last turn only, and messages before `from` are not checked", () => {
     const open = Thread.fromMessages([pair, Message.tool("a", "")])

@@ -232,3 +232,24 @@ describe("results", () => {
     >()
   })
 })
+
+describe("events", () => {
+  test("W-26: the code of an answer is a reason of a ToolError, and may be left out", () => {
+    expect<Event.Of<"ToolResultEncoded">["code"]>().type.toBe<Tool.ToolError["reason"] | undefined>()
+  })
+
+  test("W-27: a call that waits has its reason, and a match asks for its case", () => {
+    expect<Event.Of<"ToolQueued">>().type.toBe<Event.ToolQueued>()
+    expect<Event.ToolQueued["reason"]>().type.toBe<"permit" | "key" | "exclusive">()
+    expect<Event.WireEvent["_tag"]>().type.toBe<Event.Event["_tag"]>()
+    expect<Parameters<typeof Event.guards.ToolQueued>>().type.toBe<[event: { readonly _tag: string }]>()
+  })
+
+  test("W-28: the number of an attempt may be left out", () => {
+    expect<Event.Of<"ToolExecutionStarted">["attempt"]>().type.toBe<number | undefined>()
+  })
+
+  test("W-27: a policy tells the facts of calls, or hides them", () => {
+    expect<Policy.Policy["callFacts"]>().type.toBe<"told" | "hidden">()
+  })
+})

@@ -21,6 +21,7 @@ import * as Contents from "./content.ts"
 import type { Subject } from "./content.ts"
 import * as ErrorFields from "./errorFields.ts"
 import * as OpenCalls from "./openCalls.ts"
+import { ChatFailed } from "./subAgent.ts"
 
 /** The policies and services that answer the calls of a batch. */
 export interface Answering<E, R> extends Contents.Writing {
@@ -39,6 +40,8 @@ export interface Answer {
    * neither.
    */
   readonly failure?: "reported" | "crashed"
+  /** The reason of the `ToolError` that the answer is, `"cancelled"` for a cancelled sub-agent. */
+  readonly code?: ToolError["reason"]
   /** The fields that may be shown of the error that the call crashed with. The answer itself may be another. */
   readonly cause?: Json.JsonObject
   /** The fields that a handler which succeeded adds to the context. */
@@ -91,9 +94,17 @@ const told = (subject: Subject, reason: unknown, text: Contents.Shown): Answer =
   ...failure(reason)
 })
 
-const failure = (reason: unknown): Pick<Answer, "failure"> => {
-  if (!(reason instanceof ToolError)) return { failure: "reported" }
-  return isCrash(reason) ? { failure: "crashed" } : {}
+const failure = (reason: unknown): Pick<Answer, "failure" | "code"> => {
+  const code = codeOf(reason)
+  const coded = code === undefined ? {} : { code }
+  if (!(reason instanceof ToolError)) return { failure: "reported", ...coded }
+  return isCrash(reason) ? { failure: "crashed", ...coded } : coded
+}
+
+/** Returns the reason of the `ToolError` that an error is, and `"cancelled"` for a cancelled sub-agent. */
+export const codeOf = (error: unknown): ToolError["reason"] | undefined => {
+  if (error instanceof ToolError) return error.reason
+  return error instanceof ChatFailed && error.reason === "cancelled" ? "cancelled" : undefined
 }
 
 interface Exception {
@@ -341,6 +352,7 @@ interface Recorded {
   readonly message: Message.Message
   readonly halt?: Event.Halt | undefined
   readonly failure?: Answer["failure"] | undefined
+  readonly code?: Answer["code"] | undefined
   readonly contextUpdate?: Json.JsonObject | undefined
   readonly originalLength?: number | undefined
 }
@@ -351,7 +363,7 @@ const valueOf = (content: Message.Content): unknown =>
 
 /** The answer that a call had before its run was resumed. Its result is what the model read. */
 export const replayed = (id: string, recorded: Recorded): Answer => {
-  const { contextUpdate, failure, halt, message: { content, isError }, originalLength } = recorded
+  const { code, contextUpdate, failure, halt, message: { content, isError }, originalLength } = recorded
   const value = valueOf(content)
   const raw: Tool.Outcome = isError === true ? { _tag: "Error", error: value } : { _tag: "Ok", value }
   const tail = halt === undefined
@@ -360,6 +372,7 @@ export const replayed = (id: string, recorded: Recorded): Answer => {
   return {
     ...ended(raw, tail),
     ...(failure === undefined ? {} : { failure }),
+    ...(code === undefined ? {} : { code }),
     ...(contextUpdate === undefined ? {} : { contextUpdate }),
     isReplayed: true
   }
@@ -389,6 +402,26 @@ export const refused = (
   const error = toolError(reason, call, { detail })
   return { ...Message.answer(call.id, { error: error.message, code: error.reason }), isError: true }
 }
+
+/** Returns the code of an answer that `refused` has made: a settled call has no other error. */
+export const codeOfRefusal = ({ content, isError }: Message.Message): Answer["code"] => {
+  const value = isError === true ? valueOf(content) : undefined
+  const code = Json.isObject(value) ? value["code"] : undefined
+  return code === "denied" || code === "cancelled" ? code : undefined
+}
+
+/** The event of a call that was open and has its answer. */
+export const settlement = (
+  { content, isError, toolCallId = "" }: Message.Message,
+  code: Answer["code"]
+): Event.Of<"ToolResultEncoded"> => ({
+  _tag: "ToolResultEncoded",
+  id: toolCallId,
+  content,
+  ...(isError === true ? { isError } : {}),
+  ...(code === undefined ? {} : { code }),
+  settled: true
+})
 
 // Results in the form `{ success, data, error, contextUpdate }`, for tools that were written for it. An object with one
 // of the first three fields is read as such; an `error` without `success: true` is a failure, also beside `data`.

@@ -150,15 +150,6 @@ export const messageOf = (event: Tail): Message.Message => {
   }
 }
 
-/** The event of a call that was open and has its answer. */
-export const settlement = ({ content, isError, toolCallId = "" }: Message.Message): Event.Of<"ToolResultEncoded"> => ({
-  _tag: "ToolResultEncoded",
-  id: toolCallId,
-  content,
-  ...(isError === true ? { isError } : {}),
-  settled: true
-})
-
 /** The halt of the run that an event reports. An open question is one. */
 export const haltOf = (event: Tail): Event.Halt | undefined => {
   switch (event._tag) {

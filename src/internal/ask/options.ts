@@ -115,6 +115,7 @@ export const policyOptions = {
   start: true,
   resultOrder: true,
   toolEvents: true,
+  callFacts: true,
   unknownTool: true,
   toolTurn: true,
   badArguments: true,

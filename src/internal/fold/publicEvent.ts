@@ -1,9 +1,14 @@
 /**
  * The public form of events: the allow list of what leaves a server. It reads events as data, in their own form and in
  * their wire form, since the progress of a call may be the events of a run inside its handler. It never publishes raw
- * results, updates of the context, causes, threads, metadata of replies or raw chunks. Public as `Event.toPublic`.
+ * results, updates of the context, causes, threads, metadata of replies or raw chunks. A field that is not of its type
+ * is left out, since progress may be anything that looks like an event. Public as `Event.toPublic`.
  */
-import * as Json from "../json.ts"
+import * as Message from "../../Message.ts"
+import * as FinishReasons from "../declare/finishReason.ts"
+import { ToolError } from "../declare/outcome.ts"
+import type * as Json from "../json.ts"
+import * as EventJson from "./eventJson.ts"
 
 /**
  * Extent to which the calls of a tool are published: `"all"` of a call, with its arguments, its progress and its answer
@@ -46,6 +51,8 @@ export interface PublicOptions {
    * it, events that do not name their tool are published where `publish` is no function, and not otherwise.
    */
   readonly calls?: Map<string, PublicCall>
+  /** The runs that asked for calls which still wait, by the ids of the calls. All of them are `runId` by default. */
+  readonly runs?: ReadonlyMap<string, string>
   /** Time of the event, in milliseconds since 1970. None by default. */
   readonly at?: number
 }
@@ -86,12 +93,19 @@ export interface PublicSuspension {
   readonly answerId: string
   /** The answer that it waits for, as in `Event.Suspension`. */
   readonly kind: "question" | "approval" | "manual" | "unknown"
-  /** The call. Its arguments are left out unless they are published. */
-  readonly toolCall: OfCall & {
-    /** The arguments, as the model sent them. Left out where they are not published. */
+  /** The call. */
+  readonly toolCall: {
+    /** The id of the call. */
+    readonly id: string
+    /** The name of the tool. */
+    readonly name: string
+    /** The arguments. Left out unless they are published. */
     readonly arguments?: Json.JsonObject
   }
-  /** The text to show. Left out where there is none. */
+  /**
+   * The text to show. Left out where there is none, and of a call whose effect is not known unless its arguments are
+   * published, since its text quotes them.
+   */
   readonly question?: string
   /** The choices of the user. Left out where there are none. */
   readonly opts?: ReadonlyArray<unknown>
@@ -238,6 +252,8 @@ interface Fields {
   ToolHalt: Answered & {
     /** The id of the call. */
     readonly toolCallId: string
+    /** `true` for a failure that ended the run. Left out for `Tool.halt`. */
+    readonly isError?: boolean
   }
   StepCompleted: Ended & Used & {
     /** `true` if the model has nothing more to do. */
@@ -284,9 +300,31 @@ const sentences: { readonly [code: string]: string } = {
   unsupported_feature: "The model does not support what was asked of it."
 }
 
+/** Reads a member of any value. Reading one may run foreign code, which may throw. */
+const read = (value: unknown, name: string): unknown => {
+  if (typeof value !== "object" || value === null) return undefined
+  try {
+    return Reflect.get(value, name)
+  } catch {
+    return undefined
+  }
+}
+
+/** Returns the items of a list, and none of anything else. */
+const listOf = (value: unknown): ReadonlyArray<unknown> => {
+  try {
+    return Array.isArray(value) ? Array.from(value as ReadonlyArray<unknown>) : []
+  } catch {
+    return []
+  }
+}
+
+/** Returns a value as JSON. */
+const jsonOf = (value: unknown): unknown => read(EventJson.toJson({ value }), "value")
+
 /** Returns the error without the texts of others. Its kind is the reason of an adapter's error. */
 export const publicError = (error: unknown, runId: string | undefined): PublicError => {
-  const reason = Json.isObject(error) && error["_tag"] === "AdapterError" ? error["reason"] : undefined
+  const reason = read(error, "_tag") === "AdapterError" ? read(error, "reason") : undefined
   const code = typeof reason === "string" && Object.hasOwn(sentences, reason) ? reason : "internal"
   return {
     code,
@@ -297,14 +335,69 @@ export const publicError = (error: unknown, runId: string | undefined): PublicEr
 
 type Payload = { readonly [name: string]: unknown }
 
-/** Takes the members that are given and wanted, as JSON. */
-const taken = (event: Payload, ...names: ReadonlyArray<string>): Payload => {
+/** Returns the value as it is published, or `undefined` for one of another type. */
+type Field = (value: unknown) => unknown
+
+const text: Field = (value) => typeof value === "string" ? value : undefined
+const flag: Field = (value) => typeof value === "boolean" ? value : undefined
+// JSON has no negative zero.
+const finite: Field = (value) => typeof value === "number" && Number.isFinite(value) ? value + 0 : undefined
+const list: Field = (value) => {
+  const json = jsonOf(value)
+  return Array.isArray(json) ? json : undefined
+}
+const object: Field = (value) => {
+  const json = jsonOf(value)
+  return typeof json === "object" && json !== null && !Array.isArray(json) ? json : undefined
+}
+const oneOf = (words: ReadonlyArray<string>): Field => (value) =>
+  typeof value === "string" && words.includes(value) ? value : undefined
+
+/** The fields that are published, by their names, each with its type. */
+const fields = {
+  answerSchema: object,
+  arguments: object,
+  argumentsDelta: text,
+  attempt: finite,
+  code: oneOf(ToolError.fields.reason.literals),
+  content: (value) => text(value) ?? list(value),
+  delta: text,
+  done: flag,
+  expiresAt: finite,
+  finishReason: oneOf(FinishReasons.FinishReason.literals),
+  haltToolCallId: text,
+  id: text,
+  isError: flag,
+  kind: oneOf(["question", "approval", "manual", "unknown"]),
+  maxTurns: finite,
+  name: text,
+  opts: list,
+  originalLength: finite,
+  providerExecuted: flag,
+  question: text,
+  reason: oneOf(["permit", "key", "exclusive", "cancel", "deadline", "interrupt", "stop"]),
+  settled: flag,
+  text,
+  toolCallId: text,
+  toolName: text
+} satisfies { readonly [name: string]: Field }
+
+type Name = keyof typeof fields
+
+/** Takes the members that are given and wanted. */
+const taken = (event: unknown, ...names: ReadonlyArray<Name>): Payload => {
   const found: Record<string, unknown> = {}
   for (const name of names) {
-    const value = event[name]
-    if (value !== undefined && value !== null) found[name] = typeof value === "object" ? Json.toJson(value) : value
+    const value = fields[name](read(event, name))
+    if (value !== undefined) found[name] = value
   }
   return found
+}
+
+/** Takes members that all have to be there. */
+const whole = (event: unknown, ...names: ReadonlyArray<Name>): Payload | undefined => {
+  const found = taken(event, ...names)
+  return names.every((name) => name in found) ? found : undefined
 }
 
 const counts = [
@@ -317,8 +410,10 @@ const counts = [
 ]
 
 const usageOf = (usage: unknown): Payload | undefined => {
-  if (!Json.isObject(usage)) return undefined
-  const known = counts.flatMap((name) => typeof usage[name] === "number" ? [[name, usage[name]]] : [])
+  const known = counts.flatMap((name) => {
+    const count = finite(read(usage, name))
+    return count === undefined ? [] : [[name, count] as const]
+  })
   return known.length === 0 ? undefined : Object.fromEntries(known)
 }
 
@@ -329,14 +424,23 @@ class Rules {
   readonly calls: Map<string, PublicCall> | undefined
   /** The beginning of the names by which answers name the calls of the run. */
   readonly prefix: string
+  /** Number of runs around the run. */
+  readonly depth: number
   private readonly limit: Publish
   private readonly options: PublicOptions
 
-  constructor(options: PublicOptions, limit: Publish, calls: Map<string, PublicCall> | undefined, prefix: string) {
+  constructor(
+    options: PublicOptions,
+    limit: Publish,
+    calls: Map<string, PublicCall> | undefined,
+    prefix: string,
+    depth: number
+  ) {
     this.options = options
     this.limit = limit
     this.calls = calls
     this.prefix = prefix
+    this.depth = depth
   }
 
   get runId(): string | undefined {
@@ -349,6 +453,12 @@ class Rules {
 
   get isReasoningPublished(): boolean {
     return this.isTextPublished && this.options.publishReasoning === true
+  }
+
+  /** The beginning of the name by which an answer names a call, whose id, or that of the call around it, is given. */
+  prefixOf(outer: string): string {
+    const earlier = this.depth === 0 ? this.options.runs?.get(outer) : undefined
+    return earlier === undefined ? this.prefix : `${earlier}~`
   }
 
   /** Remembers the name of a call for the events that do not have it. */
@@ -366,7 +476,7 @@ class Rules {
 
   /** The rules of a run inside the handler of a call. */
   within(id: string, extent: Publish): Rules {
-    return new Rules(this.options, extent, this.calls?.get(id)?.calls, `${this.prefix}${id}/`)
+    return new Rules(this.options, extent, this.calls?.get(id)?.calls, `${this.prefix}${id}/`, this.depth + 1)
   }
 }
 
@@ -376,129 +486,173 @@ const extents: ReadonlyArray<Publish> = ["none", "names", "all"]
 const least = (left: Publish, right: Publish): Publish =>
   extents[Math.max(0, Math.min(extents.indexOf(left), extents.indexOf(right)))] ?? "none"
 
+/** The extent for a call inside runs of other calls, which is that of the least of them all. */
+const extentWithin = (rules: Rules, path: ReadonlyArray<unknown>, name: unknown): Publish => {
+  let within = rules
+  for (const id of path.slice(0, -1)) {
+    if (typeof id !== "string") return "none"
+    within = within.within(id, within.of(id))
+  }
+  return within.of(undefined, name)
+}
+
 const suspensionOf = (rules: Rules, suspension: unknown): PublicSuspension | undefined => {
-  if (!Json.isObject(suspension) || !Json.isObject(suspension["toolCall"])) return undefined
-  const { toolCall } = suspension
-  const [outer] = Array.isArray(suspension["path"]) ? suspension["path"] : []
-  const around = outer === undefined ? "all" : rules.of(outer)
-  const extent = least(rules.of(undefined, toolCall["name"]), around)
+  const toolCall = whole(read(suspension, "toolCall"), "id", "name")
+  const known = whole(suspension, "id", "kind")
+  if (toolCall === undefined || known === undefined) return undefined
+  const extent = extentWithin(rules, listOf(read(suspension, "path")), toolCall["name"])
   if (extent === "none") return undefined
-  const id = String(suspension["id"])
+  const isAll = extent === "all"
   return {
-    id,
-    answerId: `${rules.prefix}${id}`,
-    ...taken(suspension, "kind", "question", "opts", "answerSchema", "expiresAt"),
-    toolCall: taken(toolCall, "id", "name", ...(extent === "all" ? ["arguments"] : []))
+    ...known,
+    answerId: `${rules.prefixOf(String(listOf(read(suspension, "path"))[0] ?? known["id"]))}${String(known["id"])}`,
+    // The text about a call whose effect is not known quotes its arguments.
+    ...(isAll || known["kind"] !== "unknown" ? taken(suspension, "question") : {}),
+    ...taken(suspension, "opts", "answerSchema", "expiresAt"),
+    toolCall: { ...toolCall, ...(isAll ? taken(read(suspension, "toolCall"), "arguments") : {}) }
   } as unknown as PublicSuspension
 }
 
 const suspensionsOf = (rules: Rules, suspensions: unknown): ReadonlyArray<PublicSuspension> =>
-  Array.isArray(suspensions) ? suspensions.flatMap((suspension) => suspensionOf(rules, suspension) ?? []) : []
+  listOf(suspensions).flatMap((suspension) => suspensionOf(rules, suspension) ?? [])
 
 /** The suspension of an event that asks for one call. */
-const asking = (event: Payload, kind: string): Payload => ({
-  ...event,
+const asking = (event: unknown, kind: string): Payload => ({
   kind,
-  id: event["toolCallId"],
-  toolCall: { id: event["toolCallId"], name: event["toolName"], arguments: event["arguments"] }
+  id: read(event, "toolCallId"),
+  toolCall: { id: read(event, "toolCallId"), name: read(event, "toolName"), arguments: read(event, "arguments") },
+  question: read(event, "question"),
+  opts: read(event, "opts"),
+  answerSchema: read(event, "answerSchema"),
+  expiresAt: read(event, "expiresAt")
 })
 
-const outcomeOf = (rules: Rules, outcome: unknown): PublicOutcome => {
-  const payload = Json.isObject(outcome) ? outcome : {}
-  const _tag = String(payload["_tag"])
+const outcomes: ReadonlySet<unknown> = new Set([
+  "Completed",
+  "MaxTurns",
+  "HaltWhen",
+  "AskUser",
+  "ToolFailed",
+  "Halted",
+  "ManualToolCalls",
+  "ApprovalRequested",
+  "Cancelled",
+  "Failed"
+])
+
+const outcomeOf = (rules: Rules, outcome: unknown): Payload | undefined => {
+  const _tag = read(outcome, "_tag")
+  if (!outcomes.has(_tag)) return undefined
   switch (_tag) {
     case "Failed":
-      return { _tag, error: publicError(payload["error"], rules.runId) }
+      return { _tag, error: publicError(read(outcome, "error"), rules.runId) }
     case "Cancelled":
-      return { _tag, ...taken(payload, "reason") }
+      return { _tag, ...taken(outcome, "reason") }
     case "Halted":
     case "ToolFailed":
-      return { _tag, ...rules.of(payload["haltToolCallId"]) === "none" ? {} : taken(payload, "haltToolCallId") }
+      return { _tag, ...rules.of(read(outcome, "haltToolCallId")) === "none" ? {} : taken(outcome, "haltToolCallId") }
     default:
-      return { _tag, ...taken(payload, "finishReason", "maxTurns") }
+      return { _tag, ...taken(outcome, "finishReason", "maxTurns") }
   }
 }
 
+/** The largest depth of runs inside handlers that is published. Progress may contain itself. */
+const deepestRun = 64
+
+const lostReasons = oneOf(Message.ArgumentsLost.literals)
+
 /** The fields of the published event, besides its tag, or nothing where it is not published. */
-const fieldsOf = (rules: Rules, tag: string, event: Payload): Payload | undefined => {
-  /** The fields that are published of a call, and those that are with all of it. */
-  const ofCall = (id: unknown, names: ReadonlyArray<string>, more: ReadonlyArray<string> = []) => {
-    const extent = rules.of(id, event["name"] ?? event["toolName"])
-    return extent === "none" ? undefined : taken(event, ...names, ...(extent === "all" ? more : []))
+const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefined => {
+  const id = read(event, "id")
+  const name = read(event, "name")
+  /** The fields that a published call has, those that it may have, and those that it may have with all of it. */
+  const ofCall = (names: ReadonlyArray<Name>, may: ReadonlyArray<Name> = [], more: ReadonlyArray<Name> = []) => {
+    const [known] = names
+    const extent = rules.of(known && read(event, known), name ?? read(event, "toolName"))
+    const found = extent === "none" ? undefined : whole(event, ...names)
+    return found && { ...found, ...taken(event, ...may, ...(extent === "all" ? more : [])) }
   }
-  const asked = (suspensions: ReadonlyArray<PublicSuspension>): Payload | undefined =>
-    suspensions.length === 0 ? undefined : { ...taken(event, "toolCallId", "toolName"), suspensions }
+  const asked = (suspensions: ReadonlyArray<PublicSuspension>): Payload | undefined => {
+    const found = ofCall(["toolCallId", "toolName"])
+    return found === undefined || suspensions.length === 0 ? undefined : { ...found, suspensions }
+  }
+  const ofText = (name: "delta" | "text"): Payload | undefined => {
+    const found = whole(event, name)
+    return found && { id: text(id) ?? null, ...found }
+  }
   switch (tag) {
     case "MessageStarted":
       return {}
     case "MessageCompleted":
       return taken(event, "finishReason")
     case "TextDelta":
-      return rules.isTextPublished ? { id: event["id"] ?? null, ...taken(event, "delta") } : undefined
+      return rules.isTextPublished ? ofText("delta") : undefined
     case "TextCompleted":
-      return rules.isTextPublished ? { id: event["id"] ?? null, ...taken(event, "text") } : undefined
+      return rules.isTextPublished ? ofText("text") : undefined
     case "ReasoningDelta":
-      return rules.isReasoningPublished ? { id: event["id"] ?? null, ...taken(event, "delta") } : undefined
+      return rules.isReasoningPublished ? ofText("delta") : undefined
     case "ToolCallStarted":
-      rules.begin(event["id"], event["name"])
-      return ofCall(event["id"], ["id", "name"])
+      rules.begin(id, name)
+      return ofCall(["id", "name"])
     case "ToolCallDelta":
-      return rules.of(event["id"]) === "all" ? taken(event, "id", "argumentsDelta") : undefined
+      return rules.of(id) === "all" ? whole(event, "id", "argumentsDelta") : undefined
     case "ToolCallCompleted": {
-      rules.begin(event["id"], event["name"])
-      const fields = ofCall(event["id"], ["id", "name", "providerExecuted"], ["arguments"])
-      const lost = event["argumentsLost"]
-      if (fields === undefined || !Json.isObject(lost)) return fields
-      const text = "arguments" in fields ? optional("text", event["rawArguments"]) : {}
-      return { ...fields, argumentsLost: { ...taken(lost, "reason"), ...text } }
+      rules.begin(id, name)
+      const found = ofCall(["id", "name"], ["providerExecuted"], ["arguments"])
+      const reason = lostReasons(read(event, "argumentsLost"))
+      if (found === undefined || reason === undefined) return found
+      const raw = rules.of(id, name) === "all" ? optional("text", text(read(event, "rawArguments"))) : {}
+      return { ...found, argumentsLost: { reason, ...raw } }
     }
     case "ToolQueued":
-      return ofCall(event["id"], ["id", "name", "reason"])
+      return ofCall(["id", "name", "reason"])
     case "ToolExecutionStarted":
-      rules.begin(event["id"], event["name"])
-      return ofCall(event["id"], ["id", "name", "attempt"])
+      rules.begin(id, name)
+      return ofCall(["id", "name"], ["attempt"])
     case "ToolExecutionCompleted":
-      return ofCall(event["id"], ["id", "name"])
+      return ofCall(["id", "name"])
     case "ToolProgress": {
-      const id = event["id"]
-      const extent = rules.of(id, event["name"])
-      if (extent === "none" || typeof id !== "string") return undefined
-      const { progress } = event
-      if (isEvent(progress)) {
-        rules.begin(id, event["name"])
-        const nested = published(rules.within(id, extent), progress, undefined)
-        return nested === undefined ? undefined : { ...taken(event, "id", "name"), nested }
-      }
-      return extent === "all" ? { ...taken(event, "id", "name"), progress: Json.toJson(progress) } : undefined
+      const found = ofCall(["id", "name"])
+      if (found === undefined || typeof id !== "string") return undefined
+      const progress = read(event, "progress")
+      const extent = rules.of(id, name)
+      if (tagOf(progress) === undefined) return extent === "all" ? { ...found, progress: jsonOf(progress) } : undefined
+      if (rules.depth === deepestRun) return undefined
+      rules.begin(id, name)
+      const nested = published(rules.within(id, extent), progress, undefined)
+      return nested && { ...found, nested }
     }
     case "ToolResultEncoded":
-      return ofCall(event["id"], ["id", "isError", "code", "settled"], ["content", "originalLength"])
-    case "ToolHalt":
-      return ofCall(event["toolCallId"], ["toolCallId"], ["content"])
+      return ofCall(["id"], ["isError", "code", "settled"], ["content", "originalLength"])
+    case "ToolHalt": {
+      const fields = ofCall(["toolCallId"], [], ["content"])
+      return fields !== undefined && read(event, "reason") === "tool_error" ? { ...fields, isError: true } : fields
+    }
     case "AskUserRequested":
       return asked(suspensionsOf(rules, [asking(event, "question")]))
     case "ToolApprovalRequested":
       return asked(suspensionsOf(rules, [asking(event, "approval")]))
     case "ToolSuspended":
-      return asked(suspensionsOf(rules, event["suspensions"]))
+      return asked(suspensionsOf(rules, read(event, "suspensions")))
     case "Error":
     case "StepReset":
-      return { error: publicError(event["error"], rules.runId) }
+      return { error: publicError(read(event, "error"), rules.runId) }
     case "StepCompleted": {
-      const response = Json.isObject(event["response"]) ? event["response"] : {}
+      const response = read(event, "response")
       return {
         ...taken(response, "finishReason"),
         ...taken(event, "done"),
-        ...optional("usage", usageOf(response["usage"]))
+        ...optional("usage", usageOf(read(response, "usage")))
       }
     }
     case "ChatCompleted": {
-      const result = Json.isObject(event["result"]) ? event["result"] : {}
-      const suspensions = suspensionsOf(rules, result["suspensions"])
-      return {
-        outcome: outcomeOf(rules, result["outcome"]),
-        ...optional("usage", usageOf(result["usage"])),
-        ...optional("totalUsage", usageOf(result["totalUsage"])),
+      const result = read(event, "result")
+      const outcome = outcomeOf(rules, read(result, "outcome"))
+      const suspensions = suspensionsOf(rules, read(result, "suspensions"))
+      return outcome && {
+        outcome,
+        ...optional("usage", usageOf(read(result, "usage"))),
+        ...optional("totalUsage", usageOf(read(result, "totalUsage"))),
         ...(suspensions.length === 0 ? {} : { suspensions })
       }
     }
@@ -507,9 +661,11 @@ const fieldsOf = (rules: Rules, tag: string, event: Payload): Payload | undefine
   }
 }
 
-/** Tells whether progress is an event of a run inside the handler. */
-const isEvent = (progress: unknown): progress is Payload & { readonly _tag: string } =>
-  Json.isObject(progress) && typeof progress["_tag"] === "string" && eventTags.has(progress["_tag"])
+/** Returns the tag of progress that is an event of a run inside the handler. */
+const tagOf = (progress: unknown): string | undefined => {
+  const tag = read(progress, "_tag")
+  return typeof tag === "string" && eventTags.has(tag) ? tag : undefined
+}
 
 const eventTags: ReadonlySet<string> = new Set([
   "MessageStarted",
@@ -536,21 +692,20 @@ const eventTags: ReadonlySet<string> = new Set([
   "ChatCompleted"
 ])
 
-const published = (rules: Rules, event: { readonly _tag: string }, at: number | undefined): PublicEvent | undefined => {
-  const payload = event as Payload & { readonly _tag: string }
-  const fields = fieldsOf(rules, payload._tag, payload)
+const published = (rules: Rules, event: unknown, at: number | undefined): PublicEvent | undefined => {
+  const tag = tagOf(event)
+  const fields = tag === undefined ? undefined : fieldsOf(rules, tag, event)
   if (fields === undefined) return undefined
-  const { replayed } = payload
   return {
-    _tag: payload._tag,
+    _tag: tag,
     ...fields,
     ...(at === undefined ? {} : { at }),
-    ...(replayed === true ? { replayed } : {})
+    ...(read(event, "replayed") === true ? { replayed: true } : {})
   } as unknown as PublicEvent
 }
 
 /** Returns what is published of an event, or nothing. */
 export const toPublic = (event: { readonly _tag: string }, options: PublicOptions): PublicEvent | undefined => {
   const prefix = options.runId === undefined ? "" : `${options.runId}~`
-  return published(new Rules(options, "all", options.calls, prefix), event, options.at)
+  return published(new Rules(options, "all", options.calls, prefix, 0), event, options.at)
 }

@@ -26,6 +26,8 @@ export class HeldPermits {
   /** The scope of the held permits, which returns them when it closes. */
   private scope: Scope.Closeable | undefined
   private borrowers = 0
+  /** Tells whether the permits of the keys are there, so that the one of the tree is next. */
+  private hasKeys = false
   private isStopped = false
   /**
    * The time by which the runs that the handler starts must end, in milliseconds since 1970. `undefined` unless the
@@ -54,7 +56,17 @@ export class HeldPermits {
     const scope = Scope.makeUnsafe()
     this.scope = scope
     const taken = this.tree.takeScoped(1)
-    return Scope.provide(this.keyed === undefined ? taken : Effect.andThen(this.keyed, taken), scope)
+    if (this.keyed === undefined) return Scope.provide(taken, scope)
+    const both = Effect.flatMap(this.keyed, () => {
+      this.hasKeys = true
+      return taken
+    })
+    return Scope.provide(both, scope)
+  }
+
+  /** The kind of the permit that a wait in the first `take` is for. */
+  get awaited(): "key" | "permit" {
+    return this.keyed === undefined || this.hasKeys ? "permit" : "key"
   }
 
   /** Returns the held permits. The caller runs the effect at once, where no interruption comes through. */

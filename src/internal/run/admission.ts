@@ -119,5 +119,22 @@ export const isWaiting = (state: Admission): boolean => state.admitted < state.q
 /** Returns the calls that have not been admitted yet. */
 export const waiting = <T extends Ticket>(state: Admission<T>): ReadonlyArray<T> => state.queue.slice(state.admitted)
 
+/**
+ * Returns those of the last `count` calls of the queue that have not been admitted, each with the reason: an exclusive
+ * call, which runs or is to run no later than this one, or the bound.
+ */
+export const waitingOf = <T extends Ticket>(
+  state: Admission<T>,
+  count: number
+): ReadonlyArray<readonly [T, "exclusive" | "permit"]> => {
+  const all = waiting(state)
+  const isShutOut = state.isExclusiveRunning || state.outsiders.exclusive > 0
+  const first = isShutOut ? 0 : all.findIndex(({ isExclusive }) => isExclusive)
+  const added = Math.max(0, all.length - count)
+  return all.slice(added).map((ticket, position) =>
+    [ticket, first >= 0 && added + position >= first ? "exclusive" : "permit"] as const
+  )
+}
+
 /** Removes the calls from the queue that have not been admitted. */
 export const clear = <T extends Ticket>(state: Admission<T>): Admission<T> => ({ ...state, queue: [], admitted: 0 })

@@ -39,6 +39,8 @@ interface Entry {
   isWaiting: boolean
   /** The reason why it did not run, if it was in the queue when the batch was cancelled, or came up later. */
   unrun: string | undefined
+  /** Tells whether it has been reported as waiting for its turn. */
+  isQueued: boolean
 }
 
 export class Batch<E> implements Host<E> {
@@ -115,7 +117,7 @@ export class Batch<E> implements Host<E> {
   add(jobs: ReadonlyArray<Plan.Job>): void {
     if (jobs.length === 0) return
     for (const job of jobs) {
-      this.entries[job.index] = { job, answer: undefined, isWaiting: false, unrun: undefined }
+      this.entries[job.index] = { job, answer: undefined, isWaiting: false, unrun: undefined, isQueued: false }
       this.count++
       this.undecided.push(job)
     }
@@ -191,8 +193,7 @@ export class Batch<E> implements Host<E> {
     // A call that the end of the run cancels waits no longer.
     if (job._tag === "Cancel" && answer === undefined) return false
     if (waits?._tag !== "ToolApprovalRequested") {
-      const { arguments: args, id, name } = call
-      this.events.started(index, { _tag: "ToolExecutionStarted", id, name, arguments: args ?? {}, replayed: true })
+      this.events.started(index, Replay.startOf(call, known, this.policy))
     }
     if (waits !== undefined && waits._tag !== "AskUserRequested") {
       this.entryOf(job).isWaiting = true
@@ -239,6 +240,14 @@ export class Batch<E> implements Host<E> {
     const call = new Call<E>(run, this)
     this.company.join(call)
     call.start()
+  }
+
+  /** Reports that a call waits for its turn, once. It is not recorded, and nothing follows from it. */
+  queued({ call: { id, name }, index }: Plan.Run, reason: Event.Of<"ToolQueued">["reason"]): void {
+    const entry = this.entries[index]
+    if (this.isOver || this.policy.callFacts === "hidden" || entry === undefined || entry.isQueued) return
+    entry.isQueued = true
+    this.events.queued(index, { _tag: "ToolQueued", id, name, reason })
   }
 
   /** Refuses a call that only live handlers of earlier calls keep out, which refused to stop. */
@@ -335,7 +344,8 @@ export class Batch<E> implements Host<E> {
     this.reported++
     this.firstHalt ??= answer.halt
     const { id, name } = job.call
-    const { cause, contextUpdate, raw: result, tail } = answer
+    const { cause, contextUpdate, raw: result } = answer
+    const tail = this.tailOf(answer)
     const completed: Types.Mutable<Event.Of<"ToolExecutionCompleted">> = {
       _tag: "ToolExecutionCompleted",
       id,
@@ -351,6 +361,13 @@ export class Batch<E> implements Host<E> {
     this.events.settled(job.index, events)
     this.reachSiblings(job, answer)
     if (this.isSettled) this.events.wake()
+  }
+
+  /** Returns the event that ends a call, with the code of its error. */
+  private tailOf({ code, tail }: Answers.Answer): Answers.Answer["tail"] {
+    return code === undefined || tail._tag !== "ToolResultEncoded" || this.policy.callFacts === "hidden"
+      ? tail
+      : { ...tail, code }
   }
 
   /** The calls that have come up, in call order. */
@@ -543,9 +560,11 @@ export class Queue {
   private admission: Admission.Admission<Plan.Run>
   private readonly running: Running
   private readonly timers: Timers.Timers
-  private readonly batch: Pick<Batch<any>, "start" | "refuse" | "started">
+  private readonly batch: Pick<Batch<any>, "start" | "queued" | "refuse" | "started">
   private readonly unsubscribe: () => void
   private isAdmitting = false
+  /** Number of calls that were added since waiting calls were reported. They are the last of the queue. */
+  private added = 0
   private hasRoom = false
   private patience: Timers.Timer | undefined
   /** Tells whether the head has waited for a grace period, and waits once more for a place that is about to be free. */
@@ -555,7 +574,7 @@ export class Queue {
     bound: number,
     running: Running,
     timers: Timers.Timers,
-    batch: Pick<Batch<any>, "start" | "refuse" | "started">
+    batch: Pick<Batch<any>, "start" | "queued" | "refuse" | "started">
   ) {
     this.admission = Admission.make(bound)
     this.running = running
@@ -566,6 +585,7 @@ export class Queue {
 
   add(runs: ReadonlyArray<Plan.Run>): void {
     this.admission = Admission.enqueue(this.admission, runs)
+    this.added += runs.length
     this.admit()
   }
 
@@ -606,8 +626,16 @@ export class Queue {
       this.batch.started()
     }
     this.isAdmitting = false
+    if (this.added > 0) this.reportWaiting()
     if (Admission.stuck(this.admission) === undefined) this.isUnstuck()
     else this.patience ??= this.timers.after(this.running.graceMillis, () => this.outOfPatience())
+  }
+
+  /** Reports the calls that were added and could not start. */
+  private reportWaiting(): void {
+    const { added } = this
+    this.added = 0
+    for (const [run, reason] of Admission.waitingOf(this.admission, added)) this.batch.queued(run, reason)
   }
 
   /** Stops the wait of a head that is not stuck any more. The next one that is stuck waits for a whole grace period. */

@@ -80,6 +80,8 @@ export interface Host<E> {
   readonly answerEnded: (job: Answers.Numbered, exit: Exit.Exit<unknown, E>) => void
   /** Suspends the call, which waits for an answer from outside. */
   readonly suspend: (job: Plan.Run, event: Event.Of<"ToolApprovalRequested" | "ToolSuspended">) => void
+  /** Reports that the call waits for its turn. */
+  readonly queued: (job: Plan.Run, reason: Event.Of<"ToolQueued">["reason"]) => void
   /** Notes that the call has left its place. */
   readonly vacated: (call: Call<E>) => void
 }
@@ -169,6 +171,9 @@ export class Call<E> implements Task, Handler {
     this.isForked = true
     // A handler that ends without waiting costs no timer.
     if (this.phase === "gating" || this.phase === "running") this.arm()
+    else if (this.phase === "waiting" && fiber.pollUnsafe() === undefined) {
+      this.host.queued(this.job, this.permits.awaited)
+    }
     fiber.addObserver((exit) => this.ended(exit))
   }
 
@@ -215,10 +220,9 @@ export class Call<E> implements Task, Handler {
   }
 
   private handled(): Effect.Effect<void, E, any> {
-    const { host, job: { call: { arguments: args, id, name }, index } } = this
+    const { host, job: { call, index } } = this
     this.enter("running")
-    const started = { _tag: "ToolExecutionStarted", id, name, arguments: args ?? {} } as const
-    host.events.started(index, this.replayed?.hasStarted === true ? { ...started, replayed: true } : started)
+    host.events.started(index, Replay.startOf(call, this.replayed, host.environment.settings.policy))
     return Effect.matchCauseEffect(this.execution, {
       onSuccess: (outcome) => this.came(outcome),
       onFailure: (cause) => this.came(crashed(this.job.call, cause))

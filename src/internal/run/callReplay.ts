@@ -7,9 +7,11 @@
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
+import type * as Types from "effect/Types"
 import type * as Event from "../../Event.ts"
 import type * as Executor from "../../Executor.ts"
 import type * as Message from "../../Message.ts"
+import type * as Policy from "../../Policy.ts"
 import type * as Tool from "../../Tool.ts"
 import type * as Answers from "../answer/answer.ts"
 import * as ErrorFields from "../answer/errorFields.ts"
@@ -78,6 +80,24 @@ export const recalled = ({ attempt, idempotencyKey }: Replayed) => ({
   ...(idempotencyKey === undefined ? {} : { idempotencyKey }),
   attempt: attempt + 1
 })
+
+/** Returns the event of the start of a call, also of one that had started before its run was resumed. */
+export const startOf = (
+  { arguments: args, id, name }: Message.ToolCall,
+  known: Replayed | undefined,
+  { callFacts }: Pick<Policy.Policy, "callFacts">
+): Event.Of<"ToolExecutionStarted"> => {
+  const event: Types.Mutable<Event.Of<"ToolExecutionStarted">> = {
+    _tag: "ToolExecutionStarted",
+    id,
+    name,
+    arguments: args ?? {}
+  }
+  if (known?.hasStarted !== true) return event
+  if (known.attempt > 1 && callFacts === "told") event.attempt = known.attempt
+  event.replayed = true
+  return event
+}
 
 // Calls whose effect is unknown.
 

@@ -3,7 +3,7 @@
  * progress are shown at once; results as they come, or after those of all earlier calls. With grouped events, the start
  * and the progress of a call are held back until its result is shown.
  *
- * The number of unread events is bounded: a call adds at most three events beside its progress, and beyond the first 16
+ * The number of unread events is bounded: a call adds at most four events beside its progress, and beyond the first 16
  * unread events of progress the latest replaces the one before it. Adding an event never waits, so that a slow reader
  * delays no call, and never runs the reader, which continues in a turn of its own: events that are added together are
  * read together. An Effect `Queue` in place of the array could not replace an event that is in it.
@@ -47,10 +47,16 @@ export class EventOrder<E> {
     this.results = resultOrder === "request" ? new Map() : undefined
   }
 
+  /** Adds the event of the call at a position that waits for its turn. */
+  queued(index: number, event: Event.Event): void {
+    if (this.begun === undefined) this.show([event])
+    else this.begun.set(index, [event])
+  }
+
   /** Adds the start of the handler of the call at a position. */
   started(index: number, event: Event.Event): void {
     if (this.begun === undefined) this.show([event])
-    else this.begun.set(index, [event])
+    else this.begun.set(index, [...this.begun.get(index) ?? [], event])
   }
 
   progress(index: number, event: Event.Event): void {

@@ -10,9 +10,8 @@ import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
 import * as Policy from "../../Policy.ts"
 import * as Response from "../../Response.ts"
-import type * as Answers from "../answer/answer.ts"
+import * as Answers from "../answer/answer.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
-import * as SubAgent from "../answer/subAgent.ts"
 import { isCrash, ToolError } from "../declare/outcome.ts"
 import * as Fold from "../fold/fold.ts"
 import * as Outcomes from "../fold/runOutcome.ts"
@@ -30,6 +29,7 @@ type NewRecords = ReadonlyArray<Records.Record>
 /** The answer of a call, apart from the message in its last event. */
 export interface Answer {
   readonly failure?: Answers.Answer["failure"] | undefined
+  readonly code?: Answers.Answer["code"] | undefined
   readonly contextUpdate?: Json.JsonObject | undefined
   readonly nestedUsage?: Response.Usage | undefined
 }
@@ -39,8 +39,7 @@ export const endOf = (
   requestId: string,
   toolCall: Message.ToolCall,
   tail: OpenCalls.Tail,
-  raw: unknown,
-  { contextUpdate, failure, nestedUsage }: Answer
+  { code, contextUpdate, failure, nestedUsage }: Answer
 ): Records.Record => {
   const used = {
     ...(contextUpdate === undefined ? {} : { contextUpdate }),
@@ -50,7 +49,6 @@ export const endOf = (
     const { toolCall: _, ...suspension } = OpenCalls.question(toolCall, tail)
     return { _tag: "CallWaits", requestId, toolCallId: toolCall.id, suspensions: [suspension], ...used }
   }
-  const error = Json.isObject(raw) && raw["_tag"] === "Error" ? raw["error"] : undefined
   const halt = OpenCalls.haltOf(tail)
   const ended: Types.Mutable<Records.CallEnded> = {
     _tag: "CallEnded",
@@ -59,8 +57,7 @@ export const endOf = (
     ...used
   }
   if (failure !== undefined) ended.failure = failure
-  if (error instanceof ToolError) ended.reason = error.reason
-  else if (error instanceof SubAgent.ChatFailed && error.reason === "cancelled") ended.reason = "cancelled"
+  if (code !== undefined) ended.reason = code
   // JSON has no `undefined`.
   if (halt !== undefined) ended.halt = "haltResult" in halt ? { ...halt, haltResult: halt.haltResult ?? null } : halt
   if (tail._tag === "ToolResultEncoded" && tail.originalLength !== undefined) ended.originalLength = tail.originalLength
@@ -202,13 +199,14 @@ const ended = (state: States.State, { completed }: Folded, tail: OpenCalls.Tail)
   if (call._tag === "Waiting" && !isSettlement) return []
   if (isSettlement && call._tag !== "Waiting") return []
   const own = completed?.id === id && !isSettlement ? completed : undefined
-  const answer = { failure: failureOf(own?.result), contextUpdate: own?.contextUpdate }
-  return [endOf(requestIdOf(state), call.toolCall, tail, own?.result ?? withdrawn(isSettlement, call), answer)]
+  // A question is settled where its run withdraws it.
+  const code = isSettlement ? "cancelled" : codeOf(own?.result)
+  const answer = { failure: failureOf(own?.result), code, contextUpdate: own?.contextUpdate }
+  return [endOf(requestIdOf(state), call.toolCall, tail, answer)]
 }
 
-/** Returns the error that answers a question which its run withdraws. */
-const withdrawn = (isSettlement: boolean, { toolCall }: States.Call): unknown =>
-  isSettlement ? { _tag: "Error", error: new ToolError({ reason: "cancelled", toolCallId: toolCall.id }) } : undefined
+const codeOf = (result: Event.CallOutcome | undefined): Answer["code"] =>
+  result?._tag === "Error" ? Answers.codeOf(result.error) : undefined
 
 const waits = (state: States.State, event: Event.Of<"ToolApprovalRequested" | "ToolSuspended">): NewRecords => {
   const call = state.turn?.calls.get(event.toolCallId)

@@ -20,6 +20,7 @@ import * as Chat from "../../Chat.ts"
 import * as Collector from "../../Collector.ts"
 import type * as Event from "../../Event.ts"
 import * as Executor from "../../Executor.ts"
+import type * as Message from "../../Message.ts"
 import * as Policy from "../../Policy.ts"
 import * as Step from "../../Step.ts"
 import * as Thread from "../../Thread.ts"
@@ -276,18 +277,24 @@ const openingOf = (state: States.State, { cancellation }: Stops, policy: Policy.
 const isOver = ({ cancellation, halt, suspensions }: Opening): boolean =>
   halt !== undefined || cancellation !== undefined || suspensions.length > 0
 
+/** Returns the function that makes the event of a settled call, with its code if the policy tells it. */
+const settlementBy = ({ callFacts }: Policy.Policy) => (message: Message.Message, code: Answers.Answer["code"]) =>
+  Answers.settlement(message, callFacts === "told" ? code : undefined)
+
 /** Withdraws the questions of a run that does not end in order to wait. */
 const withdrawals = (
   state: States.State,
-  { cancellation, halt, suspensions }: Opening
+  { cancellation, halt, suspensions }: Opening,
+  policy: Policy.Policy
 ): ReadonlyArray<Event.Event> => {
   if (halt?.haltedReason === "ask_user" || halt === undefined && cancellation === undefined) return []
+  const settlement = settlementBy(policy)
   const detail = cancellation === undefined ? "another call of the turn ended the run" : "the run was cancelled"
   return Array.from(new Set(suspensions.map(OpenCalls.outerOf))).flatMap((id) => {
     const toolCall = state.turn?.calls.get(id)?.toolCall
     return toolCall === undefined
       ? []
-      : [OpenCalls.settlement(Answers.refused("cancelled", toolCall, `withdrawn: ${detail}`))]
+      : [settlement(Answers.refused("cancelled", toolCall, `withdrawn: ${detail}`), "cancelled")]
   })
 }
 
@@ -351,10 +358,16 @@ const orElse = <E, R, R2>(
  * Returns the events of calls that were settled since the last run. Calls that may run now, or are open again, have
  * no answer.
  */
-const settlements = (state: States.State): ReadonlyArray<Event.Event> => {
+const settlements = (state: States.State, policy: Policy.Policy): ReadonlyArray<Event.Event> => {
   const open = new Set([...States.approvedIn(state), ...States.suspensionsOf(state)].map(({ id }) => id))
   const settled = state.answered.filter((id) => !open.has(id))
-  return SharedMessages.answersTo(States.threadOf(state), settled).map(OpenCalls.settlement)
+  const settlement = settlementBy(policy)
+  return SharedMessages.answersTo(States.threadOf(state), settled).map((message) => {
+    const { toolCallId = "" } = message
+    // A call that was approved may have run before the run was resumed.
+    const codes = state.run?.codes
+    return settlement(message, codes?.has(toolCallId) === true ? codes.get(toolCallId) : Answers.codeOfRefusal(message))
+  })
 }
 
 // Resumed runs.
@@ -496,7 +509,7 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
       Effect.as(Loop.observed(options, running, requestId, events), events)
 
     const hasOpening = run.hasOpening || States.isOpening(state)
-    const settled = steps.length > 0 ? [] : settlements(state)
+    const settled = steps.length > 0 ? [] : settlements(state, policy)
     const calls = hasOpening ? Array.from(state.turn?.calls.values() ?? [], ({ toolCall }) => toolCall) : []
     const opening = calls.length === 0 ? Stream.empty : Stream.provideService(
       openingCalls<T, E, R>(run, adjusted as Step.Options<T, E, R>, policy),
@@ -511,7 +524,9 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
       const end = openingOf(state, stops, policy)
       if (hasOpening && (isStep || isOver(end))) {
         const last = Stream.suspend(() => Stream.make(endOfOpening(run, end)))
-        return Stream.concat(Stream.fromIterable(withdrawals(state, end)), last).pipe(Stream.mapArrayEffect(observed))
+        return Stream.concat(Stream.fromIterable(withdrawals(state, end, policy)), last).pipe(
+          Stream.mapArrayEffect(observed)
+        )
       }
       const thread = SharedMessages.plain(isReplied ? state.thread : States.threadOf(state))
       if (mode === "step") return Step.stream(thread, adjusted)

@@ -78,6 +78,7 @@ interface Answered extends Known {
   readonly _tag: "Answered"
   readonly message: Message.Message
   readonly failure?: "reported" | "crashed" | undefined
+  readonly code?: Records.CallEnded["reason"] | undefined
   readonly halt?: Event.Halt | undefined
   readonly contextUpdate?: Json.JsonObject | undefined
   readonly originalLength?: number | undefined
@@ -154,6 +155,8 @@ export interface Run {
   readonly settlements: Array<Records.CallSettled>
   /** Outcomes of the calls, by turn and id. */
   readonly came: Map<string, Came>
+  /** Codes of the answers to calls of an earlier turn, by id. A call without a code has `undefined`. */
+  readonly codes: Map<string, Records.CallEnded["reason"]>
   /** Halts by calls of an earlier turn, with their places among the calls, in the order of arrival. */
   halts: ReadonlyArray<{
     /** The id of the call. */
@@ -257,6 +260,7 @@ export const copyOf = (state: State): State => ({
     ...state.run,
     steps: state.run.steps.slice(),
     settlements: state.run.settlements.slice(),
+    codes: new Map(state.run.codes),
     came: new Map(state.run.came)
   },
   receipts: new Map(state.receipts)
@@ -732,6 +736,7 @@ const runStarted = (state: State, record: Records.RunStarted): void => {
     hasStarted: false,
     before,
     settlements: [],
+    codes: new Map(),
     came: new Map(),
     halts: []
   }
@@ -820,8 +825,9 @@ const callEnded = (state: State, run: Run, record: Records.CallEnded): void => {
   const { turn } = state
   const call = turn?.calls.get(toolCallId)
   if (turn === undefined || call === undefined || call._tag === "Answered") return
-  const ended = { ...answered(call, message), failure, halt, contextUpdate, originalLength }
+  const ended = { ...answered(call, message), failure, code: reason, halt, contextUpdate, originalLength }
   setCall(turn, toolCallId, ended)
+  if (turn.isEarlier) run.codes.set(toolCallId, reason)
   use(run, nestedUsage)
   noteHalt(run, turn, ended)
   run.came.set(cameKey(run, turn, toolCallId), cameOf(state, reason))
@@ -1225,6 +1231,7 @@ export const dataOf = (state: State): unknown => ({
   run: state.run && {
     ...state.run,
     came: Array.from(state.run.came),
+    codes: Array.from(state.run.codes),
     before: { ...state.run.before, turn: state.run.before.turn && Array.from(state.run.before.turn.calls) }
   },
   receipts: Array.from(state.receipts.values())

@@ -231,9 +231,8 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
       // The next owner starts the call. An answer that it gets here, such as that of its timeout, does not count.
       if (parked.has(call.id)) return Effect.interrupt
       if (!isOfTurn(call, state, writer)) return Effect.sync(() => writer.handlerEnded(call.id))
-      const { contextUpdate, failure, raw, tail } = answer
       const used = usedBy(call.id)
-      return ended(call, SessionEvents.endOf(requestId, call, tail, raw, { failure, contextUpdate, ...used }))
+      return ended(call, SessionEvents.endOf(requestId, call, answer.tail, { ...answer, ...used }))
     },
     waits: (call, event) =>
       isOfTurn(call, state, writer)

@@ -8,15 +8,15 @@ import type { Violation } from "./violation.ts"
 type Found = ReadonlyArray<Violation>
 
 type Tail = Event.Of<"ToolResultEncoded" | "AskUserRequested" | "ToolHalt" | "ToolSuspended">
-type ToolEvent = Event.Of<"ToolExecutionStarted" | "ToolProgress" | "ToolExecutionCompleted"> | Tail
+type ToolEvent = Event.Of<"ToolQueued" | "ToolExecutionStarted" | "ToolProgress" | "ToolExecutionCompleted"> | Tail
 
 const isTail = (event: Event.Event): event is Tail =>
   event._tag === "ToolResultEncoded" || event._tag === "AskUserRequested" || event._tag === "ToolHalt" ||
   event._tag === "ToolSuspended"
 
 const isToolEvent = (event: Event.Event): event is ToolEvent =>
-  event._tag === "ToolExecutionStarted" || event._tag === "ToolProgress" || event._tag === "ToolExecutionCompleted" ||
-  isTail(event)
+  event._tag === "ToolQueued" || event._tag === "ToolExecutionStarted" || event._tag === "ToolProgress" ||
+  event._tag === "ToolExecutionCompleted" || isTail(event)
 
 const callOf = (event: ToolEvent): string => "toolCallId" in event ? event.toolCallId : event.id
 
@@ -70,6 +70,7 @@ const isSettlement = (event: Event.Event): event is Event.Of<"ToolResultEncoded"
 
 /** The events that one step has shown of one call. */
 interface Call {
+  isQueued: boolean
   isStarted: boolean
   result: Event.Of<"ToolExecutionCompleted">["result"] | undefined
   isAnswered: boolean
@@ -77,7 +78,13 @@ interface Call {
   isOpen: boolean
 }
 
-const untouched = (): Call => ({ isStarted: false, result: undefined, isAnswered: false, isOpen: false })
+const untouched = (): Call => ({
+  isQueued: false,
+  isStarted: false,
+  result: undefined,
+  isAnswered: false,
+  isOpen: false
+})
 
 const fits = (result: NonNullable<Call["result"]>, tail: Tail): boolean => {
   switch (result._tag) {
@@ -99,6 +106,10 @@ const misplaced = (call: Call, event: ToolEvent): Pick<Violation, "law" | "messa
   const id = callOf(event)
   if (isSettlement(event)) {
     return call.isOpen ? undefined : { law: "answers", message: `call "${id}" is settled, and has no open question` }
+  }
+  if (event._tag === "ToolQueued" && call.isQueued) return { law: "order", message: `call "${id}" is queued twice` }
+  if (event._tag === "ToolQueued" && call.isStarted) {
+    return { law: "order", message: `call "${id}" is queued after its start` }
   }
   if (event._tag === "ToolExecutionStarted" && call.isStarted) {
     return { law: "starts", message: `call "${id}" started twice` }
@@ -125,6 +136,7 @@ const misplaced = (call: Call, event: ToolEvent): Pick<Violation, "law" | "messa
 }
 
 const advance = (call: Call, event: ToolEvent): void => {
+  if (event._tag === "ToolQueued") call.isQueued = true
   if (event._tag === "ToolExecutionStarted") call.isStarted = true
   if (event._tag === "ToolExecutionCompleted") call.result = event.result
   if (isTail(event)) {
@@ -147,8 +159,13 @@ export const order = (events: ReadonlyArray<Event.Event>, isCut: boolean): Found
       found.push(...unanswered(calls, index))
       calls.clear()
     }
-    if (event._tag === "ToolApprovalRequested" && calls.has(event.toolCallId)) {
-      found.push({ law: "order", message: `call "${event.toolCallId}" waits for approval after it has begun`, index })
+    if (event._tag === "ToolApprovalRequested") {
+      // A call may wait for its turn before its gates ask for an approval.
+      const call = calls.get(event.toolCallId)
+      if (call !== undefined && !call.isStarted && call.result === undefined) calls.delete(event.toolCallId)
+      else if (call !== undefined) {
+        found.push({ law: "order", message: `call "${event.toolCallId}" waits for approval after it has begun`, index })
+      }
     }
     if (!isToolEvent(event)) return
     const known = calls.get(callOf(event))

@@ -13,6 +13,7 @@ const knobs: Knobs = {
   start: oneOf("afterTurn", "readOnly", "onCallReady"),
   resultOrder: oneOf("request", "completion"),
   toolEvents: oneOf("live", "grouped"),
+  callFacts: oneOf("told", "hidden"),
   unknownTool: oneOf("answer", "failTurn"),
   toolTurn: oneOf("presence", "finishReason"),
   badArguments: oneOf("answer", "runWithHeaderArguments"),
