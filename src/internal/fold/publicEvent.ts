@@ -177,7 +177,13 @@ export type PublicEvent =
       /** The calls that are open: the call itself, or those of the run inside its handler. */
       readonly suspensions: ReadonlyArray<PublicSuspension>
     }
-    | { readonly _tag: "ToolHalt"; readonly toolCallId: string; readonly content?: Content }
+    | {
+      readonly _tag: "ToolHalt"
+      readonly toolCallId: string
+      readonly content?: Content
+      /** `true` for a failure that ended the run. Left out for `Tool.halt`. */
+      readonly isError?: boolean
+    }
     | {
       readonly _tag: "StepCompleted"
       readonly finishReason?: string
@@ -402,8 +408,10 @@ const fieldsOf = (rules: Rules, tag: string, event: Payload): Payload | undefine
     }
     case "ToolResultEncoded":
       return ofCall(event["id"], ["id", "isError", "code", "settled"], ["content", "originalLength"])
-    case "ToolHalt":
-      return ofCall(event["toolCallId"], ["toolCallId"], ["content"])
+    case "ToolHalt": {
+      const fields = ofCall(event["toolCallId"], ["toolCallId"], ["content"])
+      return fields !== undefined && event["reason"] === "tool_error" ? { ...fields, isError: true } : fields
+    }
     case "AskUserRequested":
       return asked(suspensionsOf(rules, [asking(event, "question")]))
     case "ToolApprovalRequested":
