@@ -148,6 +148,9 @@ class UiEncoder implements Encoder {
   /** The calls of these that show an output or an error which is not final. */
   private readonly outputs = new Set<string>()
 
+  /** The names of the calls of an earlier response that wait for something else than a permission. */
+  private readonly unknown = new Map<string, string>()
+
   constructor(options: Options) {
     this.options = options
   }
@@ -219,9 +222,10 @@ class UiEncoder implements Encoder {
         }]
       case "callAnswer":
         this.available.delete(move.answer.id)
+        this.unknown.delete(move.answer.id)
         return move.answer.isKnown || this.options.continues !== false ? [this.answer(move.answer)] : []
       case "callWaits":
-        return this.waits(move.callId, move.suspension)
+        return this.waits(move.callId, move.name, move.suspension)
       case "end":
         return this.finish(move)
     }
@@ -267,14 +271,30 @@ class UiEncoder implements Encoder {
     }
   }
 
-  private waits(callId: string, suspension: Event.PublicSuspension): ReadonlyArray<Chunk> {
+  private waits(toolCallId: string, toolName: string, suspension: Event.PublicSuspension): ReadonlyArray<Chunk> {
     const { answerId: approvalId, expiresAt } = suspension
-    const available = this.outputs.delete(callId) ? this.available.get(callId) : undefined
-    const before = available === undefined ? [] : [available]
-    if (!isApproval(callId, suspension)) return [...before, questionOf(callId, suspension)]
-    if (this.isOld) return before
+    if (!isApproval(toolCallId, suspension)) {
+      const available = this.available.get(toolCallId)
+      if (available === undefined) this.unknown.set(toolCallId, toolName)
+      const before = available !== undefined && this.outputs.delete(toolCallId) ? [available] : []
+      return [...before, questionOf(toolCallId, suspension)]
+    }
+    if (this.isOld) return []
     const expiry = expiresAt === undefined ? {} : { approvalDescriptor: { expiresAt } }
-    return [...before, { type: "tool-approval-request", approvalId, toolCallId: callId, ...expiry }]
+    return [{ type: "tool-approval-request", approvalId, toolCallId, ...expiry }]
+  }
+
+  /**
+   * Makes calls of an earlier response available again that wait once more. Without that the client would take them for
+   * decided, and post its message again and again.
+   */
+  private availableAgain(suspensions: ReadonlyArray<Event.PublicSuspension>): ReadonlyArray<Chunk> {
+    if (this.options.continues === false) return []
+    return Array.from(this.unknown, ([toolCallId, toolName]): Chunk => {
+      const own = suspensions.find(({ id }) => id === toolCallId)
+      const input = (own?.toolCall.arguments ?? {}) as Schema.Json
+      return { type: "tool-input-available", toolCallId, toolName, dynamic: true, input }
+    })
   }
 
   private finish(move: Extract<Machine.Move, { readonly kind: "end" }>): ReadonlyArray<Chunk> {
@@ -290,6 +310,7 @@ class UiEncoder implements Encoder {
     const finishReason = this.isOld ? undefined : finishReasonOf(outcome)
     const reason = outcome.reason === undefined || this.isOld ? {} : { reason: outcome.reason }
     return [
+      ...this.availableAgain(suspensions),
       ...step,
       ...(outcome._tag === "Cancelled" ? [{ type: "abort", ...reason }] : []),
       { type: "finish", ...(finishReason === undefined ? {} : { finishReason }), messageMetadata }

@@ -14,9 +14,10 @@ import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Queue from "effect/Queue"
 import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
-import { type Adapter, Event, Message, Session, Thread, type Tool } from "heddle"
+import { type Adapter, Event, Message, Session, Thread, Tool } from "heddle"
 import { Script } from "heddle/testing"
 import { UiStream } from "heddle/ui"
 import { cases } from "../support/cases.ts"
@@ -607,6 +608,37 @@ describe("UiStream and Chat", () => {
       })
       assert.strictEqual(value.length, 4)
       assert.deepStrictEqual(runs, [{ amount: 4 }])
+    }))
+
+  it.live("W-03: an approved call that asks is answered in the same message, and nothing is sent twice", () =>
+    Effect.gen(function*() {
+      const transfer = Tool.make("transfer", {
+        parameters: { amount: Schema.Finite },
+        approval: true,
+        handler: () => Effect.succeed(Tool.askUser("From which account?"))
+      })
+      const scripts = [[toolCall("t1", "transfer", { amount: 5 }), finish("tool_calls")], [
+        text("Done."),
+        finish("stop")
+      ]]
+      yield* withServed(scripts, [transfer], async (served) => {
+        const { chat, nextEnd } = chatting(served)
+        await chat.sendMessage({ text: "Transfer" })
+        const asked = nextEnd()
+        await chat.addToolApprovalResponse({ id: "run1~t1", approved: true })
+        const [waiting] = toolParts(await asked)
+        assert.deepStrictEqual([waiting?.state, waiting?.input], ["input-available", { amount: 5 }])
+        const ended = nextEnd()
+        await chat.addToolOutput({ tool: "transfer", toolCallId: "t1", output: "savings" })
+        const message = await ended
+        assert.deepStrictEqual(stepTexts(message), ["", "Done."])
+        assert.deepStrictEqual(served.posted.map(actionsOf), [
+          [{ _tag: "Say", id: chat.messages[0]?.id ?? "", content: "Transfer" }],
+          [{ _tag: "Approve", id: "run1~t1" }],
+          [{ _tag: "Answer", id: "run2~t1", value: "savings" }]
+        ])
+        assert.deepStrictEqual([chat.status, chat.messages.length], ["ready", 2])
+      })
     }))
 
   it.live("W-03: a forged result for a call that waits for approval is taken for nothing", () =>

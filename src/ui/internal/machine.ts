@@ -69,7 +69,12 @@ export type Move =
   | { readonly kind: "callProgress"; readonly id: string; readonly name: string; readonly progress: unknown }
   | { readonly kind: "callNested"; readonly id: string; readonly name: string; readonly run: SubRun }
   | { readonly kind: "callAnswer"; readonly answer: Answer }
-  | { readonly kind: "callWaits"; readonly callId: string; readonly suspension: Event.PublicSuspension }
+  | {
+    readonly kind: "callWaits"
+    readonly callId: string
+    readonly name: string
+    readonly suspension: Event.PublicSuspension
+  }
   | {
     readonly kind: "end"
     readonly outcome: Event.PublicOutcome
@@ -88,6 +93,8 @@ interface Call {
   /** The id that the model's events give it, which other calls may have as well. */
   readonly eventId: string
   readonly name: string
+  /** The number of the step. */
+  readonly step: number
   sent: number
   isReady: boolean
   isProviders: boolean
@@ -163,8 +170,8 @@ const unanswered = "The run ended before this call was answered."
 export class Machine {
   private moves: Array<Move> = []
   private readonly calls = new Map<string, Call>()
-  /** The calls of the step, in the order in which they were opened. */
-  private ofStep: Array<Call> = []
+  /** The calls of the step by the id that the model's events give them, in the order in which they were opened. */
+  private readonly namesakes = new Map<string, Array<Call>>()
   /** The ids of calls that the page knows by another one. */
   private readonly aliases = new Map<string, string>()
   private readonly nested = new Map<string, Nested>()
@@ -248,7 +255,7 @@ export class Machine {
       case "ToolApprovalRequested":
       case "ToolSuspended":
         for (const suspension of event.suspensions) {
-          this.wait(this.resolved(event.toolCallId, event.toolName), suspension)
+          this.wait(this.resolved(event.toolCallId, event.toolName), event.toolName, suspension)
         }
         return
       case "StepReset":
@@ -268,7 +275,7 @@ export class Machine {
       this.endStep(undefined)
       this.isStepOpen = true
       this.isMoved = true
-      this.ofStep = []
+      this.namesakes.clear()
       this.add({ kind: "stepStart", turn: ++this.turn })
     }
     this.said = ""
@@ -300,12 +307,16 @@ export class Machine {
 
   /** Returns an id that no call of the step has, as a run makes its ids unique. */
   private unique(wanted: string): string {
-    const isTaken = (id: string) => this.ofStep.some((call) => call.id === id)
-    if (wanted !== "" && !isTaken(wanted)) return wanted
+    if (wanted !== "" && !this.isTaken(wanted)) return wanted
     const stem = wanted === "" ? `call_without_id_${this.turn}` : wanted
-    let count = wanted === "" ? 1 : 2
-    while (isTaken(`${stem}_${count}`)) count++
+    // The calls before it that wanted the same have the numbers below.
+    let count = Math.max(wanted === "" ? 1 : 2, (this.namesakes.get(wanted)?.length ?? 0) + 1)
+    while (this.isTaken(`${stem}_${count}`)) count++
     return `${stem}_${count}`
+  }
+
+  private isTaken(id: string): boolean {
+    return this.calls.get(id)?.step === this.turn
   }
 
   private opened(eventId: string, name: string, id = this.unique(eventId)): Call {
@@ -315,6 +326,7 @@ export class Machine {
       id,
       eventId,
       name,
+      step: this.turn,
       sent: 0,
       isReady: false,
       isProviders: false,
@@ -322,23 +334,25 @@ export class Machine {
     }
     this.calls.set(id, call)
     this.aliases.delete(id)
-    this.ofStep.push(call)
+    const namesakes = this.namesakes.get(eventId)
+    if (namesakes === undefined) this.namesakes.set(eventId, [call])
+    else namesakes.push(call)
     this.add({ kind: "callStart", id, name })
     return call
   }
 
-  private found(isSo: (call: Call) => boolean): Call | undefined {
-    return this.ofStep.findLast(isSo)
+  /** Returns the latest call of an id of which something is so. */
+  private found(eventId: string, isSo: (call: Call) => boolean = () => true): Call | undefined {
+    return this.namesakes.get(eventId)?.findLast(isSo)
   }
 
   /** Returns the call of a header, which may be sent again while the call is open. */
   private started(eventId: string, name: string): Call {
-    const isOpen = (call: Call) => call.eventId === eventId && call.name === name && !call.isReady
-    return this.found(isOpen) ?? this.opened(eventId, name)
+    return this.found(eventId, (call) => call.name === name && !call.isReady) ?? this.opened(eventId, name)
   }
 
   private argue({ argumentsDelta, id: eventId }: Of<"ToolCallDelta">): void {
-    const call = this.found((one) => one.eventId === eventId)
+    const call = this.found(eventId)
     if (call === undefined || call.isReady || argumentsDelta === "") return
     call.sent += argumentsDelta.length
     this.add({ kind: "callDelta", id: call.id, delta: argumentsDelta, sent: call.sent })
@@ -346,8 +360,8 @@ export class Machine {
 
   private completed(event: Of<"ToolCallCompleted">): void {
     const { id, name } = event
-    const isOpen = (call: Call) => call.eventId === id && call.name === name && !call.isReady
-    const known = this.found(isOpen) ?? this.found((call) => call.eventId === id && call.name === name)
+    const known = this.found(id, (call) => call.name === name && !call.isReady)
+      ?? this.found(id, (call) => call.name === name)
     const call = known ?? this.opened(id, name)
     if (!call.isReady) this.ready(call, event)
   }
@@ -378,8 +392,7 @@ export class Machine {
     if (known !== undefined) return known.id
     // Such an id ends with the number of the call among those without one.
     const place = /^call_\d+_(\d+)$/.exec(id)?.[1]
-    const nameless = this.ofStep.filter(({ eventId }) => eventId === "")
-    const call = place === undefined ? undefined : nameless[Number(place) - 1]
+    const call = place === undefined ? undefined : this.namesakes.get("")?.[Number(place) - 1]
     if (call === undefined && !this.isStepOpen) return id
     // A call may have come without a name, which the page cannot show before.
     const own = call ?? this.opened(id, name ?? "")
@@ -441,19 +454,20 @@ export class Machine {
     })
   }
 
-  private wait(callId: string, suspension: Event.PublicSuspension): void {
+  private wait(callId: string, name: string, suspension: Event.PublicSuspension): void {
     if (this.asked.has(suspension.answerId)) return
     this.asked.add(suspension.answerId)
     const call = this.calls.get(callId)
     // A call whose arguments were never said to be whole may wait, too.
     if (call?.isReady === false) this.ready(call, suspension.toolCall)
-    this.add({ kind: "callWaits", callId, suspension })
+    this.add({ kind: "callWaits", callId, name, suspension })
   }
 
   private reset(): void {
     this.close()
     if (!this.isStepOpen) return
-    for (const { id } of this.ofStep.splice(0)) this.calls.delete(id)
+    for (const { id } of Array.from(this.namesakes.values()).flat()) this.calls.delete(id)
+    this.namesakes.clear()
     this.said = ""
     this.isReset = true
     this.add({ kind: "stepReset" })
@@ -464,7 +478,7 @@ export class Machine {
     if (!this.isStepOpen) return
     this.isStepOpen = false
     this.isReset = false
-    for (const call of this.ofStep) {
+    for (const call of Array.from(this.namesakes.values()).flat()) {
       if (call.isProviders && !call.isDone) this.answer(call.id, undefined, false)
     }
     this.add({ kind: "stepEnd", ...(usage === undefined ? {} : { usage }) })
@@ -480,7 +494,7 @@ export class Machine {
     for (const suspension of suspensions) {
       const callId = this.resolved(outerOf(suspension))
       waiting.add(callId)
-      this.wait(callId, suspension)
+      this.wait(callId, this.calls.get(callId)?.name ?? suspension.toolCall.name, suspension)
     }
     for (const [id, call] of this.calls) {
       if (!call.isDone && !waiting.has(id)) {

@@ -25,7 +25,7 @@ export interface Pacer<A, B> {
 }
 
 /** Drives a pacer with the elements of a stream. */
-export const paced = <A, B, E, R>(
+const paced = <A, B, E, R>(
   stream: Stream.Stream<A, E, R>,
   start: (now: number) => { readonly pacer: Pacer<A, B>; readonly first: ReadonlyArray<B> }
 ): Stream.Stream<B, E, R> =>
