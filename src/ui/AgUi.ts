@@ -646,22 +646,7 @@ const resumed = (reader: Posted.Reader, value: unknown, field: string): Posted.A
   if (status === "cancelled") return { _tag: "Deny", id, isCancelled: true }
   if (status !== "resolved") return reader.refuse(`${field}.status`, "must be resolved or cancelled")
   const place = `${field}.payload`
-  if (!Json.isObject(payload) || typeof payload["approved"] !== "boolean") {
-    return { _tag: "Answer", id, value: reader.json(payload, place) }
-  }
-  const { approved, arguments: edits, reason } = payload
-  if (approved) {
-    return {
-      _tag: "Approve",
-      id,
-      ...(edits === undefined || edits === null ? {} : { edits: reader.edits(edits, `${place}.arguments`) })
-    }
-  }
-  return {
-    _tag: "Deny",
-    id,
-    ...(reason === undefined || reason === null ? {} : { reason: reader.text(reason, `${place}.reason`) })
-  }
+  return reader.decision(id, payload, place) ?? { _tag: "Answer", id, value: reader.json(payload, place) }
 }
 
 /** Returns the answers to calls of the client at the end of the messages. Those that the server sent are none. */

@@ -626,10 +626,11 @@ const answersOf = (
   field: string
 ): ReadonlyArray<Posted.Action> => {
   const parts = reader.list(message["parts"], `${field}.parts`)
-  const names = new Map<unknown, string>()
+  const asked = new Map<unknown, { readonly id: string; readonly kind: unknown }>()
   for (const part of parts) {
     if (!Json.isObject(part) || part["type"] !== "data-heddle-question" || !Json.isObject(part["data"])) continue
-    if (typeof part["id"] === "string") names.set(part["data"]["toolCallId"], part["id"])
+    const { kind, toolCallId } = part["data"]
+    if (typeof part["id"] === "string") asked.set(toolCallId, { id: part["id"], kind })
   }
   const from = parts.findLastIndex((part) => Json.isObject(part) && part["type"] === "step-start") + 1
   return parts.flatMap((value, index): ReadonlyArray<Posted.Action> => {
@@ -639,23 +640,22 @@ const answersOf = (
     if (state === "approval-responded") {
       const given = reader.object(approval, `${place}.approval`)
       const id = reader.id(given["id"], `${place}.approval.id`)
-      const { approved, reason } = given
-      if (approved === true) {
-        const edit = typeof toolCallId === "string" && Object.hasOwn(edits, toolCallId) ? edits[toolCallId] : undefined
-        return [{ _tag: "Approve", id, ...(edit === undefined ? {} : { edits: reader.edits(edit, "edits") }) }]
-      }
-      if (approved !== false) return reader.refuse(`${place}.approval.approved`, "must be true or false")
-      const said = reason === undefined || reason === null || reason === ""
-        ? {}
-        : { reason: reader.text(reason, `${place}.approval.reason`) }
-      return [{ _tag: "Deny", id, ...said }]
+      const arguments_ = typeof toolCallId === "string" && Object.hasOwn(edits, toolCallId)
+        ? edits[toolCallId]
+        : undefined
+      const decision = reader.decision(id, { ...given, arguments: arguments_ }, `${place}.approval`, "edits")
+      return [decision ?? reader.refuse(`${place}.approval.approved`, "must be true or false")]
     }
-    const name = names.get(toolCallId)
-    if (name === undefined || (state !== "output-available" && state !== "output-error")) return []
-    const id = reader.id(name, `${place}.toolCallId`)
-    return state === "output-available"
-      ? [{ _tag: "Answer", id, value: reader.json(value["output"], `${place}.output`) }]
-      : [{ _tag: "Answer", id, error: reader.text(value["errorText"], `${place}.errorText`) }]
+    const question = asked.get(toolCallId)
+    if (question === undefined || (state !== "output-available" && state !== "output-error")) return []
+    const id = reader.id(question.id, `${place}.toolCallId`)
+    if (state === "output-error") {
+      return [{ _tag: "Answer", id, error: reader.text(value["errorText"], `${place}.errorText`) }]
+    }
+    const { output } = value
+    const isPermission = question.kind === "approval" || question.kind === "unknown"
+    const decision = isPermission ? reader.decision(id, output, `${place}.output`) : undefined
+    return [decision ?? { _tag: "Answer", id, value: reader.json(output, `${place}.output`) }]
   })
 }
 
@@ -667,7 +667,8 @@ const answersOf = (
  *
  * An approval is named by its `answerId`, and so is an answer to a question or the result of a call that the client
  * runs: by the `data-heddle-question` part that names its call. Other outputs are those that the server has sent. The
- * server has to compare each with what waits.
+ * output of a part whose question is a permission for a call of a run inside it has `approved`, `true` or `false`, with
+ * `arguments` and `reason`. The server has to compare each with what waits.
  *
  * Arguments that were edited come as `edits` of the body: `{ [callId]: arguments }`, for approvals in the same body.
  *

@@ -290,3 +290,22 @@ describe("AgUi.make", () => {
       assert.deepStrictEqual(problemsOf(read, result, 1), [])
     }))
 })
+
+describe("AgUi.messages", () => {
+  it.effect("W-02: a thread is shown as its run was", () =>
+    Effect.gen(function*() {
+      const { events, result } = yield* chatOf([
+        [text("I look."), toolCall("e1", "echo", { a: 1 }), toolCall("b1", "boom"), finish("tool_calls")],
+        [text("Done."), finish("stop")]
+      ], { tools })
+      const read = yield* Effect.promise(() => readEvents(eventsOf(published(events))))
+      const shown = (messages: ReadonlyArray<AgUi.AgMessage | AgMessage>) =>
+        messages.flatMap((message) => {
+          const { activityType: _, id: __, ...rest } = message as Record<string, unknown>
+          return message.role === "activity" ? [] : [JSON.parse(JSON.stringify(rest))]
+        })
+      assert.deepStrictEqual(shown(AgUi.messages(result.thread)), shown(read.messages))
+      const hidden = JSON.stringify(AgUi.messages(result.thread, { publish: "none" }))
+      assert.notInclude(hidden, "e1")
+    }))
+})

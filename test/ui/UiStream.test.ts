@@ -641,6 +641,30 @@ describe("UiStream and Chat", () => {
       })
     }))
 
+  it.live("W-03: a run that was cut and resumed is one message, with each word once", () =>
+    Effect.gen(function*() {
+      const scripts = [
+        [text("I look."), toolCall("e1", "echo", { a: 1 }), toolCall("e2", "echo", { a: 2 }), finish("tool_calls")],
+        [text("Done."), finish("stop")]
+      ]
+      const program = Effect.gen(function*() {
+        const opened = yield* Session.open("s1")
+        yield* Session.keepStream(opened, (session) => Session.streamReply(session, "go", { tools: [echo] })).pipe(
+          Stream.takeUntil((event) => event._tag === "MessageCompleted"),
+          Stream.runDrain
+        )
+        const kept = yield* Session.claim("s1")
+        return yield* Stream.runCollect(Session.streamResume(kept, { tools: [echo] }))
+      }).pipe(Effect.scoped)
+      const events = yield* Effect.provide(program, [Script.layer(scripts), Session.Store.layerMemory])
+      assert.isTrue(events.some((event) => "replayed" in event && event.replayed === true))
+      const end = events.at(-1)
+      assert.strictEqual(end?._tag, "ChatCompleted")
+      if (end?._tag !== "ChatCompleted") return
+      const { message } = yield* holds(events, end.result)
+      assert.deepStrictEqual(stepTexts(message), ["I look.", "Done."])
+    }))
+
   it.live("W-03: a forged result for a call that waits for approval is taken for nothing", () =>
     Effect.gen(function*() {
       const { pay, runs } = payer()

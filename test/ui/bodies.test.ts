@@ -401,6 +401,19 @@ describe("bodies", () => {
     assert.strictEqual(Result.getOrThrow(read).messageId, "a1")
   })
 
+  it("W-11: a permission for a call of a run inside a call is its output", () => {
+    const read = (output: unknown) =>
+      told(UiStream.read(uiAssistant([
+        { type: "dynamic-tool", toolCallId: "c", state: "output-available", output },
+        { type: "data-heddle-question", id: "r~c/p", data: { kind: "approval", toolCallId: "c" } }
+      ])))
+    assert.deepStrictEqual(read({ approved: true, arguments: { amount: 1 } }), [
+      { _tag: "Approve", id: "r~c/p", edits: { amount: 1 } }
+    ])
+    assert.deepStrictEqual(read({ approved: false, reason: "No." }), [{ _tag: "Deny", id: "r~c/p", reason: "No." }])
+    assert.deepStrictEqual(read("yes"), [{ _tag: "Answer", id: "r~c/p", value: "yes" }])
+  })
+
   it("W-11: results of the client's tools are answers, those that the server sent are none", () => {
     const read = AgUi.read(agUser("", {
       tools: [{ name: "locate", description: "Where the user is", parameters: { type: "object" } }],

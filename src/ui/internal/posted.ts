@@ -281,6 +281,23 @@ export class Reader {
     return this.object(this.json(value, field), field)
   }
 
+  /** Returns the decision that an answer to a request for permission is, if it is one. */
+  decision(
+    id: string,
+    given: unknown,
+    field: string,
+    edited = `${field}.arguments`
+  ): Approve | Deny | undefined {
+    if (!Json.isObject(given) || typeof given["approved"] !== "boolean") return undefined
+    const { approved, arguments: edits, reason } = given
+    if (approved) {
+      const hasEdits = edits !== undefined && edits !== null
+      return { _tag: "Approve", id, ...(hasEdits ? { edits: this.edits(edits, edited) } : {}) }
+    }
+    const hasReason = reason !== undefined && reason !== null && reason !== ""
+    return { _tag: "Deny", id, ...(hasReason ? { reason: this.text(reason, `${field}.reason`) } : {}) }
+  }
+
   private mediaType(value: unknown, field: string): string {
     return typeof value === "string" && mediaTypes.test(value)
       ? value.toLowerCase()
