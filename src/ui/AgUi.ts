@@ -240,6 +240,8 @@ class AgEncoder implements Encoder {
   private calls = 0
   /** The ids by which the client knows the calls. */
   private readonly ids = new Map<string, string>()
+  /** The names of the calls that are shown as running. */
+  private readonly active = new Map<string, string>()
   /** The calls whose arguments are not whole. */
   private readonly open = new Set<string>()
   /** `true` if the client lacks events, which the messages at the end of the step make up for. */
@@ -367,6 +369,7 @@ class AgEncoder implements Encoder {
         return this.ready(move)
       case "callState": {
         const { at, attempt, id, name, reason, state } = move
+        this.active.set(id, name)
         return this.activity(id, {
           name,
           state,
@@ -386,7 +389,7 @@ class AgEncoder implements Encoder {
           "subrun"
         )
       case "callAnswer":
-        return this.isMany ? this.left() : [this.result(move.answer)]
+        return [...this.settled(move.answer), ...(this.isMany ? this.left() : [this.result(move.answer)])]
       case "callWaits":
         return []
       case "end":
@@ -413,6 +416,13 @@ class AgEncoder implements Encoder {
       ...(move.sent > 0 || whole === "" ? [] : [{ type: "TOOL_CALL_ARGS", toolCallId, delta: whole }]),
       { type: "TOOL_CALL_END", toolCallId }
     ]
+  }
+
+  /** Ends what is shown of a call while it runs. */
+  private settled({ id, isError }: Machine.Answer): ReadonlyArray<AgEvent> {
+    const name = this.active.get(id)
+    this.active.delete(id)
+    return name === undefined ? [] : this.activity(id, { name, state: isError ? "failed" : "done" })
   }
 
   private result(answer: Machine.Answer): AgEvent {

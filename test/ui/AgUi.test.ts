@@ -151,6 +151,37 @@ describe("AgUi.make", () => {
       }))
   }
 
+  it.effect("W-02: what runs is shown while it runs, and its end with it", () =>
+    Effect.promise(async () => {
+      const nested = (event: Event.PublicEvent): Event.PublicEvent => ({
+        _tag: "ToolProgress",
+        id: "c",
+        name: "work",
+        nested: event
+      })
+      const read = await readEvents(eventsOf([
+        { _tag: "MessageStarted" },
+        { _tag: "ToolCallCompleted", id: "c", name: "work", arguments: {} },
+        { _tag: "ToolQueued", id: "c", name: "work", reason: "permit" },
+        { _tag: "ToolExecutionStarted", id: "c", name: "work", at: 5 },
+        nested({ _tag: "MessageStarted" }),
+        nested({ _tag: "TextDelta", id: null, delta: "Hi" }),
+        { _tag: "ToolResultEncoded", id: "c", content: "done" },
+        { _tag: "StepCompleted" },
+        { _tag: "ChatCompleted", outcome: { _tag: "Completed", finishReason: "stop" } }
+      ]))
+      assert.deepStrictEqual(read.problems, [])
+      assert.deepStrictEqual(
+        read.messages.flatMap((message) =>
+          message.role === "activity" ? [[message.activityType, message.content]] : []
+        ),
+        [
+          ["heddle.tool", { toolCallId: "c", name: "work", state: "done" }],
+          ["heddle.subrun", { toolCallId: "c", name: "work", state: "done", steps: 1, text: "Hi", calls: [] }]
+        ]
+      )
+    }))
+
   it.effect("W-02: reasoning is a message of its own, shown only where it is published", () =>
     Effect.gen(function*() {
       const { events } = yield* chatOf([[Script.reasoning("hm"), text("Yes."), finish("stop")]])

@@ -106,10 +106,16 @@ const mostCalls = 32
 
 /** Folds the events of the run inside a handler. Each event costs the same, whatever came before it. */
 class Nested {
+  /** The name of the tool around the run. */
+  readonly name: string
   private state: SubRun["state"] = "running"
   private steps = 0
   private text = ""
   private readonly calls = new Map<string, SubRun["calls"][number]>()
+
+  constructor(name: string) {
+    this.name = name
+  }
 
   /** Takes in an event. Returns whether it is one that is shown at once. */
   push(event: Event.PublicEvent): boolean {
@@ -156,6 +162,13 @@ class Nested {
       if (this.calls.size <= mostCalls) break
       this.calls.delete(first)
     }
+    return true
+  }
+
+  /** Ends a run whose own end was not seen. Returns whether it had not. */
+  end(isError: boolean): boolean {
+    if (this.state !== "running") return false
+    this.state = isError ? "failed" : "done"
     return true
   }
 
@@ -420,7 +433,7 @@ export class Machine {
     const id = this.resolved(eventId, name)
     if (this.calls.get(id)?.isDone === true) return
     if (nested === undefined) return this.add({ kind: "callProgress", id, name, progress })
-    const run = this.nested.get(id) ?? new Nested()
+    const run = this.nested.get(id) ?? new Nested(name)
     this.nested.set(id, run)
     if (run.push(nested)) this.add({ kind: "callNested", id, name, run: run.run })
   }
@@ -439,7 +452,12 @@ export class Machine {
       if (!call.isReady) this.ready(call, {})
       call.isDone = true
     }
+    const nested = this.nested.get(id)
     this.nested.delete(id)
+    // Progress may be dropped for a slow reader, and with it the end of the run.
+    if (nested !== undefined && nested.end(isError)) {
+      this.add({ kind: "callNested", id, name: nested.name, run: nested.run })
+    }
     this.isMoved = true
     this.add({
       kind: "callAnswer",
