@@ -9,6 +9,7 @@ import {
   type UIMessageChunk
 } from "ai"
 import type * as Cause from "effect/Cause"
+import * as Clock from "effect/Clock"
 import type * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
@@ -352,6 +353,26 @@ describe("chunks", () => {
         "tool-input-start"
       ])
       yield* Fiber.interrupt(fiber)
+    }))
+
+  it.effect("W-01: deltas that never wait for the reader are not held longer", () =>
+    Effect.gen(function*() {
+      let now = 0
+      const clock = Object.create(yield* Clock.Clock, {
+        currentTimeMillis: { get: () => Effect.sync(() => now += 10) }
+      }) as Clock.Clock
+      const deltas = Array.from({ length: 100 }, (_, index): Event.PublicEvent => ({
+        _tag: "TextDelta",
+        id: null,
+        delta: String(index % 10)
+      }))
+      const chunks = yield* UiStream.chunks(Stream.rechunk(Stream.fromIterable(deltas), 1)).pipe(
+        Stream.runCollect,
+        Effect.provideService(Clock.Clock, clock)
+      )
+      const texts = chunks.flatMap(({ delta }) => typeof delta === "string" ? [delta] : [])
+      assert.strictEqual(texts.join(""), "0123456789".repeat(10))
+      assert.isAtMost(Math.max(...texts.map((text) => text.length)), 6)
     }))
 
   it.effect("W-01: a body begins with a comment, has one after 15 quiet seconds, and ends with [DONE]", () =>

@@ -141,9 +141,11 @@ export const encoded = <Out, E, R>(
       pacer: {
         push: (event, now) => {
           if (!isDelta(event) || joinMillis <= 0) return [...flush(), ...encoder.push(event)]
+          // Where elements never wait, no time passes between them.
+          const late = due !== undefined && now >= due ? flush() : []
           const before = joined.add(event).flatMap(encoder.push)
           due ??= now + joinMillis
-          return before
+          return [...late, ...before]
         },
         due: () => due,
         tick: flush,
