@@ -138,6 +138,13 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
     [
       plant("src/sql/SessionStore.ts", "import * as Script from \"../testing/Script.ts\""),
       "imports src/testing/Script.ts"
+    ],
+    [plant("src/Session.ts", "import * as UiStream from \"./ui/UiStream.ts\""), "imports src/ui/UiStream.ts"]
+  ],
+  pages: [
+    [
+      plant("src/ui/UiStream.ts", "import * as Folds from \"../internal/fold/fold.ts\""),
+      "imports src/internal/fold/fold.ts"
     ]
   ],
   barrel: [
@@ -167,6 +174,10 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
     [plant("src/Tool.ts", "import type * as Graph from \"effect/Graph\""), "imports effect/Graph"],
     [plant("src/Tool.ts", "import { Effect } from \"effect\""), "imports effect"],
     [plant("src/Session.ts", "import * as SqlClient from \"effect/sql/SqlClient\""), "imports effect/sql/SqlClient"],
+    [
+      plant("src/ui/AgUi.ts", "import * as HttpClient from \"effect/http/HttpClient\""),
+      "imports effect/http/HttpClient"
+    ],
     [plant("src/internal/sse.ts", "import * as Sse from \"effect/encoding/Sse\""), "imports effect/encoding/Sse"]
   ],
   packages: [

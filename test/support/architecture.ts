@@ -148,7 +148,7 @@ interface Names {
 /** The circle that a file stands in: the paths of all files that it imports, directly or not, and that import it. */
 type Circles = ReadonlyMap<string, ReadonlySet<string>>
 
-type Area = "index" | "core" | "internal" | "adapters" | "bridges" | "cluster" | "durable" | "sql" | "testing"
+type Area = "index" | "core" | "internal" | "adapters" | "bridges" | "cluster" | "durable" | "sql" | "testing" | "ui"
 
 const forbiddenGlobals = new Set(["Date", "setTimeout", "setInterval", "setImmediate", "performance"])
 /** The one module that sets timers: where the clock is the live one, they need no fiber. */
@@ -170,7 +170,7 @@ const ordered = (file: File): ReadonlyArray<Fault> =>
     )
 
 const outward = (file: File): ReadonlyArray<Fault> =>
-  (["adapters", "bridges", "cluster", "durable", "sql", "testing"] as const).filter((area) => area !== file.area)
+  (["adapters", "bridges", "cluster", "durable", "sql", "testing", "ui"] as const).filter((area) => area !== file.area)
     .flatMap((area) =>
       importsIn(file, area).filter(({ target }) => !isShared(file, target)).map(({ offset, target }) => ({
         offset,
@@ -185,6 +185,16 @@ const outward = (file: File): ReadonlyArray<Fault> =>
 const isShared = (file: File, target: string | undefined): boolean =>
   file.area === "bridges" && target?.startsWith("src/adapters/internal/") === true
   || file.area === "cluster" && target?.startsWith("src/durable/internal/") === true
+
+/** The internal modules that pages are written with. */
+const ofPages: ReadonlyArray<string> = ["src/internal/json.ts", "src/internal/fold/publicEvent.ts"]
+
+const paged = (file: File): ReadonlyArray<Fault> =>
+  file.area !== "ui" ?
+    [] :
+    importsIn(file, "internal").flatMap(({ offset, target }) =>
+      target === undefined || ofPages.includes(target) ? [] : [{ offset, message: `imports ${target}` }]
+    )
 
 const barrels = (file: File): ReadonlyArray<Fault> =>
   file.imports.flatMap(({ offset, target }) =>
@@ -212,7 +222,7 @@ const indexes = (file: File): ReadonlyArray<Fault> =>
   })
 
 const stableOnly = (file: File): ReadonlyArray<Fault> =>
-  file.area !== "core" && file.area !== "internal" ?
+  !["core", "internal", "ui"].includes(file.area) ?
     [] :
     file.imports.flatMap(({ offset, specifier }) =>
       isEffect(specifier) && !file.stable.has(specifier) ? [{ offset, message: `imports ${specifier}` }] : []
@@ -318,9 +328,10 @@ export const rules = {
   order: { demand: "a public module imports only internal ones and those that stand before it", faults: ordered },
   outward: {
     demand:
-      "adapters, bridges, cluster, durable, sql and testing are imported by nothing outside themselves, but bridges share what adapters do, and cluster what durable does",
+      "adapters, bridges, cluster, durable, sql, testing and ui are imported by nothing outside themselves, but bridges share what adapters do, and cluster what durable does",
     faults: outward
   },
+  pages: { demand: "ui knows of the internal modules only JSON and the public form of events", faults: paged },
   circles: { demand: "no file imports itself by way of others, not even for a type", faults: circular },
   rooms: {
     demand: "an internal module stands in a room, and imports only from its own room and those before it",
@@ -333,7 +344,10 @@ export const rules = {
     demand: "an index re-exports modules of its folder as namespaces, or by the one function they are there for",
     faults: indexes
   },
-  stable: { demand: "the core imports only modules of effect marked stable, by their own paths", faults: stableOnly },
+  stable: {
+    demand: "the core and ui import only modules of effect marked stable, by their own paths",
+    faults: stableOnly
+  },
   packages: {
     demand: "effect is the only package imported; Node's modules only in testing, node:sqlite in sql",
     faults: packages
@@ -457,7 +471,7 @@ const importsOf = (
 }
 
 const areaOf = (path: string): Area => {
-  const folder = /^src\/(adapters|bridges|cluster|durable|sql|testing|internal)\//.exec(path)?.[1]
+  const folder = /^src\/(adapters|bridges|cluster|durable|sql|testing|ui|internal)\//.exec(path)?.[1]
   if (folder !== undefined) return folder as Area
   return isIndex(path) ? "index" : "core"
 }

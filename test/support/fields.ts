@@ -70,7 +70,8 @@ const entries: ReadonlyArray<string> = [
   "src/cluster/index.ts",
   "src/durable/index.ts",
   "src/sql/index.ts",
-  "src/testing/index.ts"
+  "src/testing/index.ts",
+  "src/ui/index.ts"
 ]
 
 let ofEntries: ts.Program | undefined

@@ -4,6 +4,7 @@ import { batch, parallel } from "./batch.ts"
 import { fragments } from "./fragments.ts"
 import { abortSpeech, leave } from "./leave.ts"
 import { overlap, silence } from "./overlap.ts"
+import { pages } from "./pages.ts"
 import { idle, runs } from "./runs.ts"
 import { start } from "./start.ts"
 import { abort, deaf } from "./stop.ts"
@@ -24,5 +25,6 @@ export const workloads: Readonly<Record<string, Workload>> = {
   W7: leave,
   W8: overlap,
   W8s: silence,
-  W9: start
+  W9: start,
+  W10: pages
 }

@@ -1,0 +1,732 @@
+/**
+ * AG-UI 1.0: public events as its events, a thread as its messages, and the bodies that its clients post. It needs
+ * nothing of AG-UI's packages.
+ *
+ * @since 0.1.0
+ */
+import * as DateTime from "effect/DateTime"
+import type * as Result from "effect/Result"
+import type * as Schema from "effect/Schema"
+import type * as Stream from "effect/Stream"
+import type * as Event from "../Event.ts"
+import * as Json from "../internal/json.ts"
+import type * as Message from "../Message.ts"
+import type * as Thread from "../Thread.ts"
+import * as Machine from "./internal/machine.ts"
+import * as Paced from "./internal/paced.ts"
+import * as Posted from "./internal/posted.ts"
+import * as ThreadEvents from "./internal/threadEvents.ts"
+
+export {
+  type Action,
+  type Answer,
+  type Approve,
+  BodyError,
+  type Bounds,
+  type ClientTool,
+  type Deny,
+  type Posted,
+  type ReadOptions,
+  type Say
+} from "./internal/posted.ts"
+
+/**
+ * An event of the protocol: plain JSON with the fields that it gives its `type`.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface AgEvent {
+  /** The type of the event, such as `"TEXT_MESSAGE_CONTENT"`. */
+  readonly type: string
+  readonly [field: string]: Schema.Json | undefined
+}
+
+/**
+ * A message of the protocol.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface AgMessage {
+  /** The id of the message. */
+  readonly id: string
+  /** The author of the message. */
+  readonly role: "user" | "assistant" | "tool" | "reasoning"
+  readonly [field: string]: Schema.Json | undefined
+}
+
+/**
+ * Options of an encoder.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface Options {
+  /** The id of the thread, which is the session. */
+  readonly threadId: string
+  /** The id that the client gives the run. */
+  readonly runId: string
+  /** The beginning of the ids of the run's messages. `runId` by default. */
+  readonly messageId?: string
+  /**
+   * The messages before the run, as the client should have them ({@link messages}). With them the encoder can send all
+   * messages anew: where a reply is discarded, and in a run with many calls, whose events would keep the client busy.
+   * Without them it sends the events, and `heddle.reset` for a reply that is discarded.
+   */
+  readonly messages?: ReadonlyArray<AgMessage>
+}
+
+/**
+ * A machine that writes events in the words of the protocol. It is pure but for what it remembers, and joins nothing.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Encoder {
+  /** Returns what an event gives. */
+  readonly push: (event: Event.PublicEvent) => ReadonlyArray<AgEvent>
+  /**
+   * Returns what closes a run whose events ended without a `ChatCompleted`: the client takes a stream without an end
+   * for a success. After that event there is nothing to close.
+   */
+  readonly end: () => ReadonlyArray<AgEvent>
+}
+
+/** The client copies its messages for each event: beyond so many calls they come as a list of messages. */
+const mostCalls = 200
+
+/** Returns the id of the message with the answer to a call. Bodies know such messages by it. */
+const resultId = (callId: string, base: string): string => `res-${base}-${callId}`
+
+const argumentsOf = (move: Extract<Machine.Move, { readonly kind: "callReady" }>): string =>
+  move.lost === undefined ? JSON.stringify(move.arguments) : move.lost.text ?? ""
+
+/** Folds moves into messages. */
+class Messages {
+  private readonly list: Array<Record<string, Schema.Json>> = []
+  private readonly base: string
+  private current: Record<string, Schema.Json> | undefined
+  private reasoning: Record<string, Schema.Json> | undefined
+  private readonly owners = new Map<string, Record<string, Schema.Json>>()
+  /** The id of the message of the step. */
+  messageId: string
+
+  constructor(base: string) {
+    this.base = base
+    this.messageId = `${base}-0`
+  }
+
+  get all(): ReadonlyArray<AgMessage> {
+    return this.list.flatMap((message): ReadonlyArray<AgMessage> => {
+      const { answers, ...rest } = message
+      return [rest as unknown as AgMessage, ...(answers as unknown as ReadonlyArray<AgMessage> | undefined ?? [])]
+    })
+  }
+
+  private assistant(): Record<string, Schema.Json> {
+    if (this.current !== undefined) return this.current
+    this.current = { id: this.messageId, role: "assistant" }
+    this.list.push(this.current)
+    return this.current
+  }
+
+  push(move: Machine.Move): void {
+    switch (move.kind) {
+      case "stepStart":
+        this.messageId = `${this.base}-${move.turn}`
+        this.current = undefined
+        return
+      case "stepReset":
+        for (const message of this.list.splice(this.stepStart)) this.forget(message)
+        this.messageId = `${this.messageId}r`
+        this.current = undefined
+        return
+      case "stepEnd":
+        this.stepStart = this.list.length
+        return
+      case "textDelta": {
+        const message = this.assistant()
+        message["content"] = String(message["content"] ?? "") + move.delta
+        return
+      }
+      case "reasoningStart":
+        this.reasoning = { id: `${this.base}-${move.id}`, role: "reasoning", content: "" }
+        this.list.push(this.reasoning)
+        return
+      case "reasoningDelta":
+        if (this.reasoning !== undefined) this.reasoning["content"] = String(this.reasoning["content"]) + move.delta
+        return
+      case "callReady": {
+        const message = this.assistant()
+        const calls = (message["toolCalls"] ?? []) as unknown as Array<Schema.Json>
+        calls.push({ id: move.id, type: "function", function: { name: move.name, arguments: argumentsOf(move) } })
+        message["toolCalls"] = calls
+        this.owners.set(move.id, message)
+        return
+      }
+      case "callAnswer": {
+        const owner = this.owners.get(move.answer.id)
+        if (owner === undefined) return
+        const answers = (owner["answers"] ?? []) as unknown as Array<Schema.Json>
+        answers.push({ role: "tool", ...answerOf(move.answer, this.base) })
+        owner["answers"] = answers
+        return
+      }
+      default:
+        return
+    }
+  }
+
+  /** The number of messages before the step. */
+  private stepStart = 0
+
+  private forget(message: Record<string, Schema.Json>): void {
+    for (const [id, owner] of this.owners) if (owner === message) this.owners.delete(id)
+  }
+}
+
+/** Returns the message with an answer, without its role. */
+const answerOf = ({ content, id, isError }: Machine.Answer, base: string): Record<string, Schema.Json> => ({
+  id: resultId(id, base),
+  toolCallId: id,
+  content: Machine.textOf(content),
+  ...(isError ? { metadata: { "heddle.isError": true } } : {})
+})
+
+const approvalSchema: Schema.Json = {
+  type: "object",
+  properties: { approved: { type: "boolean" }, arguments: { type: "object" }, reason: { type: "string" } },
+  required: ["approved"]
+}
+
+/** Returns the schema of the answer to a question. */
+const answerSchemaOf = ({ answerSchema, opts }: Event.PublicSuspension): Schema.Json | undefined =>
+  answerSchema !== undefined
+    ? answerSchema as Schema.Json
+    : opts !== undefined && opts.length > 0 && opts.every((option) => typeof option === "string")
+    ? { type: "string", enum: opts }
+    : undefined
+
+const interruptOf = (suspension: Event.PublicSuspension, toolCallId: string): Schema.Json => {
+  const { answerId: id, expiresAt, kind, opts, question, toolCall } = suspension
+  const isAsked = kind === "approval" || kind === "unknown"
+  const responseSchema = isAsked ? approvalSchema : kind === "question" ? answerSchemaOf(suspension) : undefined
+  return {
+    id,
+    reason: isAsked ? "tool_call" : kind === "question" ? "input_required" : "frontend_tool",
+    message: question ?? (isAsked ? `May ${toolCall.name} run?` : `${toolCall.name} waits for its result.`),
+    toolCallId,
+    ...(responseSchema === undefined ? {} : { responseSchema }),
+    ...(expiresAt === undefined ? {} : { expiresAt: DateTime.formatIso(DateTime.makeUnsafe(expiresAt)) }),
+    metadata: {
+      "heddle.kind": kind,
+      "heddle.call": toolCall as unknown as Schema.Json,
+      ...(opts === undefined || opts.length === 0 ? {} : { "heddle.opts": opts as Schema.Json })
+    }
+  }
+}
+
+const usageOf = (usage: Event.PublicUsage | undefined): { readonly usage?: Schema.Json } =>
+  usage === undefined ? {} : { usage: [{ ...usage }] }
+
+class AgEncoder implements Encoder {
+  private readonly machine = new Machine.Machine()
+  private readonly folded: Messages
+  private readonly options: Options
+  private readonly base: string
+  private isStarted = false
+  private turn = 0
+  private calls = 0
+  /** The ids by which the client knows the calls. */
+  private readonly ids = new Map<string, string>()
+  /** The names of the calls that are shown as running. */
+  private readonly active = new Map<string, string>()
+  /** The calls whose arguments are not whole. */
+  private readonly open = new Set<string>()
+  /** `true` if the client lacks events, which the messages at the end of the step make up for. */
+  private isBehind = false
+
+  constructor(options: Options) {
+    this.options = options
+    this.base = options.messageId ?? options.runId
+    this.folded = new Messages(this.base)
+  }
+
+  readonly push = (event: Event.PublicEvent): ReadonlyArray<AgEvent> => this.written(this.machine.push(event))
+
+  readonly end = (): ReadonlyArray<AgEvent> => this.written(this.machine.end())
+
+  private written(moves: ReadonlyArray<Machine.Move>): ReadonlyArray<AgEvent> {
+    if (moves.length === 0) return []
+    const events = moves.flatMap((given) => {
+      const move = this.unambiguous(given)
+      const { messageId } = this.folded
+      if (this.options.messages !== undefined || move.kind === "stepStart" || move.kind === "stepReset") {
+        this.folded.push(move)
+      }
+      return this.eventsOf(move, move.kind === "stepReset" ? messageId : this.folded.messageId)
+    })
+    if (this.isStarted) return events
+    this.isStarted = true
+    const { runId, threadId } = this.options
+    return [{ type: "RUN_STARTED", threadId, runId, protocolVersion: "1.0" }, ...events]
+  }
+
+  /** Gives a call another id where a call of an earlier step has it: the client would take both for one. */
+  private unambiguous(move: Machine.Move): Machine.Move {
+    if (move.kind === "callStart") {
+      const { id } = move
+      if (this.ids.has(id)) this.ids.set(id, `${id}~${this.turn}`)
+      else this.ids.set(id, id)
+    }
+    if (move.kind === "callAnswer") return { ...move, answer: { ...move.answer, id: this.idOf(move.answer.id) } }
+    if (move.kind === "callWaits" || !("name" in move || move.kind === "callDelta")) return move
+    return { ...move, id: this.idOf(move.id) }
+  }
+
+  private idOf(id: string): string {
+    return this.ids.get(id) ?? id
+  }
+
+  /** Tells whether calls come with the messages at the end of their step. */
+  private get isMany(): boolean {
+    return this.options.messages !== undefined && this.calls > mostCalls
+  }
+
+  /** Leaves reasoning out: the client keeps its own only where the messages have none. */
+  private snapshot(): ReadonlyArray<AgEvent> {
+    if (this.options.messages === undefined) return []
+    this.isBehind = false
+    const messages = [...this.options.messages, ...this.folded.all].filter(({ role }) => role !== "reasoning")
+    return [{ type: "MESSAGES_SNAPSHOT", messages: messages as unknown as Schema.Json }]
+  }
+
+  private caughtUp(): ReadonlyArray<AgEvent> {
+    return this.isBehind ? this.snapshot() : []
+  }
+
+  /** Returns nothing in place of events that the messages at the end of the step make up for. */
+  private left(): ReadonlyArray<AgEvent> {
+    this.isBehind = true
+    return []
+  }
+
+  private activity(
+    id: string,
+    content: { readonly [name: string]: Schema.Json },
+    kind: "tool" | "subrun" = "tool"
+  ): ReadonlyArray<AgEvent> {
+    return this.calls > mostCalls ? [] : [{
+      type: "ACTIVITY_SNAPSHOT",
+      messageId: `act-${kind}-${this.base}-${id}`,
+      activityType: `heddle.${kind}`,
+      content: { toolCallId: id, ...content }
+    }]
+  }
+
+  private eventsOf(move: Machine.Move, messageId: string): ReadonlyArray<AgEvent> {
+    switch (move.kind) {
+      case "stepStart":
+        this.turn = move.turn
+        return [{ type: "STEP_STARTED", stepName: `turn ${move.turn}` }]
+      case "stepEnd":
+        return [...this.caughtUp(), { type: "STEP_FINISHED", stepName: `turn ${this.turn}` }]
+      case "stepReset":
+        return this.reset(messageId)
+      case "textStart":
+        return [{ type: "TEXT_MESSAGE_START", messageId, role: "assistant" }]
+      case "textDelta":
+        return [{ type: "TEXT_MESSAGE_CONTENT", messageId, delta: move.delta }]
+      case "textEnd":
+        return [{ type: "TEXT_MESSAGE_END", messageId }]
+      case "reasoningStart": {
+        const id = `${this.base}-${move.id}`
+        return [
+          { type: "REASONING_START", messageId: id },
+          { type: "REASONING_MESSAGE_START", messageId: id, role: "reasoning" }
+        ]
+      }
+      case "reasoningDelta":
+        return [{ type: "REASONING_MESSAGE_CONTENT", messageId: `${this.base}-${move.id}`, delta: move.delta }]
+      case "reasoningEnd": {
+        const id = `${this.base}-${move.id}`
+        return [{ type: "REASONING_MESSAGE_END", messageId: id }, { type: "REASONING_END", messageId: id }]
+      }
+      case "callStart":
+        this.calls++
+        if (this.isMany) return this.left()
+        this.open.add(move.id)
+        return [{
+          type: "TOOL_CALL_START",
+          toolCallId: move.id,
+          toolCallName: move.name,
+          parentMessageId: messageId
+        }]
+      case "callDelta":
+        return this.open.has(move.id) ? [{ type: "TOOL_CALL_ARGS", toolCallId: move.id, delta: move.delta }] : []
+      case "callReady":
+        return this.ready(move)
+      case "callState": {
+        const { at, attempt, id, name, reason, state } = move
+        this.active.set(id, name)
+        return this.activity(id, {
+          name,
+          state,
+          ...(reason === undefined ? {} : { reason }),
+          ...(attempt === undefined ? {} : { attempt }),
+          ...(at === undefined ? {} : { at })
+        })
+      }
+      case "callProgress": {
+        const { id, name, progress = null } = move
+        return this.activity(id, { name, state: "running", progress: progress as Schema.Json })
+      }
+      case "callNested":
+        return this.activity(
+          move.id,
+          { name: move.name, ...move.run } as unknown as Record<string, Schema.Json>,
+          "subrun"
+        )
+      case "callAnswer":
+        return [...this.settled(move.answer), ...(this.isMany ? this.left() : [this.result(move.answer)])]
+      case "callWaits":
+        return []
+      case "end":
+        return [...this.caughtUp(), this.finish(move)]
+    }
+  }
+
+  private reset(messageId: string): ReadonlyArray<AgEvent> {
+    const ends = Array.from(this.open, (toolCallId): AgEvent => ({ type: "TOOL_CALL_END", toolCallId }))
+    this.open.clear()
+    return [
+      ...ends,
+      ...(this.options.messages === undefined
+        ? [{ type: "CUSTOM", name: "heddle.reset", value: { messageId } }]
+        : this.snapshot())
+    ]
+  }
+
+  private ready(move: Extract<Machine.Move, { readonly kind: "callReady" }>): ReadonlyArray<AgEvent> {
+    if (!this.open.delete(move.id)) return []
+    const { id: toolCallId } = move
+    const whole = argumentsOf(move)
+    return [
+      ...(move.sent > 0 || whole === "" ? [] : [{ type: "TOOL_CALL_ARGS", toolCallId, delta: whole }]),
+      { type: "TOOL_CALL_END", toolCallId }
+    ]
+  }
+
+  /** Ends what is shown of a call while it runs. */
+  private settled({ id, isError }: Machine.Answer): ReadonlyArray<AgEvent> {
+    const name = this.active.get(id)
+    this.active.delete(id)
+    return name === undefined ? [] : this.activity(id, { name, state: isError ? "failed" : "done" })
+  }
+
+  private result(answer: Machine.Answer): AgEvent {
+    const { id: messageId, ...rest } = answerOf(answer, this.base)
+    return { type: "TOOL_CALL_RESULT", messageId, role: "tool", ...rest }
+  }
+
+  private finish({ outcome, suspensions, usage }: Extract<Machine.Move, { readonly kind: "end" }>): AgEvent {
+    const { runId, threadId } = this.options
+    if (outcome._tag === "Failed") {
+      const { code = "internal", message = "The run failed." } = outcome.error ?? {}
+      return { type: "RUN_ERROR", message, code, ...usageOf(usage) }
+    }
+    const end = { type: "RUN_FINISHED", threadId, runId, ...usageOf(usage) }
+    if (suspensions.length > 0) {
+      const interrupts = suspensions.map((one) => interruptOf(one, this.idOf(Machine.outerOf(one))))
+      return { ...end, outcome: { type: "interrupt", interrupts } }
+    }
+    if (outcome._tag === "Cancelled") return { ...end, outcome: { type: "cancelled" } }
+    return { ...end, outcome: { type: "success" }, result: { outcome: outcome as unknown as Schema.Json } }
+  }
+}
+
+/**
+ * An encoder for one run: each public event gives the events that the client reads. A run that waits ends with an
+ * interrupt for each call that does, in call order, whose id is its `answerId`; the run that continues it has an
+ * encoder of its own.
+ *
+ * **Example** (A text)
+ *
+ * ```ts import.meta.vitest
+ * import { AgUi } from "heddle/ui"
+ *
+ * const encoder = AgUi.make({ threadId: "s1", runId: "r1" })
+ *
+ * encoder.push({ _tag: "MessageStarted" }).map((event) => event.type) // => ["RUN_STARTED", "STEP_STARTED"]
+ * encoder.push({ _tag: "TextDelta", id: null, delta: "Hello" }).map((event) => event.type)
+ * // => ["TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT"]
+ * ```
+ *
+ * @category encoding
+ * @since 0.1.0
+ */
+export const make = (options: Options): Encoder => new AgEncoder(options)
+
+/**
+ * Options of a stream of events.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface EventsOptions extends Options {
+  /**
+   * The time for which deltas of a text, of reasoning and of arguments are joined, in milliseconds. Everything else
+   * sends them at once. 50 by default, and 0 joins nothing.
+   */
+  readonly joinMillis?: number
+}
+
+/**
+ * The events of a stream of public events. Where that fails, or ends without the end of its run, they end with
+ * `RUN_ERROR`; the failure follows it.
+ *
+ * **Example** (A run as events)
+ *
+ * ```ts import.meta.vitest
+ * import { Chat, Event } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import { AgUi } from "heddle/ui"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const model = Script.layer([[Script.text("Hello"), Script.finish("stop")]])
+ * const events = Chat.stream("Hi").pipe(
+ *   Stream.map((event) => Event.toPublic(event)),
+ *   Stream.filter((event) => event !== undefined),
+ *   (stream) => AgUi.events(stream, { threadId: "s1", runId: "r1" })
+ * )
+ *
+ * const all = await Effect.runPromise(Stream.runCollect(events).pipe(Effect.provide(model)))
+ * all.at(-1)?.outcome // => { type: "success" }
+ * ```
+ *
+ * @category encoding
+ * @since 0.1.0
+ */
+export const events = <E, R>(
+  events: Stream.Stream<Event.PublicEvent, E, R>,
+  { joinMillis = 50, ...options }: EventsOptions
+): Stream.Stream<AgEvent, E, R> => Paced.encoded(events, () => make(options), joinMillis)
+
+/**
+ * The headers of a response whose body is {@link toSse}.
+ *
+ * **Example** (The type of the body)
+ *
+ * ```ts import.meta.vitest
+ * import { AgUi } from "heddle/ui"
+ *
+ * AgUi.headers["content-type"] // => "text/event-stream"
+ * ```
+ *
+ * @category server-sent events
+ * @since 0.1.0
+ */
+export const headers: { readonly [name: string]: string } = {
+  "content-type": "text/event-stream",
+  "cache-control": "no-cache",
+  "x-accel-buffering": "no"
+}
+
+/**
+ * Events as server-sent events. A comment comes at once, for proxies that wait for a first byte, and after each 15
+ * seconds without an event.
+ *
+ * **Example** (The text of a body)
+ *
+ * ```ts import.meta.vitest
+ * import { AgUi } from "heddle/ui"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const body = AgUi.toSse(Stream.make({ type: "RUN_ERROR", message: "The run failed." }))
+ *
+ * await Effect.runPromise(Stream.mkString(body))
+ * // => ": heddle\n\ndata: {\"type\":\"RUN_ERROR\",\"message\":\"The run failed.\"}\n\n"
+ * ```
+ *
+ * @category server-sent events
+ * @since 0.1.0
+ */
+export const toSse = <E, R>(events: Stream.Stream<AgEvent, E, R>): Stream.Stream<string, E, R> => Paced.sse(events, "")
+
+/**
+ * Options for reading a thread as messages.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface MessagesOptions {
+  /** Extent to which calls are published, or a function of the name of the tool, as in `Event.toPublic`. */
+  readonly publish?: Event.Publish | ((tool: string) => Event.Publish)
+  /** `true` if the model's reasoning is published. `false` by default. */
+  readonly publishReasoning?: boolean
+  /** The calls that wait for an answer. None by default. */
+  readonly suspensions?: ReadonlyArray<Event.Suspension>
+  /** Names a message by the index of its first message in the thread. `message-INDEX` by default. */
+  readonly messageId?: (index: number, role: "user" | "assistant") => string
+}
+
+const userContent = (content: Message.Content): Schema.Json => {
+  if (typeof content === "string") return content
+  return content.flatMap((part): ReadonlyArray<Schema.Json> => {
+    if (part.type === "text") return [{ type: "text", text: part.text }]
+    if (part.type === "reasoning") return []
+    const mimeType = part.mediaType === undefined ? {} : { mimeType: part.mediaType }
+    const source = part.url === undefined
+      ? { type: "data", value: part.data ?? "", mimeType: part.mediaType ?? "application/octet-stream" }
+      : { type: "url", value: part.url, ...mimeType }
+    return [{ type: part.type === "image" ? "image" : "document", source }]
+  })
+}
+
+/**
+ * A thread as messages of the protocol, for a `MESSAGES_SNAPSHOT`. Messages of the system are left out, and calls and
+ * answers are published as in `Event.toPublic`.
+ *
+ * **Example** (Showing a conversation again)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Thread } from "heddle"
+ * import { AgUi } from "heddle/ui"
+ *
+ * const thread = Thread.fromMessages([
+ *   Message.user("How warm is it?"),
+ *   Message.assistant("", [Message.toolCall("c1", "weather", { city: "Oslo" })]),
+ *   Message.tool("c1", "7 °C"),
+ *   Message.assistant("7 °C.")
+ * ])
+ *
+ * AgUi.messages(thread).map((message) => message.role) // => ["user", "assistant", "tool", "assistant"]
+ * ```
+ *
+ * @category threads
+ * @since 0.1.0
+ */
+export const messages = (thread: Thread.Thread, options: MessagesOptions = {}): ReadonlyArray<AgMessage> => {
+  const { messageId = (index) => `message-${index}`, ...rules } = options
+  return ThreadEvents.entriesOf(thread, rules).flatMap((entry): ReadonlyArray<AgMessage> => {
+    const id = messageId(entry.index, entry.role)
+    if (entry.role === "user") return [{ id, role: "user", content: userContent(entry.message.content) }]
+    const machine = new Machine.Machine()
+    const folded = new Messages(id)
+    for (const event of entry.events) for (const move of machine.push(event)) folded.push(move)
+    return folded.all
+  })
+}
+
+const userParts = (reader: Posted.Reader, message: Json.JsonObject, field: string): ReadonlyArray<Message.Part> => {
+  const { content } = message
+  const textPart = (text: unknown, place: string): ReadonlyArray<Message.Part> => {
+    const said = reader.text(text, place)
+    return said === "" ? [] : [{ type: "text", text: said }]
+  }
+  if (!Array.isArray(content)) return textPart(content, `${field}.content`)
+  return content.flatMap((value: unknown, index): ReadonlyArray<Message.Part> => {
+    const place = `${field}.content[${index}]`
+    const part = reader.object(value, place)
+    switch (part["type"]) {
+      case "text":
+        return textPart(part["text"], `${place}.text`)
+      case "image":
+      case "document": {
+        const source = reader.object(part["source"], `${place}.source`)
+        const { mimeType, type, value: given } = source
+        if (type === "data") return [reader.data(given, mimeType, `${place}.source.value`)]
+        if (type === "url") return [reader.url(given, mimeType, `${place}.source.value`)]
+        return reader.unsupported(`${place}.source.type`, "must be data or url")
+      }
+      default:
+        return reader.unsupported(`${place}.type`, "must be text, image or document")
+    }
+  })
+}
+
+/** Returns the answer that an entry of `resume` is. */
+const resumed = (reader: Posted.Reader, value: unknown, field: string): Posted.Action => {
+  const entry = reader.object(value, field)
+  const id = reader.id(entry["interruptId"], `${field}.interruptId`)
+  const { payload, status } = entry
+  if (status === "cancelled") return { _tag: "Deny", id, isCancelled: true }
+  if (status !== "resolved") return reader.refuse(`${field}.status`, "must be resolved or cancelled")
+  const place = `${field}.payload`
+  return reader.decision(id, payload, place) ?? { _tag: "Answer", id, value: reader.json(payload, place) }
+}
+
+/** Returns the answers to calls of the client at the end of the messages. Those that the server sent are none. */
+const submitted = (reader: Posted.Reader, messages: ReadonlyArray<unknown>): ReadonlyArray<Posted.Action> => {
+  const isTool = (message: unknown): boolean => Json.isObject(message) && message["role"] === "tool"
+  const from = messages.findLastIndex((message) => !isTool(message)) + 1
+  const owner = messages[from - 1]
+  const messageId = Json.isObject(owner) && typeof owner["id"] === "string" ? { messageId: owner["id"] } : {}
+  return messages.slice(from).flatMap((message, index): ReadonlyArray<Posted.Action> => {
+    const field = `messages[${from + index}]`
+    const { content, error, id: own, toolCallId } = reader.object(message, field)
+    if (typeof own === "string" && own.startsWith("res-")) return []
+    const id = reader.id(toolCallId, `${field}.toolCallId`)
+    if (error !== undefined && error !== null) {
+      return [{ _tag: "Answer", id, ...messageId, error: reader.text(error, `${field}.error`) }]
+    }
+    return [{ _tag: "Answer", id, ...messageId, value: reader.json(content, `${field}.content`) }]
+  })
+}
+
+/**
+ * Reads what a `RunAgentInput` asks for: its last message, if that is the user's, the entries of `resume`, the answers
+ * of `tool` messages at its end, and the client's tools. Nothing else of it is read: the conversation is the session's.
+ *
+ * **Details**
+ *
+ * An entry of `resume` whose payload has `approved`, `true` or `false`, is a permission or a refusal, with `arguments`
+ * and `reason`; any other is an answer. The server has to compare each with what waits.
+ *
+ * **Example** (A permission with other arguments)
+ *
+ * ```ts import.meta.vitest
+ * import { AgUi } from "heddle/ui"
+ * import * as Result from "effect/Result"
+ *
+ * const payload = { approved: true, arguments: { amount: 45 } }
+ * const read = AgUi.read({
+ *   threadId: "s1",
+ *   runId: "r2",
+ *   messages: [],
+ *   resume: [{ interruptId: "r1~p1", status: "resolved", payload }]
+ * })
+ *
+ * Result.getOrThrow(read).actions // => [{ _tag: "Approve", id: "r1~p1", edits: { amount: 45 } }]
+ * ```
+ *
+ * @category bodies
+ * @since 0.1.0
+ */
+export const read = (body: unknown, options: Posted.ReadOptions = {}): Result.Result<Posted.Posted, Posted.BodyError> =>
+  Posted.reading(() => {
+    const reader = new Posted.Reader(options)
+    const given = reader.object(body, "body")
+    const sessionId = reader.sessionId(given["threadId"], "threadId")
+    const runId = reader.id(given["runId"], "runId")
+    const messages = reader.list(given["messages"], "messages")
+    const clientTools = reader.clientTools(given["tools"], "tools")
+    const { resume } = given
+    const entries = resume === undefined || resume === null ? [] : reader.list(resume, "resume")
+    const answers = entries.map((entry, index) => resumed(reader, entry, `resume[${index}]`))
+    const field = `messages[${messages.length - 1}]`
+    const last = messages[messages.length - 1]
+    const said: ReadonlyArray<Posted.Action> = Json.isObject(last) && last["role"] === "user"
+      ? [{
+        _tag: "Say",
+        id: reader.id(last["id"], `${field}.id`),
+        content: reader.content(userParts(reader, last, field), `${field}.content`)
+      }]
+      : submitted(reader, messages)
+    const actions = [...answers, ...said]
+    if (actions.length === 0) return reader.refuse("messages", "must end with a message of the user, or have an answer")
+    return { sessionId, runId, actions, clientTools }
+  })

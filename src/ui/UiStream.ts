@@ -1,0 +1,723 @@
+/**
+ * The UI message stream of the AI SDK, for `useChat` and for whatever else reads it: public events as its chunks, a
+ * thread as its messages, and the bodies that its client posts. It needs nothing of the AI SDK.
+ *
+ * @since 0.1.0
+ */
+import type * as Result from "effect/Result"
+import type * as Schema from "effect/Schema"
+import type * as Stream from "effect/Stream"
+import type * as Event from "../Event.ts"
+import * as Json from "../internal/json.ts"
+import type * as Message from "../Message.ts"
+import type * as Thread from "../Thread.ts"
+import * as Machine from "./internal/machine.ts"
+import * as Paced from "./internal/paced.ts"
+import * as Posted from "./internal/posted.ts"
+import * as ThreadEvents from "./internal/threadEvents.ts"
+
+export type { SubRun } from "./internal/machine.ts"
+export {
+  type Action,
+  type Answer,
+  type Approve,
+  BodyError,
+  type Bounds,
+  type ClientTool,
+  type Deny,
+  type Posted,
+  type ReadOptions,
+  type Say
+} from "./internal/posted.ts"
+
+/**
+ * A chunk of the stream: plain JSON with the fields that the protocol gives its `type`.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Chunk {
+  /** The type of the chunk, such as `"text-delta"`. */
+  readonly type: string
+  readonly [field: string]: Schema.Json | undefined
+}
+
+/**
+ * Options of an encoder.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface Options {
+  /**
+   * The id of the message that the chunks make: of a continuation that of the message which is continued. The client
+   * gives it one by default.
+   */
+  readonly messageId?: string
+  /**
+   * The generation of the client: 7 for `ai` 6 and 7, and 5 for `ai` 5, whose chunks have no approvals, denials, resets
+   * and finish reasons. 7 by default.
+   */
+  readonly protocol?: 5 | 7
+  /**
+   * `false` for a response that continues no message: answers to calls of earlier messages are left out, since the
+   * client has no part for them in this one and would fail. `true` by default.
+   */
+  readonly continues?: boolean
+}
+
+/**
+ * A machine that writes events as chunks. It is pure but for what it remembers, and joins nothing.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Encoder {
+  /** Returns the chunks of an event. */
+  readonly push: (event: Event.PublicEvent) => ReadonlyArray<Chunk>
+  /**
+   * Returns what closes a run whose events ended without a `ChatCompleted`, which the client reads as an error. After
+   * that event there is nothing to close.
+   */
+  readonly end: () => ReadonlyArray<Chunk>
+}
+
+/** Argument deltas are quadratic in the client: beyond so many characters the arguments come whole. */
+const mostArguments = 8192
+
+const finishReasons: { readonly [reason: string]: string } = {
+  stop: "stop",
+  length: "length",
+  content_filter: "content-filter",
+  tool_calls: "tool-calls",
+  error: "error"
+}
+
+const finishReasonOf = ({ _tag, finishReason }: Event.PublicOutcome): string | undefined => {
+  switch (_tag) {
+    case "Completed":
+      return finishReason === undefined ? undefined : finishReasons[finishReason] ?? "other"
+    case "Cancelled":
+      return "interrupted"
+    case "AskUser":
+    case "ManualToolCalls":
+    case "ApprovalRequested":
+      return "tool-calls"
+    case "ToolFailed":
+      return "error"
+    default:
+      return "other"
+  }
+}
+
+const parsed = (text: string): unknown => {
+  const json = Json.parse(text)
+  return json._tag === "Success" ? json.success : text
+}
+
+const outputOf = (content: Machine.Content | undefined): Schema.Json => Machine.valueOf(content, parsed) as Schema.Json
+
+/** Writes what waits, but for a permission of a call of the message itself. */
+const questionOf = (callId: string, suspension: Event.PublicSuspension): Chunk => {
+  const { answerId, answerSchema, expiresAt, kind, opts, question, toolCall } = suspension
+  return {
+    type: "data-heddle-question",
+    id: answerId,
+    data: {
+      kind,
+      toolCallId: callId,
+      ...(toolCall.id === callId ? {} : { call: toolCall as unknown as Schema.Json }),
+      ...(question === undefined ? {} : { question }),
+      ...(opts === undefined ? {} : { opts: opts as Schema.Json }),
+      ...(answerSchema === undefined ? {} : { answerSchema: answerSchema as Schema.Json }),
+      ...(expiresAt === undefined ? {} : { expiresAt })
+    }
+  }
+}
+
+/** Tells whether what waits is a permission for a call of the message itself. */
+const isApproval = (callId: string, { id, kind }: Event.PublicSuspension): boolean =>
+  kind === "approval" && id === callId
+
+class UiEncoder implements Encoder {
+  private readonly machine = new Machine.Machine()
+  private readonly options: Options
+  private isStarted = false
+  /** The chunks that made calls available which are not answered. */
+  private readonly available = new Map<string, Chunk>()
+  /** The calls of these that show an output or an error which is not final. */
+  private readonly outputs = new Set<string>()
+
+  /** The names of the calls of an earlier response that wait for something else than a permission. */
+  private readonly unknown = new Map<string, string>()
+
+  constructor(options: Options) {
+    this.options = options
+  }
+
+  readonly push = (event: Event.PublicEvent): ReadonlyArray<Chunk> => this.written(this.machine.push(event))
+
+  readonly end = (): ReadonlyArray<Chunk> => this.written(this.machine.end())
+
+  private written(moves: ReadonlyArray<Machine.Move>): ReadonlyArray<Chunk> {
+    if (moves.length === 0) return []
+    const chunks = moves.flatMap((move) => this.chunksOf(move))
+    if (this.isStarted) return chunks
+    this.isStarted = true
+    const { messageId } = this.options
+    return [{ type: "start", ...(messageId === undefined ? {} : { messageId }) }, ...chunks]
+  }
+
+  private get isOld(): boolean {
+    return this.options.protocol === 5
+  }
+
+  private chunksOf(move: Machine.Move): ReadonlyArray<Chunk> {
+    switch (move.kind) {
+      case "stepStart":
+        return [{ type: "start-step" }]
+      case "stepEnd":
+        return [{ type: "finish-step" }]
+      case "stepReset":
+        return this.isOld ? [{ type: "finish-step" }, { type: "start-step" }] : [{ type: "reset-step" }]
+      case "textStart":
+        return [{ type: "text-start", id: move.id }]
+      case "textEnd":
+        return [{ type: "text-end", id: move.id }]
+      case "reasoningStart":
+        return [{ type: "reasoning-start", id: move.id }]
+      case "reasoningEnd":
+        return [{ type: "reasoning-end", id: move.id }]
+      case "textDelta":
+        return [{ type: "text-delta", id: move.id, delta: move.delta }]
+      case "reasoningDelta":
+        return [{ type: "reasoning-delta", id: move.id, delta: move.delta }]
+      case "callStart":
+        return [{ type: "tool-input-start", toolCallId: move.id, toolName: move.name, dynamic: true }]
+      case "callDelta":
+        return move.sent > mostArguments
+          ? []
+          : [{ type: "tool-input-delta", toolCallId: move.id, inputTextDelta: move.delta }]
+      case "callReady":
+        return [this.ready(move)]
+      case "callState": {
+        const { at, attempt, id, kind: _, name, reason, state } = move
+        const data = {
+          id,
+          name,
+          state,
+          ...(reason === undefined ? {} : { reason }),
+          ...(attempt === undefined ? {} : { attempt }),
+          ...(at === undefined ? {} : { at })
+        }
+        return [{ type: "data-heddle-call", id, data, transient: true }]
+      }
+      case "callProgress":
+        return this.progress(move.id, move.progress)
+      case "callNested":
+        return [{
+          type: "data-heddle-subrun",
+          id: move.id,
+          data: { name: move.name, ...move.run } as unknown as Schema.Json
+        }]
+      case "callAnswer":
+        this.available.delete(move.answer.id)
+        this.unknown.delete(move.answer.id)
+        return move.answer.isKnown || this.options.continues !== false ? [this.answer(move.answer)] : []
+      case "callWaits":
+        return this.waits(move.callId, move.name, move.suspension)
+      case "end":
+        return this.finish(move)
+    }
+  }
+
+  /** Writes progress as an output that is not final. A call that waits afterwards has to be without it again. */
+  private progress(toolCallId: string, progress: unknown): ReadonlyArray<Chunk> {
+    if (!this.available.has(toolCallId)) return []
+    this.outputs.add(toolCallId)
+    return [{
+      type: "tool-output-available",
+      toolCallId,
+      output: (progress ?? null) as Schema.Json,
+      preliminary: true
+    }]
+  }
+
+  private ready(move: Extract<Machine.Move, { readonly kind: "callReady" }>): Chunk {
+    const call = { toolCallId: move.id, toolName: move.name, dynamic: true }
+    const { lost } = move
+    const input = lost === undefined ? move.arguments as Schema.Json : lost.text ?? ""
+    const provider = move.isProviders ? { providerExecuted: true } : {}
+    const chunk = { type: "tool-input-available", ...call, input, ...provider }
+    this.available.set(move.id, chunk)
+    if (lost === undefined) return chunk
+    this.outputs.add(move.id)
+    return {
+      type: "tool-input-error",
+      ...call,
+      input,
+      errorText: `The arguments of the call were lost: ${lost.reason}.`
+    }
+  }
+
+  private answer({ code, content, id: toolCallId, isError, isProviders }: Machine.Answer): Chunk {
+    if (code === "denied" && !this.isOld) return { type: "tool-output-denied", toolCallId }
+    if (isError) return { type: "tool-output-error", toolCallId, errorText: Machine.textOf(content) }
+    return {
+      type: "tool-output-available",
+      toolCallId,
+      output: outputOf(content),
+      ...(isProviders ? { providerExecuted: true } : {})
+    }
+  }
+
+  private waits(toolCallId: string, toolName: string, suspension: Event.PublicSuspension): ReadonlyArray<Chunk> {
+    const { answerId: approvalId, expiresAt } = suspension
+    if (!isApproval(toolCallId, suspension)) {
+      const available = this.available.get(toolCallId)
+      if (available === undefined) this.unknown.set(toolCallId, toolName)
+      const before = available !== undefined && this.outputs.delete(toolCallId) ? [available] : []
+      return [...before, questionOf(toolCallId, suspension)]
+    }
+    if (this.isOld) return []
+    const expiry = expiresAt === undefined ? {} : { approvalDescriptor: { expiresAt } }
+    return [{ type: "tool-approval-request", approvalId, toolCallId, ...expiry }]
+  }
+
+  /**
+   * Makes calls of an earlier response available again that wait once more. Without that the client would take them for
+   * decided, and post its message again and again.
+   */
+  private availableAgain(suspensions: ReadonlyArray<Event.PublicSuspension>): ReadonlyArray<Chunk> {
+    if (this.options.continues === false) return []
+    return Array.from(this.unknown, ([toolCallId, toolName]): Chunk => {
+      const own = suspensions.find(({ id }) => id === toolCallId)
+      const input = (own?.toolCall.arguments ?? {}) as Schema.Json
+      return { type: "tool-input-available", toolCallId, toolName, dynamic: true, input }
+    })
+  }
+
+  private finish(move: Extract<Machine.Move, { readonly kind: "end" }>): ReadonlyArray<Chunk> {
+    const { isMoved, outcome, suspensions, usage } = move
+    const messageMetadata = { outcome, ...(usage === undefined ? {} : { usage }) } as unknown as Schema.Json
+    if (outcome._tag === "Failed") {
+      const errorText = outcome.error?.message ?? "The run failed."
+      return [{ type: "message-metadata", messageMetadata }, { type: "error", errorText }]
+    }
+    const isOver = suspensions.length === 0 && !isMoved
+    // The client sends its message again unless the response has settled a call or opened a step.
+    const step: ReadonlyArray<Chunk> = isOver ? [{ type: "start-step" }, { type: "finish-step" }] : []
+    const finishReason = this.isOld ? undefined : finishReasonOf(outcome)
+    const reason = outcome.reason === undefined || this.isOld ? {} : { reason: outcome.reason }
+    return [
+      ...this.availableAgain(suspensions),
+      ...step,
+      ...(outcome._tag === "Cancelled" ? [{ type: "abort", ...reason }] : []),
+      { type: "finish", ...(finishReason === undefined ? {} : { finishReason }), messageMetadata }
+    ]
+  }
+}
+
+/**
+ * An encoder for one run: each public event gives the chunks that the client reads.
+ *
+ * **Details**
+ *
+ * A run that continues a message is written by an encoder of its own, with the id of that message: the client finds the
+ * parts of earlier calls by their ids. Beside the chunks of the protocol there are parts of Heddle's own:
+ *
+ * - `data-heddle-question`: what waits for an answer, but for permissions, which are approval requests. Its id is the
+ *   `answerId`, its data have `kind`, `toolCallId`, and `question`, `opts`, `answerSchema` and `expiresAt` where there
+ *   are such; `call` where it is a call of the run inside that call's handler.
+ * - `data-heddle-call`: a call that waits for its turn, or has started. It is transient: only `onData` sees it.
+ * - `data-heddle-subrun`: the run inside a call's handler, as a {@link SubRun}. Its id is that of the call.
+ *
+ * **Example** (A text)
+ *
+ * ```ts import.meta.vitest
+ * import { UiStream } from "heddle/ui"
+ *
+ * const encoder = UiStream.make({ messageId: "m1" })
+ *
+ * encoder.push({ _tag: "MessageStarted" }) // => [{ type: "start", messageId: "m1" }, { type: "start-step" }]
+ * encoder.push({ _tag: "TextDelta", id: null, delta: "Hello" }).map((chunk) => chunk.type)
+ * // => ["text-start", "text-delta"]
+ * ```
+ *
+ * @category encoding
+ * @since 0.1.0
+ */
+export const make = (options: Options = {}): Encoder => new UiEncoder(options)
+
+/**
+ * Options of a stream of chunks.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface ChunksOptions extends Options {
+  /**
+   * The time for which deltas of a text, of reasoning and of arguments are joined, in milliseconds. Everything else
+   * sends them at once. 50 by default, and 0 joins nothing.
+   */
+  readonly joinMillis?: number
+}
+
+/**
+ * The chunks of a stream of public events. Where that fails, or ends without the end of its run, the chunks end with an
+ * error; the failure follows them.
+ *
+ * **Example** (A run as chunks)
+ *
+ * ```ts import.meta.vitest
+ * import { Chat, Event } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import { UiStream } from "heddle/ui"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const model = Script.layer([[Script.text("Hel"), Script.text("lo"), Script.finish("stop")]])
+ * const events = Chat.stream("Hi").pipe(
+ *   Stream.map((event) => Event.toPublic(event)),
+ *   Stream.filter((event) => event !== undefined)
+ * )
+ * const chunks = await Effect.runPromise(Stream.runCollect(UiStream.chunks(events)).pipe(Effect.provide(model)))
+ *
+ * chunks.map((chunk) => chunk.type)
+ * // => ["start", "start-step", "text-start", "text-delta", "text-end", "finish-step", "finish"]
+ * chunks[3]?.delta // => "Hello"
+ * ```
+ *
+ * @category encoding
+ * @since 0.1.0
+ */
+export const chunks = <E, R>(
+  events: Stream.Stream<Event.PublicEvent, E, R>,
+  { joinMillis = 50, ...options }: ChunksOptions = {}
+): Stream.Stream<Chunk, E, R> => Paced.encoded(events, () => make(options), joinMillis)
+
+/**
+ * The headers of a response whose body is {@link toSse}.
+ *
+ * **Example** (The type of the body)
+ *
+ * ```ts import.meta.vitest
+ * import { UiStream } from "heddle/ui"
+ *
+ * UiStream.headers["content-type"] // => "text/event-stream"
+ * ```
+ *
+ * @category server-sent events
+ * @since 0.1.0
+ */
+export const headers: { readonly [name: string]: string } = {
+  "content-type": "text/event-stream",
+  "cache-control": "no-cache",
+  "x-vercel-ai-ui-message-stream": "v1",
+  "x-accel-buffering": "no"
+}
+
+/**
+ * Chunks as server-sent events, with `[DONE]` behind the last one. A comment comes at once, for proxies that wait for a
+ * first byte, and after each 15 seconds without a chunk.
+ *
+ * **Example** (The text of a body)
+ *
+ * ```ts import.meta.vitest
+ * import { UiStream } from "heddle/ui"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const body = UiStream.toSse(Stream.make({ type: "start-step" }))
+ *
+ * await Effect.runPromise(Stream.mkString(body))
+ * // => ": heddle\n\ndata: {\"type\":\"start-step\"}\n\ndata: [DONE]\n\n"
+ * ```
+ *
+ * @category server-sent events
+ * @since 0.1.0
+ */
+export const toSse = <E, R>(chunks: Stream.Stream<Chunk, E, R>): Stream.Stream<string, E, R> =>
+  Paced.sse(chunks, "data: [DONE]\n\n")
+
+/**
+ * A message as `useChat` has it.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface UiMessage {
+  /** The id of the message. */
+  readonly id: string
+  /** The author of the message. */
+  readonly role: "user" | "assistant"
+  /** The parts of the message. */
+  readonly parts: ReadonlyArray<Chunk>
+}
+
+/**
+ * Options for reading a thread as messages.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface MessagesOptions {
+  /** Extent to which calls are published, or a function of the name of the tool, as in `Event.toPublic`. */
+  readonly publish?: Event.Publish | ((tool: string) => Event.Publish)
+  /** `true` if the model's reasoning is published. `false` by default. */
+  readonly publishReasoning?: boolean
+  /** The calls that wait for an answer. None by default. */
+  readonly suspensions?: ReadonlyArray<Event.Suspension>
+  /** The id of the run that they wait for, of which their `answerId` is made. */
+  readonly runId?: string
+  /** Names a message by the index of its first message in the thread. `message-INDEX` by default. */
+  readonly messageId?: (index: number, role: "user" | "assistant") => string
+}
+
+/** Folds moves into the parts of a message. */
+class Parts {
+  readonly parts: Array<Record<string, Schema.Json>> = []
+  private readonly calls = new Map<string, Record<string, Schema.Json>>()
+
+  push(move: Machine.Move): void {
+    switch (move.kind) {
+      case "stepStart":
+        this.parts.push({ type: "step-start" })
+        return
+      case "textStart":
+        this.parts.push({ type: "text", text: "", state: "done" })
+        return
+      case "reasoningStart":
+        this.parts.push({ type: "reasoning", id: move.id, text: "", state: "done" })
+        return
+      case "textDelta":
+      case "reasoningDelta": {
+        const part = this.parts.at(-1)
+        if (part !== undefined) part["text"] = String(part["text"]) + move.delta
+        return
+      }
+      case "callReady": {
+        const { arguments: input, id, isProviders, lost, name } = move
+        const part: Record<string, Schema.Json> = {
+          type: "dynamic-tool",
+          toolName: name,
+          toolCallId: id,
+          state: "input-available",
+          input: (lost === undefined ? input : lost.text ?? "") as Schema.Json,
+          ...(isProviders ? { providerExecuted: true } : {})
+        }
+        this.calls.set(id, part)
+        this.parts.push(part)
+        return
+      }
+      case "callWaits": {
+        const { callId, suspension } = move
+        if (!isApproval(callId, suspension)) {
+          this.parts.push(questionOf(callId, suspension) as Record<string, Schema.Json>)
+        } else {Object.assign(this.calls.get(callId) ?? {}, {
+            state: "approval-requested",
+            approval: { id: suspension.answerId }
+          })}
+        return
+      }
+      case "callAnswer": {
+        const { content, id, isError } = move.answer
+        Object.assign(
+          this.calls.get(id) ?? {},
+          isError
+            ? { state: "output-error", errorText: Machine.textOf(content) }
+            : { state: "output-available", output: outputOf(content) }
+        )
+        return
+      }
+      default:
+        return
+    }
+  }
+}
+
+/** Returns the part of a page for a part of a user's message. */
+const userPart = (part: Message.Part): ReadonlyArray<Chunk> => {
+  switch (part.type) {
+    case "text":
+      return [{ type: "text", text: part.text }]
+    case "image":
+    case "file": {
+      const mediaType = part.mediaType ?? (part.type === "image" ? "image/*" : "application/octet-stream")
+      const url = part.url ?? `data:${mediaType};base64,${part.data ?? ""}`
+      const filename = part.type === "file" && part.filename !== undefined ? { filename: part.filename } : {}
+      return [{ type: "file", mediaType, url, ...filename }]
+    }
+    default:
+      return []
+  }
+}
+
+/**
+ * A thread as the messages that `useChat` begins with: those of the user, and one of the assistant for all of its turns
+ * between two of these. Messages of the system are left out, and calls and answers are published as in
+ * `Event.toPublic`.
+ *
+ * **Example** (Showing a conversation again)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Thread } from "heddle"
+ * import { UiStream } from "heddle/ui"
+ *
+ * const thread = Thread.fromMessages([
+ *   Message.user("How warm is it?"),
+ *   Message.assistant("", [Message.toolCall("c1", "weather", { city: "Oslo" })]),
+ *   Message.tool("c1", "{\"celsius\":7}"),
+ *   Message.assistant("7 °C.")
+ * ])
+ * const messages = UiStream.messages(thread)
+ *
+ * messages.map((message) => message.role) // => ["user", "assistant"]
+ * messages[1]?.parts.map((part) => part.type) // => ["step-start", "dynamic-tool", "step-start", "text"]
+ * messages[1]?.parts[1]?.output // => { celsius: 7 }
+ * ```
+ *
+ * @category threads
+ * @since 0.1.0
+ */
+export const messages = (thread: Thread.Thread, options: MessagesOptions = {}): ReadonlyArray<UiMessage> => {
+  const { messageId = (index) => `message-${index}`, ...rules } = options
+  return ThreadEvents.entriesOf(thread, rules).map((entry): UiMessage => {
+    const id = messageId(entry.index, entry.role)
+    if (entry.role === "user") {
+      const { content } = entry.message
+      const parts: ReadonlyArray<Message.Part> = typeof content === "string"
+        ? [{ type: "text", text: content }]
+        : content
+      return { id, role: "user", parts: parts.flatMap(userPart) }
+    }
+    const machine = new Machine.Machine()
+    const folded = new Parts()
+    for (const event of entry.events) for (const move of machine.push(event)) folded.push(move)
+    return { id, role: "assistant", parts: folded.parts as unknown as ReadonlyArray<Chunk> }
+  })
+}
+
+const isToolPart = (part: Json.JsonObject): boolean =>
+  part["type"] === "dynamic-tool" || String(part["type"]).startsWith("tool-")
+
+const userParts = (reader: Posted.Reader, message: Json.JsonObject, field: string): ReadonlyArray<Message.Part> =>
+  reader.list(message["parts"], `${field}.parts`).flatMap((value, index): ReadonlyArray<Message.Part> => {
+    const place = `${field}.parts[${index}]`
+    const part = reader.object(value, place)
+    switch (part["type"]) {
+      case "text": {
+        const text = reader.text(part["text"], `${place}.text`)
+        return text === "" ? [] : [{ type: "text", text }]
+      }
+      case "file":
+        return [reader.url(part["url"], part["mediaType"], `${place}.url`, part["filename"])]
+      default:
+        // Parts of the application's own, and marks such as step-start, are none of the message.
+        return []
+    }
+  })
+
+/** Returns what the parts of the last step of an assistant's message answer. */
+const answersOf = (
+  reader: Posted.Reader,
+  message: Json.JsonObject,
+  edits: Json.JsonObject,
+  field: string
+): ReadonlyArray<Posted.Action> => {
+  const parts = reader.list(message["parts"], `${field}.parts`)
+  const asked = new Map<unknown, { readonly id: string; readonly kind: unknown }>()
+  for (const part of parts) {
+    if (!Json.isObject(part) || part["type"] !== "data-heddle-question" || !Json.isObject(part["data"])) continue
+    const { kind, toolCallId } = part["data"]
+    if (typeof part["id"] === "string") asked.set(toolCallId, { id: part["id"], kind })
+  }
+  const from = parts.findLastIndex((part) => Json.isObject(part) && part["type"] === "step-start") + 1
+  return parts.flatMap((value, index): ReadonlyArray<Posted.Action> => {
+    if (index < from || !Json.isObject(value) || !isToolPart(value)) return []
+    const place = `${field}.parts[${index}]`
+    const { approval, state, toolCallId } = value
+    if (state === "approval-responded") {
+      const given = reader.object(approval, `${place}.approval`)
+      const id = reader.id(given["id"], `${place}.approval.id`)
+      const arguments_ = typeof toolCallId === "string" && Object.hasOwn(edits, toolCallId)
+        ? edits[toolCallId]
+        : undefined
+      const decision = reader.decision(id, { ...given, arguments: arguments_ }, `${place}.approval`, "edits")
+      return [decision ?? reader.refuse(`${place}.approval.approved`, "must be true or false")]
+    }
+    const question = asked.get(toolCallId)
+    if (question === undefined || (state !== "output-available" && state !== "output-error")) return []
+    const id = reader.id(question.id, `${place}.toolCallId`)
+    if (state === "output-error") {
+      return [{ _tag: "Answer", id, error: reader.text(value["errorText"], `${place}.errorText`) }]
+    }
+    const { output } = value
+    const isPermission = question.kind === "approval" || question.kind === "unknown"
+    const decision = isPermission ? reader.decision(id, output, `${place}.output`) : undefined
+    return [decision ?? { _tag: "Answer", id, value: reader.json(output, `${place}.output`) }]
+  })
+}
+
+/**
+ * Reads what a body of `DefaultChatTransport` asks for: its last message, if that is the user's, or the answers in its
+ * last message, if that is the assistant's. Nothing else of it is read: the conversation is the session's.
+ *
+ * **Details**
+ *
+ * An approval is named by its `answerId`, and so is an answer to a question or the result of a call that the client
+ * runs: by the `data-heddle-question` part that names its call. Other outputs are those that the server has sent. The
+ * output of a part whose question is a permission for a call of a run inside it has `approved`, `true` or `false`, with
+ * `arguments` and `reason`. The server has to compare each with what waits.
+ *
+ * Arguments that were edited come as `edits` of the body: `{ [callId]: arguments }`, for approvals in the same body.
+ *
+ * **Example** (A new message)
+ *
+ * ```ts import.meta.vitest
+ * import { UiStream } from "heddle/ui"
+ * import * as Result from "effect/Result"
+ *
+ * const read = UiStream.read({
+ *   id: "s1",
+ *   trigger: "submit-message",
+ *   messages: [{ id: "m1", role: "user", parts: [{ type: "text", text: "Hi" }] }]
+ * })
+ *
+ * Result.getOrThrow(read).actions // => [{ _tag: "Say", id: "m1", content: "Hi" }]
+ * Result.isFailure(UiStream.read({ id: "../etc", messages: [] })) // => true
+ * ```
+ *
+ * @category bodies
+ * @since 0.1.0
+ */
+export const read = (body: unknown, options: Posted.ReadOptions = {}): Result.Result<Posted.Posted, Posted.BodyError> =>
+  Posted.reading(() => {
+    const reader = new Posted.Reader(options)
+    const given = reader.object(body, "body")
+    const sessionId = reader.sessionId(given["id"], "id")
+    const { trigger } = given
+    if (trigger === "regenerate-message") {
+      return reader.unsupported("trigger", "a reply cannot be generated again: send a new message")
+    }
+    if (trigger !== undefined && trigger !== "submit-message") {
+      return reader.refuse("trigger", "must be submit-message")
+    }
+    const messages = reader.list(given["messages"], "messages")
+    if (messages.length === 0) return reader.refuse("messages", "must have a message")
+    const field = `messages[${messages.length - 1}]`
+    const last = reader.object(messages[messages.length - 1], field)
+    const id = reader.id(last["id"], `${field}.id`)
+    if (last["role"] === "user") {
+      if (given["messageId"] !== undefined && given["messageId"] !== null) {
+        return reader.unsupported("messageId", "a message that was sent cannot be edited: send a new one")
+      }
+      const content = reader.content(userParts(reader, last, field), `${field}.parts`)
+      return { sessionId, actions: [{ _tag: "Say", id, content }], clientTools: [] }
+    }
+    if (last["role"] !== "assistant") return reader.refuse(`${field}.role`, "must be user or assistant")
+    const edits = given["edits"] === undefined ? {} : reader.object(given["edits"], "edits")
+    const actions = answersOf(reader, last, edits, field)
+    if (actions.length === 0) return reader.refuse(`${field}.parts`, "must have an answer to a call that waits")
+    return { sessionId, messageId: id, actions, clientTools: [] }
+  })

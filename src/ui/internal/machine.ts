@@ -1,0 +1,548 @@
+/**
+ * The machine behind both protocols: from public events to moves in which everything that is opened is closed. A
+ * protocol writes each move in its own words, and keeps no state about the order.
+ */
+import type * as Event from "../../Event.ts"
+import type * as Json from "../../internal/json.ts"
+
+/** The run inside the handler of a call, folded into what a page shows of it. */
+export interface SubRun {
+  /** State of the run: `"running"`, `"waiting"` for answers, `"done"`, or `"failed"`. */
+  readonly state: "running" | "waiting" | "done" | "failed"
+  /** The number of its steps that have begun. */
+  readonly steps: number
+  /** The end of the text of its last step, at most 4,000 characters. */
+  readonly text: string
+  /** The last 32 of its calls. */
+  readonly calls: ReadonlyArray<{
+    /** The id of the call. */
+    readonly id: string
+    /** The name of the tool. */
+    readonly name: string
+    /** State of the call. */
+    readonly state: "called" | "running" | "waiting" | "done" | "failed"
+  }>
+}
+
+/** The content of an answer: a text, or parts. */
+export type Content = string | ReadonlyArray<Json.JsonObject>
+
+/** The answer to a call. */
+export interface Answer {
+  readonly id: string
+  readonly content?: Content
+  readonly isError: boolean
+  readonly code?: string
+  /** `true` for a call that the provider has run itself. */
+  readonly isProviders: boolean
+  /** `true` if the machine has seen the call. Otherwise it is a call of an earlier response. */
+  readonly isKnown: boolean
+}
+
+export type Move =
+  | { readonly kind: "stepStart"; readonly turn: number }
+  | { readonly kind: "stepEnd"; readonly usage?: Event.PublicUsage }
+  | { readonly kind: "stepReset" }
+  | { readonly kind: "textStart" | "textEnd" | "reasoningStart" | "reasoningEnd"; readonly id: string }
+  | { readonly kind: "textDelta" | "reasoningDelta"; readonly id: string; readonly delta: string }
+  | { readonly kind: "callStart"; readonly id: string; readonly name: string }
+  | { readonly kind: "callDelta"; readonly id: string; readonly delta: string; readonly sent: number }
+  | {
+    readonly kind: "callReady"
+    readonly id: string
+    readonly name: string
+    readonly arguments: Json.JsonObject
+    readonly lost?: { readonly reason: string; readonly text?: string }
+    readonly isProviders: boolean
+    /** The number of characters of the deltas before it. */
+    readonly sent: number
+  }
+  | {
+    readonly kind: "callState"
+    readonly id: string
+    readonly name: string
+    readonly state: "queued" | "running"
+    readonly reason?: string
+    readonly attempt?: number
+    readonly at?: number
+  }
+  | { readonly kind: "callProgress"; readonly id: string; readonly name: string; readonly progress: unknown }
+  | { readonly kind: "callNested"; readonly id: string; readonly name: string; readonly run: SubRun }
+  | { readonly kind: "callAnswer"; readonly answer: Answer }
+  | {
+    readonly kind: "callWaits"
+    readonly callId: string
+    readonly name: string
+    readonly suspension: Event.PublicSuspension
+  }
+  | {
+    readonly kind: "end"
+    readonly outcome: Event.PublicOutcome
+    readonly usage?: Event.PublicUsage
+    readonly suspensions: ReadonlyArray<Event.PublicSuspension>
+    /** `true` if a step was opened or a call was answered. */
+    readonly isMoved: boolean
+  }
+
+type Of<Tag extends Event.PublicEvent["_tag"]> = Extract<Event.PublicEvent, { readonly _tag: Tag }>
+
+/** A call of this run. */
+interface Call {
+  /** The id by which the page knows it. */
+  readonly id: string
+  /** The id that the model's events give it, which other calls may have as well. */
+  readonly eventId: string
+  readonly name: string
+  /** The number of the step. */
+  readonly step: number
+  sent: number
+  isReady: boolean
+  isProviders: boolean
+  isDone: boolean
+}
+
+const longestText = 4000
+const mostCalls = 32
+
+/** Folds the events of the run inside a handler. Each event costs the same, whatever came before it. */
+class Nested {
+  /** The name of the tool around the run. */
+  readonly name: string
+  private state: SubRun["state"] = "running"
+  private steps = 0
+  private text = ""
+  private readonly calls = new Map<string, SubRun["calls"][number]>()
+
+  constructor(name: string) {
+    this.name = name
+  }
+
+  /** Takes in an event. Returns whether it is one that is shown at once. */
+  push(event: Event.PublicEvent): boolean {
+    switch (event._tag) {
+      case "TextDelta":
+        this.text = (this.text + event.delta).slice(-longestText)
+        return false
+      case "MessageStarted":
+        this.steps++
+        this.text = ""
+        return true
+      case "TextCompleted":
+        this.text = event.text.slice(-longestText)
+        return false
+      case "StepReset":
+        this.text = ""
+        return true
+      case "ToolCallCompleted":
+        return this.call(event.id, "called", event.name)
+      case "ToolExecutionStarted":
+        return this.call(event.id, "running", event.name)
+      case "ToolResultEncoded":
+        return this.call(event.id, event.isError === true ? "failed" : "done")
+      case "ToolHalt":
+        return this.call(event.toolCallId, event.isError === true ? "failed" : "done")
+      case "AskUserRequested":
+      case "ToolApprovalRequested":
+      case "ToolSuspended":
+        return this.call(event.toolCallId, "waiting", event.toolName)
+      case "StepCompleted":
+        return true
+      case "ChatCompleted":
+        this.state = event.outcome._tag === "Failed" ? "failed" : event.suspensions === undefined ? "done" : "waiting"
+        return true
+      default:
+        return false
+    }
+  }
+
+  private call(id: string, state: SubRun["calls"][number]["state"], name = this.calls.get(id)?.name): boolean {
+    if (name === undefined) return false
+    this.calls.set(id, { id, name, state })
+    for (const first of this.calls.keys()) {
+      if (this.calls.size <= mostCalls) break
+      this.calls.delete(first)
+    }
+    return true
+  }
+
+  /** Ends a run whose own end was not seen. Returns whether it had not. */
+  end(isError: boolean): boolean {
+    if (this.state !== "running") return false
+    this.state = isError ? "failed" : "done"
+    return true
+  }
+
+  get run(): SubRun {
+    return { state: this.state, steps: this.steps, text: this.text, calls: Array.from(this.calls.values()) }
+  }
+}
+
+/** The sentence for a call that the run has left without an answer. */
+const unanswered = "The run ended before this call was answered."
+
+export class Machine {
+  private moves: Array<Move> = []
+  private readonly calls = new Map<string, Call>()
+  /** The calls of the step by the id that the model's events give them, in the order in which they were opened. */
+  private readonly namesakes = new Map<string, Array<Call>>()
+  /** The ids of calls that the page knows by another one. */
+  private readonly aliases = new Map<string, string>()
+  private readonly nested = new Map<string, Nested>()
+  private readonly asked = new Set<string>()
+  private turn = 0
+  private blocks = 0
+  private isStepOpen = false
+  /** `true` between a discarded reply and the next one, which goes into the same step. */
+  private isReset = false
+  private isMoved = false
+  private open: { readonly kind: "text" | "reasoning"; readonly id: string; readonly source: string | null } | undefined
+  /** The text of the step. */
+  private said = ""
+  private isEnded = false
+
+  /** Returns the moves of an event. None follow the end of the run. */
+  push(event: Event.PublicEvent): ReadonlyArray<Move> {
+    if (!this.isEnded) this.take(event)
+    return this.taken()
+  }
+
+  /** Returns the moves of a run whose events ended without its own end. */
+  end(): ReadonlyArray<Move> {
+    if (!this.isEnded) {
+      const error = { code: "internal", message: "The run broke off. Try again." }
+      this.finish({ _tag: "Failed", error }, undefined, [])
+    }
+    return this.taken()
+  }
+
+  private taken(): ReadonlyArray<Move> {
+    const { moves } = this
+    this.moves = []
+    return moves
+  }
+
+  private add(move: Move): void {
+    this.moves.push(move)
+  }
+
+  private take(event: Event.PublicEvent): void {
+    switch (event._tag) {
+      case "MessageStarted":
+        return this.begin()
+      case "TextDelta":
+        return this.speak("text", event.id, event.delta)
+      case "ReasoningDelta":
+        return this.speak("reasoning", event.id, event.delta)
+      case "TextCompleted":
+        // The pieces may have been left out, or some of them.
+        if (event.text.startsWith(this.said)) this.speak("text", event.id, event.text.slice(this.said.length))
+        return this.close()
+      case "ToolCallStarted":
+        this.started(event.id, event.name)
+        return
+      case "ToolCallDelta":
+        return this.argue(event)
+      case "ToolCallCompleted":
+        return this.completed(event)
+      case "MessageCompleted":
+        return this.close()
+      case "ToolQueued":
+      case "ToolExecutionStarted":
+        return this.state(event)
+      case "ToolProgress":
+        return this.progress(event)
+      case "ToolResultEncoded":
+        return this.answer(
+          this.resolved(event.id),
+          event.content,
+          event.isError === true,
+          event.code,
+          event.settled === true
+        )
+      case "ToolHalt":
+        return this.answer(this.resolved(event.toolCallId), event.content, event.isError === true)
+      case "ToolExecutionCompleted":
+        this.resolved(event.id, event.name)
+        return
+      case "AskUserRequested":
+      case "ToolApprovalRequested":
+      case "ToolSuspended":
+        for (const suspension of event.suspensions) {
+          this.wait(this.resolved(event.toolCallId, event.toolName), event.toolName, suspension)
+        }
+        return
+      case "StepReset":
+        return this.reset()
+      case "StepCompleted":
+        return this.endStep(event.usage)
+      case "ChatCompleted":
+        return this.finish(event.outcome, event.totalUsage ?? event.usage, event.suspensions ?? [])
+      default:
+        return
+    }
+  }
+
+  private begin(): void {
+    if (this.isReset) this.isReset = false
+    else {
+      this.endStep(undefined)
+      this.isStepOpen = true
+      this.isMoved = true
+      this.namesakes.clear()
+      this.add({ kind: "stepStart", turn: ++this.turn })
+    }
+    this.said = ""
+  }
+
+  /** Opens a step where the events of its beginning are missing. */
+  private ensureStep(): void {
+    if (!this.isStepOpen || this.isReset) this.begin()
+  }
+
+  private close(): void {
+    const { open } = this
+    if (open === undefined) return
+    this.open = undefined
+    this.add({ kind: `${open.kind}End`, id: open.id })
+  }
+
+  private speak(kind: "text" | "reasoning", source: string | null, delta: string): void {
+    if (delta === "") return
+    this.ensureStep()
+    if (this.open?.kind !== kind || this.open.source !== source) {
+      this.close()
+      this.open = { kind, source, id: `${kind}-${++this.blocks}` }
+      this.add({ kind: `${kind}Start`, id: this.open.id })
+    }
+    if (kind === "text") this.said += delta
+    this.add({ kind: `${kind}Delta`, id: this.open.id, delta })
+  }
+
+  /** Returns an id that no call of the step has, as a run makes its ids unique. */
+  private unique(wanted: string): string {
+    if (wanted !== "" && !this.isTaken(wanted)) return wanted
+    const stem = wanted === "" ? `call_without_id_${this.turn}` : wanted
+    // The calls before it that wanted the same have the numbers below.
+    let count = Math.max(wanted === "" ? 1 : 2, (this.namesakes.get(wanted)?.length ?? 0) + 1)
+    while (this.isTaken(`${stem}_${count}`)) count++
+    return `${stem}_${count}`
+  }
+
+  private isTaken(id: string): boolean {
+    return this.calls.get(id)?.step === this.turn
+  }
+
+  private opened(eventId: string, name: string, id = this.unique(eventId)): Call {
+    this.ensureStep()
+    this.close()
+    const call: Call = {
+      id,
+      eventId,
+      name,
+      step: this.turn,
+      sent: 0,
+      isReady: false,
+      isProviders: false,
+      isDone: false
+    }
+    this.calls.set(id, call)
+    this.aliases.delete(id)
+    const namesakes = this.namesakes.get(eventId)
+    if (namesakes === undefined) this.namesakes.set(eventId, [call])
+    else namesakes.push(call)
+    this.add({ kind: "callStart", id, name })
+    return call
+  }
+
+  /** Returns the latest call of an id of which something is so. */
+  private found(eventId: string, isSo: (call: Call) => boolean = () => true): Call | undefined {
+    return this.namesakes.get(eventId)?.findLast(isSo)
+  }
+
+  /** Returns the call of a header, which may be sent again while the call is open. */
+  private started(eventId: string, name: string): Call {
+    return this.found(eventId, (call) => call.name === name && !call.isReady) ?? this.opened(eventId, name)
+  }
+
+  private argue({ argumentsDelta, id: eventId }: Of<"ToolCallDelta">): void {
+    const call = this.found(eventId)
+    if (call === undefined || call.isReady || argumentsDelta === "") return
+    call.sent += argumentsDelta.length
+    this.add({ kind: "callDelta", id: call.id, delta: argumentsDelta, sent: call.sent })
+  }
+
+  private completed(event: Of<"ToolCallCompleted">): void {
+    const { id, name } = event
+    const known = this.found(id, (call) => call.name === name && !call.isReady)
+      ?? this.found(id, (call) => call.name === name)
+    const call = known ?? this.opened(id, name)
+    if (!call.isReady) this.ready(call, event)
+  }
+
+  private ready(
+    call: Call,
+    event: Partial<Pick<Of<"ToolCallCompleted">, "arguments" | "argumentsLost" | "providerExecuted">>
+  ): void {
+    call.isReady = true
+    call.isProviders = event.providerExecuted === true
+    this.add({
+      kind: "callReady",
+      id: call.id,
+      name: call.name,
+      arguments: event.arguments ?? {},
+      ...(event.argumentsLost === undefined ? {} : { lost: event.argumentsLost }),
+      isProviders: call.isProviders,
+      sent: call.sent
+    })
+  }
+
+  /**
+   * Returns the id by which the page knows a call. The run gives a call that came without an id one of its own when the
+   * reply has ended; the page then keeps the one that it has.
+   */
+  private resolved(id: string, name?: string): string {
+    const known = this.calls.get(this.aliases.get(id) ?? id)
+    if (known !== undefined) return known.id
+    // Such an id ends with the number of the call among those without one.
+    const place = /^call_\d+_(\d+)$/.exec(id)?.[1]
+    const call = place === undefined ? undefined : this.namesakes.get("")?.[Number(place) - 1]
+    if (call === undefined && !this.isStepOpen) return id
+    // A call may have come without a name, which the page cannot show before.
+    const own = call ?? this.opened(id, name ?? "")
+    this.aliases.set(id, own.id)
+    return own.id
+  }
+
+  private state(event: Of<"ToolQueued"> | Of<"ToolExecutionStarted">): void {
+    const { at, name } = event
+    const id = this.resolved(event.id, name)
+    if (this.calls.get(id)?.isDone === true) return
+    this.add({
+      kind: "callState",
+      id,
+      name,
+      ...(event._tag === "ToolQueued"
+        ? { state: "queued" as const, reason: event.reason }
+        : { state: "running" as const }),
+      ...(event._tag === "ToolQueued" || event.attempt === undefined ? {} : { attempt: event.attempt }),
+      ...(at === undefined ? {} : { at })
+    })
+  }
+
+  private progress({ id: eventId, name, nested, progress }: Of<"ToolProgress">): void {
+    const id = this.resolved(eventId, name)
+    if (this.calls.get(id)?.isDone === true) return
+    if (nested === undefined) return this.add({ kind: "callProgress", id, name, progress })
+    const run = this.nested.get(id) ?? new Nested(name)
+    this.nested.set(id, run)
+    if (run.push(nested)) this.add({ kind: "callNested", id, name, run: run.run })
+  }
+
+  private answer(
+    id: string,
+    content: Content | undefined,
+    isError: boolean,
+    code?: string,
+    isSettled = false
+  ): void {
+    const call = this.calls.get(id)
+    if (call?.isDone === true && !isSettled) return
+    if (call !== undefined) {
+      // A reply that broke leaves calls that are not whole.
+      if (!call.isReady) this.ready(call, {})
+      call.isDone = true
+    }
+    const nested = this.nested.get(id)
+    this.nested.delete(id)
+    // Progress may be dropped for a slow reader, and with it the end of the run.
+    if (nested !== undefined && nested.end(isError)) {
+      this.add({ kind: "callNested", id, name: nested.name, run: nested.run })
+    }
+    this.isMoved = true
+    this.add({
+      kind: "callAnswer",
+      answer: {
+        id,
+        isError,
+        isProviders: call?.isProviders === true,
+        isKnown: call !== undefined,
+        ...(content === undefined ? {} : { content }),
+        ...(code === undefined ? {} : { code })
+      }
+    })
+  }
+
+  private wait(callId: string, name: string, suspension: Event.PublicSuspension): void {
+    if (this.asked.has(suspension.answerId)) return
+    this.asked.add(suspension.answerId)
+    const call = this.calls.get(callId)
+    // A call whose arguments were never said to be whole may wait, too.
+    if (call?.isReady === false) this.ready(call, suspension.toolCall)
+    this.add({ kind: "callWaits", callId, name, suspension })
+  }
+
+  private reset(): void {
+    this.close()
+    if (!this.isStepOpen) return
+    for (const { id } of Array.from(this.namesakes.values()).flat()) this.calls.delete(id)
+    this.namesakes.clear()
+    this.said = ""
+    this.isReset = true
+    this.add({ kind: "stepReset" })
+  }
+
+  private endStep(usage: Event.PublicUsage | undefined): void {
+    this.close()
+    if (!this.isStepOpen) return
+    this.isStepOpen = false
+    this.isReset = false
+    for (const call of Array.from(this.namesakes.values()).flat()) {
+      if (call.isProviders && !call.isDone) this.answer(call.id, undefined, false)
+    }
+    this.add({ kind: "stepEnd", ...(usage === undefined ? {} : { usage }) })
+  }
+
+  private finish(
+    outcome: Event.PublicOutcome,
+    usage: Event.PublicUsage | undefined,
+    suspensions: ReadonlyArray<Event.PublicSuspension>
+  ): void {
+    this.close()
+    const waiting = new Set<string>()
+    for (const suspension of suspensions) {
+      const callId = this.resolved(outerOf(suspension))
+      waiting.add(callId)
+      this.wait(callId, this.calls.get(callId)?.name ?? suspension.toolCall.name, suspension)
+    }
+    for (const [id, call] of this.calls) {
+      if (!call.isDone && !waiting.has(id)) {
+        this.answer(id, call.isProviders ? undefined : unanswered, !call.isProviders)
+      }
+    }
+    this.endStep(undefined)
+    this.isEnded = true
+    this.add({
+      kind: "end",
+      outcome,
+      suspensions,
+      isMoved: this.isMoved,
+      ...(usage === undefined ? {} : { usage })
+    })
+  }
+}
+
+/** Returns the id of the call of the run that waits: its own, or that around the run of the call. */
+export const outerOf = ({ id, toolCall }: Event.PublicSuspension): string =>
+  toolCall.id === id ? id : id.split("/")[0] ?? id
+
+/** Returns the content as the value that it stands for: its JSON where it is JSON, else the text; parts as they are. */
+export const valueOf = (content: Content | undefined, parse: (text: string) => unknown): unknown =>
+  content === undefined ? null : typeof content === "string" ? parse(content) : content
+
+/** Returns the text of a content: that of its text parts, and a word for each other part. */
+export const textOf = (content: Content | undefined): string =>
+  content === undefined ?
+    "" :
+    typeof content === "string" ?
+    content :
+    content.map((part) => part["type"] === "text" ? String(part["text"]) : `[${String(part["type"])}]`).join("\n")

@@ -1,0 +1,181 @@
+/**
+ * Streams in which time is an event: deltas that are joined for some milliseconds, comments after a quiet time. The
+ * pull that waits for the next element is kept while the time passes, so that nothing is lost or reordered.
+ */
+import * as Arr from "effect/Array"
+import type * as Cause from "effect/Cause"
+import * as Clock from "effect/Clock"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Pull from "effect/Pull"
+import * as Stream from "effect/Stream"
+import type * as Event from "../../Event.ts"
+
+/** Functions that are called for elements and for time. */
+export interface Pacer<A, B> {
+  /** Returns what an element gives. */
+  readonly push: (item: A, now: number) => ReadonlyArray<B>
+  /** Time at which `tick` is called unless an element comes before, in milliseconds since 1970, or none. */
+  readonly due: () => number | undefined
+  /** Returns what the time gives. */
+  readonly tick: (now: number) => ReadonlyArray<B>
+  /** Returns what the end gives. The stream failed unless `isWhole`, and fails behind it. */
+  readonly end: (isWhole: boolean) => ReadonlyArray<B>
+}
+
+/** Drives a pacer with the elements of a stream. */
+const paced = <A, B, E, R>(
+  stream: Stream.Stream<A, E, R>,
+  start: (now: number) => { readonly pacer: Pacer<A, B>; readonly first: ReadonlyArray<B> }
+): Stream.Stream<B, E, R> =>
+  Stream.unwrap(Effect.gen(function*() {
+    const pull = yield* Stream.toPull(stream)
+    const scope = yield* Effect.scope
+    const services = yield* Effect.context<R>()
+    const { first, pacer } = start(yield* Clock.currentTimeMillis)
+    let waiting: Fiber.Fiber<Arr.NonEmptyReadonlyArray<A>, E | Cause.Done> | undefined
+    let ended: Exit.Exit<never, E | Cause.Done> | undefined
+    let out: ReadonlyArray<B> = first
+
+    /** Waits for the next elements, or until the pacer is due. */
+    const next = Effect.gen(function*() {
+      waiting ??= yield* Effect.forkIn(Effect.provideContext(pull, services), scope, { startImmediately: true })
+      const arrived = waiting.pollUnsafe()
+      if (arrived !== undefined) return arrived
+      const due = pacer.due()
+      if (due === undefined) return yield* Fiber.await(waiting)
+      const left = Math.max(0, due - (yield* Clock.currentTimeMillis))
+      const exit = yield* Effect.timeoutOption(Fiber.await(waiting), left)
+      return exit._tag === "Some" ? exit.value : undefined
+    })
+
+    const turn: Effect.Effect<void> = Effect.gen(function*() {
+      const exit = yield* next
+      const now = yield* Clock.currentTimeMillis
+      if (exit === undefined) out = pacer.tick(now)
+      else {
+        waiting = undefined
+        if (Exit.isSuccess(exit)) out = exit.value.flatMap((item) => pacer.push(item, now))
+        else {
+          ended = Exit.failCause(exit.cause)
+          out = pacer.end(Pull.isDoneCause(exit.cause))
+        }
+      }
+    })
+
+    const pulled: Pull.Pull<Arr.NonEmptyReadonlyArray<B>, E> = Effect.gen(function*() {
+      for (;;) {
+        const given = out
+        out = []
+        if (Arr.isReadonlyArrayNonEmpty(given)) return given
+        if (ended !== undefined) return yield* ended
+        yield* turn
+      }
+    })
+    return Stream.fromPull(Effect.succeed(pulled))
+  }))
+
+type Delta = Extract<Event.PublicEvent, { readonly _tag: "TextDelta" | "ReasoningDelta" | "ToolCallDelta" }>
+
+const isDelta = (event: Event.PublicEvent): event is Delta =>
+  event._tag === "TextDelta" || event._tag === "ReasoningDelta" || event._tag === "ToolCallDelta"
+
+/** Deltas that wait to be joined: pieces of one text or of one reasoning, and of the arguments of any calls. */
+class Joined {
+  private readonly held = new Map<string, { readonly first: Delta; readonly pieces: Array<string> }>()
+  private said: string | undefined
+
+  get isEmpty(): boolean {
+    return this.held.size === 0
+  }
+
+  /** Takes in a delta. Returns the deltas that have to go before it. */
+  add(delta: Delta): ReadonlyArray<Event.PublicEvent> {
+    const key = `${delta._tag} ${delta.id ?? ""}`
+    const isSaid = delta._tag !== "ToolCallDelta"
+    const before = isSaid && this.said !== undefined && this.said !== key ? this.flush() : []
+    if (isSaid) this.said = key
+    const piece = delta._tag === "ToolCallDelta" ? delta.argumentsDelta : delta.delta
+    const held = this.held.get(key)
+    if (held === undefined) this.held.set(key, { first: delta, pieces: [piece] })
+    else held.pieces.push(piece)
+    return before
+  }
+
+  flush(): ReadonlyArray<Event.PublicEvent> {
+    const events = Array.from(this.held.values(), ({ first, pieces }): Event.PublicEvent => {
+      const text = pieces.join("")
+      return first._tag === "ToolCallDelta" ? { ...first, argumentsDelta: text } : { ...first, delta: text }
+    })
+    this.held.clear()
+    this.said = undefined
+    return events
+  }
+}
+
+/** A machine that writes events in the words of a protocol. */
+export interface Encoder<Out> {
+  /** Returns what an event gives. */
+  readonly push: (event: Event.PublicEvent) => ReadonlyArray<Out>
+  /** Returns what closes everything. It gives nothing behind the end of the run. */
+  readonly end: () => ReadonlyArray<Out>
+}
+
+/** Encodes events, and joins deltas for so many milliseconds. Everything else sends what is held before it. */
+export const encoded = <Out, E, R>(
+  events: Stream.Stream<Event.PublicEvent, E, R>,
+  make: () => Encoder<Out>,
+  joinMillis: number
+): Stream.Stream<Out, E, R> =>
+  paced(events, () => {
+    const encoder = make()
+    const joined = new Joined()
+    let due: number | undefined
+    const flush = (): ReadonlyArray<Out> => {
+      due = undefined
+      return joined.flush().flatMap(encoder.push)
+    }
+    return {
+      first: [],
+      pacer: {
+        push: (event, now) => {
+          if (!isDelta(event) || joinMillis <= 0) return [...flush(), ...encoder.push(event)]
+          // Yields for elements that never wait: no time passes between them.
+          const late = due !== undefined && now >= due ? flush() : []
+          const before = joined.add(event).flatMap(encoder.push)
+          due ??= now + joinMillis
+          return [...late, ...before]
+        },
+        due: () => due,
+        tick: flush,
+        end: () => [...flush(), ...encoder.end()]
+      }
+    }
+  })
+
+const quietMillis = 15_000
+
+/**
+ * Writes JSON values as server-sent events, with a comment at the beginning and after each 15 seconds of quiet, and
+ * `last` at the end of a stream that did not fail.
+ */
+export const sse = <A, E, R>(values: Stream.Stream<A, E, R>, last: string): Stream.Stream<string, E, R> =>
+  paced(values, (begun) => {
+    let quietSince = begun
+    return {
+      first: [": heddle\n\n"],
+      pacer: {
+        push: (value: A, now) => {
+          quietSince = now
+          return [`data: ${JSON.stringify(value)}\n\n`]
+        },
+        due: () => quietSince + quietMillis,
+        tick: (now) => {
+          quietSince = now
+          return [": quiet\n\n"]
+        },
+        end: (isWhole) => isWhole && last !== "" ? [last] : []
+      }
+    }
+  })

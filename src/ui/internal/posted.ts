@@ -1,0 +1,396 @@
+/**
+ * Bodies that browsers post, of both protocols. Nothing of a body is believed: it gives a new message, answers, and the
+ * names of what they answer. Errors name a field by words of the protocol, never by what the body says.
+ */
+import * as Base64 from "effect/encoding/Base64"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+import * as Json from "../../internal/json.ts"
+import type * as Message from "../../Message.ts"
+
+/**
+ * A body that cannot be taken. The message is one sentence for a person, and has nothing of the body.
+ *
+ * - `invalid_body`: a field is missing or is not what it has to be
+ * - `too_large`: what would be taken over is beyond a bound
+ * - `unsupported`: the protocol has it, and Heddle has not
+ *
+ * @category errors
+ * @since 0.1.0
+ */
+export class BodyError extends Schema.TaggedError<BodyError>("heddle/ui/BodyError")("BodyError", {
+  /** The kind of the error. */
+  reason: Schema.Literals(["invalid_body", "too_large", "unsupported"]),
+  /** The field, such as `messages[2].parts[0].url`. */
+  field: Schema.String,
+  /** A description of what would be right. */
+  detail: Schema.String
+}) {
+  override get message(): string {
+    return `${this.field}: ${this.detail}`
+  }
+}
+
+/**
+ * A new message of the user.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Say {
+  readonly _tag: "Say"
+  /** The id that the client has given the message. The same id is the same message, posted again. */
+  readonly id: string
+  /** The content of the message. */
+  readonly content: Message.Content
+}
+
+/**
+ * An answer to a question, or the result of a call that the client runs.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Answer {
+  readonly _tag: "Answer"
+  /** The `answerId` of what waits, or, where the client knows the call only, the id of the call. */
+  readonly id: string
+  /** The id of the message that has the call, where `id` is that of the call. */
+  readonly messageId?: string
+  /** The answer. Left out where `error` is given. */
+  readonly value?: Schema.Json
+  /** The error that the client answers with. */
+  readonly error?: string
+}
+
+/**
+ * A permission for a call.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Approve {
+  readonly _tag: "Approve"
+  /** The `answerId` of the call. */
+  readonly id: string
+  /** The arguments that the call is to have instead of its own. Left out for its own. */
+  readonly edits?: Json.JsonObject
+}
+
+/**
+ * The refusal of a call.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Deny {
+  readonly _tag: "Deny"
+  /** The `answerId` of the call. */
+  readonly id: string
+  /** The reason, which the model reads. */
+  readonly reason?: string
+  /** `true` where the client gave up what waits, of any kind: a question then has an answer that says so. */
+  readonly isCancelled?: boolean
+}
+
+/**
+ * One thing that a body asks for.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Action = Say | Answer | Approve | Deny
+
+/**
+ * A tool that runs in the client.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface ClientTool {
+  /** The name of the tool. */
+  readonly name: string
+  /** The description that the model reads. */
+  readonly description: string
+  /** The JSON Schema of the arguments. */
+  readonly parameters: Json.JsonObject
+}
+
+/**
+ * A body, as far as it is taken over.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Posted {
+  /** The id of the session: `A-Z a-z 0-9 _ -`, 1 to 128 of them. */
+  readonly sessionId: string
+  /** The id of the assistant's message that the response continues. Left out for a response of its own. */
+  readonly messageId?: string
+  /** The id that the client gives the run, in AG-UI. */
+  readonly runId?: string
+  /** The things that the body asks for, in its order. At least one. */
+  readonly actions: ReadonlyArray<Action>
+  /** The tools that run in the client. `[]` by default. */
+  readonly clientTools: ReadonlyArray<ClientTool>
+}
+
+/**
+ * Bounds of what a body may have taken over.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface Bounds {
+  /** The number of parts that are files. 64 by default. */
+  readonly files?: number
+  /** Bytes of a file, decoded. 8 MiB by default. */
+  readonly fileBytes?: number
+  /** Bytes of text, answers and edits together. 1 MiB by default. */
+  readonly textBytes?: number
+  /** The number of tools that run in the client. 32 by default. */
+  readonly clientTools?: number
+  /** Bytes of such a tool as JSON. 16 KiB by default. */
+  readonly clientToolBytes?: number
+}
+
+/**
+ * Options for reading a body.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface ReadOptions {
+  /**
+   * Tells whether a file may be given by this address, which the model's provider then fetches. None may by default:
+   * files are `data:` URLs.
+   */
+  readonly allowUrl?: (url: string) => boolean
+  /** The bounds. */
+  readonly bounds?: Bounds
+}
+
+const sessionIds = /^[A-Za-z0-9_-]{1,128}$/
+const mediaTypes = /^[A-Za-z0-9][\w.+-]{0,62}\/[A-Za-z0-9][\w.+-]{0,62}$/
+const dataUrl = /^data:([^,]{0,200}),/i
+const base64 = /^[A-Za-z0-9+/]*={0,2}$/
+const mostIds = 512
+const deepest = 64
+
+const mebibytes = 1_048_576
+
+/** Leaves the reading of a body. */
+class Refusal {
+  readonly error: BodyError
+  constructor(error: BodyError) {
+    this.error = error
+  }
+}
+
+const refuse = (reason: BodyError["reason"], field: string, detail: string): never => {
+  throw new Refusal(new BodyError({ reason, field, detail }))
+}
+
+/** Runs a reading that leaves by a refusal. */
+export const reading = <A>(read: () => A): Result.Result<A, BodyError> => {
+  try {
+    return Result.succeed(read())
+  } catch (error) {
+    if (error instanceof Refusal) return Result.fail(error.error)
+    throw error
+  }
+}
+
+const encoder = new TextEncoder()
+
+/** Reads the fields of one body, and counts what is taken over. */
+export class Reader {
+  private readonly bounds: Required<Bounds>
+  private readonly allowUrl: (url: string) => boolean
+  private texts = 0
+  private files = 0
+
+  constructor({ allowUrl = () => false, bounds = {} }: ReadOptions) {
+    this.allowUrl = allowUrl
+    this.bounds = {
+      files: 64,
+      fileBytes: 8 * mebibytes,
+      textBytes: mebibytes,
+      clientTools: 32,
+      clientToolBytes: 16_384,
+      ...bounds
+    }
+  }
+
+  refuse(field: string, detail: string): never {
+    return refuse("invalid_body", field, detail)
+  }
+
+  unsupported(field: string, detail: string): never {
+    return refuse("unsupported", field, detail)
+  }
+
+  object(value: unknown, field: string): Json.JsonObject {
+    return Json.isObject(value) ? value : this.refuse(field, "must be an object")
+  }
+
+  list(value: unknown, field: string): ReadonlyArray<unknown> {
+    return Array.isArray(value) ? value : this.refuse(field, "must be a list")
+  }
+
+  /** Returns a text that names something. */
+  id(value: unknown, field: string): string {
+    return typeof value === "string" && value !== "" && value.length <= mostIds
+      ? value
+      : this.refuse(field, `must be a text of 1 to ${mostIds} characters`)
+  }
+
+  sessionId(value: unknown, field: string): string {
+    return typeof value === "string" && sessionIds.test(value)
+      ? value
+      : this.refuse(field, "must have 1 to 128 characters of A-Z a-z 0-9 _ -")
+  }
+
+  /** Takes a text over. */
+  text(value: unknown, field: string): string {
+    if (typeof value !== "string") return this.refuse(field, "must be a text")
+    this.count(value, field)
+    return value
+  }
+
+  private count(text: string, field: string): void {
+    // A character has at most three bytes: what is longer than the bound need not be encoded.
+    this.texts += text.length > this.bounds.textBytes ? text.length : encoder.encode(text).length
+    if (this.texts > this.bounds.textBytes) {
+      refuse("too_large", field, `text, answers and edits may have ${this.bounds.textBytes} bytes together`)
+    }
+  }
+
+  /** Takes any JSON over, in objects of its own. */
+  json(value: unknown, field: string): Schema.Json {
+    if (value === undefined) return null
+    if (Json.isDeeper(value, deepest)) return this.refuse(field, `may nest ${deepest} levels deep`)
+    const text = JSON.stringify(value)
+    if (text === undefined) return this.refuse(field, "must be JSON")
+    this.count(text, field)
+    return Result.getOrElse(Json.parse(text), () => null) as Schema.Json
+  }
+
+  edits(value: unknown, field: string): Json.JsonObject {
+    this.object(value, field)
+    return this.object(this.json(value, field), field)
+  }
+
+  /** Returns the decision that an answer to a request for permission is, if it is one. */
+  decision(
+    id: string,
+    given: unknown,
+    field: string,
+    edited = `${field}.arguments`
+  ): Approve | Deny | undefined {
+    if (!Json.isObject(given) || typeof given["approved"] !== "boolean") return undefined
+    const { approved, arguments: edits, reason } = given
+    if (approved) {
+      const hasEdits = edits !== undefined && edits !== null
+      return { _tag: "Approve", id, ...(hasEdits ? { edits: this.edits(edits, edited) } : {}) }
+    }
+    const hasReason = reason !== undefined && reason !== null && reason !== ""
+    return { _tag: "Deny", id, ...(hasReason ? { reason: this.text(reason, `${field}.reason`) } : {}) }
+  }
+
+  private mediaType(value: unknown, field: string): string {
+    return typeof value === "string" && mediaTypes.test(value)
+      ? value.toLowerCase()
+      : this.refuse(field, "must be a media type such as image/png")
+  }
+
+  private filename(value: unknown, field: string): { readonly filename?: string } {
+    if (value === undefined || value === null) return {}
+    return typeof value === "string" && value.length <= 255
+      ? { filename: value }
+      : this.refuse(field, "must be a text of at most 255 characters")
+  }
+
+  private part(mediaType: string, source: { readonly url: string } | { readonly data: string }, named: {
+    readonly filename?: string
+  }): Message.Part {
+    return mediaType.startsWith("image/")
+      ? { type: "image", mediaType, ...source }
+      : { type: "file", mediaType, ...source, ...named }
+  }
+
+  private enter(field: string): void {
+    if (++this.files > this.bounds.files) refuse("too_large", field, `a message may have ${this.bounds.files} files`)
+  }
+
+  /** Takes over a file in base64. */
+  data(data: unknown, mediaType: unknown, field: string, filename?: unknown): Message.Part {
+    this.enter(field)
+    if (typeof data !== "string") return this.refuse(field, "must be base64")
+    if (data.length / 4 * 3 > this.bounds.fileBytes + 3) {
+      refuse("too_large", field, `a file may have ${this.bounds.fileBytes} bytes`)
+    }
+    if (!base64.test(data)) return this.refuse(field, "must be base64")
+    const bytes = Base64.decode(data)
+    if (Result.isFailure(bytes)) return this.refuse(field, "must be base64")
+    if (bytes.success.length > this.bounds.fileBytes) {
+      refuse("too_large", field, `a file may have ${this.bounds.fileBytes} bytes`)
+    }
+    return this.part(
+      this.mediaType(mediaType, `${field} (media type)`),
+      { data },
+      this.filename(filename, `${field} (name)`)
+    )
+  }
+
+  /** Takes over a file that is a `data:` URL, or another one where that is allowed. */
+  url(url: unknown, mediaType: unknown, field: string, filename?: unknown): Message.Part {
+    if (typeof url !== "string") return this.refuse(field, "must be a data: URL")
+    const [head, type = ""] = dataUrl.exec(url) ?? []
+    if (head !== undefined) {
+      if (!/;base64$/i.test(type)) return this.refuse(field, "must be a data: URL in base64")
+      return this.data(url.slice(head.length), mediaType ?? type.slice(0, type.indexOf(";")), field, filename)
+    }
+    this.enter(field)
+    if (!/^https?:\/\//i.test(url) || url.length > 8192 || !this.allowUrl(url)) {
+      return this.refuse(field, "must be a data: URL: files are not fetched from addresses")
+    }
+    const type_ = this.mediaType(mediaType, `${field} (media type)`)
+    return this.part(type_, { url }, this.filename(filename, `${field} (name)`))
+  }
+
+  /** Returns the content of parts: the text, where that is all. */
+  content(parts: ReadonlyArray<Message.Part>, field: string): Message.Content {
+    const [only] = parts
+    if (only === undefined) return this.refuse(field, "must have a text or a file")
+    return parts.length === 1 && only.type === "text" ? only.text : parts
+  }
+
+  clientTools(value: unknown, field: string): ReadonlyArray<ClientTool> {
+    if (value === undefined || value === null) return []
+    const tools = this.list(value, field)
+    if (tools.length > this.bounds.clientTools) {
+      refuse("too_large", field, `a client may bring ${this.bounds.clientTools} tools`)
+    }
+    const names = new Set<string>()
+    return tools.map((tool, index) => {
+      const place = `${field}[${index}]`
+      const { description, name, parameters } = this.object(tool, place)
+      if (typeof name !== "string" || !/^[A-Za-z0-9_-]{1,64}$/.test(name)) {
+        return this.refuse(`${place}.name`, "must have 1 to 64 characters of A-Z a-z 0-9 _ -")
+      }
+      if (names.has(name)) return this.refuse(`${place}.name`, "must be the only one of its name")
+      names.add(name)
+      if (typeof description !== "string") return this.refuse(`${place}.description`, "must be a text")
+      const schema = parameters === undefined || parameters === null
+        ? {}
+        : this.object(parameters, `${place}.parameters`)
+      if (Json.isDeeper(schema, deepest)) return this.refuse(`${place}.parameters`, `may nest ${deepest} levels deep`)
+      const text = JSON.stringify(schema)
+      if (encoder.encode(text).length + encoder.encode(description).length > this.bounds.clientToolBytes) {
+        refuse("too_large", place, `a client's tool may have ${this.bounds.clientToolBytes} bytes`)
+      }
+      return { name, description, parameters: this.object(Result.getOrThrow(Json.parse(text)), place) }
+    })
+  }
+}

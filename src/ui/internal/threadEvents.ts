@@ -1,0 +1,100 @@
+/** A thread as the public events that it is made of, so that pages show it as they show the run. */
+import type * as Event from "../../Event.ts"
+import * as Public from "../../internal/fold/publicEvent.ts"
+import type * as Message from "../../Message.ts"
+import type * as Thread from "../../Thread.ts"
+
+/** Rules for a thread, as for events, and the calls that wait. */
+export interface Rules extends Pick<Event.PublicOptions, "publish" | "publishReasoning" | "runId"> {
+  readonly suspensions?: ReadonlyArray<Event.Suspension>
+}
+
+/** A message of the user, or the turns of the assistant up to the next one. */
+export type Entry =
+  & { readonly index: number }
+  & (
+    | { readonly role: "user"; readonly message: Message.Message }
+    | { readonly role: "assistant"; readonly events: ReadonlyArray<Event.PublicEvent> }
+  )
+
+type Raw = { readonly _tag: string; readonly [field: string]: unknown }
+
+/** Returns the events of a message of the assistant, without its answers. */
+const turnOf = (message: Message.Message): ReadonlyArray<Raw> => {
+  const parts: ReadonlyArray<Message.Part> = typeof message.content === "string"
+    ? [{ type: "text", text: message.content }]
+    : message.content
+  return [
+    { _tag: "MessageStarted" },
+    ...[...message.reasoning ?? [], ...parts].flatMap((part): ReadonlyArray<Raw> =>
+      part.type === "text" || part.type === "reasoning"
+        ? [{ _tag: part.type === "text" ? "TextDelta" : "ReasoningDelta", id: null, delta: part.text }]
+        : []
+    ),
+    ...(message.toolCalls ?? []).map((call): Raw => ({
+      _tag: "ToolCallCompleted",
+      ...call,
+      ...(call.argumentsLost === undefined ? {} : { argumentsLost: { reason: call.argumentsLost } })
+    })),
+    { _tag: "MessageCompleted" }
+  ]
+}
+
+/** Returns the thread as entries, oldest first. Messages of the system are left out. */
+export const entriesOf = (thread: Thread.Thread, rules: Rules): ReadonlyArray<Entry> => {
+  const { suspensions = [], ...options } = rules
+  const calls = new Map<string, Event.PublicCall>()
+  const published = (event: Raw): ReadonlyArray<Event.PublicEvent> => {
+    const found = Public.toPublic(event, { ...options, calls })
+    return found === undefined ? [] : [found]
+  }
+  const outerOf = ({ id, path }: Event.Suspension): string => path?.[0] ?? id
+  const waiting = new Map<string, Array<Event.Suspension>>()
+  for (const suspension of suspensions) {
+    waiting.set(outerOf(suspension), [...waiting.get(outerOf(suspension)) ?? [], suspension])
+  }
+  const last = thread.messages.findLastIndex((message) =>
+    message.role === "assistant" && message.toolCalls?.some(({ id }) => waiting.has(id)) === true
+  )
+
+  const isBehind = (index: number): boolean => last >= 0 && index > last
+
+  const entries: Array<Entry> = []
+  let turns: Array<Event.PublicEvent> | undefined
+  thread.messages.forEach((message, index) => {
+    switch (message.role) {
+      case "user":
+        turns = undefined
+        entries.push({ role: "user", index, message })
+        return
+      case "assistant":
+        // The question that waits is shown by what waits.
+        if (message.askUser === true && isBehind(index)) return
+        if (turns === undefined) {
+          turns = []
+          entries.push({ role: "assistant", index, events: turns })
+        }
+        turns.push(...turnOf(message).flatMap(published))
+        if (index !== last) return
+        for (const { id: toolCallId, name: toolName } of message.toolCalls ?? []) {
+          const open = waiting.get(toolCallId)
+          if (open === undefined) continue
+          turns.push(...published({ _tag: "ToolSuspended", toolCallId, toolName, suspensions: open }))
+        }
+        return
+      case "tool":
+        // A question that waits has an answer in the thread which says so.
+        if (isBehind(index) && waiting.has(message.toolCallId ?? "")) return
+        turns?.push(...published({
+          _tag: "ToolResultEncoded",
+          id: message.toolCallId,
+          content: message.content,
+          ...(message.isError === true ? { isError: true } : {})
+        }))
+        return
+      default:
+        return
+    }
+  })
+  return entries
+}

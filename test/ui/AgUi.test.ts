@@ -1,0 +1,342 @@
+/** `AgUi` against the client of AG-UI, with its verifier. */
+import { HttpAgent, type Message as AgMessage, type RunAgentParameters } from "@ag-ui/client"
+import { afterEach, assert, beforeEach, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Stream from "effect/Stream"
+import { type Event, Message } from "heddle"
+import { Script } from "heddle/testing"
+import { AgUi } from "heddle/ui"
+import { vi } from "vitest"
+import { cases } from "../support/cases.ts"
+import { callsOf, published, textsOf } from "../support/pages.ts"
+import { property } from "../support/property.ts"
+import { chatOf } from "../support/scenarios.ts"
+import { tools } from "../support/sessions.ts"
+import { fail, slow } from "../support/tools.ts"
+import { play } from "../support/worlds.ts"
+
+const { finish, text, toolCall } = Script
+
+const warnings: Array<string> = []
+
+beforeEach(() => {
+  warnings.length = 0
+  for (const level of ["warn", "error"] as const) {
+    vi.spyOn(console, level).mockImplementation((...words) => void warnings.push(words.join(" ")))
+  }
+})
+
+afterEach(() => void vi.restoreAllMocks())
+
+const eventsOf = (events: ReadonlyArray<Event.PublicEvent>, options: Partial<AgUi.Options> = {}) => {
+  const encoder = AgUi.make({ threadId: "s1", runId: "r1", ...options })
+  return JSON.parse(JSON.stringify([...events.flatMap(encoder.push), ...encoder.end()])) as Array<AgUi.AgEvent>
+}
+
+interface Read {
+  readonly messages: ReadonlyArray<AgMessage>
+  readonly pending: ReadonlyArray<{ readonly id: string; readonly toolCallId?: string | undefined }>
+  readonly problems: ReadonlyArray<string>
+}
+
+/** The client, whose requests are answered with the bodies. It keeps what it posts. */
+class Client {
+  readonly posted: Array<any> = []
+  readonly agent: HttpAgent
+  /** The events that its verifier let through. */
+  readonly seen: Array<string> = []
+  readonly errors: Array<{ readonly message: string; readonly code?: string | undefined }> = []
+  body = ""
+
+  constructor() {
+    this.agent = new HttpAgent({
+      url: "http://localhost/agui",
+      threadId: "s1",
+      initialMessages: [{ id: "u1", role: "user", content: "go" }],
+      fetch: (_url, { body }) => {
+        this.posted.push(JSON.parse(String(body)))
+        return Promise.resolve(new Response(this.body, { headers: AgUi.headers }))
+      }
+    })
+  }
+
+  async run(body: string, options: RunAgentParameters = {}): Promise<Read> {
+    this.body = body
+    const problems: Array<string> = []
+    try {
+      await this.agent.runAgent({ runId: "r1", ...options }, {
+        onRunFailed: ({ error }) => void problems.push(String(error)),
+        onRunErrorEvent: ({ event }) => void this.errors.push(event),
+        onEvent: ({ event }) => void this.seen.push(event.type)
+      })
+    } catch (error) {
+      problems.push(String(error))
+    }
+    return {
+      messages: this.agent.messages,
+      pending: this.agent.pendingInterrupts,
+      problems: [...problems, ...warnings.splice(0)]
+    }
+  }
+}
+
+const sseOf = (events: ReadonlyArray<AgUi.AgEvent>): Promise<string> =>
+  Effect.runPromise(Stream.mkString(AgUi.toSse(Stream.fromIterable(events))))
+
+/** The messages that the client makes of events, and what its verifier says of them. */
+const readEvents = async (events: ReadonlyArray<AgUi.AgEvent>): Promise<Read> => new Client().run(await sseOf(events))
+
+/** What is wrong with the messages of a run. */
+const problemsOf = (read: Read, result: Event.ChatResult, from: number, hasTexts = true): ReadonlyArray<string> => {
+  const problems = [...read.problems]
+  const expect = (what: string, seen: unknown, right: unknown): void => {
+    if (JSON.stringify(seen) !== JSON.stringify(right)) {
+      problems.push(`${what}: ${JSON.stringify(seen)} in place of ${JSON.stringify(right)}`)
+    }
+  }
+  const isFailed = result.outcome._tag === "Failed"
+  const said = (texts: ReadonlyArray<string>) => texts.filter((one) => one !== "")
+  const texts = read.messages.flatMap((message) => message.role === "assistant" ? [message.content ?? ""] : [])
+  if (!isFailed && hasTexts) expect("texts", said(texts), said(textsOf(result.thread, from)))
+  const waiting = new Set((result.suspensions ?? []).map((one) => one.path?.[0] ?? one.id))
+  expect("interrupts", read.pending.length, isFailed ? 0 : (result.suspensions ?? []).length)
+  const seen = read.messages.flatMap((message) => message.role === "assistant" ? message.toolCalls ?? [] : [])
+  const answers = new Map(
+    read.messages.flatMap((message) => message.role === "tool" ? [[message.toolCallId, message] as const] : [])
+  )
+  if (isFailed) return problems
+  const isOwn = ({ answer, id }: { readonly answer: unknown; readonly id: string }) =>
+    answer !== undefined && !waiting.has(id)
+  const right = callsOf(result.thread, from).filter(isOwn).map(({ answer }) => Message.text(answer!))
+  const calls = seen.map(({ id }) => ({ id, answer: answers.get(id) })).filter(isOwn)
+    .map(({ answer }) => String(answer?.content)).filter((content) => content !== "" || right.includes(""))
+  expect("answers", [...calls].sort(), [...right].sort())
+  return problems
+}
+
+describe("AgUi.make", () => {
+  property("W-02: any run is read by the client of AG-UI as its thread has it", cases, (any) =>
+    Effect.gen(function*() {
+      const { events } = yield* play(any, "stream")
+      const end = events.at(-1)
+      if (end?._tag !== "ChatCompleted") return []
+      // The text of a reply that broke or was stopped is in its deltas only, which may be hidden.
+      const messages = events.filter(({ _tag }) => _tag === "MessageStarted" || _tag === "MessageCompleted")
+      const hasTexts = !any.driving.hidesDeltas ||
+        messages.every(({ _tag }, index) => _tag === (index % 2 === 0 ? "MessageStarted" : "MessageCompleted"))
+          && messages.length % 2 === 0
+      const read = yield* Effect.promise(() => readEvents(eventsOf(published(events))))
+      return problemsOf(read, end.result, 1, hasTexts && !events.some(({ _tag }) => _tag === "StepReset"))
+    }), 1000)
+
+  const scripts: { readonly [name: string]: () => ReturnType<typeof chatOf> } = {
+    "reasoning, text and calls": () =>
+      chatOf([
+        [Script.reasoning("hm"), text("I look."), toolCall("e1", "echo", { a: 1 }), finish("tool_calls")],
+        [text("Done."), finish("stop")]
+      ], { tools }),
+    "a halt": () => chatOf([[toolCall("s", "stop1"), finish("tool_calls")]], { tools }),
+    "a failure that ends the run": () =>
+      chatOf([[toolCall("f", "fail"), finish("tool_calls")]], { tools: [fail], onToolError: "halt" }),
+    "a cancelled run": () =>
+      chatOf([[toolCall("w", "slow"), finish("tool_calls")]], { tools: [slow(60_000)], cancel: Effect.sleep(10) })
+  }
+
+  for (const [name, script] of Object.entries(scripts)) {
+    it.effect(`W-02: ${name}`, () =>
+      Effect.gen(function*() {
+        const { events, result } = yield* script()
+        const read = yield* Effect.promise(() => readEvents(eventsOf(published(events))))
+        assert.deepStrictEqual(problemsOf(read, result, 1), [])
+      }))
+  }
+
+  it.effect("W-02: what runs is shown while it runs, and its end with it", () =>
+    Effect.promise(async () => {
+      const nested = (event: Event.PublicEvent): Event.PublicEvent => ({
+        _tag: "ToolProgress",
+        id: "c",
+        name: "work",
+        nested: event
+      })
+      const read = await readEvents(eventsOf([
+        { _tag: "MessageStarted" },
+        { _tag: "ToolCallCompleted", id: "c", name: "work", arguments: {} },
+        { _tag: "ToolQueued", id: "c", name: "work", reason: "permit" },
+        { _tag: "ToolExecutionStarted", id: "c", name: "work", at: 5 },
+        nested({ _tag: "MessageStarted" }),
+        nested({ _tag: "TextDelta", id: null, delta: "Hi" }),
+        { _tag: "ToolResultEncoded", id: "c", content: "done" },
+        { _tag: "StepCompleted" },
+        { _tag: "ChatCompleted", outcome: { _tag: "Completed", finishReason: "stop" } }
+      ]))
+      assert.deepStrictEqual(read.problems, [])
+      assert.deepStrictEqual(
+        read.messages.flatMap((message) =>
+          message.role === "activity" ? [[message.activityType, message.content]] : []
+        ),
+        [
+          ["heddle.tool", { toolCallId: "c", name: "work", state: "done" }],
+          ["heddle.subrun", { toolCallId: "c", name: "work", state: "done", steps: 1, text: "Hi", calls: [] }]
+        ]
+      )
+    }))
+
+  it.effect("W-02: reasoning is a message of its own, shown only where it is published", () =>
+    Effect.gen(function*() {
+      const { events } = yield* chatOf([[Script.reasoning("hm"), text("Yes."), finish("stop")]])
+      const shown = yield* Effect.promise(() => readEvents(eventsOf(published(events, { publishReasoning: true }))))
+      const hidden = yield* Effect.promise(() => readEvents(eventsOf(published(events))))
+      assert.deepStrictEqual(shown.problems, [])
+      assert.deepStrictEqual(shown.messages.map(({ content, role }) => [role, content]), [
+        ["user", "go"],
+        ["reasoning", "hm"],
+        ["assistant", "Yes."]
+      ])
+      assert.deepStrictEqual(hidden.messages.map(({ role }) => role), ["user", "assistant"])
+    }))
+
+  it.effect("W-02: each call that waits is an interrupt, and the client continues with its answers", () =>
+    Effect.gen(function*() {
+      const { events } = yield* chatOf([[
+        toolCall("q", "ask"),
+        toolCall("p", "pay", { amount: 1 }),
+        toolCall("m", "many"),
+        finish("tool_calls")
+      ]], { tools })
+      const client = new Client()
+      const body = yield* Effect.promise(() => sseOf(eventsOf(published(events))))
+      const read = yield* Effect.promise(() => client.run(body))
+      assert.deepStrictEqual(read.problems, [])
+      assert.deepStrictEqual(
+        client.agent.pendingInterrupts.map(({ id, message, reason, toolCallId }) => [
+          id,
+          reason,
+          toolCallId,
+          message
+        ]),
+        [
+          ["run~q", "input_required", "q", "Which city?"],
+          ["run~p", "tool_call", "p", "May pay run?"],
+          ["run~m", "input_required", "m", "How many?"]
+        ]
+      )
+      assert.strictEqual(client.agent.pendingInterrupts[2]?.expiresAt, "1970-01-01T00:01:00.000Z")
+      const settled: ReadonlyArray<Event.PublicEvent> = [
+        { _tag: "ToolResultEncoded", id: "q", content: "Oslo", settled: true },
+        { _tag: "ToolResultEncoded", id: "p", content: "No.", isError: true, code: "denied", settled: true },
+        { _tag: "ToolResultEncoded", id: "m", content: "3", settled: true },
+        { _tag: "MessageStarted" },
+        { _tag: "TextDelta", id: null, delta: "Done." },
+        { _tag: "StepCompleted" },
+        { _tag: "ChatCompleted", outcome: { _tag: "Completed", finishReason: "stop" } }
+      ]
+      const resume = [
+        { interruptId: "run~q", status: "resolved" as const, payload: "Oslo" },
+        { interruptId: "run~p", status: "resolved" as const, payload: { approved: false, reason: "Too much." } },
+        { interruptId: "run~m", status: "cancelled" as const }
+      ]
+      const next = yield* Effect.promise(() => sseOf(eventsOf(settled, { runId: "r2" })))
+      const after = yield* Effect.promise(() => client.run(next, { runId: "r2", resume }))
+      assert.deepStrictEqual(after.problems, [])
+      assert.deepStrictEqual(after.pending, [])
+      assert.deepStrictEqual(after.messages.filter(({ role }) => role !== "activity").map(({ role }) => role), [
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+        "tool",
+        "assistant"
+      ])
+      const actions = AgUi.read(client.posted[1])
+      assert.deepStrictEqual(actions._tag === "Success" ? actions.success.actions : actions.failure, [
+        { _tag: "Answer", id: "run~q", value: "Oslo" },
+        { _tag: "Deny", id: "run~p", reason: "Too much." },
+        { _tag: "Deny", id: "run~m", isCancelled: true }
+      ])
+    }))
+
+  it.effect("W-02: a run that fails, and one that breaks off, end with RUN_ERROR", () =>
+    Effect.gen(function*() {
+      const { events } = yield* chatOf([[text("Hel"), toolCall("e", "echo"), finish("tool_calls")]], { tools })
+      const client = new Client()
+      const half = published(events).slice(0, 3)
+      const body = yield* Effect.promise(() => sseOf(eventsOf(half)))
+      const read = yield* Effect.promise(() => client.run(body))
+      assert.deepStrictEqual(read.problems, [])
+      assert.strictEqual(client.errors[0]?.code, "internal")
+      const error = { code: "rate_limited", message: "The model has too many requests." }
+      const failed: ReadonlyArray<Event.PublicEvent> = [
+        ...half,
+        { _tag: "Error", error },
+        { _tag: "ChatCompleted", outcome: { _tag: "Failed", error } }
+      ]
+      const second = new Client()
+      const other = yield* Effect.promise(() => sseOf(eventsOf(failed)))
+      yield* Effect.promise(() => second.run(other))
+      assert.strictEqual(second.errors[0]?.code, "rate_limited")
+    }))
+
+  it.effect("W-02: a reply that is discarded leaves nothing where the client gets its messages anew", () =>
+    Effect.gen(function*() {
+      const events: ReadonlyArray<Event.PublicEvent> = [
+        { _tag: "MessageStarted" },
+        { _tag: "TextDelta", id: null, delta: "Wro" },
+        { _tag: "ToolCallStarted", id: "c", name: "echo" },
+        { _tag: "StepReset", error: { code: "network_error", message: "" } },
+        { _tag: "MessageStarted" },
+        { _tag: "TextDelta", id: null, delta: "Right" },
+        { _tag: "StepCompleted" },
+        { _tag: "ChatCompleted", outcome: { _tag: "Completed", finishReason: "stop" } }
+      ]
+      const messages = [{ id: "u1", role: "user" as const, content: "go" }]
+      const read = yield* Effect.promise(() => readEvents(eventsOf(events, { messages })))
+      assert.deepStrictEqual(read.problems, [])
+      assert.deepStrictEqual(read.messages.map(({ content }) => content), ["go", "Right"])
+      const told = eventsOf(events).filter(({ type }) => type === "CUSTOM")
+      assert.deepStrictEqual(told, [{ type: "CUSTOM", name: "heddle.reset", value: { messageId: "r1-1" } }])
+    }))
+
+  it.effect("W-02: 1,000 calls come as a list of messages at the end of their step", () =>
+    Effect.gen(function*() {
+      const ids = Array.from({ length: 1000 }, (_, index) => `c${index}`)
+      const { events, result } = yield* chatOf([
+        [...ids.map((id) => toolCall(id, "echo", { id })), finish("tool_calls")],
+        [text("Done."), finish("stop")]
+      ], { tools })
+      const messages = [{ id: "u1", role: "user" as const, content: "go" }]
+      const given = eventsOf(published(events), { messages })
+      assert.isBelow(given.length, 1500)
+      const read = yield* Effect.promise(() => readEvents(given))
+      assert.deepStrictEqual(problemsOf(read, result, 1), [])
+      const calls = read.messages.flatMap((message) => message.role === "assistant" ? message.toolCalls ?? [] : [])
+      assert.deepStrictEqual(calls.map(({ id }) => id), ids)
+    }))
+
+  it.effect("W-02: a call id that comes again in a run is another call", () =>
+    Effect.gen(function*() {
+      const again = [toolCall("c", "echo", { a: 1 }), finish("tool_calls")]
+      const { events, result } = yield* chatOf([again, again, [text("Done."), finish("stop")]], { tools })
+      const read = yield* Effect.promise(() => readEvents(eventsOf(published(events))))
+      assert.deepStrictEqual(problemsOf(read, result, 1), [])
+    }))
+})
+
+describe("AgUi.messages", () => {
+  it.effect("W-02: a thread is shown as its run was", () =>
+    Effect.gen(function*() {
+      const { events, result } = yield* chatOf([
+        [text("I look."), toolCall("e1", "echo", { a: 1 }), toolCall("b1", "boom"), finish("tool_calls")],
+        [text("Done."), finish("stop")]
+      ], { tools })
+      const read = yield* Effect.promise(() => readEvents(eventsOf(published(events))))
+      const shown = (messages: ReadonlyArray<AgUi.AgMessage | AgMessage>) =>
+        messages.flatMap((message) => {
+          const { activityType: _, id: __, ...rest } = message as Record<string, unknown>
+          return message.role === "activity" ? [] : [JSON.parse(JSON.stringify(rest))]
+        })
+      assert.deepStrictEqual(shown(AgUi.messages(result.thread)), shown(read.messages))
+      const hidden = JSON.stringify(AgUi.messages(result.thread, { publish: "none" }))
+      assert.notInclude(hidden, "e1")
+    }))
+})
