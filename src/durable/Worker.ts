@@ -29,6 +29,7 @@ import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import * as Claims from "../internal/session/claim.ts"
 import * as Journals from "../internal/session/journal.ts"
 import * as Keeping from "../internal/session/kept.ts"
+import * as States from "../internal/session/state.ts"
 import { Running, Worker as Hooks } from "../internal/stop/ownedFibers.ts"
 import type * as Session from "../Session.ts"
 import type * as Tool from "../Tool.ts"
@@ -135,7 +136,7 @@ export class Worker extends Context.Service<Worker, Owners.Owner & Taker>()("hed
 
 /** Takes sessions by name. */
 interface Taker {
-  readonly take: (id: string) => Effect.Effect<boolean, Journals.StoreError>
+  readonly take: (id: string, isRetry?: boolean) => Effect.Effect<boolean, Journals.StoreError>
 }
 
 /**
@@ -316,7 +317,11 @@ export const layer = <
         return Effect.andThen(log, pause(claim, failures))
       }
 
-      const drive = (claim: Claims.HeldClaim) => {
+      /** Tells whether the next search finds the session again. */
+      const isFound = ({ state }: Keeping.Kept) =>
+        Effect.map(Clock.currentTimeMillis, (now) => (Journals.dueOf(States.summaryOf(state)) ?? Infinity) <= now)
+
+      const drive = (claim: Claims.HeldClaim, isRetry: boolean) => {
         let failures = 0
         // A leave waits for hooks no longer than the grace period.
         const running = new Running(Settings.defaultGrace, context)
@@ -343,6 +348,7 @@ export const layer = <
           failures = state.failures
           const kept = yield* Drives.drive(Keeping.reloaded(claim), run, {
             maxFailures,
+            isRetry,
             publish: (event) =>
               event._tag === "ChatCompleted" && onEnd !== undefined
                 ? Effect.andThen(shown(event), hooked("onEnd", () => onEnd(claim.id, event.result)))
@@ -353,7 +359,7 @@ export const layer = <
           const isDone = kept.version > version && !Journals.isUnfinished(Keeping.next(kept))
           // A message may have to wait until other calls are settled.
           if (isDone) attempts.delete(claim.id)
-          else if (!claim.isLeaving) yield* pause(claim, kept.state.failures)
+          else if (!claim.isLeaving && (yield* isFound(kept))) yield* pause(claim, kept.state.failures)
         })
         return Effect.addFinalizer(() => claim.release).pipe(
           Effect.andThen(Effect.ensuring(driving, closed)),
@@ -368,7 +374,7 @@ export const layer = <
 
       const fibers = yield* FiberSet.make<void>()
       const claims = new Map<Claims.HeldClaim, Fiber.Fiber<void>>()
-      const begin = (claim: Claims.HeldClaim) => {
+      const begin = (claim: Claims.HeldClaim, isRetry: boolean) => {
         owner.begin(claim.id)
         const left = Effect.sync(() => {
           owner.end(claim.id)
@@ -376,7 +382,7 @@ export const layer = <
           ended.openUnsafe()
         })
         return Effect.map(
-          FiberSet.run(fibers, Effect.ensuring(drive(claim), left)),
+          FiberSet.run(fibers, Effect.ensuring(drive(claim, isRetry), left)),
           (fiber) => claims.set(claim, fiber)
         )
       }
@@ -389,11 +395,15 @@ export const layer = <
         const claimant = `${name}:${++polls}`
         const ids = yield* store.claimUnfinished(claimant, termMillis, concurrency - owner.size)
         owner.answered(true)
-        for (const id of ids) yield* accept(id, claimant, began)
+        for (const id of ids) yield* accept(id, claimant, began, false)
       })
 
+      /** Has the run of a session that this worker drives look for commands now. */
+      const lookAgain = (id: string) =>
+        Effect.forEach(claims.keys(), (claim) => claim.id === id ? claim.look : Effect.void, { discard: true })
+
       /** Begins a session whose claim was taken, and tells whether this worker drives it. */
-      const accept = (id: string, claimant: string, began: Claims.Moment) =>
+      const accept = (id: string, claimant: string, began: Claims.Moment, isRetry: boolean) =>
         Effect.suspend(() => {
           // The claim of a session that this worker has lost and not yet given up waits until then.
           if (owner.isLeaving || owner.drives(id)) return Effect.as(store.release(id, claimant), owner.drives(id))
@@ -404,18 +414,18 @@ export const layer = <
             onLost: (at: number, lateMillis: number) => owner.lose(at, lateMillis),
             began
           }
-          return Effect.as(begin(new Claims.HeldClaim(id, terms, store, context)), true)
+          return Effect.as(begin(new Claims.HeldClaim(id, terms, store, context), isRetry), true)
         })
 
-      const take = (id: string) =>
+      const take = (id: string, isRetry = false) =>
         Effect.suspend(() => {
-          if (owner.drives(id)) return Effect.succeed(true)
+          if (owner.drives(id)) return Effect.as(lookAgain(id), true)
           if (owner.isLeaving || owner.size >= concurrency) return Effect.succeed(false)
           const began = Claims.momentOf(clock)
           const claimant = `${name}:${++polls}`
           return Effect.uninterruptible(Effect.flatMap(
             store.claim(id, claimant, termMillis),
-            (claim) => claim.owner === claimant ? accept(id, claimant, began) : Effect.succeed(false)
+            (claim) => claim.owner === claimant ? accept(id, claimant, began, isRetry) : Effect.succeed(false)
           ))
         })
       /** Number of requests in a row that the store has not answered. */
@@ -451,8 +461,8 @@ export const layer = <
       })
       yield* Effect.addFinalizer(() => leave)
       // The services of the layer are those of what a caller has begun.
-      const taking = (id: string) =>
-        Effect.provideContext(take(id), context) as Effect.Effect<boolean, Journals.StoreError>
+      const taking = (id: string, isRetry?: boolean) =>
+        Effect.provideContext(take(id, isRetry), context) as Effect.Effect<boolean, Journals.StoreError>
       return Object.assign(owner, { take: taking })
     })
   )

@@ -148,7 +148,9 @@ interface Names {
 /** The circle that a file stands in: the paths of all files that it imports, directly or not, and that import it. */
 type Circles = ReadonlyMap<string, ReadonlySet<string>>
 
-type Area = "index" | "core" | "internal" | "adapters" | "bridges" | "cluster" | "durable" | "sql" | "testing" | "ui"
+const outer = ["adapters", "bridges", "cluster", "command", "durable", "server", "sql", "testing", "ui"] as const
+
+type Area = "index" | "core" | "internal" | (typeof outer)[number]
 
 const forbiddenGlobals = new Set(["Date", "setTimeout", "setInterval", "setImmediate", "performance"])
 /** The one module that sets timers: where the clock is the live one, they need no fiber. */
@@ -170,13 +172,19 @@ const ordered = (file: File): ReadonlyArray<Fault> =>
     )
 
 const outward = (file: File): ReadonlyArray<Fault> =>
-  (["adapters", "bridges", "cluster", "durable", "sql", "testing", "ui"] as const).filter((area) => area !== file.area)
+  outer.filter((area) => area !== file.area)
     .flatMap((area) =>
       importsIn(file, area).filter(({ target }) => !isShared(file, target)).map(({ offset, target }) => ({
         offset,
         message: `imports ${target}`
       }))
     )
+
+/** The entry points that another one is built on. */
+const below: { readonly [area: string]: ReadonlyArray<string> } = {
+  server: ["durable", "ui"],
+  command: ["durable", "server", "sql", "ui"]
+}
 
 /**
  * A bridge is an adapter whose wire is another library, and an owner on a cluster drives sessions as a worker does: what
@@ -185,6 +193,7 @@ const outward = (file: File): ReadonlyArray<Fault> =>
 const isShared = (file: File, target: string | undefined): boolean =>
   file.area === "bridges" && target?.startsWith("src/adapters/internal/") === true
   || file.area === "cluster" && target?.startsWith("src/durable/internal/") === true
+  || (below[file.area] ?? []).some((area) => target?.startsWith(`src/${area}/`) === true)
 
 /** The internal modules that pages are written with. */
 const ofPages: ReadonlyArray<string> = ["src/internal/json.ts", "src/internal/fold/publicEvent.ts"]
@@ -232,7 +241,9 @@ const packages = (file: File): ReadonlyArray<Fault> =>
   file.imports.flatMap(({ offset, specifier, target }) => {
     const isAllowed = target !== undefined || isEffect(specifier) ||
       (specifier.startsWith("node:") && file.area === "testing") ||
-      (specifier === "node:sqlite" && file.area === "sql")
+      (specifier === "node:sqlite" && file.area === "sql") ||
+      // A server and the command load Node when they are started.
+      (/^(node:|@effect\/platform-node\/)/.test(specifier) && ["command", "server"].includes(file.area))
     return isAllowed ? [] : [{ offset, message: `imports ${specifier}` }]
   })
 
@@ -249,7 +260,7 @@ const runtime = (file: File): ReadonlyArray<Fault> => {
 }
 
 const nodeless = (file: File): ReadonlyArray<Fault> => {
-  if (["sql", "testing"].includes(file.area)) return []
+  if (["command", "sql", "testing"].includes(file.area)) return []
   const faults: Array<Fault> = []
   walk(file.body, (node, parent) => {
     const name = globalName(node, parent, nodeGlobals)
@@ -328,7 +339,7 @@ export const rules = {
   order: { demand: "a public module imports only internal ones and those that stand before it", faults: ordered },
   outward: {
     demand:
-      "adapters, bridges, cluster, durable, sql, testing and ui are imported by nothing outside themselves, but bridges share what adapters do, and cluster what durable does",
+      "entry points besides the core are imported by nothing outside themselves, but bridges share what adapters do, cluster what durable does, and the server and the command stand on others",
     faults: outward
   },
   pages: { demand: "ui knows of the internal modules only JSON and the public form of events", faults: paged },
@@ -471,7 +482,7 @@ const importsOf = (
 }
 
 const areaOf = (path: string): Area => {
-  const folder = /^src\/(adapters|bridges|cluster|durable|sql|testing|ui|internal)\//.exec(path)?.[1]
+  const folder = new RegExp(`^src/(${outer.join("|")}|internal)/`).exec(path)?.[1]
   if (folder !== undefined) return folder as Area
   return isIndex(path) ? "index" : "core"
 }

@@ -42,6 +42,8 @@ export interface Settings<RPublish> {
   readonly publish: (event: Event.Event) => Effect.Effect<void, never, RPublish>
   /** Number of failures in a row after which a run that cannot start or continue is ended. */
   readonly maxFailures: number
+  /** `true` where a session whose last run failed is continued once, without a message. */
+  readonly isRetry?: boolean
   /** Receives the error of a run that is ended because it cannot succeed. */
   readonly onGiveUp?: (error: unknown) => Effect.Effect<void, never, RPublish>
 }
@@ -77,7 +79,8 @@ const eventsOf = <T extends Tools, E, R, RHalt, REvent>(
   kept: Keeping.Kept,
   options: RunOptions<T, E, R, RHalt, REvent>,
   maxFailures: number,
-  isFinal: SessionRun.IsFinal
+  isFinal: SessionRun.IsFinal,
+  isRetry: boolean
 ) => {
   const operation = (checked: (session: SessionData.Session) => ReturnType<typeof Operations.continuing>) =>
     Keeping.keepStream(kept, (session) => SessionRun.stream(checked(session), options, isFinal))
@@ -94,7 +97,9 @@ const eventsOf = <T extends Tools, E, R, RHalt, REvent>(
     case "continue":
       return operation((session) => Operations.continuing(session, null))
     default:
-      return undefined
+      return isRetry
+        ? operation((session) => Operations.continuing(SessionData.recover(session), null))
+        : undefined
   }
 }
 
@@ -129,7 +134,7 @@ const isDue = ({ session: { suspensions } }: Keeping.Kept, now: number): boolean
 export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPublish>(
   load: Effect.Effect<Keeping.Claimed, ELoad, RLoad>,
   run: Run<T, E, R, RHalt, REvent>,
-  { maxFailures, onGiveUp = () => Effect.void, publish }: Settings<RPublish>
+  { isRetry = false, maxFailures, onGiveUp = () => Effect.void, publish }: Settings<RPublish>
 ): Effect.Effect<
   Keeping.Claimed,
   ELoad | Failure<T, E>,
@@ -155,16 +160,21 @@ export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPubli
         yield* onGiveUp(error)
       }))
     }
+    /** Tells whether the session is continued although no work is left. */
+    let retries = isRetry
     while (!kept.claim.isLeaving) {
       const { version } = kept
+      const isFailed = retries && kept.session.status === "error"
+      retries = false
       if (Keeping.next(kept) === "wait" && isDue(kept, yield* Clock.currentTimeMillis)) {
         yield* Keeping.keep(kept, Operations.expire)
         kept = yield* load
       }
       final = undefined
-      if (!Journals.isUnfinished(Keeping.next(kept))) return kept
+      if (!isFailed && !Journals.isUnfinished(Keeping.next(kept))) return kept
       const options = run(kept)
-      const events = eventsOf(kept, Effect.isEffect(options) ? yield* options : options, maxFailures, isFinal)
+      const resolved = Effect.isEffect(options) ? yield* options : options
+      const events = eventsOf(kept, resolved, maxFailures, isFinal, isFailed)
       if (events === undefined) return kept
       yield* takingOver(kept, processName)
       yield* Stream.runForEach(events, published).pipe(

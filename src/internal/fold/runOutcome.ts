@@ -60,7 +60,8 @@ const ofHalt = (halt: AnyHalt): Event.Outcome => {
     : { _tag: "ToolFailed", haltToolCallId }
 }
 
-const words: { readonly [Tag in Exclude<Event.Outcome["_tag"], "Halted">]: string } = {
+/** The words of the outcomes, but for that of a tool which halted, which chooses its own. */
+export const words: { readonly [Tag in Exclude<Event.Outcome["_tag"], "Halted">]: string } = {
   Completed: "completed",
   MaxTurns: "max_turns",
   HaltWhen: "halt_when",

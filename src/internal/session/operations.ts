@@ -655,6 +655,21 @@ export const deny = (
     (session) => Effect.as(approvable(session, id), { _tag: "Denied", ...(reason === undefined ? {} : { reason }) })
   )
 
+/** Answers a call as given up, of whatever kind: the model reads the reason. */
+export const withdraw = (
+  session: Session,
+  id: string,
+  reason: string,
+  options: SettleOptions = {}
+): Effect.Effect<Session, SessionData.SessionError> =>
+  settled(
+    session,
+    id,
+    options,
+    { denied: reason },
+    (session) => Effect.as(find(session, id), { _tag: "Denied", reason })
+  )
+
 /** Settles every suspension whose time is over. */
 export const expire = (session: Session): Effect.Effect<Session, SessionData.SessionError> =>
   Effect.gen(function*() {

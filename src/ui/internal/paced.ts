@@ -141,7 +141,7 @@ export const encoded = <Out, E, R>(
       pacer: {
         push: (event, now) => {
           if (!isDelta(event) || joinMillis <= 0) return [...flush(), ...encoder.push(event)]
-          // Yields for elements that never wait: no time passes between them.
+          // The clock may stand still between elements that never wait.
           const late = due !== undefined && now >= due ? flush() : []
           const before = joined.add(event).flatMap(encoder.push)
           due ??= now + joinMillis

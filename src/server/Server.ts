@@ -1,0 +1,440 @@
+/**
+ * A server of agents over HTTP: chats of the AI SDK and of AG-UI, and plain events for anything else. Runs outlive
+ * their requests, a reader continues where it was, a stop is a command with a report, and after a crash the next
+ * process resumes the open runs.
+ *
+ * @since 0.1.0
+ */
+import * as Deferred from "effect/Deferred"
+import type * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as HttpRouter from "effect/http/HttpRouter"
+import * as HttpServer from "effect/http/HttpServer"
+import type * as HttpServerError from "effect/http/HttpServerError"
+import * as Layer from "effect/Layer"
+import * as PubSub from "effect/PubSub"
+import * as Stream from "effect/Stream"
+import type * as Adapter from "../Adapter.ts"
+import * as Worker from "../durable/Worker.ts"
+import type * as Event from "../Event.ts"
+import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
+import * as Claims from "../internal/session/claim.ts"
+import * as Journals from "../internal/session/journal.ts"
+import * as Keeping from "../internal/session/kept.ts"
+import * as Tool from "../Tool.ts"
+import type * as Agents from "./Agent.ts"
+import * as Access from "./internal/access.ts"
+import * as Bounded from "./internal/bounds.ts"
+import * as Telling from "./internal/journalEvents.ts"
+import * as Logs from "./internal/log.ts"
+import * as Refusals from "./internal/refusal.ts"
+import * as Routes from "./internal/routes.ts"
+import * as Sessions from "./internal/sessions.ts"
+
+export { allowLoopback } from "./internal/access.ts"
+export type { Authorize, Grant, Question } from "./internal/access.ts"
+export type { Bounds } from "./internal/bounds.ts"
+
+/**
+ * Options of a server.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface Options<R = never, RAuthorize = never> {
+  /** The agents, each with a name of its own. At least one. */
+  readonly agents: ReadonlyArray<Agents.Agent<R>>
+  /** Decides about every request but `/health` and `/ready`. There is no default: see {@link allowLoopback}. */
+  readonly authorize: Access.Authorize<RAuthorize>
+  /**
+   * The names of this server, as the `Host` of a request has them, with a port or for any port. Requests to another
+   * name are refused. The names of this machine under {@link allowLoopback}, else none by default.
+   */
+  readonly hosts?: ReadonlyArray<string>
+  /** Origins of other pages that may use the server, such as `"https://app.example.com"`. None by default. */
+  readonly origins?: ReadonlyArray<string>
+  /**
+   * `"detached"` lets a run outlive its request; `"attached"` stops it when the request ends. `"detached"` by default.
+   */
+  readonly mode?: "detached" | "attached"
+  /**
+   * `"refuse"` answers a message while a run is under way with 409; `"follow"` takes it, for the run that follows.
+   * `"refuse"` by default.
+   */
+  readonly whileRunning?: "refuse" | "follow"
+  /** Bounds of bodies, sessions, runs, streams and logs. */
+  readonly bounds?: Bounded.Bounds
+  /**
+   * Longest time that calls under way have when the server is released. A number is milliseconds. 20 seconds by
+   * default.
+   */
+  readonly drain?: Duration.Input
+  /** Extent to which calls are published, or a function of the name of the tool. `"all"` by default. */
+  readonly publish?: Event.Publish | ((tool: string) => Event.Publish)
+  /** `true` if the model's reasoning is published. `false` by default. */
+  readonly publishReasoning?: boolean
+  /** Tells whether a file of a message may be given by this address. Files are `data:` URLs by default. */
+  readonly allowUrl?: (url: string) => boolean
+  /** Milliseconds for which deltas are held, so that those that follow are sent with them. 50 by default. */
+  readonly joinMillis?: number
+  /** `true` if raw events are served to those who may `inspect`. `false` by default. */
+  readonly raw?: boolean
+  /**
+   * Duration of the claim of a session unless it is renewed: the sessions of a process that died are taken over after
+   * it. A number is milliseconds. 30 seconds by default.
+   */
+  readonly term?: Duration.Input
+  /** Interval at which work left by other processes is looked for. A number is milliseconds. 200 by default. */
+  readonly poll?: Duration.Input
+}
+
+const knownOptions = {
+  agents: true,
+  authorize: true,
+  hosts: true,
+  origins: true,
+  mode: true,
+  whileRunning: true,
+  bounds: true,
+  drain: true,
+  publish: true,
+  publishReasoning: true,
+  allowUrl: true,
+  joinMillis: true,
+  raw: true,
+  term: true,
+  poll: true
+} satisfies NamesOf<Options>
+
+/** Number of sessions that a process drives at once. */
+const mostDriven = 1_000
+
+/** Attempts after which a run that cannot start is ended: a person waits for it. */
+const maxFailures = 2
+
+const misuse = (detail: string): never => {
+  throw new TypeError(`Server.layer: ${detail}`)
+}
+
+const byName = <R>(agents: ReadonlyArray<Agents.Agent<R>>): ReadonlyMap<string, Agents.Agent<R>> => {
+  if (agents.length === 0) misuse("agents is empty; give at least one Agent.make")
+  const named = new Map(agents.map((agent) => [agent.name, agent]))
+  return named.size === agents.length ? named : misuse("two agents have the same name; give each its own")
+}
+
+const isLocal = (authorize: unknown): boolean => authorize === Access.allowLoopback
+
+/** The tools of a client as tools of the run, whose calls wait for the client's results. */
+const clientTool = ({ description, name, parameters }: Tool.Definition): Tool.Any =>
+  Tool.make(name, { description, parameters, manual: true })
+
+/**
+ * Adds the routes of agents to the router of the application, and runs their sessions in this process: those that its
+ * clients begin, and those that another process has left. It needs the store of the sessions, the model, and what the
+ * agents need.
+ *
+ * **Details**
+ *
+ * - `POST /agents/NAME/sessions` takes what `DefaultChatTransport` of the AI SDK posts, and `GET
+ *   /agents/NAME/sessions/ID/stream` is its resume; `POST /agui/NAME` takes what `HttpAgent` of AG-UI posts.
+ * - `POST …/sessions/ID/messages` takes `{ content }` or `{ answers }`, `GET …/events` gives the public events from an
+ *   offset on, `POST …/stop` stops the run and reports what became of its calls, `POST …/answers` answers, approves and
+ *   denies, `POST …/resume` retries what broke.
+ * - `GET …/sessions` lists, `GET …/sessions/ID` reads and `DELETE` removes. `GET /health` and `/ready` are for whatever
+ *   restarts the process.
+ *
+ * **Example** (A request to a server without a port)
+ *
+ * ```ts import.meta.vitest
+ * import * as Effect from "effect/Effect"
+ * import * as Layer from "effect/Layer"
+ * import { Session } from "heddle"
+ * import { Agent, Server } from "heddle/server"
+ * import { Script } from "heddle/testing"
+ *
+ * const helper = Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({ system: "Be brief." })
+ * }) const model = Script.layer([[Script.text("Hello"), Script.finish("stop")]])
+ * const app = Server.layer({ agents: [helper], authorize: Server.allowLoopback }).pipe(
+ *   Layer.provide([model, Session.Store.layerMemory])
+ * )
+ * const { dispose, handler } = Server.toWebHandler(app)
+ * const response = await handler(
+ *   new Request("http://localhost/agents/helper/sessions/s1/messages", {
+ *     method: "POST",
+ *     headers: { "content-type": "application/json", "host": "localhost" },
+ *     body: JSON.stringify({ content: "Hi" })
+ *   })
+ * )
+ * const text = await response.text()
+ * await dispose()
+ *
+ * response.status // => 200
+ * text.includes("Hello") // => true
+ * ```
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const layer = <R = never, RAuthorize = never>(
+  options: Options<R, RAuthorize>
+): Layer.Layer<
+  Worker.Worker,
+  never,
+  HttpRouter.HttpRouter | Journals.Store | Adapter.Adapter | Exclude<R | RAuthorize, never>
+> =>
+  Layer.unwrap(Effect.gen(function*() {
+    checkNames("Server.layer", options, knownOptions)
+    const agents = byName(options.agents)
+    const bounds = { ...Bounded.standard, ...options.bounds }
+    const { drain = "20 seconds", joinMillis = 50, poll = "200 millis", term = "30 seconds" } = options
+    const publish: Event.PublicOptions = {
+      publish: options.publish ?? "all",
+      publishReasoning: options.publishReasoning ?? false
+    }
+    const scope = yield* Effect.scope
+    const hub = new Logs.Hub(bounds, joinMillis, scope, publish)
+    const raw = yield* PubSub.sliding<readonly [string, Event.Event]>(1_024)
+    const context = yield* Effect.context<R | RAuthorize>()
+    const processName = yield* Claims.CurrentProcess
+
+    const optionsOf = (kept: Keeping.Kept) =>
+      Effect.gen(function*() {
+        const { agent: name, metadata = {}, principal = "" } = kept.origin
+        const agent = agents.get(name ?? "")
+        if (agent === undefined) {
+          return yield* Effect.die(new Error(`session ${JSON.stringify(kept.id)} is of no agent of this server`))
+        }
+        const [submitted] = kept.submitted ?? []
+        const isReply = Keeping.next(kept) === "reply"
+        const clientTools = isReply ? submitted?.clientTools ?? [] : kept.state.clientTools
+        const session = { principal, sessionId: Sessions.idOf(kept.id), kept, clientTools, metadata }
+        const given = yield* agent.run(session)
+        return { given, tools: [...(given.tools ?? []), ...clientTools.map(clientTool)], submitted, isReply }
+      })
+
+    const run = (kept: Keeping.Kept) =>
+      Effect.gen(function*() {
+        const { given, isReply, submitted, tools } = yield* optionsOf(kept)
+        const runId = kept.interrupted?.requestId ?? globalThis.crypto.randomUUID()
+        const past: Array<Event.PublicEvent> = [{ _tag: "RunStarted", runId }]
+        if (kept.interrupted !== undefined) {
+          const telling = new Telling.Telling(kept.id, publish)
+          const store = yield* Journals.Store
+          past.length = 0
+          yield* Effect.orDie(Stream.runForEach(store.read(kept.id), (entry) =>
+            Effect.sync(() => {
+              for (const told of telling.take(entry)) if (told.runId === runId) past.push(told.event)
+            })))
+        }
+        const takes = isReply ? submitted?.id : kept.state.run?.taken?.id
+        hub.begin(kept.id, { runId, version: kept.version, takes, runs: Telling.askers(kept.state), past })
+        return {
+          deadline: { after: bounds.run },
+          ...given,
+          tools,
+          requestId: runId,
+          replays: false
+        }
+      })
+
+    const worker = Worker.layer({
+      run: run as (kept: Keeping.Kept) => Effect.Effect<Agents.Options<R>, never, R>,
+      concurrency: mostDriven,
+      maxFailures,
+      drain,
+      poll,
+      term,
+      onEvent: (key, event) => Effect.andThen(hub.push(key, event), PubSub.publish(raw, [key, event]))
+    })
+
+    const closing = Deferred.makeUnsafe<void>()
+    const site: Routes.Site = {
+      closing: Deferred.await(closing),
+      hub,
+      publish,
+      processName,
+      bounds,
+      counters: new Bounded.Counters(bounds),
+      access: {
+        hosts: options.hosts ?? [],
+        origins: options.origins ?? [],
+        isLoopback: isLocal(options.authorize)
+      },
+      authorize: (request, question) =>
+        Effect.provideContext(options.authorize(request, question), context) as ReturnType<Access.Authorize>,
+      agents: new Set(agents.keys()),
+      isAttached: options.mode === "attached",
+      isQueued: options.whileRunning === "follow",
+      isRaw: options.raw === true,
+      allowUrl: options.allowUrl,
+      checkTools: ({ agent: name, id, principal }, clientTools) =>
+        Effect.provideContext(
+          Effect.flatMap(
+            agents.get(name)?.run({ principal, sessionId: id, kept: undefined, clientTools, metadata: {} })
+              ?? Effect.succeed<Agents.Options<R>>({}),
+            ({ tools = [] }) => {
+              const own = new Set(tools.map((tool) => tool.name))
+              return clientTools.some(({ name }) => own.has(name))
+                ? Refusals.badRequest("tool_name_taken", "A tool of the client has the name of a tool of the agent.")
+                : Effect.void
+            }
+          ),
+          context
+        ) as Effect.Effect<void, Refusals.Refusal>,
+      raw: (key) =>
+        Stream.fromPubSub(raw).pipe(
+          Stream.filter(([other]) => other === key),
+          Stream.map(([, event]) => event)
+        )
+    }
+    // Releasing it first lets nothing wait for a run that ends elsewhere.
+    const routes = Layer.effectDiscard(Effect.gen(function*() {
+      yield* Effect.addFinalizer(() => Deferred.succeed(closing, undefined))
+      yield* Routes.add(yield* HttpRouter.HttpRouter, site)
+    }))
+    return Layer.provideMerge(routes, worker)
+  })) as unknown as Layer.Layer<
+    Worker.Worker,
+    never,
+    HttpRouter.HttpRouter | Journals.Store | Adapter.Adapter | R | RAuthorize
+  >
+
+/**
+ * Returns a function from requests to responses, for servers of other frameworks. `dispose` releases the application,
+ * and waits for the calls that are under way.
+ *
+ * **Example** (The health of a server without a port)
+ *
+ * ```ts import.meta.vitest
+ * import * as Effect from "effect/Effect"
+ * import * as Layer from "effect/Layer"
+ * import { Session } from "heddle"
+ * import { Agent, Server } from "heddle/server"
+ * import { Script } from "heddle/testing"
+ *
+ * const helper = Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({}) })
+ * const app = Server.layer({ agents: [helper], authorize: Server.allowLoopback }).pipe(
+ *   Layer.provide([Script.layer([]), Session.Store.layerMemory])
+ * )
+ * const { dispose, handler } = Server.toWebHandler(app)
+ * const { status } = await handler(new Request("http://localhost/health"))
+ * await dispose()
+ *
+ * status // => 200
+ * ```
+ *
+ * @category running
+ * @since 0.1.0
+ */
+export const toWebHandler = <A, E>(app: Layer.Layer<A, E, HttpRouter.HttpRouter>): {
+  readonly handler: (request: Request) => Promise<Response>
+  readonly dispose: () => Promise<void>
+} => HttpRouter.toWebHandler(app, { disableLogger: true })
+
+/**
+ * Options of a server on Node.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface NodeOptions {
+  /** The port. 0 for any that is free. */
+  readonly port: number
+  /** The address to listen on. `"127.0.0.1"` by default: this machine alone. */
+  readonly host?: string
+}
+
+const missing = "Server.layerNode needs the package @effect/platform-node, and Node 22.19 or later: npm install "
+  + "@effect/platform-node"
+
+/**
+ * Serves an application over HTTP on Node. The application is released before the server: it takes nothing new, and
+ * ends what is under way, while its readers still read.
+ *
+ * **Example** (An application on a free port)
+ *
+ * ```ts import.meta.vitest
+ * import * as Effect from "effect/Effect"
+ * import * as HttpServer from "effect/http/HttpServer"
+import type * as HttpServerError from "effect/http/HttpServerError"
+ * import * as Layer from "effect/Layer"
+ * import { Session } from "heddle"
+ * import { Agent, Server } from "heddle/server"
+ * import { Script } from "heddle/testing"
+ *
+ * const helper = Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({}) })
+ * const app = Server.layer({ agents: [helper], authorize: Server.allowLoopback }).pipe(
+ *   Layer.provide([Script.layer([]), Session.Store.layerMemory]),
+ *   Server.layerNode({ port: 0 })
+ * )
+ * const program = HttpServer.addressFormattedWith((url) => Effect.promise(() => fetch(`${url}/ready`)))
+ *
+ * const response = await Effect.runPromise(Effect.provide(program, app))
+ *
+ * response.status // => 200
+ * ```
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const layerNode = ({ host = "127.0.0.1", port }: NodeOptions) =>
+<A, E, R>(
+  app: Layer.Layer<A, E, R>
+): Layer.Layer<A | HttpServer.HttpServer, E | HttpServerError.ServeError, Exclude<R, HttpRouter.HttpRouter>> =>
+  Layer.unwrap(Effect.gen(function*() {
+    const node = yield* Effect.promise(() =>
+      Promise.all([import("node:http"), import("@effect/platform-node/NodeHttpServer")]).catch(() => undefined)
+    )
+    if (node === undefined) return yield* Effect.die(new Error(missing))
+    const [http, { layer }] = node
+    const server = layer(() => http.createServer(), { port, host, gracefulShutdownTimeout: "1 second" })
+    const serving = Layer.effectDiscard(Effect.flatMap(
+      HttpRouter.HttpRouter,
+      (router) => HttpServer.serveEffect(Effect.suspend(() => router.asHttpEffect()))
+    ))
+    return app.pipe(
+      Layer.provide(Layer.provideMerge(serving, HttpRouter.layer)),
+      Layer.provideMerge(server)
+    )
+  })) as unknown as Layer.Layer<
+    A | HttpServer.HttpServer,
+    E | HttpServerError.ServeError,
+    Exclude<R, HttpRouter.HttpRouter>
+  >
+
+/**
+ * A server as the command `heddle` takes it: the agents, and the layer of all that they need besides the store.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Definition<R = never> extends Omit<Options<R>, "authorize"> {
+  /** The model, and the services that the agents need. */
+  readonly layer: Layer.Layer<Adapter.Adapter | R, unknown>
+  /** Decides about every request. {@link allowLoopback} by default, which serves this machine alone. */
+  readonly authorize?: Access.Authorize
+}
+
+/**
+ * Defines a server for the command `heddle`: `export default Server.define({ agents, layer })`.
+ *
+ * **Example** (A module that `heddle serve` takes)
+ *
+ * ```ts import.meta.vitest
+ * import * as Effect from "effect/Effect"
+ * import { Agent, Server } from "heddle/server"
+ * import { Script } from "heddle/testing"
+ *
+ * const helper = Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({}) })
+ * const definition = Server.define({ agents: [helper], layer: Script.layer([]) })
+ *
+ * definition.agents.map(({ name }) => name) // => ["helper"]
+ * ```
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const define = <R = never>(definition: Definition<R>): Definition<R> => {
+  byName(definition.agents)
+  return definition
+}

@@ -1,0 +1,170 @@
+/**
+ * Decides who may ask for what: the address that a request names, the page that it comes from, and the principal.
+ *
+ * @since 0.1.0
+ */
+import * as Effect from "effect/Effect"
+import type * as HttpServerRequest from "effect/http/HttpServerRequest"
+import * as HttpServerResponse from "effect/http/HttpServerResponse"
+import * as Option from "effect/Option"
+import * as Refusals from "./refusal.ts"
+
+type Request = HttpServerRequest.HttpServerRequest
+
+/**
+ * Something that a request asks for.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Question {
+  /** The name of the agent. */
+  readonly agent: string
+  /** The id of the session, without its principal. Left out where the request names none. */
+  readonly session?: string
+  /**
+   * The action: `"write"` is a new message or a retry, `"answer"` an answer to a question or the result of a client's
+   * tool, `"approve"` an approval, a denial or an edit, `"inspect"` the events as they are.
+   */
+  readonly action: "list" | "read" | "write" | "answer" | "approve" | "stop" | "delete" | "inspect"
+}
+
+/**
+ * A permission.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Grant {
+  /** The principal that asks, as the journal names it. */
+  readonly principal: string
+  /** Another principal, whose session this one may act on. Left out for its own. */
+  readonly of?: string
+}
+
+/**
+ * Decides about a request. It succeeds with a permission; a failure, a defect and ten seconds without an answer refuse.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Authorize<R = never> = (request: Request, question: Question) => Effect.Effect<Grant, unknown, R>
+
+const forwarding = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"]
+
+const loopbacks = /^(localhost|127(\.\d{1,3}){3}|\[?::1\]?|::ffff:127(\.\d{1,3}){3})$/i
+
+/** Tells whether a host is this machine alone. */
+export const isLoopback = (host: string): boolean => loopbacks.test(host)
+
+/** Allows all that comes from this machine, as the principal `local`. */
+export const allowLoopback: Authorize = (request) =>
+  Effect.suspend(() => {
+    const isForwarded = forwarding.some((name) => request.headers[name] !== undefined)
+    const address = Option.getOrUndefined(request.remoteAddress)
+    return isForwarded || address !== undefined && !isLoopback(address)
+      ? Effect.fail("the request does not come from this machine")
+      : Effect.succeed({ principal: "local" })
+  })
+
+/** The settings of the check of a request's address and page. */
+export interface Rules {
+  readonly hosts: ReadonlyArray<string>
+  readonly origins: ReadonlyArray<string>
+  readonly isLoopback: boolean
+}
+
+const hostname = (host: string): string => host.replace(/:\d+$/, "")
+
+const isHost = (host: string, { hosts, isLoopback: isLocal }: Rules): boolean =>
+  isLocal && isLoopback(hostname(host))
+  || hosts.some((known) => known.toLowerCase() === (known.includes(":") ? host : hostname(host)).toLowerCase())
+
+const originHost = (origin: string): string | undefined => {
+  try {
+    return new URL(origin).host
+  } catch {
+    return undefined
+  }
+}
+
+/** Tells whether a page of this origin may read answers: its own pages, and those that are listed. */
+const isOrigin = (origin: string, host: string, { origins }: Rules): boolean =>
+  origins.includes(origin) || originHost(origin) === host
+
+/** Refuses a request to another host, or from a page that is not listed. */
+export const check = (request: Request, rules: Rules): Effect.Effect<void, Refusals.Refusal> =>
+  Effect.suspend(() => {
+    const { host = "", origin } = request.headers
+    const isWrite = request.method !== "GET" && request.method !== "HEAD"
+    if (!isHost(host, rules)) {
+      return new Refusals.Refusal({ status: 421, code: "unknown_host", message: "This server has another name." })
+    }
+    if (origin !== undefined) {
+      return isOrigin(origin, host, rules)
+        ? Effect.void
+        : Refusals.forbidden("unknown_origin", "Pages of this origin may not use the server.")
+    }
+    const site = request.headers["sec-fetch-site"]
+    if (site === "cross-site" || site === "same-site") {
+      return Refusals.forbidden("unknown_origin", "Pages of other sites may not use the server.")
+    }
+    const hasToken = /^bearer\s+\S/i.test(request.headers["authorization"] ?? "")
+    return !isWrite || hasToken || rules.isLoopback
+      ? Effect.void
+      : Refusals.forbidden("token_required", "A write without an Origin needs a bearer token.")
+  })
+
+/** Returns the answer to a preflight, which names the page only where it is listed. */
+export const preflight = (request: Request, rules: Rules): HttpServerResponse.HttpServerResponse =>
+  allowing(
+    request,
+    rules,
+    HttpServerResponse.empty({
+      status: 204,
+      headers: {
+        "access-control-allow-methods": "GET, POST, DELETE",
+        "access-control-allow-headers": "authorization, content-type, last-event-id",
+        "access-control-max-age": "600"
+      }
+    })
+  )
+
+/** Returns a response that a listed page may read. */
+export const allowing = (
+  request: Request,
+  rules: Rules,
+  response: HttpServerResponse.HttpServerResponse
+): HttpServerResponse.HttpServerResponse => {
+  const { origin } = request.headers
+  return origin !== undefined && rules.origins.includes(origin)
+    ? HttpServerResponse.setHeaders(response, {
+      "access-control-allow-origin": origin,
+      "access-control-allow-credentials": "true",
+      "vary": "origin"
+    })
+    : response
+}
+
+/** Asks whether a request may do something. */
+export const ask = <R>(
+  authorize: Authorize<R>,
+  request: Request,
+  question: Question
+): Effect.Effect<Grant, Refusals.Refusal, R> =>
+  Effect.suspend(() => authorize(request, question)).pipe(
+    Effect.timeout("10 seconds"),
+    Effect.flatMap((grant) =>
+      typeof grant?.principal === "string" && grant.principal !== ""
+        ? Effect.succeed(grant)
+        : Effect.fail("no principal")
+    ),
+    Effect.catchCause((cause) =>
+      Effect.andThen(
+        Effect.logDebug("a request was refused", cause),
+        request.headers["authorization"] === undefined
+          ? new Refusals.Refusal({ status: 401, code: "unauthorized", message: "Authorization is required." })
+          : Refusals.forbidden("forbidden", "This is not allowed.")
+      )
+    )
+  )

@@ -1,0 +1,245 @@
+/**
+ * The public events of a journal: the runs of a session as its records tell them, for readers whose process does not
+ * drive the run, and for a run whose events are no longer in memory. A reply is whole; no text comes in pieces.
+ *
+ * @since 0.1.0
+ */
+import * as Event from "../../Event.ts"
+import * as Answers from "../../internal/answer/answer.ts"
+import * as Outcomes from "../../internal/fold/runOutcome.ts"
+import type * as Records from "../../internal/session/records.ts"
+import * as States from "../../internal/session/state.ts"
+import type * as Message from "../../Message.ts"
+import * as Response from "../../Response.ts"
+
+type PublicEvent = Event.PublicEvent
+
+/** An event with the run to which it belongs. */
+export interface Told {
+  readonly runId: string
+  readonly event: PublicEvent
+}
+
+/** An event as data: the public form is made by one function, whose allow list is the only one. */
+type Payload = { readonly _tag: string; readonly [name: string]: unknown }
+
+/** The outcomes by the word that a journal has for them. */
+const outcomes: Readonly<Record<string, string>> = {
+  ...Object.fromEntries(Object.entries(Outcomes.words).map(([tag, word]) => [word, tag])),
+  abandoned: "Cancelled"
+}
+
+const outcomeOf = ({ error, haltedReason, status }: Records.RunEnded, finishReason: unknown): Payload => {
+  if (haltedReason === undefined || status === "error") return { _tag: "Failed", error }
+  if (status === "stopped") return { _tag: "Cancelled", reason: "stop" }
+  const _tag = Object.hasOwn(outcomes, haltedReason) ? outcomes[haltedReason] ?? "Halted" : "Halted"
+  return { _tag, ...(_tag === "Completed" ? { finishReason } : {}) }
+}
+
+const announced = (call: Message.ToolCall): ReadonlyArray<Payload> => [
+  { _tag: "ToolCallStarted", id: call.id, name: call.name },
+  { ...call, _tag: "ToolCallCompleted" }
+]
+
+/** Folds the records of a journal and tells what happened as public events. */
+export class Telling {
+  readonly state: States.State
+  /** The runs that the records began, in order. */
+  readonly runs: Array<string> = []
+  /** The last run that began with a message, whose id names the message of the assistant that continued runs add to. */
+  message: string | undefined
+  /** Number of the records that were applied. */
+  records = 0
+  private readonly options: Omit<Event.PublicOptions, "runId" | "calls" | "runs">
+  private calls = new Map<string, Event.PublicCall>()
+  private earlier: ReadonlyMap<string, string> = new Map()
+  /** The calls of the open reply that were announced, or nothing where no reply is open. */
+  private reply: Set<string> | undefined
+  private response: Response.Response | undefined
+  private usages: Array<Response.Usage | null> = []
+  /** The calls that were settled since the last run. */
+  private settled: ReadonlyArray<string> = []
+
+  constructor(id: string, options: Omit<Event.PublicOptions, "runId" | "calls" | "runs">) {
+    this.state = States.initial(id)
+    this.options = options
+  }
+
+  /** Applies a record, and returns the events of what it tells. */
+  take({ record }: { readonly record: Records.Record }): ReadonlyArray<Told> {
+    const { turn } = this.state
+    const toolCall = (id: string) => this.state.turn?.calls.get(id)?.toolCall ?? turn?.calls.get(id)?.toolCall
+    const earlier = record._tag === "RunStarted" ? askers(this.state) : undefined
+    States.apply(this.state, record)
+    this.records++
+    switch (record._tag) {
+      case "CallSettled":
+        this.settled = [...this.settled, record.id]
+        return []
+      case "RunStarted":
+        if (record.resumes === true) return []
+        this.runs.push(record.requestId)
+        if (record.operation !== "continue") this.message = record.requestId
+        this.reply = undefined
+        this.response = undefined
+        this.usages = []
+        this.calls = new Map()
+        this.earlier = earlier ?? new Map()
+        return [
+          { runId: record.requestId, event: { _tag: "RunStarted", runId: record.requestId } },
+          ...this.tell(record.requestId, this.settlements())
+        ]
+      case "ReplyReceived":
+        return this.tell(record.requestId, this.replied(record.response))
+      case "CallStarted": {
+        const early = record.toolCall === undefined || this.reply?.has(record.toolCallId) === true
+          ? []
+          : this.announce(record.toolCall)
+        const call = record.toolCall ?? toolCall(record.toolCallId)
+        const { attempt } = record
+        return this.tell(record.requestId, [
+          ...early,
+          {
+            _tag: "ToolExecutionStarted",
+            id: record.toolCallId,
+            name: call?.name ?? "",
+            ...(attempt > 1 ? { attempt } : {})
+          }
+        ])
+      }
+      case "CallEnded": {
+        const { halt, message, originalLength, reason } = record
+        const id = message.toolCallId ?? ""
+        const answer = { id, content: message.content, isError: message.isError, code: reason, originalLength }
+        return this.tell(record.requestId, [
+          { _tag: "ToolExecutionCompleted", id, name: toolCall(id)?.name ?? "" },
+          halt === undefined
+            ? { _tag: "ToolResultEncoded", ...answer }
+            : { _tag: "ToolHalt", toolCallId: id, content: message.content, reason: halt.haltedReason }
+        ])
+      }
+      case "CallWaits": {
+        const call = toolCall(record.toolCallId)
+        const suspensions = record.suspensions.map((open) => ({ ...open, toolCall: open.toolCall ?? call }))
+        return this.tell(record.requestId, [
+          { _tag: "ToolSuspended", toolCallId: record.toolCallId, toolName: call?.name ?? "", suspensions }
+        ])
+      }
+      case "StepCompleted": {
+        const whole = record.response === undefined ? [] : this.replied(record.response)
+        const response = record.response ?? this.response
+        this.reply = undefined
+        this.usages.push(response?.usage ?? null)
+        return this.tell(record.requestId, [
+          ...whole,
+          { _tag: "StepCompleted", response, ...(record.done ? { done: true } : {}) }
+        ])
+      }
+      case "RunEnded": {
+        const { suspensions } = States.sessionOf(this.state)
+        const usage = Response.sumUsage(this.usages)
+        const result = {
+          outcome: outcomeOf(record, this.response?.finishReason),
+          usage,
+          totalUsage: usage,
+          suspensions
+        }
+        return this.tell(record.requestId, [{ _tag: "ChatCompleted", result }])
+      }
+      default:
+        return []
+    }
+  }
+
+  private tell(runId: string, payloads: ReadonlyArray<Payload>): ReadonlyArray<Told> {
+    const options: Event.PublicOptions = { ...this.options, runId, calls: this.calls, runs: this.earlier }
+    return payloads.flatMap((payload) => {
+      const event = Event.toPublic(payload as unknown as Event.Event, options)
+      return event === undefined ? [] : [{ runId, event }]
+    })
+  }
+
+  /** Opens a reply, if none is. */
+  private opened(): ReadonlyArray<Payload> {
+    if (this.reply !== undefined) return []
+    this.reply = new Set()
+    return [{ _tag: "MessageStarted" }]
+  }
+
+  private announce(call: Message.ToolCall): ReadonlyArray<Payload> {
+    const opened = this.opened()
+    this.reply?.add(call.id)
+    return [...opened, ...announced(call)]
+  }
+
+  private replied(response: Response.Response): ReadonlyArray<Payload> {
+    this.response = response
+    const opened = this.opened()
+    const text = Response.text(response)
+    const known = this.reply
+    return [
+      ...opened,
+      ...(response.reasoning === "" ? [] : [{ _tag: "ReasoningDelta", id: null, delta: response.reasoning }]),
+      ...(text === null || text === "" ? [] : [{ _tag: "TextCompleted", id: null, text }]),
+      ...response.toolCalls.filter(({ id }) => known?.has(id) !== true).flatMap((call) => this.announce(call)),
+      { _tag: "MessageCompleted", finishReason: response.finishReason }
+    ]
+  }
+
+  /** Returns the answers of the calls that were settled between the runs, and do not run again. */
+  private settlements(): ReadonlyArray<Payload> {
+    const { thread, turn } = this.state
+    const ids = this.settled
+    this.settled = []
+    return ids.flatMap((id) => {
+      const call = turn?.calls.get(id)
+      const message = call === undefined
+        ? thread.messages.findLast(({ role, toolCallId }) => role === "tool" && toolCallId === id)
+        : call._tag === "Answered"
+        ? call.message
+        : undefined
+      return message === undefined
+        ? []
+        : [Answers.settlement(message, Answers.codeOfRefusal(message)) as unknown as Payload]
+    })
+  }
+}
+
+/** Returns the runs that asked for the calls which wait, by the ids of the calls. */
+export const askers = (state: States.State): ReadonlyMap<string, string> =>
+  new Map(
+    Array.from(state.turn?.calls.values() ?? []).flatMap(({ idempotencyKey, toolCall }) => {
+      const asker = idempotencyKey?.endsWith(`:${toolCall.id}`) === true
+        ? idempotencyKey.slice(0, -toolCall.id.length - 1).replace(/:\d+:\d+$/, "")
+        : undefined
+      return asker === undefined ? [] : [[toolCall.id, asker] as const]
+    })
+  )
+
+/** Returns the suspensions of a session as they are published. */
+export const suspensionsOf = (
+  suspensions: ReadonlyArray<Event.Suspension>,
+  options: Event.PublicOptions
+): ReadonlyArray<Event.PublicSuspension> => {
+  const payload: Payload = { _tag: "ChatCompleted", result: { outcome: { _tag: "Completed" }, suspensions } }
+  const event = Event.toPublic(payload as unknown as Event.Event, options)
+  return event?._tag === "ChatCompleted" ? event.suspensions ?? [] : []
+}
+
+const waiting: Readonly<Record<Event.Suspension["kind"], string>> = {
+  question: "AskUser",
+  manual: "ManualToolCalls",
+  approval: "ApprovalRequested",
+  unknown: "ApprovalRequested"
+}
+
+/** Returns the end of a request after which no run begins, since other calls still wait. */
+export const stillWaiting = (state: States.State, options: Event.PublicOptions): PublicEvent => {
+  const suspensions = suspensionsOf(States.sessionOf(state).suspensions, { ...options, runs: askers(state) })
+  const [first] = suspensions
+  return {
+    _tag: "ChatCompleted",
+    outcome: { _tag: first === undefined ? "Completed" : waiting[first.kind] },
+    suspensions
+  }
+}

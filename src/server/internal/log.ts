@@ -1,0 +1,226 @@
+/**
+ * The logs of the runs that this process drives: their public events, in memory, for any number of readers. A reader
+ * holds its log, so that a slow one neither slows the run nor loses an event; the process forgets a log once its run
+ * has ended and no reader follows the session.
+ *
+ * @since 0.1.0
+ */
+import * as Clock from "effect/Clock"
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import type * as Scope from "effect/Scope"
+import * as Event from "../../Event.ts"
+
+type PublicEvent = Event.PublicEvent
+
+/** An event of a log, with its JSON. */
+export interface Entry {
+  readonly event: PublicEvent
+  readonly text: string
+}
+
+/** The beginning of a run. */
+export interface Beginning {
+  readonly runId: string
+  /** The version of the journal at which the run began or was resumed, which no other beginning has. */
+  readonly version: number
+  /** The message that the run takes. */
+  readonly takes: string | undefined
+  /** The runs that asked for calls which still wait, by the ids of the calls. */
+  readonly runs: ReadonlyMap<string, string>
+  /** The events of the run before it was resumed. */
+  readonly past: ReadonlyArray<PublicEvent>
+}
+
+/** The log of one attempt at a run, or the place of the next one of a session. */
+export class RunLog {
+  begun: Beginning | undefined
+  /** `true` once the attempt has ended. */
+  isEnded = false
+  /** `true` where the run has come to its end in this attempt. */
+  isWhole = false
+  /** `true` where the log was too large to be held: the journal has the run. */
+  isFull = false
+  readonly entries: Array<Entry> = []
+  bytes = 0
+  next: RunLog | undefined
+  readonly calls = new Map<string, Event.PublicCall>()
+  /** Deltas that wait for those which follow at once. */
+  pending: PublicEvent | undefined
+  private change = Deferred.makeUnsafe<void>()
+
+  /** Waits until the log changes. */
+  readonly changed: Effect.Effect<void> = Effect.suspend(() => Deferred.await(this.change))
+
+  wake(): void {
+    const { change } = this
+    // A reader may run before this returns, and then waits for the next change.
+    this.change = Deferred.makeUnsafe()
+    Deferred.doneUnsafe(change, Exit.void)
+  }
+
+  /** The offset of an entry. */
+  offset(index: number): string {
+    return `${this.begun?.runId ?? ""}.${this.begun?.version ?? 0}.${index}`
+  }
+}
+
+/** Returns two events as one, if the second continues the text of the first. */
+const joined = (left: PublicEvent, right: PublicEvent): PublicEvent | undefined => {
+  switch (right._tag) {
+    case "TextDelta":
+    case "ReasoningDelta":
+      return left._tag === right._tag && left.id === right.id ? { ...left, delta: left.delta + right.delta } : undefined
+    case "ToolCallDelta":
+      return left._tag === right._tag && left.id === right.id
+        ? { ...left, argumentsDelta: left.argumentsDelta + right.argumentsDelta }
+        : undefined
+    case "ToolProgress": {
+      if (left._tag !== "ToolProgress" || left.id !== right.id) return undefined
+      const nested = left.nested && right.nested && joined(left.nested, right.nested)
+      return nested && { ...left, nested }
+    }
+    default:
+      return undefined
+  }
+}
+
+const isDelta = (event: PublicEvent): boolean =>
+  event._tag === "TextDelta" || event._tag === "ReasoningDelta" || event._tag === "ToolCallDelta" ||
+  event._tag === "ToolProgress" && event.nested !== undefined && isDelta(event.nested)
+
+/** Bounds of the logs. */
+interface Bounds {
+  readonly log: number
+  readonly logs: number
+}
+
+/** The logs of a process, by the keys of the sessions. */
+export class Hub {
+  private readonly logs = new Map<string, RunLog>()
+  private readonly readers = new Map<string, number>()
+  private bytes = 0
+  private readonly bounds: Bounds
+  private readonly joinMillis: number
+  private readonly scope: Scope.Scope
+  private readonly publish: Event.PublicOptions
+
+  constructor(bounds: Bounds, joinMillis: number, scope: Scope.Scope, publish: Event.PublicOptions) {
+    this.bounds = bounds
+    this.joinMillis = joinMillis
+    this.scope = scope
+    this.publish = publish
+  }
+
+  /** The log of the run that is under way in this process. */
+  current(key: string): RunLog | undefined {
+    const log = this.logs.get(key)
+    return log?.begun === undefined ? undefined : log
+  }
+
+  /** Number of the runs under way whose key begins with a prefix. */
+  running(prefix: string): number {
+    let count = 0
+    for (const [key, log] of this.logs) if (log.begun !== undefined && key.startsWith(prefix)) count++
+    return count
+  }
+
+  /** Follows a session until the scope closes: its current log, or the place of the next one. */
+  follow(key: string): Effect.Effect<RunLog, never, Scope.Scope> {
+    return Effect.acquireRelease(
+      Effect.sync(() => {
+        this.readers.set(key, (this.readers.get(key) ?? 0) + 1)
+        return this.place(key)
+      }),
+      () =>
+        Effect.sync(() => {
+          const left = (this.readers.get(key) ?? 1) - 1
+          if (left > 0) this.readers.set(key, left)
+          else {
+            this.readers.delete(key)
+            if (this.logs.get(key)?.begun === undefined) this.logs.delete(key)
+          }
+        })
+    )
+  }
+
+  private place(key: string): RunLog {
+    const log = this.logs.get(key) ?? new RunLog()
+    this.logs.set(key, log)
+    return log
+  }
+
+  /** Begins the log of a run. An attempt before it that did not come to its end is over. */
+  begin(key: string, beginning: Beginning): void {
+    this.end(key, false)
+    const log = this.place(key)
+    log.begun = beginning
+    for (const event of beginning.past) this.add(log, event)
+    log.wake()
+  }
+
+  /** Adds an event of the run that is under way. Deltas are held for a moment, for those that follow. */
+  push(key: string, event: Event.Event): Effect.Effect<void> {
+    return Effect.flatMap(Clock.currentTimeMillis, (at) => {
+      const log = this.current(key)
+      if (log?.begun === undefined) return Effect.void
+      const { runId, runs } = log.begun
+      const shown = Event.toPublic(event, { ...this.publish, runId, runs, calls: log.calls, at })
+      if (shown === undefined) return Effect.void
+      const both = log.pending && joined(log.pending, shown)
+      if (both !== undefined) {
+        log.pending = both
+        return Effect.void
+      }
+      this.flush(log)
+      if (this.joinMillis > 0 && isDelta(shown)) {
+        log.pending = shown
+        return Effect.asVoid(Effect.forkIn(
+          Effect.andThen(Effect.sleep(this.joinMillis), Effect.sync(() => this.flush(log))),
+          this.scope
+        ))
+      }
+      this.add(log, shown)
+      log.wake()
+      if (event._tag === "ChatCompleted") this.end(key, true)
+      return Effect.void
+    })
+  }
+
+  private flush(log: RunLog): void {
+    const { pending } = log
+    if (pending === undefined) return
+    log.pending = undefined
+    this.add(log, pending)
+    log.wake()
+  }
+
+  private add(log: RunLog, event: PublicEvent): void {
+    if (log.isFull) return
+    const text = JSON.stringify(event)
+    log.entries.push({ event, text })
+    log.bytes += text.length
+    this.bytes += text.length
+    if (log.bytes <= this.bounds.log && this.bytes <= this.bounds.logs) return
+    log.isFull = true
+    log.entries.length = 0
+    this.bytes -= log.bytes
+    log.bytes = 0
+  }
+
+  /** Ends the attempt that is under way. */
+  end(key: string, isWhole: boolean): void {
+    const log = this.current(key)
+    if (log === undefined) return
+    this.flush(log)
+    log.isEnded = true
+    log.isWhole = isWhole
+    this.bytes -= log.bytes
+    if (this.readers.has(key)) {
+      log.next = new RunLog()
+      this.logs.set(key, log.next)
+    } else this.logs.delete(key)
+    log.wake()
+  }
+}

@@ -1,0 +1,275 @@
+/**
+ * Reads the events of a session for its clients: from the log where this process drives the run, from the journal
+ * where another one does or where the log is gone. A reader that cannot be continued where it was gets a reset, and the
+ * run as a whole.
+ *
+ * @since 0.1.0
+ */
+import * as Effect from "effect/Effect"
+import * as Queue from "effect/Queue"
+import type * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
+import type * as Event from "../../Event.ts"
+import * as Journals from "../../internal/session/journal.ts"
+import * as States from "../../internal/session/state.ts"
+import * as Telling from "./journalEvents.ts"
+import type * as Logs from "./log.ts"
+import * as Refusals from "./refusal.ts"
+
+/** A place in the events of a session. */
+export interface Offset {
+  readonly runId: string
+  readonly version: number
+  readonly index: number
+}
+
+/** Something that a reader gets: an event, or word that all it has of a run is to be discarded. */
+export type Frame =
+  | { readonly _tag: "Event"; readonly offset: string; readonly event: Event.PublicEvent; readonly text: string }
+  | { readonly _tag: "Reset"; readonly runId: string }
+
+/** The parts of a server that reading needs. */
+export interface Site {
+  readonly hub: Logs.Hub
+  readonly publish: Event.PublicOptions
+  /** The name of this process in the journals of its runs. */
+  readonly processName: string
+}
+
+/** Reads an offset from a request. An offset is opaque to clients; one that is none is refused. */
+export const offsetOf = (text: string | undefined): Effect.Effect<Offset | undefined, Refusals.Refusal> =>
+  Effect.suspend(() => {
+    if (text === undefined || text === "") return Effect.succeed(undefined)
+    const [, runId, version, index] = /^(.{1,200})\.(\d{1,15})\.(\d{1,15})$/s.exec(text) ?? []
+    return runId === undefined
+      ? Refusals.badRequest("invalid_offset", "The offset is none that this server has given.")
+      : Effect.succeed({ runId, version: Number(version), index: Number(index) })
+  })
+
+type Emit = (frame: Frame) => Effect.Effect<unknown>
+
+/** Interval at which the journal of a run elsewhere is read. */
+const poll = "1 second"
+
+/** A reader of one session. */
+class Reader {
+  /** `true` once the session was found to be removed. */
+  isRemoved = false
+  private telling: Telling.Telling
+  private version = 0
+  private readonly site: Site
+  private readonly key: string
+  private readonly emit: Emit
+
+  constructor(site: Site, key: string, emit: Emit) {
+    this.site = site
+    this.key = key
+    this.emit = emit
+    this.telling = new Telling.Telling(key, site.publish)
+  }
+
+  get state(): Telling.Telling["state"] {
+    return this.telling.state
+  }
+
+  /** The runs that the journal has, in order. */
+  get runs(): ReadonlyArray<string> {
+    return this.telling.runs
+  }
+
+  /** Reads on in the journal, and emits the events of the wanted runs. Their offsets are always answered by a reset. */
+  advance(wants: (runId: string) => boolean): Effect.Effect<void, Journals.StoreError, Journals.Store> {
+    return Effect.gen({ self: this }, function*() {
+      const store = yield* Journals.Store
+      const now = yield* store.version(this.key)
+      this.isRemoved = now < this.version
+      if (now <= this.version) return
+      yield* Stream.runForEach(store.read(this.key, this.version), (entry) => {
+        this.version = entry.version
+        return Effect.forEach(
+          this.telling.take(entry),
+          ({ event, runId }) =>
+            wants(runId)
+              ? this.emit({ _tag: "Event", offset: `${runId}.0.${this.version}`, event, text: JSON.stringify(event) })
+              : Effect.void,
+          { discard: true }
+        )
+      })
+    })
+  }
+
+  /** Emits an event that no offset names. */
+  tell(event: Event.PublicEvent): Effect.Effect<void> {
+    return Effect.asVoid(this.emit({ _tag: "Event", offset: "", event, text: JSON.stringify(event) }))
+  }
+
+  reset(runId: string): Effect.Effect<unknown> {
+    return this.emit({ _tag: "Reset", runId })
+  }
+
+  /** Emits runs as the journal has them, from its beginning. */
+  retell(wants: (runId: string) => boolean): Effect.Effect<void, Journals.StoreError, Journals.Store> {
+    return Effect.suspend(() => {
+      this.telling = new Telling.Telling(this.key, this.site.publish)
+      this.version = 0
+      return this.advance(wants)
+    })
+  }
+
+  /** Emits a run from its beginning as the journal has it, and on, until it ends or this process resumes it. */
+  follow(runId: string, log: Logs.RunLog): Effect.Effect<void, Journals.StoreError, Journals.Store> {
+    return Effect.gen({ self: this }, function*() {
+      const isWanted = (other: string) => other === runId
+      yield* this.retell(isWanted)
+      while (this.state.run?.requestId === runId && log.next?.begun === undefined && !this.isRemoved) {
+        yield* pause(log)
+        yield* this.advance(isWanted)
+      }
+    })
+  }
+
+  /** Emits the entries of a log from an index on, until its attempt ends. Succeeds with `false` if it was too large. */
+  deliver(log: Logs.RunLog, from: number): Effect.Effect<boolean> {
+    return Effect.gen({ self: this }, function*() {
+      let index = from
+      while (true) {
+        if (log.isFull) return false
+        const entry = log.entries[index]
+        if (entry !== undefined) yield* this.emit({ _tag: "Event", offset: log.offset(index++), ...entry })
+        else if (log.isEnded) return true
+        else yield* log.changed
+      }
+    })
+  }
+}
+
+/** Waits until a log changes, and for the time after which the journal is looked at. */
+const pause = (log: Logs.RunLog): Effect.Effect<void> => Effect.raceFirst(Effect.sleep(poll), log.changed)
+
+/** Waits until the attempt of a log has ended. */
+const ended = (log: Logs.RunLog): Effect.Effect<void> =>
+  Effect.suspend(() => log.isEnded ? Effect.void : Effect.andThen(log.changed, ended(log)))
+
+/** Returns the stream of a reader. It holds a few frames for a slow client. */
+const streamOf = <E, R>(
+  site: Site,
+  key: string,
+  read: (reader: Reader) => Effect.Effect<void, E, R>
+): Stream.Stream<Frame, E, Exclude<R, Scope.Scope>> =>
+  Stream.callback<Frame, E, R>(
+    (queue) => Effect.andThen(read(new Reader(site, key, (frame) => Queue.offer(queue, frame))), Queue.end(queue)),
+    {
+      bufferSize: 16,
+      strategy: "suspend"
+    }
+  )
+
+/**
+ * Returns the events of a session from an offset on, and on without end. Without an offset they begin with the open
+ * run. Ends where the session is removed.
+ */
+export const events = (
+  site: Site,
+  key: string,
+  after: Offset | undefined
+): Stream.Stream<Frame, Journals.StoreError, Journals.Store> =>
+  streamOf(site, key, (reader) =>
+    Effect.gen(function*() {
+      let log = yield* site.hub.follow(key)
+      /** The runs whose events come from logs. */
+      const local = new Set<string>()
+      const isForeign = (runId: string) => !local.has(runId) && log.begun?.runId !== runId
+      let from = 0
+      let shown: string | undefined
+      yield* reader.advance(() => false)
+      if (after === undefined) {
+        const open = reader.state.run?.requestId
+        if (open !== undefined && isForeign(open)) yield* reader.retell((runId) => runId === open)
+      } else if (isHeld(log, after)) from = after.index + 1
+      else {
+        shown = after.runId
+        const wanted = new Set(reader.runs.slice(Math.max(0, reader.runs.indexOf(after.runId))))
+        if (isForeign(after.runId)) yield* reader.reset(after.runId)
+        yield* reader.retell((runId) => wanted.has(runId) && isForeign(runId))
+      }
+      while (!reader.isRemoved) {
+        if (log.begun === undefined) {
+          yield* pause(log)
+          if (log.begun === undefined) yield* reader.advance(isForeign)
+          continue
+        }
+        const { runId } = log.begun
+        if (shown === runId) yield* reader.reset(runId)
+        shown = runId
+        local.add(runId)
+        const isDelivered = yield* reader.deliver(log, from)
+        from = 0
+        if (!isDelivered) yield* reader.reset(runId)
+        if (!isDelivered) yield* reader.follow(runId, log)
+        if (log.next === undefined) return
+        const isBroken = isDelivered && !log.isWhole
+        log = log.next
+        // Another process may resume the run.
+        if (isBroken) local.delete(runId)
+      }
+    }))
+
+const isHeld = ({ begun, entries, isFull }: Logs.RunLog, { index, runId, version }: Offset): boolean =>
+  begun?.runId === runId && begun.version === version && index < entries.length && !isFull
+
+/** The run that a request waits for: the one that takes a message, one by its id, or the next one. */
+export type Wanted = { readonly takes: string } | { readonly runId: string } | { readonly next: true }
+
+/**
+ * Returns the events of one run until its end. `log` is the place in the session from before the request: a run that
+ * has begun and ended since is found. Ends with what still waits where no run follows.
+ */
+export const run = (
+  site: Site,
+  key: string,
+  start: Logs.RunLog,
+  wanted: Wanted
+): Stream.Stream<Frame, Journals.StoreError, Journals.Store> =>
+  streamOf(site, key, (reader) =>
+    Effect.gen(function*() {
+      let log = start
+      let found = "runId" in wanted ? wanted.runId : undefined
+      let isShown = false
+      while (!reader.isRemoved) {
+        const { begun } = log
+        if (begun === undefined) {
+          yield* reader.advance(() => false)
+          const { state } = reader
+          found ??= "takes" in wanted ? state.receipts.get(wanted.takes)?.requestId : state.run?.requestId
+          if (found === undefined && "next" in wanted && !Journals.isUnfinished(States.next(state))) {
+            const event = Telling.stillWaiting(state, site.publish)
+            return yield* reader.tell(event)
+          }
+          // Another process drives the run, or it has ended and only the journal has it.
+          const isElsewhere = found !== undefined && log.begun === undefined
+            && (state.run?.requestId !== found || state.run.processName !== site.processName)
+          if (isElsewhere && found !== undefined) {
+            if (isShown) yield* reader.reset(found)
+            isShown = true
+            yield* reader.follow(found, log)
+            if (reader.state.run?.requestId !== found) return
+          }
+          if (log.begun === undefined) yield* pause(log)
+          continue
+        }
+        const isWanted = "takes" in wanted && begun.takes === wanted.takes || begun.runId === found
+        if (isWanted || "next" in wanted && found === undefined) {
+          found = begun.runId
+          if (isShown) yield* reader.reset(found)
+          isShown = true
+          const isDelivered = yield* reader.deliver(log, 0)
+          if (!isDelivered) {
+            yield* reader.reset(found)
+            yield* reader.follow(found, log)
+          }
+          if (log.isWhole) return
+        } else yield* ended(log)
+        if (log.next === undefined) return
+        log = log.next
+      }
+    }))

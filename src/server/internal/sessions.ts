@@ -1,0 +1,295 @@
+/**
+ * The sessions of a server as its clients change them. A body is taken whole or not at all: everything that it asks for
+ * is checked before anything is written, and what is written twice counts once.
+ *
+ * @since 0.1.0
+ */
+import * as Clock from "effect/Clock"
+import * as Effect from "effect/Effect"
+import * as Stream from "effect/Stream"
+import type * as Event from "../../Event.ts"
+import * as Journals from "../../internal/session/journal.ts"
+import * as Keeping from "../../internal/session/kept.ts"
+import * as Operations from "../../internal/session/operations.ts"
+import type * as Records from "../../internal/session/records.ts"
+import * as States from "../../internal/session/state.ts"
+import * as Message from "../../Message.ts"
+import type * as Posted from "../../ui/internal/posted.ts"
+import * as Telling from "./journalEvents.ts"
+import * as Refusals from "./refusal.ts"
+
+/** A session that a request names. */
+export interface Named {
+  /** The name of the agent. */
+  readonly agent: string
+  /** The id without its principal. */
+  readonly id: string
+  /** The id in the store. */
+  readonly key: string
+  /** The principal whose session it is. */
+  readonly principal: string
+  /** The principal that asks. */
+  readonly by: string
+}
+
+/** The beginning of the keys of a principal's sessions. */
+export const prefixOf = (principal: string): string => `${encodeURIComponent(principal)}:`
+
+/** The session's part of a key. */
+export const idOf = (key: string): string => key.slice(key.indexOf(":") + 1)
+
+const idPattern = /^[A-Za-z0-9_-]{1,128}$/
+
+/** Refuses an id that names no session. */
+export const checkId = (id: string): Effect.Effect<string, Refusals.Refusal> =>
+  idPattern.test(id)
+    ? Effect.succeed(id)
+    : Refusals.badRequest("invalid_session_id", "A session id has 1 to 128 letters, digits, _ and -.")
+
+/** A session as its journal has it. */
+export interface Read {
+  readonly kept: Keeping.Kept
+  readonly telling: Telling.Telling
+}
+
+/** Reads a session, and refuses one that does not exist or that another agent runs. */
+export const read = (
+  { agent, key }: Named,
+  publish: Event.PublicOptions = {}
+): Effect.Effect<Read, Refusals.Refusal | Journals.StoreError, Journals.Store> =>
+  Effect.gen(function*() {
+    const store = yield* Journals.Store
+    const telling = new Telling.Telling(key, publish)
+    let version = 0
+    yield* Stream.runForEach(store.read(key), (entry) =>
+      Effect.sync(() => {
+        version = entry.version
+        telling.take(entry)
+      }))
+    const { state } = telling
+    if (version === 0 || state.origin.agent !== agent) return yield* Refusals.unknownSession()
+    return { kept: Keeping.keptOf(key, state, version), telling }
+  })
+
+// Messages.
+
+/** A message that was taken, and whether it was known before. */
+export interface Said {
+  readonly id: string
+}
+
+const running = Refusals.conflict("running", "The session has a run under way. Wait for its end, or stop it.")
+
+/** Appends a message for the next run, and creates the session for the first one. */
+export const say = (
+  named: Named,
+  { content, id }: Pick<Posted.Say, "content"> & { readonly id: string | undefined },
+  clientTools: Records.ClientTools,
+  { isQueued, mostSessions }: { readonly isQueued: boolean; readonly mostSessions: number }
+): Effect.Effect<Said, Refusals.Refusal | Journals.StoreError, Journals.Store> =>
+  Effect.gen(function*() {
+    const { agent, by, key, principal } = named
+    const store = yield* Journals.Store
+    if ((yield* store.version(key)) === 0) {
+      const sessions = yield* Stream.runCount(Stream.take(store.list({ prefix: prefixOf(principal) }), mostSessions))
+      if (sessions >= mostSessions) {
+        return yield* Refusals.tooMany(
+          "too_many_sessions",
+          `There are ${mostSessions} sessions. Delete one of them first.`
+        )
+      }
+      yield* Keeping.open(key, { origin: { principal, agent } })
+    }
+    const { kept: { session, state } } = yield* read(named)
+    const known = id === undefined ? undefined : state.receipts.get(id)
+    if (known === undefined) {
+      if (session.suspensions.length > 0) {
+        return yield* Refusals.conflict("waits_for_answers", "The session waits for answers. Give them first.")
+      }
+      if (!isQueued && (state.run !== undefined || Journals.isUnfinished(States.next(state)))) return yield* running
+    }
+    const receipt = yield* Keeping.submit(key, content, { by, ...(id === undefined ? {} : { id }) }, clientTools).pipe(
+      Effect.catchTag("SessionError", () =>
+        Refusals.conflict("id_taken", "Another message was sent under this id. Send it under a new one."))
+    )
+    return { id: receipt.id }
+  })
+
+// Answers.
+
+type Verdict = Exclude<Posted.Action, Posted.Say>
+
+/** Something that a body answers, and the call that waits for it. */
+interface Settled {
+  readonly verdict: Verdict
+  readonly suspension: Event.Suspension | undefined
+  readonly id: string
+  readonly command: string
+}
+
+const stale = Refusals.conflict("not_waiting", "Nothing waits for this answer. Read the session again.")
+const wrongKind = Refusals.conflict("wrong_kind", "The call waits for an answer of another kind.")
+const expired = Refusals.conflict("expired", "The time for this answer is up.")
+
+/** Finds what a verdict is about. Returns nothing for the result of a call that the server has answered itself. */
+const find = (
+  { kept: { session, state }, telling }: Read,
+  verdict: Verdict,
+  now: number
+): Effect.Effect<Settled | undefined, Refusals.Refusal> =>
+  Effect.suspend((): Effect.Effect<Settled | undefined, Refusals.Refusal> => {
+    const askers = Telling.askers(state)
+    const at = verdict.id.indexOf("~")
+    const isNamed = at > 0
+    const path = isNamed ? verdict.id.slice(at + 1) : verdict.id
+    const suspension = session.suspensions.find(({ id }) => id === path)
+    const asker = askers.get(path.split("/")[0] ?? path)
+    const command = `answer:${isNamed ? verdict.id : `${asker ?? ""}~${path}`}`
+    if (state.receipts.has(command)) return Effect.succeed({ verdict, suspension: undefined, id: path, command })
+    if (!isNamed) {
+      // The client of the AI SDK posts the results of all calls again, those of the server with them.
+      if (suspension === undefined) return Effect.succeed(undefined)
+      const { messageId } = verdict as Posted.Answer
+      const isOld = messageId !== undefined && telling.message !== undefined && messageId !== telling.message
+      if (isOld) return Effect.succeed(undefined)
+    } else if (suspension === undefined || asker !== verdict.id.slice(0, at)) return stale
+    if (suspension === undefined) return stale
+    const { expiresAt = Infinity, kind } = suspension
+    if (expiresAt <= now) return expired
+    const isFitting = verdict._tag === "Answer"
+      ? kind !== "approval"
+      : kind === "approval" || kind === "unknown" || verdict._tag === "Deny" && verdict.isCancelled === true
+    return isFitting ? Effect.succeed({ verdict, suspension, id: path, command }) : wrongKind
+  })
+
+/** Returns the actions that verdicts are: the caller asks for each of them. */
+export const actionsOf = (actions: ReadonlyArray<Posted.Action>): ReadonlyArray<"write" | "answer" | "approve"> =>
+  Array.from(
+    new Set(
+      actions.map((action) =>
+        action._tag === "Say" ? "write" : action._tag === "Answer" || "isCancelled" in action ? "answer" : "approve"
+      )
+    )
+  )
+
+const settle = (by: string, { command, id, verdict }: Settled) => {
+  const options = { command, by }
+  switch (verdict._tag) {
+    case "Answer":
+      return (session: Keeping.Kept["session"]) =>
+        Operations.answer(session, id, verdict.error === undefined ? verdict.value : { error: verdict.error }, options)
+    case "Approve":
+      return (session: Keeping.Kept["session"]) =>
+        Operations.approve(session, id, {
+          ...options,
+          ...(verdict.edits === undefined ? {} : { arguments: verdict.edits })
+        })
+    case "Deny":
+      return (session: Keeping.Kept["session"]) =>
+        verdict.isCancelled === true
+          ? Operations.withdraw(session, id, verdict.reason ?? "the user gave no answer", options)
+          : Operations.deny(session, id, verdict.reason, options)
+  }
+}
+
+/**
+ * Gives the answers of a body, all of them or none: they are checked before the first is written. Answers that were
+ * given before in the same words change nothing. Succeeds with the number of those that counted now or before.
+ */
+export const answer = (
+  named: Named,
+  verdicts: ReadonlyArray<Verdict>
+): Effect.Effect<number, Refusals.Refusal | Journals.StoreError, Journals.Store> =>
+  Effect.gen(function*() {
+    const now = yield* Clock.currentTimeMillis
+    const current = yield* read(named)
+    const found = yield* Effect.forEach(verdicts, (verdict) => find(current, verdict, now))
+    const settled = found.filter((each) => each !== undefined)
+    let { kept } = current
+    for (const each of settled) {
+      const settling = settle(named.by, each)
+      kept = yield* Keeping.keep(kept, (session) =>
+        Effect.catchTag(settling(session), "SessionError", ({ reason }) => refusalOf(reason)))
+    }
+    return settled.length
+  }).pipe(
+    // Another writer was faster: everything is checked again, and what was written counts once.
+    Effect.retry({
+      while: (error) =>
+        error._tag === "SessionConflict",
+      times: 50
+    }),
+    Effect.catchTags({
+      SessionConflict: () => stale,
+      SessionClaimed: () => stale
+    })
+  )
+
+const refusalOf = (reason: string): Refusals.Refusal => {
+  switch (reason) {
+    case "invalid_answer":
+      return Refusals.badRequest("invalid_answer", "The answer does not have the form that was asked for.")
+    case "expired":
+      return expired
+    case "id_taken":
+    case "already_answered":
+      return Refusals.conflict("already_answered", "The call was answered before, in other words.")
+    default:
+      return stale
+  }
+}
+
+// Lists.
+
+/** A session in a list. */
+export interface Listed {
+  readonly id: string
+  readonly agent: string
+  readonly title: string
+  readonly lastLine: string
+  readonly next: States.Next
+  readonly updatedAt: number
+}
+
+const pageSize = 20
+
+const lineOf = (text: string): string => text.replaceAll(/\s+/g, " ").trim().slice(0, 120)
+
+/** Lists the sessions of a principal with an agent, newest first, from a page on. */
+export const list = (
+  principal: string,
+  agent: string,
+  page: number
+): Effect.Effect<
+  { readonly sessions: ReadonlyArray<Listed>; readonly next?: number },
+  Journals.StoreError,
+  Journals.Store
+> =>
+  Effect.gen(function*() {
+    const store = yield* Journals.Store
+    const listed = yield* Stream.runCollect(store.list({ prefix: prefixOf(principal) }))
+    const newest = listed.filter(({ id }) => idPattern.test(idOf(id))).sort((left, right) => right.since - left.since)
+    const sessions: Array<Listed> = []
+    let index = 0
+    let skipped = 0
+    for (const { id: key, next, since } of newest) {
+      if (sessions.length === pageSize) break
+      index++
+      const kept = yield* Keeping.load(key)
+      if (kept?.origin.agent !== agent) continue
+      if (skipped++ < page * pageSize) continue
+      const { messages } = kept.session.thread
+      const first = messages.find(({ role }) => role === "user")
+      const last = messages.findLast(({ role }) => role === "user" || role === "assistant")
+      const submitted = kept.submitted?.[0]?.message
+      sessions.push({
+        id: idOf(key),
+        agent,
+        title: lineOf(Message.text(first ?? submitted ?? Message.user(""))),
+        lastLine: lineOf(Message.text(last ?? submitted ?? Message.user(""))),
+        next,
+        updatedAt: since
+      })
+    }
+    return { sessions, ...(index < newest.length ? { next: page + 1 } : {}) }
+  })

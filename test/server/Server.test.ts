@@ -1,0 +1,354 @@
+/** A server of agents over real HTTP: what clients read and write, and what remains of it. */
+import { assert, describe, it } from "@effect/vitest"
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
+import { Adapter, Message, Session, Tool } from "heddle"
+import { Agent } from "heddle/server"
+import { Script } from "heddle/testing"
+import { eventsOf, saidIn, serve, type Site } from "./support/site.ts"
+
+const { finish, text, toolCall } = Script
+
+const helper = (tools: ReadonlyArray<Tool.Any> = [], name = "helper") =>
+  Agent.make({ name, description: "Helps", run: () => Effect.succeed({ tools }) })
+
+const at = "/agents/helper/sessions"
+
+const post = (site: Site, path: string, body?: unknown) => Effect.promise(() => site.ask("POST", path, body))
+
+const get = (site: Site, path: string) =>
+  Effect.map(Effect.promise(() => site.ask("GET", path)), ({ status, text }) => ({
+    status,
+    body: text === "" ? undefined : JSON.parse(text)
+  }))
+
+/** Says something and reads the run to its end. */
+const say = (site: Site, session: string, content: string) =>
+  Effect.promise(async () => {
+    const reader = await site.open("POST", `${at}/${session}/messages`, { content })
+    return eventsOf(await reader.end())
+  })
+
+const pay = (paid: Array<number> = []) =>
+  Tool.make("pay", {
+    parameters: { amount: Schema.Finite },
+    approval: true,
+    handler: ({ amount }) => Effect.sync(() => (paid.push(amount), `paid ${amount}`))
+  })
+
+/** A tool that runs until it is stopped, and tells when it began and ended. */
+const endless = () => {
+  const began = Deferred.makeUnsafe<void>()
+  const ended = Deferred.makeUnsafe<void>()
+  const tool = Tool.make("endless", {
+    parameters: {},
+    handler: () =>
+      Effect.ensuring(
+        Effect.andThen(Deferred.succeed(began, undefined), Effect.never),
+        Deferred.succeed(ended, undefined)
+      )
+  })
+  return { began, ended, tool }
+}
+
+describe("messages", () => {
+  it.live("a message is answered, and the session has both", () =>
+    Effect.gen(function*() {
+      const site = yield* serve([helper()], Script.layer([[text("Hel"), text("lo"), finish("stop")]]))
+      const events = yield* say(site, "s1", "Hi")
+      assert.strictEqual(saidIn(events), "Hello")
+      assert.deepStrictEqual(events.at(-1)?._tag, "ChatCompleted")
+      const { body } = yield* get(site, `${at}/s1`)
+      assert.deepStrictEqual([body.status, body.next, body.isRunning], ["completed", "nothing", false])
+      assert.deepStrictEqual(body.messages.map(({ role }: { role: string }) => role), ["user", "assistant"])
+    }))
+
+  it.live("the same message again follows its run, and another one under its id is refused", () =>
+    Effect.gen(function*() {
+      const site = yield* serve([helper()], Script.layer([[text("Hello"), finish("stop")]]))
+      const body = { content: "Hi", id: "m1" }
+      const first = yield* post(site, `${at}/s1/messages`, body)
+      const again = yield* post(site, `${at}/s1/messages`, body)
+      assert.deepStrictEqual([first.status, again.status], [200, 200])
+      assert.include(again.text, "\"text\":\"Hello\"")
+      const other = yield* post(site, `${at}/s1/messages`, { content: "Bye", id: "m1" })
+      assert.deepStrictEqual([other.status, JSON.parse(other.text).error.code], [409, "id_taken"])
+    }))
+
+  it.live("a message while a run is under way is refused, or follows it where that is allowed", () =>
+    Effect.gen(function*() {
+      const { began, tool } = endless()
+      const script = () =>
+        Script.layer([[toolCall("c0", "endless"), finish("tool_calls")], [text("Next"), finish("stop")]])
+      const refusing = yield* serve([helper([tool])], script())
+      yield* post(refusing, `${at}/s1/messages?wait=false`, { content: "Go" })
+      yield* Deferred.await(began)
+      const refused = yield* post(refusing, `${at}/s1/messages`, { content: "And" })
+      assert.deepStrictEqual([refused.status, JSON.parse(refused.text).error.code], [409, "running"])
+      const other = endless()
+      const following = yield* serve([helper([other.tool])], script(), { whileRunning: "follow" })
+      yield* post(following, `${at}/s1/messages?wait=false`, { content: "Go" })
+      yield* Deferred.await(other.began)
+      const reader = yield* Effect.promise(() => following.open("POST", `${at}/s1/messages`, { content: "And" }))
+      yield* post(following, `${at}/s1/stop`)
+      const events = eventsOf(yield* Effect.promise(reader.end))
+      assert.strictEqual(saidIn(events), "Next")
+    }))
+})
+
+describe("answers", () => {
+  it.live("an approved call runs with its edits, a denied one is answered as denied", () =>
+    Effect.gen(function*() {
+      const paid: Array<number> = []
+      const site = yield* serve(
+        [helper([pay(paid)])],
+        Script.layer([
+          [toolCall("c0", "pay", { amount: 1 }), toolCall("c1", "pay", { amount: 2 }), finish("tool_calls")],
+          [text("Done"), finish("stop")]
+        ])
+      )
+      yield* say(site, "s1", "Pay")
+      const { body } = yield* get(site, `${at}/s1`)
+      const [first, second] = body.suspensions
+      assert.deepStrictEqual(first.toolCall, { id: "c0", name: "pay", arguments: { amount: 1 } })
+      const answered = yield* post(site, `${at}/s1/answers`, {
+        answers: [
+          { id: first.answerId, approve: true, arguments: { amount: 5 } },
+          { id: second.answerId, approve: false, reason: "too much" }
+        ]
+      })
+      assert.deepStrictEqual(paid, [5])
+      assert.include(answered.text, "\"content\":\"paid 5\"")
+      assert.include(answered.text, "\"code\":\"denied\"")
+      assert.include(answered.text, "Done")
+      const again = yield* post(site, `${at}/s1/answers`, { answers: [{ id: first.answerId, approve: false }] })
+      assert.deepStrictEqual([again.status, JSON.parse(again.text).error.code], [409, "already_answered"])
+    }))
+
+  it.live("some of the answers can be given first: the response says what still waits", () =>
+    Effect.gen(function*() {
+      const site = yield* serve(
+        [helper([pay()])],
+        Script.layer([
+          [toolCall("c0", "pay", { amount: 1 }), toolCall("c1", "pay", { amount: 2 }), finish("tool_calls")],
+          [text("Done"), finish("stop")]
+        ])
+      )
+      yield* say(site, "s1", "Pay")
+      const [first, second] = (yield* get(site, `${at}/s1`)).body.suspensions
+      const partial = yield* Effect.promise(async () => {
+        const reader = await site.open("POST", `${at}/s1/answers`, { answers: [{ id: first.answerId, approve: true }] })
+        return eventsOf(await reader.end())
+      })
+      const last = partial.at(-1)
+      assert.deepStrictEqual(
+        last?._tag === "ChatCompleted" ? last.suspensions?.map(({ answerId }) => answerId) : undefined,
+        [second.answerId]
+      )
+      const rest = yield* post(site, `${at}/s1/answers`, { answers: [{ id: second.answerId, approve: true }] })
+      assert.include(rest.text, "Done")
+    }))
+
+  it.live("W-11: an answer to the same call id of an earlier turn is refused", () =>
+    Effect.gen(function*() {
+      const paid: Array<number> = []
+      const asking = [toolCall("c0", "pay", { amount: 1 }), finish("tool_calls")]
+      const said = [text("Done"), finish("stop")]
+      const site = yield* serve([helper([pay(paid)])], Script.layer([asking, said, asking, said]))
+      yield* say(site, "s1", "Pay")
+      const [old] = (yield* get(site, `${at}/s1`)).body.suspensions
+      yield* post(site, `${at}/s1/answers`, { answers: [{ id: old.answerId, approve: true }] })
+      yield* say(site, "s1", "Again")
+      const stale = yield* post(site, `${at}/s1/answers`, { answers: [{ id: old.answerId, approve: false }] })
+      assert.strictEqual(stale.status, 409)
+      const [now] = (yield* get(site, `${at}/s1`)).body.suspensions
+      assert.notStrictEqual(now.answerId, old.answerId)
+      assert.deepStrictEqual(paid, [1])
+    }))
+})
+
+describe("lifetimes", () => {
+  it.live("W-05: a client that leaves does not stop its run, and the session is whole", () =>
+    Effect.gen(function*() {
+      const { began, ended, tool } = endless()
+      const gate = Deferred.makeUnsafe<void>()
+      const waiting = Tool.make("wait", {
+        parameters: {},
+        handler: () => Effect.as(Effect.andThen(Deferred.succeed(began, undefined), Deferred.await(gate)), "waited")
+      })
+      const site = yield* serve(
+        [helper([tool, waiting])],
+        Script.layer([
+          [toolCall("c0", "wait"), finish("tool_calls")],
+          [text("Done"), finish("stop")]
+        ])
+      )
+      const reader = yield* Effect.promise(() => site.open("POST", `${at}/s1/messages`, { content: "Go" }))
+      yield* Deferred.await(began)
+      reader.leave()
+      const follower = yield* Effect.promise(() => site.open("GET", `${at}/s1/events`))
+      yield* Deferred.succeed(gate, undefined)
+      const events = eventsOf(yield* Effect.promise(() => follower.until(({ data }) => data._tag === "ChatCompleted")))
+      follower.leave()
+      assert.strictEqual(saidIn(events), "Done")
+      assert.strictEqual((yield* get(site, `${at}/s1`)).body.status, "completed")
+      assert.isFalse(yield* Deferred.isDone(ended))
+    }))
+
+  it.live("W-05: where runs are attached, a client that leaves stops its run", () =>
+    Effect.gen(function*() {
+      const { began, ended, tool } = endless()
+      const site = yield* serve(
+        [helper([tool])],
+        Script.layer([[toolCall("c0", "endless"), finish("tool_calls")]]),
+        { mode: "attached" }
+      )
+      const reader = yield* Effect.promise(() => site.open("POST", `${at}/s1/messages`, { content: "Go" }))
+      yield* Deferred.await(began)
+      reader.leave()
+      yield* Deferred.await(ended)
+    }))
+
+  it.live("W-06: a stop from another connection ends the run, and reports its calls", () =>
+    Effect.gen(function*() {
+      const { began, ended, tool } = endless()
+      const site = yield* serve([helper([tool])], Script.layer([[toolCall("c0", "endless"), finish("tool_calls")]]))
+      const reader = yield* Effect.promise(() => site.open("POST", `${at}/s1/messages`, { content: "Go" }))
+      yield* Deferred.await(began)
+      const stopper = yield* Effect.promise(() => site.open("POST", `${at}/s1/stop`))
+      const reports = yield* Effect.promise(stopper.end)
+      assert.deepStrictEqual(reports.map(({ event }) => event), ["accepted", "ended"])
+      assert.deepStrictEqual(reports[1]?.data.stopped, ["c0"])
+      assert.isTrue(yield* Deferred.isDone(ended))
+      const events = eventsOf(yield* Effect.promise(reader.end))
+      const last = events.at(-1)
+      assert.strictEqual(last?._tag === "ChatCompleted" ? last.outcome._tag : undefined, "Cancelled")
+    }))
+})
+
+describe("offsets", () => {
+  const replies = () => Script.layer([[text("One"), finish("stop")], [text("Two"), finish("stop")]])
+
+  it.live("a reader goes on where it was, and a stale offset gets a reset and the run as a whole", () =>
+    Effect.gen(function*() {
+      const site = yield* serve([helper()], replies(), { joinMillis: 0 })
+      const first = yield* Effect.promise(() => site.open("GET", `${at}/s1/events`))
+      assert.strictEqual(first.status, 404)
+      yield* say(site, "s1", "Hi")
+      const reader = yield* Effect.promise(() => site.open("GET", `${at}/s1/events`))
+      const writer = yield* Effect.promise(() => site.open("POST", `${at}/s1/messages`, { content: "Go on" }))
+      const sent = yield* Effect.promise(() => reader.until(({ data }) => data._tag === "ChatCompleted"))
+      reader.leave()
+      yield* Effect.promise(writer.end)
+      assert.strictEqual(saidIn(eventsOf(sent)), "Two")
+      const middle = sent.find(({ data }) => data._tag === "TextDelta")!.id!
+      const again = yield* Effect.promise(() => site.open("GET", `${at}/s1/events?after=${middle}`))
+      const reset = yield* Effect.promise(() => again.until(({ data }) => data._tag === "ChatCompleted"))
+      again.leave()
+      assert.strictEqual(reset[0]?.event, "reset")
+      assert.strictEqual(reset[0]?.data.runId, middle.split(".")[0])
+      assert.deepStrictEqual(
+        eventsOf(reset).map(({ _tag }) => _tag),
+        ["RunStarted", "MessageStarted", "TextCompleted", "MessageCompleted", "StepCompleted", "ChatCompleted"]
+      )
+      const header = yield* Effect.promise(() =>
+        site.open("GET", `${at}/s1/events`, undefined, { "last-event-id": middle })
+      )
+      assert.strictEqual((yield* Effect.promise(() => header.until(() => true)))[0]?.event, "reset")
+      header.leave()
+      for (const bad of ["nonsense", "elsewhere.1.0", "..", "a.b.c"]) {
+        assert.strictEqual((yield* get(site, `${at}/s1/events?after=${bad}`)).status, 400, bad)
+      }
+    }))
+
+  it.live("W-09: a reader that does not read neither slows the run nor loses anything; 100 read one run", () =>
+    Effect.gen(function*() {
+      const words = Array.from({ length: 2_000 }, (_, index) => `${index} ${"x".repeat(500)} `)
+      const gate = Deferred.makeUnsafe<void>()
+      const model = Adapter.layer({
+        stream: () =>
+          Stream.concat(
+            Stream.fromEffect(Effect.as(Deferred.await(gate), {
+              _tag: "MessageStarted" as const,
+              message: Message.assistant("")
+            })),
+            Stream.concat(
+              Stream.map(Stream.fromIterable(words), (delta) => ({ _tag: "TextDelta" as const, id: null, delta })),
+              Stream.succeed({
+                _tag: "MessageCompleted" as const,
+                message: Message.assistant(words.join("")),
+                finishReason: "stop" as const,
+                metadata: {}
+              })
+            )
+          )
+      })
+      const site = yield* serve([helper()], model, { bounds: { streams: 200 } })
+      yield* post(site, `${at}/s1/messages?wait=false`, { content: "Go" })
+      const readers = yield* Effect.promise(() =>
+        Promise.all(Array.from({ length: 100 }, () => site.open("GET", `${at}/s1/events`)))
+      )
+      const deaf = yield* Effect.promise(() => site.open("GET", `${at}/s1/events`))
+      yield* Deferred.succeed(gate, undefined)
+      for (const reader of readers) {
+        const events = eventsOf(
+          yield* Effect.promise(() => reader.until(({ data }) => data._tag === "ChatCompleted"))
+        )
+        assert.strictEqual(saidIn(events), words.join(""))
+        reader.leave()
+      }
+      assert.strictEqual((yield* get(site, `${at}/s1`)).body.status, "completed")
+      const late = eventsOf(yield* Effect.promise(() => deaf.until(({ data }) => data._tag === "ChatCompleted")))
+      deaf.leave()
+      assert.strictEqual(saidIn(late), words.join(""))
+    }))
+
+  it.live("a log that is too large is dropped: its readers get a reset, and the run from the journal", () =>
+    Effect.gen(function*() {
+      const big = "x".repeat(5_000)
+      const site = yield* serve([helper()], Script.layer([[text(big), text(big), finish("stop")]]), {
+        bounds: { log: 1_000 },
+        joinMillis: 0
+      })
+      const reader = yield* Effect.promise(() => site.open("POST", `${at}/s1/messages`, { content: "Go" }))
+      const sent = yield* Effect.promise(reader.end)
+      const from = sent.findIndex(({ event }) => event === "reset")
+      const events = eventsOf(sent.slice(from))
+      assert.isAtLeast(from, 0)
+      const whole = events.find((event) => event._tag === "TextCompleted")
+      assert.strictEqual(whole?._tag === "TextCompleted" ? whole.text : "", big + big)
+      assert.strictEqual(events.at(-1)?._tag, "ChatCompleted")
+    }))
+})
+
+describe("processes", () => {
+  it.live("W-06, W-07: another server over the same store reads, stops and goes on with a run", () =>
+    Effect.gen(function*() {
+      const store = Layer.succeedContext(yield* Layer.build(Session.Store.layerMemory))
+      const { began, tool } = endless()
+      const script = () => Script.layer([[toolCall("c0", "endless"), finish("tool_calls")]])
+      const here = yield* serve([helper([tool])], script(), { store })
+      const there = yield* serve([helper([tool])], Script.layer([[text("After"), finish("stop")]]), { store })
+      yield* post(here, `${at}/s1/messages?wait=false`, { content: "Go" })
+      yield* Deferred.await(began)
+      const reader = yield* Effect.promise(() => there.open("GET", `${at}/s1/events`))
+      yield* Effect.promise(() => reader.until(({ data }) => data._tag === "ToolExecutionStarted"))
+      const stopper = yield* Effect.promise(() => there.open("POST", `${at}/s1/stop`))
+      const reports = yield* Effect.promise(stopper.end)
+      assert.deepStrictEqual(reports.at(-1)?.data.stopped, ["c0"])
+      const events = eventsOf(yield* Effect.promise(() => reader.until(({ data }) => data._tag === "ChatCompleted")))
+      const last = events.at(-1)
+      assert.strictEqual(last?._tag === "ChatCompleted" ? last.outcome._tag : "", "Cancelled")
+      assert.strictEqual(saidIn(yield* say(there, "s1", "And now?")), "After")
+      const followed = eventsOf(
+        yield* Effect.promise(() =>
+          reader.until(({ data }) => data._tag === "TextDelta" || data._tag === "TextCompleted")
+        )
+      )
+      assert.isTrue(followed.some((event) => event._tag === "TextDelta" && event.delta === "After"))
+      reader.leave()
+    }))
+})

@@ -1,0 +1,131 @@
+/** A server of agents on the loopback interface, and a client of it. */
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as HttpServer from "effect/http/HttpServer"
+import * as Layer from "effect/Layer"
+import type * as Scope from "effect/Scope"
+import { type Adapter, type Event, Session } from "heddle"
+import { type Agent, Server } from "heddle/server"
+
+/** The answer to a request. */
+export interface Answered {
+  readonly status: number
+  readonly headers: Headers
+  readonly text: string
+}
+
+/** Something that an event stream sent. */
+export interface Sent {
+  readonly id?: string
+  readonly event?: string
+  readonly data: any
+}
+
+export interface Site {
+  readonly url: string
+  readonly ask: (method: string, path: string, body?: unknown, headers?: Record<string, string>) => Promise<Answered>
+  /** Opens an event stream, which is read as it comes. */
+  readonly open: (
+    method: string,
+    path: string,
+    body?: unknown,
+    headers?: Record<string, string>
+  ) => Promise<Reader>
+}
+
+/** A reader of an event stream. */
+export class Reader {
+  readonly status: number
+  private readonly body: ReadableStreamDefaultReader<Uint8Array>
+  private readonly controller: AbortController
+  private text = ""
+  private readonly decoder = new TextDecoder()
+  readonly sent: Array<Sent> = []
+
+  constructor(response: Response, controller: AbortController) {
+    this.status = response.status
+    this.body = response.body!.getReader()
+    this.controller = controller
+  }
+
+  /** Reads until something holds of what was sent, or to the end. */
+  async until(holds: (sent: Sent) => boolean): Promise<ReadonlyArray<Sent>> {
+    let from = 0
+    while (true) {
+      for (; from < this.sent.length; from++) if (holds(this.sent[from]!)) return this.sent
+      const { done, value } = await this.body.read()
+      if (done) return this.sent
+      this.text += this.decoder.decode(value, { stream: true })
+      const pieces = this.text.split("\n\n")
+      this.text = pieces.pop() ?? ""
+      for (const piece of pieces) {
+        const sent = sentOf(piece)
+        if (sent !== undefined) this.sent.push(sent)
+      }
+    }
+  }
+
+  readonly end = (): Promise<ReadonlyArray<Sent>> => this.until(() => false)
+
+  leave(): void {
+    this.controller.abort()
+  }
+}
+
+const sentOf = (piece: string): Sent | undefined => {
+  const field = (name: string) =>
+    piece.split("\n").filter((line) => line.startsWith(`${name}: `)).map((line) => line.slice(name.length + 2)).join(
+      "\n"
+    )
+  const data = field("data")
+  if (data === "") return undefined
+  return {
+    ...(field("id") === "" ? {} : { id: field("id") }),
+    ...(field("event") === "" ? {} : { event: field("event") }),
+    data: data === "[DONE]" ? data : JSON.parse(data)
+  }
+}
+
+/** The public events of a stream. */
+export const eventsOf = (sent: ReadonlyArray<Sent>): ReadonlyArray<Event.PublicEvent> =>
+  sent.flatMap(({ data, event }) => event === undefined && data !== "[DONE]" ? [data] : [])
+
+/** The text that a stream says. */
+export const saidIn = (events: ReadonlyArray<Event.PublicEvent>): string =>
+  events.map((event) => event._tag === "TextDelta" ? event.delta : "").join("")
+
+const init = (method: string, body: unknown, headers: Record<string, string>): RequestInit => ({
+  method,
+  headers: { ...(body === undefined ? {} : { "content-type": "application/json" }), ...headers },
+  ...(body === undefined ? {} : { body: typeof body === "string" ? body : JSON.stringify(body) })
+})
+
+const siteAt = (url: string): Site => ({
+  url,
+  ask: async (method, path, body, headers = {}) => {
+    const response = await fetch(url + path, init(method, body, headers))
+    return { status: response.status, headers: response.headers, text: await response.text() }
+  },
+  open: async (method, path, body, headers = {}) => {
+    const controller = new AbortController()
+    const response = await fetch(url + path, { ...init(method, body, headers), signal: controller.signal })
+    return new Reader(response, controller)
+  }
+})
+
+/** Serves agents until the scope closes. */
+export const serve = (
+  agents: ReadonlyArray<Agent.Agent<any>>,
+  model: Layer.Layer<Adapter.Adapter>,
+  options: Partial<Server.Options> & { readonly store?: Layer.Layer<Session.Store> } = {}
+): Effect.Effect<Site, never, Scope.Scope> =>
+  Effect.gen(function*() {
+    const { store = Session.Store.layerMemory, ...given } = options
+    const app = Server.layer({ agents, authorize: Server.allowLoopback, drain: 100, ...given }).pipe(
+      Layer.provide([model, store]),
+      Server.layerNode({ port: 0 })
+    )
+    const context = yield* Layer.build(app as Layer.Layer<HttpServer.HttpServer>)
+    const { address } = Context.get(context, HttpServer.HttpServer)
+    return siteAt(`http://127.0.0.1:${(address as { readonly port: number }).port}`)
+  }).pipe(Effect.orDie)
