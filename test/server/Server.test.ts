@@ -324,6 +324,69 @@ describe("offsets", () => {
     }))
 })
 
+describe("loads", () => {
+  it.live("W-08: 50 sessions of 150 deltas each at once: none is lost, and none comes twice", () =>
+    Effect.gen(function*() {
+      const words = Array.from({ length: 150 }, (_, index) => `${index},`)
+      const model = Adapter.layer({
+        stream: () =>
+          Stream.fromIterable([
+            { _tag: "MessageStarted" as const, message: Message.assistant("") },
+            ...words.map((delta) => ({ _tag: "TextDelta" as const, id: null, delta })),
+            {
+              _tag: "MessageCompleted" as const,
+              message: Message.assistant(words.join("")),
+              finishReason: "stop" as const,
+              metadata: {}
+            }
+          ]).pipe(Stream.rechunk(1), Stream.tap(() => Effect.yieldNow))
+      })
+      const bounds = { runs: 100, streams: 100, writes: 100 }
+      const site = yield* serve([helper()], model, { bounds, joinMillis: 0 })
+      const said = yield* Effect.forEach(
+        Array.from({ length: 50 }, (_, index) => `s${index}`),
+        (id) => Effect.map(say(site, id, "Go"), saidIn),
+        { concurrency: "unbounded" }
+      )
+      assert.deepStrictEqual(new Set(said), new Set([words.join("")]))
+    }))
+
+  it.live("W-10: of 10 MB of arguments and results nothing is cut, and the message that posts them back is taken", () =>
+    Effect.gen(function*() {
+      const big = "x".repeat(5_000_000)
+      const echo = Tool.make("echo", {
+        parameters: { text: Schema.String },
+        maxResultChars: Infinity,
+        handler: ({ text }) => Effect.succeed(text)
+      })
+      const site = yield* serve(
+        [helper([echo])],
+        Script.layer([
+          [toolCall("c0", "echo", { text: big }), finish("tool_calls")],
+          [text("Done"), finish("stop")],
+          [text("Again"), finish("stop")]
+        ])
+      )
+      const asked = { id: "u1", role: "user", parts: [{ type: "text", text: "Go" }] }
+      const response = yield* Effect.promise(() =>
+        site.open("POST", at, { id: "s1", trigger: "submit-message", messages: [asked] })
+      )
+      const chunks = (yield* Effect.promise(response.end)).map(({ data }) => data)
+      const input = chunks.find(({ type }) => type === "tool-input-available")
+      const output = chunks.find(({ type }) => type === "tool-output-available")
+      assert.deepStrictEqual([input.input.text.length, output.output.length], [big.length, big.length])
+      const { body } = yield* get(site, `${at}/s1`)
+      const next = { id: "u2", role: "user", parts: [{ type: "text", text: "More" }] }
+      const again = yield* post(site, at, {
+        id: "s1",
+        trigger: "submit-message",
+        messages: [asked, ...body.messages.slice(1), next]
+      })
+      assert.strictEqual(again.status, 200)
+      assert.include(again.text, "Again")
+    }))
+})
+
 describe("processes", () => {
   it.live("W-06, W-07: another server over the same store reads, stops and goes on with a run", () =>
     Effect.gen(function*() {

@@ -94,13 +94,26 @@ export const eventsOf = (sent: ReadonlyArray<Sent>): ReadonlyArray<Event.PublicE
 export const saidIn = (events: ReadonlyArray<Event.PublicEvent>): string =>
   events.map((event) => event._tag === "TextDelta" ? event.delta : "").join("")
 
+/** The texts of the replies, each whole. */
+export const textsIn = (events: ReadonlyArray<Event.PublicEvent>): ReadonlyArray<string> => {
+  const texts: Array<string> = []
+  for (const event of events) {
+    const last = texts.length - 1
+    if (event._tag === "MessageStarted") texts.push("")
+    else if (event._tag === "TextDelta") texts[last] += event.delta
+    else if (event._tag === "TextCompleted") texts[last] = event.text
+  }
+  return texts
+}
+
 const init = (method: string, body: unknown, headers: Record<string, string>): RequestInit => ({
   method,
   headers: { ...(body === undefined ? {} : { "content-type": "application/json" }), ...headers },
   ...(body === undefined ? {} : { body: typeof body === "string" ? body : JSON.stringify(body) })
 })
 
-const siteAt = (url: string): Site => ({
+/** The client of a server at this address. */
+export const siteAt = (url: string): Site => ({
   url,
   ask: async (method, path, body, headers = {}) => {
     const response = await fetch(url + path, init(method, body, headers))

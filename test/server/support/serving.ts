@@ -1,0 +1,84 @@
+/**
+ * A server as a process of its own: `node serving.ts FOLDER`. It serves one agent over a store in the folder, writes the
+ * address to its standard output, and what its tools do to a file.
+ */
+import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
+import * as Effect from "effect/Effect"
+import * as HttpServer from "effect/http/HttpServer"
+import * as Layer from "effect/Layer"
+import * as Stream from "effect/Stream"
+import { Adapter, Message, Tool } from "heddle"
+import { Agent, Server } from "heddle/server"
+import { SessionStore } from "heddle/sql"
+import * as fs from "node:fs"
+import * as path from "node:path"
+
+const folder = process.argv[2] ?? "."
+const did = (what: string) => fs.appendFileSync(path.join(folder, "log"), `${what}\n`)
+
+/** Says words one by one, calls a tool that charges and one that waits for a file, and then says more words. */
+const model = Adapter.layer({
+  stream: ({ messages }) => {
+    const answers = messages.filter(({ role }) => role === "tool").length
+    const words = answers === 0 ? ["one ", "two "] : ["three ", "four "]
+    const calls = answers > 0 ? [] : ["charge", "hold"].map((name, index) => ({
+      id: `c${index}`,
+      name,
+      arguments: {},
+      rawArguments: "{}",
+      metadata: {}
+    }))
+    const message = Message.assistant(words.join(""), calls)
+    return Stream.fromIterable([
+      { _tag: "MessageStarted" as const, message: Message.assistant("") },
+      ...words.map((delta) => ({ _tag: "TextDelta" as const, id: null, delta })),
+      ...calls.flatMap((call) => [
+        { _tag: "ToolCallStarted" as const, id: call.id, name: call.name },
+        { _tag: "ToolCallCompleted" as const, ...call }
+      ]),
+      {
+        _tag: "MessageCompleted" as const,
+        message,
+        finishReason: calls.length === 0 ? "stop" as const : "tool_calls" as const
+      }
+    ])
+  }
+})
+
+const charge = Tool.make("charge", {
+  parameters: {},
+  handler: () => Effect.sync(() => (did("charge"), "charged"))
+})
+
+const hold = Tool.make("hold", {
+  parameters: {},
+  idempotent: true,
+  handler: () =>
+    Effect.suspend(() => {
+      did("hold")
+      const look: Effect.Effect<string> = Effect.suspend(() =>
+        fs.existsSync(path.join(folder, "go")) ? Effect.succeed("held") : Effect.andThen(Effect.sleep(20), look)
+      )
+      return look
+    })
+})
+
+const helper = Agent.make({
+  name: "helper",
+  description: "Helps",
+  run: () => Effect.succeed({ tools: [charge, hold] })
+})
+
+const store = SessionStore.layerSqlite({ filename: path.join(folder, "store") })
+
+const app = Server.layer({ agents: [helper], authorize: Server.allowLoopback, term: "2 seconds" }).pipe(
+  Layer.provide([model, store]),
+  Server.layerNode({ port: 0 })
+)
+
+const program = Effect.andThen(
+  HttpServer.addressFormattedWith((url) => Effect.sync(() => process.stdout.write(`${url}\n`))),
+  Effect.never
+)
+
+NodeRuntime.runMain(Effect.provide(program, app))
