@@ -161,7 +161,7 @@ const clientTool = ({ description, name, parameters }: Tool.Definition): Tool.An
  * const response = await handler(
  *   new Request("http://localhost/agents/helper/sessions/s1/messages", {
  *     method: "POST",
- *     headers: { "content-type": "application/json", "host": "localhost" },
+ *     headers: { "content-type": "application/json" },
  *     body: JSON.stringify({ content: "Hi" })
  *   })
  * )
@@ -299,9 +299,21 @@ export const layer = <R = never, RAuthorize = never>(
     HttpRouter.HttpRouter | Journals.Store | Adapter.Adapter | R | RAuthorize
   >
 
+/** Returns a request with a `Host`, which is that of its address where it has none. */
+const addressed = (request: Request): Request => {
+  if (request.headers.has("host")) return request
+  const headers = new Headers(request.headers)
+  headers.set("host", new URL(request.url).host)
+  return new Request(request, { headers })
+}
+
 /**
  * Returns a function from requests to responses, for servers of other frameworks. `dispose` releases the application,
- * and waits for the calls that are under way.
+ * and waits for the calls that are under way. The application is built at once: call this where the server starts, and
+ * not where a build only loads the module.
+ *
+ * A `Request` does not have the address of its client, so that `Server.allowLoopback` cannot look at it: the `Host` and
+ * the port on which the framework listens decide. It refuses what Next.js hands over, which has forwarded headers.
  *
  * **Example** (The health of a server without a port)
  *
@@ -329,7 +341,10 @@ export const layer = <R = never, RAuthorize = never>(
 export const toWebHandler = <A, E>(app: Layer.Layer<A, E, HttpRouter.HttpRouter>): {
   readonly handler: (request: Request) => Promise<Response>
   readonly dispose: () => Promise<void>
-} => HttpRouter.toWebHandler(app, { disableLogger: true })
+} => {
+  const { dispose, handler } = HttpRouter.toWebHandler(app, { disableLogger: true })
+  return { dispose, handler: (request) => handler(addressed(request)) }
+}
 
 /**
  * Options of a server on Node.
