@@ -28,7 +28,8 @@ const write = (name: string, examples: ReadonlyArray<Example>): ReadonlyArray<Wr
   fs.rmSync(target, { recursive: true, force: true })
   fs.mkdirSync(target, { recursive: true })
   return examples.map((example) => {
-    const file = path.join(target, `${example.place.replaceAll(/[^\w]+/g, "-")}.ts`)
+    const extension = example.isPage === true ? "tsx" : "ts"
+    const file = path.join(target, `${example.place.replaceAll(/[^\w]+/g, "-")}.${extension}`)
     try {
       fs.writeFileSync(file, programOf(example))
       return { place: example.place, run: () => import(file) }
@@ -53,9 +54,10 @@ const typeErrors = (...names: ReadonlyArray<string>): ReadonlyMap<string, string
     declarationMap: false,
     incremental: false,
     noUnusedLocals: false,
+    jsx: "react-jsx",
     types: ["node"]
   }
-  const include = names.map((name) => `${name}/*.ts`)
+  const include = names.flatMap((name) => [`${name}/*.ts`, `${name}/*.tsx`])
   const settings = { extends: path.join(root, "tsconfig.json"), include, exclude: [], references: [] }
   fs.writeFileSync(project, JSON.stringify({ ...settings, compilerOptions }))
   const { error, stdout } = spawnSync(
@@ -156,6 +158,9 @@ describe("examples", () => {
     assert.deepStrictEqual(examplesOf(source), [{ place: "src/Tool.ts:5", code: "first\n  second" }])
     assert.deepStrictEqual(examplesOf(page), [{ place: "README.md:3", code: "first\n\n  second" }])
     assert.deepStrictEqual(unmarkedIn(page), ["README.md:8"])
+    const tsx = (info: string) => ({ path: "README.md", text: "```" + info + "\nconst page = <p>Hi</p>\n```" })
+    assert.deepStrictEqual(examplesOf(tsx("tsx import.meta.vitest")).map(({ isPage }) => isPage), [true])
+    assert.deepStrictEqual([unmarkedIn(tsx("tsx import.meta.vitest")), unmarkedIn(tsx("tsx"))], [[], ["README.md:2"]])
     assert.throws(() => examplesOf({ path: "README.md", text: "```ts import.meta.vitest\nfirst" }), "README.md:1")
   })
 

@@ -2,7 +2,8 @@
  * The examples in doc comments and on Markdown pages, as programs. An example is a fence marked `ts import.meta.vitest`; a
  * trailing `expression // => value` in it is an assertion. A page may declare the imports that its examples have in
  * common, in one fence marked `ts import.meta.vitest imports`. An example keeps its line numbers, and an assertion that
- * could not be placed is an error rather than a comment.
+ * could not be placed is an error rather than a comment. A fence marked `tsx import.meta.vitest` is a module of a page: it
+ * states its own imports.
  */
 import { type Comment, parseSync } from "oxc-parser"
 import { lineAt, type Node, type SourceText, walk } from "./source.ts"
@@ -13,9 +14,12 @@ export interface Example {
   readonly code: string
   /** The import declarations that its page states once for all of its examples. */
   readonly imports?: string
+  /** `true` if it is written in TSX. */
+  readonly isPage?: boolean
 }
 
 const marked = "ts import.meta.vitest"
+const markedPage = "tsx import.meta.vitest"
 const markedImports = `${marked} imports`
 
 /** The marked fences of a source: those in doc comments of TypeScript, those at any place of Markdown. */
@@ -29,6 +33,7 @@ export const examplesOf = (source: SourceText): ReadonlyArray<Example> => {
   }
   return fences.flatMap((fence) => {
     const { code, info, place } = fence
+    if (info === markedPage) return [{ code, place, isPage: true }]
     if (fence === imports || (info === marked && imports === undefined)) return [{ code, place }]
     return info === marked ? [{ code, place, imports: imports!.code }] : []
   })
@@ -42,14 +47,14 @@ const isImports = (code: string): boolean => {
 /** The places of TypeScript fences that are not marked, and so would be shown without ever being run. */
 export const unmarkedIn = (source: SourceText): ReadonlyArray<string> =>
   fencesOf(source).flatMap(({ info, place }) =>
-    /^(ts|typescript|tsx|mts|js|javascript|jsx|mjs)\b/.test(info) && info !== marked && info !== markedImports
+    /^(ts|typescript|tsx|mts|js|javascript|jsx|mjs)\b/.test(info) && ![marked, markedImports, markedPage].includes(info)
       ? [place]
       : []
   )
 
 /** The code of an example with its assertions made real. */
-export const programOf = ({ code, imports = "", place }: Example): string => {
-  const { comments, errors, program } = parseSync("example.ts", code, { sourceType: "module" })
+export const programOf = ({ code, imports = "", isPage = false, place }: Example): string => {
+  const { comments, errors, program } = parseSync(isPage ? "page.tsx" : "example.ts", code, { sourceType: "module" })
   if (errors.length > 0) throw new Error(`${place}: the example does not parse: ${errors[0]!.message}`)
   const statements = assertable(program as unknown as Node, code)
   const edits = comments.flatMap((comment, index) => {
