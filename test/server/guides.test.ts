@@ -10,10 +10,11 @@ import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
 import { Adapter, type Event, Session } from "heddle"
 import { Agent, Server } from "heddle/server"
-import { KillPoint, Script } from "heddle/testing"
+import { Script } from "heddle/testing"
 import * as http from "node:http"
 import * as Bounds from "../../src/server/internal/bounds.ts"
 import { BodyError } from "../../src/ui/internal/posted.ts"
+import { temporaryFile } from "../sql/support/files.ts"
 import * as Chunks from "../support/openAiChat.ts"
 import { serve } from "../support/server.ts"
 import { readSource, readSources } from "../support/source.ts"
@@ -124,7 +125,7 @@ describe("the guide to a chat in the browser", () => {
         Chunks.body(Chunks.said("Done."), Chunks.finish("stop"))
       ]
       const model = yield* serve((_, index) => ({ pieces: [replies[index]!] }))
-      const filename = `${KillPoint.folder()}/chat.db`
+      const filename = yield* temporaryFile
       const { app } = yield* load("runMain", (code) => {
         const changed = code.replace("port: 3000", "port: 0").replace(`"chat.db"`, JSON.stringify(filename))
         assert.notInclude(changed, "3000")
