@@ -268,6 +268,34 @@ describe("the guide to a chat in the browser", () => {
       yield* Effect.promise(() => again)
     }).pipe(Effect.scoped))
 
+  it.live("W-21: a chat that does not exist yet, or is another principal's, has nothing to resume", () =>
+    Effect.gen(function*() {
+      const shop = Agent.make({ name: "shop", description: "Sells books", run: () => Effect.succeed({}) })
+      const authorize: Server.Authorize = ({ headers }) =>
+        Effect.succeed({ principal: headers["authorization"] === "Bearer ann" ? "ann" : "bob" })
+      const { dispose, handler } = Server.toWebHandler(
+        Server.layer({ agents: [shop], authorize, hosts: ["localhost"] }).pipe(
+          Layer.provide([
+            Script.layer([[Script.toolCall("c0", "none"), Script.delay("10 minutes"), Script.finish("stop")]]),
+            Session.Store.layerMemory
+          ])
+        )
+      )
+      yield* Effect.addFinalizer(() => Effect.promise(dispose))
+      const url = "http://localhost/agents/shop/sessions"
+      const ann = { "authorization": "Bearer ann", "content-type": "application/json" }
+      const body = JSON.stringify({ content: "Hi" })
+      const statuses = yield* Effect.promise(async () => {
+        const said = await handler(new Request(`${url}/s1/messages?wait=false`, { method: "POST", headers: ann, body }))
+        const own = await handler(new Request(`${url}/s1/stream`, { headers: ann }))
+        await own.body?.cancel()
+        const foreign = await handler(new Request(`${url}/s1/stream`))
+        const unknown = await handler(new Request(`${url}/s2/stream`))
+        return [said, own, foreign, unknown].map(({ status }) => status)
+      })
+      assert.deepStrictEqual(statuses, [202, 200, 204, 204])
+    }).pipe(Effect.scoped))
+
   it.live("W-21: a request without a Host has the host of its address, and one with a Host has that", () =>
     Effect.gen(function*() {
       const shop = Agent.make({ name: "shop", description: "Sells books", run: () => Effect.succeed({}) })

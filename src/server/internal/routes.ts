@@ -392,11 +392,13 @@ const postUi = (site: Site) => (request: Request, { agent }: Params): Effect.Eff
 const resumeUi = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
     const session = yield* named(site, request, params.agent, params.id, ["read"])
-    const { kept: { state }, telling } = yield* Sessions.read(session)
+    const nothing = HttpServerResponse.empty({ status: 204 })
+    // The page of a new chat asks before its first message, and shows a refusal as an error.
+    const found = yield* Effect.catchTag(Sessions.read(session), "Refusal", () => Effect.undefined)
+    if (found === undefined) return nothing
+    const { kept: { state }, telling } = found
     const run = state.run?.requestId
-    if (run === undefined && !Journals.isUnfinished(States.next(state))) {
-      return HttpServerResponse.empty({ status: 204 })
-    }
+    if (run === undefined && !Journals.isUnfinished(States.next(state))) return nothing
     yield* openStream(site, session)
     const scope = yield* Scope.make()
     const log = yield* Scope.provide(site.hub.follow(session.key), scope)
