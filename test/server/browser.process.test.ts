@@ -106,7 +106,9 @@ describe("the page of the guide", () => {
         const errors: Array<string> = []
         page.on("pageerror", (error) => errors.push(String(error)))
         yield* Effect.promise(async () => {
+          const resumed = page.waitForResponse((response) => response.url().endsWith("/stream"))
           await page.goto(url)
+          assert.strictEqual((await resumed).status(), 204)
           await say(page, "Count")
           await shows(page, "one two")
           await page.reload()
