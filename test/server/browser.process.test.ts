@@ -12,6 +12,7 @@ import { Adapter, Session, Tool } from "heddle"
 import { Agent, Server } from "heddle/server"
 import { Script } from "heddle/testing"
 import * as fs from "node:fs"
+import * as net from "node:net"
 import { chromium, type Page } from "playwright-core"
 import * as Guide from "./support/guide.ts"
 
@@ -40,7 +41,7 @@ const modelOf = (more: Deferred.Deferred<void>) =>
 
 const html = `<!doctype html><meta charset="utf-8"><div id="chat"></div><script src="/page.js"></script>`
 
-/** Serves the agent of the guide, and its page, on a free port. Succeeds with the address. */
+/** Serves the agent of the guide, and its page, on a free port. Succeeds with the port. */
 const serve = (script: string, tools: ReadonlyArray<Tool.Any>, model: Layer.Layer<Adapter.Adapter>) =>
   Effect.gen(function*() {
     const shop = Agent.make({ name: "shop", description: "Sells books", run: () => Effect.succeed({ tools }) })
@@ -52,7 +53,34 @@ const serve = (script: string, tools: ReadonlyArray<Tool.Any>, model: Layer.Laye
     const app = routes.pipe(Layer.provide([model, Session.Store.layerMemory]), Server.layerNode({ port: 0 }))
     const services = yield* Layer.build(app)
     const { address } = yield* Effect.provide(HttpServer.HttpServer, services)
-    return `http://127.0.0.1:${"port" in address ? address.port : 0}`
+    return "port" in address ? address.port : 0
+  })
+
+/** Passes connections on to a port. Succeeds with the address, and with what breaks all connections. */
+const between = (port: number) =>
+  Effect.gen(function*() {
+    const open = new Set<net.Socket>()
+    const cut = (): void => {
+      for (const socket of open) socket.destroy()
+      open.clear()
+    }
+    const server = net.createServer((socket) => {
+      const target = net.connect(port, "127.0.0.1")
+      for (const end of [socket, target]) end.on("error", () => undefined)
+      socket.on("close", () => target.destroy())
+      target.on("close", () => socket.destroy())
+      open.add(socket)
+      socket.pipe(target).pipe(socket)
+    })
+    yield* Effect.acquireRelease(
+      Effect.promise(() => new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve))),
+      () =>
+        Effect.sync(() => {
+          cut()
+          server.close()
+        })
+    )
+    return { url: `http://127.0.0.1:${(server.address() as net.AddressInfo).port}`, cut }
   })
 
 const open = Effect.gen(function*() {
@@ -83,7 +111,7 @@ const ended = async (page: Page): Promise<ReadonlyArray<string>> => {
 
 describe("the page of the guide", () => {
   it.live.skipIf(isPassedOver)(
-    "W-04: streams, continues after a reload, approves by click, and stops by button",
+    "W-04: streams, continues after a cut and a reload, approves by click, and stops by button",
     () =>
       Effect.gen(function*() {
         const more = yield* Deferred.make<void>()
@@ -101,7 +129,7 @@ describe("the page of the guide", () => {
         })
         const example = Guide.exampleOf("docs/chat-in-the-browser.md", "useChat(")
         const script = yield* Effect.promise(() => Guide.bundle("browser", example))
-        const url = yield* serve(script, [order, dig], modelOf(more))
+        const { cut, url } = yield* between(yield* serve(script, [order, dig], modelOf(more)))
         const page = yield* open
         const errors: Array<string> = []
         page.on("pageerror", (error) => errors.push(String(error)))
@@ -110,6 +138,11 @@ describe("the page of the guide", () => {
           await page.goto(url)
           assert.strictEqual((await resumed).status(), 204)
           await say(page, "Count")
+          await shows(page, "one two")
+          cut()
+          await page.getByRole("alert").waitFor()
+          await page.getByRole("button", { name: "Again" }).click()
+          await page.getByRole("alert").waitFor({ state: "detached" })
           await shows(page, "one two")
           await page.reload()
           await shows(page, "one two")
