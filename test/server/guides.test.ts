@@ -98,6 +98,44 @@ const refusals = (): ReadonlyArray<string> => {
 }
 
 describe("the guide to production", () => {
+  it.live("W-11: a message whose reply would be one stream too many is refused, and is not taken", () =>
+    Effect.gen(function*() {
+      const shop = Agent.make({ name: "shop", description: "Sells books", run: () => Effect.succeed({}) })
+      const bounds = { streams: 0 }
+      const { dispose, handler } = Server.toWebHandler(
+        Server.layer({ agents: [shop], authorize: Server.allowLoopback, bounds }).pipe(
+          Layer.provide([
+            Script.layer([[Script.text("Hello."), Script.finish("stop")]]),
+            Session.Store.layerMemory
+          ])
+        )
+      )
+      yield* Effect.addFinalizer(() => Effect.promise(dispose))
+      const post = async (path: string, body: unknown) => {
+        const headers = { "content-type": "application/json" }
+        const sent = { method: "POST", headers, body: JSON.stringify(body) }
+        const response = await handler(new Request(`http://localhost${path}`, sent))
+        return [response.status, await response.text()] as const
+      }
+      const message = { id: "m1", role: "user", parts: [{ type: "text", text: "Hi" }] }
+      const agUi = { threadId: "s3", runId: "r", messages: [{ id: "m1", role: "user", content: "Hi" }] }
+      const refused = yield* Effect.promise(() =>
+        Promise.all([
+          post("/agents/shop/sessions/s1/messages", { content: "Hi" }),
+          post("/agents/shop/sessions", { id: "s2", messages: [message] }),
+          post("/agui/shop", agUi)
+        ])
+      )
+      assert.deepStrictEqual(refused.map(([status]) => status), [429, 429, 429])
+      for (const [, text] of refused) assert.include(text, "too_many_streams")
+      const kept = yield* Effect.promise(() => handler(new Request("http://localhost/agents/shop/sessions")))
+      assert.deepStrictEqual(yield* Effect.promise(() => kept.json()), { sessions: [] })
+      const [taken] = yield* Effect.promise(() =>
+        post("/agents/shop/sessions/s1/messages?wait=false", { content: "Hi" })
+      )
+      assert.strictEqual(taken, 202)
+    }).pipe(Effect.scoped))
+
   it("W-21: it has every code of a refusal, with its status", () => {
     const listed = table("docs/in-production.md", "Code", "Status").map(([code, status]) => `${code} ${status}`)
     assert.deepStrictEqual(listed.toSorted(), refusals())

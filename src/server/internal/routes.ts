@@ -283,6 +283,7 @@ const write = (
     const said = actions.find((action) => action._tag === "Say")
     const session = yield* named(site, request, agent, posted.sessionId, Sessions.actionsOf(actions))
     yield* site.counters.write(session.by, yield* Clock.currentTimeMillis)
+    if (isWaited(request)) yield* openStream(site, session)
     if (
       site.hub.current(session.key) === undefined &&
       site.hub.running(Sessions.prefixOf(session.principal)) >= site.bounds.runs
@@ -472,6 +473,7 @@ const postRetry = (site: Site) => (request: Request, params: Params): Effect.Eff
   Effect.gen(function*() {
     const session = yield* named(site, request, params.agent, params.id, ["write"])
     yield* site.counters.write(session.by, yield* Clock.currentTimeMillis)
+    if (isWaited(request)) yield* openStream(site, session)
     const { kept } = yield* Sessions.read(session)
     if (kept.session.status !== "error" && !Journals.isUnfinished(Keeping.next(kept))) {
       return yield* Refusals.conflict("nothing_to_retry", "Nothing broke, and nothing is left to do.")
