@@ -21,12 +21,13 @@ import { type Event, Journal, Response, type Session } from "heddle"
 import { createRequire } from "node:module"
 import { homedir } from "node:os"
 import { resolve } from "node:path"
+import { runMain, Stop } from "../../src/command/internal/stop.ts"
 import * as Adapter from "./adapter.ts"
 import * as Failure from "./failure.ts"
 import * as Interrupted from "./interrupted.ts"
+import { system } from "./prompt.ts"
 import * as Conversation from "./session.ts"
 import * as Settings from "./settings.ts"
-import { runMain, Stop } from "./stop.ts"
 import * as Tools from "./tools.ts"
 import * as Run from "./view/run.ts"
 import * as Terminal from "./view/terminal.ts"
@@ -39,10 +40,6 @@ const maxTurns = 12
 const grace = "2 seconds"
 
 const stop = new Stop()
-
-const system = "You answer questions about a folder of files. Use the tools: search first, then read around what you " +
-  "found, and only then answer. Quote the lines that matter and name their place as path:line. If the files do not " +
-  "answer the question, say so. Ask the user only what the files cannot tell."
 
 const titleOf = (model: Settings.Model): string =>
   model._tag === "Embedded"

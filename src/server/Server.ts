@@ -20,16 +20,15 @@ import type * as Event from "../Event.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import * as Claims from "../internal/session/claim.ts"
 import * as Journals from "../internal/session/journal.ts"
-import * as Keeping from "../internal/session/kept.ts"
-import * as Tool from "../Tool.ts"
+import type * as Keeping from "../internal/session/kept.ts"
 import type * as Agents from "./Agent.ts"
 import * as Access from "./internal/access.ts"
+import * as Offered from "./internal/agents.ts"
 import * as Bounded from "./internal/bounds.ts"
 import * as Telling from "./internal/journalEvents.ts"
 import * as Logs from "./internal/log.ts"
 import * as Refusals from "./internal/refusal.ts"
 import * as Routes from "./internal/routes.ts"
-import * as Sessions from "./internal/sessions.ts"
 
 export { allowLoopback } from "./internal/access.ts"
 export type { Authorize, Grant, Question } from "./internal/access.ts"
@@ -124,10 +123,6 @@ const byName = <R>(agents: ReadonlyArray<Agents.Agent<R>>): ReadonlyMap<string, 
 
 const isLocal = (authorize: unknown): boolean => authorize === Access.allowLoopback
 
-/** The tools of a client as tools of the run, whose calls wait for the client's results. */
-const clientTool = ({ description, name, parameters }: Tool.Definition): Tool.Any =>
-  Tool.make(name, { description, parameters, manual: true })
-
 /**
  * Adds the routes of agents to the router of the application, and runs their sessions in this process: those that its
  * clients begin, and those that another process has left. It needs the store of the sessions, the model, and what the
@@ -140,7 +135,7 @@ const clientTool = ({ description, name, parameters }: Tool.Definition): Tool.An
  * - `POST …/sessions/ID/messages` takes `{ content }` or `{ answers }`, `GET …/events` gives the public events from an
  *   offset on, `POST …/stop` stops the run and reports what became of its calls, `POST …/answers` answers, approves and
  *   denies, `POST …/resume` retries what broke.
- * - `GET …/sessions` lists, `GET …/sessions/ID` reads and `DELETE` removes. `GET /health` and `/ready` are for whatever
+ * - `GET /agents` lists the agents, `GET …/sessions` the sessions of one, `GET …/sessions/ID` reads and `DELETE` removes. `GET /health` and `/ready` are for whatever
  *   restarts the process.
  *
  * **Example** (A request to a server without a port)
@@ -197,24 +192,9 @@ export const layer = <R = never, RAuthorize = never>(
     const context = yield* Effect.context<R | RAuthorize>()
     const processName = yield* Claims.CurrentProcess
 
-    const optionsOf = (kept: Keeping.Kept) =>
-      Effect.gen(function*() {
-        const { agent: name, metadata = {}, principal = "" } = kept.origin
-        const agent = agents.get(name ?? "")
-        if (agent === undefined) {
-          return yield* Effect.die(new Error(`session ${JSON.stringify(kept.id)} is of no agent of this server`))
-        }
-        const [submitted] = kept.submitted ?? []
-        const isReply = Keeping.next(kept) === "reply"
-        const clientTools = isReply ? submitted?.clientTools ?? [] : kept.state.clientTools
-        const session = { principal, sessionId: Sessions.idOf(kept.id), kept, clientTools, metadata }
-        const given = yield* agent.run(session)
-        return { given, tools: [...(given.tools ?? []), ...clientTools.map(clientTool)], submitted, isReply }
-      })
-
     const run = (kept: Keeping.Kept) =>
       Effect.gen(function*() {
-        const { given, isReply, submitted, tools } = yield* optionsOf(kept)
+        const { options: given, takes } = yield* Offered.nextOf(agents, kept)
         const runId = kept.interrupted?.requestId ?? globalThis.crypto.randomUUID()
         const past: Array<Event.PublicEvent> = [{ _tag: "RunStarted", runId }]
         if (kept.interrupted !== undefined) {
@@ -226,12 +206,10 @@ export const layer = <R = never, RAuthorize = never>(
               for (const told of telling.take(entry)) if (told.runId === runId) past.push(told.event)
             })))
         }
-        const takes = isReply ? submitted?.id : kept.state.run?.taken?.id
         hub.begin(kept.id, { runId, version: kept.version, takes, runs: Telling.askers(kept.state), past })
         return {
           deadline: { after: bounds.run },
           ...given,
-          tools,
           requestId: runId,
           replays: false
         }
@@ -262,7 +240,7 @@ export const layer = <R = never, RAuthorize = never>(
       },
       authorize: (request, question) =>
         Effect.provideContext(options.authorize(request, question), context) as ReturnType<Access.Authorize>,
-      agents: new Set(agents.keys()),
+      agents,
       isAttached: options.mode === "attached",
       isQueued: options.whileRunning === "follow",
       isRaw: options.raw === true,
@@ -371,7 +349,6 @@ const missing = "Server.layerNode needs the package @effect/platform-node, and N
  * ```ts import.meta.vitest
  * import * as Effect from "effect/Effect"
  * import * as HttpServer from "effect/http/HttpServer"
-import type * as HttpServerError from "effect/http/HttpServerError"
  * import * as Layer from "effect/Layer"
  * import { Session } from "heddle"
  * import { Agent, Server } from "heddle/server"

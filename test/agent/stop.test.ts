@@ -1,7 +1,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
-import { Stop } from "../../scratchpad/agent/stop.ts"
+import { Stop } from "../../src/command/internal/stop.ts"
 
 const isRequested = (stop: Stop) =>
   Effect.gen(function*() {

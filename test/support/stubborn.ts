@@ -3,7 +3,7 @@
  */
 import * as Console from "effect/Console"
 import * as Effect from "effect/Effect"
-import { runMain, Stop } from "../../scratchpad/agent/stop.ts"
+import { runMain, Stop } from "../../src/command/internal/stop.ts"
 
 const stop = new Stop()
 stop.enterSoft()

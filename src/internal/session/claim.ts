@@ -89,6 +89,12 @@ export const CurrentProcess: Context.Reference<string> = Context.Reference<strin
   defaultValue: () => globalThis.crypto.randomUUID()
 })
 
+/** Ends when an owner that leaves is to wait for calls under way no longer. Never by default. */
+export const Hurry: Context.Reference<Effect.Effect<void>> = Context.Reference<Effect.Effect<void>>(
+  "heddle/internal/Hurry",
+  { defaultValue: () => Effect.never }
+)
+
 /** Converts a duration to milliseconds. Throws for an invalid one. `least` is the shortest that is allowed. */
 export const millisOf = (name: string, input: Duration.Input, least: "positive" | "zero" = "positive"): number => {
   const millis = Option.map(Duration.fromInput(input), Duration.toMillis)
@@ -182,6 +188,8 @@ export class HeldClaim {
   ) => Effect.Effect<A, Journals.StoreError, R>
   /** Gives requests that are under way the grace period to end. */
   private readonly close: Effect.Effect<unknown>
+  /** Ends when a leave is to wait no longer. */
+  private readonly hurry: Effect.Effect<void>
   /** The clocks of the process. */
   private readonly clock: Clock.Clock
   /** Reports that the claim is lost. */
@@ -226,6 +234,7 @@ export class HeldClaim {
         .do(request, Exit.interrupt())
     this.close = Effect.suspend(() => requests.end(Exit.void))
     this.clock = Context.get(context, Clock.Clock)
+    this.hurry = Context.get(context, Hurry)
     this.confirmed = terms.began ?? momentOf(this.clock)
   }
 
@@ -418,7 +427,8 @@ export class HeldClaim {
   leave(drainMillis: number): Effect.Effect<unknown> {
     return Effect.suspend(() => {
       this.leaving.openUnsafe()
-      return Effect.andThen(Effect.raceFirst(this.idle.await, Effect.sleep(drainMillis)), this.drained.open)
+      const over = Effect.raceFirst(Effect.sleep(drainMillis), this.hurry)
+      return Effect.andThen(Effect.raceFirst(this.idle.await, over), this.drained.open)
     })
   }
 

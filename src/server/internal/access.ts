@@ -78,7 +78,7 @@ const hostname = (host: string): string => host.replace(/:\d+$/, "")
 
 const isHost = (host: string, { hosts, isLoopback: isLocal }: Rules): boolean =>
   isLocal && isLoopback(hostname(host))
-  || hosts.some((known) => known.toLowerCase() === (known.includes(":") ? host : hostname(host)).toLowerCase())
+  || hosts.some((known) => known.toLowerCase() === (/:\d+$/.test(known) ? host : hostname(host)).toLowerCase())
 
 const originHost = (origin: string): string | undefined => {
   try {
@@ -92,14 +92,20 @@ const originHost = (origin: string): string | undefined => {
 const isOrigin = (origin: string, host: string, { origins }: Rules): boolean =>
   origins.includes(origin) || originHost(origin) === host
 
+/** Refuses a request to another host. */
+export const checkHost = (request: Request, rules: Rules): Effect.Effect<void, Refusals.Refusal> =>
+  isHost(request.headers["host"] ?? "", rules)
+    ? Effect.void
+    : new Refusals.Refusal({ status: 421, code: "unknown_host", message: "This server has another name." })
+
 /** Refuses a request to another host, or from a page that is not listed. */
 export const check = (request: Request, rules: Rules): Effect.Effect<void, Refusals.Refusal> =>
+  Effect.andThen(checkHost(request, rules), checkPage(request, rules))
+
+const checkPage = (request: Request, rules: Rules): Effect.Effect<void, Refusals.Refusal> =>
   Effect.suspend(() => {
     const { host = "", origin } = request.headers
     const isWrite = request.method !== "GET" && request.method !== "HEAD"
-    if (!isHost(host, rules)) {
-      return new Refusals.Refusal({ status: 421, code: "unknown_host", message: "This server has another name." })
-    }
     if (origin !== undefined) {
       return isOrigin(origin, host, rules)
         ? Effect.void

@@ -44,7 +44,8 @@ export interface Site extends Reading.Site {
   readonly counters: Bounds.Counters
   readonly access: Access.Rules
   readonly authorize: Access.Authorize
-  readonly agents: ReadonlySet<string>
+  /** The agents by their names. */
+  readonly agents: ReadonlyMap<string, { readonly name: string; readonly description: string }>
   readonly isAttached: boolean
   readonly isQueued: boolean
   readonly isRaw: boolean
@@ -500,6 +501,21 @@ const postRetry = (site: Site) => (request: Request, params: Params): Effect.Eff
     return EventStream.respond(Stream.map(frames, EventStream.lines))
   })
 
+/** Lists the agents whose sessions the request may list. */
+const getAgents = (site: Site) => (request: Request): Effect.Effect<Response, Failure, Needs> =>
+  Effect.gen(function*() {
+    const asked = yield* Effect.forEach(site.agents.values(), ({ description, name }) =>
+      Effect.result(Effect.as(
+        Access.ask(site.authorize, request, { agent: name, action: "list" }),
+        { name, description }
+      )))
+    const [first] = asked
+    const agents = asked.flatMap((each) => Result.isSuccess(each) ? [each.success] : [])
+    return first !== undefined && Result.isFailure(first) && agents.length === 0
+      ? yield* first.failure
+      : json({ agents })
+  })
+
 const getList = (site: Site) => (request: Request, { agent }: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
     if (!site.agents.has(agent)) return yield* Refusals.notFound("unknown_agent", "There is no such agent.")
@@ -534,7 +550,8 @@ const getSession = (site: Site) => (request: Request, params: Params): Effect.Ef
       }),
       submitted: (kept.submitted ?? []).map(({ id, message }) => ({ id, content: message.content })),
       suspensions: Telling.suspensionsOf(suspensions, shown),
-      ...(state.run === undefined ? {} : { runId: state.run.requestId })
+      ...(telling.runs.length === 0 ? {} : { lastRunId: telling.runs.at(-1) }),
+      ...(state.run === undefined ? {} : { runId: state.run.requestId, wholeSteps: state.run.steps.length })
     })
   })
 
@@ -583,6 +600,7 @@ type Handler = (request: Request, params: Params) => Effect.Effect<Response, Fai
 
 /** The routes by method and path. */
 const routes: ReadonlyArray<readonly ["GET" | "POST" | "DELETE", `/${string}`, (site: Site) => Handler]> = [
+  ["GET", "/agents", getAgents],
   ["POST", "/agents/:agent/sessions", postUi],
   ["GET", "/agents/:agent/sessions", getList],
   ["GET", "/agents/:agent/sessions/:id", getSession],

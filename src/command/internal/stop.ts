@@ -1,7 +1,9 @@
 /**
- * Ctrl-C. The first signal asks what runs to end softly, so that what there is by then is kept and shown; the next one
- * interrupts, and if that takes too long, or at a third one, the process ends where it stands. Outside of what can end
- * softly the first signal interrupts. Whatever way it goes, the exit code is that of the signal.
+ * Ctrl-C. The first signal asks for a soft stop, so that the work done by then is kept and shown; the second one
+ * interrupts and waits for finalizers and child processes; the third one ends the process. Where nothing can stop
+ * softly, the first signal interrupts.
+ *
+ * @since 0.1.0
  */
 import * as Cause from "effect/Cause"
 import type * as Effect from "effect/Effect"
@@ -9,29 +11,29 @@ import * as Exit from "effect/Exit"
 import * as Latch from "effect/Latch"
 import * as Runtime from "effect/Runtime"
 
-/** What a signal leads to. An echo is the same press of the keys, delivered once more. */
+/** The effect of a signal. An echo is the same press of the keys, delivered once more. */
 export type Step = "echo" | "softly" | "interrupt" | "end"
 
-/** `npm start` forwards the signal that the terminal sends to every process. No second key press is as fast. */
+/** Time within which a signal is an echo: `npm` forwards the one that the terminal sends to every process. */
 const echoMillis = 120
-/** How long an interruption may take. */
-const patienceMillis = 1000
-
 const codes: Readonly<Record<string, number>> = { SIGINT: 130, SIGTERM: 143 }
 
-/** How far stopping has come. */
+/** The stop of a process. */
 export class Stop {
   /** The exit code of the last signal; `undefined` while there was none. */
   code: number | undefined
   private readonly latch = Latch.makeUnsafe(false)
+  private readonly hurry = Latch.makeUnsafe(false)
   private softEnds = 0
   private isInterrupted = false
   private lastAt = -Infinity
 
-  /** Ends once it has been asked to stop softly. */
+  /** Ends once a soft stop is asked for. */
   readonly requested: Effect.Effect<void> = this.latch.await
+  /** Ends once an interruption is asked for. */
+  readonly interrupted: Effect.Effect<void> = this.hurry.await
 
-  /** Takes a signal, at a time in milliseconds, and says what it leads to. */
+  /** Takes a signal, at a time in milliseconds, and returns its effect. */
   receive(signal: string, at: number): Step {
     const isEcho = at - this.lastAt < echoMillis
     this.lastAt = at
@@ -44,10 +46,11 @@ export class Stop {
     }
     if (this.isInterrupted) return "end"
     this.isInterrupted = true
+    this.hurry.openUnsafe()
     return "interrupt"
   }
 
-  /** From now on, until the returned function is called, there is something that can end softly. */
+  /** Notes work that can stop softly, until the returned function is called. */
   enterSoft(): () => void {
     this.softEnds++
     return () => {
@@ -61,19 +64,18 @@ const teardown = (stop: Stop): Runtime.Teardown => (exit, onExit) => {
   onExit(Cause.hasInterruptsOnly(exit.cause) ? stop.code ?? 130 : 1)
 }
 
-/** Runs the program of this process; what it succeeds with is the exit code. */
+/** Runs the program of this process, which succeeds with the exit code. */
 export const runMain = <E>(program: Effect.Effect<number, E>, stop: Stop): void =>
   Runtime.makeRunMain(({ fiber, teardown }) => {
     const onSignal = (signal: string): void => {
       const step = stop.receive(signal, performance.now())
       if (step === "end") process.exit(stop.code)
-      if (step !== "interrupt") return
-      fiber.interruptUnsafe(fiber.id)
-      setTimeout(() => process.exit(stop.code), patienceMillis)
+      if (step === "interrupt") fiber.interruptUnsafe(fiber.id)
     }
     for (const signal of Object.keys(codes)) process.on(signal, onSignal)
     fiber.addObserver((exit) => {
       teardown(exit, (code) => {
+        process.exitCode = code
         if (stop.code !== undefined || code !== 0) process.exit(code)
         for (const signal of Object.keys(codes)) process.removeListener(signal, onSignal)
       })

@@ -1,0 +1,187 @@
+/**
+ * The command line of `heddle`.
+ *
+ * @since 0.1.0
+ */
+import * as NodeServices from "@effect/platform-node/NodeServices"
+import * as Argument from "effect/cli/Argument"
+import * as CliError from "effect/cli/CliError"
+import * as CliOutput from "effect/cli/CliOutput"
+import * as Command from "effect/cli/Command"
+import * as Flag from "effect/cli/Flag"
+import * as Console from "effect/Console"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Logger from "effect/Logger"
+import * as Option from "effect/Option"
+import { isQuitError } from "effect/Terminal"
+import { createRequire } from "node:module"
+import * as Definitions from "./definition.ts"
+import * as Drives from "./drive.ts"
+import * as Stores from "./keeping.ts"
+import * as Problems from "./problem.ts"
+import * as Serves from "./serve.ts"
+import * as Operating from "./sessions.ts"
+import { runMain, Stop } from "./stop.ts"
+
+const { version } = createRequire(import.meta.url)("heddle/package.json") as { readonly version: string }
+
+const module = Argument.String("module").pipe(
+  Argument.withDescription("A file or package whose default export is Server.define({ agents, layer })")
+)
+const store = Flag.String("store").pipe(
+  Flag.withDescription("The SQLite file of the sessions, which is created; without it they are in memory"),
+  Flag.optional
+)
+const principal = Flag.String("principal").pipe(
+  Flag.withDescription("The principal whose sessions these are"),
+  Flag.withDefault("local")
+)
+
+const serve = (page: URL, stop: Stop, onExit: (code: number) => void) =>
+  Command.make(
+    "serve",
+    {
+      module,
+      port: Flag.Int("port").pipe(
+        Flag.withDescription("The port; 0 for any that is free"),
+        Flag.filter((port) => port >= 0 && port <= 65_535, () => "a port is a number from 0 to 65535"),
+        Flag.withDefault(3000)
+      ),
+      host: Flag.String("host").pipe(
+        Flag.withDescription("The address to listen on; other than this machine only with authorize in the module"),
+        Flag.withDefault("127.0.0.1")
+      ),
+      store
+    },
+    ({ host, module, port, store }) =>
+      Effect.map(Serves.run({ host, module, port, store: Option.getOrUndefined(store) }, page, stop), onExit)
+  ).pipe(Command.withDescription("Serves the agents of a module over HTTP, with a page."))
+
+const call = (stop: Stop, onExit: (code: number) => void) =>
+  Command.make(
+    "call",
+    {
+      module,
+      text: Argument.String("text").pipe(Argument.withDescription("The message")),
+      agent: Flag.String("agent").pipe(
+        Flag.withDescription("The agent that answers, where the module has several"),
+        Flag.optional
+      ),
+      session: Flag.String("session").pipe(
+        Flag.withDescription("The id of the session, to continue it later; a new one by default"),
+        Flag.optional
+      ),
+      store,
+      principal
+    },
+    ({ agent, module, principal, session, store, text }) =>
+      Effect.gen(function*() {
+        if (text.trim() === "") return yield* Problems.problem("the text is empty")
+        const id = Option.getOrElse(session, () => globalThis.crypto.randomUUID())
+        yield* Drives.checkId(id)
+        const loaded = yield* Definitions.load(module)
+        const named = {
+          id,
+          principal,
+          agent: yield* Definitions.agentOf(loaded, Option.getOrUndefined(agent)),
+          isStored: Option.isSome(store)
+        }
+        if (Option.isSome(session) && Option.isNone(store)) {
+          yield* Console.error("heddle: the session is in memory and ends with this process; --store FILE keeps it")
+        }
+        const layer = Layer.merge(Definitions.layerOf(loaded), Stores.layer(Option.getOrUndefined(store)))
+        onExit(yield* Effect.provide(Drives.run(loaded, named, stop, { text }), layer))
+      })
+  ).pipe(Command.withDescription("Asks an agent of a module one question, and prints the answer."))
+
+const actions = ["list", "show", "recover", "stop", "revoke", "delete"] as const
+
+const sessions = (stop: Stop, onExit: (code: number) => void) =>
+  Command.make(
+    "sessions",
+    {
+      module,
+      action: Argument.Literals("action", actions).pipe(Argument.withDescription(`What to do: ${actions.join(", ")}`)),
+      id: Argument.String("id").pipe(
+        Argument.withDescription("The id of the session; not for list"),
+        Argument.optional
+      ),
+      page: Flag.Int("page").pipe(
+        Flag.withDescription("The page of a list, from 0"),
+        Flag.filter((page) => page >= 0, () => "a page is a number from 0"),
+        Flag.withDefault(0)
+      ),
+      store,
+      principal
+    },
+    ({ action, id: given, module, page, principal, store }) =>
+      Effect.gen(function*() {
+        if (Option.isNone(store)) {
+          return yield* Problems.problem("the sessions are in a file; name it with --store FILE")
+        }
+        const loaded = yield* Definitions.load(module)
+        const done = Effect.gen(function*() {
+          if (action === "list") return yield* Operating.list(loaded, principal, page)
+          if (Option.isNone(given)) return yield* Problems.problem(`${action} needs the id of a session`)
+          const named = { id: given.value, principal }
+          yield* Drives.checkId(named.id)
+          switch (action) {
+            case "show":
+              return yield* Operating.show(named)
+            case "stop":
+              return yield* Operating.stop(named)
+            case "revoke":
+              return yield* Operating.revoke(named)
+            case "delete":
+              return yield* Operating.remove(named)
+            case "recover": {
+              const agent = yield* Definitions.agentOf(loaded, yield* Operating.broken(named))
+              const run = Drives.run(loaded, { ...named, agent, isStored: true }, stop, { isRetry: true })
+              return yield* Effect.provide(run, Definitions.layerOf(loaded))
+            }
+          }
+        })
+        onExit(yield* Effect.provide(done, Stores.layer(store.value)))
+      })
+  ).pipe(Command.withDescription("Lists, shows, recovers, stops and deletes the sessions in a store."))
+
+const command = (page: URL, stop: Stop, onExit: (code: number) => void) =>
+  Command.make("heddle").pipe(
+    Command.withDescription("Serves agents, calls them in a terminal, and looks after their sessions."),
+    Command.withSubcommands([serve(page, stop, onExit), call(stop, onExit), sessions(stop, onExit)])
+  )
+
+/** A wrong invocation gets one line; the help is there for the asking. */
+const presenter = CliOutput.layerPresenter({
+  present: (event) => event._tag === "InvalidInvocation" ? Effect.void : CliOutput.defaultPresenter.present(event)
+})
+
+const lineOf = (error: unknown): string =>
+  CliError.isCliError(error) && error._tag === "ShowHelp"
+    ? `${error.errors.map(Problems.detailOf).join("; ")} (see --help)`
+    : Problems.detailOf(error)
+
+/** Runs the command line of this process. `page` is the folder of the files of the page. */
+export const main = (page: URL): void => {
+  const stop = new Stop()
+  // A reader that has left, such as `| head`, fails the next write; without a listener that ends the process.
+  process.stdout.on("error", () => {})
+  const program = Effect.gen(function*() {
+    let code = 0
+    const onExit = (own: number) => void (code = own)
+    yield* Command.run(command(page, stop, onExit), { version }).pipe(
+      Effect.catch((error) =>
+        isQuitError(error)
+          ? Effect.interrupt
+          : Effect.map(Console.error(`heddle: ${lineOf(error)}`), () =>
+            onExit(error instanceof Problems.Problem ? error.code ?? 1 : 1))
+      )
+    )
+    return code
+  }).pipe(
+    Effect.provide([NodeServices.layer, presenter]),
+    Effect.provideService(Logger.LogToStderr, true)
+  )
+  runMain(program, stop)
+}

@@ -1,0 +1,202 @@
+/**
+ * One session in the terminal: driven under a claim until it has nothing left to do or waits for a person, who is asked
+ * where there is one. The first Ctrl-C stops a run by a command in its journal, as a stop from anywhere does.
+ *
+ * @since 0.1.0
+ */
+import * as Prompt from "effect/cli/Prompt"
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
+import * as Stdio from "effect/Stdio"
+import * as Drives from "../../durable/internal/drive.ts"
+import * as Event from "../../Event.ts"
+import * as Json from "../../internal/json.ts"
+import * as Journals from "../../internal/session/journal.ts"
+import * as Keeping from "../../internal/session/kept.ts"
+import * as Operations from "../../internal/session/operations.ts"
+import * as Offered from "../../server/internal/agents.ts"
+import * as Sessions from "../../server/internal/sessions.ts"
+import type * as Definitions from "./definition.ts"
+import * as Problems from "./problem.ts"
+import type { Stop } from "./stop.ts"
+import * as Terminal from "./terminal.ts"
+
+/** Attempts after which a run that cannot start is ended: a person waits for it. */
+const maxFailures = 1
+
+/** Exit code of a command that waits for a person where none can be asked. */
+const waits = 2
+
+const outputs: Terminal.Outputs = {
+  text: (text) => void process.stdout.write(text),
+  note: (text) => void process.stderr.write(text)
+}
+
+const isInteractive = Stdio.Stdio.use((stdio) =>
+  Effect.zipWith(stdio.stdinIsTerminal, stdio.stdoutIsTerminal, (a, b) => a && b)
+)
+
+/** Returns the answer to a question as it was typed: a text, or JSON where the question asks for another type. */
+const answerOf = (suspension: Event.Suspension, typed: string): unknown => {
+  const type = suspension.answerSchema?.["type"]
+  const parsed = type === undefined || type === "string" ? undefined : Json.parse(typed)
+  return parsed !== undefined && Result.isSuccess(parsed) ? parsed.success : typed
+}
+
+const describe = ({ answerSchema, kind, question, toolCall }: Event.Suspension): string => {
+  const call = `${Problems.oneLine(toolCall.name)} ${Problems.oneLine(JSON.stringify(toolCall.arguments))}`
+  if (kind === "approval") return `? ${Problems.harmless(question ?? "")} ${call}`.replace("?  ", "? ")
+  const form = answerSchema === undefined ? "" : `\n  answer: ${Problems.oneLine(JSON.stringify(answerSchema))}`
+  return `? ${Problems.harmless(question ?? call)}${form}`
+}
+
+/** Asks for a verdict about a call, and returns what settles it. */
+const askAbout = (suspension: Event.Suspension, by: string) =>
+  Effect.gen(function*() {
+    const { id, kind, opts = [] } = suspension
+    type Session = Keeping.Kept["session"]
+    if (kind === "approval" || kind === "unknown") {
+      const verdict = yield* Prompt.run(Prompt.Select({
+        message: kind === "approval" ? "Allow this call?" : "Its effect is not known. Run it again?",
+        choices: [
+          { title: "Allow", value: "allow" },
+          { title: "Deny", value: "deny" },
+          ...(kind === "approval" ? [{ title: "Allow with other arguments", value: "edit" }] : [])
+        ]
+      }))
+      if (verdict === "deny") {
+        const reason = yield* Prompt.run(Prompt.String({ message: "Reason" }))
+        return (session: Session) => Operations.deny(session, id, reason === "" ? undefined : reason, { by })
+      }
+      if (verdict === "allow") return (session: Session) => Operations.approve(session, id, { by })
+      const typed = yield* Prompt.run(Prompt.String({
+        message: "Arguments",
+        default: JSON.stringify(suspension.toolCall.arguments),
+        validate: (typed) => {
+          const parsed = Json.parse(typed)
+          return Result.isSuccess(parsed) && Json.isObject(parsed.success)
+            ? Effect.succeed(typed)
+            : Effect.fail("a JSON object")
+        }
+      }))
+      const edited = Json.parse(typed)
+      const edits = Result.isSuccess(edited) && Json.isObject(edited.success) ? edited.success : {}
+      return (session: Session) => Operations.approve(session, id, { by, arguments: edits })
+    }
+    const value = opts.length > 0
+      ? yield* Prompt.run(Prompt.Select({
+        message: "Answer",
+        choices: opts.map((option) => ({
+          title: Problems.oneLine(typeof option === "string" ? option : JSON.stringify(option)),
+          value: option
+        }))
+      }))
+      : answerOf(suspension, yield* Prompt.run(Prompt.String({ message: "Answer" })))
+    return (session: Session) => Operations.answer(session, id, value, { by })
+  })
+
+/** A session that a command acts on. */
+export interface Named {
+  readonly agent: string
+  readonly principal: string
+  readonly id: string
+  /** `true` if the session outlives the process. */
+  readonly isStored: boolean
+}
+
+/** Returns the key of a session in the store. */
+export const keyOf = ({ id, principal }: Pick<Named, "id" | "principal">): string => Sessions.prefixOf(principal) + id
+
+/** Refuses an id that names no session. */
+export const checkId = (id: string): Effect.Effect<void, Problems.Problem> =>
+  Effect.asVoid(Effect.mapError(Sessions.checkId(id), ({ message }) => Problems.problem(message)))
+
+const inUse = (id: string) => (error: { readonly owner: string }) =>
+  Problems.problem(`session ${id} is in use by another process (${Problems.oneLine(error.owner)})`)
+
+/**
+ * Drives a session to its end, after a message where one is given. Succeeds with the exit code.
+ */
+export const run = (
+  { agents, definition }: Definitions.Loaded,
+  named: Named,
+  stop: Stop,
+  { isRetry = false, text }: { readonly text?: string; readonly isRetry?: boolean }
+) =>
+  Effect.gen(function*() {
+    const { agent, id, isStored, principal } = named
+    const key = keyOf(named)
+    const canAsk = yield* isInteractive
+    const opened = yield* Keeping.open(key, { origin: { principal, agent } })
+    if (opened.origin.agent !== agent) {
+      return yield* Problems.problem(`session ${id} is of the agent ${Problems.oneLine(opened.origin.agent ?? "")}`)
+    }
+    const view = new Terminal.View(outputs)
+    let kept = yield* Effect.catchTag(
+      Keeping.claim(key, { owner: `heddle, process ${process.pid}` }),
+      "SessionClaimed",
+      inUse(id)
+    )
+    const { claim } = kept
+    // A stop is looked for at once.
+    const softly = Effect.andThen(Keeping.stop(key, { by: principal }), claim.look)
+    const driven = (isRetried: boolean) =>
+      Effect.gen(function*() {
+        yield* Effect.acquireRelease(Effect.sync(() => stop.enterSoft()), (leave) => Effect.sync(leave))
+        yield* Effect.forkScoped(stop.requested.pipe(
+          Effect.andThen(Effect.sync(() => view.note("stopping; Ctrl-C again interrupts"))),
+          Effect.andThen(softly)
+        ))
+        const calls = new Map<string, Event.PublicCall>()
+        return yield* Drives.drive(
+          Keeping.reloaded(claim),
+          (kept) => Effect.map(Offered.nextOf(agents, kept), ({ options }) => ({ ...options, replays: false })),
+          {
+            maxFailures,
+            isRetry: isRetried,
+            publish: (event) => {
+              const shown = Event.toPublic(event, { publish: definition.publish ?? "all", calls })
+              return shown === undefined ? Effect.void : Terminal.show(view, shown)
+            }
+          }
+        )
+      }).pipe(Effect.scoped)
+
+    let isSaid = text === undefined
+    let retries = isRetry
+    while (true) {
+      const [first] = kept.session.suspensions
+      if (first !== undefined && !Journals.isUnfinished(Keeping.next(kept))) {
+        for (const suspension of kept.session.suspensions) view.note(describe(suspension))
+        if (!canAsk) {
+          const how = isStored
+            ? `answer it in a terminal: heddle call ... --session ${id}`
+            : "it is lost, since no --store was given"
+          return yield* Problems.problem(
+            `session ${id} waits for an answer, and there is no terminal to ask in; ${how}`,
+            waits
+          )
+        }
+        const settling = yield* askAbout(first, principal)
+        const settled = yield* Effect.result(Keeping.keep(kept, (session) => settling(session)))
+        if (Result.isFailure(settled)) {
+          if (settled.failure._tag !== "SessionError") return yield* settled.failure
+          view.note(`! ${Problems.oneLine(settled.failure.message)}`)
+        }
+        kept = yield* Keeping.reloaded(claim)
+        continue
+      }
+      if (!isSaid && text !== undefined && !Journals.isUnfinished(Keeping.next(kept))) {
+        yield* Keeping.submit(key, text, { by: principal })
+        isSaid = true
+      } else if (!retries && !Journals.isUnfinished(Keeping.next(kept))) break
+      kept = yield* driven(retries)
+      retries = false
+      if (stop.code !== undefined) return stop.code
+    }
+    return kept.session.status === "error"
+      ? yield* Problems.problem(
+        `the run failed${isStored ? `; heddle sessions ... recover ${id} tries it again` : ""}`
+      )
+      : 0
+  }).pipe(Effect.scoped)

@@ -1,0 +1,32 @@
+/**
+ * Problems that the command tells a person in one sentence, and texts that a terminal shows and never obeys.
+ *
+ * @since 0.1.0
+ */
+import * as Data from "effect/Data"
+
+/** A problem that a person can mend. Its message is one sentence. */
+export class Problem extends Data.TaggedError("Problem")<{
+  readonly message: string
+  /** The exit code. 1 by default. */
+  readonly code?: number
+}> {}
+
+/** Returns a problem. */
+export const problem = (message: string, code = 1): Problem => new Problem({ message, code })
+
+/** Returns a text without the characters by which it could control a terminal, or turn what is read around. */
+export const harmless = (text: string): string =>
+  text.replaceAll(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g, "")
+
+const longest = 300
+
+/** Returns a text as one line of bounded length. */
+export const oneLine = (text: string): string => {
+  const line = harmless(text.replaceAll(/\s+/g, " ")).trim()
+  return line.length <= longest ? line : `${line.slice(0, longest)} …`
+}
+
+/** Returns the text of an error, as one line. */
+export const detailOf = (error: unknown): string =>
+  oneLine(error instanceof Error && error.message !== "" ? error.message : String(error))

@@ -1,0 +1,93 @@
+/**
+ * `heddle serve`: the agents of a module over HTTP, with the page, until Ctrl-C.
+ *
+ * @since 0.1.0
+ */
+import * as Console from "effect/Console"
+import * as Effect from "effect/Effect"
+import * as HttpServer from "effect/http/HttpServer"
+import type * as HttpServerError from "effect/http/HttpServerError"
+import * as Layer from "effect/Layer"
+import * as Claims from "../../internal/session/claim.ts"
+import * as Access from "../../server/internal/access.ts"
+import * as Server from "../../server/Server.ts"
+import * as Definitions from "./definition.ts"
+import * as Stores from "./keeping.ts"
+import * as Pages from "./pages.ts"
+import * as Problems from "./problem.ts"
+import type { Stop } from "./stop.ts"
+
+/** The settings of the command. */
+export interface Settings {
+  readonly module: string
+  readonly port: number
+  readonly host: string
+  readonly store: string | undefined
+}
+
+/** Returns an address as a browser takes it. */
+const urlOf = (host: string, port: number): string => `http://${host.includes(":") ? `[${host}]` : host}:${port}`
+
+const local = ["localhost", "127.0.0.1", "[::1]"]
+
+/** Says why a server cannot listen. */
+const unable = ({ host, port }: Settings, { cause }: HttpServerError.ServeError): Problems.Problem => {
+  const code = typeof cause === "object" && cause !== null && "code" in cause ? cause.code : undefined
+  const where = urlOf(host, port)
+  switch (code) {
+    case "EADDRINUSE":
+      return Problems.problem(`port ${port} is in use; give another one with --port`)
+    case "EACCES":
+      return Problems.problem(`port ${port} may not be used by this user; give another one with --port`)
+    case "EADDRNOTAVAIL":
+    case "ENOTFOUND":
+      return Problems.problem(`--host ${host} is no address of this machine`)
+    default:
+      return Problems.problem(`the server cannot listen at ${where}: ${Problems.detailOf(cause)}`)
+  }
+}
+
+/** Serves until a stop is asked for. Succeeds with the exit code. */
+export const run = (settings: Settings, page: URL, stop: Stop) =>
+  Effect.gen(function*() {
+    const { host, port, store } = settings
+    const loaded = yield* Definitions.load(settings.module)
+    const { layer: _, ...definition } = loaded.definition
+    const { authorize = Server.allowLoopback } = definition
+    const isLoopback = authorize === Server.allowLoopback
+    if (isLoopback && !Access.isLoopback(host)) {
+      return yield* Problems.problem(
+        `--host ${host} is an address that others reach, and the module has no authorize: `
+          + "give Server.define one, or leave --host out"
+      )
+    }
+    const hosts = definition.hosts ?? [...local, host]
+    const { origins = [] } = definition
+    const app = Layer.provideMerge(
+      Pages.layer(page, { hosts, origins, isLoopback }),
+      Server.layer({ ...definition, hosts, authorize })
+    )
+    const server = Server.layerNode({ port, host })(app).pipe(
+      Layer.provide([Definitions.layerOf(loaded), Stores.layer(store)]),
+      Layer.catchTag("ServeError", (error) => Layer.effectDiscard(unable(settings, error)))
+    )
+    // The first Ctrl-C closes the scope: the server takes nothing new, and calls under way have their time to end.
+    return yield* Effect.gen(function*() {
+      yield* Effect.acquireRelease(Effect.sync(() => stop.enterSoft()), (leave) => Effect.sync(leave))
+      const context = yield* Layer.build(server)
+      const { address } = yield* Effect.provideContext(HttpServer.HttpServer, context as never) as Effect.Effect<
+        HttpServer.HttpServer["Service"]
+      >
+      const bound = address._tag === "UnixPathAddress" ? port : address.port
+      yield* Console.log(`heddle: ${Array.from(loaded.agents.keys()).join(", ")} at ${urlOf(host, bound)}`)
+      if (store === undefined) {
+        yield* Console.log("heddle: sessions are in memory and end with this process; --store FILE keeps them")
+      }
+      yield* stop.requested
+      yield* Console.log("heddle: stopping; calls under way may end, Ctrl-C again interrupts them")
+    }).pipe(
+      Effect.scoped,
+      Effect.provideService(Claims.Hurry, stop.interrupted),
+      Effect.as(0)
+    )
+  })

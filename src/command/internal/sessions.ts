@@ -1,0 +1,144 @@
+/**
+ * `heddle sessions`: what an operator asks of the sessions in a store, and does about them.
+ *
+ * @since 0.1.0
+ */
+import * as Clock from "effect/Clock"
+import * as Console from "effect/Console"
+import * as Effect from "effect/Effect"
+import * as Journals from "../../internal/session/journal.ts"
+import * as Keeping from "../../internal/session/kept.ts"
+import * as Message from "../../Message.ts"
+import * as Sessions from "../../server/internal/sessions.ts"
+import type * as Definitions from "./definition.ts"
+import * as Drives from "./drive.ts"
+import * as Problems from "./problem.ts"
+
+const dateOf = (millis: number): string => new Date(millis).toISOString().replace("T", " ").slice(0, 19)
+
+/** Prints the sessions of a principal, newest first, agent by agent. */
+export const list = ({ agents }: Definitions.Loaded, principal: string, page: number) =>
+  Effect.gen(function*() {
+    let count = 0
+    for (const agent of agents.keys()) {
+      const { next, sessions } = yield* Sessions.list(principal, agent, page)
+      for (const { id, next, title, updatedAt } of sessions) {
+        count++
+        yield* Console.log([id, agent, next, dateOf(updatedAt), Problems.oneLine(title)].join("\t"))
+      }
+      if (next !== undefined) yield* Console.error(`${agent} has more: --page ${next}`)
+    }
+    if (count === 0) yield* Console.error(`there are no sessions of ${Problems.oneLine(principal)}`)
+    return 0
+  })
+
+/** Returns a session that exists. */
+const found = ({ id, principal }: Named) =>
+  Effect.flatMap(Keeping.load(Drives.keyOf({ id, principal })), (kept) =>
+    kept === undefined
+      ? Problems.problem(`there is no session ${id} of ${Problems.oneLine(principal)}`)
+      : Effect.succeed(kept))
+
+/** A session of a command. */
+export interface Named {
+  readonly id: string
+  readonly principal: string
+}
+
+const claimOf = (claim: Journals.Claim | undefined, now: number): string =>
+  claim === undefined
+    ? "none"
+    : `${Problems.oneLine(claim.owner)} until ${dateOf(claim.until)}${claim.until <= now ? " (over)" : ""}`
+
+/** Prints a session: its state, its open calls, its claim and its messages. */
+export const show = (named: Named) =>
+  Effect.gen(function*() {
+    const kept = yield* found(named)
+    const inspected = yield* Keeping.inspect(kept.id)
+    const now = yield* Clock.currentTimeMillis
+    const { origin, session } = kept
+    yield* Console.log(`session      ${named.id}`)
+    yield* Console.log(`agent        ${Problems.oneLine(origin.agent ?? "")}`)
+    yield* Console.log(`status       ${session.status}`)
+    yield* Console.log(`next         ${Keeping.next(kept)}`)
+    yield* Console.log(`resumptions  ${inspected?.resumptions ?? 0}`)
+    yield* Console.log(`claim        ${claimOf(inspected?.claim, now)}`)
+    for (const { attempt, state, toolCall } of inspected?.calls ?? []) {
+      const args = Problems.oneLine(JSON.stringify(toolCall.arguments))
+      yield* Console.log(`call         ${state}, attempt ${attempt}: ${Problems.oneLine(toolCall.name)} ${args}`)
+    }
+    for (const { kind, question, toolCall } of session.suspensions) {
+      yield* Console.log(`waits        ${kind}: ${Problems.oneLine(question ?? toolCall.name)}`)
+    }
+    for (const { message } of kept.submitted ?? []) {
+      yield* Console.log(`submitted    ${Problems.oneLine(Message.text(message))}`)
+    }
+    for (const message of session.thread.messages) {
+      const calls = message.toolCalls?.map(({ name }) => name).join(", ")
+      const text = Problems.oneLine(Message.text(message))
+      yield* Console.log(
+        `${message.role.padEnd(12)} ${text}${calls === undefined ? "" : ` [${Problems.oneLine(calls)}]`}`
+      )
+    }
+    return 0
+  })
+
+const listOf = (name: string, ids: ReadonlyArray<string>): ReadonlyArray<string> =>
+  ids.length === 0 ? [] : [`${name}: ${ids.map(Problems.oneLine).join(", ")}`]
+
+/** Asks the run of a session to stop, and prints the report where a process drives it. */
+export const stop = (named: Named) =>
+  Effect.gen(function*() {
+    const kept = yield* found(named)
+    const receipt = yield* Keeping.stop(kept.id, { by: named.principal })
+    if (receipt.id === undefined) {
+      yield* Console.log("no run is open")
+      return 0
+    }
+    const claim = (yield* Keeping.inspect(kept.id))?.claim
+    if (claim === undefined || claim.until <= (yield* Clock.currentTimeMillis)) {
+      yield* Console.log("the stop is recorded; no process drives the run now, and the next one honours it")
+      return 0
+    }
+    yield* Console.log("the stop is recorded")
+    const { ended, refused, stopped, unknown } = yield* receipt.ended
+    const report = [
+      ...listOf("stopped", stopped),
+      ...listOf("ended before", ended),
+      ...listOf("refused to stop", refused),
+      ...listOf("unknown", unknown)
+    ]
+    yield* Console.log(["the run has ended", ...report].join("\n"))
+    return 0
+  })
+
+/** Takes the claim of a session away from its owner. */
+export const revoke = (named: Named) =>
+  Effect.gen(function*() {
+    const kept = yield* found(named)
+    const isRevoked = yield* Journals.revoke(kept.id)
+    yield* Console.log(isRevoked ? "the claim is revoked" : "the session has no claim")
+    return 0
+  })
+
+/** Removes a session that has no open run. */
+export const remove = (named: Named) =>
+  Effect.gen(function*() {
+    const kept = yield* found(named)
+    if (kept.interrupted !== undefined) {
+      return yield* Problems.problem(`session ${named.id} has an open run; stop it first`)
+    }
+    yield* Keeping.remove(kept.id)
+    yield* Console.log("the session is deleted")
+    return 0
+  })
+
+/** Returns the agent of a session that broke or was left, for the run that continues it. */
+export const broken = (named: Named) =>
+  Effect.gen(function*() {
+    const kept = yield* found(named)
+    const isLeft = kept.session.status === "error" || Journals.isUnfinished(Keeping.next(kept))
+    return isLeft
+      ? kept.origin.agent ?? ""
+      : yield* Problems.problem(`session ${named.id} has nothing to recover: its status is ${kept.session.status}`)
+  })

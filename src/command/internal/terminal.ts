@@ -1,0 +1,131 @@
+/**
+ * A run in a terminal: the text of the model on the standard output, everything else on the standard error. The public
+ * form of events is shown, so that a terminal and a page show the same.
+ *
+ * @since 0.1.0
+ */
+import * as Effect from "effect/Effect"
+import type * as Event from "../../Event.ts"
+import * as Problems from "./problem.ts"
+
+/** Writes to the two outputs. */
+export interface Outputs {
+  readonly text: (text: string) => void
+  readonly note: (text: string) => void
+}
+
+const inLine = 120
+
+const shorten = (value: unknown): string => {
+  const text = Problems.oneLine(typeof value === "string" ? value : JSON.stringify(value) ?? "")
+  return text.length <= inLine ? text : `${text.slice(0, inLine)} …`
+}
+
+const textOf = (content: unknown): string => {
+  if (!Array.isArray(content)) return shorten(content)
+  return shorten(
+    content.map((part: { readonly type?: string; readonly text?: string }) =>
+      part.type === "text" ? part.text ?? "" : `[${part.type ?? "part"}]`
+    ).join(" ")
+  )
+}
+
+/** Shows the events of runs, one after another. */
+export class View {
+  private readonly names = new Map<string, string>()
+  private readonly nested = new Map<string, View>()
+  private readonly outputs: Outputs
+  private readonly prefix: string
+  /** The text of the reply so far. */
+  private said = ""
+  /** `true` where the text on the standard output does not end with the end of a line. */
+  private isInLine = false
+
+  constructor(outputs: Outputs, prefix = "") {
+    this.outputs = outputs
+    this.prefix = prefix
+  }
+
+  private say(delta: string): void {
+    this.said += delta
+    const text = Problems.harmless(delta)
+    // The text of a run inside a call is no answer.
+    if (this.prefix !== "" || text === "") return
+    this.outputs.text(text)
+    this.isInLine = !text.endsWith("\n")
+  }
+
+  /** Ends the line of the text, so that a note begins at the beginning of one. */
+  private endLine(): void {
+    if (this.isInLine) this.outputs.text("\n")
+    this.isInLine = false
+  }
+
+  /** Shows a note. */
+  note(text: string): void {
+    this.endLine()
+    this.outputs.note(`${this.prefix}${text}\n`)
+  }
+
+  private nameOf(id: string): string {
+    return this.names.get(id) ?? "call"
+  }
+
+  private named(id: string, name: string): string {
+    const shown = Problems.oneLine(name)
+    this.names.set(id, shown)
+    return shown
+  }
+
+  /** Shows an event. */
+  take(event: Event.PublicEvent): void {
+    switch (event._tag) {
+      case "MessageStarted":
+        this.said = ""
+        return
+      case "StepReset":
+        this.said = ""
+        return this.note(`! ${event.error.message} The reply begins again.`)
+      case "TextDelta":
+        return this.say(event.delta)
+      case "TextCompleted":
+        // The pieces may have been left out.
+        if (!this.said.endsWith(event.text)) this.say(event.text)
+        return
+      case "MessageCompleted":
+        return this.endLine()
+      case "ToolCallCompleted":
+        return this.note(
+          `> ${this.named(event.id, event.name)} ${event.arguments ? shorten(event.arguments) : ""}`.trimEnd()
+        )
+      case "ToolQueued":
+        return this.note(`  ${this.named(event.id, event.name)} waits`)
+      case "ToolExecutionStarted":
+        if (event.attempt !== undefined) this.note(`  ${this.named(event.id, event.name)}, attempt ${event.attempt}`)
+        return
+      case "ToolProgress": {
+        const name = this.named(event.id, event.name)
+        if (event.nested === undefined) return this.note(`  ${name}: ${shorten(event.progress)}`)
+        const view = this.nested.get(event.id) ?? new View(this.outputs, `${this.prefix}  ${name} `)
+        this.nested.set(event.id, view)
+        return view.take(event.nested)
+      }
+      case "ToolResultEncoded":
+      case "ToolHalt": {
+        const id = event._tag === "ToolHalt" ? event.toolCallId : event.id
+        const mark = event.isError === true ? "x" : "="
+        const content = event.content === undefined ? "" : ` ${textOf(event.content)}`
+        return this.note(`${mark} ${this.nameOf(id)}${content}`)
+      }
+      case "Error":
+        return this.note(`! ${event.error.message}`)
+      case "ChatCompleted":
+        return this.endLine()
+      default:
+        return
+    }
+  }
+}
+
+/** Shows an event of a run. */
+export const show = (view: View, event: Event.PublicEvent): Effect.Effect<void> => Effect.sync(() => view.take(event))
