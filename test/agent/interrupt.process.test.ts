@@ -134,10 +134,10 @@ describe("Ctrl-C", { concurrent: true, timeout: limit }, () => {
         assertStopped(ended)
       }))
 
-    it.effect("main job, law 11: the second time it ends what does not let itself be stopped", () =>
+    it.effect("main job, W-24, law 11: the third time it ends what does not let itself be stopped", () =>
       Effect.gen(function*() {
-        const ended = yield* agent([], { program: stubborn, interruptAt: [/begun/, /asked/] })
-        assert.deepStrictEqual([ended.code, ended.signal, ended.stdout], [130, null, "begun\nasked\n"])
+        const ended = yield* agent([], { program: stubborn, interruptAt: [/begun/, /asked/, /interrupted/] })
+        assert.deepStrictEqual([ended.code, ended.signal, ended.stdout], [130, null, "begun\nasked\ninterrupted\n"])
         assert.isFalse(ended.isAnythingLeft)
       }))
   })

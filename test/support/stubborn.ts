@@ -9,12 +9,14 @@ const stop = new Stop()
 stop.enterSoft()
 
 // A signal that follows at once is taken for an echo of the first one, so that the next is only invited after that.
-const invite = Effect.andThen(Effect.sleep("200 millis"), Console.log("asked"))
+const invite = (word: string) => Effect.andThen(Effect.sleep("200 millis"), Console.log(word))
 
 const program = Effect.gen(function*() {
   yield* Console.log("begun")
   yield* stop.requested
-  yield* invite
+  yield* invite("asked")
+  yield* stop.interrupted
+  yield* invite("interrupted")
   return yield* Effect.never
 }).pipe(Effect.uninterruptible, Effect.as(0))
 

@@ -63,7 +63,10 @@ const call = (stop: Stop, onExit: (code: number) => void) =>
     "call",
     {
       module,
-      text: Argument.String("text").pipe(Argument.withDescription("The message")),
+      text: Argument.String("text").pipe(
+        Argument.withDescription("The message; left out with --session to go on with what the session waits for"),
+        Argument.optional
+      ),
       agent: Flag.String("agent").pipe(
         Flag.withDescription("The agent that answers, where the module has several"),
         Flag.optional
@@ -77,7 +80,10 @@ const call = (stop: Stop, onExit: (code: number) => void) =>
     },
     ({ agent, module, principal, session, store, text }) =>
       Effect.gen(function*() {
-        if (text.trim() === "") return yield* Problems.problem("the text is empty")
+        const said = Option.filter(text, (text) => text.trim() !== "")
+        if (Option.isNone(said) && Option.isNone(session)) {
+          return yield* Problems.problem("there is no text; give one, or --session ID to go on with a session")
+        }
         const id = Option.getOrElse(session, () => globalThis.crypto.randomUUID())
         yield* Drives.checkId(id)
         const loaded = yield* Definitions.load(module)
@@ -91,7 +97,9 @@ const call = (stop: Stop, onExit: (code: number) => void) =>
           yield* Console.error("heddle: the session is in memory and ends with this process; --store FILE keeps it")
         }
         const layer = Layer.merge(Definitions.layerOf(loaded), Stores.layer(Option.getOrUndefined(store)))
-        onExit(yield* Effect.provide(Drives.run(loaded, named, stop, { text }), layer))
+        onExit(
+          yield* Effect.provide(Drives.run(loaded, named, stop, Option.isSome(said) ? { text: said.value } : {}), layer)
+        )
       })
   ).pipe(Command.withDescription("Asks an agent of a module one question, and prints the answer."))
 
@@ -158,7 +166,9 @@ const presenter = CliOutput.layerPresenter({
 })
 
 const lineOf = (error: unknown): string =>
-  CliError.isCliError(error) && error._tag === "ShowHelp"
+  CliError.isCliError(error) && error._tag === "ShowHelp" && error.errors.length === 0
+    ? "name a command: serve, call or sessions"
+    : CliError.isCliError(error) && error._tag === "ShowHelp"
     ? `${error.errors.map(Problems.detailOf).join("; ")} (see --help)`
     : Problems.detailOf(error)
 

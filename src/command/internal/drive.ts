@@ -170,8 +170,8 @@ export const run = (
         for (const suspension of kept.session.suspensions) view.note(describe(suspension))
         if (!canAsk) {
           const how = isStored
-            ? `answer it in a terminal: heddle call ... --session ${id}`
-            : "it is lost, since no --store was given"
+            ? `heddle call MODULE --session ${id} with the same --store asks in a terminal`
+            : "the session ends with this process, since no --store was given"
           return yield* Problems.problem(
             `session ${id} waits for an answer, and there is no terminal to ask in; ${how}`,
             waits

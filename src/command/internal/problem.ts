@@ -16,8 +16,7 @@ export class Problem extends Data.TaggedError("Problem")<{
 export const problem = (message: string, code = 1): Problem => new Problem({ message, code })
 
 /** Returns a text without the characters by which it could control a terminal, or turn what is read around. */
-export const harmless = (text: string): string =>
-  text.replaceAll(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g, "")
+export const harmless = (text: string): string => text.replaceAll(/[^\P{Cc}\n\t]|\p{Bidi_Control}/gu, "")
 
 const longest = 300
 

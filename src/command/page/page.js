@@ -22,10 +22,11 @@ const button = (text, onPress, className = "") => {
 const breathe = () =>
   new Promise((resolve) => {
     const { port1, port2 } = new MessageChannel()
-    port1.onmessage = () => {
+    port1.addEventListener("message", () => {
       port1.close()
       resolve()
-    }
+    })
+    port1.start()
     port2.postMessage(0)
   })
 
@@ -40,7 +41,8 @@ const notice = (text) => {
   $("notice").textContent = text
 }
 
-const newId = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("")
+const newId = () =>
+  Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("")
 
 // Requests. A token is asked for where the server wants one, and is in this variable only.
 
@@ -56,7 +58,7 @@ const askForToken = (text) => {
     $("log").hidden = true
     $("composer").hidden = true
     $("token").focus()
-    form.onsubmit = (event) => {
+    const onSubmit = (event) => {
       event.preventDefault()
       const given = $("token").value.trim()
       if (given === "") return
@@ -65,9 +67,11 @@ const askForToken = (text) => {
       form.hidden = true
       $("log").hidden = false
       $("composer").hidden = false
+      form.removeEventListener("submit", onSubmit)
       asking = undefined
       resolve()
     }
+    form.addEventListener("submit", onSubmit)
   })
   return asking
 }
@@ -363,7 +367,9 @@ class Call {
     this.result?.replaceChildren()
     this.result ??= make("pre")
     long(this.section(isError ? "Error" : "Answer", this.result), text)
-    if (length !== undefined) this.body.append(make("h3", "", `The whole answer had ${count(length)}; the model read this part.`))
+    if (length !== undefined) {
+      this.body.append(make("h3", "", `The whole answer had ${count(length)}; the model read this part.`))
+    }
   }
 
   settle(state) {
@@ -388,12 +394,12 @@ class Run {
     this.close()
     this.step = []
     this.replyText = ""
+    this.said = ""
   }
 
   close() {
     this.text = undefined
     this.thought = undefined
-    this.said = ""
   }
 
   add(element) {
@@ -472,6 +478,7 @@ class Run {
       case "TextCompleted":
         // The pieces may have been left out, or some of them.
         if (event.text.startsWith(this.said)) this.speak(event.text.slice(this.said.length))
+        this.said = ""
         return this.close()
       case "ReasoningDelta":
         return this.think(event.delta)
@@ -521,7 +528,10 @@ class Run {
 // Messages of the past.
 
 const userText = (content) =>
-  typeof content === "string" ? content : content.map((part) => part.type === "text" ? part.text : `[${part.filename ?? part.mediaType ?? part.type}]`).join("\n")
+  typeof content === "string"
+    ? content
+    : content.map((part) => part.type === "text" ? part.text : `[${part.filename ?? part.mediaType ?? part.type}]`)
+      .join("\n")
 
 const userBubble = (text) => {
   const element = make("div", "user")
@@ -579,9 +589,17 @@ const pathOf = (name, id, rest = "") =>
 
 const log = $("log")
 
+/** Tells whether the end of the conversation is in view. */
+let isAtEnd = true
+log.addEventListener("scroll", () => {
+  isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 80
+})
+new ResizeObserver(() => {
+  if (isAtEnd) log.scrollTop = log.scrollHeight
+}).observe(log)
+
 /** Keeps the end in view, if it was. */
 const growing = (change) => {
-  const isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 80
   const result = change()
   if (isAtEnd) log.scrollTop = log.scrollHeight
   return result
@@ -635,11 +653,11 @@ class Chat {
   find(run, id, name) {
     if (run.calls.has(id)) return run.calls.get(id)
     if (name === undefined) {
-      for (const other of Array.from(this.runs.values()).reverse()) {
+      for (const other of Array.from(this.runs.values()).toReversed()) {
         if (other.calls.has(id)) return other.calls.get(id)
       }
     }
-    const asked = Array.from(this.runs.values()).reverse().find((other) => other.calls.get(id)?.isOpen)
+    const asked = Array.from(this.runs.values()).findLast((other) => other.calls.get(id)?.isOpen)
     return asked?.calls.get(id) ?? run.call(id, name)
   }
 
@@ -664,7 +682,11 @@ class Chat {
     const last = session.messages.length - 1
     for (const [index, message] of session.messages.entries()) {
       if (message.role === "user") {
-        this.addUser(message.parts.map((part) => part.type === "text" ? part.text : `[${part.filename ?? part.mediaType ?? "file"}]`).join("\n"))
+        this.addUser(
+          message.parts.map((part) =>
+            part.type === "text" ? part.text : `[${part.filename ?? part.mediaType ?? "file"}]`
+          ).join("\n")
+        )
         continue
       }
       const isOpen = index === last && session.runId !== undefined
@@ -764,8 +786,12 @@ class Chat {
     const response = await request("GET", this.path(""), { signal: this.abort.signal })
     if (!response.ok) return
     const { messages, submitted } = await response.json()
-    const said = messages.filter(({ role }) => role === "user").map(({ parts }) => parts.map((part) => part.text ?? "").join("\n"))
-    for (const text of [...said, ...submitted.map(({ content }) => userText(content))].slice(this.users)) this.addUser(text)
+    const said = messages.filter(({ role }) => role === "user").map(({ parts }) =>
+      parts.map((part) => part.text ?? "").join("\n")
+    )
+    for (const text of [...said, ...submitted.map(({ content }) => userText(content))].slice(this.users)) {
+      this.addUser(text)
+    }
   }
 
   completed(run, { outcome, suspensions = [] }) {
@@ -774,6 +800,7 @@ class Chat {
     growing(() => {
       switch (outcome._tag) {
         case "Failed":
+          for (const mark of run.root.querySelectorAll(":scope > .mark.bad")) mark.remove()
           return this.broken(outcome.error?.message ?? "The run failed.")
         case "MaxTurns":
           return run.mark(`The run ended after ${outcome.maxTurns ?? "its"} turns.`)
@@ -783,7 +810,9 @@ class Chat {
         case "HaltWhen":
           return run.mark("The run was ended before the model had finished.")
         case "Cancelled":
-          return run.mark(outcome.reason === "stop" || outcome.reason === undefined ? "Stopped." : `Stopped: ${outcome.reason}.`)
+          return run.mark(
+            outcome.reason === "stop" || outcome.reason === undefined ? "Stopped." : `Stopped: ${outcome.reason}.`
+          )
         default:
           return undefined
       }
@@ -825,9 +854,14 @@ class Chat {
     if (first !== undefined) {
       say(`The agent asks: ${first.querySelector("h2").textContent}`)
       const { activeElement } = document
-      // A person who types is not taken away from the text.
-      const isFree = activeElement === null || activeElement === document.body || activeElement === $("text") && $("text").value === ""
-      if (isFree) first.querySelector("button, input, textarea")?.focus()
+      // A person who types is not taken away from the text. What decides about a call never has the focus at once.
+      const isFree = activeElement === null || activeElement === document.body ||
+        activeElement === $("text") && $("text").value === ""
+      const target = first.dataset.kind === "approval" || first.dataset.kind === "unknown"
+        ? "h2"
+        : "textarea, .row button"
+      if (isFree) first.querySelector(target)?.focus()
+      log.scrollTop = log.scrollHeight
     }
     compose()
   }
@@ -838,9 +872,14 @@ class Chat {
       .catch(() => undefined)
     if (response === undefined) return "The server cannot be reached."
     if (!response.ok) return await refusal(response)
-    const { root } = this.asks.get(id) ?? {}
+    const { root, suspension } = this.asks.get(id) ?? {}
     root?.remove()
     this.asks.delete(id)
+    // The session keeps the answer to a question as what the user said.
+    if (suspension?.kind === "question") {
+      growing(() => log.append(make("div", "run", make("div", "say", suspension.question ?? ""))))
+      this.addUser(contentText(body.value))
+    }
     if (this.asks.size === 0) $("text").focus()
     compose()
   }
@@ -860,7 +899,8 @@ class Chat {
 
   /** Shows what became of the calls of a run that was stopped. */
   report({ ended = [], refused = [], stopped = [], unknown = [] }) {
-    const nameOf = (id) => Array.from(this.runs.values()).findLast(({ calls }) => calls.has(id))?.calls.get(id).name ?? id
+    const nameOf = (id) =>
+      Array.from(this.runs.values()).findLast(({ calls }) => calls.has(id))?.calls.get(id).name ?? id
     const line = (title, ids) => ids.length === 0 ? [] : [`${title}: ${ids.map(nameOf).join(", ")}.`]
     const text = [
       ...line("Stopped", stopped),
@@ -870,7 +910,9 @@ class Chat {
     ].join(" ")
     say(`Stopped. ${text}`)
     if (text === "") return
-    growing(() => log.append(make("div", refused.length + unknown.length > 0 ? "mark bad report" : "mark report", text)))
+    growing(() =>
+      log.append(make("div", refused.length + unknown.length > 0 ? "mark bad report" : "mark report", text))
+    )
   }
 }
 
@@ -885,7 +927,9 @@ const expected = (schema) => {
   const type = typeOf(schema)
   if (Array.isArray(schema.enum)) return `one of ${brief(schema.enum, 300)}`
   if (type === "string") return schema.description ?? "a text"
-  if (type === "integer" || type === "number") return `a number${schema.description === undefined ? "" : `: ${schema.description}`}`
+  if (type === "integer" || type === "number") {
+    return `a number${schema.description === undefined ? "" : `: ${schema.description}`}`
+  }
   if (type === "boolean") return "true or false"
   return `JSON: ${brief(schema.properties ?? schema, 400)}`
 }
@@ -908,7 +952,9 @@ const askForm = (chat, suspension) => {
   wrong.setAttribute("role", "alert")
   wrong.hidden = true
   const isCall = kind === "approval" || kind === "unknown" || kind === "manual"
+  root.dataset.kind = kind
   const heading = make("h2")
+  heading.tabIndex = -1
   if (question !== undefined) long(heading, question)
   else heading.append(kind === "manual" ? "This call needs its result from you." : "May this call run?")
   root.append(heading)
@@ -953,7 +999,9 @@ const askForm = (chat, suspension) => {
       if (area === undefined || area.value.trim() === text.trim()) return send({ approve: true })
       try {
         const edited = JSON.parse(area.value)
-        if (typeof edited !== "object" || edited === null || Array.isArray(edited)) return refuse("The arguments are a JSON object.")
+        if (typeof edited !== "object" || edited === null || Array.isArray(edited)) {
+          return refuse("The arguments are a JSON object.")
+        }
         send({ approve: true, arguments: edited })
       } catch (error) {
         refuse(`The arguments are not JSON: ${error.message}`)
@@ -969,7 +1017,9 @@ const askForm = (chat, suspension) => {
   } else if (opts.length > 0) {
     root.addEventListener("submit", (event) => event.preventDefault())
     for (const option of opts) {
-      row.append(button(typeof option === "string" ? option.slice(0, 300) : brief(option), () => send({ value: option })))
+      row.append(
+        button(typeof option === "string" ? option.slice(0, 300) : brief(option), () => send({ value: option }))
+      )
     }
   } else {
     const area = make("textarea")
@@ -1038,8 +1088,14 @@ const open = (name, id) => {
   notice("")
   confirmDelete(false)
   current = new Chat(name, id ?? newId(), id === undefined)
-  history.replaceState(null, "", id === undefined ? location.pathname : `#${encodeURIComponent(name)}/${encodeURIComponent(id)}`)
-  for (const item of $("sessions").children) item.firstElementChild.setAttribute("aria-current", String(item.dataset.id === id))
+  history.replaceState(
+    null,
+    "",
+    id === undefined ? location.pathname : `#${encodeURIComponent(name)}/${encodeURIComponent(id)}`
+  )
+  for (const item of $("sessions").children) {
+    item.firstElementChild.setAttribute("aria-current", String(item.dataset.id === id))
+  }
   $("title").textContent = id === undefined ? name : titleOf(current)
   log.replaceChildren()
   toggleMenu(false)
