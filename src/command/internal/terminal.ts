@@ -30,6 +30,9 @@ const textOf = (content: unknown): string => {
   )
 }
 
+const argumentsOf = (event: { readonly arguments?: object }): string =>
+  event.arguments === undefined || Object.keys(event.arguments).length === 0 ? "" : shorten(event.arguments)
+
 /** Shows the events of runs, one after another. */
 export class View {
   private readonly names = new Map<string, string>()
@@ -95,9 +98,7 @@ export class View {
       case "MessageCompleted":
         return this.endLine()
       case "ToolCallCompleted":
-        return this.note(
-          `> ${this.named(event.id, event.name)} ${event.arguments ? shorten(event.arguments) : ""}`.trimEnd()
-        )
+        return this.note(`> ${this.named(event.id, event.name)} ${argumentsOf(event)}`.trimEnd())
       case "ToolQueued":
         return this.note(`  ${this.named(event.id, event.name)} waits`)
       case "ToolExecutionStarted":

@@ -1,0 +1,64 @@
+/** What the command does without a process of its own: loading a module, and showing a run in a terminal. */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import type { Event } from "heddle"
+import * as Definitions from "../../src/command/internal/definition.ts"
+import * as Terminal from "../../src/command/internal/terminal.ts"
+import { fixture } from "../support/command.ts"
+
+const shown = (events: ReadonlyArray<Event.PublicEvent>) => {
+  const written = { text: "", note: "" }
+  const view = new Terminal.View({
+    text: (text) => void (written.text += text),
+    note: (text) => void (written.note += text)
+  })
+  for (const event of events) view.take(event)
+  return written
+}
+
+describe("a run in a terminal", () => {
+  it("W-19: the text is said once and alone on the standard output, calls and their runs beside it", () => {
+    const { note, text } = shown([
+      { _tag: "MessageStarted" },
+      { _tag: "TextDelta", id: null, delta: "Hel" },
+      { _tag: "TextDelta", id: null, delta: "lo" },
+      { _tag: "ToolCallCompleted", id: "c0", name: "look", arguments: { city: "Oslo" } },
+      { _tag: "TextCompleted", id: null, text: "Hello" },
+      { _tag: "MessageCompleted" },
+      { _tag: "ToolExecutionStarted", id: "c0", name: "look" },
+      { _tag: "ToolProgress", id: "c0", name: "look", progress: "asking" },
+      { _tag: "ToolProgress", id: "c0", name: "look", nested: { _tag: "TextDelta", id: null, delta: "inner" } },
+      { _tag: "ToolProgress", id: "c0", name: "look", nested: { _tag: "ToolCallCompleted", id: "d0", name: "deep" } },
+      { _tag: "ToolResultEncoded", id: "c0", content: "7", isError: true },
+      { _tag: "MessageStarted" },
+      { _tag: "TextCompleted", id: null, text: "Bye" },
+      { _tag: "MessageCompleted" }
+    ])
+    assert.strictEqual(text, "Hello\nBye\n")
+    assert.strictEqual(note, "> look {\"city\":\"Oslo\"}\n  look: asking\n  look > deep\nx look 7\n")
+  })
+
+  it("W-25: no text of a model or a tool controls the terminal", () => {
+    const hostile = "\u001b[31mred\u0007\u009b2J\u202eback\r\b"
+    const { note, text } = shown([
+      { _tag: "TextDelta", id: null, delta: hostile },
+      { _tag: "ToolCallCompleted", id: hostile, name: hostile, arguments: { [hostile]: hostile } },
+      { _tag: "ToolProgress", id: hostile, name: hostile, progress: hostile },
+      { _tag: "ToolResultEncoded", id: hostile, content: hostile },
+      { _tag: "Error", error: { code: "internal", message: hostile } }
+    ])
+    assert.include(text, "red")
+    assert.notMatch(text + note, /[^\P{Cc}\n]|\p{Bidi_Control}/u)
+  })
+
+  it.effect("W-19: a module is loaded from a path, and its only agent needs no name", () =>
+    Effect.gen(function*() {
+      const loaded = yield* Definitions.load(fixture("servedWeather"))
+      assert.deepStrictEqual([...loaded.agents.keys()], ["weather"])
+      assert.strictEqual(yield* Definitions.agentOf(loaded, undefined), "weather")
+      const other = yield* Effect.flip(Definitions.agentOf(loaded, "x\u001b"))
+      assert.strictEqual(other.message, "the module has no agent x; it has: weather")
+      const missing = yield* Effect.flip(Definitions.load("./nowhere.ts"))
+      assert.strictEqual(missing.message, "there is no file ./nowhere.ts")
+    }))
+})
