@@ -13,6 +13,8 @@ export interface Settings {
   readonly isWithPeers: boolean
   /** Tells whether work is counted in place of being timed. */
   readonly isCounted: boolean
+  /** Tells whether the sessions of a server are measured in place of runs. */
+  readonly isServed: boolean
   readonly size: Size
   readonly samples: number
 }
@@ -41,6 +43,7 @@ export const parse = (args: ReadonlyArray<string>): Settings => {
       check: { type: "boolean", default: false },
       counts: { type: "boolean", default: false },
       peers: { type: "boolean", default: false },
+      served: { type: "boolean", default: false },
       loops: { type: "string" },
       samples: { type: "string" }
     }
@@ -59,6 +62,7 @@ export const parse = (args: ReadonlyArray<string>): Settings => {
     workloads: wanted.filter((name) => name in workloads),
     kept: wanted.filter((name) => name in kept),
     implementations,
+    isServed: values.served,
     isWithPeers,
     isCounted: values.counts,
     size,

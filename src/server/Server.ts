@@ -222,7 +222,10 @@ export const layer = <R = never, RAuthorize = never>(
       drain,
       poll,
       term,
-      onEvent: (key, event) => Effect.andThen(hub.push(key, event), PubSub.publish(raw, [key, event]))
+      onEvent: (key, event) =>
+        options.raw === true
+          ? Effect.andThen(hub.push(key, event), PubSub.publish(raw, [key, event]))
+          : hub.push(key, event)
     })
 
     const closing = Deferred.makeUnsafe<void>()

@@ -3,7 +3,6 @@
  *
  * @since 0.1.0
  */
-import * as Effect from "effect/Effect"
 import * as HttpServerResponse from "effect/http/HttpServerResponse"
 import * as Stream from "effect/Stream"
 import type * as Reading from "./reading.ts"
@@ -14,26 +13,30 @@ const headers = {
   "x-content-type-options": "nosniff"
 }
 
-/** Interval of the comments by which a quiet connection is kept. */
-const quiet = "15 seconds"
-
-/** Returns a response of lines of an event stream, with a comment at once and in every quiet interval. */
+/** Returns a response of texts of an event stream. */
 export const respond = (
-  lines: Stream.Stream<string>,
+  texts: Stream.Stream<string>,
   more: Readonly<Record<string, string>> = {}
-): HttpServerResponse.HttpServerResponse => {
-  const comments = Stream.concat(
-    Stream.succeed(": open\n\n"),
-    Stream.fromEffectRepeat(Effect.delay(Effect.succeed(": quiet\n\n"), quiet))
-  )
-  return HttpServerResponse.stream(
-    Stream.encodeText(Stream.merge(lines, comments, { haltStrategy: "left" })),
+): HttpServerResponse.HttpServerResponse =>
+  HttpServerResponse.stream(
+    Stream.encodeText(Stream.filter(texts, (text) => text !== "")),
     { contentType: "text/event-stream", headers: { ...headers, ...more } }
   )
-}
+
+/** A comment, which clients pass over. */
+export const comment = ": quiet\n\n"
+
+/** Returns a value as an event. */
+export const data = (value: unknown): string => `data: ${JSON.stringify(value)}\n\n`
 
 /** Returns a frame as lines of an event stream. */
-export const lines = (frame: Reading.Frame): string =>
-  frame._tag === "Reset"
-    ? `event: reset\ndata: ${JSON.stringify({ runId: frame.runId })}\n\n`
-    : `${frame.offset === "" ? "" : `id: ${frame.offset}\n`}data: ${frame.text}\n\n`
+export const lines = (frame: Reading.Frame): string => {
+  switch (frame._tag) {
+    case "Quiet":
+      return comment
+    case "Reset":
+      return `event: reset\n${data({ runId: frame.runId })}`
+    case "Event":
+      return `${frame.offset === "" ? "" : `id: ${frame.offset}\n`}data: ${frame.text}\n\n`
+  }
+}

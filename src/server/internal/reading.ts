@@ -23,8 +23,12 @@ export interface Offset {
   readonly index: number
 }
 
-/** Something that a reader gets: an event, or word that all it has of a run is to be discarded. */
+/**
+ * Something that a reader gets: an event, word that all it has of a run is to be discarded, or a sign of life after a
+ * quiet time.
+ */
 export type Frame =
+  | { readonly _tag: "Quiet" }
   | { readonly _tag: "Event"; readonly offset: string; readonly event: Event.PublicEvent; readonly text: string }
   | { readonly _tag: "Reset"; readonly runId: string }
 
@@ -46,7 +50,13 @@ export const offsetOf = (text: string | undefined): Effect.Effect<Offset | undef
       : Effect.succeed({ runId, version: Number(version), index: Number(index) })
   })
 
-type Emit = (frame: Frame) => Effect.Effect<unknown>
+type Emit = (frames: ReadonlyArray<Frame>) => Effect.Effect<unknown>
+
+/** Number of events that a reader is given at once. */
+const most = 64
+
+/** Interval of the signs of life by which a quiet connection is kept. */
+const quiet = "15 seconds"
 
 /** Interval at which the journal of a run elsewhere is read. */
 const poll = "1 second"
@@ -90,7 +100,7 @@ class Reader {
           this.telling.take(entry),
           ({ event, runId }) =>
             wants(runId)
-              ? this.emit({ _tag: "Event", offset: `${runId}.0.${this.version}`, event, text: JSON.stringify(event) })
+              ? this.emit([{ _tag: "Event", offset: `${runId}.0.${this.version}`, event, text: JSON.stringify(event) }])
               : Effect.void,
           { discard: true }
         )
@@ -100,11 +110,11 @@ class Reader {
 
   /** Emits an event that no offset names. */
   tell(event: Event.PublicEvent): Effect.Effect<void> {
-    return Effect.asVoid(this.emit({ _tag: "Event", offset: "", event, text: JSON.stringify(event) }))
+    return Effect.asVoid(this.emit([{ _tag: "Event", offset: "", event, text: JSON.stringify(event) }]))
   }
 
   reset(runId: string): Effect.Effect<unknown> {
-    return this.emit({ _tag: "Reset", runId })
+    return this.emit([{ _tag: "Reset", runId }])
   }
 
   /** Emits runs as the journal has them, from its beginning. */
@@ -134,9 +144,12 @@ class Reader {
       let index = from
       while (true) {
         if (log.isFull) return false
-        const entry = log.entries[index]
-        if (entry !== undefined) yield* this.emit({ _tag: "Event", offset: log.offset(index++), ...entry })
-        else if (log.isEnded) return true
+        if (index < log.entries.length) {
+          const from = index
+          const entries = log.entries.slice(from, from + most)
+          index += entries.length
+          yield* this.emit(entries.map((entry, at) => ({ _tag: "Event", offset: log.offset(from + at), ...entry })))
+        } else if (log.isEnded) return true
         else yield* log.changed
       }
     })
@@ -150,19 +163,22 @@ const pause = (log: Logs.RunLog): Effect.Effect<void> => Effect.raceFirst(Effect
 const ended = (log: Logs.RunLog): Effect.Effect<void> =>
   Effect.suspend(() => log.isEnded ? Effect.void : Effect.andThen(log.changed, ended(log)))
 
-/** Returns the stream of a reader. It holds a few frames for a slow client. */
+/** Returns the stream of a reader, which ends when `until` does. It holds a few frames for a slow client. */
 const streamOf = <E, R>(
   site: Site,
   key: string,
+  until: Effect.Effect<void>,
   read: (reader: Reader) => Effect.Effect<void, E, R>
 ): Stream.Stream<Frame, E, Exclude<R, Scope.Scope>> =>
-  Stream.callback<Frame, E, R>(
-    (queue) => Effect.andThen(read(new Reader(site, key, (frame) => Queue.offer(queue, frame))), Queue.end(queue)),
-    {
-      bufferSize: 16,
-      strategy: "suspend"
-    }
-  )
+  Stream.callback<Frame, E, R>((queue) =>
+    Effect.gen(function*() {
+      const sign = Queue.offer(queue, { _tag: "Quiet" })
+      yield* sign
+      yield* Effect.forkScoped(Effect.forever(Effect.andThen(Effect.sleep(quiet), sign)))
+      yield* Effect.forkScoped(Effect.andThen(until, Queue.end(queue)))
+      yield* read(new Reader(site, key, (frames) => Queue.offerAll(queue, frames)))
+      yield* Queue.end(queue)
+    }), { bufferSize: most, strategy: "suspend" })
 
 /**
  * Returns the events of a session from an offset on, and on without end. Without an offset they begin with the open
@@ -171,9 +187,10 @@ const streamOf = <E, R>(
 export const events = (
   site: Site,
   key: string,
-  after: Offset | undefined
+  after: Offset | undefined,
+  until: Effect.Effect<void>
 ): Stream.Stream<Frame, Journals.StoreError, Journals.Store> =>
-  streamOf(site, key, (reader) =>
+  streamOf(site, key, until, (reader) =>
     Effect.gen(function*() {
       let log = yield* site.hub.follow(key)
       /** The runs whose events come from logs. */
@@ -228,9 +245,10 @@ export const run = (
   site: Site,
   key: string,
   start: Logs.RunLog,
-  wanted: Wanted
+  wanted: Wanted,
+  until: Effect.Effect<void>
 ): Stream.Stream<Frame, Journals.StoreError, Journals.Store> =>
-  streamOf(site, key, (reader) =>
+  streamOf(site, key, until, (reader) =>
     Effect.gen(function*() {
       let log = start
       let found = "runId" in wanted ? wanted.runId : undefined

@@ -32,6 +32,7 @@ import type * as Logs from "./log.ts"
 import * as Reading from "./reading.ts"
 import * as Refusals from "./refusal.ts"
 import * as Sessions from "./sessions.ts"
+import * as Writing from "./writing.ts"
 
 type Request = HttpServerRequest.HttpServerRequest
 type Response = HttpServerResponse.HttpServerResponse
@@ -222,25 +223,16 @@ const named = (
     return { agent, id, key: Sessions.prefixOf(principal) + id, principal, by }
   })
 
-/** Counts an open stream and authorises it again and again, for as long as it is read. */
-const watched = (
-  site: Site,
-  request: Request,
-  { agent, by, id }: Sessions.Named,
-  frames: Stream.Stream<Reading.Frame, Journals.StoreError, Journals.Store>
-) => {
-  const isAllowed = Effect.repeat(
-    Effect.delay(
-      Access.ask(site.authorize, request, { agent, session: id, action: "read" }),
-      site.bounds.authorization
-    ),
-    { while: () => true }
-  )
-  return Stream.unwrap(Effect.as(
-    site.counters.stream(by),
-    Stream.interruptWhen(frames, Effect.ignore(isAllowed))
-  ))
-}
+/** Ends where the principal may no longer read a session, which is asked again and again. */
+const whileAllowed = (site: Site, request: Request, { agent, id }: Sessions.Named): Effect.Effect<void> =>
+  Effect.ignore(Effect.forever(Effect.delay(
+    Access.ask(site.authorize, request, { agent, session: id, action: "read" }),
+    site.bounds.authorization
+  )))
+
+/** Counts an open stream for as long as it is read. */
+const counted = <E, R>(site: Site, { by }: Sessions.Named, frames: Stream.Stream<Reading.Frame, E, R>) =>
+  Stream.unwrap(Effect.as(site.counters.stream(by), frames))
 
 /** Refuses a stream that is one too many before the response begins. */
 const openStream = (site: Site, { by }: Sessions.Named): Effect.Effect<void, Refusals.Refusal> =>
@@ -318,63 +310,14 @@ const write = (
 
 /** Returns the frames of the run that follows from a write. The end of an attached request stops the run. */
 const framesOf = (site: Site, request: Request, { log, named, scope, wanted }: Write) => {
-  const frames = watched(site, request, named, Reading.run(site, named.key, log, wanted))
+  const until = whileAllowed(site, request, named)
+  const frames = counted(site, named, Reading.run(site, named.key, log, wanted, until))
   const closed = Stream.ensuring(frames, Scope.close(scope, Exit.void))
   if (!site.isAttached) return closed
   const stopped = Effect.flatMap(Keeping.stop(named.key, { by: named.by }), ({ ended }) => ended)
   const bounded = Effect.raceFirst(Effect.ignore(stopped), site.closing)
   return Stream.onExit(closed, (exit) => Exit.isFailure(exit) ? bounded : Effect.void)
 }
-
-/**
- * Returns the events of frames for a client that cannot discard a run. A resumed run begins again with the step that
- * was open: the steps that the client has are left out, and the open one is discarded by a `StepReset`.
- */
-export const continuous = <E, R>(frames: Stream.Stream<Reading.Frame, E, R>): Stream.Stream<Event.PublicEvent, E, R> =>
-  Stream.suspend(() => {
-    let whole = 0
-    let skipped = 0
-    let isOpen = false
-    let isBegun = false
-    const eventsOf = (frame: Reading.Frame): ReadonlyArray<Event.PublicEvent> => {
-      if (frame._tag === "Reset") {
-        skipped = whole
-        const discarded = isOpen
-        isOpen = false
-        return discarded
-          ? [{ _tag: "StepReset", error: { code: "resumed", message: "The run was resumed." } }]
-          : []
-      }
-      const { event } = frame
-      if (event._tag === "RunStarted") return isBegun ? [] : [(isBegun = true, event)]
-      if (skipped > 0) {
-        if (event._tag === "StepCompleted") skipped--
-        return []
-      }
-      if (event._tag === "MessageStarted") isOpen = true
-      if (event._tag === "StepCompleted") {
-        whole++
-        isOpen = false
-      }
-      return [event]
-    }
-    return Stream.flatMap(frames, (frame) => Stream.fromIterable(eventsOf(frame)))
-  })
-
-/** Returns the chunks of a response. Its message has the id of the run, unless it continues another one. */
-const chunksOf = (events: Stream.Stream<Event.PublicEvent>, options: UiStream.Options): Stream.Stream<string> =>
-  Stream.suspend(() => {
-    let encoder: UiStream.Encoder | undefined
-    const push = (event: Event.PublicEvent) => {
-      const named = event._tag === "RunStarted" ? { messageId: event.runId, ...options } : options
-      encoder ??= UiStream.make(named)
-      return event._tag === "RunStarted" ? [] : encoder.push(event)
-    }
-    return UiStream.toSse(Stream.concat(
-      Stream.flatMap(events, (event) => Stream.fromIterable(push(event))),
-      Stream.suspend(() => Stream.fromIterable((encoder ?? UiStream.make(options)).end()))
-    ))
-  })
 
 const isWaited = (request: Request): boolean => query(request, "wait") !== "false"
 
@@ -386,9 +329,9 @@ const postUi = (site: Site) => (request: Request, { agent }: Params): Effect.Eff
     const posted = yield* taken(UiStream.read(body, readOptions(site)))
     const taking = yield* write(site, request, agent, posted)
     const continues = posted.messageId !== undefined
-    const events = yield* quietly(continuous(framesOf(site, request, taking)))
+    const frames = yield* quietly(framesOf(site, request, taking))
     const options = posted.messageId === undefined ? { continues } : { continues, messageId: posted.messageId }
-    return EventStream.respond(chunksOf(events, options), UiStream.headers)
+    return Writing.ui(frames, options)
   })
 
 const resumeUi = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
@@ -412,12 +355,11 @@ const resumeUi = (site: Site) => (request: Request, params: Params): Effect.Effe
       ? { next: true }
       : { takes: first.id }
     const frames = Stream.ensuring(
-      watched(site, request, session, Reading.run(site, session.key, log, wanted)),
+      counted(site, session, Reading.run(site, session.key, log, wanted, whileAllowed(site, request, session))),
       Scope.close(scope, Exit.void)
     )
     const messageId = telling.message
-    const events = yield* quietly(continuous(frames))
-    return EventStream.respond(chunksOf(events, messageId === undefined ? {} : { messageId }), UiStream.headers)
+    return Writing.ui(yield* quietly(frames), messageId === undefined ? {} : { messageId })
   })
 
 const postMessages = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
@@ -431,7 +373,7 @@ const postMessages = (site: Site) => (request: Request, params: Params): Effect.
       return json("takes" in taking.wanted ? { id: taking.wanted.takes } : {}, 202)
     }
     const frames = yield* quietly(framesOf(site, request, taking))
-    return EventStream.respond(Stream.map(frames, EventStream.lines))
+    return Writing.plain(frames)
   })
 
 const getEvents = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
@@ -449,8 +391,9 @@ const getEvents = (site: Site) => (request: Request, params: Params): Effect.Eff
       const lines = Stream.map(site.raw(session.key), (event) => `data: ${JSON.stringify(event)}\n\n`)
       return EventStream.respond(lines)
     }
-    const frames = yield* quietly(watched(site, request, session, Reading.events(site, session.key, after)))
-    return EventStream.respond(Stream.map(frames, EventStream.lines))
+    const until = whileAllowed(site, request, session)
+    const frames = counted(site, session, Reading.events(site, session.key, after, until))
+    return Writing.plain(yield* quietly(frames))
   })
 
 const postStop = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
@@ -498,7 +441,7 @@ const postRetry = (site: Site) => (request: Request, params: Params): Effect.Eff
       return json({}, 202)
     }
     const frames = yield* quietly(framesOf(site, request, taking))
-    return EventStream.respond(Stream.map(frames, EventStream.lines))
+    return Writing.plain(frames)
   })
 
 /** Lists the agents whose sessions the request may list. */
@@ -571,7 +514,7 @@ const postAgUi = (site: Site) => (request: Request, { agent }: Params): Effect.E
     const body = yield* bodyOf(site, request)
     const posted = yield* taken(AgUi.read(body, readOptions(site)))
     const taking = yield* write(site, request, agent, posted)
-    const events = yield* quietly(continuous(framesOf(site, request, taking)))
+    const frames = yield* quietly(framesOf(site, request, taking))
     const said = posted.actions.flatMap((action): ReadonlyArray<AgUi.AgMessage> =>
       action._tag === "Say"
         ? [{ id: action.id, role: "user", content: Message.text(Message.user(action.content)) }]
@@ -583,12 +526,7 @@ const postAgUi = (site: Site) => (request: Request, { agent }: Params): Effect.E
       runId: posted.runId ?? globalThis.crypto.randomUUID(),
       messages: [...AgUi.messages(taking.before, { publish, publishReasoning }), ...said]
     }
-    return EventStream.respond(
-      AgUi.toSse(
-        AgUi.events(Stream.filter(events, ({ _tag }) => _tag !== "RunStarted"), { ...options, joinMillis: 0 })
-      ),
-      AgUi.headers
-    )
+    return Writing.agUi(frames, options)
   })
 
 interface Params {

@@ -1,0 +1,107 @@
+/**
+ * Writes the frames of a run in the words of a protocol. Clients of these protocols cannot discard a run: of one that
+ * was resumed they get the open step again, and what they have of it is discarded first.
+ *
+ * @since 0.1.0
+ */
+import * as Stream from "effect/Stream"
+import type * as Event from "../../Event.ts"
+import * as AgUi from "../../ui/AgUi.ts"
+import * as UiStream from "../../ui/UiStream.ts"
+import * as EventStream from "./eventStream.ts"
+import type * as Reading from "./reading.ts"
+
+type PublicEvent = Event.PublicEvent
+
+/** Writes frames as texts of an event stream, and what closes it. */
+interface Writer {
+  readonly push: (frame: Reading.Frame) => string
+  readonly end: () => string
+}
+
+/** Leaves out the steps that the client has where a run begins again. */
+class Continued {
+  /** Number of whole steps that the client has. */
+  private whole = 0
+  private skipped = 0
+  private isOpen = false
+  private isBegun = false
+
+  events(frame: Exclude<Reading.Frame, { readonly _tag: "Quiet" }>): ReadonlyArray<PublicEvent> {
+    if (frame._tag === "Reset") {
+      this.skipped = this.whole
+      const { isOpen } = this
+      this.isOpen = false
+      return isOpen ? [{ _tag: "StepReset", error: { code: "resumed", message: "The run was resumed." } }] : []
+    }
+    const { event } = frame
+    if (event._tag === "RunStarted") {
+      const { isBegun } = this
+      this.isBegun = true
+      return isBegun ? [] : [event]
+    }
+    if (this.skipped > 0) {
+      if (event._tag === "StepCompleted") this.skipped--
+      return []
+    }
+    if (event._tag === "MessageStarted") this.isOpen = true
+    if (event._tag === "StepCompleted") {
+      this.whole++
+      this.isOpen = false
+    }
+    return [event]
+  }
+}
+
+const writerOf = (
+  push: (event: PublicEvent) => ReadonlyArray<unknown>,
+  end: () => ReadonlyArray<unknown>,
+  last: string
+): Writer => {
+  const continued = new Continued()
+  const texts = (values: ReadonlyArray<unknown>): string => values.map(EventStream.data).join("")
+  return {
+    push: (frame) =>
+      frame._tag === "Quiet"
+        ? EventStream.comment
+        : continued.events(frame).map((event) => texts(push(event))).join(""),
+    end: () => texts(end()) + last
+  }
+}
+
+/** Writes for the AI SDK. The message of a response has the id of its run, unless it continues another one. */
+const uiWriter = (options: UiStream.Options): Writer => {
+  let encoder: UiStream.Encoder | undefined
+  return writerOf(
+    (event) => {
+      encoder ??= UiStream.make(event._tag === "RunStarted" ? { messageId: event.runId, ...options } : options)
+      return event._tag === "RunStarted" ? [] : encoder.push(event)
+    },
+    () => (encoder ?? UiStream.make(options)).end(),
+    "data: [DONE]\n\n"
+  )
+}
+
+/** Writes for AG-UI. */
+const agUiWriter = (options: AgUi.Options): Writer => {
+  const encoder = AgUi.make(options)
+  return writerOf((event) => event._tag === "RunStarted" ? [] : encoder.push(event), encoder.end, "")
+}
+
+const written = (frames: Stream.Stream<Reading.Frame>, make: () => Writer): Stream.Stream<string> =>
+  Stream.suspend(() => {
+    const writer = make()
+    return Stream.concat(Stream.map(frames, writer.push), Stream.suspend(() => Stream.succeed(writer.end())))
+  })
+
+/** Returns the response to a client of the AI SDK. */
+export const ui = (frames: Stream.Stream<Reading.Frame>, options: UiStream.Options) =>
+  EventStream.respond(written(frames, () => uiWriter(options)), UiStream.headers)
+
+/** Returns the response to a client of AG-UI. */
+export const agUi = (frames: Stream.Stream<Reading.Frame>, options: AgUi.Options) =>
+  EventStream.respond(written(frames, () => agUiWriter(options)), AgUi.headers)
+
+/** Returns the response to a client of plain events. */
+export const plain = (frames: Stream.Stream<Reading.Frame>) =>
+  EventStream.respond(Stream.map(frames, EventStream.lines))
