@@ -142,6 +142,14 @@ describe("the guide to production", () => {
     assert.isAbove(listed.length, 25)
   })
 
+  it("W-21: it has every option", () => {
+    const listed = table("docs/in-production.md", "Option of Server.layer").map(([option = ""]) => option)
+    const [, options = ""] =
+      /export interface Options<[^]*?\{\n([^]*?)\n\}/.exec(readSource("src/server/Server.ts").text) ?? []
+    const known = Array.from(options.matchAll(/^  readonly (\w+)\??:/gm), ([, name]) => name)
+    assert.deepStrictEqual(listed.toSorted(), known.toSorted())
+  })
+
   it("W-21: it has every bound", () => {
     const listed = table("docs/in-production.md", "Bound", "Default").map(([bound = ""]) => bound)
     assert.deepStrictEqual(listed.toSorted(), Object.keys(Bounds.standard).toSorted())

@@ -43,7 +43,8 @@ export interface Grant {
 }
 
 /**
- * Decides about a request. It succeeds with a permission; a failure, a defect and ten seconds without an answer refuse.
+ * Decides about a request. It succeeds with a permission; a failure, a defect and ten seconds without an answer refuse:
+ * with 403 where the request has an `authorization` header, else with 401.
  *
  * @category models
  * @since 0.1.0
@@ -57,7 +58,10 @@ const loopbacks = /^(localhost|127(\.\d{1,3}){3}|\[?::1\]?|::ffff:127(\.\d{1,3})
 /** Tells whether a host is this machine alone. */
 export const isLoopback = (host: string): boolean => loopbacks.test(host)
 
-/** Allows all that comes from this machine, as the principal `local`. */
+/**
+ * Allows all that comes from this machine, as the principal `local`. Refuses what a proxy has forwarded, and what comes
+ * from another address; a request of `Server.toWebHandler` has none, and is decided by its `Host`.
+ */
 export const allowLoopback: Authorize = (request) =>
   Effect.suspend(() => {
     const isForwarded = forwarding.some((name) => request.headers[name] !== undefined)
