@@ -46,8 +46,8 @@ export interface Options<R = never, RAuthorize = never> {
   /** Decides about every request but `/health` and `/ready`. There is no default: see {@link allowLoopback}. */
   readonly authorize: Access.Authorize<RAuthorize>
   /**
-   * The names of this server, as the `Host` of a request has them, with a port or for any port. Requests to another
-   * name are refused. The names of this machine under {@link allowLoopback}, else none by default.
+   * The names of this server, as the `Host` of a request has them, with a port or for any port. Requests to another name
+   * are refused. The names of this machine by default, under {@link allowLoopback} itself; else at least one.
    */
   readonly hosts?: ReadonlyArray<string>
   /** Origins of other pages that may use the server, such as `"https://app.example.com"`. None by default. */
@@ -180,6 +180,11 @@ export const layer = <R = never, RAuthorize = never>(
   Layer.unwrap(Effect.gen(function*() {
     checkNames("Server.layer", options, knownOptions)
     const agents = byName(options.agents)
+    const isLoopback = isLocal(options.authorize)
+    const { hosts = [] } = options
+    if (hosts.length === 0 && !isLoopback) {
+      misuse("hosts is empty, so that every request would be refused; give the names of the server")
+    }
     const bounds = { ...Bounded.standard, ...options.bounds }
     const { drain = "20 seconds", joinMillis = 50, poll = "200 millis", term = "30 seconds" } = options
     const publish: Event.PublicOptions = {
@@ -237,9 +242,9 @@ export const layer = <R = never, RAuthorize = never>(
       bounds,
       counters: new Bounded.Counters(bounds),
       access: {
-        hosts: options.hosts ?? [],
+        hosts,
         origins: options.origins ?? [],
-        isLoopback: isLocal(options.authorize)
+        isLoopback
       },
       authorize: (request, question) =>
         Effect.provideContext(options.authorize(request, question), context) as ReturnType<Access.Authorize>,

@@ -98,6 +98,18 @@ const refusals = (): ReadonlyArray<string> => {
 }
 
 describe("the guide to production", () => {
+  it.live("W-21: a server that no request can name is a defect that says what to give", () =>
+    Effect.gen(function*() {
+      const shop = Agent.make({ name: "shop", description: "Sells books", run: () => Effect.succeed({}) })
+      const authorize: Server.Authorize = () => Effect.succeed({ principal: "ann" })
+      const { dispose, handler } = Server.toWebHandler(
+        Server.layer({ agents: [shop], authorize }).pipe(Layer.provide([Script.layer([]), Session.Store.layerMemory]))
+      )
+      const refused = yield* Effect.promise(() => handler(new Request("http://localhost/health")).then(String, String))
+      yield* Effect.promise(() => dispose().catch(() => undefined))
+      assert.include(refused, "Server.layer: hosts is empty")
+    }))
+
   it.live("W-11: a message whose reply would be one stream too many is refused, and is not taken", () =>
     Effect.gen(function*() {
       const shop = Agent.make({ name: "shop", description: "Sells books", run: () => Effect.succeed({}) })
