@@ -152,7 +152,7 @@ export const layer = <
     Effect.gen(function*() {
       checkNames("Cluster.layer", options, { run: true, term: true } satisfies NamesOf<Options>)
       const { run, term = "5 seconds" } = options
-      const runner = new Owners.Owner()
+      const runner = new Owners.Owner(yield* Effect.context<never>())
       yield* Layer.build(
         Protocol.SessionEntity.toLayer(Owner.make(Commands.make({ run, term, runner })), {
           // The feed and a stop do not wait for the commands before them.

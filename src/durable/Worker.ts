@@ -288,7 +288,7 @@ export const layer = <
       const termMillis = Claims.millisOf("Worker.layer: term", term)
       const drainMillis = Claims.millisOf("Worker.layer: drain", drain, "zero")
       const pauseOf = pauses(pollMillis)
-      const owner = new Owners.Owner()
+      const owner = new Owners.Owner(context)
       const ended = yield* Latch.make(false)
       /** Number of searches for sessions with work left. */
       let polls = 0

@@ -46,8 +46,8 @@ export interface Options<R = never, RAuthorize = never> {
   /** Decides about every request but `/health` and `/ready`. There is no default: see {@link allowLoopback}. */
   readonly authorize: Access.Authorize<RAuthorize>
   /**
-   * The names of this server, as the `Host` of a request has them, with a port or for any port. Requests to another name
-   * are refused. The names of this machine by default, under {@link allowLoopback} itself; else at least one.
+   * The names of this server, as the `Host` of a request has them, with a port or for any port. Requests to another
+   * name are refused. The names of this machine by default, under {@link allowLoopback} itself; else at least one.
    */
   readonly hosts?: ReadonlyArray<string>
   /** Origins of other pages that may use the server, such as `"https://app.example.com"`. None by default. */
@@ -135,8 +135,8 @@ const isLocal = (authorize: unknown): boolean => authorize === Access.allowLoopb
  * - `POST …/sessions/ID/messages` takes `{ content }` or `{ answers }`, `GET …/events` gives the public events from an
  *   offset on, `POST …/stop` stops the run and reports what became of its calls, `POST …/answers` answers, approves and
  *   denies, `POST …/resume` retries what broke.
- * - `GET /agents` lists the agents, `GET …/sessions` the sessions of one, `GET …/sessions/ID` reads and `DELETE` removes. `GET /health` and `/ready` are for whatever
- *   restarts the process.
+ * - `GET /agents` lists the agents, `GET …/sessions` the sessions of one, `GET …/sessions/ID` reads and `DELETE`
+ *   removes. `GET /health` and `/ready` are for whatever restarts the process.
  *
  * **Example** (A request to a server without a port)
  *
@@ -147,8 +147,9 @@ const isLocal = (authorize: unknown): boolean => authorize === Access.allowLoopb
  * import { Agent, Server } from "heddle/server"
  * import { Script } from "heddle/testing"
  *
- * const helper = Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({ system: "Be brief." })
- * }) const model = Script.layer([[Script.text("Hello"), Script.finish("stop")]])
+ * const run = () => Effect.succeed({ system: "Be brief." })
+ * const helper = Agent.make({ name: "helper", description: "Helps", run })
+ * const model = Script.layer([[Script.text("Hello"), Script.finish("stop")]])
  * const app = Server.layer({ agents: [helper], authorize: Server.allowLoopback }).pipe(
  *   Layer.provide([model, Session.Store.layerMemory])
  * )

@@ -49,7 +49,7 @@ const work = (options: Chat.Options = {}) => {
         })
     })
   ]
-  const runner = new Owners.Owner()
+  const runner = new Owners.Owner(Context.empty())
   const make = Commands.make({ run: () => ({ ...options, tools }), term: "5 seconds", runner })
   const owner = (name: string, drainMillis = 20_000) => make({ id: "ann", owner: name, drainMillis }, quiet)
   return { starts, gate, owner, runner }
@@ -114,7 +114,11 @@ describe("a command that the next owner carries out again", () => {
       handler: () => Effect.failSync(() => `no funds, ${++starts}`),
       onToolError: () => Effect.succeed(Tool.ErrorDecision.fail(new Error("the payment failed")))
     })
-    const make = Commands.make({ run: () => ({ tools: [pay] }), term: "5 seconds", runner: new Owners.Owner() })
+    const make = Commands.make({
+      run: () => ({ tools: [pay] }),
+      term: "5 seconds",
+      runner: new Owners.Owner(Context.empty())
+    })
     const owner = (name: string) => make({ id: "ann", owner: name, drainMillis: 0 }, quiet)
     return Effect.gen(function*() {
       assert.include(yield* Effect.flip(owner("a").carryOut(say("m1", "Go"))), { message: "the payment failed" })

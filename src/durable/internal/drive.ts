@@ -7,6 +7,7 @@
  */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
+import * as Metric from "effect/Metric"
 import * as Stream from "effect/Stream"
 import * as Adapter from "../../Adapter.ts"
 import type * as Chat from "../../Chat.ts"
@@ -20,6 +21,7 @@ import * as SessionRun from "../../internal/session/run.ts"
 import * as Replays from "../../internal/session/turnReplay.ts"
 import type * as Writers from "../../internal/session/writer.ts"
 import type * as Tool from "../../Tool.ts"
+import * as Owners from "./ownerHealth.ts"
 
 type Tools = ReadonlyArray<Tool.Any>
 
@@ -111,9 +113,12 @@ export const named = ({ id }: { readonly id: string }): string => `session ${JSO
 /** Logs that a run of another process is resumed. */
 const takingOver = (kept: Keeping.Kept, processName: string): Effect.Effect<void> => {
   const { interrupted, state } = kept
-  return interrupted === undefined || state.run?.processName === processName ? Effect.void : Effect.logWarning(
-    `${named(kept)} is taken over: its run ${interrupted.requestId} was left by another process, and was resumed `
-      + `${times(interrupted.resumptions)} before`
+  return interrupted === undefined || state.run?.processName === processName ? Effect.void : Effect.andThen(
+    Metric.update(Owners.metrics.takenOver, 1),
+    Effect.logWarning(
+      `${named(kept)} is taken over: its run ${interrupted.requestId} was left by another process, and was resumed `
+        + `${times(interrupted.resumptions)} before`
+    )
   )
 }
 
@@ -156,6 +161,7 @@ export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPubli
       if (event._tag !== "ChatCompleted" || error === undefined) return kept.claim.during(publish(event))
       return kept.claim.during(Effect.gen(function*() {
         yield* publish(event)
+        yield* Metric.update(Owners.metrics.givenUp, 1)
         yield* Effect.logWarning(`${named(kept)} is given up: it failed ${times(failures ?? 0)}`, error)
         yield* onGiveUp(error)
       }))
@@ -176,6 +182,7 @@ export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPubli
       const resolved = Effect.isEffect(options) ? yield* options : options
       const events = eventsOf(kept, resolved, maxFailures, isFinal, isFailed)
       if (events === undefined) return kept
+      yield* Metric.update(Owners.metrics.attempts, 1)
       yield* takingOver(kept, processName)
       yield* Stream.runForEach(events, published).pipe(
         Effect.tapError((error) =>

@@ -4,7 +4,9 @@
  * @since 0.1.0
  */
 import * as Clock from "effect/Clock"
+import type * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
+import * as Metric from "effect/Metric"
 
 /**
  * The health of an owner of sessions.
@@ -28,6 +30,28 @@ export interface Health {
   readonly latestMillis: number
 }
 
+/** The metrics of the owners of a process. Their names and meanings are part of the guide. */
+export const metrics = {
+  driven: Metric.gauge("heddle.sessions.driven", { description: "Sessions that are driven now" }),
+  attempts: Metric.counter("heddle.runs.attempts", {
+    description: "Runs that were begun or resumed",
+    incremental: true
+  }),
+  takenOver: Metric.counter("heddle.runs.taken_over", {
+    description: "Runs that another process had left, and that were resumed",
+    incremental: true
+  }),
+  givenUp: Metric.counter("heddle.runs.given_up", {
+    description: "Runs that were ended since they cannot succeed",
+    incremental: true
+  }),
+  lost: Metric.counter("heddle.claims.lost", { description: "Claims that were lost", incremental: true }),
+  late: Metric.histogram("heddle.claims.late", {
+    description: "Milliseconds for which a lost claim had not been confirmed",
+    boundaries: Metric.exponentialBoundaries({ start: 100, factor: 4, count: 6 })
+  })
+}
+
 const windowMillis = 5 * 60_000
 
 /** Collects the health of an owner. */
@@ -37,6 +61,11 @@ export class Owner {
   /** `true` where the owner was asked to leave. */
   isLeaving = false
   private isAnswered = true
+  private readonly context: Context.Context<never>
+
+  constructor(context: Context.Context<never>) {
+    this.context = context
+  }
 
   /** Tells whether the owner drives a session. */
   drives(id: string): boolean {
@@ -49,11 +78,12 @@ export class Owner {
   }
 
   begin(id: string): void {
+    if (!this.driven.has(id)) metrics.driven.modifyUnsafe(1, this.context)
     this.driven.add(id)
   }
 
   end(id: string): void {
-    this.driven.delete(id)
+    if (this.driven.delete(id)) metrics.driven.modifyUnsafe(-1, this.context)
   }
 
   leave(): void {
@@ -67,6 +97,8 @@ export class Owner {
 
   /** A claim was lost at this time, so long after its last confirmation. */
   lose(at: number, lateMillis: number): void {
+    metrics.lost.updateUnsafe(1, this.context)
+    metrics.late.updateUnsafe(lateMillis, this.context)
     this.lost = [...this.lostSince(at - windowMillis), { at, lateMillis }]
   }
 
