@@ -229,6 +229,36 @@ describe("lifetimes", () => {
     }))
 })
 
+describe("failures", () => {
+  it.live("a run whose model refuses ends with a code and one sentence, and is tried again by resume", () =>
+    Effect.gen(function*() {
+      const refused = () => Script.preflightError("authentication_failed")
+      const model = Script.layer([[refused()], [refused()], [text("Hello"), finish("stop")]])
+      const site = yield* serve([helper()], model)
+      const events = yield* say(site, "s1", "Hi")
+      const last = events.at(-1)
+      assert.deepStrictEqual(
+        last?._tag === "ChatCompleted" ? [last.outcome._tag, last.outcome.error?.code] : [],
+        ["Failed", "authentication_failed"]
+      )
+      assert.strictEqual((yield* get(site, `${at}/s1`)).body.status, "error")
+      const again = yield* post(site, `${at}/s1/resume`)
+      assert.include(again.text, "Hello")
+      assert.strictEqual((yield* get(site, `${at}/s1`)).body.status, "completed")
+      const nothing = yield* post(site, `${at}/s1/resume`)
+      assert.deepStrictEqual([nothing.status, JSON.parse(nothing.text).error.code], [409, "nothing_to_retry"])
+    }))
+
+  it.live("a reply that breaks ends the run as failed, for the AI SDK with an error chunk", () =>
+    Effect.gen(function*() {
+      const site = yield* serve([helper()], Script.layer([[text("Hel"), Script.streamError("network_error")]]))
+      const message = { id: "u1", role: "user", parts: [{ type: "text", text: "Hi" }] }
+      const { status, text: body } = yield* post(site, at, { id: "s1", trigger: "submit-message", messages: [message] })
+      assert.strictEqual(status, 200)
+      assert.match(body, /"type":"error","errorText":"The connection to the model broke/)
+    }))
+})
+
 describe("offsets", () => {
   const replies = () => Script.layer([[text("One"), finish("stop")], [text("Two"), finish("stop")]])
 
