@@ -148,9 +148,19 @@ interface Names {
 /** The circle that a file stands in: the paths of all files that it imports, directly or not, and that import it. */
 type Circles = ReadonlyMap<string, ReadonlySet<string>>
 
-const outer = ["adapters", "bridges", "cluster", "command", "durable", "server", "sql", "testing", "ui"] as const
-
-type Area = "index" | "core" | "internal" | (typeof outer)[number]
+type Area =
+  | "index"
+  | "core"
+  | "internal"
+  | "adapters"
+  | "bridges"
+  | "cluster"
+  | "command"
+  | "durable"
+  | "server"
+  | "sql"
+  | "testing"
+  | "ui"
 
 const forbiddenGlobals = new Set(["Date", "setTimeout", "setInterval", "setImmediate", "performance"])
 /** The one module that sets timers: where the clock is the live one, they need no fiber. */
@@ -172,7 +182,9 @@ const ordered = (file: File): ReadonlyArray<Fault> =>
     )
 
 const outward = (file: File): ReadonlyArray<Fault> =>
-  outer.filter((area) => area !== file.area)
+  (["adapters", "bridges", "cluster", "command", "durable", "server", "sql", "testing", "ui"] as const).filter((area) =>
+    area !== file.area
+  )
     .flatMap((area) =>
       importsIn(file, area).filter(({ target }) => !isShared(file, target)).map(({ offset, target }) => ({
         offset,
@@ -180,10 +192,10 @@ const outward = (file: File): ReadonlyArray<Fault> =>
       }))
     )
 
-/** The entry points that another one is built on. */
-const below: { readonly [area: string]: ReadonlyArray<string> } = {
-  server: ["durable", "ui"],
-  command: ["durable", "server", "sql", "ui"]
+/** The areas of which others are made: a server is a worker with pages, and the command a server or a worker, and a store. */
+const madeOf: Readonly<Partial<Record<Area, ReadonlyArray<Area>>>> = {
+  command: ["durable", "server", "sql"],
+  server: ["durable", "ui"]
 }
 
 /**
@@ -193,7 +205,7 @@ const below: { readonly [area: string]: ReadonlyArray<string> } = {
 const isShared = (file: File, target: string | undefined): boolean =>
   file.area === "bridges" && target?.startsWith("src/adapters/internal/") === true
   || file.area === "cluster" && target?.startsWith("src/durable/internal/") === true
-  || (below[file.area] ?? []).some((area) => target?.startsWith(`src/${area}/`) === true)
+  || target !== undefined && madeOf[file.area]?.includes(areaOf(target)) === true
 
 /** The internal modules that pages are written with. */
 const ofPages: ReadonlyArray<string> = ["src/internal/json.ts", "src/internal/fold/publicEvent.ts"]
@@ -237,17 +249,22 @@ const stableOnly = (file: File): ReadonlyArray<Fault> =>
       isEffect(specifier) && !file.stable.has(specifier) ? [{ offset, message: `imports ${specifier}` }] : []
     )
 
+/** The modules of Node, and the package that brings it to Effect. */
+const ofNode = /^node:|^@effect\/platform-node\//
+
 const packages = (file: File): ReadonlyArray<Fault> =>
   file.imports.flatMap(({ offset, specifier, target }) => {
     const isAllowed = target !== undefined || isEffect(specifier) ||
       (specifier.startsWith("node:") && file.area === "testing") ||
       (specifier === "node:sqlite" && file.area === "sql") ||
-      // A server and the command load Node when they are started.
-      (/^(node:|@effect\/platform-node\/)/.test(specifier) && ["command", "server"].includes(file.area))
+      // The command imports the module that it is given.
+      (specifier === "undefined" && file.area === "command") ||
+      (ofNode.test(specifier) && (file.area === "command" || file.path === "src/server/Server.ts"))
     return isAllowed ? [] : [{ offset, message: `imports ${specifier}` }]
   })
 
 const runtime = (file: File): ReadonlyArray<Fault> => {
+  if (file.area === "command") return []
   const faults: Array<Fault> = []
   walk(file.body, (node, parent) => {
     if (node.async === true) faults.push({ offset: node.start, message: "async function" })
@@ -331,7 +348,9 @@ const built = (file: File): ReadonlyArray<Fault> => {
 }
 
 const header = (file: File): ReadonlyArray<Fault> =>
-  file.opensWithComment ? [] : [{ offset: 0, message: "does not open with a comment" }]
+  file.opensWithComment || file.text.startsWith("#!/usr/bin/env node\n/**")
+    ? []
+    : [{ offset: 0, message: "does not open with a comment" }]
 
 /** What each rule demands, and how its faults are found. */
 export const rules = {
@@ -339,7 +358,7 @@ export const rules = {
   order: { demand: "a public module imports only internal ones and those that stand before it", faults: ordered },
   outward: {
     demand:
-      "entry points besides the core are imported by nothing outside themselves, but bridges share what adapters do, cluster what durable does, and the server and the command stand on others",
+      "adapters, bridges, cluster, command, durable, server, sql, testing and ui are imported by nothing outside themselves, but bridges share what adapters do, cluster what durable does, server is made of durable and ui, and command of durable, server and sql",
     faults: outward
   },
   pages: { demand: "ui knows of the internal modules only JSON and the public form of events", faults: paged },
@@ -360,15 +379,16 @@ export const rules = {
     faults: stableOnly
   },
   packages: {
-    demand: "effect is the only package imported; Node's modules only in testing, node:sqlite in sql",
+    demand:
+      "effect is the only package imported; Node's modules only in command, testing and Server, node:sqlite in sql",
     faults: packages
   },
   runtime: {
-    demand: `no async, await, Date, timers (but in ${timers}) or Math.random: these come from Effect`,
+    demand: `no async, await, Date, timers (but in ${timers}) or Math.random but in command: these come from Effect`,
     faults: runtime
   },
   nodeless: {
-    demand: "no process, require or Buffer but in sql and testing: the rest runs anywhere",
+    demand: "no process, require or Buffer but in command, sql and testing: the rest runs anywhere",
     faults: nodeless
   },
   header: { demand: "a file opens with a comment that says what it is for", faults: header }
@@ -482,7 +502,7 @@ const importsOf = (
 }
 
 const areaOf = (path: string): Area => {
-  const folder = new RegExp(`^src/(${outer.join("|")}|internal)/`).exec(path)?.[1]
+  const folder = /^src\/(adapters|bridges|cluster|command|durable|server|sql|testing|ui|internal)\//.exec(path)?.[1]
   if (folder !== undefined) return folder as Area
   return isIndex(path) ? "index" : "core"
 }

@@ -16,12 +16,12 @@ import * as Logger from "effect/Logger"
 import * as Option from "effect/Option"
 import { isQuitError } from "effect/Terminal"
 import { createRequire } from "node:module"
+import * as Drives from "./conversation.ts"
 import * as Definitions from "./definition.ts"
-import * as Drives from "./drive.ts"
 import * as Stores from "./keeping.ts"
+import * as Operating from "./operating.ts"
 import * as Problems from "./problem.ts"
 import * as Serves from "./serve.ts"
-import * as Operating from "./sessions.ts"
 import { runMain, Stop } from "./stop.ts"
 
 const { version } = createRequire(import.meta.url)("heddle/package.json") as { readonly version: string }
@@ -64,7 +64,7 @@ const call = (stop: Stop, onExit: (code: number) => void) =>
     {
       module,
       text: Argument.String("text").pipe(
-        Argument.withDescription("The message; left out with --session to go on with what the session waits for"),
+        Argument.withDescription("The message; left out with --session to continue with what the session waits for"),
         Argument.optional
       ),
       agent: Flag.String("agent").pipe(
@@ -82,7 +82,7 @@ const call = (stop: Stop, onExit: (code: number) => void) =>
       Effect.gen(function*() {
         const said = Option.filter(text, (text) => text.trim() !== "")
         if (Option.isNone(said) && Option.isNone(session)) {
-          return yield* Problems.problem("there is no text; give one, or --session ID to go on with a session")
+          return yield* Problems.problem("there is no text; give one, or --session ID to continue a session")
         }
         const id = Option.getOrElse(session, () => globalThis.crypto.randomUUID())
         yield* Drives.checkId(id)

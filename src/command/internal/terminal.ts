@@ -67,7 +67,7 @@ export class View {
   /** Shows a note. */
   note(text: string): void {
     this.endLine()
-    this.outputs.note(`${this.prefix}${text}\n`)
+    this.outputs.note(Problems.harmless(`${this.prefix}${text}\n`))
   }
 
   private nameOf(id: string): string {

@@ -27,7 +27,7 @@ const clientTool = ({ description, name, parameters }: Tool.Definition): Tool.An
 const toolsOf = (kept: Keeping.Kept, isReply: boolean): Records.ClientTools =>
   isReply ? kept.submitted?.[0]?.clientTools ?? [] : kept.state.clientTools
 
-/** Returns the options of the next run of a session, with the tools of its client. Dies for a session of another agent. */
+/** Returns the options of the next run of a session, with its client's tools. Dies for a session of another agent. */
 export const nextOf = <R>(agents: Named<R>, kept: Keeping.Kept): Effect.Effect<Next<R>, never, R> =>
   Effect.gen(function*() {
     const { agent: name, metadata = {}, principal = "" } = kept.origin

@@ -10,8 +10,8 @@ import * as Journals from "../../internal/session/journal.ts"
 import * as Keeping from "../../internal/session/kept.ts"
 import * as Message from "../../Message.ts"
 import * as Sessions from "../../server/internal/sessions.ts"
+import * as Drives from "./conversation.ts"
 import type * as Definitions from "./definition.ts"
-import * as Drives from "./drive.ts"
 import * as Problems from "./problem.ts"
 
 const dateOf = (millis: number): string => new Date(millis).toISOString().replace("T", " ").slice(0, 19)
