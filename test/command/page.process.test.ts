@@ -1,5 +1,8 @@
 /** The page of `heddle serve` in a real browser: by keyboard, on a small screen, with hostile and with large texts. */
 import { assert, describe, it } from "@effect/vitest"
+import * as fs from "node:fs"
+import * as os from "node:os"
+import * as path from "node:path"
 import type { Page } from "playwright-core"
 import { afterAll, beforeAll } from "vitest"
 import { hasBrowser, launch } from "../support/browser.ts"
@@ -174,6 +177,60 @@ describe.skipIf(!hasBrowser())("the page of heddle serve", () => {
     await page.keyboard.press("Escape")
     assert.isFalse(await page.locator("#side").isVisible())
     assert.deepStrictEqual(faults, [])
+    await page.context().close()
+  })
+
+  it("W-19: it asks for a token, shows the run of another agent inside its call, and tries again what broke", async () => {
+    const held = path.join(fs.mkdtempSync(path.join(os.tmpdir(), "heddle-page-")), "held")
+    fs.writeFileSync(held, "")
+    const url = await serve("servedClosed", { HELD: held })
+    const { page } = await opened()
+    await page.goto(url)
+    await page.waitForSelector("#login", { state: "visible" })
+    await page.keyboard.type("wrong")
+    await page.keyboard.press("Enter")
+    await page.waitForSelector("text=The server did not accept the token.")
+    await page.keyboard.type("key")
+    await page.keyboard.press("Enter")
+    await page.waitForSelector(".empty")
+    assert.deepStrictEqual(await page.locator("#agents option").allInnerTexts(), ["chief", "digger"])
+    await say(page, "Gold")
+    await page.waitForSelector(".nested .call[data-state=running]")
+    assert.include(await textOf(page, ".nested"), "I dig.")
+    assert.include(await textOf(page, ".nested"), "deep")
+    assert.match(await textOf(page, ".nested .call .state"), /^running [\d.]+ s$/)
+    fs.rmSync(held)
+    await page.waitForSelector(".mark.bad button")
+    assert.strictEqual(await page.locator(".call[data-state=done]").count(), 2)
+    await page.click(".mark.bad button")
+    await page.waitForSelector("text=We have gold.")
+    await page.waitForSelector("#stop", { state: "hidden" })
+    assert.strictEqual(await page.locator(".mark.bad").count(), 0)
+    const stored = await page.evaluate("JSON.stringify([localStorage.length, sessionStorage.length, document.cookie, location.href])")
+    assert.notInclude(String(stored), "key")
+    assert.match(String(stored), /^\[0,0,"","http/)
+    await page.context().close()
+  })
+
+  it("W-19: a connection that breaks is opened again, and each text is there once", async () => {
+    const store = path.join(fs.mkdtempSync(path.join(os.tmpdir(), "heddle-page-")), "s.db")
+    const first = start(["serve", fixture("servedWeather"), "--port", "0", "--store", store])
+    const [, url = ""] = await first.wrote(/at (http:\S+)/)
+    const { page } = await opened()
+    await page.goto(url)
+    await say(page, "Hello")
+    await page.waitForSelector(".ask")
+    first.child.kill("SIGKILL")
+    await page.waitForSelector("text=The connection is broken")
+    await page.fill(".ask textarea", "typed meanwhile")
+    const second = start(["serve", fixture("servedWeather"), "--port", new URL(url).port, "--store", store])
+    commands.push(second)
+    await second.wrote(/at (http:\S+)/)
+    await page.waitForSelector("#notice", { state: "hidden" })
+    await page.waitForFunction("document.querySelectorAll('.call').length === 1")
+    const shown = await textOf(page, "#log")
+    assert.strictEqual(shown.split("Hello.").length, 2, shown)
+    assert.strictEqual(await page.inputValue(".ask textarea"), "typed meanwhile")
     await page.context().close()
   })
 
