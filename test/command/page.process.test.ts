@@ -206,7 +206,9 @@ describe.skipIf(!hasBrowser())("the page of heddle serve", () => {
     await page.waitForSelector("text=We have gold.")
     await page.waitForSelector("#stop", { state: "hidden" })
     assert.strictEqual(await page.locator(".mark.bad").count(), 0)
-    const stored = await page.evaluate("JSON.stringify([localStorage.length, sessionStorage.length, document.cookie, location.href])")
+    const stored = await page.evaluate(
+      "JSON.stringify([localStorage.length, sessionStorage.length, document.cookie, location.href])"
+    )
     assert.notInclude(String(stored), "key")
     assert.match(String(stored), /^\[0,0,"","http/)
     await page.context().close()

@@ -27,7 +27,7 @@ const maxFailures = 1
 /** Exit code of a command that waits for a person where none can be asked. */
 const waits = 2
 
-const outputs: Terminal.Outputs = {
+const standard: Terminal.Outputs = {
   text: (text) => void process.stdout.write(text),
   note: (text) => void process.stderr.write(text)
 }
@@ -114,14 +114,22 @@ export const checkId = (id: string): Effect.Effect<void, Problems.Problem> =>
 const inUse = (id: string) => (error: { readonly owner: string }) =>
   Problems.problem(`session ${id} is in use by another process (${Problems.oneLine(error.owner)})`)
 
-/**
- * Drives a session to its end, after a message where one is given. Succeeds with the exit code.
- */
+/** Options of a conversation. */
+export interface Options {
+  /** The message. Left out to continue with the work that is left. */
+  readonly text?: string
+  /** `true` if a session whose last run failed is continued. `false` by default. */
+  readonly isRetry?: boolean
+  /** The outputs. Those of the process by default. */
+  readonly outputs?: Terminal.Outputs
+}
+
+/** Drives a session to its end, after a message where one is given. Succeeds with the exit code. */
 export const run = (
   { agents, definition }: Definitions.Loaded,
   named: Named,
   stop: Stop,
-  { isRetry = false, text }: { readonly text?: string; readonly isRetry?: boolean }
+  { isRetry = false, outputs = standard, text }: Options
 ) =>
   Effect.gen(function*() {
     const { agent, id, isStored, principal } = named
@@ -181,7 +189,12 @@ export const run = (
         const settled = yield* Effect.result(Keeping.keep(kept, (session) => settling(session)))
         if (Result.isFailure(settled)) {
           if (settled.failure._tag !== "SessionError") return yield* settled.failure
-          view.note(`! ${Problems.oneLine(settled.failure.message)}`)
+          const { detail, reason } = settled.failure
+          view.note(
+            reason === "invalid_answer"
+              ? "! The answer does not have the form that is asked for."
+              : `! ${detail ?? reason}`
+          )
         }
         kept = yield* Keeping.reloaded(claim)
         continue

@@ -54,9 +54,9 @@ const askForToken = (text) => {
   asking ??= new Promise((resolve) => {
     const form = $("login")
     if (text !== undefined) $("loginNote").textContent = text
+    const around = [$("log"), $("composer"), $("side"), $("menu")]
     form.hidden = false
-    $("log").hidden = true
-    $("composer").hidden = true
+    for (const element of around) element.hidden = true
     $("token").focus()
     const onSubmit = (event) => {
       event.preventDefault()
@@ -65,8 +65,7 @@ const askForToken = (text) => {
       token = given
       $("token").value = ""
       form.hidden = true
-      $("log").hidden = false
-      $("composer").hidden = false
+      for (const element of around) element.hidden = false
       form.removeEventListener("submit", onSubmit)
       asking = undefined
       resolve()
