@@ -254,6 +254,9 @@ const elapsed = (millis) => {
 
 // Calls.
 
+/** Milliseconds by which the clock of the server is ahead of this one. */
+let skew = 0
+
 /** The calls that run now, whose time is shown. */
 const running = new Set()
 
@@ -323,7 +326,7 @@ class Call {
   }
 
   tick() {
-    this.state.textContent = `running ${elapsed(Date.now() - this.startedAt)}${this.trial}`
+    this.state.textContent = `running ${elapsed(Date.now() + skew - this.startedAt)}${this.trial}`
   }
 
   progress(value) {
@@ -449,6 +452,13 @@ class Run {
     return call
   }
 
+  /** Returns the call that a reply asks for. A later reply may ask for another one by the id of one that is answered. */
+  announce(call) {
+    if (call.isOpen || this.step.includes(call.frame)) return call
+    this.calls.delete(call.id)
+    return this.call(call.id, call.name)
+  }
+
   mark(text, isBad = false) {
     const element = make("div", isBad ? "mark bad" : "mark", text)
     element.dataset.kind = isBad ? "error" : "note"
@@ -461,7 +471,7 @@ class Run {
   }
 
   push(event, find = (id, name) => this.call(id, name)) {
-    const at = event.at ?? Date.now()
+    const at = event.at ?? Date.now() + skew
     switch (event._tag) {
       case "MessageStarted":
         return this.begin()
@@ -484,11 +494,11 @@ class Run {
       case "MessageCompleted":
         return this.close()
       case "ToolCallStarted":
-        return void find(event.id, event.name)
+        return void this.announce(find(event.id, event.name))
       case "ToolCallDelta":
         return find(event.id).argue(event.argumentsDelta)
       case "ToolCallCompleted":
-        return find(event.id, event.name).arguments(event.arguments, event.argumentsLost)
+        return this.announce(find(event.id, event.name)).arguments(event.arguments, event.argumentsLost)
       case "ToolQueued":
         return find(event.id, event.name).to("queued", reasons[event.reason] ?? "waits")
       case "ToolExecutionStarted":
@@ -560,7 +570,7 @@ const past = (run, parts) => {
         run.close()
         break
       case "dynamic-tool": {
-        const call = run.call(part.toolCallId, part.toolName)
+        const call = run.announce(run.call(part.toolCallId, part.toolName))
         call.arguments(part.input)
         if (part.state === "output-available") call.answer(part.output, { isError: false })
         else if (part.state === "output-error") call.answer(part.errorText, { isError: true })
@@ -712,8 +722,11 @@ class Chat {
           headers: this.lastId === undefined ? {} : { "last-event-id": this.lastId }
         })
         if (response.status === 404) return notice("This session does not exist any more.")
+        if (response.status === 400 && this.lastId === undefined) return notice(await refusal(response))
         if (response.status === 400) this.lastId = undefined
         if (!response.ok) throw new Error(await refusal(response))
+        const behind = Date.parse(response.headers.get("date") ?? "") - Date.now()
+        skew = Math.abs(behind) > 2_000 ? behind : 0
         if (this.lastId === undefined) await this.load()
         notice("")
         wait = 500
@@ -1183,7 +1196,7 @@ $("text").addEventListener("keydown", (event) => {
 })
 $("stop").addEventListener("click", () => current?.stop())
 document.addEventListener("keydown", (event) => {
-  if (event.key !== "Escape") return
+  if (event.key !== "Escape" || event.isComposing) return
   if ($("side").classList.contains("open")) {
     toggleMenu(false)
     $("menu").focus()
@@ -1236,7 +1249,7 @@ const start = async () => {
     option.value = name
     return option
   }))
-  const [name, id] = location.hash.slice(1).split("/").map(decodeURIComponent)
+  const [name, id] = location.hash.slice(1).split("/")
   const known = agents.find((each) => each.name === name)
   choose(known?.name ?? agents[0]?.name)
   open(agent, known === undefined || id === "" ? undefined : id)
