@@ -281,11 +281,6 @@ describe.skipIf(!hasBrowser())("the page of heddle serve", () => {
   it("W-10: ten megabytes of arguments and of an answer are shown in parts, with their length", async () => {
     const url = await serve("servedLarge")
     const { faults, page } = await opened()
-    await page.addInitScript(`
-      window.tasks = []
-      new PerformanceObserver((list) => { for (const { duration } of list.getEntries()) window.tasks.push(duration) })
-        .observe({ type: "longtask", buffered: true })
-    `)
     await page.goto(url)
     await say(page, "Give me all")
     await page.waitForSelector(".call[data-state=done]", { timeout: 60_000 })

@@ -3,7 +3,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as fs from "node:fs"
 import * as os from "node:os"
 import * as path from "node:path"
-import { fixture, isAlive, type Running, start } from "../support/command.ts"
+import { fixture, isAlive, run, type Running, start } from "../support/command.ts"
 
 const held = fixture("servedHeld")
 
@@ -22,8 +22,8 @@ const childOf = async (command: Running): Promise<number> => Number((await comma
 const apart = () => new Promise((resolve) => setTimeout(resolve, 200))
 
 /** Starts `heddle serve` and a run of it. */
-const serving = async (environment: Readonly<Record<string, string>>) => {
-  const command = start(["serve", held, "--port", "0"], environment)
+const serving = async (environment: Readonly<Record<string, string>>, ...args: ReadonlyArray<string>) => {
+  const command = start(["serve", held, "--port", "0", ...args], environment)
   const [, url] = await command.wrote(/at (http:\S+)/)
   await fetch(`${url}/agents/holder/sessions/s1/messages?wait=false`, {
     method: "POST",
@@ -32,6 +32,42 @@ const serving = async (environment: Readonly<Record<string, string>>) => {
   })
   return { command, child: await childOf(command) }
 }
+
+describe("heddle sessions, while heddle serve runs a session", () => {
+  it("W-22: shows the call and the claim, and stops the run from another process with a report", async () => {
+    const store = ["--store", path.join(folder, "s.db")]
+    const { child, command } = await serving({ HELD: holding() }, ...store)
+    const shown = await run("sessions", held, "show", "s1", ...store)
+    assert.match(shown.stdout, /^next {9}resume$/m)
+    assert.match(shown.stdout, /^claim {8}\S+ until .*$/m)
+    assert.match(shown.stdout, /^call {9}Started, attempt 1: hold \{\}$/m)
+    const called = await run("call", held, "Hi", "--session", "s1", ...store)
+    assert.strictEqual(called.code, 1)
+    assert.match(called.stderr, /^heddle: session s1 is in use by another process \(.+\)\n$/)
+    const open = await run("sessions", held, "delete", "s1", ...store)
+    assert.deepStrictEqual([open.code, open.stderr], [1, "heddle: session s1 has an open run; stop it first\n"])
+    assert.isTrue(isAlive(child))
+    const stopped = await run("sessions", held, "stop", "s1", ...store)
+    assert.deepStrictEqual(
+      [stopped.code, stopped.stdout],
+      [0, "the stop is recorded\nthe run has ended\nstopped: c0\n"]
+    )
+    assert.isFalse(isAlive(child))
+    command.child.kill("SIGINT")
+    assert.strictEqual((await command.ended).code, 0)
+  })
+
+  it("W-22: takes the claim away from a process, which stops what it runs", async () => {
+    const store = ["--store", path.join(folder, "revoked.db")]
+    const { child, command } = await serving({ HELD: holding() }, ...store)
+    assert.strictEqual((await run("sessions", held, "revoke", "s1", ...store)).stdout, "the claim is revoked\n")
+    // The process learns it at the next renewal, and stops what it runs.
+    await command.wrote(/lost/)
+    command.child.kill("SIGINT")
+    await command.ended
+    assert.isFalse(isAlive(child))
+  })
+})
 
 describe("Ctrl-C in heddle", { concurrent: true }, () => {
   it("W-24: in call the first one stops softly, and nothing that a tool started is alive", async () => {
