@@ -5,7 +5,7 @@ import * as http from "node:http"
 import type { AddressInfo } from "node:net"
 import * as os from "node:os"
 import * as path from "node:path"
-import { fixture, run } from "../support/command.ts"
+import { fixture, run, start } from "../support/command.ts"
 
 const folder = fs.mkdtempSync(path.join(os.tmpdir(), "heddle-command-"))
 
@@ -104,6 +104,16 @@ describe("heddle", { concurrent: true }, () => {
     )
     const { code, stderr } = await run("serve", unbuilt, "--port", "0")
     assert.deepStrictEqual([code, stderr], [1, "heddle: the layer of the module cannot be built: no key\n"])
+  })
+
+  it("W-19: without @effect/platform-node it says what to install, and exits with 1", async () => {
+    const hooks = "import { registerHooks } from 'node:module'; registerHooks({ resolve(name, context, next) {"
+      + " if (name.startsWith('@effect/platform-node')) throw new Error('not installed'); return next(name, context) } })"
+    const options = { NODE_OPTIONS: `--import="data:text/javascript,${encodeURIComponent(hooks)}"` }
+    const { code, stderr, stdout } = await start(["serve", weather], options).ended
+    const sentence = "heddle: the command needs the package @effect/platform-node, and Node 22.19 or later: "
+      + "npm install @effect/platform-node\n"
+    assert.deepStrictEqual([code, stderr, stdout], [1, sentence, ""])
   })
 
   it("W-22: call keeps a session, which is listed, shown, stopped, revoked, recovered and deleted", async () => {
