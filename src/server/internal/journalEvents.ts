@@ -29,8 +29,9 @@ const outcomes: Readonly<Record<string, string>> = {
   abandoned: "Cancelled"
 }
 
-const outcomeOf = ({ error, haltedReason, status }: Records.RunEnded, finishReason: unknown): Payload => {
-  if (haltedReason === undefined || status === "error") return { _tag: "Failed", error }
+const outcomeOf = (ended: Records.RunEnded, finishReason: unknown): Payload => {
+  const { error, haltedReason, metadata, status } = ended
+  if (haltedReason === undefined || status === "error") return { _tag: "Failed", error: metadata?.["error"] ?? error }
   if (status === "stopped") return { _tag: "Cancelled", reason: "stop" }
   const _tag = Object.hasOwn(outcomes, haltedReason) ? outcomes[haltedReason] ?? "Halted" : "Halted"
   return { _tag, ...(_tag === "Completed" ? { finishReason } : {}) }
@@ -136,6 +137,8 @@ export class Telling {
         ])
       }
       case "RunEnded": {
+        // A run that could not start has given back what it took.
+        if (record.haltedReason === undefined && this.reply === undefined && this.usages.length === 0) return []
         const { suspensions } = States.sessionOf(this.state)
         const usage = Response.sumUsage(this.usages)
         const result = {
