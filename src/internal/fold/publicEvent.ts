@@ -323,7 +323,7 @@ const listOf = (value: unknown): ReadonlyArray<unknown> => {
 const jsonOf = (value: unknown): unknown => read(EventJson.toJson({ value }), "value")
 
 /** Returns the error without the texts of others. Its kind is the reason of an adapter's error. */
-export const publicError = (error: unknown, runId: string | undefined): PublicError => {
+const publicError = (error: unknown, runId: string | undefined): PublicError => {
   const reason = read(error, "_tag") === "AdapterError" ? read(error, "reason") : undefined
   const code = typeof reason === "string" && Object.hasOwn(sentences, reason) ? reason : "internal"
   return {

@@ -49,7 +49,10 @@ export interface Grant {
  * @category models
  * @since 0.1.0
  */
-export type Authorize<R = never> = (request: Request, question: Question) => Effect.Effect<Grant, unknown, R>
+export type Authorize<R = never> = (
+  request: HttpServerRequest.HttpServerRequest,
+  question: Question
+) => Effect.Effect<Grant, unknown, R>
 
 const forwarding = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"]
 

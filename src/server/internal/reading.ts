@@ -260,7 +260,9 @@ export const run = (
           const { state } = reader
           // A run that could not start has given its message back, for the next attempt.
           const receipt = "takes" in wanted ? state.receipts.get(wanted.takes) : undefined
-          found = receipt === undefined ? found ?? ("next" in wanted ? state.run?.requestId : undefined) : receipt.requestId
+          found = receipt === undefined
+            ? found ?? ("next" in wanted ? state.run?.requestId : undefined)
+            : receipt.requestId
           if (found === undefined && "next" in wanted && !Journals.isUnfinished(States.next(state))) {
             const event = Telling.stillWaiting(state, site.publish)
             return yield* reader.tell(event)
