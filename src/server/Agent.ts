@@ -63,7 +63,8 @@ export type Options<R = never> = Session.ResumeOptions<
 const names = /^[A-Za-z0-9_-]{1,64}$/
 
 /**
- * Makes an agent. Dies for a name that cannot stand in an address.
+ * Makes an agent. `run` returns the options of the next run of a session, or an effect of them. Dies for a name that
+ * cannot stand in an address.
  *
  * **Example** (An agent with a tool)
  *
@@ -81,7 +82,7 @@ const names = /^[A-Za-z0-9_-]{1,64}$/
  * const agent = Agent.make({
  *   name: "weather",
  *   description: "Knows the weather",
- *   run: () => Effect.succeed({ system: "Be brief.", tools: [weather] })
+ *   run: () => ({ system: "Be brief.", tools: [weather] })
  * })
  *
  * agent.name // => "weather"
@@ -90,15 +91,23 @@ const names = /^[A-Za-z0-9_-]{1,64}$/
  * @category constructors
  * @since 0.1.0
  */
-export const make = <R = never>(agent: Agent<R>): Agent<R> => {
-  if (!names.test(agent.name)) {
-    throw new TypeError(
-      `Agent.make: the name ${
-        JSON.stringify(agent.name)
-      } has other characters than letters, digits, _ and -, or too many`
-    )
+export const make = <R = never>({ description, name, run }: Omit<Agent<R>, "run"> & {
+  /** Returns the options of the next run of a session, or an effect of them. */
+  readonly run: (session: AgentSession) => Options<R> | Effect.Effect<Options<R>, never, R>
+}): Agent<R> => {
+  if (!names.test(name)) {
+    const given = JSON.stringify(name)
+    throw new TypeError(`Agent.make: a name has 1 to 64 letters, digits, _ and -; got: ${given}`)
   }
-  return agent
+  return {
+    name,
+    description,
+    run: (session) =>
+      Effect.suspend(() => {
+        const options = run(session)
+        return Effect.isEffect(options) ? options : Effect.succeed(options)
+      })
+  }
 }
 
 /**
