@@ -29,7 +29,6 @@ import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import * as Claims from "../internal/session/claim.ts"
 import * as Journals from "../internal/session/journal.ts"
 import * as Keeping from "../internal/session/kept.ts"
-import * as States from "../internal/session/state.ts"
 import { Running, Worker as Hooks } from "../internal/stop/ownedFibers.ts"
 import type * as Session from "../Session.ts"
 import type * as Tool from "../Tool.ts"
@@ -133,6 +132,14 @@ const pauses = (pollMillis: number) => (attempt: number): number =>
  * @since 0.1.0
  */
 export class Worker extends Context.Service<Worker, Owners.Owner & Taker>()("heddle/durable/Worker") {}
+
+/** The reason why a worker drives a session. */
+interface Reason {
+  /** `true` where a search has found it, `false` where it was taken by its name. */
+  readonly isFound: boolean
+  /** `true` where a session whose last run failed is continued. */
+  readonly isRetry: boolean
+}
 
 /** Takes sessions by name. */
 interface Taker {
@@ -317,11 +324,7 @@ export const layer = <
         return Effect.andThen(log, pause(claim, failures))
       }
 
-      /** Tells whether the next search finds the session again. */
-      const isFound = ({ state }: Keeping.Kept) =>
-        Effect.map(Clock.currentTimeMillis, (now) => (Journals.dueOf(States.summaryOf(state)) ?? Infinity) <= now)
-
-      const drive = (claim: Claims.HeldClaim, isRetry: boolean) => {
+      const drive = (claim: Claims.HeldClaim, { isFound, isRetry }: Reason) => {
         let failures = 0
         // A leave waits for hooks no longer than the grace period.
         const running = new Running(Settings.defaultGrace, context)
@@ -359,7 +362,10 @@ export const layer = <
           const isDone = kept.version > version && !Journals.isUnfinished(Keeping.next(kept))
           // A message may have to wait until other calls are settled.
           if (isDone) attempts.delete(claim.id)
-          else if (!claim.isLeaving && (yield* isFound(kept))) yield* pause(claim, kept.state.failures)
+          // The next search would find the session again at once.
+          else if (!claim.isLeaving && (isFound || Journals.isUnfinished(Keeping.next(kept)))) {
+            yield* pause(claim, kept.state.failures)
+          }
         })
         return Effect.addFinalizer(() => claim.release).pipe(
           Effect.andThen(Effect.ensuring(driving, closed)),
@@ -374,7 +380,7 @@ export const layer = <
 
       const fibers = yield* FiberSet.make<void>()
       const claims = new Map<Claims.HeldClaim, Fiber.Fiber<void>>()
-      const begin = (claim: Claims.HeldClaim, isRetry: boolean) => {
+      const begin = (claim: Claims.HeldClaim, reason: Reason) => {
         owner.begin(claim.id)
         const left = Effect.sync(() => {
           owner.end(claim.id)
@@ -382,7 +388,7 @@ export const layer = <
           ended.openUnsafe()
         })
         return Effect.map(
-          FiberSet.run(fibers, Effect.ensuring(drive(claim, isRetry), left)),
+          FiberSet.run(fibers, Effect.ensuring(drive(claim, reason), left)),
           (fiber) => claims.set(claim, fiber)
         )
       }
@@ -395,7 +401,7 @@ export const layer = <
         const claimant = `${name}:${++polls}`
         const ids = yield* store.claimUnfinished(claimant, termMillis, concurrency - owner.size)
         owner.answered(true)
-        for (const id of ids) yield* accept(id, claimant, began, false)
+        for (const id of ids) yield* accept(id, claimant, began, { isFound: true, isRetry: false })
       })
 
       /** Has the run of a session that this worker drives look for commands now. */
@@ -403,7 +409,7 @@ export const layer = <
         Effect.forEach(claims.keys(), (claim) => claim.id === id ? claim.look : Effect.void, { discard: true })
 
       /** Begins a session whose claim was taken, and tells whether this worker drives it. */
-      const accept = (id: string, claimant: string, began: Claims.Moment, isRetry: boolean) =>
+      const accept = (id: string, claimant: string, began: Claims.Moment, reason: Reason) =>
         Effect.suspend(() => {
           // The claim of a session that this worker has lost and not yet given up waits until then.
           if (owner.isLeaving || owner.drives(id)) return Effect.as(store.release(id, claimant), owner.drives(id))
@@ -414,7 +420,7 @@ export const layer = <
             onLost: (at: number, lateMillis: number) => owner.lose(at, lateMillis),
             began
           }
-          return Effect.as(begin(new Claims.HeldClaim(id, terms, store, context), isRetry), true)
+          return Effect.as(begin(new Claims.HeldClaim(id, terms, store, context), reason), true)
         })
 
       const take = (id: string, isRetry = false) =>
@@ -425,7 +431,10 @@ export const layer = <
           const claimant = `${name}:${++polls}`
           return Effect.uninterruptible(Effect.flatMap(
             store.claim(id, claimant, termMillis),
-            (claim) => claim.owner === claimant ? accept(id, claimant, began, isRetry) : Effect.succeed(false)
+            (claim) =>
+              claim.owner === claimant
+                ? accept(id, claimant, began, { isFound: false, isRetry })
+                : Effect.succeed(false)
           ))
         })
       /** Number of requests in a row that the store has not answered. */
