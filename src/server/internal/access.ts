@@ -50,7 +50,8 @@ export interface Grant {
  */
 export type Authorize<R = never> = (request: Request, question: Question) => Effect.Effect<Grant, unknown, R>
 
-const forwarding = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"]
+/** Headers that a proxy adds. */
+const forwarding = /^(x-forwarded.*|forwarded|via|x-real-ip|(x-|true-|x-cluster-)?client-ip|cf-connecting-ip)$/
 
 const loopbacks = /^(localhost|127(\.\d{1,3}){3}|\[?::1\]?|::ffff:127(\.\d{1,3}){3})$/i
 
@@ -60,7 +61,7 @@ export const isLoopback = (host: string): boolean => loopbacks.test(host)
 /** Allows all that comes from this machine, as the principal `local`. */
 export const allowLoopback: Authorize = (request) =>
   Effect.suspend(() => {
-    const isForwarded = forwarding.some((name) => request.headers[name] !== undefined)
+    const isForwarded = Object.keys(request.headers).some((name) => forwarding.test(name))
     const address = Option.getOrUndefined(request.remoteAddress)
     return isForwarded || address !== undefined && !isLoopback(address)
       ? Effect.fail("the request does not come from this machine")
@@ -92,34 +93,53 @@ const originHost = (origin: string): string | undefined => {
 const isOrigin = (origin: string, host: string, { origins }: Rules): boolean =>
   origins.includes(origin) || originHost(origin) === host
 
-/** Refuses a request to another host, or from a page that is not listed. */
-export const check = (request: Request, rules: Rules): Effect.Effect<void, Refusals.Refusal> =>
-  Effect.suspend(() => {
-    const { host = "", origin } = request.headers
-    const isWrite = request.method !== "GET" && request.method !== "HEAD"
-    if (!isHost(host, rules)) {
-      return new Refusals.Refusal({ status: 421, code: "unknown_host", message: "This server has another name." })
-    }
-    if (origin !== undefined) {
-      return isOrigin(origin, host, rules)
-        ? Effect.void
-        : Refusals.forbidden("unknown_origin", "Pages of this origin may not use the server.")
-    }
-    const site = request.headers["sec-fetch-site"]
-    if (site === "cross-site" || site === "same-site") {
-      return Refusals.forbidden("unknown_origin", "Pages of other sites may not use the server.")
-    }
-    const hasToken = /^bearer\s+\S/i.test(request.headers["authorization"] ?? "")
-    return !isWrite || hasToken || rules.isLoopback
+/** Tells whether the body of a request, or the form that it was sent by, is of the type that bodies have. */
+export const isJson = (request: Request): boolean =>
+  /^application\/json\s*(;|$)/i.test(request.headers["content-type"] ?? "")
+
+export const unsupported = new Refusals.Refusal({
+  status: 415,
+  code: "unsupported_media_type",
+  message: "A body is application/json."
+})
+
+const checkHost = (host: string, rules: Rules): Effect.Effect<void, Refusals.Refusal> =>
+  isHost(host, rules)
+    ? Effect.void
+    : new Refusals.Refusal({ status: 421, code: "unknown_host", message: "This server has another name." })
+
+const checkPage = ({ headers: { host = "", origin, ...headers } }: Request, rules: Rules) => {
+  if (origin !== undefined) {
+    return isOrigin(origin, host, rules)
       ? Effect.void
-      : Refusals.forbidden("token_required", "A write without an Origin needs a bearer token.")
+      : Refusals.forbidden("unknown_origin", "Pages of this origin may not use the server.")
+  }
+  const site = headers["sec-fetch-site"]
+  return site === undefined || site === "same-origin" || site === "none"
+    ? Effect.void
+    : Refusals.forbidden("unknown_origin", "Pages of other sites may not use the server.")
+}
+
+/** Refuses a request to another host, from a page that is not listed, or by a form. */
+export const check = (request: Request, rules: Rules): Effect.Effect<void, Refusals.Refusal> =>
+  Effect.gen(function*() {
+    const { authorization = "", host = "", origin } = request.headers
+    yield* checkHost(host, rules)
+    yield* checkPage(request, rules)
+    if (request.method === "GET" || request.method === "HEAD") return
+    if (origin === undefined && !rules.isLoopback && !/^bearer\s+\S/i.test(authorization)) {
+      return yield* Refusals.forbidden("token_required", "A write without an Origin needs a bearer token.")
+    }
+    if (request.headers["content-type"] !== undefined && !isJson(request)) return yield* unsupported
   })
 
-/** Returns the answer to a preflight, which names the page only where it is listed. */
-export const preflight = (request: Request, rules: Rules): HttpServerResponse.HttpServerResponse =>
-  allowing(
-    request,
-    rules,
+/** Returns the answer to a preflight, or refuses it as the request that it asks for. */
+export const preflight = (
+  request: Request,
+  rules: Rules
+): Effect.Effect<HttpServerResponse.HttpServerResponse, Refusals.Refusal> =>
+  Effect.as(
+    Effect.andThen(checkHost(request.headers["host"] ?? "", rules), Effect.suspend(() => checkPage(request, rules))),
     HttpServerResponse.empty({
       status: 204,
       headers: {

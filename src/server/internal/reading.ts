@@ -195,6 +195,7 @@ export const events = (
       while (!reader.isRemoved) {
         if (log.begun === undefined) {
           yield* pause(log)
+          if (log.isRemoved) return
           if (log.begun === undefined) yield* reader.advance(isForeign)
           continue
         }
@@ -237,6 +238,7 @@ export const run = (
       let isShown = false
       while (!reader.isRemoved) {
         const { begun } = log
+        if (log.isRemoved) return
         if (begun === undefined) {
           yield* reader.advance(() => false)
           const { state } = reader

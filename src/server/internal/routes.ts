@@ -5,8 +5,8 @@
  * @since 0.1.0
  */
 import * as Clock from "effect/Clock"
+import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
 import * as HttpRouter from "effect/http/HttpRouter"
 import type * as HttpServerRequest from "effect/http/HttpServerRequest"
 import * as HttpServerResponse from "effect/http/HttpServerResponse"
@@ -36,7 +36,8 @@ import * as Sessions from "./sessions.ts"
 type Request = HttpServerRequest.HttpServerRequest
 type Response = HttpServerResponse.HttpServerResponse
 type Failure = Refusals.Refusal | Journals.StoreError
-type Needs = Journals.Store | Worker.Worker
+/** The scope is that of the request: it closes once the response is sent, or the client has left. */
+type Needs = Journals.Store | Worker.Worker | Scope.Scope
 
 /** The parts of a server. */
 export interface Site extends Reading.Site {
@@ -103,17 +104,21 @@ const bytesOf = (request: Request, most: number): Effect.Effect<Uint8Array, Refu
     )
   )
 
+/** Longest time for a body. One who sends slower would keep others from theirs. */
+const slowest = "30 seconds"
+
+const tooSlow = new Refusals.Refusal({
+  status: 408,
+  code: "body_too_slow",
+  message: "The body did not come within 30 seconds."
+})
+
 const bodyOf = ({ bounds, counters }: Site, request: Request): Effect.Effect<unknown, Refusals.Refusal> =>
   Effect.gen(function*() {
-    const type = request.headers["content-type"] ?? ""
-    if (!/^application\/json\s*(;|$)/i.test(type)) {
-      return yield* new Refusals.Refusal({
-        status: 415,
-        code: "unsupported_media_type",
-        message: "A body is application/json."
-      })
-    }
-    const bytes = yield* counters.body(bytesOf(request, bounds.body))
+    if (!Access.isJson(request)) return yield* Access.unsupported
+    const bytes = yield* counters.body(
+      Effect.timeoutOrElse(bytesOf(request, bounds.body), { duration: slowest, orElse: () => tooSlow })
+    )
     const parsed = Json.parse(new TextDecoder().decode(bytes))
     return Result.isSuccess(parsed)
       ? parsed.success
@@ -163,8 +168,10 @@ const plainBody = (site: Site, sessionId: string, body: unknown): Result.Result<
   })
 
 const contentOf = (reader: Posted.Reader, content: unknown): Posted.Say["content"] => {
-  if (typeof content === "string") return reader.text(content, "content")
-  return reader.list(content, "content").map((given, index) => {
+  if (typeof content === "string") {
+    return reader.text(content, "content") === "" ? reader.refuse("content", "must have a text or a file") : content
+  }
+  const parts = reader.list(content, "content").map((given, index): Message.Part => {
     const field = `content[${index}]`
     const part = reader.object(given, field)
     if (part["type"] === "text") return { type: "text", text: reader.text(part["text"], `${field}.text`) }
@@ -175,6 +182,7 @@ const contentOf = (reader: Posted.Reader, content: unknown): Posted.Say["content
       ? reader.url(part["url"], part["mediaType"], `${field}.url`, part["filename"])
       : reader.data(part["data"], part["mediaType"], `${field}.data`, part["filename"])
   })
+  return reader.content(parts.filter((part) => part.type !== "text" || part.text !== ""), "content")
 }
 
 /** Reads `{ id, value }`, `{ id, error }`, `{ id, approve: true, arguments? }` or `{ id, approve: false, reason? }`. */
@@ -221,29 +229,21 @@ const named = (
     return { agent, id, key: Sessions.prefixOf(principal) + id, principal, by }
   })
 
-/** Counts an open stream and authorises it again and again, for as long as it is read. */
-const watched = (
+/** Returns a stream that ends as soon as its request is no longer allowed. It is asked again and again. */
+const watched = <A, E, R>(
   site: Site,
   request: Request,
-  { agent, by, id }: Sessions.Named,
-  frames: Stream.Stream<Reading.Frame, Journals.StoreError, Journals.Store>
-) => {
-  const isAllowed = Effect.repeat(
-    Effect.delay(
-      Access.ask(site.authorize, request, { agent, session: id, action: "read" }),
-      site.bounds.authorization
-    ),
-    { while: () => true }
+  session: Sessions.Named,
+  actions: ReadonlyArray<Access.Question["action"]>,
+  stream: Stream.Stream<A, E, R>
+): Stream.Stream<A, E, R> => {
+  const isAllowed = Effect.flatMap(
+    named(site, request, session.agent, session.id, actions),
+    ({ by, key }) => by === session.by && key === session.key ? Effect.void : Effect.fail("another principal")
   )
-  return Stream.unwrap(Effect.as(
-    site.counters.stream(by),
-    Stream.interruptWhen(frames, Effect.ignore(isAllowed))
-  ))
+  const isOver = Effect.repeat(Effect.delay(isAllowed, site.bounds.authorization), { while: () => true })
+  return Stream.interruptWhen(stream, Effect.ignore(isOver))
 }
-
-/** Refuses a stream that is one too many before the response begins. */
-const openStream = (site: Site, { by }: Sessions.Named): Effect.Effect<void, Refusals.Refusal> =>
-  Effect.scoped(site.counters.stream(by))
 
 /** Returns a stream as lines for a client: an error of the store ends it, and is logged. */
 const quietly = <A>(
@@ -262,67 +262,72 @@ const quietly = <A>(
 /** A write that was taken, and the run that follows from it. */
 interface Write {
   readonly named: Sessions.Named
-  readonly posted: Posted.Posted
+  readonly actions: ReadonlyArray<Access.Question["action"]>
   readonly log: Logs.RunLog
   readonly wanted: Reading.Wanted
-  readonly scope: Scope.Closeable
   /** The conversation before the write. */
   readonly before: Thread.Thread
 }
+
+/** Counts a write, and refuses one too many. Where it is `isStreamed`, so is its stream. */
+const admit = (site: Site, { by, key, principal }: Sessions.Named, isStreamed: boolean) =>
+  Effect.gen(function*() {
+    yield* site.counters.write(by, yield* Clock.currentTimeMillis)
+    const worker = yield* Worker.Worker
+    const prefix = Sessions.prefixOf(principal)
+    yield* site.counters.run(key, prefix, site.hub.running(prefix, (other) => worker.drives(other)))
+    if (isStreamed) yield* site.counters.stream(by)
+  })
 
 /** Takes what a body asks for: all of it, or nothing. */
 const write = (
   site: Site,
   request: Request,
   agent: string,
-  posted: Posted.Posted
+  posted: Posted.Posted,
+  isStreamed = true
 ): Effect.Effect<Write, Failure, Needs> =>
   Effect.gen(function*() {
-    const { actions, clientTools } = posted
-    const verdicts = actions.filter((action) => action._tag !== "Say")
-    const said = actions.find((action) => action._tag === "Say")
-    const session = yield* named(site, request, agent, posted.sessionId, Sessions.actionsOf(actions))
-    yield* site.counters.write(session.by, yield* Clock.currentTimeMillis)
-    if (
-      site.hub.current(session.key) === undefined &&
-      site.hub.running(Sessions.prefixOf(session.principal)) >= site.bounds.runs
-    ) {
-      return yield* Refusals.tooMany(
-        "too_many_runs",
-        `There are ${site.bounds.runs} runs under way. Wait for one to end.`
-      )
-    }
+    const { clientTools } = posted
+    const verdicts = posted.actions.filter((action) => action._tag !== "Say")
+    const said = posted.actions.find((action) => action._tag === "Say")
+    const actions = Sessions.actionsOf(posted.actions)
+    const session = yield* named(site, request, agent, posted.sessionId, actions)
+    yield* admit(site, session, isStreamed)
     if (clientTools.length > 0) yield* site.checkTools(session, clientTools)
     const known = yield* Effect.catchTag(Sessions.read(session), "Refusal", () => Effect.succeed(undefined))
     const before = known?.kept.session.thread ?? Thread.empty
-    const scope = yield* Scope.make()
-    return yield* Effect.gen(function*() {
-      const log = yield* Scope.provide(site.hub.follow(session.key), scope)
-      let wanted: Reading.Wanted = { next: true }
-      if (verdicts.length > 0) {
-        const count = yield* Sessions.answer(session, verdicts)
-        if (count === 0 && said === undefined) {
-          return yield* Refusals.conflict("not_waiting", "Nothing waits for this answer. Read the session again.")
-        }
+    const log = yield* site.hub.follow(session.key)
+    const { isQueued } = site
+    if (verdicts.length > 0) {
+      const mayApprove = named(site, request, agent, posted.sessionId, ["approve"])
+      const count = yield* Sessions.answer(session, { verdicts, said: said?.id, isQueued, mayApprove })
+      if (count === 0 && said === undefined) {
+        return yield* Refusals.conflict("not_waiting", "Nothing waits for this answer. Read the session again.")
       }
-      if (said !== undefined) {
-        const options = { isQueued: site.isQueued, mostSessions: site.bounds.sessions }
-        wanted = { takes: (yield* Sessions.say(session, said, clientTools, options)).id }
+    }
+    const isNew = said !== undefined && known?.kept.state.receipts.has(said.id) !== true
+    let wanted: Reading.Wanted = { next: true }
+    if (site.hub.current(session.key) === undefined) site.hub.expect(session.key)
+    // A client that answers may post the message again that it began with.
+    if (said !== undefined && (isNew || verdicts.length === 0)) {
+      wanted = {
+        takes: (yield* Sessions.say(session, said, clientTools, { isQueued, mostSessions: site.bounds.sessions })).id
       }
-      yield* Worker.take(session.key)
-      return { named: session, posted, log, wanted, scope, before }
-    }).pipe(Effect.onExit((exit) => Exit.isFailure(exit) ? Scope.close(scope, Exit.void) : Effect.void))
+    }
+    yield* Worker.take(session.key)
+    return { named: session, actions, log, wanted, before }
   })
 
 /** Returns the frames of the run that follows from a write. The end of an attached request stops the run. */
-const framesOf = (site: Site, request: Request, { log, named, scope, wanted }: Write) => {
-  const frames = watched(site, request, named, Reading.run(site, named.key, log, wanted))
-  const closed = Stream.ensuring(frames, Scope.close(scope, Exit.void))
-  if (!site.isAttached) return closed
-  const stopped = Effect.flatMap(Keeping.stop(named.key, { by: named.by }), ({ ended }) => ended)
-  const bounded = Effect.raceFirst(Effect.ignore(stopped), site.closing)
-  return Stream.onExit(closed, (exit) => Exit.isFailure(exit) ? bounded : Effect.void)
-}
+const framesOf = (site: Site, request: Request, { actions, log, named, wanted }: Write) =>
+  Effect.gen(function*() {
+    const frames = watched(site, request, named, actions, Reading.run(site, named.key, log, wanted))
+    if (!site.isAttached) return frames
+    const stopped = Effect.ignore(Sessions.stopRun(named, "takes" in wanted ? wanted.takes : undefined))
+    yield* Effect.addFinalizer(() => Effect.raceFirst(stopped, site.closing))
+    return frames
+  })
 
 /**
  * Returns the events of frames for a client that cannot discard a run. A resumed run begins again with the step that
@@ -384,7 +389,7 @@ const postUi = (site: Site) => (request: Request, { agent }: Params): Effect.Eff
     const posted = yield* taken(UiStream.read(body, readOptions(site)))
     const taking = yield* write(site, request, agent, posted)
     const continues = posted.messageId !== undefined
-    const events = yield* quietly(continuous(framesOf(site, request, taking)))
+    const events = yield* quietly(continuous(yield* framesOf(site, request, taking)))
     const options = posted.messageId === undefined ? { continues } : { continues, messageId: posted.messageId }
     return EventStream.respond(chunksOf(events, options), UiStream.headers)
   })
@@ -397,9 +402,8 @@ const resumeUi = (site: Site) => (request: Request, params: Params): Effect.Effe
     if (run === undefined && !Journals.isUnfinished(States.next(state))) {
       return HttpServerResponse.empty({ status: 204 })
     }
-    yield* openStream(site, session)
-    const scope = yield* Scope.make()
-    const log = yield* Scope.provide(site.hub.follow(session.key), scope)
+    yield* site.counters.stream(session.by)
+    const log = yield* site.hub.follow(session.key)
     yield* Worker.take(session.key)
     const [first] = state.inbox
     const wanted: Reading.Wanted = run !== undefined
@@ -407,10 +411,7 @@ const resumeUi = (site: Site) => (request: Request, params: Params): Effect.Effe
       : first === undefined
       ? { next: true }
       : { takes: first.id }
-    const frames = Stream.ensuring(
-      watched(site, request, session, Reading.run(site, session.key, log, wanted)),
-      Scope.close(scope, Exit.void)
-    )
+    const frames = watched(site, request, session, ["read"], Reading.run(site, session.key, log, wanted))
     const messageId = telling.message
     const events = yield* quietly(continuous(frames))
     return EventStream.respond(chunksOf(events, messageId === undefined ? {} : { messageId }), UiStream.headers)
@@ -421,12 +422,9 @@ const postMessages = (site: Site) => (request: Request, params: Params): Effect.
     const body = yield* bodyOf(site, request)
     yield* Sessions.checkId(params.id)
     const posted = yield* taken(plainBody(site, params.id, body))
-    const taking = yield* write(site, request, params.agent, posted)
-    if (!isWaited(request)) {
-      yield* Scope.close(taking.scope, Exit.void)
-      return json("takes" in taking.wanted ? { id: taking.wanted.takes } : {}, 202)
-    }
-    const frames = yield* quietly(framesOf(site, request, taking))
+    const taking = yield* write(site, request, params.agent, posted, isWaited(request))
+    if (!isWaited(request)) return json("takes" in taking.wanted ? { id: taking.wanted.takes } : {}, 202)
+    const frames = yield* quietly(yield* framesOf(site, request, taking))
     return EventStream.respond(Stream.map(frames, EventStream.lines))
   })
 
@@ -434,18 +432,19 @@ const getEvents = (site: Site) => (request: Request, params: Params): Effect.Eff
   Effect.gen(function*() {
     const isRaw = query(request, "raw") === "true"
     if (isRaw && !site.isRaw) return yield* Refusals.forbidden("forbidden", "Raw events are not served.")
-    const session = yield* named(site, request, params.agent, params.id, [isRaw ? "inspect" : "read"])
+    const actions = [isRaw ? "inspect" : "read"] as const
+    const session = yield* named(site, request, params.agent, params.id, actions)
     const after = yield* Reading.offsetOf(request.headers["last-event-id"] ?? query(request, "after"))
     const { kept, telling } = yield* Sessions.read(session)
     if (after !== undefined && !telling.runs.includes(after.runId) && kept.version === telling.records) {
       return yield* Refusals.badRequest("invalid_offset", "The offset is of another session.")
     }
-    yield* openStream(site, session)
+    yield* site.counters.stream(session.by)
     if (isRaw) {
-      const lines = Stream.map(site.raw(session.key), (event) => `data: ${JSON.stringify(event)}\n\n`)
-      return EventStream.respond(lines)
+      const events = watched(site, request, session, actions, site.raw(session.key))
+      return EventStream.respond(Stream.map(events, (event) => `data: ${JSON.stringify(event)}\n\n`))
     }
-    const frames = yield* quietly(watched(site, request, session, Reading.events(site, session.key, after)))
+    const frames = yield* quietly(watched(site, request, session, actions, Reading.events(site, session.key, after)))
     return EventStream.respond(Stream.map(frames, EventStream.lines))
   })
 
@@ -453,15 +452,22 @@ const postStop = (site: Site) => (request: Request, params: Params): Effect.Effe
   Effect.gen(function*() {
     const session = yield* named(site, request, params.agent, params.id, ["stop"])
     yield* Sessions.read(session)
+    if (isWaited(request)) yield* site.counters.stream(session.by)
     const receipt = yield* Keeping.stop(session.key, { by: session.by })
     // The owner looks for the request at once, where it is this process.
     yield* Worker.take(session.key)
     const accepted = { accepted: receipt.accepted, ...(receipt.id === undefined ? {} : { id: receipt.id }) }
     if (!isWaited(request)) return json(accepted, 202)
     const ended = Stream.interruptWhen(Stream.fromEffect(receipt.ended), site.closing)
-    const lines = yield* quietly(Stream.concat(
-      Stream.succeed(`event: accepted\ndata: ${JSON.stringify(accepted)}\n\n`),
-      Stream.map(ended, (report) => `event: ended\ndata: ${JSON.stringify(report)}\n\n`)
+    const lines = yield* quietly(watched(
+      site,
+      request,
+      session,
+      ["stop"],
+      Stream.concat(
+        Stream.succeed(`event: accepted\ndata: ${JSON.stringify(accepted)}\n\n`),
+        Stream.map(ended, (report) => `event: ended\ndata: ${JSON.stringify(report)}\n\n`)
+      )
     ))
     return EventStream.respond(lines)
   })
@@ -469,30 +475,19 @@ const postStop = (site: Site) => (request: Request, params: Params): Effect.Effe
 const postRetry = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
     const session = yield* named(site, request, params.agent, params.id, ["write"])
-    yield* site.counters.write(session.by, yield* Clock.currentTimeMillis)
+    yield* admit(site, session, isWaited(request))
     const { kept } = yield* Sessions.read(session)
     if (kept.session.status !== "error" && !Journals.isUnfinished(Keeping.next(kept))) {
       return yield* Refusals.conflict("nothing_to_retry", "Nothing broke, and nothing is left to do.")
     }
-    const scope = yield* Scope.make()
-    const log = yield* Scope.provide(site.hub.follow(session.key), scope)
+    const log = yield* site.hub.follow(session.key)
     const worker = yield* Worker.Worker
     yield* worker.take(session.key, true)
+    if (!isWaited(request)) return json({}, 202)
     const run = kept.state.run?.requestId
     const wanted: Reading.Wanted = run === undefined ? { next: true } : { runId: run }
-    const taking = {
-      named: session,
-      posted: { sessionId: params.id, actions: [], clientTools: [] },
-      log,
-      wanted,
-      scope,
-      before: kept.session.thread
-    }
-    if (!isWaited(request)) {
-      yield* Scope.close(scope, Exit.void)
-      return json({}, 202)
-    }
-    const frames = yield* quietly(framesOf(site, request, taking))
+    const taking = { named: session, actions: ["write"] as const, log, wanted, before: kept.session.thread }
+    const frames = yield* quietly(yield* framesOf(site, request, taking))
     return EventStream.respond(Stream.map(frames, EventStream.lines))
   })
 
@@ -542,6 +537,7 @@ const deleteSession = (site: Site) => (request: Request, params: Params): Effect
       return yield* Refusals.conflict("running", "The session has a run under way. Stop it first.")
     }
     yield* Keeping.remove(session.key)
+    site.hub.remove(session.key)
     return HttpServerResponse.empty({ status: 204 })
   })
 
@@ -550,7 +546,7 @@ const postAgUi = (site: Site) => (request: Request, { agent }: Params): Effect.E
     const body = yield* bodyOf(site, request)
     const posted = yield* taken(AgUi.read(body, readOptions(site)))
     const taking = yield* write(site, request, agent, posted)
-    const events = yield* quietly(continuous(framesOf(site, request, taking)))
+    const events = yield* quietly(continuous(yield* framesOf(site, request, taking)))
     const said = posted.actions.flatMap((action): ReadonlyArray<AgUi.AgMessage> =>
       action._tag === "Say"
         ? [{ id: action.id, role: "user", content: Message.text(Message.user(action.content)) }]
@@ -562,11 +558,23 @@ const postAgUi = (site: Site) => (request: Request, { agent }: Params): Effect.E
       runId: posted.runId ?? globalThis.crypto.randomUUID(),
       messages: [...AgUi.messages(taking.before, { publish, publishReasoning }), ...said]
     }
-    return EventStream.respond(
-      AgUi.toSse(
-        AgUi.events(Stream.filter(events, ({ _tag }) => _tag !== "RunStarted"), { ...options, joinMillis: 0 })
-      ),
-      AgUi.headers
+    return EventStream.respond(AgUi.toSse(agEventsOf(events, options)), AgUi.headers)
+  })
+
+/** Returns the events of a response. Its messages have the id of the run, by which answers of the client name it. */
+const agEventsOf = (
+  events: Stream.Stream<Event.PublicEvent>,
+  options: AgUi.Options
+): Stream.Stream<AgUi.AgEvent> =>
+  Stream.suspend(() => {
+    let encoder: AgUi.Encoder | undefined
+    const push = (event: Event.PublicEvent) => {
+      encoder ??= AgUi.make(event._tag === "RunStarted" ? { ...options, messageId: event.runId } : options)
+      return event._tag === "RunStarted" ? [] : encoder.push(event)
+    }
+    return Stream.concat(
+      Stream.flatMap(events, (event) => Stream.fromIterable(push(event))),
+      Stream.suspend(() => Stream.fromIterable((encoder ?? AgUi.make(options)).end()))
     )
   })
 
@@ -615,7 +623,7 @@ const answered = <R>(effect: Effect.Effect<Response, Failure, R>): Effect.Effect
 export const add = (router: HttpRouter.HttpRouter, site: Site) =>
   Effect.gen(function*() {
     const health = yield* Worker.Worker
-    const context = yield* Effect.context<Needs>()
+    const context = yield* Effect.context<Exclude<Needs, Scope.Scope>>()
     const plain = (status: number) => HttpServerResponse.empty({ status })
     yield* router.add("GET", "/health", plain(200))
     yield* router.add("GET", "/ready", Effect.map(health.health, ({ isReady }) => plain(isReady ? 200 : 503)))
@@ -628,11 +636,16 @@ export const add = (router: HttpRouter.HttpRouter, site: Site) =>
             Access.check(request, site.access),
             Effect.suspend(() => handle(request, { agent, id }))
           )
-          const response = yield* answered(Effect.provideContext(checked, context))
+          const services = Context.add(context, Scope.Scope, yield* Effect.scope)
+          const response = yield* answered(Effect.provideContext(checked, services))
           return Access.allowing(request, site.access, response)
         }))
     }
     for (const path of new Set(routes.map(([, path]) => path))) {
-      yield* router.add("OPTIONS", path, (request) => Effect.succeed(Access.preflight(request, site.access)))
+      yield* router.add("OPTIONS", path, (request) =>
+        Effect.map(
+          answered(Access.preflight(request, site.access)),
+          (response) => Access.allowing(request, site.access, response)
+        ))
     }
   })

@@ -79,6 +79,7 @@ export interface Said {
 }
 
 const running = Refusals.conflict("running", "The session has a run under way. Wait for its end, or stop it.")
+const waits = Refusals.conflict("waits_for_answers", "The session waits for answers. Give them first.")
 
 /** Appends a message for the next run, and creates the session for the first one. */
 export const say = (
@@ -103,9 +104,7 @@ export const say = (
     const { kept: { session, state } } = yield* read(named)
     const known = id === undefined ? undefined : state.receipts.get(id)
     if (known === undefined) {
-      if (session.suspensions.length > 0) {
-        return yield* Refusals.conflict("waits_for_answers", "The session waits for answers. Give them first.")
-      }
+      if (session.suspensions.length > 0) return yield* waits
       if (!isQueued && (state.run !== undefined || Journals.isUnfinished(States.next(state)))) return yield* running
     }
     const receipt = yield* Keeping.submit(key, content, { by, ...(id === undefined ? {} : { id }) }, clientTools).pipe(
@@ -131,36 +130,47 @@ const stale = Refusals.conflict("not_waiting", "Nothing waits for this answer. R
 const wrongKind = Refusals.conflict("wrong_kind", "The call waits for an answer of another kind.")
 const expired = Refusals.conflict("expired", "The time for this answer is up.")
 
-/** Finds what a verdict is about. Returns nothing for the result of a call that the server has answered itself. */
+/**
+ * Finds what a verdict is about. Returns nothing for the result of a call that the server has answered itself: clients
+ * post the results of all calls again.
+ */
 const find = (
-  { kept: { session, state }, telling }: Read,
+  { kept: { session, state } }: Read,
+  askers: ReadonlyMap<string, string>,
   verdict: Verdict,
   now: number
 ): Effect.Effect<Settled | undefined, Refusals.Refusal> =>
   Effect.suspend((): Effect.Effect<Settled | undefined, Refusals.Refusal> => {
-    const askers = Telling.askers(state)
     const at = verdict.id.indexOf("~")
-    const isNamed = at > 0
-    const path = isNamed ? verdict.id.slice(at + 1) : verdict.id
+    const isNamed = at > 0 && (verdict as Posted.Answer).messageId === undefined
+    // A client of AG-UI knows a call whose id has come before by an id with the number of its turn.
+    const path = isNamed
+      ? verdict.id.slice(at + 1)
+      : askers.has(verdict.id)
+      ? verdict.id
+      : verdict.id.replace(/~\d+$/, "")
     const suspension = session.suspensions.find(({ id }) => id === path)
     const asker = askers.get(path.split("/")[0] ?? path)
     const command = `answer:${isNamed ? verdict.id : `${asker ?? ""}~${path}`}`
-    if (state.receipts.has(command)) return Effect.succeed({ verdict, suspension: undefined, id: path, command })
     if (!isNamed) {
-      // The client of the AI SDK posts the results of all calls again, those of the server with them.
-      if (suspension === undefined) return Effect.succeed(undefined)
-      const { messageId } = verdict as Posted.Answer
-      const isOld = messageId !== undefined && telling.message !== undefined && messageId !== telling.message
-      if (isOld) return Effect.succeed(undefined)
-    } else if (suspension === undefined || asker !== verdict.id.slice(0, at)) return stale
-    if (suspension === undefined) return stale
-    const { expiresAt = Infinity, kind } = suspension
+      // The id of a call may come again: only with the message that has it does it name what waits.
+      if (verdict._tag !== "Answer" || verdict.messageId === undefined) return stale
+      const isOwn = asker !== undefined && verdict.messageId.startsWith(`${asker}-`)
+      if (!isOwn || suspension !== undefined && suspension.kind !== "manual") return Effect.succeed(undefined)
+    }
+    if (state.receipts.has(command)) return Effect.succeed({ verdict, suspension: undefined, id: path, command })
+    if (suspension === undefined) return isNamed ? stale : Effect.succeed(undefined)
+    if (isNamed && asker !== verdict.id.slice(0, at)) return stale
+    const { expiresAt = Infinity } = suspension
     if (expiresAt <= now) return expired
     const isFitting = verdict._tag === "Answer"
-      ? kind !== "approval"
-      : kind === "approval" || kind === "unknown" || verdict._tag === "Deny" && verdict.isCancelled === true
+      ? !isPermission(suspension)
+      : isPermission(suspension) || verdict._tag === "Deny" && verdict.isCancelled === true
     return isFitting ? Effect.succeed({ verdict, suspension, id: path, command }) : wrongKind
   })
+
+/** Tells whether a call waits for a permission: to run, or to run again where its effect is unknown. */
+const isPermission = ({ kind }: Event.Suspension): boolean => kind === "approval" || kind === "unknown"
 
 /** Returns the actions that verdicts are: the caller asks for each of them. */
 export const actionsOf = (actions: ReadonlyArray<Posted.Action>): ReadonlyArray<"write" | "answer" | "approve"> =>
@@ -192,31 +202,55 @@ const settle = (by: string, { command, id, verdict }: Settled) => {
   }
 }
 
+/** The parts of a body that has answers. */
+interface Answering {
+  readonly verdicts: ReadonlyArray<Verdict>
+  /** The id of the message that the body has as well. */
+  readonly said: string | undefined
+  readonly isQueued: boolean
+  /** Asks for the permission to approve, where a body turns out to need it. */
+  readonly mayApprove: Effect.Effect<unknown, Refusals.Refusal>
+}
+
 /**
- * Gives the answers of a body, all of them or none: they are checked before the first is written. Answers that were
- * given before in the same words change nothing. Succeeds with the number of those that counted now or before.
+ * Gives the answers of a body, all of them or none: they are tried on the session before the first is written. Answers
+ * that were given before in the same words change nothing. Succeeds with the number of those that counted now or
+ * before.
  */
 export const answer = (
   named: Named,
-  verdicts: ReadonlyArray<Verdict>
+  { isQueued, mayApprove, said, verdicts }: Answering
 ): Effect.Effect<number, Refusals.Refusal | Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
     const now = yield* Clock.currentTimeMillis
     const current = yield* read(named)
-    const found = yield* Effect.forEach(verdicts, (verdict) => find(current, verdict, now))
-    const settled = found.filter((each) => each !== undefined)
-    let { kept } = current
-    for (const each of settled) {
-      const settling = settle(named.by, each)
-      kept = yield* Keeping.keep(kept, (session) =>
-        Effect.catchTag(settling(session), "SessionError", ({ reason }) => refusalOf(reason)))
+    const { state } = current.kept
+    const askers = Telling.askers(state)
+    const found = yield* Effect.forEach(verdicts, (verdict) => find(current, askers, verdict, now))
+    const settled = unique(found.filter((each) => each !== undefined))
+    // Giving up a permission is to deny it.
+    if (settled.some(({ suspension, verdict }) => "isCancelled" in verdict && suspension && isPermission(suspension))) {
+      yield* mayApprove
     }
+    const refusing = (each: Settled) => (session: Keeping.Kept["session"]) =>
+      Effect.catchTag(settle(named.by, each)(session), "SessionError", ({ reason }) => refusalOf(reason))
+    let { kept } = current
+    const fresh = settled.filter(({ suspension }) => suspension !== undefined)
+    // Answers that were given before write nothing.
+    for (const each of settled) {
+      if (each.suspension === undefined) kept = yield* Keeping.keep(kept, refusing(each))
+    }
+    const after = yield* Effect.reduce(fresh, () => kept.session, (session, each) => refusing(each)(session))
+    if (said !== undefined && !state.receipts.has(said)) {
+      if (!isQueued) return yield* running
+      if (after.suspensions.length > 0) return yield* waits
+    }
+    for (const each of fresh) kept = yield* Keeping.keep(kept, refusing(each))
     return settled.length
   }).pipe(
     // Another writer was faster: everything is checked again, and what was written counts once.
     Effect.retry({
-      while: (error) =>
-        error._tag === "SessionConflict",
+      while: (error) => error._tag === "SessionConflict",
       times: 50
     }),
     Effect.catchTags({
@@ -224,6 +258,17 @@ export const answer = (
       SessionClaimed: () => stale
     })
   )
+
+/** Leaves out what a body says again in the same words. */
+const unique = (settled: ReadonlyArray<Settled>): ReadonlyArray<Settled> => {
+  const texts = new Set<string>()
+  return settled.filter(({ verdict }) => {
+    const text = JSON.stringify(verdict)
+    if (texts.has(text)) return false
+    texts.add(text)
+    return true
+  })
+}
 
 const refusalOf = (reason: string): Refusals.Refusal => {
   switch (reason) {
@@ -238,6 +283,34 @@ const refusalOf = (reason: string): Refusals.Refusal => {
       return stale
   }
 }
+
+// Stops.
+
+/**
+ * Stops the run of a request, and waits for its end: the run that took a message, or the one that is under way or about
+ * to begin.
+ */
+export const stopRun = (
+  { by, key }: Named,
+  takes: string | undefined
+): Effect.Effect<void, Journals.StoreError, Journals.Store> =>
+  Effect.gen(function*() {
+    while (true) {
+      const kept = yield* Keeping.load(key)
+      if (kept === undefined) return
+      const { receipts, run } = kept.state
+      const own = takes === undefined ? run?.requestId : receipts.get(takes)?.requestId
+      if (own !== undefined && own !== run?.requestId) return
+      if (own !== undefined) {
+        return yield* Effect.asVoid(Effect.flatMap(Keeping.stop(key, { by }), ({ ended }) => ended))
+      }
+      if (!Journals.isUnfinished(States.next(kept.state))) return
+      yield* Effect.sleep(beginning)
+    }
+  })
+
+/** Interval at which a run that is about to begin is looked for. */
+const beginning = "50 millis"
 
 // Lists.
 
