@@ -218,8 +218,14 @@ export const events = (
 const isHeld = ({ begun, entries, isFull }: Logs.RunLog, { index, runId, version }: Offset): boolean =>
   begun?.runId === runId && begun.version === version && index < entries.length && !isFull
 
-/** The run that a request waits for: the one that takes a message, one by its id, or the next one. */
-export type Wanted = { readonly takes: string } | { readonly runId: string } | { readonly next: true }
+/**
+ * The run that a request waits for: the one that takes a message, one by its id, or the next one, which is the one that
+ * is under way unless it is the one of `after`.
+ */
+export type Wanted =
+  | { readonly takes: string }
+  | { readonly runId: string }
+  | { readonly next: true; readonly after?: string }
 
 /**
  * Returns the events of one run until its end. `log` is the place in the session from before the request: a run that
@@ -235,6 +241,7 @@ export const run = (
     Effect.gen(function*() {
       let log = start
       let found = "runId" in wanted ? wanted.runId : undefined
+      const isNext = (runId: string | undefined) => "next" in wanted && runId !== wanted.after
       let isShown = false
       while (!reader.isRemoved) {
         const { begun } = log
@@ -242,7 +249,8 @@ export const run = (
         if (begun === undefined) {
           yield* reader.advance(() => false)
           const { state } = reader
-          found ??= "takes" in wanted ? state.receipts.get(wanted.takes)?.requestId : state.run?.requestId
+          const open = state.run?.requestId
+          found ??= "takes" in wanted ? state.receipts.get(wanted.takes)?.requestId : isNext(open) ? open : undefined
           if (found === undefined && "next" in wanted && !Journals.isUnfinished(States.next(state))) {
             const event = Telling.stillWaiting(state, site.publish)
             return yield* reader.tell(event)
@@ -260,7 +268,7 @@ export const run = (
           continue
         }
         const isWanted = "takes" in wanted && begun.takes === wanted.takes || begun.runId === found
-        if (isWanted || "next" in wanted && found === undefined) {
+        if (isWanted || isNext(begun.runId) && found === undefined) {
           found = begun.runId
           if (isShown) yield* reader.reset(found)
           isShown = true

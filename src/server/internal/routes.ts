@@ -299,15 +299,16 @@ const write = (
     const before = known?.kept.session.thread ?? Thread.empty
     const log = yield* site.hub.follow(session.key)
     const { isQueued } = site
+    let wanted: Reading.Wanted = { next: true }
     if (verdicts.length > 0) {
       const mayApprove = named(site, request, agent, posted.sessionId, ["approve"])
-      const count = yield* Sessions.answer(session, { verdicts, said: said?.id, isQueued, mayApprove })
+      const { after, count } = yield* Sessions.answer(session, { verdicts, said: said?.id, isQueued, mayApprove })
       if (count === 0 && said === undefined) {
         return yield* Refusals.conflict("not_waiting", "Nothing waits for this answer. Read the session again.")
       }
+      if (after !== undefined) wanted = { next: true, after }
     }
     const isNew = said !== undefined && known?.kept.state.receipts.has(said.id) !== true
-    let wanted: Reading.Wanted = { next: true }
     if (site.hub.current(session.key) === undefined) site.hub.expect(session.key)
     // A client that answers may post the message again that it began with.
     if (said !== undefined && (isNew || verdicts.length === 0)) {
@@ -324,7 +325,7 @@ const framesOf = (site: Site, request: Request, { actions, log, named, wanted }:
   Effect.gen(function*() {
     const frames = watched(site, request, named, actions, Reading.run(site, named.key, log, wanted))
     if (!site.isAttached) return frames
-    const stopped = Effect.ignore(Sessions.stopRun(named, "takes" in wanted ? wanted.takes : undefined))
+    const stopped = Effect.ignore(Sessions.stopRun(named, wanted))
     yield* Effect.addFinalizer(() => Effect.raceFirst(stopped, site.closing))
     return frames
   })

@@ -16,6 +16,7 @@ import * as States from "../../internal/session/state.ts"
 import * as Message from "../../Message.ts"
 import type * as Posted from "../../ui/internal/posted.ts"
 import * as Telling from "./journalEvents.ts"
+import type * as Reading from "./reading.ts"
 import * as Refusals from "./refusal.ts"
 
 /** A session that a request names. */
@@ -151,16 +152,17 @@ const find = (
       : verdict.id.replace(/~\d+$/, "")
     const suspension = session.suspensions.find(({ id }) => id === path)
     const asker = askers.get(path.split("/")[0] ?? path)
-    const command = `answer:${isNamed ? verdict.id : `${asker ?? ""}~${path}`}`
-    if (!isNamed) {
-      // The id of a call may come again: only with the message that has it does it name what waits.
-      if (verdict._tag !== "Answer" || verdict.messageId === undefined) return stale
-      const isOwn = asker !== undefined && verdict.messageId.startsWith(`${asker}-`)
-      if (!isOwn || suspension !== undefined && suspension.kind !== "manual") return Effect.succeed(undefined)
-    }
+    // The id of a call may come again: only with the message that has it does it name what waits.
+    const { messageId = "" } = verdict as Posted.Answer
+    if (!isNamed && messageId === "") return stale
+    const run = isNamed ? verdict.id.slice(0, at) : messageId.replace(/-\d+r*$/, "")
+    const command = `answer:${run}~${path}`
     if (state.receipts.has(command)) return Effect.succeed({ verdict, suspension: undefined, id: path, command })
+    if (!isNamed && (asker !== run || suspension !== undefined && suspension.kind !== "manual")) {
+      return Effect.succeed(undefined)
+    }
     if (suspension === undefined) return isNamed ? stale : Effect.succeed(undefined)
-    if (isNamed && asker !== verdict.id.slice(0, at)) return stale
+    if (asker !== run) return stale
     const { expiresAt = Infinity } = suspension
     if (expiresAt <= now) return expired
     const isFitting = verdict._tag === "Answer"
@@ -212,15 +214,22 @@ interface Answering {
   readonly mayApprove: Effect.Effect<unknown, Refusals.Refusal>
 }
 
+/** The answers that a body gave. */
+interface Answers {
+  /** Number of those that counted now or before. */
+  readonly count: number
+  /** The run that was under way, at whose end they count. Left out where the next run has them, or has had them. */
+  readonly after?: string
+}
+
 /**
  * Gives the answers of a body, all of them or none: they are tried on the session before the first is written. Answers
- * that were given before in the same words change nothing. Succeeds with the number of those that counted now or
- * before.
+ * that were given before in the same words change nothing.
  */
 export const answer = (
   named: Named,
   { isQueued, mayApprove, said, verdicts }: Answering
-): Effect.Effect<number, Refusals.Refusal | Journals.StoreError, Journals.Store> =>
+): Effect.Effect<Answers, Refusals.Refusal | Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
     const now = yield* Clock.currentTimeMillis
     const current = yield* read(named)
@@ -246,7 +255,9 @@ export const answer = (
       if (after.suspensions.length > 0) return yield* waits
     }
     for (const each of fresh) kept = yield* Keeping.keep(kept, refusing(each))
-    return settled.length
+    const { run } = kept.state
+    const isLate = run?.settlements.some(({ id }) => settled.some((each) => each.id === id)) === true
+    return { count: settled.length, ...(run === undefined || !isLate ? {} : { after: run.requestId }) }
   }).pipe(
     // Another writer was faster: everything is checked again, and what was written counts once.
     Effect.retry({
@@ -292,14 +303,15 @@ const refusalOf = (reason: string): Refusals.Refusal => {
  */
 export const stopRun = (
   { by, key }: Named,
-  takes: string | undefined
+  wanted: Reading.Wanted
 ): Effect.Effect<void, Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
     while (true) {
       const kept = yield* Keeping.load(key)
       if (kept === undefined) return
       const { receipts, run } = kept.state
-      const own = takes === undefined ? run?.requestId : receipts.get(takes)?.requestId
+      if ("after" in wanted && wanted.after === run?.requestId) return
+      const own = "takes" in wanted ? receipts.get(wanted.takes)?.requestId : run?.requestId
       if (own !== undefined && own !== run?.requestId) return
       if (own !== undefined) {
         return yield* Effect.asVoid(Effect.flatMap(Keeping.stop(key, { by }), ({ ended }) => ended))

@@ -5,7 +5,7 @@ import * as Layer from "effect/Layer"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import { Adapter, type Event, Message, Session } from "heddle"
-import { type Server } from "heddle/server"
+import type { Server } from "heddle/server"
 import * as http from "node:http"
 import type { Answered } from "./site.ts"
 
