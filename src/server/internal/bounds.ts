@@ -81,6 +81,8 @@ export class Counters {
   private readonly writes = new Map<string, Array<number>>()
   /** Number of the writes under way by the keys of their sessions. */
   private readonly begun = new Map<string, number>()
+  /** The keys of the sessions that are being created. */
+  readonly opening = new Set<string>()
   private bodies = 0
   private readonly bounds: Required<Bounds>
 

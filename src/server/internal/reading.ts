@@ -143,8 +143,12 @@ class Reader {
   }
 }
 
+/** Interval at which the journal is read where this process is about to write to it. */
+const soon = "50 millis"
+
 /** Waits until a log changes, and for the time after which the journal is looked at. */
-const pause = (log: Logs.RunLog): Effect.Effect<void> => Effect.raceFirst(Effect.sleep(poll), log.changed)
+const pause = (log: Logs.RunLog, interval: "1 second" | "50 millis" = poll): Effect.Effect<void> =>
+  Effect.raceFirst(Effect.sleep(interval), log.changed)
 
 /** Waits until the attempt of a log has ended. */
 const ended = (log: Logs.RunLog): Effect.Effect<void> =>
@@ -264,7 +268,7 @@ export const run = (
             yield* reader.follow(found, log)
             if (reader.state.run?.requestId !== found) return
           }
-          if (log.begun === undefined) yield* pause(log)
+          if (log.begun === undefined) yield* pause(log, state.run?.processName === site.processName ? soon : poll)
           continue
         }
         const isWanted = "takes" in wanted && begun.takes === wanted.takes || begun.runId === found

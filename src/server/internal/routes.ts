@@ -312,9 +312,8 @@ const write = (
     if (site.hub.current(session.key) === undefined) site.hub.expect(session.key)
     // A client that answers may post the message again that it began with.
     if (said !== undefined && (isNew || verdicts.length === 0)) {
-      wanted = {
-        takes: (yield* Sessions.say(session, said, clientTools, { isQueued, mostSessions: site.bounds.sessions })).id
-      }
+      const options = { isQueued, mostSessions: site.bounds.sessions, opening: site.counters.opening }
+      wanted = { takes: (yield* Sessions.say(session, said, clientTools, options)).id }
     }
     yield* Worker.take(session.key)
     return { named: session, actions, log, wanted, before }

@@ -79,6 +79,14 @@ export interface Said {
   readonly id: string
 }
 
+/** The settings of a new message. */
+interface Saying {
+  readonly isQueued: boolean
+  readonly mostSessions: number
+  /** The keys of the sessions that this process is creating. */
+  readonly opening: Set<string>
+}
+
 const running = Refusals.conflict("running", "The session has a run under way. Wait for its end, or stop it.")
 const waits = Refusals.conflict("waits_for_answers", "The session waits for answers. Give them first.")
 
@@ -87,28 +95,37 @@ export const say = (
   named: Named,
   { content, id }: Pick<Posted.Say, "content"> & { readonly id: string | undefined },
   clientTools: Records.ClientTools,
-  { isQueued, mostSessions }: { readonly isQueued: boolean; readonly mostSessions: number }
+  { isQueued, mostSessions, opening }: Saying
 ): Effect.Effect<Said, Refusals.Refusal | Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
     const { agent, by, key, principal } = named
     const store = yield* Journals.Store
     if ((yield* store.version(key)) === 0) {
-      const sessions = yield* Stream.runCount(Stream.take(store.list({ prefix: prefixOf(principal) }), mostSessions))
-      if (sessions >= mostSessions) {
+      const prefix = prefixOf(principal)
+      opening.add(key)
+      const opened = Effect.gen(function*() {
+        const listed = yield* Stream.runCollect(Stream.take(store.list({ prefix }), mostSessions))
+        const keys = new Set(listed.map((each) => each.id))
+        for (const other of opening) if (other !== key && other.startsWith(prefix)) keys.add(other)
+        if (keys.size < mostSessions || keys.has(key)) {
+          return yield* Keeping.open(key, { origin: { principal, agent } })
+        }
         return yield* Refusals.tooMany(
           "too_many_sessions",
           `There are ${mostSessions} sessions. Delete one of them first.`
         )
-      }
-      yield* Keeping.open(key, { origin: { principal, agent } })
+      })
+      yield* Effect.ensuring(opened, Effect.sync(() => opening.delete(key)))
+    } else yield* read(named)
+    // Of messages that come at once the first is taken: the others find it when they are written.
+    const check = (state: States.State) => {
+      if (state.origin.agent !== agent) return Refusals.unknownSession()
+      if (States.sessionOf(state).suspensions.length > 0) return waits
+      const isFree = isQueued || state.run === undefined && !Journals.isUnfinished(States.next(state))
+      return isFree ? Effect.void : running
     }
-    const { kept: { session, state } } = yield* read(named)
-    const known = id === undefined ? undefined : state.receipts.get(id)
-    if (known === undefined) {
-      if (session.suspensions.length > 0) return yield* waits
-      if (!isQueued && (state.run !== undefined || Journals.isUnfinished(States.next(state)))) return yield* running
-    }
-    const receipt = yield* Keeping.submit(key, content, { by, ...(id === undefined ? {} : { id }) }, clientTools).pipe(
+    const options = { by, ...(id === undefined ? {} : { id }) }
+    const receipt = yield* Keeping.submit(key, content, options, clientTools, check).pipe(
       Effect.catchTag("SessionError", () =>
         Refusals.conflict("id_taken", "Another message was sent under this id. Send it under a new one."))
     )
