@@ -4,6 +4,7 @@
  *
  * @since 0.1.0
  */
+import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -253,7 +254,10 @@ const quietly = <A>(
     stream.pipe(
       Stream.provideContext(context),
       Stream.catchCause((cause) =>
-        Stream.unwrap(Effect.as(Effect.logWarning("a stream of a session broke", cause), Stream.empty))
+        Stream.unwrap(Effect.as(
+          Effect.logWarning("a stream of a session broke", Cause.map(cause, Json.nameOf)),
+          Stream.empty
+        ))
       )
     ))
 
@@ -614,7 +618,10 @@ const answered = <R>(effect: Effect.Effect<Response, Failure, R>): Effect.Effect
     Effect.catchTags({
       Refusal: (refusal) => Effect.succeed(Refusals.respond(refusal)),
       StoreError: (error) =>
-        Effect.as(Effect.logWarning("a request met an error of the store", error), Refusals.respond(unavailable))
+        Effect.logWarning("a request met an error of the store", Json.nameOf(error)).pipe(
+          Effect.andThen(Effect.logDebug("a request met an error of the store", error)),
+          Effect.as(Refusals.respond(unavailable))
+        )
     }),
     Effect.catchDefect((defect) => Effect.as(Effect.logError("a request died", defect), Refusals.respond(broken)))
   )

@@ -117,7 +117,7 @@ export const say = (
       })
       yield* Effect.ensuring(opened, Effect.sync(() => opening.delete(key)))
     } else yield* read(named)
-    // Of messages that come at once the first is taken: the others find it when they are written.
+    // Takes the first of messages that come at once: the others find it when they are written.
     const check = (state: States.State) => {
       if (state.origin.agent !== agent) return Refusals.unknownSession()
       if (States.sessionOf(state).suspensions.length > 0) return waits
