@@ -1029,6 +1029,54 @@ describe("answers", () => {
       assert.deepStrictEqual(all.paid, [1])
     }))
 
+  it.live("W-11: the result of a call whose effect is unknown is taken from one who may approve", () =>
+    Effect.gen(function*() {
+      const { layer } = yield* memory
+      const began = Deferred.makeUnsafe<void>()
+      const risky = Tool.make("risky", {
+        parameters: {},
+        afterCrash: "ask",
+        handler: () => Effect.andThen(Deferred.succeed(began, undefined), Effect.never)
+      })
+      const agent = Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({ tools: [risky] }) })
+      const options = {
+        authorize: byToken(),
+        hosts: ["127.0.0.1"],
+        store: layer,
+        drain: 1,
+        poll: 20,
+        term: 200,
+        joinMillis: 0
+      }
+      const content = JSON.stringify([{ id: "c0", name: "risky" }])
+      yield* Effect.scoped(Effect.gen(function*() {
+        const { url } = yield* serve([agent], obedient, options)
+        yield* send(url, { path: `${at}/s1/messages?wait=false`, body: { content }, headers: bearer("ann") })
+        yield* Deferred.await(began)
+      }))
+      const { url } = yield* serve([agent], obedient, options)
+      const ask = (sending: Sending, token = "ann") => send(url, { ...sending, headers: bearer(token) })
+      const { text } = yield* until(
+        "the call",
+        ask({ path: `${at}/s1` }),
+        ({ text }) => JSON.parse(text).suspensions.length > 0
+      )
+      const [{ answerId: id, kind }] = JSON.parse(text).suspensions
+      assert.strictEqual(kind, "unknown")
+      for (const given of [{ value: canary }, { error: canary }, { approve: true }, { approve: false }]) {
+        const forged = yield* ask({ path: to, body: { answers: [{ id, ...given }] } }, "ann:answer,write,read")
+        assert.deepStrictEqual([forged.status, codeOf(forged)], [403, "forbidden"])
+      }
+      const cancelled = { interruptId: id, status: "cancelled" }
+      const given = yield* ask(
+        { path: "/agui/helper", body: agui("s1", { resume: [cancelled] }) },
+        "ann:answer,write,read"
+      )
+      assert.deepStrictEqual([given.status, codeOf(given)], [403, "forbidden"])
+      const taken = yield* ask({ path: to, body: { answers: [{ id, value: "it was done" }] } })
+      assert.include(taken.text, "Heard: it was done")
+    }))
+
   it.live("W-11: the result of a tool of the client is taken once, from the message that has the call", () =>
     Effect.gen(function*() {
       const all = yield* site()

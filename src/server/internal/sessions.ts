@@ -183,7 +183,7 @@ const find = (
     const { expiresAt = Infinity } = suspension
     if (expiresAt <= now) return expired
     const isFitting = verdict._tag === "Answer"
-      ? !isPermission(suspension)
+      ? suspension.kind !== "approval"
       : isPermission(suspension) || verdict._tag === "Deny" && verdict.isCancelled === true
     return isFitting ? Effect.succeed({ verdict, suspension, id: path, command }) : wrongKind
   })
@@ -191,13 +191,14 @@ const find = (
 /** Tells whether a call waits for a permission: to run, or to run again where its effect is unknown. */
 const isPermission = ({ kind }: Event.Suspension): boolean => kind === "approval" || kind === "unknown"
 
+/** Tells whether a verdict looks like an answer to a question, or to a call of the client. */
+const isAnswer = (action: Posted.Action): boolean => action._tag === "Answer" || "isCancelled" in action
+
 /** Returns the actions that verdicts are: the caller asks for each of them. */
 export const actionsOf = (actions: ReadonlyArray<Posted.Action>): ReadonlyArray<"write" | "answer" | "approve"> =>
   Array.from(
     new Set(
-      actions.map((action) =>
-        action._tag === "Say" ? "write" : action._tag === "Answer" || "isCancelled" in action ? "answer" : "approve"
-      )
+      actions.map((action) => action._tag === "Say" ? "write" : isAnswer(action) ? "answer" : "approve")
     )
   )
 
@@ -254,8 +255,8 @@ export const answer = (
     const askers = Telling.askers(state)
     const found = yield* Effect.forEach(verdicts, (verdict) => find(current, askers, verdict, now))
     const settled = unique(found.filter((each) => each !== undefined))
-    // Giving up a permission is to deny it.
-    if (settled.some(({ suspension, verdict }) => "isCancelled" in verdict && suspension && isPermission(suspension))) {
+    // To give up a permission is to deny it, and the result of a call that the server ran is an edit of it.
+    if (settled.some(({ suspension, verdict }) => suspension && isPermission(suspension) && isAnswer(verdict))) {
       yield* mayApprove
     }
     const refusing = (each: Settled) => (session: Keeping.Kept["session"]) =>
