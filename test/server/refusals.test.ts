@@ -1077,6 +1077,32 @@ describe("answers", () => {
       assert.include(taken.text, "Heard: it was done")
     }))
 
+  it.live("W-11: a call that was approved and then asks is answered as well, each time for what waits", () =>
+    Effect.gen(function*() {
+      const both = Tool.make("both", {
+        parameters: {},
+        approval: true,
+        handler: () => Effect.succeed(Tool.askUser("Which?", { answer: Schema.Int }))
+      })
+      const agent = Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({ tools: [both] }) })
+      const { url } = yield* serve([agent], obedient, { joinMillis: 0 })
+      const content = JSON.stringify([{ id: "c0", name: "both" }])
+      yield* send(url, { path: `${at}/s1/messages`, body: { content } })
+      const waiting = Effect.map(send(url, { path: `${at}/s1` }), ({ text }) => JSON.parse(text).suspensions)
+      const [permission] = yield* waiting
+      assert.strictEqual(permission.kind, "approval")
+      const approved = { path: to, body: { answers: [{ id: permission.answerId, approve: true }] } }
+      assert.strictEqual((yield* send(url, approved)).status, 200)
+      const [question] = yield* waiting
+      assert.strictEqual(question.kind, "question")
+      // The permission again, in the same words, is no answer to the question.
+      const again = yield* send(url, approved)
+      assert.strictEqual((yield* waiting).length, 1, again.text)
+      const answered = yield* send(url, { path: to, body: { answers: [{ id: question.answerId, value: 3 }] } })
+      assert.strictEqual(answered.status, 200, answered.text)
+      assert.include(answered.text, "Heard: 3")
+    }))
+
   it.live("W-11: the result of a tool of the client is taken once, from the message that has the call", () =>
     Effect.gen(function*() {
       const all = yield* site()

@@ -139,13 +139,18 @@ type Verdict = Exclude<Posted.Action, Posted.Say>
 /** Something that a body answers, and the call that waits for it. */
 interface Settled {
   readonly verdict: Verdict
-  readonly suspension: Event.Suspension | undefined
   readonly id: string
+  /** The commands by which the call was answered before: it may have waited more than once. */
+  readonly earlier: ReadonlyArray<string>
+  /** The command of this answer. */
   readonly command: string
+  /** The call that waits, or the refusal unless the answer was given before. */
+  readonly waiting: Event.Suspension | Refusals.Refusal
 }
 
 const stale = Refusals.conflict("not_waiting", "Nothing waits for this answer. Read the session again.")
 const wrongKind = Refusals.conflict("wrong_kind", "The call waits for an answer of another kind.")
+const answered = Refusals.conflict("already_answered", "The call was answered before, in other words.")
 const expired = Refusals.conflict("expired", "The time for this answer is up.")
 
 /**
@@ -173,20 +178,27 @@ const find = (
     const { messageId = "" } = verdict as Posted.Answer
     if (!isNamed && messageId === "") return stale
     const run = isNamed ? verdict.id.slice(0, at) : messageId.replace(/-\d+r*$/, "")
-    const command = `answer:${run}~${path}`
-    if (state.receipts.has(command)) return Effect.succeed({ verdict, suspension: undefined, id: path, command })
-    if (!isNamed && (asker !== run || suspension !== undefined && suspension.kind !== "manual")) {
-      return Effect.succeed(undefined)
-    }
-    if (suspension === undefined) return isNamed ? stale : Effect.succeed(undefined)
-    if (asker !== run) return stale
-    const { expiresAt = Infinity } = suspension
-    if (expiresAt <= now) return expired
-    const isFitting = verdict._tag === "Answer"
-      ? suspension.kind !== "approval"
-      : isPermission(suspension) || verdict._tag === "Deny" && verdict.isCancelled === true
-    return isFitting ? Effect.succeed({ verdict, suspension, id: path, command }) : wrongKind
+    const earlier: Array<string> = []
+    const commandOf = () => `answer:${run}~${path}:${earlier.length}`
+    while (state.receipts.has(commandOf())) earlier.push(commandOf())
+    const isServers = !isNamed && (asker !== run || suspension?.kind !== "manual")
+    if (isServers && earlier.length === 0) return Effect.succeed(undefined)
+    // An answer that came during a run counts at its end: until then the call still waits.
+    const isSettled = state.run?.settlements.some(({ id }) => id === path) === true
+    const waiting = suspension === undefined || asker !== run || isServers || isSettled
+      ? earlier.length > 0 ? answered : stale
+      : refusalIn(suspension, verdict, now) ?? suspension
+    return Effect.succeed({ verdict, id: path, earlier, command: commandOf(), waiting })
   })
+
+/** Returns the refusal of an answer that comes too late, or that is not of the kind that a call waits for. */
+const refusalIn = (suspension: Event.Suspension, verdict: Verdict, now: number): Refusals.Refusal | undefined => {
+  const { expiresAt = Infinity, kind } = suspension
+  const isFitting = verdict._tag === "Answer"
+    ? kind !== "approval"
+    : isPermission(suspension) || verdict._tag === "Deny" && verdict.isCancelled === true
+  return expiresAt <= now ? expired : isFitting ? undefined : wrongKind
+}
 
 /** Tells whether a call waits for a permission: to run, or to run again where its effect is unknown. */
 const isPermission = ({ kind }: Event.Suspension): boolean => kind === "approval" || kind === "unknown"
@@ -202,7 +214,7 @@ export const actionsOf = (actions: ReadonlyArray<Posted.Action>): ReadonlyArray<
     )
   )
 
-const settle = (by: string, { command, id, verdict }: Settled) => {
+const settle = (by: string, { id, verdict }: Settled, command: string) => {
   const options = { command, by }
   switch (verdict._tag) {
     case "Answer":
@@ -255,18 +267,27 @@ export const answer = (
     const askers = Telling.askers(state)
     const found = yield* Effect.forEach(verdicts, (verdict) => find(current, askers, verdict, now))
     const settled = unique(found.filter((each) => each !== undefined))
-    // To give up a permission is to deny it, and the result of a call that the server ran is an edit of it.
-    if (settled.some(({ suspension, verdict }) => suspension && isPermission(suspension) && isAnswer(verdict))) {
-      yield* mayApprove
-    }
-    const refusing = (each: Settled) => (session: Keeping.Kept["session"]) =>
-      Effect.catchTag(settle(named.by, each)(session), "SessionError", ({ reason }) => refusalOf(reason))
+    const refusing = (each: Settled, command = each.command) => (session: Keeping.Kept["session"]) =>
+      Effect.catchTag(settle(named.by, each, command)(session), "SessionError", ({ reason }) => refusalOf(reason))
     let { kept } = current
-    const fresh = settled.filter(({ suspension }) => suspension !== undefined)
-    // Answers that were given before write nothing.
+    /** Tells whether an answer was given before in the same words, which writes nothing. */
+    const isRepeated = (each: Settled) =>
+      Effect.gen(function*() {
+        for (const command of each.earlier) {
+          const again = Effect.as(Keeping.keep(kept, refusing(each, command)), true)
+          if (yield* Effect.catchTag(again, "Refusal", () => Effect.succeed(false))) return true
+        }
+        return false
+      })
+    const fresh: Array<Settled> = []
     for (const each of settled) {
-      if (each.suspension === undefined) kept = yield* Keeping.keep(kept, refusing(each))
+      if (yield* isRepeated(each)) continue
+      if (each.waiting instanceof Refusals.Refusal) return yield* each.waiting
+      fresh.push(each)
     }
+    // Asks for more where a permission is given up, which denies it, and where a call of the server gets its result.
+    const needsMore = ({ verdict, waiting }: Settled) => isAnswer(verdict) && "kind" in waiting && isPermission(waiting)
+    if (fresh.some(needsMore)) yield* mayApprove
     const after = yield* Effect.reduce(fresh, () => kept.session, (session, each) => refusing(each)(session))
     if (said !== undefined && !state.receipts.has(said)) {
       if (!isQueued) return yield* running
@@ -307,7 +328,7 @@ const refusalOf = (reason: string): Refusals.Refusal => {
       return expired
     case "id_taken":
     case "already_answered":
-      return Refusals.conflict("already_answered", "The call was answered before, in other words.")
+      return answered
     default:
       return stale
   }
