@@ -355,13 +355,15 @@ describe("readers", () => {
         const whole = yield* open(site, "GET", `${at}/s1/events`)
         yield* say("0 ")
         yield* Effect.promise(() => whole.until(({ data }) => data._tag === "TextDelta"))
-        const words = 300
+        const words = 150
+        let begun = 0
         const one = Effect.gen(function*() {
           const sent: Array<Sent> = []
           let isOver = false
           while (!isOver) {
             const after = sent.at(-1)?.id
             const reader = yield* open(site, "GET", `${at}/s1/events${after === undefined ? "" : `?after=${after}`}`)
+            if (sent.length === 0) begun++
             let more = 1 + random(60)
             const got = yield* Effect.promise(() =>
               reader.until(({ data }) => {
@@ -389,7 +391,11 @@ describe("readers", () => {
               }),
               one
             )),
-          Effect.andThen(feeding, say(undefined))
+          Effect.andThen(
+            // One that comes first after the end of the run finds none.
+            Effect.andThen(feeding, until("the readers", Effect.sync(() => begun), (count) => count === 100)),
+            say(undefined)
+          )
         ], { concurrency: "unbounded" })
         const reference = yield* Effect.promise(() => whole.until(({ data }) => data._tag === "ChatCompleted"))
         whole.leave()
@@ -449,7 +455,7 @@ describe("readers", () => {
       yield* until("the reader", Effect.sync(left), ({ counters }) => counters[0] === 1)
       const logs = new Set<RunLog>()
       const [hub] = parts.hubs
-      const runs = 6
+      const runs = 4
       for (let run = 0; run < runs; run++) {
         const writer = yield* open(site, "POST", `${at}/s1/messages`, { content: "Go" })
         for (let index = 0; index < 8; index++) yield* say("x".repeat(100_000))
