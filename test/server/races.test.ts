@@ -7,7 +7,7 @@ import * as Queue from "effect/Queue"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import { Adapter, Message, Session, Tool } from "heddle"
-import { Agent } from "heddle/server"
+import { Agent, Server } from "heddle/server"
 import * as net from "node:net"
 import { afterEach, beforeEach, vi } from "vitest"
 import { Counters } from "../../src/server/internal/bounds.ts"
@@ -541,6 +541,77 @@ describe("lifetimes", () => {
           return { running, next: JSON.parse(text).sessions.map(({ next }: any) => next) }
         }),
         ({ next, running }) => running === 0 && next.every((each: string) => each === "nothing")
+      )
+      yield* nothingLeft
+    }))
+
+  it.live("W-05: where runs are attached and follow each other, a client that leaves stops its own alone", () =>
+    Effect.gen(function*() {
+      const begun: Array<string> = []
+      const ended: Array<string> = []
+      const act = Tool.make("act", {
+        parameters: { name: Schema.String },
+        handler: ({ name }) =>
+          Effect.ensuring(
+            Effect.andThen(Effect.sync(() => begun.push(name)), Effect.never),
+            Effect.sync(() => ended.push(name))
+          )
+      })
+      const options = { bounds: many, joinMillis: 0, mode: "attached", whileRunning: "follow" } as const
+      const site = yield* serve([helper([act])], obedient, options)
+      const asking = (name: string) => ({ content: JSON.stringify([{ id: "c0", name: "act", args: { name } }]), id: name })
+      const one = yield* open(site, "POST", `${at}/s1/messages`, asking("one"))
+      yield* until("the first run", Effect.sync(() => begun), ({ length }) => length === 1)
+      const two = yield* open(site, "POST", `${at}/s1/messages`, asking("two"))
+      two.leave()
+      const three = yield* open(site, "POST", `${at}/s1/messages`, asking("three"))
+      assert.deepStrictEqual([begun, ended], [["one"], []])
+      one.leave()
+      yield* until("the third run", Effect.sync(() => begun), (names) => names.includes("three"))
+      assert.notInclude(ended, "three")
+      three.leave()
+      yield* until("its end", Effect.sync(() => ended), (names) => names.includes("three"))
+      yield* nothingLeft
+    }))
+
+  it.live("W-05, W-09: without a port, a request that is aborted leaves nothing, and its run goes on", () =>
+    Effect.gen(function*() {
+      const { model, say } = told()
+      const { dispose, handler } = Server.toWebHandler(
+        Server.layer({ agents: [helper()], authorize: Server.allowLoopback, bounds: many, joinMillis: 0, drain: 100 }).pipe(
+          Layer.provide([model, Session.Store.layerMemory])
+        )
+      )
+      yield* Effect.addFinalizer(() => Effect.promise(dispose))
+      const ask = (method: string, path: string, body?: object, signal?: AbortSignal) =>
+        Effect.promise(() =>
+          handler(
+            new Request(`http://localhost${path}`, {
+              method,
+              headers: { host: "localhost", ...(body === undefined ? {} : { "content-type": "application/json" }) },
+              ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+              ...(signal === undefined ? {} : { signal })
+            })
+          )
+        )
+      const controllers = Array.from({ length: 20 }, () => new AbortController())
+      const message = { content: "Go", id: "m1" }
+      for (const [index, { signal }] of controllers.entries()) {
+        const response = index % 2 === 0
+          ? yield* ask("POST", `${at}/s1/messages`, message, signal)
+          : yield* ask("GET", `${at}/s1/events`, undefined, signal)
+        assert.strictEqual(response.status, 200)
+        const reading = response.body!.getReader()
+        yield* Effect.promise(() => reading.read())
+      }
+      assert.deepStrictEqual(left().counters[0], 1)
+      for (const controller of controllers) controller.abort()
+      yield* until("the readers", Effect.sync(left), ({ counters }) => counters[0] === 0)
+      yield* say("Done", undefined)
+      yield* until(
+        "the session",
+        Effect.flatMap(ask("GET", `${at}/s1`), (response) => Effect.promise(() => response.json() as Promise<any>)),
+        ({ status }) => status === "completed"
       )
       yield* nothingLeft
     }))

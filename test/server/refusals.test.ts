@@ -64,7 +64,7 @@ const site = (options: Partial<Server.Options> = {}) =>
       }, token)
     const suspensions = (id: string, token = "ann") =>
       Effect.map(ask({ path: `${at}/${id}` }, token), ({ text }) => JSON.parse(text).suspensions as Array<any>)
-    return { url, open, paid, gate, began, ask, say, suspensions, contents: store.contents }
+    return { url, open, paid, gate, began, ask, say, suspensions, contents: store.contents, records: store.records }
   })
 
 type Site = Effect.Success<ReturnType<typeof site>>
@@ -304,6 +304,17 @@ describe("principals", () => {
         "forbidden",
         "bob@ann:read"
       )
+      yield* all.say("s1", [{ id: "c0", name: "pay", args: { amount: 1 } }], "bob@ann")
+      const [{ answerId: id }] = yield* all.suspensions("s1")
+      yield* all.ask({ path: `${at}/s1/answers`, body: { answers: [{ id, approve: true }] } }, "eve@ann")
+      const records = yield* all.records("ann:s1")
+      assert.deepStrictEqual(
+        records.flatMap((record) =>
+          record._tag === "MessageSubmitted" || record._tag === "CallSettled" ? [[record._tag, record.by]] : []
+        ),
+        [["MessageSubmitted", "ann"], ["MessageSubmitted", "bob"], ["CallSettled", "eve"]]
+      )
+      assert.deepStrictEqual(all.paid, [1])
       assert.deepStrictEqual(JSON.parse((yield* all.ask({ path: at }, "bob@ann")).text).sessions.length, 1)
       assert.deepStrictEqual(JSON.parse((yield* all.ask({ path: at }, "bob")).text).sessions.length, 0)
     }))

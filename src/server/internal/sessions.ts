@@ -345,7 +345,7 @@ export const stopRun = (
   wanted: Reading.Wanted
 ): Effect.Effect<void, Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
-    while (true) {
+    for (let pause = 50;; pause = Math.min(2 * pause, 1_000)) {
       const kept = yield* Keeping.load(key)
       if (kept === undefined) return
       const { receipts, run } = kept.state
@@ -356,12 +356,9 @@ export const stopRun = (
         return yield* Effect.asVoid(Effect.flatMap(Keeping.stop(key, { by }), ({ ended }) => ended))
       }
       if (!Journals.isUnfinished(States.next(kept.state))) return
-      yield* Effect.sleep(beginning)
+      yield* Effect.sleep(pause)
     }
   })
-
-/** Interval at which a run that is about to begin is looked for. */
-const beginning = "50 millis"
 
 // Lists.
 

@@ -2,7 +2,6 @@
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
-import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import { Adapter, type Event, Message, Session } from "heddle"
 import type { Server } from "heddle/server"
@@ -108,17 +107,15 @@ export const obedient: Layer.Layer<Adapter.Adapter> = Adapter.layer({
 })
 
 /** A store in memory, and what its journals have. */
-export const memory: Effect.Effect<
-  { readonly layer: Layer.Layer<Session.Store>; readonly contents: Effect.Effect<ReadonlyArray<string>> },
-  never,
-  Scope.Scope
-> = Effect.map(Layer.build(Session.Store.layerMemory), (context) => {
+export const memory = Effect.map(Layer.build(Session.Store.layerMemory), (context) => {
   const store = Context.get(context, Session.Store)
   return {
     layer: Layer.succeedContext(context),
     contents: Effect.orDie(Effect.map(
       Stream.runCollect(store.list()),
       (listed) => listed.map(({ id, version }) => `${id} ${version}`).sort()
-    ))
+    )),
+    records: (key: string) =>
+      Effect.orDie(Effect.map(Stream.runCollect(store.read(key)), (all) => all.map(({ record }) => record)))
   }
 })
