@@ -475,6 +475,27 @@ describe("readers", () => {
       yield* nothingLeft
     }))
 
+  it.live("W-09: the logs of a process have a bound together, past which runs that have ended are forgotten first", () =>
+    Effect.gen(function*() {
+      const { model, say } = told()
+      const site = yield* serve([helper()], model, { bounds: { ...many, logs: 3_000 }, joinMillis: 0 })
+      const readers: Array<Reader> = []
+      for (let index = 0; index < 5; index++) {
+        yield* post(site, `${at}/s${index}/messages?wait=false`, { content: "Go" })
+        const reader = yield* open(site, "GET", `${at}/s${index}/events`)
+        readers.push(reader)
+        const text = `${index}`.repeat(1_500)
+        yield* say(text, undefined)
+        const sent = yield* Effect.promise(() => reader.until(({ data }) => data._tag === "ChatCompleted"))
+        assert.isFalse(sent.some(({ event }) => event === "reset"), `${index}`)
+        assert.strictEqual(saidIn(eventsOf(sent)), text)
+        const [hub] = parts.hubs
+        assert.isAtMost(hub.bytes, 3_000)
+      }
+      for (const reader of readers) reader.leave()
+      yield* nothingLeft
+    }))
+
   it.live("W-09: clients that leave at once, also while their response begins, leave nothing", () =>
     Effect.gen(function*() {
       const { model, say } = told()
@@ -559,7 +580,10 @@ describe("lifetimes", () => {
       })
       const options = { bounds: many, joinMillis: 0, mode: "attached", whileRunning: "follow" } as const
       const site = yield* serve([helper([act])], obedient, options)
-      const asking = (name: string) => ({ content: JSON.stringify([{ id: "c0", name: "act", args: { name } }]), id: name })
+      const asking = (name: string) => ({
+        content: JSON.stringify([{ id: "c0", name: "act", args: { name } }]),
+        id: name
+      })
       const one = yield* open(site, "POST", `${at}/s1/messages`, asking("one"))
       yield* until("the first run", Effect.sync(() => begun), ({ length }) => length === 1)
       const two = yield* open(site, "POST", `${at}/s1/messages`, asking("two"))
@@ -578,9 +602,10 @@ describe("lifetimes", () => {
     Effect.gen(function*() {
       const { model, say } = told()
       const { dispose, handler } = Server.toWebHandler(
-        Server.layer({ agents: [helper()], authorize: Server.allowLoopback, bounds: many, joinMillis: 0, drain: 100 }).pipe(
-          Layer.provide([model, Session.Store.layerMemory])
-        )
+        Server.layer({ agents: [helper()], authorize: Server.allowLoopback, bounds: many, joinMillis: 0, drain: 100 })
+          .pipe(
+            Layer.provide([model, Session.Store.layerMemory])
+          )
       )
       yield* Effect.addFinalizer(() => Effect.promise(dispose))
       const ask = (method: string, path: string, body?: object, signal?: AbortSignal) =>

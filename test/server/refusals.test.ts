@@ -335,17 +335,15 @@ describe("authorization", () => {
 
   it.effect("W-11: a check that never answers refuses after ten seconds", () =>
     Effect.gen(function*() {
-      const asked = Deferred.makeUnsafe<void>()
-      const all = yield* site({
-        authorize: () => Effect.andThen(Deferred.succeed(asked, undefined), Effect.never)
-      })
-      const pending = yield* Effect.forkChild(
-        all.ask({ path: `${at}/s1/messages`, body: { content: "Hi" } })
-      )
-      yield* Deferred.await(asked)
-      yield* TestClock.adjust("10 seconds")
-      const answered = yield* Fiber.join(pending)
-      assert.deepStrictEqual([answered.status, codeOf(answered)], [403, "forbidden"])
+      for (const never of [Effect.never, Effect.uninterruptible(Effect.never)]) {
+        const asked = Deferred.makeUnsafe<void>()
+        const all = yield* site({ authorize: () => Effect.andThen(Deferred.succeed(asked, undefined), never) })
+        const pending = yield* Effect.forkChild(all.ask({ path: `${at}/s1/messages`, body: { content: "Hi" } }))
+        yield* Deferred.await(asked)
+        yield* TestClock.adjust("10 seconds")
+        const answered = yield* Fiber.join(pending)
+        assert.deepStrictEqual([answered.status, codeOf(answered)], [403, "forbidden"])
+      }
     }))
 
   it.live("W-11: a stream ends once its token has ended, in each form, and so does one of another principal", () =>

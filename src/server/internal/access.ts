@@ -4,6 +4,7 @@
  * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
 import type * as HttpServerRequest from "effect/http/HttpServerRequest"
 import * as HttpServerResponse from "effect/http/HttpServerResponse"
 import * as Option from "effect/Option"
@@ -166,13 +167,20 @@ export const allowing = (
     : response
 }
 
+/** Runs an effect in a fiber that is left behind where it does not end when it is interrupted. */
+const prompt = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
+  Effect.flatMap(
+    Effect.forkDetach(effect),
+    (fiber) => Effect.onInterrupt(Fiber.join(fiber), () => Effect.sync(() => fiber.interruptUnsafe()))
+  )
+
 /** Asks whether a request may do something. */
 export const ask = <R>(
   authorize: Authorize<R>,
   request: Request,
   question: Question
 ): Effect.Effect<Grant, Refusals.Refusal, R> =>
-  Effect.suspend(() => authorize(request, question)).pipe(
+  prompt(Effect.suspend(() => authorize(request, question))).pipe(
     Effect.timeout("10 seconds"),
     Effect.flatMap((grant) =>
       typeof grant?.principal === "string" && grant.principal !== ""
