@@ -26,6 +26,7 @@ import type * as Adapter from "../Adapter.ts"
 import type * as Event from "../Event.ts"
 import * as Settings from "../internal/ask/options.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
+import * as Json from "../internal/json.ts"
 import * as Claims from "../internal/session/claim.ts"
 import * as Journals from "../internal/session/journal.ts"
 import * as Keeping from "../internal/session/kept.ts"
@@ -320,7 +321,10 @@ export const layer = <
         if (error instanceof Claims.SessionClaimed) return Effect.void
         const log = error instanceof Journals.SessionConflict
           ? Effect.logDebug(`${Drives.named(claim)} was written to by another program`, cause)
-          : Effect.logWarning(`${Drives.named(claim)} failed and is tried again`, cause)
+          : Effect.andThen(
+            Effect.logWarning(`${Drives.named(claim)} failed and is tried again`, Cause.map(cause, Json.nameOf)),
+            Effect.logDebug(`${Drives.named(claim)} failed`, cause)
+          )
         return Effect.andThen(log, pause(claim, failures))
       }
 

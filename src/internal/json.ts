@@ -80,6 +80,16 @@ export const unescaped = (text: string): string => String(JSON.parse(`"${text}"`
 export const isObject = (value: unknown): value is JsonObject =>
   typeof value === "object" && value !== null && !Array.isArray(value)
 
+const isWord = (value: unknown): value is string => typeof value === "string" && /^[\w./-]{1,64}$/.test(value)
+
+/** Returns the name of an error and its reason, which are a program's own words, without what was written into it. */
+export const nameOf = (error: unknown): string => {
+  if (!isObject(error)) return typeof error
+  const { _tag, name, reason } = error
+  const own = [_tag, name].find(isWord) ?? "Error"
+  return isWord(reason) ? `${own}: ${reason}` : own
+}
+
 const isPlain = (value: unknown): value is object => {
   if (typeof value !== "object" || value === null) return false
   if (Array.isArray(value)) return true

@@ -2,13 +2,15 @@
  * Spans, for a run that is traced. Without a tracer of its own or a span around it, a run makes none: they cost more
  * than the steps they describe. Attributes name things and never carry arguments, results or keys.
  */
-import type * as Clock from "effect/Clock"
+import * as Cause from "effect/Cause"
+import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
-import type * as Exit from "effect/Exit"
+import * as Exit from "effect/Exit"
 import * as References from "effect/References"
 import * as Scope from "effect/Scope"
 import * as Tracer from "effect/Tracer"
+import * as Json from "./json.ts"
 
 export type Attributes = Readonly<Record<string, unknown>>
 
@@ -40,6 +42,13 @@ export const end = (
   span.end(Context.get(context, References.TracerTimingEnabled) ? clock.currentTimeNanosUnsafe() : 0n, exit)
 }
 
+/**
+ * Returns the exit with which a span ends. A span keeps it, and what a provider or a program wrote into an error may be
+ * secret: of an error there are its name and its reason.
+ */
+const named = (exit: Exit.Exit<unknown, unknown>): Exit.Exit<unknown, unknown> =>
+  Exit.isSuccess(exit) || Cause.hasInterruptsOnly(exit.cause) ? exit : Exit.fail(Json.nameOf(Cause.squash(exit.cause)))
+
 /** Puts effects under a span. */
 export type Within = <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
 
@@ -53,10 +62,13 @@ export const spanOf = (
   attributes: () => Attributes
 ): Effect.Effect<Within> =>
   isTraced
-    ? Effect.makeSpanScoped(name, { attributes: attributes() }).pipe(
-      Scope.provide(scope),
-      Effect.map((span): Within => (effect) => Effect.withParentSpan(effect, span) as typeof effect)
-    )
+    ? Effect.gen(function*() {
+      const span = yield* Effect.makeSpan(name, { attributes: attributes() })
+      const clock = yield* Clock.Clock
+      const context = yield* Effect.context<never>()
+      yield* Scope.addFinalizerExit(scope, (exit) => Effect.sync(() => end(span, named(exit), clock, context)))
+      return (effect) => Effect.withParentSpan(effect, span) as typeof effect
+    })
     : Effect.succeed(bare)
 
 /** The span of a step. */

@@ -137,6 +137,8 @@ const isLocal = (authorize: unknown): boolean => authorize === Access.allowLoopb
  *   denies, `POST …/resume` retries what broke.
  * - `GET /agents` lists the agents, `GET …/sessions` the sessions of one, `GET …/sessions/ID` reads and `DELETE`
  *   removes. `GET /health` and `/ready` are for whatever restarts the process.
+ * - A router of the application needs `HttpRouter.RouterConfig` with a `maxParamLength` of 128 or more: ids of sessions
+ *   have up to 128 characters. {@link layerNode} and {@link toWebHandler} have it.
  *
  * **Example** (A request to a server without a port)
  *
@@ -286,6 +288,9 @@ export const layer = <R = never, RAuthorize = never>(
     HttpRouter.HttpRouter | Journals.Store | Adapter.Adapter | R | RAuthorize
   >
 
+/** Ids of sessions are longer than the parts of an address that a router takes by default. */
+const routerConfig = { maxParamLength: 512 }
+
 /** Returns a request with a `Host`, which is that of its address where it has none. */
 const addressed = (request: Request): Request => {
   if (request.headers.has("host")) return request
@@ -329,7 +334,7 @@ export const toWebHandler = <A, E>(app: Layer.Layer<A, E, HttpRouter.HttpRouter>
   readonly handler: (request: Request) => Promise<Response>
   readonly dispose: () => Promise<void>
 } => {
-  const { dispose, handler } = HttpRouter.toWebHandler(app, { disableLogger: true })
+  const { dispose, handler } = HttpRouter.toWebHandler(app, { disableLogger: true, routerConfig })
   return { dispose, handler: (request) => handler(addressed(request)) }
 }
 
@@ -389,12 +394,13 @@ export const layerNode = ({ host = "127.0.0.1", port }: NodeOptions) =>
     if (node === undefined) return yield* Effect.die(new Error(missing))
     const [http, { layer }] = node
     const server = layer(() => http.createServer(), { port, host, gracefulShutdownTimeout: "1 second" })
+    const router = Layer.provide(HttpRouter.layer, Layer.succeed(HttpRouter.RouterConfig, routerConfig))
     const serving = Layer.effectDiscard(Effect.flatMap(
       HttpRouter.HttpRouter,
       (router) => HttpServer.serveEffect(Effect.suspend(() => router.asHttpEffect()))
     ))
     return app.pipe(
-      Layer.provide(Layer.provideMerge(serving, HttpRouter.layer)),
+      Layer.provide(Layer.provideMerge(serving, router)),
       Layer.provideMerge(server)
     )
   })) as unknown as Layer.Layer<

@@ -327,13 +327,14 @@ const attempt = (
 ): Effect.Effect<Events, Failure, Scope.Scope> =>
   head(exchange, request).pipe(
     Effect.flatMap((response) => begun(exchange, response)),
-    // A span keeps what it ends with, and an answer its request with all headers: so does the client's own span.
-    Effect.map(Redacted.make),
+    // A span keeps what it ends with: an answer its request with all headers, and an error what the provider wrote.
+    Effect.tapError(({ error }) => Effect.annotateCurrentSpan("error.type", error.reason)),
+    Effect.mapBoth({ onSuccess: Redacted.make, onFailure: (failure) => Redacted.make(failure) }),
     Effect.withSpan("POST", {
       kind: "client",
-      attributes: { "http.request.method": "POST", "url.full": visibleUrl(request.url) }
+      attributes: { "http.request.method": "POST", "server.address": new URL(request.url).hostname }
     }),
-    Effect.map(Redacted.value)
+    Effect.mapBoth({ onSuccess: Redacted.value, onFailure: (failure) => Redacted.value(failure) })
   )
 
 /** A redirect would send the key to its target. A client that is not made of `fetch` handles redirects itself. */

@@ -12,6 +12,7 @@ import * as Stream from "effect/Stream"
 import * as Adapter from "../../Adapter.ts"
 import type * as Chat from "../../Chat.ts"
 import type * as Event from "../../Event.ts"
+import * as Json from "../../internal/json.ts"
 import * as Claims from "../../internal/session/claim.ts"
 import * as SessionData from "../../internal/session/data.ts"
 import * as Journals from "../../internal/session/journal.ts"
@@ -162,7 +163,8 @@ export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPubli
       return kept.claim.during(Effect.gen(function*() {
         yield* publish(event)
         yield* Metric.update(Owners.metrics.givenUp, 1)
-        yield* Effect.logWarning(`${named(kept)} is given up: it failed ${times(failures ?? 0)}`, error)
+        yield* Effect.logWarning(`${named(kept)} is given up: it failed ${times(failures ?? 0)}`, Json.nameOf(error))
+        yield* Effect.logDebug(`${named(kept)} failed`, error)
         yield* onGiveUp(error)
       }))
     }

@@ -665,12 +665,13 @@ export const idTaken = (id: string): SessionData.SessionError =>
  * Appends a message to a session, for the next run to take, with the tools of the client that sends it. Creates the
  * session if it does not exist.
  */
-export const submit = (
+export const submit = <E = never>(
   id: string,
   content: Message.Content,
   options: SubmitOptions = {},
-  clientTools: Records.ClientTools = []
-): Effect.Effect<SubmitReceipt, SessionData.SessionError | Journals.StoreError, Journals.Store> =>
+  clientTools: Records.ClientTools = [],
+  check?: (state: States.State) => Effect.Effect<unknown, E>
+): Effect.Effect<SubmitReceipt, SessionData.SessionError | Journals.StoreError | E, Journals.Store> =>
   Effect.gen(function*() {
     yield* checkId(id)
     checkNames("Session.submit", options, { id: true, by: true } satisfies NamesOf<SubmitOptions>)
@@ -686,8 +687,9 @@ export const submit = (
     while (true) {
       let summary: States.Summary | undefined
       let version = yield* versionOf(id)
+      if (check !== undefined && version === 0) yield* check(States.initial(id))
       // A new id cannot have been used before.
-      if ((options.id !== undefined || Nested.mayBeNested(id)) && version > 0) {
+      if ((options.id !== undefined || check !== undefined || Nested.mayBeNested(id)) && version > 0) {
         const journal = yield* read(id)
         const { parent } = journal.state
         if (parent !== undefined) {
@@ -700,6 +702,7 @@ export const submit = (
           if (known.hash !== Records.hashOf(message.content)) return yield* idTaken(submission)
           return { id: submission, accepted: version }
         }
+        if (check !== undefined) yield* check(journal.state)
         States.apply(journal.state, submitted)
         summary = States.summaryOf(journal.state)
       }

@@ -4,6 +4,7 @@
  * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
 import type * as HttpServerRequest from "effect/http/HttpServerRequest"
 import * as HttpServerResponse from "effect/http/HttpServerResponse"
 import * as Option from "effect/Option"
@@ -54,7 +55,8 @@ export type Authorize<R = never> = (
   question: Question
 ) => Effect.Effect<Grant, unknown, R>
 
-const forwarding = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"]
+/** Headers that a proxy adds. */
+const forwarding = /^(x-forwarded.*|forwarded|via|x-real-ip|(x-|true-|x-cluster-)?client-ip|cf-connecting-ip)$/
 
 const loopbacks = /^(localhost|127(\.\d{1,3}){3}|\[?::1\]?|::ffff:127(\.\d{1,3}){3})$/i
 
@@ -67,7 +69,7 @@ export const isLoopback = (host: string): boolean => loopbacks.test(host)
  */
 export const allowLoopback: Authorize = (request) =>
   Effect.suspend(() => {
-    const isForwarded = forwarding.some((name) => request.headers[name] !== undefined)
+    const isForwarded = Object.keys(request.headers).some((name) => forwarding.test(name))
     const address = Option.getOrUndefined(request.remoteAddress)
     return isForwarded || address !== undefined && !isLoopback(address)
       ? Effect.fail("the request does not come from this machine")
@@ -99,40 +101,54 @@ const originHost = (origin: string): string | undefined => {
 const isOrigin = (origin: string, host: string, { origins }: Rules): boolean =>
   origins.includes(origin) || originHost(origin) === host
 
+/** Tells whether the body of a request, or the form that it was sent by, is of the type that bodies have. */
+export const isJson = (request: Request): boolean =>
+  /^application\/json\s*(;|$)/i.test(request.headers["content-type"] ?? "")
+
+export const unsupported = new Refusals.Refusal({
+  status: 415,
+  code: "unsupported_media_type",
+  message: "A body is application/json."
+})
+
 /** Refuses a request to another host. */
 export const checkHost = (request: Request, rules: Rules): Effect.Effect<void, Refusals.Refusal> =>
   isHost(request.headers["host"] ?? "", rules)
     ? Effect.void
     : new Refusals.Refusal({ status: 421, code: "unknown_host", message: "This server has another name." })
 
-/** Refuses a request to another host, or from a page that is not listed. */
-export const check = (request: Request, rules: Rules): Effect.Effect<void, Refusals.Refusal> =>
-  Effect.andThen(checkHost(request, rules), checkPage(request, rules))
-
-const checkPage = (request: Request, rules: Rules): Effect.Effect<void, Refusals.Refusal> =>
-  Effect.suspend(() => {
-    const { host = "", origin } = request.headers
-    const isWrite = request.method !== "GET" && request.method !== "HEAD"
-    if (origin !== undefined) {
-      return isOrigin(origin, host, rules)
-        ? Effect.void
-        : Refusals.forbidden("unknown_origin", "Pages of this origin may not use the server.")
-    }
-    const site = request.headers["sec-fetch-site"]
-    if (site === "cross-site" || site === "same-site") {
-      return Refusals.forbidden("unknown_origin", "Pages of other sites may not use the server.")
-    }
-    const hasToken = /^bearer\s+\S/i.test(request.headers["authorization"] ?? "")
-    return !isWrite || hasToken || rules.isLoopback
+const checkPage = ({ headers: { host = "", origin, ...headers } }: Request, rules: Rules) => {
+  if (origin !== undefined) {
+    return isOrigin(origin, host, rules)
       ? Effect.void
-      : Refusals.forbidden("token_required", "A write without an Origin needs a bearer token.")
+      : Refusals.forbidden("unknown_origin", "Pages of this origin may not use the server.")
+  }
+  const site = headers["sec-fetch-site"]
+  return site === undefined || site === "same-origin" || site === "none"
+    ? Effect.void
+    : Refusals.forbidden("unknown_origin", "Pages of other sites may not use the server.")
+}
+
+/** Refuses a request to another host, from a page that is not listed, or by a form. */
+export const check = (request: Request, rules: Rules): Effect.Effect<void, Refusals.Refusal> =>
+  Effect.gen(function*() {
+    const { authorization = "", origin } = request.headers
+    yield* checkHost(request, rules)
+    yield* checkPage(request, rules)
+    if (request.method === "GET" || request.method === "HEAD") return
+    if (origin === undefined && !rules.isLoopback && !/^bearer\s+\S/i.test(authorization)) {
+      return yield* Refusals.forbidden("token_required", "A write without an Origin needs a bearer token.")
+    }
+    if (request.headers["content-type"] !== undefined && !isJson(request)) return yield* unsupported
   })
 
-/** Returns the answer to a preflight, which names the page only where it is listed. */
-export const preflight = (request: Request, rules: Rules): HttpServerResponse.HttpServerResponse =>
-  allowing(
-    request,
-    rules,
+/** Returns the answer to a preflight, or refuses it as the request that it asks for. */
+export const preflight = (
+  request: Request,
+  rules: Rules
+): Effect.Effect<HttpServerResponse.HttpServerResponse, Refusals.Refusal> =>
+  Effect.as(
+    Effect.andThen(checkHost(request, rules), Effect.suspend(() => checkPage(request, rules))),
     HttpServerResponse.empty({
       status: 204,
       headers: {
@@ -159,13 +175,20 @@ export const allowing = (
     : response
 }
 
+/** Runs an effect in a fiber that is left behind where it does not end when it is interrupted. */
+const prompt = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
+  Effect.flatMap(
+    Effect.forkDetach(effect),
+    (fiber) => Effect.onInterrupt(Fiber.join(fiber), () => Effect.sync(() => fiber.interruptUnsafe()))
+  )
+
 /** Asks whether a request may do something. */
 export const ask = <R>(
   authorize: Authorize<R>,
   request: Request,
   question: Question
 ): Effect.Effect<Grant, Refusals.Refusal, R> =>
-  Effect.suspend(() => authorize(request, question)).pipe(
+  prompt(Effect.suspend(() => authorize(request, question))).pipe(
     Effect.timeout("10 seconds"),
     Effect.flatMap((grant) =>
       typeof grant?.principal === "string" && grant.principal !== ""

@@ -79,6 +79,10 @@ const minute = 60_000
 export class Counters {
   private readonly streams = new Map<string, number>()
   private readonly writes = new Map<string, Array<number>>()
+  /** Number of the writes under way by the keys of their sessions. */
+  private readonly begun = new Map<string, number>()
+  /** The keys of the sessions that are being created. */
+  readonly opening = new Set<string>()
   private bodies = 0
   private readonly bounds: Required<Bounds>
 
@@ -121,6 +125,30 @@ export class Counters {
           const open = (this.streams.get(principal) ?? 1) - 1
           if (open === 0) this.streams.delete(principal)
           else this.streams.set(principal, open)
+        })
+    )
+  }
+
+  /**
+   * Counts the run that a write may begin until the scope closes, and refuses one too many. `running` has the sessions
+   * of the principal whose runs are under way, or are about to begin.
+   */
+  run(key: string, prefix: string, running: ReadonlySet<string>): Effect.Effect<void, Refusals.Refusal, Scope.Scope> {
+    return Effect.acquireRelease(
+      Effect.suspend(() => {
+        const keys = new Set(running)
+        for (const other of this.begun.keys()) if (other.startsWith(prefix)) keys.add(other)
+        if (!keys.has(key) && keys.size >= this.bounds.runs) {
+          return Refusals.tooMany("too_many_runs", `There are ${this.bounds.runs} runs under way. Wait for one to end.`)
+        }
+        this.begun.set(key, (this.begun.get(key) ?? 0) + 1)
+        return Effect.void
+      }),
+      () =>
+        Effect.sync(() => {
+          const left = (this.begun.get(key) ?? 1) - 1
+          if (left === 0) this.begun.delete(key)
+          else this.begun.set(key, left)
         })
     )
   }

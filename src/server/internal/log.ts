@@ -1,7 +1,7 @@
 /**
  * The logs of the runs that this process drives: their public events, in memory, for any number of readers. A reader
  * holds its log, so that a slow one neither slows the run nor loses an event; the process forgets a log once its run
- * has ended and no reader follows the session.
+ * has ended and no reader follows the session, or once the next run has ended as well.
  *
  * @since 0.1.0
  */
@@ -42,6 +42,8 @@ export class RunLog {
   isWhole = false
   /** `true` where the log was too large to be held: the journal has the run. */
   isFull = false
+  /** `true` where the session was removed: what follows is another one. */
+  isRemoved = false
   readonly entries: Array<Entry> = []
   bytes = 0
   next: RunLog | undefined
@@ -100,6 +102,10 @@ interface Bounds {
 export class Hub {
   private readonly logs = new Map<string, RunLog>()
   private readonly readers = new Map<string, number>()
+  /** The logs of runs that have ended and whose events a reader may still get, by the keys of the sessions. */
+  private readonly ended = new Map<string, RunLog>()
+  /** The sessions whose run is about to begin. */
+  private readonly expected = new Set<string>()
   private bytes = 0
   private readonly bounds: Bounds
   private readonly joinMillis: number
@@ -119,11 +125,23 @@ export class Hub {
     return log?.begun === undefined ? undefined : log
   }
 
-  /** Number of the runs under way whose key begins with a prefix. */
-  running(prefix: string): number {
-    let count = 0
-    for (const [key, log] of this.logs) if (log.begun !== undefined && key.startsWith(prefix)) count++
-    return count
+  /**
+   * Returns the sessions whose key begins with a prefix and whose run is under way, or was expected and is about to
+   * begin: its session is driven.
+   */
+  running(prefix: string, isDriven: (key: string) => boolean): ReadonlySet<string> {
+    const keys = new Set<string>()
+    for (const [key, log] of this.logs) if (log.begun !== undefined && key.startsWith(prefix)) keys.add(key)
+    for (const key of this.expected) {
+      if (!isDriven(key)) this.expected.delete(key)
+      else if (key.startsWith(prefix)) keys.add(key)
+    }
+    return keys
+  }
+
+  /** Expects a run of a session, until it begins or nothing drives the session. */
+  expect(key: string): void {
+    this.expected.add(key)
   }
 
   /** Follows a session until the scope closes: its current log, or the place of the next one. */
@@ -139,6 +157,7 @@ export class Hub {
           if (left > 0) this.readers.set(key, left)
           else {
             this.readers.delete(key)
+            this.drop(key)
             if (this.logs.get(key)?.begun === undefined) this.logs.delete(key)
           }
         })
@@ -154,6 +173,7 @@ export class Hub {
   /** Begins the log of a run. An attempt before it that did not come to its end is over. */
   begin(key: string, beginning: Beginning): void {
     this.end(key, false)
+    this.expected.delete(key)
     const log = this.place(key)
     log.begun = beginning
     for (const event of beginning.past) this.add(log, event)
@@ -202,11 +222,28 @@ export class Hub {
     log.entries.push({ event, text })
     log.bytes += text.length
     this.bytes += text.length
+    for (const [key] of this.ended) {
+      if (this.bytes <= this.bounds.logs) break
+      this.drop(key)
+    }
     if (log.bytes <= this.bounds.log && this.bytes <= this.bounds.logs) return
+    this.empty(log)
+  }
+
+  /** Forgets the events of a log. Its readers get the run from the journal. */
+  private empty(log: RunLog): void {
     log.isFull = true
     log.entries.length = 0
     this.bytes -= log.bytes
     log.bytes = 0
+    log.wake()
+  }
+
+  /** Forgets the events of the run of a session that has ended last. */
+  private drop(key: string): void {
+    const log = this.ended.get(key)
+    this.ended.delete(key)
+    if (log !== undefined) this.empty(log)
   }
 
   /** Ends the attempt that is under way. */
@@ -216,11 +253,25 @@ export class Hub {
     this.flush(log)
     log.isEnded = true
     log.isWhole = isWhole
-    this.bytes -= log.bytes
+    // A reader that does not read would otherwise keep all runs that follow.
+    this.drop(key)
     if (this.readers.has(key)) {
+      this.ended.set(key, log)
       log.next = new RunLog()
       this.logs.set(key, log.next)
-    } else this.logs.delete(key)
+    } else {
+      this.bytes -= log.bytes
+      this.logs.delete(key)
+    }
     log.wake()
+  }
+
+  /** Tells the readers of a session that it was removed. */
+  remove(key: string): void {
+    const place = this.logs.get(key)
+    if (place === undefined) return
+    place.isRemoved = true
+    this.logs.delete(key)
+    place.wake()
   }
 }

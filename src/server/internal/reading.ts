@@ -156,8 +156,12 @@ class Reader {
   }
 }
 
+/** Interval at which the journal is read where this process is about to write to it. */
+const soon = "50 millis"
+
 /** Waits until a log changes, and for the time after which the journal is looked at. */
-const pause = (log: Logs.RunLog): Effect.Effect<void> => Effect.raceFirst(Effect.sleep(poll), log.changed)
+const pause = (log: Logs.RunLog, interval: "1 second" | "50 millis" = poll): Effect.Effect<void> =>
+  Effect.raceFirst(Effect.sleep(interval), log.changed)
 
 /** Waits until the attempt of a log has ended. */
 const ended = (log: Logs.RunLog): Effect.Effect<void> =>
@@ -212,6 +216,7 @@ export const events = (
       while (!reader.isRemoved) {
         if (log.begun === undefined) {
           yield* pause(log)
+          if (log.isRemoved) return
           if (log.begun === undefined) yield* reader.advance(isForeign)
           continue
         }
@@ -234,8 +239,14 @@ export const events = (
 const isHeld = ({ begun, entries, isFull }: Logs.RunLog, { index, runId, version }: Offset): boolean =>
   begun?.runId === runId && begun.version === version && index < entries.length && !isFull
 
-/** The run that a request waits for: the one that takes a message, one by its id, or the next one. */
-export type Wanted = { readonly takes: string } | { readonly runId: string } | { readonly next: true }
+/**
+ * The run that a request waits for: the one that takes a message, one by its id, or the next one, which is the one that
+ * is under way unless it is the one of `after`.
+ */
+export type Wanted =
+  | { readonly takes: string }
+  | { readonly runId: string }
+  | { readonly next: true; readonly after?: string }
 
 /**
  * Returns the events of one run until its end. `log` is the place in the session from before the request: a run that
@@ -252,17 +263,18 @@ export const run = (
     Effect.gen(function*() {
       let log = start
       let found = "runId" in wanted ? wanted.runId : undefined
+      const isNext = (runId: string | undefined) => "next" in wanted && runId !== wanted.after
       let isShown = false
       while (!reader.isRemoved) {
         const { begun } = log
+        if (log.isRemoved) return
         if (begun === undefined) {
           yield* reader.advance(() => false)
           const { state } = reader
           // A run that could not start has given its message back, for the next attempt.
           const receipt = "takes" in wanted ? state.receipts.get(wanted.takes) : undefined
-          found = receipt === undefined
-            ? found ?? ("next" in wanted ? state.run?.requestId : undefined)
-            : receipt.requestId
+          const open = state.run?.requestId
+          found = receipt === undefined ? found ?? (isNext(open) ? open : undefined) : receipt.requestId
           if (found === undefined && "next" in wanted && !Journals.isUnfinished(States.next(state))) {
             const event = Telling.stillWaiting(state, site.publish)
             return yield* reader.tell(event)
@@ -276,11 +288,11 @@ export const run = (
             yield* reader.follow(found, log)
             if (reader.state.run?.requestId !== found) return
           }
-          if (log.begun === undefined) yield* pause(log)
+          if (log.begun === undefined) yield* pause(log, state.run?.processName === site.processName ? soon : poll)
           continue
         }
         const isWanted = "takes" in wanted && begun.takes === wanted.takes || begun.runId === found
-        if (isWanted || "next" in wanted && found === undefined) {
+        if (isWanted || isNext(begun.runId) && found === undefined) {
           found = begun.runId
           if (isShown) yield* reader.reset(found)
           isShown = true

@@ -4,9 +4,10 @@
  *
  * @since 0.1.0
  */
+import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
+import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
 import * as HttpRouter from "effect/http/HttpRouter"
 import type * as HttpServerRequest from "effect/http/HttpServerRequest"
 import * as HttpServerResponse from "effect/http/HttpServerResponse"
@@ -14,7 +15,7 @@ import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as Worker from "../../durable/Worker.ts"
-import type * as Event from "../../Event.ts"
+import * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
 import * as Journals from "../../internal/session/journal.ts"
 import * as Keeping from "../../internal/session/kept.ts"
@@ -37,7 +38,8 @@ import * as Writing from "./writing.ts"
 type Request = HttpServerRequest.HttpServerRequest
 type Response = HttpServerResponse.HttpServerResponse
 type Failure = Refusals.Refusal | Journals.StoreError
-type Needs = Journals.Store | Worker.Worker
+/** The scope is that of the request: it closes once the response is sent, or the client has left. */
+type Needs = Journals.Store | Worker.Worker | Scope.Scope
 
 /** The parts of a server. */
 export interface Site extends Reading.Site {
@@ -105,17 +107,21 @@ const bytesOf = (request: Request, most: number): Effect.Effect<Uint8Array, Refu
     )
   )
 
+/** Longest time for a body. One who sends slower would keep others from theirs. */
+const slowest = "30 seconds"
+
+const tooSlow = new Refusals.Refusal({
+  status: 408,
+  code: "body_too_slow",
+  message: "The body did not come within 30 seconds."
+})
+
 const bodyOf = ({ bounds, counters }: Site, request: Request): Effect.Effect<unknown, Refusals.Refusal> =>
   Effect.gen(function*() {
-    const type = request.headers["content-type"] ?? ""
-    if (!/^application\/json\s*(;|$)/i.test(type)) {
-      return yield* new Refusals.Refusal({
-        status: 415,
-        code: "unsupported_media_type",
-        message: "A body is application/json."
-      })
-    }
-    const bytes = yield* counters.body(bytesOf(request, bounds.body))
+    if (!Access.isJson(request)) return yield* Access.unsupported
+    const bytes = yield* counters.body(
+      Effect.timeoutOrElse(bytesOf(request, bounds.body), { duration: slowest, orElse: () => tooSlow })
+    )
     const parsed = Json.parse(new TextDecoder().decode(bytes))
     return Result.isSuccess(parsed)
       ? parsed.success
@@ -165,8 +171,10 @@ const plainBody = (site: Site, sessionId: string, body: unknown): Result.Result<
   })
 
 const contentOf = (reader: Posted.Reader, content: unknown): Posted.Say["content"] => {
-  if (typeof content === "string") return reader.text(content, "content")
-  return reader.list(content, "content").map((given, index) => {
+  if (typeof content === "string") {
+    return reader.text(content, "content") === "" ? reader.refuse("content", "must have a text or a file") : content
+  }
+  const parts = reader.list(content, "content").map((given, index): Message.Part => {
     const field = `content[${index}]`
     const part = reader.object(given, field)
     if (part["type"] === "text") return { type: "text", text: reader.text(part["text"], `${field}.text`) }
@@ -177,6 +185,7 @@ const contentOf = (reader: Posted.Reader, content: unknown): Posted.Say["content
       ? reader.url(part["url"], part["mediaType"], `${field}.url`, part["filename"])
       : reader.data(part["data"], part["mediaType"], `${field}.data`, part["filename"])
   })
+  return reader.content(parts.filter((part) => part.type !== "text" || part.text !== ""), "content")
 }
 
 /** Reads `{ id, value }`, `{ id, error }`, `{ id, approve: true, arguments? }` or `{ id, approve: false, reason? }`. */
@@ -223,20 +232,19 @@ const named = (
     return { agent, id, key: Sessions.prefixOf(principal) + id, principal, by }
   })
 
-/** Ends where the principal may no longer read a session, which is asked again and again. */
-const whileAllowed = (site: Site, request: Request, { agent, id }: Sessions.Named): Effect.Effect<void> =>
-  Effect.ignore(Effect.forever(Effect.delay(
-    Access.ask(site.authorize, request, { agent, session: id, action: "read" }),
-    site.bounds.authorization
-  )))
-
-/** Counts an open stream for as long as it is read. */
-const counted = <E, R>(site: Site, { by }: Sessions.Named, frames: Stream.Stream<Reading.Frame, E, R>) =>
-  Stream.unwrap(Effect.as(site.counters.stream(by), frames))
-
-/** Refuses a stream that is one too many before the response begins. */
-const openStream = (site: Site, { by }: Sessions.Named): Effect.Effect<void, Refusals.Refusal> =>
-  Effect.scoped(site.counters.stream(by))
+/** Ends as soon as a request is no longer allowed, which is asked again and again. */
+const whileAllowed = (
+  site: Site,
+  request: Request,
+  session: Sessions.Named,
+  actions: ReadonlyArray<Access.Question["action"]>
+): Effect.Effect<void> => {
+  const isAllowed = Effect.flatMap(
+    named(site, request, session.agent, session.id, actions),
+    ({ by, key }) => by === session.by && key === session.key ? Effect.void : Effect.fail("another principal")
+  )
+  return Effect.ignore(Effect.forever(Effect.delay(isAllowed, site.bounds.authorization)))
+}
 
 /** Returns a stream as lines for a client: an error of the store ends it, and is logged. */
 const quietly = <A>(
@@ -246,7 +254,10 @@ const quietly = <A>(
     stream.pipe(
       Stream.provideContext(context),
       Stream.catchCause((cause) =>
-        Stream.unwrap(Effect.as(Effect.logWarning("a stream of a session broke", cause), Stream.empty))
+        Stream.unwrap(Effect.as(
+          Effect.logWarning("a stream of a session broke", Cause.map(cause, Json.nameOf)),
+          Stream.empty
+        ))
       )
     ))
 
@@ -255,69 +266,73 @@ const quietly = <A>(
 /** A write that was taken, and the run that follows from it. */
 interface Write {
   readonly named: Sessions.Named
-  readonly posted: Posted.Posted
+  readonly actions: ReadonlyArray<Access.Question["action"]>
   readonly log: Logs.RunLog
   readonly wanted: Reading.Wanted
-  readonly scope: Scope.Closeable
   /** The conversation before the write. */
   readonly before: Thread.Thread
 }
+
+/** Counts a write, and refuses one too many. Where it is `isStreamed`, so is its stream. */
+const admit = (site: Site, { by, key, principal }: Sessions.Named, isStreamed: boolean) =>
+  Effect.gen(function*() {
+    yield* site.counters.write(by, yield* Clock.currentTimeMillis)
+    const worker = yield* Worker.Worker
+    const prefix = Sessions.prefixOf(principal)
+    yield* site.counters.run(key, prefix, site.hub.running(prefix, (other) => worker.drives(other)))
+    if (isStreamed) yield* site.counters.stream(by)
+  })
 
 /** Takes what a body asks for: all of it, or nothing. */
 const write = (
   site: Site,
   request: Request,
   agent: string,
-  posted: Posted.Posted
+  posted: Posted.Posted,
+  isStreamed = true
 ): Effect.Effect<Write, Failure, Needs> =>
   Effect.gen(function*() {
-    const { actions, clientTools } = posted
-    const verdicts = actions.filter((action) => action._tag !== "Say")
-    const said = actions.find((action) => action._tag === "Say")
-    const session = yield* named(site, request, agent, posted.sessionId, Sessions.actionsOf(actions))
-    yield* site.counters.write(session.by, yield* Clock.currentTimeMillis)
-    if (isWaited(request)) yield* openStream(site, session)
-    if (
-      site.hub.current(session.key) === undefined &&
-      site.hub.running(Sessions.prefixOf(session.principal)) >= site.bounds.runs
-    ) {
-      return yield* Refusals.tooMany(
-        "too_many_runs",
-        `There are ${site.bounds.runs} runs under way. Wait for one to end.`
-      )
-    }
+    const { clientTools } = posted
+    const verdicts = posted.actions.filter((action) => action._tag !== "Say")
+    const said = posted.actions.find((action) => action._tag === "Say")
+    const actions = Sessions.actionsOf(posted.actions)
+    const session = yield* named(site, request, agent, posted.sessionId, actions)
+    yield* admit(site, session, isStreamed)
     if (clientTools.length > 0) yield* site.checkTools(session, clientTools)
     const known = yield* Effect.catchTag(Sessions.read(session), "Refusal", () => Effect.succeed(undefined))
     const before = known?.kept.session.thread ?? Thread.empty
-    const scope = yield* Scope.make()
-    return yield* Effect.gen(function*() {
-      const log = yield* Scope.provide(site.hub.follow(session.key), scope)
-      let wanted: Reading.Wanted = { next: true }
-      if (verdicts.length > 0) {
-        const count = yield* Sessions.answer(session, verdicts)
-        if (count === 0 && said === undefined) {
-          return yield* Refusals.conflict("not_waiting", "Nothing waits for this answer. Read the session again.")
-        }
+    const log = yield* site.hub.follow(session.key)
+    const { isQueued } = site
+    let wanted: Reading.Wanted = { next: true }
+    if (verdicts.length > 0) {
+      const mayApprove = named(site, request, agent, posted.sessionId, ["approve"])
+      const { after, count } = yield* Sessions.answer(session, { verdicts, said: said?.id, isQueued, mayApprove })
+      if (count === 0 && said === undefined) {
+        return yield* Refusals.conflict("not_waiting", "Nothing waits for this answer. Read the session again.")
       }
-      if (said !== undefined) {
-        const options = { isQueued: site.isQueued, mostSessions: site.bounds.sessions }
-        wanted = { takes: (yield* Sessions.say(session, said, clientTools, options)).id }
-      }
-      yield* Worker.take(session.key)
-      return { named: session, posted, log, wanted, scope, before }
-    }).pipe(Effect.onExit((exit) => Exit.isFailure(exit) ? Scope.close(scope, Exit.void) : Effect.void))
+      if (after !== undefined) wanted = { next: true, after }
+    }
+    const isNew = said !== undefined && known?.kept.state.receipts.has(said.id) !== true
+    if (site.hub.current(session.key) === undefined) site.hub.expect(session.key)
+    // A client that answers may post the message again that it began with.
+    if (said !== undefined && (isNew || verdicts.length === 0)) {
+      const options = { isQueued, mostSessions: site.bounds.sessions, opening: site.counters.opening }
+      wanted = { takes: (yield* Sessions.say(session, said, clientTools, options)).id }
+    }
+    yield* Worker.take(session.key)
+    return { named: session, actions, log, wanted, before }
   })
 
 /** Returns the frames of the run that follows from a write. The end of an attached request stops the run. */
-const framesOf = (site: Site, request: Request, { log, named, scope, wanted }: Write) => {
-  const until = whileAllowed(site, request, named)
-  const frames = counted(site, named, Reading.run(site, named.key, log, wanted, until))
-  const closed = Stream.ensuring(frames, Scope.close(scope, Exit.void))
-  if (!site.isAttached) return closed
-  const stopped = Effect.flatMap(Keeping.stop(named.key, { by: named.by }), ({ ended }) => ended)
-  const bounded = Effect.raceFirst(Effect.ignore(stopped), site.closing)
-  return Stream.onExit(closed, (exit) => Exit.isFailure(exit) ? bounded : Effect.void)
-}
+const framesOf = (site: Site, request: Request, { actions, log, named, wanted }: Write) =>
+  Effect.gen(function*() {
+    const until = whileAllowed(site, request, named, actions)
+    const frames = Reading.run(site, named.key, log, wanted, until)
+    if (!site.isAttached) return frames
+    const stopped = Effect.ignore(Sessions.stopRun(named, wanted))
+    yield* Effect.addFinalizer(() => Effect.raceFirst(stopped, site.closing))
+    return frames
+  })
 
 const isWaited = (request: Request): boolean => query(request, "wait") !== "false"
 
@@ -329,7 +344,7 @@ const postUi = (site: Site) => (request: Request, { agent }: Params): Effect.Eff
     const posted = yield* taken(UiStream.read(body, readOptions(site)))
     const taking = yield* write(site, request, agent, posted)
     const continues = posted.messageId !== undefined
-    const frames = yield* quietly(framesOf(site, request, taking))
+    const frames = yield* quietly(yield* framesOf(site, request, taking))
     const options = posted.messageId === undefined ? { continues } : { continues, messageId: posted.messageId }
     return Writing.ui(frames, options)
   })
@@ -344,9 +359,8 @@ const resumeUi = (site: Site) => (request: Request, params: Params): Effect.Effe
     const { kept: { state }, telling } = found
     const run = state.run?.requestId
     if (run === undefined && !Journals.isUnfinished(States.next(state))) return nothing
-    yield* openStream(site, session)
-    const scope = yield* Scope.make()
-    const log = yield* Scope.provide(site.hub.follow(session.key), scope)
+    yield* site.counters.stream(session.by)
+    const log = yield* site.hub.follow(session.key)
     yield* Worker.take(session.key)
     const [first] = state.inbox
     const wanted: Reading.Wanted = run !== undefined
@@ -354,12 +368,10 @@ const resumeUi = (site: Site) => (request: Request, params: Params): Effect.Effe
       : first === undefined
       ? { next: true }
       : { takes: first.id }
-    const frames = Stream.ensuring(
-      counted(site, session, Reading.run(site, session.key, log, wanted, whileAllowed(site, request, session))),
-      Scope.close(scope, Exit.void)
-    )
+    const until = whileAllowed(site, request, session, ["read"])
+    const frames = yield* quietly(Reading.run(site, session.key, log, wanted, until))
     const messageId = telling.message
-    return Writing.ui(yield* quietly(frames), messageId === undefined ? {} : { messageId })
+    return Writing.ui(frames, messageId === undefined ? {} : { messageId })
   })
 
 const postMessages = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
@@ -367,12 +379,9 @@ const postMessages = (site: Site) => (request: Request, params: Params): Effect.
     const body = yield* bodyOf(site, request)
     yield* Sessions.checkId(params.id)
     const posted = yield* taken(plainBody(site, params.id, body))
-    const taking = yield* write(site, request, params.agent, posted)
-    if (!isWaited(request)) {
-      yield* Scope.close(taking.scope, Exit.void)
-      return json("takes" in taking.wanted ? { id: taking.wanted.takes } : {}, 202)
-    }
-    const frames = yield* quietly(framesOf(site, request, taking))
+    const taking = yield* write(site, request, params.agent, posted, isWaited(request))
+    if (!isWaited(request)) return json("takes" in taking.wanted ? { id: taking.wanted.takes } : {}, 202)
+    const frames = yield* quietly(yield* framesOf(site, request, taking))
     return Writing.plain(frames)
   })
 
@@ -380,35 +389,41 @@ const getEvents = (site: Site) => (request: Request, params: Params): Effect.Eff
   Effect.gen(function*() {
     const isRaw = query(request, "raw") === "true"
     if (isRaw && !site.isRaw) return yield* Refusals.forbidden("forbidden", "Raw events are not served.")
-    const session = yield* named(site, request, params.agent, params.id, [isRaw ? "inspect" : "read"])
+    const actions = [isRaw ? "inspect" : "read"] as const
+    const session = yield* named(site, request, params.agent, params.id, actions)
     const after = yield* Reading.offsetOf(request.headers["last-event-id"] ?? query(request, "after"))
     const { kept, telling } = yield* Sessions.read(session)
     if (after !== undefined && !telling.runs.includes(after.runId) && kept.version === telling.records) {
       return yield* Refusals.badRequest("invalid_offset", "The offset is of another session.")
     }
-    yield* openStream(site, session)
+    yield* site.counters.stream(session.by)
     if (isRaw) {
-      const lines = Stream.map(site.raw(session.key), (event) => `data: ${JSON.stringify(event)}\n\n`)
-      return EventStream.respond(lines)
+      const events = Stream.interruptWhen(site.raw(session.key), whileAllowed(site, request, session, actions))
+      const texts = Stream.map(events, (event) => EventStream.data(Event.toWire(event)))
+      return EventStream.respond(Stream.concat(Stream.succeed(EventStream.comment), texts))
     }
-    const until = whileAllowed(site, request, session)
-    const frames = counted(site, session, Reading.events(site, session.key, after, until))
-    return Writing.plain(yield* quietly(frames))
+    const until = whileAllowed(site, request, session, actions)
+    const frames = yield* quietly(Reading.events(site, session.key, after, until))
+    return Writing.plain(frames)
   })
 
 const postStop = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
     const session = yield* named(site, request, params.agent, params.id, ["stop"])
     yield* Sessions.read(session)
+    if (isWaited(request)) yield* site.counters.stream(session.by)
     const receipt = yield* Keeping.stop(session.key, { by: session.by })
     // The owner looks for the request at once, where it is this process.
     yield* Worker.take(session.key)
     const accepted = { accepted: receipt.accepted, ...(receipt.id === undefined ? {} : { id: receipt.id }) }
     if (!isWaited(request)) return json(accepted, 202)
     const ended = Stream.interruptWhen(Stream.fromEffect(receipt.ended), site.closing)
-    const lines = yield* quietly(Stream.concat(
-      Stream.succeed(`event: accepted\ndata: ${JSON.stringify(accepted)}\n\n`),
-      Stream.map(ended, (report) => `event: ended\ndata: ${JSON.stringify(report)}\n\n`)
+    const lines = yield* quietly(Stream.interruptWhen(
+      Stream.concat(
+        Stream.succeed(`event: accepted\n${EventStream.data(accepted)}`),
+        Stream.map(ended, (report) => `event: ended\n${EventStream.data(report)}`)
+      ),
+      whileAllowed(site, request, session, ["stop"])
     ))
     return EventStream.respond(lines)
   })
@@ -416,31 +431,19 @@ const postStop = (site: Site) => (request: Request, params: Params): Effect.Effe
 const postRetry = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
     const session = yield* named(site, request, params.agent, params.id, ["write"])
-    yield* site.counters.write(session.by, yield* Clock.currentTimeMillis)
-    if (isWaited(request)) yield* openStream(site, session)
+    yield* admit(site, session, isWaited(request))
     const { kept } = yield* Sessions.read(session)
     if (kept.session.status !== "error" && !Journals.isUnfinished(Keeping.next(kept))) {
       return yield* Refusals.conflict("nothing_to_retry", "Nothing broke, and nothing is left to do.")
     }
-    const scope = yield* Scope.make()
-    const log = yield* Scope.provide(site.hub.follow(session.key), scope)
+    const log = yield* site.hub.follow(session.key)
     const worker = yield* Worker.Worker
     yield* worker.take(session.key, true)
+    if (!isWaited(request)) return json({}, 202)
     const run = kept.state.run?.requestId
     const wanted: Reading.Wanted = run === undefined ? { next: true } : { runId: run }
-    const taking = {
-      named: session,
-      posted: { sessionId: params.id, actions: [], clientTools: [] },
-      log,
-      wanted,
-      scope,
-      before: kept.session.thread
-    }
-    if (!isWaited(request)) {
-      yield* Scope.close(scope, Exit.void)
-      return json({}, 202)
-    }
-    const frames = yield* quietly(framesOf(site, request, taking))
+    const taking = { named: session, actions: ["write"] as const, log, wanted, before: kept.session.thread }
+    const frames = yield* quietly(yield* framesOf(site, request, taking))
     return Writing.plain(frames)
   })
 
@@ -506,6 +509,7 @@ const deleteSession = (site: Site) => (request: Request, params: Params): Effect
       return yield* Refusals.conflict("running", "The session has a run under way. Stop it first.")
     }
     yield* Keeping.remove(session.key)
+    site.hub.remove(session.key)
     return HttpServerResponse.empty({ status: 204 })
   })
 
@@ -514,7 +518,7 @@ const postAgUi = (site: Site) => (request: Request, { agent }: Params): Effect.E
     const body = yield* bodyOf(site, request)
     const posted = yield* taken(AgUi.read(body, readOptions(site)))
     const taking = yield* write(site, request, agent, posted)
-    const frames = yield* quietly(framesOf(site, request, taking))
+    const frames = yield* quietly(yield* framesOf(site, request, taking))
     const said = posted.actions.flatMap((action): ReadonlyArray<AgUi.AgMessage> =>
       action._tag === "Say"
         ? [{ id: action.id, role: "user", content: Message.text(Message.user(action.content)) }]
@@ -566,7 +570,10 @@ const answered = <R>(effect: Effect.Effect<Response, Failure, R>): Effect.Effect
     Effect.catchTags({
       Refusal: (refusal) => Effect.succeed(Refusals.respond(refusal)),
       StoreError: (error) =>
-        Effect.as(Effect.logWarning("a request met an error of the store", error), Refusals.respond(unavailable))
+        Effect.logWarning("a request met an error of the store", Json.nameOf(error)).pipe(
+          Effect.andThen(Effect.logDebug("a request met an error of the store", error)),
+          Effect.as(Refusals.respond(unavailable))
+        )
     }),
     Effect.catchDefect((defect) => Effect.as(Effect.logError("a request died", defect), Refusals.respond(broken)))
   )
@@ -575,7 +582,7 @@ const answered = <R>(effect: Effect.Effect<Response, Failure, R>): Effect.Effect
 export const add = (router: HttpRouter.HttpRouter, site: Site) =>
   Effect.gen(function*() {
     const health = yield* Worker.Worker
-    const context = yield* Effect.context<Needs>()
+    const context = yield* Effect.context<Exclude<Needs, Scope.Scope>>()
     const plain = (status: number) => HttpServerResponse.empty({ status })
     yield* router.add("GET", "/health", plain(200))
     yield* router.add("GET", "/ready", Effect.map(health.health, ({ isReady }) => plain(isReady ? 200 : 503)))
@@ -588,11 +595,16 @@ export const add = (router: HttpRouter.HttpRouter, site: Site) =>
             Access.check(request, site.access),
             Effect.suspend(() => handle(request, { agent, id }))
           )
-          const response = yield* answered(Effect.provideContext(checked, context))
+          const services = Context.add(context, Scope.Scope, yield* Effect.scope)
+          const response = yield* answered(Effect.provideContext(checked, services))
           return Access.allowing(request, site.access, response)
         }))
     }
     for (const path of new Set(routes.map(([, path]) => path))) {
-      yield* router.add("OPTIONS", path, (request) => Effect.succeed(Access.preflight(request, site.access)))
+      yield* router.add("OPTIONS", path, (request) =>
+        Effect.map(
+          answered(Access.preflight(request, site.access)),
+          (response) => Access.allowing(request, site.access, response)
+        ))
     }
   })

@@ -16,6 +16,7 @@ import * as States from "../../internal/session/state.ts"
 import * as Message from "../../Message.ts"
 import type * as Posted from "../../ui/internal/posted.ts"
 import * as Telling from "./journalEvents.ts"
+import type * as Reading from "./reading.ts"
 import * as Refusals from "./refusal.ts"
 
 /** A session that a request names. */
@@ -78,37 +79,53 @@ export interface Said {
   readonly id: string
 }
 
+/** The settings of a new message. */
+interface Saying {
+  readonly isQueued: boolean
+  readonly mostSessions: number
+  /** The keys of the sessions that this process is creating. */
+  readonly opening: Set<string>
+}
+
 const running = Refusals.conflict("running", "The session has a run under way. Wait for its end, or stop it.")
+const waits = Refusals.conflict("waits_for_answers", "The session waits for answers. Give them first.")
 
 /** Appends a message for the next run, and creates the session for the first one. */
 export const say = (
   named: Named,
   { content, id }: Pick<Posted.Say, "content"> & { readonly id: string | undefined },
   clientTools: Records.ClientTools,
-  { isQueued, mostSessions }: { readonly isQueued: boolean; readonly mostSessions: number }
+  { isQueued, mostSessions, opening }: Saying
 ): Effect.Effect<Said, Refusals.Refusal | Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
     const { agent, by, key, principal } = named
     const store = yield* Journals.Store
     if ((yield* store.version(key)) === 0) {
-      const sessions = yield* Stream.runCount(Stream.take(store.list({ prefix: prefixOf(principal) }), mostSessions))
-      if (sessions >= mostSessions) {
+      const prefix = prefixOf(principal)
+      opening.add(key)
+      const opened = Effect.gen(function*() {
+        const listed = yield* Stream.runCollect(Stream.take(store.list({ prefix }), mostSessions))
+        const keys = new Set(listed.map((each) => each.id))
+        for (const other of opening) if (other !== key && other.startsWith(prefix)) keys.add(other)
+        if (keys.size < mostSessions || keys.has(key)) {
+          return yield* Keeping.open(key, { origin: { principal, agent } })
+        }
         return yield* Refusals.tooMany(
           "too_many_sessions",
           `There are ${mostSessions} sessions. Delete one of them first.`
         )
-      }
-      yield* Keeping.open(key, { origin: { principal, agent } })
+      })
+      yield* Effect.ensuring(opened, Effect.sync(() => opening.delete(key)))
+    } else yield* read(named)
+    // Takes the first of messages that come at once: the others find it when they are written.
+    const check = (state: States.State) => {
+      if (state.origin.agent !== agent) return Refusals.unknownSession()
+      if (States.sessionOf(state).suspensions.length > 0) return waits
+      const isFree = isQueued || state.run === undefined && !Journals.isUnfinished(States.next(state))
+      return isFree ? Effect.void : running
     }
-    const { kept: { session, state } } = yield* read(named)
-    const known = id === undefined ? undefined : state.receipts.get(id)
-    if (known === undefined) {
-      if (session.suspensions.length > 0) {
-        return yield* Refusals.conflict("waits_for_answers", "The session waits for answers. Give them first.")
-      }
-      if (!isQueued && (state.run !== undefined || Journals.isUnfinished(States.next(state)))) return yield* running
-    }
-    const receipt = yield* Keeping.submit(key, content, { by, ...(id === undefined ? {} : { id }) }, clientTools).pipe(
+    const options = { by, ...(id === undefined ? {} : { id }) }
+    const receipt = yield* Keeping.submit(key, content, options, clientTools, check).pipe(
       Effect.catchTag("SessionError", () =>
         Refusals.conflict("id_taken", "Another message was sent under this id. Send it under a new one."))
     )
@@ -122,57 +139,82 @@ type Verdict = Exclude<Posted.Action, Posted.Say>
 /** Something that a body answers, and the call that waits for it. */
 interface Settled {
   readonly verdict: Verdict
-  readonly suspension: Event.Suspension | undefined
   readonly id: string
+  /** The commands by which the call was answered before: it may have waited more than once. */
+  readonly earlier: ReadonlyArray<string>
+  /** The command of this answer. */
   readonly command: string
+  /** The call that waits, or the refusal unless the answer was given before. */
+  readonly waiting: Event.Suspension | Refusals.Refusal
 }
 
 const stale = Refusals.conflict("not_waiting", "Nothing waits for this answer. Read the session again.")
 const wrongKind = Refusals.conflict("wrong_kind", "The call waits for an answer of another kind.")
+const answered = Refusals.conflict("already_answered", "The call was answered before, in other words.")
 const expired = Refusals.conflict("expired", "The time for this answer is up.")
 
-/** Finds what a verdict is about. Returns nothing for the result of a call that the server has answered itself. */
+/**
+ * Finds what a verdict is about. Returns nothing for the result of a call that the server has answered itself: clients
+ * post the results of all calls again.
+ */
 const find = (
-  { kept: { session, state }, telling }: Read,
+  { kept: { session, state } }: Read,
+  askers: ReadonlyMap<string, string>,
   verdict: Verdict,
   now: number
 ): Effect.Effect<Settled | undefined, Refusals.Refusal> =>
   Effect.suspend((): Effect.Effect<Settled | undefined, Refusals.Refusal> => {
-    const askers = Telling.askers(state)
     const at = verdict.id.indexOf("~")
-    const isNamed = at > 0
-    const path = isNamed ? verdict.id.slice(at + 1) : verdict.id
+    const isNamed = at > 0 && (verdict as Posted.Answer).messageId === undefined
+    // A client of AG-UI knows a call whose id has come before by an id with the number of its turn.
+    const path = isNamed
+      ? verdict.id.slice(at + 1)
+      : askers.has(verdict.id)
+      ? verdict.id
+      : verdict.id.replace(/~\d+$/, "")
     const suspension = session.suspensions.find(({ id }) => id === path)
     const asker = askers.get(path.split("/")[0] ?? path)
-    const command = `answer:${isNamed ? verdict.id : `${asker ?? ""}~${path}`}`
-    if (state.receipts.has(command)) return Effect.succeed({ verdict, suspension: undefined, id: path, command })
-    if (!isNamed) {
-      // The client of the AI SDK posts the results of all calls again, those of the server with them.
-      if (suspension === undefined) return Effect.succeed(undefined)
-      const { messageId } = verdict as Posted.Answer
-      const isOld = messageId !== undefined && telling.message !== undefined && messageId !== telling.message
-      if (isOld) return Effect.succeed(undefined)
-    } else if (suspension === undefined || asker !== verdict.id.slice(0, at)) return stale
-    if (suspension === undefined) return stale
-    const { expiresAt = Infinity, kind } = suspension
-    if (expiresAt <= now) return expired
-    const isFitting = verdict._tag === "Answer"
-      ? kind !== "approval"
-      : kind === "approval" || kind === "unknown" || verdict._tag === "Deny" && verdict.isCancelled === true
-    return isFitting ? Effect.succeed({ verdict, suspension, id: path, command }) : wrongKind
+    // The id of a call may come again: only with the message that has it does it name what waits.
+    const { messageId = "" } = verdict as Posted.Answer
+    if (!isNamed && messageId === "") return stale
+    const run = isNamed ? verdict.id.slice(0, at) : messageId.replace(/-\d+r*$/, "")
+    const earlier: Array<string> = []
+    const commandOf = () => `answer:${run}~${path}:${earlier.length}`
+    while (state.receipts.has(commandOf())) earlier.push(commandOf())
+    const isServers = !isNamed && (asker !== run || suspension?.kind !== "manual")
+    if (isServers && earlier.length === 0) return Effect.succeed(undefined)
+    // An answer that came during a run counts at its end: until then the call still waits.
+    const isSettled = state.run?.settlements.some(({ id }) => id === path) === true
+    const waiting = suspension === undefined || asker !== run || isServers || isSettled
+      ? earlier.length > 0 ? answered : stale
+      : refusalIn(suspension, verdict, now) ?? suspension
+    return Effect.succeed({ verdict, id: path, earlier, command: commandOf(), waiting })
   })
+
+/** Returns the refusal of an answer that comes too late, or that is not of the kind that a call waits for. */
+const refusalIn = (suspension: Event.Suspension, verdict: Verdict, now: number): Refusals.Refusal | undefined => {
+  const { expiresAt = Infinity, kind } = suspension
+  const isFitting = verdict._tag === "Answer"
+    ? kind !== "approval"
+    : isPermission(suspension) || verdict._tag === "Deny" && verdict.isCancelled === true
+  return expiresAt <= now ? expired : isFitting ? undefined : wrongKind
+}
+
+/** Tells whether a call waits for a permission: to run, or to run again where its effect is unknown. */
+const isPermission = ({ kind }: Event.Suspension): boolean => kind === "approval" || kind === "unknown"
+
+/** Tells whether a verdict looks like an answer to a question, or to a call of the client. */
+const isAnswer = (action: Posted.Action): boolean => action._tag === "Answer" || "isCancelled" in action
 
 /** Returns the actions that verdicts are: the caller asks for each of them. */
 export const actionsOf = (actions: ReadonlyArray<Posted.Action>): ReadonlyArray<"write" | "answer" | "approve"> =>
   Array.from(
     new Set(
-      actions.map((action) =>
-        action._tag === "Say" ? "write" : action._tag === "Answer" || "isCancelled" in action ? "answer" : "approve"
-      )
+      actions.map((action) => action._tag === "Say" ? "write" : isAnswer(action) ? "answer" : "approve")
     )
   )
 
-const settle = (by: string, { command, id, verdict }: Settled) => {
+const settle = (by: string, { id, verdict }: Settled, command: string) => {
   const options = { command, by }
   switch (verdict._tag) {
     case "Answer":
@@ -192,31 +234,73 @@ const settle = (by: string, { command, id, verdict }: Settled) => {
   }
 }
 
+/** The parts of a body that has answers. */
+interface Answering {
+  readonly verdicts: ReadonlyArray<Verdict>
+  /** The id of the message that the body has as well. */
+  readonly said: string | undefined
+  readonly isQueued: boolean
+  /** Asks for the permission to approve, where a body turns out to need it. */
+  readonly mayApprove: Effect.Effect<unknown, Refusals.Refusal>
+}
+
+/** The answers that a body gave. */
+interface Answers {
+  /** Number of those that counted now or before. */
+  readonly count: number
+  /** The run that was under way, at whose end they count. Left out where the next run has them, or has had them. */
+  readonly after?: string
+}
+
 /**
- * Gives the answers of a body, all of them or none: they are checked before the first is written. Answers that were
- * given before in the same words change nothing. Succeeds with the number of those that counted now or before.
+ * Gives the answers of a body, all of them or none: they are tried on the session before the first is written. Answers
+ * that were given before in the same words change nothing.
  */
 export const answer = (
   named: Named,
-  verdicts: ReadonlyArray<Verdict>
-): Effect.Effect<number, Refusals.Refusal | Journals.StoreError, Journals.Store> =>
+  { isQueued, mayApprove, said, verdicts }: Answering
+): Effect.Effect<Answers, Refusals.Refusal | Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
     const now = yield* Clock.currentTimeMillis
     const current = yield* read(named)
-    const found = yield* Effect.forEach(verdicts, (verdict) => find(current, verdict, now))
-    const settled = found.filter((each) => each !== undefined)
+    const { state } = current.kept
+    const askers = Telling.askers(state)
+    const found = yield* Effect.forEach(verdicts, (verdict) => find(current, askers, verdict, now))
+    const settled = unique(found.filter((each) => each !== undefined))
+    const refusing = (each: Settled, command = each.command) => (session: Keeping.Kept["session"]) =>
+      Effect.catchTag(settle(named.by, each, command)(session), "SessionError", ({ reason }) => refusalOf(reason))
     let { kept } = current
+    /** Tells whether an answer was given before in the same words, which writes nothing. */
+    const isRepeated = (each: Settled) =>
+      Effect.gen(function*() {
+        for (const command of each.earlier) {
+          const again = Effect.as(Keeping.keep(kept, refusing(each, command)), true)
+          if (yield* Effect.catchTag(again, "Refusal", () => Effect.succeed(false))) return true
+        }
+        return false
+      })
+    const fresh: Array<Settled> = []
     for (const each of settled) {
-      const settling = settle(named.by, each)
-      kept = yield* Keeping.keep(kept, (session) =>
-        Effect.catchTag(settling(session), "SessionError", ({ reason }) => refusalOf(reason)))
+      if (yield* isRepeated(each)) continue
+      if (each.waiting instanceof Refusals.Refusal) return yield* each.waiting
+      fresh.push(each)
     }
-    return settled.length
+    // Asks for more where a permission is given up, which denies it, and where a call of the server gets its result.
+    const needsMore = ({ verdict, waiting }: Settled) => isAnswer(verdict) && "kind" in waiting && isPermission(waiting)
+    if (fresh.some(needsMore)) yield* mayApprove
+    const after = yield* Effect.reduce(fresh, () => kept.session, (session, each) => refusing(each)(session))
+    if (said !== undefined && !state.receipts.has(said)) {
+      if (!isQueued) return yield* running
+      if (after.suspensions.length > 0) return yield* waits
+    }
+    for (const each of fresh) kept = yield* Keeping.keep(kept, refusing(each))
+    const { run } = kept.state
+    const isLate = run?.settlements.some(({ id }) => settled.some((each) => each.id === id)) === true
+    return { count: settled.length, ...(run === undefined || !isLate ? {} : { after: run.requestId }) }
   }).pipe(
     // Another writer was faster: everything is checked again, and what was written counts once.
     Effect.retry({
-      while: (error) =>
-        error._tag === "SessionConflict",
+      while: (error) => error._tag === "SessionConflict",
       times: 50
     }),
     Effect.catchTags({
@@ -224,6 +308,17 @@ export const answer = (
       SessionClaimed: () => stale
     })
   )
+
+/** Leaves out what a body says again in the same words. */
+const unique = (settled: ReadonlyArray<Settled>): ReadonlyArray<Settled> => {
+  const texts = new Set<string>()
+  return settled.filter(({ verdict }) => {
+    const text = JSON.stringify(verdict)
+    if (texts.has(text)) return false
+    texts.add(text)
+    return true
+  })
+}
 
 const refusalOf = (reason: string): Refusals.Refusal => {
   switch (reason) {
@@ -233,11 +328,37 @@ const refusalOf = (reason: string): Refusals.Refusal => {
       return expired
     case "id_taken":
     case "already_answered":
-      return Refusals.conflict("already_answered", "The call was answered before, in other words.")
+      return answered
     default:
       return stale
   }
 }
+
+// Stops.
+
+/**
+ * Stops the run of a request, and waits for its end: the run that took a message, or the one that is under way or about
+ * to begin.
+ */
+export const stopRun = (
+  { by, key }: Named,
+  wanted: Reading.Wanted
+): Effect.Effect<void, Journals.StoreError, Journals.Store> =>
+  Effect.gen(function*() {
+    for (let pause = 50;; pause = Math.min(2 * pause, 1_000)) {
+      const kept = yield* Keeping.load(key)
+      if (kept === undefined) return
+      const { receipts, run } = kept.state
+      if ("after" in wanted && wanted.after === run?.requestId) return
+      const own = "takes" in wanted ? receipts.get(wanted.takes)?.requestId : run?.requestId
+      if (own !== undefined && own !== run?.requestId) return
+      if (own !== undefined) {
+        return yield* Effect.asVoid(Effect.flatMap(Keeping.stop(key, { by }), ({ ended }) => ended))
+      }
+      if (!Journals.isUnfinished(States.next(kept.state))) return
+      yield* Effect.sleep(pause)
+    }
+  })
 
 // Lists.
 

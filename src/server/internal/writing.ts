@@ -82,10 +82,17 @@ const uiWriter = (options: UiStream.Options): Writer => {
   )
 }
 
-/** Writes for AG-UI. */
+/** Writes for AG-UI. The messages have the id of the run, by which answers of the client name it. */
 const agUiWriter = (options: AgUi.Options): Writer => {
-  const encoder = AgUi.make(options)
-  return writerOf((event) => event._tag === "RunStarted" ? [] : encoder.push(event), encoder.end, "")
+  let encoder: AgUi.Encoder | undefined
+  return writerOf(
+    (event) => {
+      encoder ??= AgUi.make(event._tag === "RunStarted" ? { ...options, messageId: event.runId } : options)
+      return event._tag === "RunStarted" ? [] : encoder.push(event)
+    },
+    () => (encoder ?? AgUi.make(options)).end(),
+    ""
+  )
 }
 
 const written = (frames: Stream.Stream<Reading.Frame>, make: () => Writer): Stream.Stream<string> =>

@@ -8,7 +8,7 @@ import { type Adapter, type Event, Session } from "heddle"
 import { type Agent, Server } from "heddle/server"
 
 /** The answer to a request. */
-interface Answered {
+export interface Answered {
   readonly status: number
   readonly headers: Headers
   readonly text: string
@@ -34,7 +34,7 @@ export interface Site {
 }
 
 /** A reader of an event stream. */
-class Reader {
+export class Reader {
   readonly status: number
   private readonly body: ReadableStreamDefaultReader<Uint8Array>
   private readonly controller: AbortController
