@@ -521,11 +521,13 @@ class Parts {
         return
       }
       case "callAnswer": {
-        const { content, id, isError } = move.answer
+        const { code, content, id, isError } = move.answer
         Object.assign(
           this.calls.get(id) ?? {},
           isError
-            ? { state: "output-error", errorText: Machine.textOf(content) }
+            ? code === "denied"
+              ? { state: "output-denied" }
+              : { state: "output-error", errorText: Machine.textOf(content) }
             : { state: "output-available", output: outputOf(content) }
         )
         return

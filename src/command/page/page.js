@@ -688,8 +688,9 @@ class Chat {
     if (!this.isShown) return
     this.clear()
     this.lastRunId = session.runId === session.lastRunId ? undefined : session.lastRunId
-    const last = session.messages.length - 1
-    for (const [index, message] of session.messages.entries()) {
+    const messages = session.open === undefined ? session.messages : [...session.messages, session.open]
+    const last = messages.length - 1
+    for (const [index, message] of messages.entries()) {
       if (message.role === "user") {
         this.addUser(
           message.parts.map((part) =>
@@ -698,7 +699,7 @@ class Chat {
         )
         continue
       }
-      const isOpen = index === last && session.runId !== undefined
+      const isOpen = index === last && session.open !== undefined
       const run = this.run(`past ${index}`)
       past(run, isOpen ? withoutSteps(message.parts, session.wholeSteps ?? 0) : message.parts)
       await breathe()
@@ -706,7 +707,7 @@ class Chat {
     for (const { content } of session.submitted) this.addUser(userText(content))
     this.ask(session.suspensions)
     if (session.status === "error" && session.runId === undefined) this.broken("The last run failed.")
-    if (session.messages.length === 0 && session.submitted.length === 0) empty()
+    if (messages.length === 0 && session.submitted.length === 0) empty()
     $("title").textContent = titleOf(this)
     this.work(session.runId)
     log.scrollTop = log.scrollHeight

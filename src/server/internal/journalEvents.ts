@@ -49,6 +49,10 @@ export class Telling {
   readonly runs: Array<string> = []
   /** The last run that began with a message, whose id names the message of the assistant that continued runs add to. */
   message: string | undefined
+  /** The runs that add to that message, in order. */
+  chain: Array<string> = []
+  /** The ids of the messages of clients and of the assistant, by their places in the thread. */
+  readonly names = new Map<number, string>()
   /** Number of the records that were applied. */
   records = 0
   private readonly options: Omit<Event.PublicOptions, "runId" | "calls" | "runs">
@@ -80,7 +84,7 @@ export class Telling {
       case "RunStarted":
         if (record.resumes === true) return []
         this.runs.push(record.requestId)
-        if (record.operation !== "continue") this.message = record.requestId
+        this.begin(record)
         this.reply = undefined
         this.response = undefined
         this.usages = []
@@ -152,6 +156,19 @@ export class Telling {
       default:
         return []
     }
+  }
+
+  /** Names the message that a run takes, and the one that it begins or adds to. */
+  private begin({ operation, requestId, takes }: Records.RunStarted): void {
+    if (operation === "continue") {
+      this.chain.push(requestId)
+      return
+    }
+    const place = States.sessionOf(this.state).thread.messages.length
+    if (takes !== undefined) this.names.set(place - 1, takes.id)
+    this.names.set(place, requestId)
+    this.message = requestId
+    this.chain = [requestId]
   }
 
   private tell(runId: string, payloads: ReadonlyArray<Payload>): ReadonlyArray<Told> {

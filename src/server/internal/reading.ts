@@ -88,7 +88,9 @@ class Reader {
   }
 
   /** Reads on in the journal, and emits the events of the wanted runs. Their offsets are always answered by a reset. */
-  advance(wants: (runId: string) => boolean): Effect.Effect<void, Journals.StoreError, Journals.Store> {
+  advance(
+    wants: (runId: string, event: Event.PublicEvent) => boolean
+  ): Effect.Effect<void, Journals.StoreError, Journals.Store> {
     return Effect.gen({ self: this }, function*() {
       const store = yield* Journals.Store
       const now = yield* store.version(this.key)
@@ -99,7 +101,7 @@ class Reader {
         return Effect.forEach(
           this.telling.take(entry),
           ({ event, runId }) =>
-            wants(runId)
+            wants(runId, event)
               ? this.emit([{ _tag: "Event", offset: `${runId}.0.${this.version}`, event, text: JSON.stringify(event) }])
               : Effect.void,
           { discard: true }
@@ -118,7 +120,9 @@ class Reader {
   }
 
   /** Emits runs as the journal has them, from its beginning. */
-  retell(wants: (runId: string) => boolean): Effect.Effect<void, Journals.StoreError, Journals.Store> {
+  retell(
+    wants: (runId: string, event: Event.PublicEvent) => boolean
+  ): Effect.Effect<void, Journals.StoreError, Journals.Store> {
     return Effect.suspend(() => {
       this.telling = new Telling.Telling(this.key, this.site.publish)
       this.version = 0
@@ -250,14 +254,16 @@ export type Wanted =
 
 /**
  * Returns the events of one run until its end. `log` is the place in the session from before the request: a run that
- * has begun and ended since is found. Ends with what still waits where no run follows.
+ * has begun and ended since is found. Ends with what still waits where no run follows. The events of `earlier` runs
+ * come before it, without their ends.
  */
 export const run = (
   site: Site,
   key: string,
   start: Logs.RunLog,
   wanted: Wanted,
-  until: Effect.Effect<void>
+  until: Effect.Effect<void>,
+  earlier: ReadonlyArray<string> = []
 ): Stream.Stream<Frame, Journals.StoreError, Journals.Store> =>
   streamOf(site, key, until, (reader) =>
     Effect.gen(function*() {
@@ -265,6 +271,9 @@ export const run = (
       let found = "runId" in wanted ? wanted.runId : undefined
       const isNext = (runId: string | undefined) => "next" in wanted && runId !== wanted.after
       let isShown = false
+      const isEarlier = (runId: string, { _tag }: Event.PublicEvent) =>
+        earlier.includes(runId) && _tag !== "ChatCompleted"
+      if (earlier.length > 0) yield* reader.retell(isEarlier)
       while (!reader.isRemoved) {
         const { begun } = log
         if (log.isRemoved) return

@@ -369,9 +369,11 @@ const resumeUi = (site: Site) => (request: Request, params: Params): Effect.Effe
       ? { next: true }
       : { takes: first.id }
     const until = whileAllowed(site, request, session, ["read"])
-    const frames = yield* quietly(Reading.run(site, session.key, log, wanted, until))
-    const messageId = telling.message
-    return Writing.ui(frames, messageId === undefined ? {} : { messageId })
+    // The client reads a message from its beginning, which may be that of an earlier run. A new message is its run's.
+    const isNew = run === undefined && first !== undefined
+    const earlier = isNew ? [] : telling.chain.filter((runId) => runId !== run)
+    const frames = yield* quietly(Reading.run(site, session.key, log, wanted, until, earlier))
+    return Writing.ui(frames, isNew || telling.message === undefined ? {} : { messageId: telling.message })
   })
 
 const postMessages = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
@@ -473,6 +475,12 @@ const getList = (site: Site) => (request: Request, { agent }: Params): Effect.Ef
     return json(yield* Sessions.list(of ?? principal, agent, page))
   })
 
+/** Tells whether a message is no answer in advance to a call that is under way. */
+const isKnown = ({ turn }: States.State) => ({ role, toolCallId = "" }: Message.Message): boolean => {
+  const call = role === "tool" ? turn?.calls.get(toolCallId) : undefined
+  return call?._tag !== "Started" && call?._tag !== "Granted"
+}
+
 const getSession = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
     const session = yield* named(site, request, params.agent, params.id, ["read"])
@@ -481,19 +489,25 @@ const getSession = (site: Site) => (request: Request, params: Params): Effect.Ef
     const { publish = "all", publishReasoning = false } = site.publish
     const runs = Telling.askers(state)
     const shown = { ...site.publish, runs, calls: new Map(), runId: telling.runs.at(-1) ?? "" }
-    const { suspensions } = kept.session
+    const { suspensions, thread } = kept.session
+    const messages = UiStream.messages({ ...thread, messages: thread.messages.filter(isKnown(state)) }, {
+      publish,
+      publishReasoning,
+      suspensions,
+      runId: shown.runId,
+      messageId: (index) => telling.names.get(index) ?? `message-${index}`
+    })
+    const last = messages.at(-1)
+    const open = state.run !== undefined && last?.role === "assistant" && last.id === telling.message ? last : undefined
     return json({
       id: session.id,
       agent: session.agent,
       status: kept.session.status,
       next: States.next(state),
       isRunning: state.run !== undefined,
-      messages: UiStream.messages(kept.session.thread, {
-        publish,
-        publishReasoning,
-        suspensions,
-        runId: shown.runId
-      }),
+      // The message under way comes from its beginning by the stream.
+      messages: open === undefined ? messages : messages.slice(0, -1),
+      ...(open === undefined ? {} : { open }),
       submitted: (kept.submitted ?? []).map(({ id, message }) => ({ id, content: message.content })),
       suspensions: Telling.suspensionsOf(suspensions, shown),
       ...(telling.runs.length === 0 ? {} : { lastRunId: telling.runs.at(-1) }),

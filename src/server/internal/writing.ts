@@ -21,11 +21,11 @@ interface Writer {
 
 /** Leaves out the steps that the client has where a run begins again. */
 class Continued {
-  /** Number of whole steps that the client has. */
+  /** Number of whole steps of the run that the client has. */
   private whole = 0
   private skipped = 0
   private isOpen = false
-  private isBegun = false
+  private run: string | undefined
 
   events(frame: Exclude<Reading.Frame, { readonly _tag: "Quiet" }>): ReadonlyArray<PublicEvent> {
     if (frame._tag === "Reset") {
@@ -36,9 +36,11 @@ class Continued {
     }
     const { event } = frame
     if (event._tag === "RunStarted") {
-      const { isBegun } = this
-      this.isBegun = true
-      return isBegun ? [] : [event]
+      const { run } = this
+      this.run = event.runId
+      if (run === event.runId) return []
+      this.whole = 0
+      return run === undefined ? [event] : []
     }
     if (this.skipped > 0) {
       if (event._tag === "StepCompleted") this.skipped--

@@ -1,6 +1,8 @@
 /** A thread as the public events that it is made of, so that pages show it as they show the run. */
+import * as Result from "effect/Result"
 import type * as Event from "../../Event.ts"
 import * as Public from "../../internal/fold/publicEvent.ts"
+import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import type * as Thread from "../../Thread.ts"
 
@@ -38,6 +40,15 @@ const turnOf = (message: Message.Message): ReadonlyArray<Raw> => {
     })),
     { _tag: "MessageCompleted" }
   ]
+}
+
+/** Returns the code of an answer that is a denial, which a thread has in the text only. */
+const denialOf = (content: Message.Content): { readonly code?: "denied" } => {
+  if (typeof content !== "string" || !content.startsWith("{\"error\":\"tool error (")) return {}
+  const parsed = Json.parse(content)
+  return Result.isSuccess(parsed) && Json.isObject(parsed.success) && parsed.success["code"] === "denied"
+    ? { code: "denied" }
+    : {}
 }
 
 /** Returns the thread as entries, oldest first. Messages of the system are left out. */
@@ -89,7 +100,7 @@ export const entriesOf = (thread: Thread.Thread, rules: Rules): ReadonlyArray<En
           _tag: "ToolResultEncoded",
           id: message.toolCallId,
           content: message.content,
-          ...(message.isError === true ? { isError: true } : {})
+          ...(message.isError === true ? { isError: true, ...denialOf(message.content) } : {})
         }))
         return
       default:
