@@ -26,7 +26,7 @@ const load = async (site: Site) => {
 
 /** What a page shows: the parts of the messages, without what comes and goes. */
 const shown = ({ messages }: Chat<any>) =>
-  messages.map(({ id: _, parts, role }) => [
+  messages.map(({ parts, role }) => [
     role,
     ...parts.flatMap((part: any) =>
       part.type === "text"
