@@ -996,14 +996,17 @@ describe("a session that is not kept", () => {
       return { events, exit }
     })
 
-  /** Calls that run at the same time come in no order of their own, and each of them in its own. */
+  /**
+   * Calls that run at the same time come in no order of their own, and each of them in its own. One that waits does so for
+   * another that has not ended, which recording makes last longer.
+   */
   const byCall = (events: ReadonlyArray<Event.Event>): ReadonlyArray<Event.Event> => {
     const idOf = (event: Event.Event): string =>
       event._tag.startsWith("Tool") && !event._tag.startsWith("ToolCall") || event._tag === "AskUserRequested"
         ? "toolCallId" in event ? event.toolCallId : "id" in event ? String(event.id) : ""
         : ""
     const groups: Array<Array<Event.Event>> = []
-    for (const event of events) {
+    for (const event of events.filter(({ _tag }) => _tag !== "ToolQueued")) {
       const last = groups.at(-1)
       if (last !== undefined && idOf(event) !== "" && idOf(last[0]!) !== "") last.push(event)
       else groups.push([event])
