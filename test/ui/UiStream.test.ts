@@ -179,6 +179,17 @@ describe("UiStream.make", () => {
     "a halt": () => chatOf([[toolCall("s", "stop1"), finish("tool_calls")]], { tools }),
     "a failure that ends the run": () =>
       chatOf([[toolCall("f", "fail"), finish("tool_calls")]], { tools: [fail], onToolError: "halt" }),
+    // Seed 1 of the law above, value 2234: the run gives the id of a call without a name away before its name comes.
+    "a call without a name whose id another one would get": () =>
+      chatOf([
+        [
+          toolCall("d", "echo", { a: 1 }),
+          Script.toolCallDelta("d_2", "{}"),
+          toolCall("d", "echo", { a: 2 }),
+          finish("tool_calls")
+        ],
+        [text("Done."), finish("stop")]
+      ], { tools }),
     "a tool that does not exist": () =>
       chatOf([[toolCall("n", "none"), finish("tool_calls")], [text("Sorry."), finish("stop")]], { tools }),
     "a cancelled run": () =>

@@ -185,6 +185,8 @@ export class Machine {
   private readonly calls = new Map<string, Call>()
   /** The calls of the step by the id that the model's events give them, in the order in which they were opened. */
   private readonly namesakes = new Map<string, Array<Call>>()
+  /** The ids of calls whose names are still to come. */
+  private readonly reserved = new Map<string, string>()
   /** The ids of calls that the page knows by another one. */
   private readonly aliases = new Map<string, string>()
   private readonly nested = new Map<string, Nested>()
@@ -289,6 +291,7 @@ export class Machine {
       this.isStepOpen = true
       this.isMoved = true
       this.namesakes.clear()
+      this.reserved.clear()
       this.add({ kind: "stepStart", turn: ++this.turn })
     }
     this.said = ""
@@ -329,10 +332,11 @@ export class Machine {
   }
 
   private isTaken(id: string): boolean {
-    return this.calls.get(id)?.step === this.turn
+    return this.calls.get(id)?.step === this.turn || Array.from(this.reserved.values()).includes(id)
   }
 
-  private opened(eventId: string, name: string, id = this.unique(eventId)): Call {
+  private opened(eventId: string, name: string, id = this.reserved.get(eventId) ?? this.unique(eventId)): Call {
+    this.reserved.delete(eventId)
     this.ensureStep()
     this.close()
     const call: Call = {
@@ -366,6 +370,10 @@ export class Machine {
 
   private argue({ argumentsDelta, id: eventId }: Of<"ToolCallDelta">): void {
     const call = this.found(eventId)
+    // A call whose name is still to come has its id from here on.
+    if (call === undefined && eventId !== "" && !this.reserved.has(eventId)) {
+      this.reserved.set(eventId, this.unique(eventId))
+    }
     if (call === undefined || call.isReady || argumentsDelta === "") return
     call.sent += argumentsDelta.length
     this.add({ kind: "callDelta", id: call.id, delta: argumentsDelta, sent: call.sent })
@@ -486,6 +494,7 @@ export class Machine {
     if (!this.isStepOpen) return
     for (const { id } of Array.from(this.namesakes.values()).flat()) this.calls.delete(id)
     this.namesakes.clear()
+    this.reserved.clear()
     this.said = ""
     this.isReset = true
     this.add({ kind: "stepReset" })
