@@ -19,7 +19,7 @@ import * as Worker from "../durable/Worker.ts"
 import type * as Event from "../Event.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import * as Claims from "../internal/session/claim.ts"
-import * as Journals from "../internal/session/journal.ts"
+import type * as Journals from "../internal/session/journal.ts"
 import type * as Keeping from "../internal/session/kept.ts"
 import type * as Agents from "./Agent.ts"
 import * as Access from "./internal/access.ts"
@@ -178,7 +178,7 @@ export const layer = <R = never, RAuthorize = never>(
 ): Layer.Layer<
   Worker.Worker,
   never,
-  HttpRouter.HttpRouter | Journals.Store | Adapter.Adapter | Exclude<R | RAuthorize, never>
+  HttpRouter.HttpRouter | Journals.Store | Adapter.Adapter | R | RAuthorize
 > =>
   Layer.unwrap(Effect.gen(function*() {
     checkNames("Server.layer", options, knownOptions)
@@ -204,16 +204,10 @@ export const layer = <R = never, RAuthorize = never>(
       Effect.gen(function*() {
         const { options: given, takes } = yield* Offered.nextOf(agents, kept)
         const runId = kept.interrupted?.requestId ?? globalThis.crypto.randomUUID()
-        const past: Array<Event.PublicEvent> = [{ _tag: "RunStarted", runId }]
-        if (kept.interrupted !== undefined) {
-          const telling = new Telling.Telling(kept.id, publish)
-          const store = yield* Journals.Store
-          past.length = 0
-          yield* Effect.orDie(Stream.runForEach(store.read(kept.id), (entry) =>
-            Effect.sync(() => {
-              for (const told of telling.take(entry)) if (told.runId === runId) past.push(told.event)
-            })))
-        }
+        const { told } = kept.interrupted === undefined
+          ? { told: [{ runId, event: { _tag: "RunStarted" as const, runId } }] }
+          : yield* Effect.orDie(Telling.read(kept.id, publish))
+        const past = told.flatMap((each) => each.runId === runId ? [each.event] : [])
         hub.begin(kept.id, { runId, version: kept.version, takes, runs: Telling.askers(kept.state), past })
         return {
           deadline: { after: bounds.run },

@@ -679,7 +679,7 @@ const submitted = (reader: Posted.Reader, messages: ReadonlyArray<unknown>): Rea
 
 /**
  * Reads what a `RunAgentInput` asks for: its last message, if that is the user's, the entries of `resume`, the answers
- * of `tool` messages at its end, and the client's tools. Nothing else of it is read: the conversation is the session's.
+ * in the `tool` messages at its end, and the client's tools. It reads nothing else: the conversation is the session's.
  *
  * **Details**
  *

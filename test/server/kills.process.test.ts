@@ -89,7 +89,7 @@ describe("kills", () => {
   }
 
   it.live(
-    "W-20: a server that is asked to leave in a run hands it over, exits with 0, and the session is whole",
+    "W-20: a server that is asked to leave in a run hands it over, ends, and the session is whole",
     () =>
       Effect.gen(function*() {
         const place = yield* folder

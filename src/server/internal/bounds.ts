@@ -130,8 +130,8 @@ export class Counters {
   }
 
   /**
-   * Counts the run that a write may begin until the scope closes, and refuses one too many. `running` has the sessions
-   * of the principal whose runs are under way, or are about to begin.
+   * Counts the run that a write may begin until the scope closes, and refuses one too many. `running` has the
+   * principal's sessions whose runs are under way, or are about to begin.
    */
   run(key: string, prefix: string, running: ReadonlySet<string>): Effect.Effect<void, Refusals.Refusal, Scope.Scope> {
     return Effect.acquireRelease(

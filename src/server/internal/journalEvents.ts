@@ -4,9 +4,12 @@
  *
  * @since 0.1.0
  */
+import * as Effect from "effect/Effect"
+import * as Stream from "effect/Stream"
 import * as Event from "../../Event.ts"
 import * as Answers from "../../internal/answer/answer.ts"
 import * as Outcomes from "../../internal/fold/runOutcome.ts"
+import * as Journals from "../../internal/session/journal.ts"
 import type * as Records from "../../internal/session/records.ts"
 import * as States from "../../internal/session/state.ts"
 import type * as Message from "../../Message.ts"
@@ -263,3 +266,28 @@ export const stillWaiting = (state: States.State, options: Event.PublicOptions):
     suspensions
   }
 }
+
+/** A journal that was read: its fold, the version of its last record, and what its records tell. */
+interface Reading {
+  readonly telling: Telling
+  readonly version: number
+  readonly told: ReadonlyArray<Told>
+}
+
+/** Reads a journal from its beginning. */
+export const read = (
+  key: string,
+  options: Event.PublicOptions
+): Effect.Effect<Reading, Journals.StoreError, Journals.Store> =>
+  Effect.gen(function*() {
+    const store = yield* Journals.Store
+    const telling = new Telling(key, options)
+    const told: Array<Told> = []
+    let version = 0
+    yield* Stream.runForEach(store.read(key), (entry) =>
+      Effect.sync(() => {
+        version = entry.version
+        told.push(...telling.take(entry))
+      }))
+    return { telling, version, told }
+  })

@@ -11,6 +11,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import type * as Scope from "effect/Scope"
 import * as Event from "../../Event.ts"
+import { Joined } from "../../ui/internal/joined.ts"
 
 type PublicEvent = Event.PublicEvent
 
@@ -49,7 +50,7 @@ export class RunLog {
   next: RunLog | undefined
   readonly calls = new Map<string, Event.PublicCall>()
   /** Deltas that wait for those which follow at once. */
-  pending: PublicEvent | undefined
+  readonly joined = new Joined()
   private change = Deferred.makeUnsafe<void>()
 
   /** Waits until the log changes. */
@@ -67,30 +68,6 @@ export class RunLog {
     return `${this.begun?.runId ?? ""}.${this.begun?.version ?? 0}.${index}`
   }
 }
-
-/** Returns two events as one, if the second continues the text of the first. */
-const joined = (left: PublicEvent, right: PublicEvent): PublicEvent | undefined => {
-  switch (right._tag) {
-    case "TextDelta":
-    case "ReasoningDelta":
-      return left._tag === right._tag && left.id === right.id ? { ...left, delta: left.delta + right.delta } : undefined
-    case "ToolCallDelta":
-      return left._tag === right._tag && left.id === right.id
-        ? { ...left, argumentsDelta: left.argumentsDelta + right.argumentsDelta }
-        : undefined
-    case "ToolProgress": {
-      if (left._tag !== "ToolProgress" || left.id !== right.id) return undefined
-      const nested = left.nested && right.nested && joined(left.nested, right.nested)
-      return nested && { ...left, nested }
-    }
-    default:
-      return undefined
-  }
-}
-
-const isDelta = (event: PublicEvent): boolean =>
-  event._tag === "TextDelta" || event._tag === "ReasoningDelta" || event._tag === "ToolCallDelta" ||
-  event._tag === "ToolProgress" && event.nested !== undefined && isDelta(event.nested)
 
 /** Bounds of the logs. */
 interface Bounds {
@@ -188,19 +165,16 @@ export class Hub {
       const { runId, runs } = log.begun
       const shown = Event.toPublic(event, { ...this.publish, runId, runs, calls: log.calls, at })
       if (shown === undefined) return Effect.void
-      const both = log.pending && joined(log.pending, shown)
-      if (both !== undefined) {
-        log.pending = both
-        return Effect.void
-      }
-      this.flush(log)
-      if (this.joinMillis > 0 && isDelta(shown)) {
-        log.pending = shown
-        return Effect.asVoid(Effect.forkIn(
+      const isHeld = !log.joined.isEmpty
+      const before = this.joinMillis > 0 ? log.joined.add(shown) : undefined
+      if (before !== undefined) {
+        this.addAll(log, before)
+        return isHeld ? Effect.void : Effect.asVoid(Effect.forkIn(
           Effect.andThen(Effect.sleep(this.joinMillis), Effect.sync(() => this.flush(log))),
           this.scope
         ))
       }
+      this.flush(log)
       this.add(log, shown)
       log.wake()
       if (event._tag === "ChatCompleted") this.end(key, true)
@@ -209,11 +183,12 @@ export class Hub {
   }
 
   private flush(log: RunLog): void {
-    const { pending } = log
-    if (pending === undefined) return
-    log.pending = undefined
-    this.add(log, pending)
-    log.wake()
+    this.addAll(log, log.joined.flush())
+  }
+
+  private addAll(log: RunLog, events: ReadonlyArray<PublicEvent>): void {
+    for (const event of events) this.add(log, event)
+    if (events.length > 0) log.wake()
   }
 
   private add(log: RunLog, event: PublicEvent): void {

@@ -4,6 +4,7 @@
  *
  * @since 0.1.0
  */
+import * as Bytes from "effect/Bytes"
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
@@ -94,13 +95,7 @@ const bytesOf = (request: Request, most: number): Effect.Effect<Uint8Array, Refu
       chunks.push(chunk)
       return Effect.void
     })
-    const bytes = new Uint8Array(size)
-    let at = 0
-    for (const chunk of chunks) {
-      bytes.set(chunk, at)
-      at += chunk.length
-    }
-    return bytes
+    return Bytes.concat(chunks)
   }).pipe(
     Effect.catch((error) =>
       error._tag === "Refusal" ? Effect.fail(error) : Refusals.badRequest("invalid_body", "The body could not be read.")
@@ -308,7 +303,7 @@ const write = (
       const mayApprove = named(site, request, agent, posted.sessionId, ["approve"])
       const { after, count } = yield* Sessions.answer(session, { verdicts, said: said?.id, isQueued, mayApprove })
       if (count === 0 && said === undefined) {
-        return yield* Refusals.conflict("not_waiting", "Nothing waits for this answer. Read the session again.")
+        return yield* Sessions.stale
       }
       if (after !== undefined) wanted = { next: true, after }
     }
@@ -317,7 +312,7 @@ const write = (
     // A client that answers may post the message again that it began with.
     if (said !== undefined && (isNew || verdicts.length === 0)) {
       const options = { isQueued, mostSessions: site.bounds.sessions, opening: site.counters.opening }
-      wanted = { takes: (yield* Sessions.say(session, said, clientTools, options)).id }
+      wanted = { takes: yield* Sessions.say(session, said, clientTools, options) }
     }
     yield* Worker.take(session.key)
     return { named: session, actions, log, wanted, before }

@@ -59,25 +59,13 @@ export const read = (
   publish: Event.PublicOptions = {}
 ): Effect.Effect<Read, Refusals.Refusal | Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
-    const store = yield* Journals.Store
-    const telling = new Telling.Telling(key, publish)
-    let version = 0
-    yield* Stream.runForEach(store.read(key), (entry) =>
-      Effect.sync(() => {
-        version = entry.version
-        telling.take(entry)
-      }))
+    const { telling, version } = yield* Telling.read(key, publish)
     const { state } = telling
     if (version === 0 || state.origin.agent !== agent) return yield* Refusals.unknownSession()
     return { kept: Keeping.keptOf(key, state, version), telling }
   })
 
 // Messages.
-
-/** A message that was taken, and whether it was known before. */
-export interface Said {
-  readonly id: string
-}
 
 /** The settings of a new message. */
 interface Saying {
@@ -90,13 +78,13 @@ interface Saying {
 const running = Refusals.conflict("running", "The session has a run under way. Wait for its end, or stop it.")
 const waits = Refusals.conflict("waits_for_answers", "The session waits for answers. Give them first.")
 
-/** Appends a message for the next run, and creates the session for the first one. */
+/** Appends a message for the next run, creates the session for the first one, and returns the id of the message. */
 export const say = (
   named: Named,
   { content, id }: Pick<Posted.Say, "content"> & { readonly id: string | undefined },
   clientTools: Records.ClientTools,
   { isQueued, mostSessions, opening }: Saying
-): Effect.Effect<Said, Refusals.Refusal | Journals.StoreError, Journals.Store> =>
+): Effect.Effect<string, Refusals.Refusal | Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
     const { agent, by, key, principal } = named
     const store = yield* Journals.Store
@@ -129,7 +117,7 @@ export const say = (
       Effect.catchTag("SessionError", () =>
         Refusals.conflict("id_taken", "Another message was sent under this id. Send it under a new one."))
     )
-    return { id: receipt.id }
+    return receipt.id
   })
 
 // Answers.
@@ -148,7 +136,8 @@ interface Settled {
   readonly waiting: Event.Suspension | Refusals.Refusal
 }
 
-const stale = Refusals.conflict("not_waiting", "Nothing waits for this answer. Read the session again.")
+/** The refusal of an answer for which nothing waits. */
+export const stale = Refusals.conflict("not_waiting", "Nothing waits for this answer. Read the session again.")
 const wrongKind = Refusals.conflict("wrong_kind", "The call waits for an answer of another kind.")
 const answered = Refusals.conflict("already_answered", "The call was answered before, in other words.")
 const expired = Refusals.conflict("expired", "The time for this answer is up.")

@@ -187,6 +187,7 @@ export class Machine {
   private readonly namesakes = new Map<string, Array<Call>>()
   /** The ids of calls whose names are still to come. */
   private readonly reserved = new Map<string, string>()
+  private readonly reservedIds = new Set<string>()
   /** The ids of calls that the page knows by another one. */
   private readonly aliases = new Map<string, string>()
   private readonly nested = new Map<string, Nested>()
@@ -292,6 +293,7 @@ export class Machine {
       this.isMoved = true
       this.namesakes.clear()
       this.reserved.clear()
+      this.reservedIds.clear()
       this.add({ kind: "stepStart", turn: ++this.turn })
     }
     this.said = ""
@@ -332,11 +334,12 @@ export class Machine {
   }
 
   private isTaken(id: string): boolean {
-    return this.calls.get(id)?.step === this.turn || Array.from(this.reserved.values()).includes(id)
+    return this.calls.get(id)?.step === this.turn || this.reservedIds.has(id)
   }
 
   private opened(eventId: string, name: string, id = this.reserved.get(eventId) ?? this.unique(eventId)): Call {
     this.reserved.delete(eventId)
+    this.reservedIds.delete(id)
     this.ensureStep()
     this.close()
     const call: Call = {
@@ -372,7 +375,9 @@ export class Machine {
     const call = this.found(eventId)
     // A call whose name is still to come has its id from here on.
     if (call === undefined && eventId !== "" && !this.reserved.has(eventId)) {
-      this.reserved.set(eventId, this.unique(eventId))
+      const id = this.unique(eventId)
+      this.reserved.set(eventId, id)
+      this.reservedIds.add(id)
     }
     if (call === undefined || call.isReady || argumentsDelta === "") return
     call.sent += argumentsDelta.length
@@ -495,6 +500,7 @@ export class Machine {
     for (const { id } of Array.from(this.namesakes.values()).flat()) this.calls.delete(id)
     this.namesakes.clear()
     this.reserved.clear()
+    this.reservedIds.clear()
     this.said = ""
     this.isReset = true
     this.add({ kind: "stepReset" })

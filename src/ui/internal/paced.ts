@@ -11,6 +11,7 @@ import * as Fiber from "effect/Fiber"
 import * as Pull from "effect/Pull"
 import * as Stream from "effect/Stream"
 import type * as Event from "../../Event.ts"
+import { Joined } from "./joined.ts"
 
 /** Functions that are called for elements and for time. */
 export interface Pacer<A, B> {
@@ -76,44 +77,6 @@ const paced = <A, B, E, R>(
     return Stream.fromPull(Effect.succeed(pulled))
   }))
 
-type Delta = Extract<Event.PublicEvent, { readonly _tag: "TextDelta" | "ReasoningDelta" | "ToolCallDelta" }>
-
-const isDelta = (event: Event.PublicEvent): event is Delta =>
-  event._tag === "TextDelta" || event._tag === "ReasoningDelta" || event._tag === "ToolCallDelta"
-
-/** Deltas that wait to be joined: pieces of one text or of one reasoning, and of the arguments of any calls. */
-class Joined {
-  private readonly held = new Map<string, { readonly first: Delta; readonly pieces: Array<string> }>()
-  private said: string | undefined
-
-  get isEmpty(): boolean {
-    return this.held.size === 0
-  }
-
-  /** Takes in a delta. Returns the deltas that have to go before it. */
-  add(delta: Delta): ReadonlyArray<Event.PublicEvent> {
-    const key = `${delta._tag} ${delta.id ?? ""}`
-    const isSaid = delta._tag !== "ToolCallDelta"
-    const before = isSaid && this.said !== undefined && this.said !== key ? this.flush() : []
-    if (isSaid) this.said = key
-    const piece = delta._tag === "ToolCallDelta" ? delta.argumentsDelta : delta.delta
-    const held = this.held.get(key)
-    if (held === undefined) this.held.set(key, { first: delta, pieces: [piece] })
-    else held.pieces.push(piece)
-    return before
-  }
-
-  flush(): ReadonlyArray<Event.PublicEvent> {
-    const events = Array.from(this.held.values(), ({ first, pieces }): Event.PublicEvent => {
-      const text = pieces.join("")
-      return first._tag === "ToolCallDelta" ? { ...first, argumentsDelta: text } : { ...first, delta: text }
-    })
-    this.held.clear()
-    this.said = undefined
-    return events
-  }
-}
-
 /** A machine that writes events in the words of a protocol. */
 export interface Encoder<Out> {
   /** Returns what an event gives. */
@@ -140,12 +103,12 @@ export const encoded = <Out, E, R>(
       first: [],
       pacer: {
         push: (event, now) => {
-          if (!isDelta(event) || joinMillis <= 0) return [...flush(), ...encoder.push(event)]
           // The clock may stand still between elements that never wait.
           const late = due !== undefined && now >= due ? flush() : []
-          const before = joined.add(event).flatMap(encoder.push)
+          const before = joinMillis > 0 ? joined.add(event) : undefined
+          if (before === undefined) return [...late, ...flush(), ...encoder.push(event)]
           due ??= now + joinMillis
-          return [...late, ...before]
+          return [...late, ...before.flatMap(encoder.push)]
         },
         due: () => due,
         tick: flush,
