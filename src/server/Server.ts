@@ -5,6 +5,7 @@
  *
  * @since 0.1.0
  */
+import * as Clock from "effect/Clock"
 import * as Deferred from "effect/Deferred"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -195,7 +196,7 @@ export const layer = <R = never, RAuthorize = never>(
       publishReasoning: options.publishReasoning ?? false
     }
     const scope = yield* Effect.scope
-    const hub = new Logs.Hub(bounds, joinMillis, scope, publish)
+    const hub = new Logs.Hub(bounds, joinMillis, scope, publish, yield* Clock.Clock)
     const raw = yield* PubSub.sliding<readonly [string, Event.Event]>(1_024)
     const context = yield* Effect.context<R | RAuthorize>()
     const processName = yield* Claims.CurrentProcess
