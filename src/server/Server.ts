@@ -208,7 +208,7 @@ export const layer = <R = never, RAuthorize = never>(
           ? { told: [{ runId, event: { _tag: "RunStarted" as const, runId } }] }
           : yield* Effect.orDie(Telling.read(kept.id, publish))
         const past = told.flatMap((each) => each.runId === runId ? [each.event] : [])
-        hub.begin(kept.id, { runId, version: kept.version, takes, runs: Telling.askers(kept.state), past })
+        hub.begin(kept.id, { runId, version: kept.version, takes, past })
         return {
           deadline: { after: bounds.run },
           ...given,

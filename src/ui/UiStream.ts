@@ -468,7 +468,7 @@ export interface MessagesOptions {
   readonly publishReasoning?: boolean
   /** The calls that wait for an answer. None by default. */
   readonly suspensions?: ReadonlyArray<Event.Suspension>
-  /** The id of the run that they wait for, of which their `answerId` is made. */
+  /** The id of the run in which they began to wait, of which their `answerId` is made. */
   readonly runId?: string
   /** Names a message by the index of its first message in the thread. `message-INDEX` by default. */
   readonly messageId?: (index: number, role: "user" | "assistant") => string

@@ -151,7 +151,7 @@ describe.skipIf(!hasBrowser())("the page of heddle serve", () => {
     await page.click("#delete")
     await page.click("#delete")
     await page.waitForSelector(".empty")
-    assert.strictEqual(await page.locator("#sessions li").count(), 0)
+    await page.waitForSelector("#sessions li", { state: "detached" })
     assert.deepStrictEqual(faults, [])
     await page.context().close()
   })

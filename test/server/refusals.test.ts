@@ -6,7 +6,7 @@ import * as Fiber from "effect/Fiber"
 import type * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
 import * as TestClock from "effect/testing/TestClock"
-import { type Session, Tool } from "heddle"
+import { Session, Tool } from "heddle"
 import { Agent, type Server } from "heddle/server"
 import * as net from "node:net"
 import { until } from "../support/until.ts"
@@ -1085,6 +1085,66 @@ describe("answers", () => {
       assert.deepStrictEqual([given.status, codeOf(given)], [403, "forbidden"])
       const taken = yield* ask({ path: to, body: { answers: [{ id, value: "it was done" }] } })
       assert.include(taken.text, "Heard: it was done")
+    }))
+
+  it.live("W-11: a call that waits again after a kill has a name of its own, and the same words count again", () =>
+    Effect.gen(function*() {
+      const { layer } = yield* memory
+      const began = [Deferred.makeUnsafe<void>(), Deferred.makeUnsafe<void>()]
+      let attempts = 0
+      const risky = Tool.make("risky", {
+        parameters: {},
+        approval: true,
+        afterCrash: "ask",
+        handler: () =>
+          Effect.suspend(() => {
+            const first = began[attempts++]
+            return first === undefined
+              ? Effect.succeed("done at last")
+              : Effect.andThen(Deferred.succeed(first, undefined), Effect.never)
+          })
+      })
+      const agent = Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({ tools: [risky] }) })
+      const options = { store: layer, drain: 1, poll: 20, term: 200, joinMillis: 0 }
+      const ids: Array<string> = []
+      /** Approves what waits in a process, and leaves it as it was left by the one before. */
+      const approve = (url: string, query = "") =>
+        Effect.gen(function*() {
+          const { text } = yield* until(
+            "the call",
+            send(url, { path: `${at}/s1` }),
+            ({ text }) => JSON.parse(text).suspensions.length > 0
+          )
+          const [{ answerId: id }] = JSON.parse(text).suspensions
+          ids.push(id)
+          return yield* send(url, { path: to + query, body: { answers: [{ id, approve: true }] } })
+        })
+      for (const attempt of began) {
+        yield* Effect.scoped(Effect.gen(function*() {
+          const { url } = yield* serve([agent], obedient, options)
+          const content = JSON.stringify([{ id: "c0", name: "risky" }])
+          if (ids.length === 0) yield* send(url, { path: `${at}/s1/messages`, body: { content } })
+          yield* approve(url, "?wait=false")
+          yield* Deferred.await(attempt)
+        }))
+      }
+      const { url } = yield* serve([agent], obedient, options)
+      const open = (text: string) => JSON.parse(text).suspensions.map(({ answerId }: any) => answerId)
+      const read = send(url, { path: `${at}/s1` })
+      const { text: before } = yield* until("the call", read, ({ text }) => open(text).length > 0)
+      // A snapshot removes the records of the wait, and keeps its name.
+      yield* Effect.provide(Effect.flatMap(Session.load("local:s1"), (kept) => Session.snapshot(kept!)), layer)
+      assert.deepStrictEqual(open((yield* read).text), open(before))
+      const approved = yield* approve(url)
+      assert.include(approved.text, "done at last")
+      assert.strictEqual(attempts, 3)
+      assert.strictEqual(new Set(ids).size, 3, ids.join())
+      // The names of the earlier waits are known, and change nothing.
+      for (const id of ids) {
+        const again = yield* send(url, { path: to, body: { answers: [{ id, approve: true }] } })
+        assert.strictEqual(again.status, 200, again.text)
+      }
+      assert.strictEqual(attempts, 3)
     }))
 
   it.live("W-11: a call that was approved and then asks is answered as well, each time for what waits", () =>

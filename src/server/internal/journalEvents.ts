@@ -58,9 +58,8 @@ export class Telling {
   readonly names = new Map<number, string>()
   /** Number of the records that were applied. */
   records = 0
-  private readonly options: Omit<Event.PublicOptions, "runId" | "calls" | "runs">
+  private readonly options: Omit<Event.PublicOptions, "runId" | "calls">
   private calls = new Map<string, Event.PublicCall>()
-  private earlier: ReadonlyMap<string, string> = new Map()
   /** The calls of the open reply that were announced, or nothing where no reply is open. */
   private reply: Set<string> | undefined
   private response: Response.Response | undefined
@@ -68,7 +67,7 @@ export class Telling {
   /** The calls that were settled since the last run. */
   private settled: ReadonlyArray<string> = []
 
-  constructor(id: string, options: Omit<Event.PublicOptions, "runId" | "calls" | "runs">) {
+  constructor(id: string, options: Omit<Event.PublicOptions, "runId" | "calls">) {
     this.state = States.initial(id)
     this.options = options
   }
@@ -77,7 +76,6 @@ export class Telling {
   take({ record }: { readonly record: Records.Record }): ReadonlyArray<Told> {
     const { turn } = this.state
     const toolCall = (id: string) => this.state.turn?.calls.get(id)?.toolCall ?? turn?.calls.get(id)?.toolCall
-    const earlier = record._tag === "RunStarted" ? askers(this.state) : undefined
     States.apply(this.state, record)
     this.records++
     switch (record._tag) {
@@ -92,7 +90,6 @@ export class Telling {
         this.response = undefined
         this.usages = []
         this.calls = new Map()
-        this.earlier = earlier ?? new Map()
         return [
           { runId: record.requestId, event: { _tag: "RunStarted", runId: record.requestId } },
           ...this.tell(record.requestId, this.settlements())
@@ -175,7 +172,7 @@ export class Telling {
   }
 
   private tell(runId: string, payloads: ReadonlyArray<Payload>): ReadonlyArray<Told> {
-    const options: Event.PublicOptions = { ...this.options, runId, calls: this.calls, runs: this.earlier }
+    const options: Event.PublicOptions = { ...this.options, runId, calls: this.calls }
     return payloads.flatMap((payload) => {
       const event = Event.toPublic(payload as unknown as Event.Event, options)
       return event === undefined ? [] : [{ runId, event }]
@@ -228,24 +225,18 @@ export class Telling {
   }
 }
 
-/** Returns the runs that asked for the calls which wait, by the ids of the calls. */
-export const askers = (state: States.State): ReadonlyMap<string, string> =>
-  new Map(
-    Array.from(state.turn?.calls.values() ?? []).flatMap(({ idempotencyKey, toolCall }) => {
-      const asker = idempotencyKey?.endsWith(`:${toolCall.id}`) === true
-        ? idempotencyKey.slice(0, -toolCall.id.length - 1).replace(/:\d+:\d+$/, "")
-        : undefined
-      return asker === undefined ? [] : [[toolCall.id, asker] as const]
-    })
-  )
-
-/** Returns the suspensions of a session as they are published. */
+/** Returns what waits in a session as it is published. */
 export const suspensionsOf = (
-  suspensions: ReadonlyArray<Event.Suspension>,
+  state: States.State,
   options: Event.PublicOptions
 ): ReadonlyArray<Event.PublicSuspension> => {
+  const { suspensions } = States.sessionOf(state)
   const payload: Payload = { _tag: "ChatCompleted", result: { outcome: { _tag: "Completed" }, suspensions } }
-  const event = Event.toPublic(payload as unknown as Event.Event, options)
+  const event = Event.toPublic(payload as unknown as Event.Event, {
+    ...options,
+    runId: States.askerOf(state) ?? "",
+    calls: new Map()
+  })
   return event?._tag === "ChatCompleted" ? event.suspensions ?? [] : []
 }
 
@@ -258,7 +249,7 @@ const waiting: Readonly<Record<Event.Suspension["kind"], string>> = {
 
 /** Returns the end of a request after which no run begins, since other calls still wait. */
 export const stillWaiting = (state: States.State, options: Event.PublicOptions): PublicEvent => {
-  const suspensions = suspensionsOf(States.sessionOf(state).suspensions, { ...options, runs: askers(state) })
+  const suspensions = suspensionsOf(state, options)
   const [first] = suspensions
   return {
     _tag: "ChatCompleted",

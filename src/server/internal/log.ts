@@ -28,8 +28,6 @@ export interface Beginning {
   readonly version: number
   /** The message that the run takes. */
   readonly takes: string | undefined
-  /** The runs that asked for calls which still wait, by the ids of the calls. */
-  readonly runs: ReadonlyMap<string, string>
   /** The events of the run before it was resumed. */
   readonly past: ReadonlyArray<PublicEvent>
 }
@@ -162,8 +160,8 @@ export class Hub {
     return Effect.flatMap(Clock.currentTimeMillis, (at) => {
       const log = this.current(key)
       if (log?.begun === undefined) return Effect.void
-      const { runId, runs } = log.begun
-      const shown = Event.toPublic(event, { ...this.publish, runId, runs, calls: log.calls, at })
+      const { runId } = log.begun
+      const shown = Event.toPublic(event, { ...this.publish, runId, calls: log.calls, at })
       if (shown === undefined) return Effect.void
       const isHeld = !log.joined.isEmpty
       const before = this.joinMillis > 0 ? log.joined.add(shown) : undefined

@@ -482,14 +482,12 @@ const getSession = (site: Site) => (request: Request, params: Params): Effect.Ef
     const { kept, telling } = yield* Sessions.read(session)
     const { state } = kept
     const { publish = "all", publishReasoning = false } = site.publish
-    const runs = Telling.askers(state)
-    const shown = { ...site.publish, runs, calls: new Map(), runId: telling.runs.at(-1) ?? "" }
     const { suspensions, thread } = kept.session
     const messages = UiStream.messages({ ...thread, messages: thread.messages.filter(isKnown(state)) }, {
       publish,
       publishReasoning,
       suspensions,
-      runId: shown.runId,
+      runId: States.askerOf(state) ?? "",
       messageId: (index) => telling.names.get(index) ?? `message-${index}`
     })
     const last = messages.at(-1)
@@ -504,7 +502,7 @@ const getSession = (site: Site) => (request: Request, params: Params): Effect.Ef
       messages: open === undefined ? messages : messages.slice(0, -1),
       ...(open === undefined ? {} : { open }),
       submitted: (kept.submitted ?? []).map(({ id, message }) => ({ id, content: message.content })),
-      suspensions: Telling.suspensionsOf(suspensions, shown),
+      suspensions: Telling.suspensionsOf(state, site.publish),
       ...(telling.runs.length === 0 ? {} : { lastRunId: telling.runs.at(-1) }),
       ...(state.run === undefined ? {} : { runId: state.run.requestId, wholeSteps: state.run.steps.length })
     })

@@ -128,11 +128,9 @@ type Verdict = Exclude<Posted.Action, Posted.Say>
 interface Settled {
   readonly verdict: Verdict
   readonly id: string
-  /** The commands by which the call was answered before: it may have waited more than once. */
-  readonly earlier: ReadonlyArray<string>
-  /** The command of this answer. */
+  /** The command of the answer, which names the wait: a call that waits again is answered by another one. */
   readonly command: string
-  /** The call that waits, or the refusal unless the answer was given before. */
+  /** The call that waits, or the refusal where it does not: unless the answer was given before. */
   readonly waiting: Event.Suspension | Refusals.Refusal
 }
 
@@ -148,7 +146,6 @@ const expired = Refusals.conflict("expired", "The time for this answer is up.")
  */
 const find = (
   { kept: { session, state } }: Read,
-  askers: ReadonlyMap<string, string>,
   verdict: Verdict,
   now: number
 ): Effect.Effect<Settled | undefined, Refusals.Refusal> =>
@@ -158,26 +155,25 @@ const find = (
     // A client of AG-UI knows a call whose id has come before by an id with the number of its turn.
     const path = isNamed
       ? verdict.id.slice(at + 1)
-      : askers.has(verdict.id)
+      : state.turn?.calls.has(verdict.id) === true
       ? verdict.id
       : verdict.id.replace(/~\d+$/, "")
     const suspension = session.suspensions.find(({ id }) => id === path)
-    const asker = askers.get(path.split("/")[0] ?? path)
+    const asker = States.askerOf(state)
     // The id of a call may come again: only with the message that has it does it name what waits.
     const { messageId = "" } = verdict as Posted.Answer
     if (!isNamed && messageId === "") return stale
     const run = isNamed ? verdict.id.slice(0, at) : messageId.replace(/-\d+r*$/, "")
-    const earlier: Array<string> = []
-    const commandOf = () => `answer:${run}~${path}:${earlier.length}`
-    while (state.receipts.has(commandOf())) earlier.push(commandOf())
+    const command = `answer:${run}~${path}`
+    const isAnswered = state.receipts.has(command)
     const isServers = !isNamed && (asker !== run || suspension?.kind !== "manual")
-    if (isServers && earlier.length === 0) return Effect.succeed(undefined)
-    // An answer that came during a run counts at its end: until then the call still waits.
-    const isSettled = state.run?.settlements.some(({ id }) => id === path) === true
-    const waiting = suspension === undefined || asker !== run || isServers || isSettled
-      ? earlier.length > 0 ? answered : stale
+    if (isServers && !isAnswered) return Effect.succeed(undefined)
+    const waiting = isAnswered
+      ? answered
+      : suspension === undefined || asker !== run
+      ? stale
       : refusalIn(suspension, verdict, now) ?? suspension
-    return Effect.succeed({ verdict, id: path, earlier, command: commandOf(), waiting })
+    return Effect.succeed({ verdict, id: path, command, waiting })
   })
 
 /** Returns the refusal of an answer that comes too late, or that is not of the kind that a call waits for. */
@@ -203,7 +199,7 @@ export const actionsOf = (actions: ReadonlyArray<Posted.Action>): ReadonlyArray<
     )
   )
 
-const settle = (by: string, { id, verdict }: Settled, command: string) => {
+const settle = (by: string, { command, id, verdict }: Settled) => {
   const options = { command, by }
   switch (verdict._tag) {
     case "Answer":
@@ -253,26 +249,17 @@ export const answer = (
     const now = yield* Clock.currentTimeMillis
     const current = yield* read(named)
     const { state } = current.kept
-    const askers = Telling.askers(state)
-    const found = yield* Effect.forEach(verdicts, (verdict) => find(current, askers, verdict, now))
+    const found = yield* Effect.forEach(verdicts, (verdict) => find(current, verdict, now))
     const settled = unique(found.filter((each) => each !== undefined))
-    const refusing = (each: Settled, command = each.command) => (session: Keeping.Kept["session"]) =>
-      Effect.catchTag(settle(named.by, each, command)(session), "SessionError", ({ reason }) => refusalOf(reason))
+    const refusing = (each: Settled) => (session: Keeping.Kept["session"]) =>
+      Effect.catchTag(settle(named.by, each)(session), "SessionError", ({ reason }) => refusalOf(reason))
     let { kept } = current
-    /** Tells whether an answer was given before in the same words, which writes nothing. */
-    const isRepeated = (each: Settled) =>
-      Effect.gen(function*() {
-        for (const command of each.earlier) {
-          const again = Effect.as(Keeping.keep(kept, refusing(each, command)), true)
-          if (yield* Effect.catchTag(again, "Refusal", () => Effect.succeed(false))) return true
-        }
-        return false
-      })
     const fresh: Array<Settled> = []
     for (const each of settled) {
-      if (yield* isRepeated(each)) continue
-      if (each.waiting instanceof Refusals.Refusal) return yield* each.waiting
-      fresh.push(each)
+      // An answer that was given before in the same words writes nothing, and is refused in other words.
+      if (state.receipts.has(each.command)) yield* Keeping.keep(kept, refusing(each))
+      else if (each.waiting instanceof Refusals.Refusal) return yield* each.waiting
+      else fresh.push(each)
     }
     // Asks for more where a permission is given up, which denies it, and where a call of the server gets its result.
     const needsMore = ({ verdict, waiting }: Settled) => isAnswer(verdict) && "kind" in waiting && isPermission(waiting)
