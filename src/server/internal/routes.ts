@@ -301,18 +301,24 @@ const write = (
     let wanted: Reading.Wanted = { next: true }
     if (verdicts.length > 0) {
       const mayApprove = named(site, request, agent, posted.sessionId, ["approve"])
-      const { after, count } = yield* Sessions.answer(session, { verdicts, said: said?.id, isQueued, mayApprove })
-      if (count === 0 && said === undefined) {
-        return yield* Sessions.stale
-      }
+      if (known === undefined) return yield* Refusals.unknownSession()
+      const { after, count } = yield* Sessions.answer(session, known, {
+        verdicts,
+        said,
+        clientTools,
+        isQueued,
+        mayApprove
+      })
+      if (count === 0 && said === undefined) return yield* Sessions.stale
       if (after !== undefined) wanted = { next: true, after }
+      // A client that answers may post the message again that it began with.
+      if (said !== undefined && !known.kept.state.receipts.has(said.id)) wanted = { takes: said.id }
     }
-    const isNew = said !== undefined && known?.kept.state.receipts.has(said.id) !== true
     if (site.hub.current(session.key) === undefined) site.hub.expect(session.key)
-    // A client that answers may post the message again that it began with.
-    if (said !== undefined && (isNew || verdicts.length === 0)) {
-      const options = { isQueued, mostSessions: site.bounds.sessions, opening: site.counters.opening }
-      wanted = { takes: yield* Sessions.say(session, said, clientTools, options) }
+    if (said !== undefined && verdicts.length === 0) {
+      const { opening } = site.counters
+      const saying = { message: said, clientTools, isQueued, mostSessions: site.bounds.sessions, opening }
+      wanted = { takes: yield* Sessions.say(session, known, saying) }
     }
     yield* Worker.take(session.key)
     return { named: session, actions, log, wanted, before }

@@ -67,8 +67,10 @@ export const read = (
 
 // Messages.
 
-/** The settings of a new message. */
+/** The parts of a body that has a message. */
 interface Saying {
+  readonly message: Pick<Posted.Say, "content" | "id">
+  readonly clientTools: Records.ClientTools
   readonly isQueued: boolean
   readonly mostSessions: number
   /** The keys of the sessions that this process is creating. */
@@ -80,31 +82,11 @@ const waits = Refusals.conflict("waits_for_answers", "The session waits for answ
 
 /** Appends a message for the next run, creates the session for the first one, and returns the id of the message. */
 export const say = (
-  named: Named,
-  { content, id }: Pick<Posted.Say, "content"> & { readonly id: string | undefined },
-  clientTools: Records.ClientTools,
-  { isQueued, mostSessions, opening }: Saying
+  { agent, by, key, principal }: Named,
+  known: Read | undefined,
+  { clientTools, isQueued, message: { content, id }, mostSessions, opening }: Saying
 ): Effect.Effect<string, Refusals.Refusal | Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
-    const { agent, by, key, principal } = named
-    const store = yield* Journals.Store
-    if ((yield* store.version(key)) === 0) {
-      const prefix = prefixOf(principal)
-      opening.add(key)
-      const opened = Effect.gen(function*() {
-        const listed = yield* Stream.runCollect(Stream.take(store.list({ prefix }), mostSessions))
-        const keys = new Set(listed.map((each) => each.id))
-        for (const other of opening) if (other !== key && other.startsWith(prefix)) keys.add(other)
-        if (keys.size < mostSessions || keys.has(key)) {
-          return yield* Keeping.open(key, { origin: { principal, agent } })
-        }
-        return yield* Refusals.tooMany(
-          "too_many_sessions",
-          `There are ${mostSessions} sessions. Delete one of them first.`
-        )
-      })
-      yield* Effect.ensuring(opened, Effect.sync(() => opening.delete(key)))
-    } else yield* read(named)
     // Takes the first of messages that come at once: the others find it when they are written.
     const check = (state: States.State) => {
       if (state.origin.agent !== agent) return Refusals.unknownSession()
@@ -112,12 +94,31 @@ export const say = (
       const isFree = isQueued || state.run === undefined && !Journals.isUnfinished(States.next(state))
       return isFree ? Effect.void : running
     }
-    const options = { by, ...(id === undefined ? {} : { id }) }
-    const receipt = yield* Keeping.submit(key, content, options, clientTools, check).pipe(
-      Effect.catchTag("SessionError", () =>
-        Refusals.conflict("id_taken", "Another message was sent under this id. Send it under a new one."))
+    const submitted = Effect.catchTag(
+      Keeping.submit(key, content, { by, id }, {
+        clientTools,
+        known: known?.kept,
+        origin: known === undefined ? { principal, agent } : undefined,
+        check
+      }),
+      "SessionError",
+      () => Refusals.conflict("id_taken", "Another message was sent under this id. Send it under a new one.")
     )
-    return receipt.id
+    if (known !== undefined) return (yield* submitted).id
+    const store = yield* Journals.Store
+    const prefix = prefixOf(principal)
+    opening.add(key)
+    const opened = Effect.gen(function*() {
+      const listed = yield* Stream.runCollect(Stream.take(store.list({ prefix }), mostSessions))
+      const keys = new Set(listed.map((each) => each.id))
+      for (const other of opening) if (other !== key && other.startsWith(prefix)) keys.add(other)
+      if (keys.size < mostSessions || keys.has(key)) return yield* submitted
+      return yield* Refusals.tooMany(
+        "too_many_sessions",
+        `There are ${mostSessions} sessions. Delete one of them first.`
+      )
+    })
+    return (yield* Effect.ensuring(opened, Effect.sync(() => opening.delete(key)))).id
   })
 
 // Answers.
@@ -130,7 +131,7 @@ interface Settled {
   readonly id: string
   /** The command of the answer, which names the wait: a call that waits again is answered by another one. */
   readonly command: string
-  /** The call that waits, or the refusal where it does not: unless the answer was given before. */
+  /** The call that waits, or the refusal of an answer that was not given before. */
   readonly waiting: Event.Suspension | Refusals.Refusal
 }
 
@@ -199,31 +200,29 @@ export const actionsOf = (actions: ReadonlyArray<Posted.Action>): ReadonlyArray<
     )
   )
 
-const settle = (by: string, { command, id, verdict }: Settled) => {
+const verdictOf = (by: string, { command, id, verdict }: Settled): Operations.Verdict => {
   const options = { command, by }
   switch (verdict._tag) {
     case "Answer":
-      return (session: Keeping.Kept["session"]) =>
-        Operations.answer(session, id, verdict.error === undefined ? verdict.value : { error: verdict.error }, options)
+      return Operations.answerOf(id, verdict.error === undefined ? verdict.value : { error: verdict.error }, options)
     case "Approve":
-      return (session: Keeping.Kept["session"]) =>
-        Operations.approve(session, id, {
-          ...options,
-          ...(verdict.edits === undefined ? {} : { arguments: verdict.edits })
-        })
+      return Operations.approvalOf(id, {
+        ...options,
+        ...(verdict.edits === undefined ? {} : { arguments: verdict.edits })
+      })
     case "Deny":
-      return (session: Keeping.Kept["session"]) =>
-        verdict.isCancelled === true
-          ? Operations.withdraw(session, id, verdict.reason ?? "the user gave no answer", options)
-          : Operations.deny(session, id, verdict.reason, options)
+      return verdict.isCancelled === true
+        ? Operations.withdrawalOf(id, verdict.reason ?? "the user gave no answer", options)
+        : Operations.denialOf(id, verdict.reason, options)
   }
 }
 
 /** The parts of a body that has answers. */
 interface Answering {
   readonly verdicts: ReadonlyArray<Verdict>
-  /** The id of the message that the body has as well. */
-  readonly said: string | undefined
+  /** The message that the body has as well. */
+  readonly said: Posted.Say | undefined
+  readonly clientTools: Records.ClientTools
   readonly isQueued: boolean
   /** Asks for the permission to approve, where a body turns out to need it. */
   readonly mayApprove: Effect.Effect<unknown, Refusals.Refusal>
@@ -238,52 +237,54 @@ interface Answers {
 }
 
 /**
- * Gives the answers of a body, all of them or none: they are tried on the session before the first is written. Answers
- * that were given before in the same words change nothing.
+ * Gives the answers of a body and its message in one append, all of it or nothing. Answers that were given before in
+ * the same words change nothing, and neither does a message that was sent before.
  */
 export const answer = (
   named: Named,
-  { isQueued, mayApprove, said, verdicts }: Answering
-): Effect.Effect<Answers, Refusals.Refusal | Journals.StoreError, Journals.Store> =>
-  Effect.gen(function*() {
-    const now = yield* Clock.currentTimeMillis
-    const current = yield* read(named)
-    const { state } = current.kept
-    const found = yield* Effect.forEach(verdicts, (verdict) => find(current, verdict, now))
-    const settled = unique(found.filter((each) => each !== undefined))
-    const refusing = (each: Settled) => (session: Keeping.Kept["session"]) =>
-      Effect.catchTag(settle(named.by, each)(session), "SessionError", ({ reason }) => refusalOf(reason))
-    let { kept } = current
-    const fresh: Array<Settled> = []
-    for (const each of settled) {
+  known: Read,
+  { clientTools, isQueued, mayApprove, said, verdicts }: Answering
+): Effect.Effect<Answers, Refusals.Refusal | Journals.StoreError, Journals.Store> => {
+  const give = (current: Read) =>
+    Effect.gen(function*() {
+      const now = yield* Clock.currentTimeMillis
+      const { session, state } = current.kept
+      const found = yield* Effect.forEach(verdicts, (verdict) => find(current, verdict, now))
+      const settled = unique(found.filter((each) => each !== undefined))
       // An answer that was given before in the same words writes nothing, and is refused in other words.
-      if (state.receipts.has(each.command)) yield* Keeping.keep(kept, refusing(each))
-      else if (each.waiting instanceof Refusals.Refusal) return yield* each.waiting
-      else fresh.push(each)
-    }
-    // Asks for more where a permission is given up, which denies it, and where a call of the server gets its result.
-    const needsMore = ({ verdict, waiting }: Settled) => isAnswer(verdict) && "kind" in waiting && isPermission(waiting)
-    if (fresh.some(needsMore)) yield* mayApprove
-    const after = yield* Effect.reduce(fresh, () => kept.session, (session, each) => refusing(each)(session))
-    if (said !== undefined && !state.receipts.has(said)) {
-      if (!isQueued) return yield* running
-      if (after.suspensions.length > 0) return yield* waits
-    }
-    for (const each of fresh) kept = yield* Keeping.keep(kept, refusing(each))
-    const { run } = kept.state
-    const isLate = run?.settlements.some(({ id }) => settled.some((each) => each.id === id)) === true
-    return { count: settled.length, ...(run === undefined || !isLate ? {} : { after: run.requestId }) }
-  }).pipe(
+      const fresh = settled.filter(({ command }) => !state.receipts.has(command))
+      for (const { waiting } of fresh) if (waiting instanceof Refusals.Refusal) return yield* waiting
+      // Asks for more where a permission is given up, which denies it, and where a call of the server gets its result.
+      const needsMore = ({ verdict, waiting }: Settled) =>
+        isAnswer(verdict) && "kind" in waiting && isPermission(waiting)
+      if (fresh.some(needsMore)) yield* mayApprove
+      const settle = (message?: Records.MessageSubmitted) =>
+        Effect.catchTag(
+          Operations.settle(session, settled.map((each) => verdictOf(named.by, each)), message),
+          "SessionError",
+          ({ reason }) => refusalOf(reason)
+        )
+      const isNew = said !== undefined && !state.receipts.has(said.id)
+      if (isNew && !isQueued) return yield* running
+      if (isNew && (yield* settle()).suspensions.length > 0) return yield* waits
+      const message = isNew ? Keeping.submission(said.id, said.content, { by: named.by }, clientTools) : undefined
+      const { state: { run } } = yield* Keeping.keep(current.kept, () => settle(message))
+      const isLate = run?.settlements.some(({ id }) => settled.some((each) => each.id === id)) === true
+      return { count: settled.length, ...(run === undefined || !isLate ? {} : { after: run.requestId }) }
+    })
+  return give(known).pipe(
     // Another writer was faster: everything is checked again, and what was written counts once.
-    Effect.retry({
-      while: (error) => error._tag === "SessionConflict",
-      times: 50
-    }),
+    Effect.catchTag("SessionConflict", () =>
+      Effect.retry(Effect.flatMap(read(named), give), {
+        while: (error) => error._tag === "SessionConflict",
+        times: 50
+      })),
     Effect.catchTags({
       SessionConflict: () => stale,
       SessionClaimed: () => stale
     })
   )
+}
 
 /** Leaves out what a body says again in the same words. */
 const unique = (settled: ReadonlyArray<Settled>): ReadonlyArray<Settled> => {
