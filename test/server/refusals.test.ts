@@ -116,6 +116,7 @@ describe("principals", () => {
         { path: `${at}/${id}` },
         { path: `${at}/${id}`, method: "DELETE" },
         { path: `${at}/${id}/stream` },
+        { path: `/agui/helper/${id}?runId=r1` },
         { path: `${at}/${id}/events` },
         { path: `${at}/${id}/events?after=${runId}.1.0` },
         { path: `${at}/${id}/events?after=x.1.0` },
@@ -152,13 +153,17 @@ describe("principals", () => {
         const name = `${foreign.method ?? ""} ${foreign.path}`
         const [one, other] = [yield* all.ask(foreign, "eve"), yield* all.ask(unknown[index]!, "eve")]
         // The page of a new chat asks for what is under way before there is a session.
-        assert.strictEqual(one.status, foreign.path.endsWith("/stream") ? 204 : 404, name)
+        const isJoining = foreign.path.startsWith("/agui/helper/")
+        assert.strictEqual(one.status, foreign.path.endsWith("/stream") ? 204 : isJoining ? 200 : 404, name)
+        // The id of the thread is that of the request.
+        if (isJoining) Object.assign(one, { text: one.text.replaceAll("\"s1\"", "\"nosuch\"") })
         assert.deepStrictEqual(seen(one), seen(other), name)
         // The other agent does not run it either.
         const elsewhere = yield* all.ask({
           ...foreign,
           path: foreign.path.replace("/helper", "/other")
         })
+        if (isJoining) Object.assign(elsewhere, { text: elsewhere.text.replaceAll("\"s1\"", "\"nosuch\"") })
         assert.deepStrictEqual(seen(elsewhere), seen(other), `${name} of the other agent`)
       }
       const listed = yield* all.ask({ path: at }, "eve")
@@ -363,7 +368,8 @@ describe("authorization", () => {
         message,
         { path: `${at}/s1/events` },
         { path: `${at}/s1/events?raw=true` },
-        { path: `${at}/s1/stream` }
+        { path: `${at}/s1/stream` },
+        { path: "/agui/helper/s1" }
       ]
       for (const end of [() => ended.add("ann"), () => (principal = "eve")]) {
         const readers = []
@@ -376,7 +382,7 @@ describe("authorization", () => {
         end()
         for (const reader of readers) {
           const sent = yield* Effect.promise(reader.end)
-          assert.isFalse(sent.some(({ data }) => data._tag === "ChatCompleted"))
+          assert.isFalse(sent.some(({ data }) => data._tag === "ChatCompleted" || data.type === "RUN_FINISHED"))
         }
         ended.clear()
         principal = "ann"
@@ -405,7 +411,7 @@ describe("ids and agents", () => {
         "ann%3as1"
       ]
       for (const id of bad) {
-        for (const path of [`${at}/${id}`, `${at}/${id}/events`, `${at}/${id}/stream`]) {
+        for (const path of [`${at}/${id}`, `${at}/${id}/events`, `${at}/${id}/stream`, `/agui/helper/${id}`]) {
           const answered = yield* all.ask({ path })
           assert.include([400, 404], answered.status, path)
           if (answered.status === 404) assert.strictEqual(answered.text, "", path)

@@ -376,13 +376,14 @@ export const messagesIn = (turn: Turn): ReadonlyArray<Message.Message> => [
 /**
  * Returns the conversation with the unfinished turn. It is a branch: the conversation of the state grows without it.
  */
-export const threadOf = ({ thread, turn }: State): Thread.Thread =>
+export const threadOf = ({ thread, turn }: Pick<State, "thread" | "turn">): Thread.Thread =>
   turn === undefined ? thread : SharedMessages.replacedFrom(thread, SharedMessages.length(thread), messagesIn(turn))
 
-const callsOf = ({ turn }: State): ReadonlyArray<Call> => turn === undefined ? [] : Array.from(turn.calls.values())
+const callsOf = ({ turn }: Pick<State, "turn">): ReadonlyArray<Call> =>
+  turn === undefined ? [] : Array.from(turn.calls.values())
 
 /** Returns the open suspensions, in call order. */
-export const suspensionsOf = (state: State): ReadonlyArray<Event.Suspension> =>
+export const suspensionsOf = (state: Pick<State, "turn">): ReadonlyArray<Event.Suspension> =>
   callsOf(state).flatMap((call) => call._tag === "Waiting" ? call.suspensions : [])
 
 /**

@@ -9,6 +9,7 @@ import * as Stream from "effect/Stream"
 import * as Event from "../../Event.ts"
 import * as Answers from "../../internal/answer/answer.ts"
 import * as Outcomes from "../../internal/fold/runOutcome.ts"
+import * as SharedMessages from "../../internal/fold/sharedMessages.ts"
 import * as Journals from "../../internal/session/journal.ts"
 import type * as Records from "../../internal/session/records.ts"
 import * as States from "../../internal/session/state.ts"
@@ -56,6 +57,8 @@ export class Telling {
   chain: Array<string> = []
   /** The ids of the messages of clients and of the assistant, by their places in the thread. */
   readonly names = new Map<number, string>()
+  /** The names of the assistant's turns, each by its run and its number in it, by their places in the thread. */
+  readonly turns = new Map<number, string>()
   /** Number of the records that were applied. */
   records = 0
   private readonly options: Omit<Event.PublicOptions, "runId" | "calls">
@@ -95,6 +98,7 @@ export class Telling {
           ...this.tell(record.requestId, this.settlements())
         ]
       case "ReplyReceived":
+        this.nameTurn(record.requestId, 1)
         return this.tell(record.requestId, this.replied(record.response))
       case "CallStarted": {
         const early = record.toolCall === undefined || this.reply?.has(record.toolCallId) === true
@@ -133,6 +137,7 @@ export class Telling {
       case "StepCompleted": {
         const whole = record.response === undefined ? [] : this.replied(record.response)
         const response = record.response ?? this.response
+        this.nameTurn(record.requestId, 0)
         this.reply = undefined
         this.usages.push(response?.usage ?? null)
         return this.tell(record.requestId, [
@@ -169,6 +174,16 @@ export class Telling {
     this.names.set(place, requestId)
     this.message = requestId
     this.chain = [requestId]
+  }
+
+  /** Names the last turn, which is the first one after the whole steps of its run or the last one of these. */
+  private nameTurn(runId: string, behind: 0 | 1): void {
+    const { run, thread, turn } = this.state
+    if (run === undefined) return
+    const place = turn === undefined
+      ? SharedMessages.findLastIndex(thread, ({ askUser, role }) => role === "assistant" && askUser !== true)
+      : SharedMessages.length(thread)
+    this.turns.set(place, `${runId}-${run.steps.length + behind}`)
   }
 
   private tell(runId: string, payloads: ReadonlyArray<Payload>): ReadonlyArray<Told> {

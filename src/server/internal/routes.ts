@@ -17,6 +17,7 @@ import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as Worker from "../../durable/Worker.ts"
 import * as Event from "../../Event.ts"
+import * as SharedMessages from "../../internal/fold/sharedMessages.ts"
 import * as Json from "../../internal/json.ts"
 import * as Journals from "../../internal/session/journal.ts"
 import * as Keeping from "../../internal/session/kept.ts"
@@ -264,8 +265,8 @@ interface Write {
   readonly actions: ReadonlyArray<Access.Question["action"]>
   readonly log: Logs.RunLog
   readonly wanted: Reading.Wanted
-  /** The conversation before the write. */
-  readonly before: Thread.Thread
+  /** The session before the write, where it existed. */
+  readonly known: Sessions.Read | undefined
 }
 
 /** Counts a write, and refuses one too many. Where it is `isStreamed`, so is its stream. */
@@ -295,7 +296,6 @@ const write = (
     yield* admit(site, session, isStreamed)
     if (clientTools.length > 0) yield* site.checkTools(session, clientTools)
     const known = yield* Effect.catchTag(Sessions.read(session), "Refusal", () => Effect.succeed(undefined))
-    const before = known?.kept.session.thread ?? Thread.empty
     const log = yield* site.hub.follow(session.key)
     const { isQueued } = site
     let wanted: Reading.Wanted = { next: true }
@@ -321,7 +321,7 @@ const write = (
       wanted = { takes: yield* Sessions.say(session, known, saying) }
     }
     yield* Worker.take(session.key)
-    return { named: session, actions, log, wanted, before }
+    return { named: session, actions, log, wanted, known }
   })
 
 /** Returns the frames of the run that follows from a write. The end of an attached request stops the run. */
@@ -350,6 +350,10 @@ const postUi = (site: Site) => (request: Request, { agent }: Params): Effect.Eff
     return Writing.ui(frames, options)
   })
 
+/** Returns the run that is under way or about to begin. */
+const underWay = ({ inbox: [first], run }: States.State): Reading.Wanted =>
+  run !== undefined ? { runId: run.requestId } : first === undefined ? { next: true } : { takes: first.id }
+
 const resumeUi = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
     const session = yield* named(site, request, params.agent, params.id, ["read"])
@@ -363,15 +367,10 @@ const resumeUi = (site: Site) => (request: Request, params: Params): Effect.Effe
     yield* site.counters.stream(session.by)
     const log = yield* site.hub.follow(session.key)
     yield* Worker.take(session.key)
-    const [first] = state.inbox
-    const wanted: Reading.Wanted = run !== undefined
-      ? { runId: run }
-      : first === undefined
-      ? { next: true }
-      : { takes: first.id }
+    const wanted = underWay(state)
     const until = whileAllowed(site, request, session, ["read"])
     // The client reads a message from its beginning, which may be that of an earlier run. A new message is its run's.
-    const isNew = run === undefined && first !== undefined
+    const isNew = "takes" in wanted
     const earlier = isNew ? [] : telling.chain.filter((runId) => runId !== run)
     const frames = yield* quietly(Reading.run(site, session.key, log, wanted, until, earlier))
     return Writing.ui(frames, isNew || telling.message === undefined ? {} : { messageId: telling.message })
@@ -435,7 +434,8 @@ const postRetry = (site: Site) => (request: Request, params: Params): Effect.Eff
   Effect.gen(function*() {
     const session = yield* named(site, request, params.agent, params.id, ["write"])
     yield* admit(site, session, isWaited(request))
-    const { kept } = yield* Sessions.read(session)
+    const known = yield* Sessions.read(session)
+    const { kept } = known
     if (kept.session.status !== "error" && !Journals.isUnfinished(Keeping.next(kept))) {
       return yield* Refusals.conflict("nothing_to_retry", "Nothing broke, and nothing is left to do.")
     }
@@ -445,7 +445,7 @@ const postRetry = (site: Site) => (request: Request, params: Params): Effect.Eff
     if (!isWaited(request)) return json({}, 202)
     const run = kept.state.run?.requestId
     const wanted: Reading.Wanted = run === undefined ? { next: true } : { runId: run }
-    const taking = { named: session, actions: ["write"] as const, log, wanted, before: kept.session.thread }
+    const taking = { named: session, actions: ["write"] as const, log, wanted, known }
     const frames = yield* quietly(yield* framesOf(site, request, taking))
     return Writing.plain(frames)
   })
@@ -526,24 +526,77 @@ const deleteSession = (site: Site) => (request: Request, params: Params): Effect
     return HttpServerResponse.empty({ status: 204 })
   })
 
+/** Returns the conversation before a run as messages of AG-UI, with the ids that streams give them. */
+const agMessages = (
+  { publish }: Site,
+  known: Sessions.Read | undefined,
+  next: Pick<Posted.Say, "content" | "id"> | undefined
+): ReadonlyArray<AgUi.AgMessage> => {
+  const shown = { publish: publish.publish ?? "all", publishReasoning: publish.publishReasoning ?? false }
+  const saidBy = ({ content, id }: Pick<Posted.Say, "content" | "id">) =>
+    AgUi.messages(Thread.fromMessages([Message.user(content)]), { messageId: () => id })
+  const said = next === undefined ? [] : saidBy(next)
+  if (known === undefined) return said
+  const { kept: { state }, telling: { names, turns } } = known
+  const before = state.run?.before ?? state
+  const messages = SharedMessages.list(States.threadOf(before))
+  // The run of a message that is sent again may have ended: its events come again.
+  const [place] = Array.from(names).find(([, name]) => name === next?.id) ?? []
+  const thread = Thread.fromMessages(messages.slice(0, place))
+  const messageId = (index: number, role: "user" | "assistant") =>
+    (role === "user" ? names : turns).get(index) ?? `message-${index}`
+  const { id, message } = state.run?.taken ?? {}
+  return [
+    ...AgUi.messages(thread, { ...shown, messageId, suspensions: States.suspensionsOf(before) }),
+    ...id === undefined || id === next?.id || message === undefined
+      ? []
+      : saidBy({ id, content: message.message.content }),
+    ...said
+  ]
+}
+
 const postAgUi = (site: Site) => (request: Request, { agent }: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
     const body = yield* bodyOf(site, request)
     const posted = yield* taken(AgUi.read(body, readOptions(site)))
+    const { messageIds, runId = globalThis.crypto.randomUUID(), sessionId: threadId } = posted
     const taking = yield* write(site, request, agent, posted)
     const frames = yield* quietly(yield* framesOf(site, request, taking))
-    const said = posted.actions.flatMap((action): ReadonlyArray<AgUi.AgMessage> =>
-      action._tag === "Say"
-        ? [{ id: action.id, role: "user", content: Message.text(Message.user(action.content)) }]
-        : []
+    const { known, wanted } = taking
+    const said = posted.actions.find((action) => action._tag === "Say")
+    // The run that is under way says more before the next one begins.
+    const isBehind = "takes" in wanted
+      ? known?.kept.state.run !== undefined && known.kept.state.run.taken?.id !== wanted.takes
+      : "after" in wanted
+    if (isBehind) return Writing.agUi(frames, { threadId, runId })
+    const messages = agMessages(site, known, "takes" in wanted ? said : undefined)
+    const first = messages.findIndex(({ id, role }) =>
+      (role === "user" || role === "assistant") && messageIds?.has(id) !== true
     )
-    const { publish = "all", publishReasoning = false } = site.publish
-    const options = {
-      threadId: posted.sessionId,
-      runId: posted.runId ?? globalThis.crypto.randomUUID(),
-      messages: [...AgUi.messages(taking.before, { publish, publishReasoning }), ...said]
+    return Writing.agUi(frames, { threadId, runId, messages, ...(first < 0 ? {} : { known: first }) })
+  })
+
+const joinAgUi = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
+  Effect.gen(function*() {
+    const session = yield* named(site, request, params.agent, params.id, ["read"])
+    const options = { threadId: session.id, runId: query(request, "runId") ?? globalThis.crypto.randomUUID() }
+    // The page of a new thread asks before its first message, and shows a refusal as an error.
+    const known = yield* Effect.catchTag(Sessions.read(session), "Refusal", () => Effect.undefined)
+    if (known === undefined) {
+      const event = Telling.stillWaiting(States.initial(session.key), site.publish)
+      const frame: Reading.Frame = { _tag: "Event", offset: "", event, text: "" }
+      return Writing.agUi(Stream.succeed(frame), options)
     }
-    return Writing.agUi(frames, options)
+    yield* site.counters.stream(session.by)
+    const { state } = known.kept
+    const log = yield* site.hub.follow(session.key)
+    yield* Worker.take(session.key)
+    const wanted = underWay(state)
+    const next = state.inbox.find(({ id }) => "takes" in wanted && id === wanted.takes)
+    const said = next && { id: next.id, content: next.message.content }
+    const until = whileAllowed(site, request, session, ["read"])
+    const frames = yield* quietly(Reading.run(site, session.key, log, wanted, until))
+    return Writing.agUi(frames, { ...options, messages: agMessages(site, known, said), known: 0 })
   })
 
 interface Params {
@@ -566,7 +619,8 @@ const routes: ReadonlyArray<readonly ["GET" | "POST" | "DELETE", `/${string}`, (
   ["POST", "/agents/:agent/sessions/:id/answers", postMessages],
   ["POST", "/agents/:agent/sessions/:id/stop", postStop],
   ["POST", "/agents/:agent/sessions/:id/resume", postRetry],
-  ["POST", "/agui/:agent", postAgUi]
+  ["POST", "/agui/:agent", postAgUi],
+  ["GET", "/agui/:agent/:id", joinAgUi]
 ]
 
 const unavailable = new Refusals.Refusal({

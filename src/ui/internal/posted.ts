@@ -129,6 +129,8 @@ export interface Posted {
   readonly messageId?: string
   /** The id that the client gives the run, in AG-UI. */
   readonly runId?: string
+  /** The ids of the messages that the client has, in AG-UI. Left out where the client need not say. */
+  readonly messageIds?: ReadonlySet<string>
   /** The things that the body asks for, in its order. At least one. */
   readonly actions: ReadonlyArray<Action>
   /** The tools that run in the client. `[]` by default. */
