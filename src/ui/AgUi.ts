@@ -12,23 +12,11 @@ import type * as Event from "../Event.ts"
 import * as Json from "../internal/json.ts"
 import type * as Message from "../Message.ts"
 import type * as Thread from "../Thread.ts"
+import type * as Body from "./Body.ts"
 import * as Machine from "./internal/machine.ts"
 import * as Paced from "./internal/paced.ts"
 import * as Posted from "./internal/posted.ts"
 import * as ThreadEvents from "./internal/threadEvents.ts"
-
-export {
-  type Action,
-  type Answer,
-  type Approve,
-  BodyError,
-  type Bounds,
-  type ClientTool,
-  type Deny,
-  type Posted,
-  type ReadOptions,
-  type Say
-} from "./internal/posted.ts"
 
 /**
  * An event of the protocol: plain JSON with the fields that it gives its `type`.
@@ -667,7 +655,7 @@ const userParts = (reader: Posted.Reader, message: Json.JsonObject, field: strin
 }
 
 /** Returns the answer that an entry of `resume` is. */
-const resumed = (reader: Posted.Reader, value: unknown, field: string): Posted.Action => {
+const resumed = (reader: Posted.Reader, value: unknown, field: string): Body.Action => {
   const entry = reader.object(value, field)
   const id = reader.id(entry["interruptId"], `${field}.interruptId`)
   const { payload, status } = entry
@@ -678,12 +666,12 @@ const resumed = (reader: Posted.Reader, value: unknown, field: string): Posted.A
 }
 
 /** Returns the answers to calls of the client at the end of the messages. Those that the server sent are none. */
-const submitted = (reader: Posted.Reader, messages: ReadonlyArray<unknown>): ReadonlyArray<Posted.Action> => {
+const submitted = (reader: Posted.Reader, messages: ReadonlyArray<unknown>): ReadonlyArray<Body.Action> => {
   const isTool = (message: unknown): boolean => Json.isObject(message) && message["role"] === "tool"
   const from = messages.findLastIndex((message) => !isTool(message)) + 1
   const owner = messages[from - 1]
   const messageId = Json.isObject(owner) && typeof owner["id"] === "string" ? { messageId: owner["id"] } : {}
-  return messages.slice(from).flatMap((message, index): ReadonlyArray<Posted.Action> => {
+  return messages.slice(from).flatMap((message, index): ReadonlyArray<Body.Action> => {
     const field = `messages[${from + index}]`
     const { content, error, id: own, toolCallId } = reader.object(message, field)
     if (typeof own === "string" && own.startsWith("res-")) return []
@@ -724,7 +712,7 @@ const submitted = (reader: Posted.Reader, messages: ReadonlyArray<unknown>): Rea
  * @category bodies
  * @since 0.1.0
  */
-export const read = (body: unknown, options: Posted.ReadOptions = {}): Result.Result<Posted.Posted, Posted.BodyError> =>
+export const read = (body: unknown, options: Body.ReadOptions = {}): Result.Result<Body.Posted, Body.BodyError> =>
   Posted.reading(() => {
     const reader = new Posted.Reader(options)
     const given = reader.object(body, "body")
@@ -737,7 +725,7 @@ export const read = (body: unknown, options: Posted.ReadOptions = {}): Result.Re
     const answers = entries.map((entry, index) => resumed(reader, entry, `resume[${index}]`))
     const field = `messages[${messages.length - 1}]`
     const last = messages[messages.length - 1]
-    const said: ReadonlyArray<Posted.Action> = Json.isObject(last) && last["role"] === "user"
+    const said: ReadonlyArray<Body.Action> = Json.isObject(last) && last["role"] === "user"
       ? [{
         _tag: "Say",
         id: reader.id(last["id"], `${field}.id`),

@@ -25,6 +25,7 @@ import * as States from "../../internal/session/state.ts"
 import * as Message from "../../Message.ts"
 import * as Thread from "../../Thread.ts"
 import * as AgUi from "../../ui/AgUi.ts"
+import type * as Body from "../../ui/Body.ts"
 import * as Posted from "../../ui/internal/posted.ts"
 import * as UiStream from "../../ui/UiStream.ts"
 import * as Access from "./access.ts"
@@ -58,7 +59,7 @@ export interface Site extends Reading.Site {
   /** Refuses tools of a client that have the names of the agent's. */
   readonly checkTools: (
     named: Sessions.Named,
-    clientTools: ReadonlyArray<Posted.ClientTool>
+    clientTools: ReadonlyArray<Body.ClientTool>
   ) => Effect.Effect<void, Refusals.Refusal>
   /** Waits until the server is released: what has not ended by then ends in another process. */
   readonly closing: Effect.Effect<void>
@@ -125,7 +126,7 @@ const bodyOf = ({ bounds, counters }: Site, request: Request): Effect.Effect<unk
   })
 
 /** Refuses what a body says wrong. */
-const taken = <A>(result: Result.Result<A, Posted.BodyError>): Effect.Effect<A, Refusals.Refusal> =>
+const taken = <A>(result: Result.Result<A, Body.BodyError>): Effect.Effect<A, Refusals.Refusal> =>
   Result.isSuccess(result)
     ? Effect.succeed(result.success)
     : new Refusals.Refusal({
@@ -134,7 +135,7 @@ const taken = <A>(result: Result.Result<A, Posted.BodyError>): Effect.Effect<A, 
       message: result.failure.message
     })
 
-const readOptions = ({ allowUrl, bounds }: Site): Posted.ReadOptions => ({
+const readOptions = ({ allowUrl, bounds }: Site): Body.ReadOptions => ({
   ...(allowUrl === undefined ? {} : { allowUrl }),
   bounds: {
     files: bounds.files,
@@ -146,12 +147,12 @@ const readOptions = ({ allowUrl, bounds }: Site): Posted.ReadOptions => ({
 })
 
 /** Reads `{ content, id?, clientTools? }` or `{ answers }`. */
-const plainBody = (site: Site, sessionId: string, body: unknown): Result.Result<Posted.Posted, Posted.BodyError> =>
+const plainBody = (site: Site, sessionId: string, body: unknown): Result.Result<Body.Posted, Body.BodyError> =>
   Posted.reading(() => {
     const reader = new Posted.Reader(readOptions(site))
     const { answers, clientTools, content, id } = reader.object(body, "the body")
     if ((answers === undefined) === (content === undefined)) reader.refuse("the body", "must have content or answers")
-    const actions: ReadonlyArray<Posted.Action> = answers === undefined
+    const actions: ReadonlyArray<Body.Action> = answers === undefined
       ? [{
         _tag: "Say",
         id: id === undefined ? globalThis.crypto.randomUUID() : reader.id(id, "id"),
@@ -166,7 +167,7 @@ const plainBody = (site: Site, sessionId: string, body: unknown): Result.Result<
     }
   })
 
-const contentOf = (reader: Posted.Reader, content: unknown): Posted.Say["content"] => {
+const contentOf = (reader: Posted.Reader, content: unknown): Body.Say["content"] => {
   if (typeof content === "string") {
     return reader.text(content, "content") === "" ? reader.refuse("content", "must have a text or a file") : content
   }
@@ -185,7 +186,7 @@ const contentOf = (reader: Posted.Reader, content: unknown): Posted.Say["content
 }
 
 /** Reads `{ id, value }`, `{ id, error }`, `{ id, approve: true, arguments? }` or `{ id, approve: false, reason? }`. */
-const answerOf = (reader: Posted.Reader, given: unknown, field: string): Posted.Action => {
+const answerOf = (reader: Posted.Reader, given: unknown, field: string): Body.Action => {
   const answer = reader.object(given, field)
   const id = reader.id(answer["id"], `${field}.id`)
   if (answer["approve"] === true) {
@@ -284,7 +285,7 @@ const write = (
   site: Site,
   request: Request,
   agent: string,
-  posted: Posted.Posted,
+  posted: Body.Posted,
   isStreamed = true
 ): Effect.Effect<Write, Failure, Needs> =>
   Effect.gen(function*() {
@@ -530,10 +531,10 @@ const deleteSession = (site: Site) => (request: Request, params: Params): Effect
 const agMessages = (
   { publish }: Site,
   known: Sessions.Read | undefined,
-  next: Pick<Posted.Say, "content" | "id"> | undefined
+  next: Pick<Body.Say, "content" | "id"> | undefined
 ): ReadonlyArray<AgUi.AgMessage> => {
   const shown = { publish: publish.publish ?? "all", publishReasoning: publish.publishReasoning ?? false }
-  const saidBy = ({ content, id }: Pick<Posted.Say, "content" | "id">) =>
+  const saidBy = ({ content, id }: Pick<Body.Say, "content" | "id">) =>
     AgUi.messages(Thread.fromMessages([Message.user(content)]), { messageId: () => id })
   const said = next === undefined ? [] : saidBy(next)
   if (known === undefined) return said

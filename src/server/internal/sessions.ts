@@ -14,7 +14,7 @@ import * as Operations from "../../internal/session/operations.ts"
 import type * as Records from "../../internal/session/records.ts"
 import * as States from "../../internal/session/state.ts"
 import * as Message from "../../Message.ts"
-import type * as Posted from "../../ui/internal/posted.ts"
+import type * as Body from "../../ui/Body.ts"
 import * as Telling from "./journalEvents.ts"
 import type * as Reading from "./reading.ts"
 import * as Refusals from "./refusal.ts"
@@ -69,7 +69,7 @@ export const read = (
 
 /** The parts of a body that has a message. */
 interface Saying {
-  readonly message: Pick<Posted.Say, "content" | "id">
+  readonly message: Pick<Body.Say, "content" | "id">
   readonly clientTools: Records.ClientTools
   readonly isQueued: boolean
   readonly mostSessions: number
@@ -123,7 +123,7 @@ export const say = (
 
 // Answers.
 
-type Verdict = Exclude<Posted.Action, Posted.Say>
+type Verdict = Exclude<Body.Action, Body.Say>
 
 /** Something that a body answers, and the call that waits for it. */
 interface Settled {
@@ -152,7 +152,7 @@ const find = (
 ): Effect.Effect<Settled | undefined, Refusals.Refusal> =>
   Effect.suspend((): Effect.Effect<Settled | undefined, Refusals.Refusal> => {
     const at = verdict.id.indexOf("~")
-    const isNamed = at > 0 && (verdict as Posted.Answer).messageId === undefined
+    const isNamed = at > 0 && (verdict as Body.Answer).messageId === undefined
     // A client of AG-UI knows a call whose id has come before by an id with the number of its turn.
     const path = isNamed
       ? verdict.id.slice(at + 1)
@@ -162,7 +162,7 @@ const find = (
     const suspension = session.suspensions.find(({ id }) => id === path)
     const asker = States.askerOf(state)
     // The id of a call may come again: only with the message that has it does it name what waits.
-    const { messageId = "" } = verdict as Posted.Answer
+    const { messageId = "" } = verdict as Body.Answer
     if (!isNamed && messageId === "") return stale
     const run = isNamed ? verdict.id.slice(0, at) : messageId.replace(/-\d+r*$/, "")
     const command = `answer:${run}~${path}`
@@ -190,10 +190,10 @@ const refusalIn = (suspension: Event.Suspension, verdict: Verdict, now: number):
 const isPermission = ({ kind }: Event.Suspension): boolean => kind === "approval" || kind === "unknown"
 
 /** Tells whether a verdict looks like an answer to a question, or to a call of the client. */
-const isAnswer = (action: Posted.Action): boolean => action._tag === "Answer" || "isCancelled" in action
+const isAnswer = (action: Body.Action): boolean => action._tag === "Answer" || "isCancelled" in action
 
 /** Returns the actions that verdicts are: the caller asks for each of them. */
-export const actionsOf = (actions: ReadonlyArray<Posted.Action>): ReadonlyArray<"write" | "answer" | "approve"> =>
+export const actionsOf = (actions: ReadonlyArray<Body.Action>): ReadonlyArray<"write" | "answer" | "approve"> =>
   Array.from(
     new Set(
       actions.map((action) => action._tag === "Say" ? "write" : isAnswer(action) ? "answer" : "approve")
@@ -221,7 +221,7 @@ const verdictOf = (by: string, { command, id, verdict }: Settled): Operations.Ve
 interface Answering {
   readonly verdicts: ReadonlyArray<Verdict>
   /** The message that the body has as well. */
-  readonly said: Posted.Say | undefined
+  readonly said: Body.Say | undefined
   readonly clientTools: Records.ClientTools
   readonly isQueued: boolean
   /** Asks for the permission to approve, where a body turns out to need it. */
