@@ -4,7 +4,6 @@
  *
  * @since 0.1.0
  */
-import * as Bytes from "effect/Bytes"
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
@@ -26,10 +25,9 @@ import * as Message from "../../Message.ts"
 import * as Thread from "../../Thread.ts"
 import * as AgUi from "../../ui/AgUi.ts"
 import type * as Body from "../../ui/Body.ts"
-import * as Posted from "../../ui/internal/posted.ts"
 import * as UiStream from "../../ui/UiStream.ts"
 import * as Access from "./access.ts"
-import type * as Bounds from "./bounds.ts"
+import * as Bodies from "./bodies.ts"
 import * as EventStream from "./eventStream.ts"
 import * as Telling from "./journalEvents.ts"
 import type * as Logs from "./log.ts"
@@ -45,9 +43,7 @@ type Failure = Refusals.Refusal | Journals.StoreError
 type Needs = Journals.Store | Worker.Worker | Scope.Scope
 
 /** The parts of a server. */
-export interface Site extends Reading.Site {
-  readonly bounds: Required<Bounds.Bounds>
-  readonly counters: Bounds.Counters
+export interface Site extends Reading.Site, Bodies.Site {
   readonly access: Access.Rules
   readonly authorize: Access.Authorize
   /** The agents by their names. */
@@ -55,7 +51,6 @@ export interface Site extends Reading.Site {
   readonly isAttached: boolean
   readonly isQueued: boolean
   readonly isRaw: boolean
-  readonly allowUrl: ((url: string) => boolean) | undefined
   /** Refuses tools of a client that have the names of the agent's. */
   readonly checkTools: (
     named: Sessions.Named,
@@ -73,137 +68,9 @@ const json = (body: unknown, status = 200): Response =>
     headers: { "cache-control": "no-store", "x-content-type-options": "nosniff" }
   })
 
-// Requests.
-
 /** Returns the value of a parameter of the address, once. */
 const query = (request: Request, name: string): string | undefined =>
   new URL(request.url, "http://localhost").searchParams.get(name) ?? undefined
-
-const tooLarge = (bytes: number): Refusals.Refusal =>
-  Refusals.tooLarge(
-    "body_too_large",
-    `A body may have ${bytes} bytes. Clients of the AI SDK can send less with prepareSendMessagesRequest.`
-  )
-
-/** Reads the bytes of a body up to a bound. */
-const bytesOf = (request: Request, most: number): Effect.Effect<Uint8Array, Refusals.Refusal> =>
-  Effect.gen(function*() {
-    if (Number(request.headers["content-length"] ?? 0) > most) return yield* tooLarge(most)
-    const chunks: Array<Uint8Array> = []
-    let size = 0
-    yield* Stream.runForEach(request.stream, (chunk) => {
-      size += chunk.length
-      if (size > most) return Effect.fail(tooLarge(most))
-      chunks.push(chunk)
-      return Effect.void
-    })
-    return Bytes.concat(chunks)
-  }).pipe(
-    Effect.catch((error) =>
-      error._tag === "Refusal" ? Effect.fail(error) : Refusals.badRequest("invalid_body", "The body could not be read.")
-    )
-  )
-
-/** Longest time for a body. One who sends slower would keep others from theirs. */
-const slowest = "30 seconds"
-
-const tooSlow = new Refusals.Refusal({
-  status: 408,
-  code: "body_too_slow",
-  message: "The body did not come within 30 seconds."
-})
-
-const bodyOf = ({ bounds, counters }: Site, request: Request): Effect.Effect<unknown, Refusals.Refusal> =>
-  Effect.gen(function*() {
-    if (!Access.isJson(request)) return yield* Access.unsupported
-    const bytes = yield* counters.body(
-      Effect.timeoutOrElse(bytesOf(request, bounds.body), { duration: slowest, orElse: () => tooSlow })
-    )
-    const parsed = Json.parse(new TextDecoder().decode(bytes))
-    return Result.isSuccess(parsed)
-      ? parsed.success
-      : yield* Refusals.badRequest("invalid_json", "The body is not valid JSON.")
-  })
-
-/** Refuses what a body says wrong. */
-const taken = <A>(result: Result.Result<A, Body.BodyError>): Effect.Effect<A, Refusals.Refusal> =>
-  Result.isSuccess(result)
-    ? Effect.succeed(result.success)
-    : new Refusals.Refusal({
-      status: result.failure.reason === "too_large" ? 413 : 400,
-      code: result.failure.reason,
-      message: result.failure.message
-    })
-
-const readOptions = ({ allowUrl, bounds }: Site): Body.ReadOptions => ({
-  ...(allowUrl === undefined ? {} : { allowUrl }),
-  bounds: {
-    files: bounds.files,
-    fileBytes: bounds.file,
-    textBytes: bounds.taken,
-    clientTools: bounds.clientTools,
-    clientToolBytes: bounds.clientTool
-  }
-})
-
-/** Reads `{ content, id?, clientTools? }` or `{ answers }`. */
-const plainBody = (site: Site, sessionId: string, body: unknown): Result.Result<Body.Posted, Body.BodyError> =>
-  Posted.reading(() => {
-    const reader = new Posted.Reader(readOptions(site))
-    const { answers, clientTools, content, id } = reader.object(body, "the body")
-    if ((answers === undefined) === (content === undefined)) reader.refuse("the body", "must have content or answers")
-    const actions: ReadonlyArray<Body.Action> = answers === undefined
-      ? [{
-        _tag: "Say",
-        id: id === undefined ? globalThis.crypto.randomUUID() : reader.id(id, "id"),
-        content: contentOf(reader, content)
-      }]
-      : reader.list(answers, "answers").map((answer, index) => answerOf(reader, answer, `answers[${index}]`))
-    if (actions.length === 0) reader.refuse("answers", "must have an answer")
-    return {
-      sessionId,
-      actions,
-      clientTools: clientTools === undefined ? [] : reader.clientTools(clientTools, "clientTools")
-    }
-  })
-
-const contentOf = (reader: Posted.Reader, content: unknown): Body.Say["content"] => {
-  if (typeof content === "string") {
-    return reader.text(content, "content") === "" ? reader.refuse("content", "must have a text or a file") : content
-  }
-  const parts = reader.list(content, "content").map((given, index): Message.Part => {
-    const field = `content[${index}]`
-    const part = reader.object(given, field)
-    if (part["type"] === "text") return { type: "text", text: reader.text(part["text"], `${field}.text`) }
-    if (part["type"] !== "image" && part["type"] !== "file") {
-      reader.refuse(`${field}.type`, "must be text, image or file")
-    }
-    return part["data"] === undefined
-      ? reader.url(part["url"], part["mediaType"], `${field}.url`, part["filename"])
-      : reader.data(part["data"], part["mediaType"], `${field}.data`, part["filename"])
-  })
-  return reader.content(parts.filter((part) => part.type !== "text" || part.text !== ""), "content")
-}
-
-/** Reads `{ id, value }`, `{ id, error }`, `{ id, approve: true, arguments? }` or `{ id, approve: false, reason? }`. */
-const answerOf = (reader: Posted.Reader, given: unknown, field: string): Body.Action => {
-  const answer = reader.object(given, field)
-  const id = reader.id(answer["id"], `${field}.id`)
-  if (answer["approve"] === true) {
-    return answer["arguments"] === undefined
-      ? { _tag: "Approve", id }
-      : { _tag: "Approve", id, edits: reader.edits(answer["arguments"], `${field}.arguments`) }
-  }
-  if (answer["approve"] === false) {
-    const { reason } = answer
-    return { _tag: "Deny", id, ...(reason === undefined ? {} : { reason: reader.text(reason, `${field}.reason`) }) }
-  }
-  if (typeof answer["error"] === "string") {
-    return { _tag: "Answer", id, error: reader.text(answer["error"], `${field}.error`) }
-  }
-  if (!("value" in answer)) reader.refuse(field, "must have value, error or approve")
-  return { _tag: "Answer", id, value: reader.json(answer["value"], `${field}.value`) }
-}
 
 // Sessions of requests.
 
@@ -342,8 +209,8 @@ const isWaited = (request: Request): boolean => query(request, "wait") !== "fals
 
 const postUi = (site: Site) => (request: Request, { agent }: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
-    const body = yield* bodyOf(site, request)
-    const posted = yield* taken(UiStream.read(body, readOptions(site)))
+    const body = yield* Bodies.read(site, request)
+    const posted = yield* Bodies.taken(UiStream.read(body, Bodies.optionsOf(site)))
     const taking = yield* write(site, request, agent, posted)
     const continues = posted.messageId !== undefined
     const frames = yield* quietly(yield* framesOf(site, request, taking))
@@ -379,9 +246,9 @@ const resumeUi = (site: Site) => (request: Request, params: Params): Effect.Effe
 
 const postMessages = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
-    const body = yield* bodyOf(site, request)
+    const body = yield* Bodies.read(site, request)
     yield* Sessions.checkId(params.id)
-    const posted = yield* taken(plainBody(site, params.id, body))
+    const posted = yield* Bodies.taken(Bodies.plain(site, params.id, body))
     const taking = yield* write(site, request, params.agent, posted, isWaited(request))
     if (!isWaited(request)) return json("takes" in taking.wanted ? { id: taking.wanted.takes } : {}, 202)
     const frames = yield* quietly(yield* framesOf(site, request, taking))
@@ -558,8 +425,8 @@ const agMessages = (
 
 const postAgUi = (site: Site) => (request: Request, { agent }: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
-    const body = yield* bodyOf(site, request)
-    const posted = yield* taken(AgUi.read(body, readOptions(site)))
+    const body = yield* Bodies.read(site, request)
+    const posted = yield* Bodies.taken(AgUi.read(body, Bodies.optionsOf(site)))
     const { messageIds, runId = globalThis.crypto.randomUUID(), sessionId: threadId } = posted
     const taking = yield* write(site, request, agent, posted)
     const frames = yield* quietly(yield* framesOf(site, request, taking))
