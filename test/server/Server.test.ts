@@ -10,6 +10,7 @@ import { Adapter, Message, Session, Tool } from "heddle"
 import { Agent } from "heddle/server"
 import { Script } from "heddle/testing"
 import { until } from "../support/until.ts"
+import { obedient } from "./support/hostile.ts"
 import { eventsOf, saidIn, serve, type Site } from "./support/site.ts"
 
 const { finish, text, toolCall } = Script
@@ -214,6 +215,43 @@ describe("writes", () => {
       assert.deepStrictEqual(all, ["read", "CallSettled,CallSettled,MessageSubmitted"])
       const said = yield* written(`${at}/s1/messages`, { content: "More" })
       assert.deepStrictEqual(said, ["read", "MessageSubmitted"])
+    }))
+
+  it.live("W-11: a list has a bound of its own, and reads the journals of its own rows", () =>
+    Effect.gen(function*() {
+      const store = Context.get(yield* Layer.build(Session.Store.layerMemory), Session.Store)
+      const done: Array<readonly [string, number]> = []
+      const watched = Layer.succeed(Session.Store, {
+        ...store,
+        read: (id, after) =>
+          Stream.tap(store.read(id, after), ({ version }) => Effect.sync(() => void done.push([id, version])))
+      })
+      const options = { store: watched, bounds: { lists: 5, writes: 100 }, joinMillis: 0 }
+      const site = yield* serve([helper(), helper([], "other")], obedient, options)
+      const at = (agent: string) => `/agents/${agent}/sessions`
+      for (let index = 0; index < 30; index++) {
+        const agent = index % 10 === 0 ? "other" : "helper"
+        yield* post(site, `${at(agent)}/s${index}/messages`, { content: "Hi" })
+        yield* until("the claim", Effect.orDie(store.claimOf(`local:s${index}`)), (claim) => claim === undefined)
+      }
+      const read = (page: number) =>
+        Effect.gen(function*() {
+          done.length = 0
+          const { body } = yield* get(site, `${at("helper")}?page=${page}`)
+          const ids: ReadonlyArray<string> = body.sessions.map(({ id }: { readonly id: string }) => id)
+          return { ids, next: body.next, whole: new Set(done.flatMap(([id, version]) => version > 1 ? [id] : [])) }
+        })
+      const first = yield* read(0)
+      assert.strictEqual(first.ids.length, 20)
+      const second = yield* read(first.next)
+      assert.strictEqual(second.ids.length, 7)
+      assert.isUndefined(second.next)
+      assert.strictEqual(new Set([...first.ids, ...second.ids]).size, 27)
+      for (const { ids, whole } of [first, second]) assert.sameMembers([...whole], ids.map((id) => `local:${id}`))
+      assert.deepStrictEqual(yield* read(1e9), { ids: [], next: undefined, whole: new Set<string>() })
+      for (const page of [0, 0]) yield* read(page)
+      const refused = yield* get(site, at("helper"))
+      assert.deepStrictEqual([refused.status, refused.body.error.code], [429, "too_many_lists"])
     }))
 
   it.live("W-11: a body of which one answer does not fit gives none of them", () =>

@@ -591,7 +591,8 @@ let agents = []
 let agent
 /** The session that is shown. */
 let current
-let page = 0
+/** The place in the list behind the sessions that are shown. */
+let older = 0
 
 const pathOf = (name, id, rest = "") =>
   `/agents/${encodeURIComponent(name)}/sessions${id === undefined ? "" : `/${encodeURIComponent(id)}`}${rest}`
@@ -1139,11 +1140,11 @@ const sessionItem = ({ agent, id, next, title, updatedAt }) => {
 /** Lists sessions: the newest ones, or one page more. */
 const list = async (isMore) => {
   const name = agent
-  const wanted = isMore ? page + 1 : 0
+  const wanted = isMore ? older : 0
   const response = await request("GET", `${pathOf(name)}?page=${wanted}`).catch(() => undefined)
   if (response === undefined || !response.ok || name !== agent) return
   const { next, sessions } = await response.json()
-  page = wanted
+  older = next
   if (isMore) $("sessions").append(...sessions.map(sessionItem))
   else $("sessions").replaceChildren(...sessions.map(sessionItem))
   $("older").hidden = next === undefined

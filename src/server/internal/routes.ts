@@ -341,6 +341,7 @@ const getList = (site: Site) => (request: Request, { agent }: Params): Effect.Ef
     if (!Number.isInteger(page) || page < 0) {
       return yield* Refusals.badRequest("invalid_page", "The page is a number from 0.")
     }
+    yield* site.counters.list(principal, yield* Clock.currentTimeMillis)
     return json(yield* Sessions.list(of ?? principal, agent, page))
   })
 

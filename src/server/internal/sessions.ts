@@ -6,6 +6,7 @@
  */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
 import * as Stream from "effect/Stream"
 import type * as Event from "../../Event.ts"
 import * as Journals from "../../internal/session/journal.ts"
@@ -353,11 +354,24 @@ const pageSize = 20
 
 const lineOf = (text: string): string => text.replaceAll(/\s+/g, " ").trim().slice(0, 120)
 
-/** Lists the sessions of a principal with an agent, newest first, from a page on. */
+/** Number of sessions of other agents that a page passes over: further ones begin the next page. */
+const mostOthers = 200
+
+/** Returns the name of the agent of a session, which its first record has. */
+const agentOf = (key: string): Effect.Effect<string | undefined, Journals.StoreError, Journals.Store> =>
+  Effect.gen(function*() {
+    const first = yield* Stream.runHead((yield* Journals.Store).read(key))
+    return Option.isSome(first) && first.value.record._tag === "Opened" ? first.value.record.agent : undefined
+  })
+
+/**
+ * Lists the sessions of a principal with an agent, newest first, from a place in the list of all of the principal's
+ * sessions. Reads the journals of these sessions alone.
+ */
 export const list = (
   principal: string,
   agent: string,
-  page: number
+  from: number
 ): Effect.Effect<
   { readonly sessions: ReadonlyArray<Listed>; readonly next?: number },
   Journals.StoreError,
@@ -368,14 +382,11 @@ export const list = (
     const listed = yield* Stream.runCollect(store.list({ prefix: prefixOf(principal) }))
     const newest = listed.filter(({ id }) => idPattern.test(idOf(id))).sort((left, right) => right.since - left.since)
     const sessions: Array<Listed> = []
-    let index = 0
-    let skipped = 0
-    for (const { id: key, next, since } of newest) {
-      if (sessions.length === pageSize) break
-      index++
-      const kept = yield* Keeping.load(key)
-      if (kept?.origin.agent !== agent) continue
-      if (skipped++ < page * pageSize) continue
+    let index = from
+    for (; index < newest.length && sessions.length < pageSize && index - from < pageSize + mostOthers; index++) {
+      const { id: key, next, since } = newest[index]!
+      const kept = (yield* agentOf(key)) === agent ? yield* Keeping.load(key) : undefined
+      if (kept === undefined) continue
       const { messages } = kept.session.thread
       const first = messages.find(({ role }) => role === "user")
       const last = messages.findLast(({ role }) => role === "user" || role === "assistant")
@@ -389,5 +400,5 @@ export const list = (
         updatedAt: since
       })
     }
-    return { sessions, ...(index < newest.length ? { next: page + 1 } : {}) }
+    return { sessions, ...(index < newest.length ? { next: index } : {}) }
   })
