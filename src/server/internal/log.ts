@@ -26,8 +26,6 @@ export interface Beginning {
   readonly version: number
   /** The message that the run takes. */
   readonly takes: string | undefined
-  /** The runs that asked for calls which still wait, by the ids of the calls. */
-  readonly runs: ReadonlyMap<string, string>
   /** The events of the run before it was resumed. */
   readonly past: ReadonlyArray<PublicEvent>
 }
@@ -181,9 +179,9 @@ export class Hub {
   push(key: string, event: Event.Event): Effect.Effect<void> {
     const log = this.current(key)
     if (log?.begun === undefined) return Effect.void
-    const { runId, runs } = log.begun
+    const { runId } = log.begun
     const at = this.clock.currentTimeMillisUnsafe()
-    const shown = Event.toPublic(event, { ...this.publish, runId, runs, calls: log.calls, at })
+    const shown = Event.toPublic(event, { ...this.publish, runId, calls: log.calls, at })
     if (shown === undefined) return Effect.void
     const isHeld = !log.joined.isEmpty
     const before = this.joinMillis > 0 ? log.joined.add(shown) : undefined
