@@ -26,6 +26,7 @@ import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import type * as Adapter from "../Adapter.ts"
 import * as Owners from "../durable/internal/ownerHealth.ts"
+import * as Peers from "../durable/internal/peers.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import type * as Journals from "../internal/session/journal.ts"
 import type * as Keeping from "../internal/session/kept.ts"
@@ -35,6 +36,7 @@ import * as Commands from "./internal/commands.ts"
 import * as Drain from "./internal/drain.ts"
 import * as Owner from "./internal/owner.ts"
 import * as Protocol from "./internal/protocol.ts"
+import * as Servers from "./internal/servers.ts"
 
 export type { Health } from "../durable/internal/ownerHealth.ts"
 
@@ -165,6 +167,53 @@ export const layer = <
       return runner
     })
   )
+
+/**
+ * Makes `Server.layer` of `heddle/server` one server of many processes: the process whose runner has the shard of a
+ * session drives it, and the one that was asked passes on to it, and sends what its client reads from there, deltas and
+ * all. Provide it to `Server.layer` in each process, with a cluster (`NodeClusterHttp.layer` of `@effect/platform-node`,
+ * with {@link transport}).
+ *
+ * **Details**
+ *
+ * The claims of the store keep sessions safe, with and without it. Where the owner does not answer, the process that
+ * was asked drives the session itself, and reads it from the journal.
+ *
+ * **Example** (A server on a cluster of one process, in memory)
+ *
+ * ```ts import.meta.vitest
+ * import * as TestRunner from "effect/cluster/TestRunner"
+ * import * as Effect from "effect/Effect"
+ * import * as Layer from "effect/Layer"
+ * import { Session } from "heddle"
+ * import { Cluster } from "heddle/cluster"
+ * import { Agent, Server } from "heddle/server"
+ * import { Script } from "heddle/testing"
+ *
+ * const helper = Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({}) })
+ * const app = Server.layer({ agents: [helper], authorize: Server.allowLoopback }).pipe(
+ *   Layer.provide([Script.layer([[Script.text("Hello"), Script.finish("stop")]]), Session.Store.layerMemory]),
+ *   Layer.provide(Cluster.servers),
+ *   Layer.provide(TestRunner.layer)
+ * )
+ * const { dispose, handler } = Server.toWebHandler(app)
+ * const response = await handler(
+ *   new Request("http://localhost/agents/helper/sessions/s1/messages", {
+ *     method: "POST",
+ *     headers: { "content-type": "application/json" },
+ *     body: JSON.stringify({ content: "Hi" })
+ *   })
+ * )
+ * const text = await response.text()
+ * await dispose()
+ *
+ * text.includes("Hello") // => true
+ * ```
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const servers: Layer.Layer<never, never, Sharding.Sharding> = Layer.effect(Peers.Peers, Servers.make)
 
 /**
  * The address of a runner.

@@ -35,6 +35,7 @@ import type * as Session from "../Session.ts"
 import type * as Tool from "../Tool.ts"
 import * as Drives from "./internal/drive.ts"
 import * as Owners from "./internal/ownerHealth.ts"
+import * as Peers from "./internal/peers.ts"
 
 export type { Health } from "./internal/ownerHealth.ts"
 
@@ -298,6 +299,7 @@ export const layer = <
       yield* checkCount("concurrency", concurrency)
       yield* checkCount("maxFailures", maxFailures)
       const store = yield* Journals.Store
+      const peers = yield* Peers.Peers
       const context = yield* Effect.context<never>()
       const clock = yield* Clock.Clock
       const name = globalThis.crypto.randomUUID()
@@ -418,8 +420,16 @@ export const layer = <
         const claimant = `${name}:${++polls}`
         const ids = yield* store.claimUnfinished(claimant, termMillis, concurrency - owner.size)
         owner.answered(true)
-        for (const id of ids) yield* accept(id, claimant, began, { isFound: true, isRetry: false })
+        yield* Effect.forEach(ids, (id) => found(id, claimant, began), { concurrency: "unbounded", discard: true })
       })
+
+      /** Begins a session that a search has found, or has its owner take it where that is another process. */
+      const found = (id: string, claimant: string, began: Claims.Moment) => {
+        const reason = { isFound: true, isRetry: false }
+        return peers === undefined || peers.isHere(id)
+          ? accept(id, claimant, began, reason)
+          : Effect.andThen(store.release(id, claimant), take(id, reason))
+      }
 
       /** Has the run of a session that this worker drives look for commands now. */
       const lookAgain = (id: string) =>
@@ -440,18 +450,16 @@ export const layer = <
           return Effect.as(begin(new Claims.HeldClaim(id, terms, store, context), reason), true)
         })
 
-      const take = (id: string, isRetry = false) =>
-        Effect.suspend(() => {
-          if (owner.drives(id)) return Effect.as(lookAgain(id), true)
-          if (owner.isLeaving || owner.size >= concurrency) return Effect.succeed(false)
+      const take = (id: string, reason: Reason) =>
+        Effect.gen(function*() {
+          if (owner.drives(id)) return yield* Effect.as(lookAgain(id), true)
+          if (peers !== undefined && (yield* peers.take(id, reason.isRetry))) return false
+          if (owner.isLeaving || owner.size >= concurrency) return false
           const began = Claims.momentOf(clock)
           const claimant = `${name}:${++polls}`
-          return Effect.uninterruptible(Effect.flatMap(
+          return yield* Effect.uninterruptible(Effect.flatMap(
             store.claim(id, claimant, termMillis),
-            (claim) =>
-              claim.owner === claimant
-                ? accept(id, claimant, began, { isFound: false, isRetry })
-                : Effect.succeed(false)
+            (claim) => claim.owner === claimant ? accept(id, claimant, began, reason) : Effect.succeed(false)
           ))
         })
       /** Number of requests in a row that the store has not answered. */
@@ -487,8 +495,11 @@ export const layer = <
       })
       yield* Effect.addFinalizer(() => leave)
       // The services of the layer are those of what a caller has begun.
-      const taking = (id: string, isRetry?: boolean) =>
-        Effect.provideContext(take(id, isRetry), context) as Effect.Effect<boolean, Journals.StoreError>
+      const taking = (id: string, isRetry = false) =>
+        Effect.provideContext(take(id, { isFound: false, isRetry }), context) as Effect.Effect<
+          boolean,
+          Journals.StoreError
+        >
       return Object.assign(owner, { take: taking })
     })
   )

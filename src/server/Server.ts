@@ -17,6 +17,7 @@ import * as Layer from "effect/Layer"
 import * as PubSub from "effect/PubSub"
 import * as Stream from "effect/Stream"
 import type * as Adapter from "../Adapter.ts"
+import * as Peers from "../durable/internal/peers.ts"
 import * as Worker from "../durable/Worker.ts"
 import type * as Event from "../Event.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
@@ -30,6 +31,7 @@ import * as Bounded from "./internal/bounds.ts"
 import * as Telling from "./internal/journalEvents.ts"
 import * as Logs from "./internal/log.ts"
 import * as Refusals from "./internal/refusal.ts"
+import * as Relays from "./internal/relay.ts"
 import * as Routes from "./internal/routes.ts"
 import * as Spans from "./internal/spans.ts"
 
@@ -234,10 +236,12 @@ export const layer = <R = never, RAuthorize = never>(
     })
 
     const closing = Deferred.makeUnsafe<void>()
+    const peers = yield* Peers.Peers
     const site: Routes.Site = {
       closing: Deferred.await(closing),
       hub,
       publish,
+      peers,
       processName,
       bounds,
       counters: new Bounded.Counters(bounds),
@@ -273,12 +277,18 @@ export const layer = <R = never, RAuthorize = never>(
           Stream.map(([, event]) => event)
         )
     }
+    const ready = Deferred.makeUnsafe<Worker.Worker["Service"]>()
     // Releasing it first lets nothing wait for a run that ends elsewhere.
     const routes = Layer.effectDiscard(Effect.gen(function*() {
       yield* Effect.addFinalizer(() => Deferred.succeed(closing, undefined))
       yield* Routes.add(yield* HttpRouter.HttpRouter, site)
+      yield* Deferred.succeed(ready, yield* Worker.Worker)
     }))
-    return Layer.provideMerge(routes, worker)
+    // Readers elsewhere read on while the worker leaves.
+    const served = peers === undefined
+      ? Layer.empty
+      : Layer.effectDiscard(Relays.serve(site, peers, Deferred.await(ready)))
+    return routes.pipe(Layer.provideMerge(worker), Layer.provide(served))
   })) as unknown as Layer.Layer<
     Worker.Worker,
     never,

@@ -3,10 +3,8 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
-import * as Queue from "effect/Queue"
 import * as Schema from "effect/Schema"
-import * as Stream from "effect/Stream"
-import { Adapter, Message, Session, Tool } from "heddle"
+import { Session, Tool } from "heddle"
 import { Agent, Server } from "heddle/server"
 import * as net from "node:net"
 import { afterEach, beforeEach, vi } from "vitest"
@@ -15,6 +13,7 @@ import { Hub, type RunLog } from "../../src/server/internal/log.ts"
 import { until } from "../support/until.ts"
 import { codeOf, obedient } from "./support/hostile.ts"
 import { eventsOf, type Reader, saidIn, type Sent, serve, type Site } from "./support/site.ts"
+import { told } from "./support/told.ts"
 
 const at = "/agents/helper/sessions"
 
@@ -48,39 +47,6 @@ const read = (site: Site, id: string) =>
 
 const sentIn = (text: string): ReadonlyArray<any> =>
   text.split("\n").flatMap((line) => line.startsWith("data: ") ? [JSON.parse(line.slice(6))] : [])
-
-/** A model that says what the test tells it, and counts its replies. */
-const told = () => {
-  const words = Effect.runSync(Queue.unbounded<string | undefined>())
-  let opened = 0
-  const model = Adapter.layer({
-    stream: () =>
-      Stream.suspend(() => {
-        opened++
-        let said = ""
-        const deltas = Stream.fromEffectRepeat(Queue.take(words)).pipe(
-          Stream.takeWhile((word) => word !== undefined),
-          Stream.map((delta) => {
-            said += delta
-            return { _tag: "TextDelta" as const, id: null, delta: String(delta) }
-          })
-        )
-        return Stream.make({ _tag: "MessageStarted" as const, message: Message.assistant("") }).pipe(
-          Stream.concat(deltas),
-          Stream.concat(Stream.suspend(() =>
-            Stream.make({
-              _tag: "MessageCompleted" as const,
-              message: Message.assistant(said),
-              finishReason: "stop" as const,
-              metadata: {}
-            })
-          ))
-        )
-      })
-  })
-  const say = (...said: ReadonlyArray<string | undefined>) => Queue.offerAll(words, said)
-  return { model, say, opened: () => opened }
-}
 
 const tick = Effect.promise(() => new Promise<void>((resolve) => setImmediate(resolve)))
 

@@ -3,8 +3,11 @@
  *
  * @since 0.1.0
  */
+import * as Cause from "effect/Cause"
+import * as Effect from "effect/Effect"
 import * as HttpServerResponse from "effect/http/HttpServerResponse"
 import * as Stream from "effect/Stream"
+import * as Json from "../../internal/json.ts"
 import type * as Reading from "./reading.ts"
 
 const headers = {
@@ -22,6 +25,14 @@ export const respond = (
     Stream.encodeText(Stream.filter(texts, (text) => text !== "")),
     { contentType: "text/event-stream", headers: { ...headers, ...more } }
   )
+
+/** Returns a stream that an error ends, which is logged. */
+export const quietly = <A>(stream: Stream.Stream<A, unknown>): Stream.Stream<A> =>
+  Stream.catchCause(stream, (cause) =>
+    Stream.unwrap(Effect.as(
+      Effect.logWarning("a stream of a session broke", Cause.map(cause, Json.nameOf)),
+      Stream.empty
+    )))
 
 /** A comment, which clients pass over. */
 export const comment = ": quiet\n\n"

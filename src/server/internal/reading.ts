@@ -45,14 +45,20 @@ export interface Site {
   readonly processName: string
 }
 
+/** Reads an offset. Returns nothing for a text that is none. */
+export const parsed = (text: string): Offset | undefined => {
+  const [, runId, version, index] = /^(.{1,200})\.(\d{1,15})\.(\d{1,15})$/s.exec(text) ?? []
+  return runId === undefined ? undefined : { runId, version: Number(version), index: Number(index) }
+}
+
 /** Reads an offset from a request. An offset is opaque to clients; one that is none is refused. */
 export const offsetOf = (text: string | undefined): Effect.Effect<Offset | undefined, Refusals.Refusal> =>
   Effect.suspend(() => {
     if (text === undefined || text === "") return Effect.succeed(undefined)
-    const [, runId, version, index] = /^(.{1,200})\.(\d{1,15})\.(\d{1,15})$/s.exec(text) ?? []
-    return runId === undefined
+    const offset = parsed(text)
+    return offset === undefined
       ? Refusals.badRequest("invalid_offset", "The offset is none that this server has given.")
-      : Effect.succeed({ runId, version: Number(version), index: Number(index) })
+      : Effect.succeed(offset)
   })
 
 /** Entries of a log from an index on, until its attempt ends, is broken off, or the log turns out to be too large. */
@@ -99,6 +105,8 @@ const poll = "1 second"
 class Reader {
   /** `true` once the session was found to be removed. */
   isRemoved = false
+  /** The run of which the journal gave events last. */
+  shown: string | undefined
   private telling: Telling.Telling
   private version = 0
   private readonly site: Site
@@ -132,14 +140,13 @@ class Reader {
       if (now <= this.version) return
       yield* Stream.runForEach(store.read(this.key, this.version), (entry) => {
         this.version = entry.version
-        return Effect.forEach(
-          this.telling.take(entry),
-          ({ event, runId }) =>
-            wants(runId, event)
-              ? this.emit([{ _tag: "Event", offset: `${runId}.0.${this.version}`, event, text: JSON.stringify(event) }])
-              : Effect.void,
-          { discard: true }
-        )
+        return Effect.forEach(this.telling.take(entry), ({ event, runId }) => {
+          if (!wants(runId, event)) return Effect.void
+          this.shown = runId
+          return this.emit([
+            { _tag: "Event", offset: `${runId}.0.${this.version}`, event, text: JSON.stringify(event) }
+          ])
+        }, { discard: true })
       })
     })
   }
@@ -168,8 +175,10 @@ class Reader {
   follow(runId: string, log: Logs.RunLog): Effect.Effect<void, Journals.StoreError, Journals.Store> {
     return Effect.gen({ self: this }, function*() {
       const isWanted = (other: string) => other === runId
+      const { begun } = log
+      const isHere = () => log.begun !== begun || log.next?.begun !== undefined
       yield* this.retell(isWanted)
-      while (this.state.run?.requestId === runId && log.next?.begun === undefined && !this.isRemoved) {
+      while (this.state.run?.requestId === runId && !isHere() && !this.isRemoved) {
         yield* pause(log)
         yield* this.advance(isWanted)
       }
@@ -268,13 +277,14 @@ const streamOf = <E, R>(
 
 /**
  * Returns the events of a session from an offset on, and on without end. Without an offset they begin with the open
- * run. Ends where the session is removed.
+ * run, and with those that began behind the number of `known` runs. Ends where the session is removed.
  */
 export const events = (
   site: Site,
   key: string,
   after: Offset | undefined,
-  until: Effect.Effect<void>
+  until: Effect.Effect<void>,
+  known: number
 ): Stream.Stream<Frame, Journals.StoreError, Journals.Store> =>
   streamOf(site, key, until, (reader) =>
     Effect.gen(function*() {
@@ -283,14 +293,14 @@ export const events = (
       const local = new Set<string>()
       const isForeign = (runId: string) => !local.has(runId) && log.begun?.runId !== runId
       let from = 0
-      let shown: string | undefined
       yield* reader.advance(() => false)
       if (after === undefined) {
-        const open = reader.state.run?.requestId
-        if (open !== undefined && isForeign(open)) yield* reader.retell((runId) => runId === open)
+        const { run } = reader.state
+        const wanted = [...reader.runs.slice(known), ...(run === undefined ? [] : [run.requestId])].filter(isForeign)
+        if (wanted.length > 0) yield* reader.retell((runId) => wanted.includes(runId) && isForeign(runId))
       } else if (isHeld(log, after)) from = after.index + 1
       else {
-        shown = after.runId
+        reader.shown = after.runId
         const wanted = new Set(reader.runs.slice(Math.max(0, reader.runs.indexOf(after.runId))))
         if (isForeign(after.runId)) yield* reader.reset(after.runId)
         yield* reader.retell((runId) => wanted.has(runId) && isForeign(runId))
@@ -303,8 +313,8 @@ export const events = (
           continue
         }
         const { runId } = log.begun
-        if (shown === runId) yield* reader.reset(runId)
-        shown = runId
+        if (reader.shown === runId) yield* reader.reset(runId)
+        reader.shown = runId
         local.add(runId)
         const isDelivered = yield* reader.deliver(log, from)
         from = 0
@@ -323,12 +333,12 @@ const isHeld = ({ begun, entries, isFull }: Logs.RunLog, { index, runId, version
 
 /**
  * The run that a request waits for: the one that takes a message, one by its id, or the next one, which is the one that
- * is under way unless it is the one of `after`.
+ * is under way, or the first behind the number of `known` runs, unless it is the one of `after`.
  */
 export type Wanted =
   | { readonly takes: string }
   | { readonly runId: string }
-  | { readonly next: true; readonly after?: string }
+  | { readonly known: number; readonly after?: string }
 
 /**
  * Returns the events of one run until its end. `log` is the place in the session from before the request: a run that
@@ -347,7 +357,7 @@ export const run = (
     Effect.gen(function*() {
       let log = start
       let found = "runId" in wanted ? wanted.runId : undefined
-      const isNext = (runId: string | undefined) => "next" in wanted && runId !== wanted.after
+      const isNext = (runId: string | undefined) => "known" in wanted && runId !== wanted.after
       let isShown = false
       const isEarlier = (runId: string, { _tag }: Event.PublicEvent) =>
         earlier.includes(runId) && _tag !== "ChatCompleted"
@@ -360,9 +370,10 @@ export const run = (
           const { state } = reader
           // A run that could not start has given its message back, for the next attempt.
           const receipt = "takes" in wanted ? state.receipts.get(wanted.takes) : undefined
-          const open = state.run?.requestId
-          found = receipt === undefined ? found ?? (isNext(open) ? open : undefined) : receipt.requestId
-          if (found === undefined && "next" in wanted && !Journals.isUnfinished(States.next(state))) {
+          const begunSince = "known" in wanted ? reader.runs.slice(wanted.known) : []
+          const next = [state.run?.requestId, ...begunSince].find((runId) => runId !== undefined && isNext(runId))
+          found = receipt === undefined ? found ?? next : receipt.requestId
+          if (found === undefined && "known" in wanted && !Journals.isUnfinished(States.next(state))) {
             const event = Telling.stillWaiting(state, site.publish)
             return yield* reader.tell(event)
           }

@@ -4,7 +4,6 @@
  *
  * @since 0.1.0
  */
-import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -33,6 +32,7 @@ import * as Telling from "./journalEvents.ts"
 import type * as Logs from "./log.ts"
 import * as Reading from "./reading.ts"
 import * as Refusals from "./refusal.ts"
+import * as Relays from "./relay.ts"
 import * as Sessions from "./sessions.ts"
 import * as Writing from "./writing.ts"
 
@@ -43,7 +43,7 @@ type Failure = Refusals.Refusal | Journals.StoreError
 type Needs = Journals.Store | Worker.Worker | Scope.Scope
 
 /** The parts of a server. */
-export interface Site extends Reading.Site, Bodies.Site {
+export interface Site extends Relays.Site, Bodies.Site {
   readonly access: Access.Rules
   readonly authorize: Access.Authorize
   /** The agents by their names. */
@@ -110,20 +110,14 @@ const whileAllowed = (
   return Effect.ignore(Effect.forever(Effect.delay(isAllowed, site.bounds.authorization)))
 }
 
-/** Returns a stream as lines for a client: an error of the store ends it, and is logged. */
+/** Returns a stream for a client. */
 const quietly = <A>(
   stream: Stream.Stream<A, unknown, Journals.Store>
 ): Effect.Effect<Stream.Stream<A>, never, Journals.Store> =>
-  Effect.map(Effect.context<Journals.Store>(), (context) =>
-    stream.pipe(
-      Stream.provideContext(context),
-      Stream.catchCause((cause) =>
-        Stream.unwrap(Effect.as(
-          Effect.logWarning("a stream of a session broke", Cause.map(cause, Json.nameOf)),
-          Stream.empty
-        ))
-      )
-    ))
+  Effect.map(
+    Effect.context<Journals.Store>(),
+    (context) => EventStream.quietly(Stream.provideContext(stream, context))
+  )
 
 // Writes.
 
@@ -166,7 +160,7 @@ const write = (
     const known = yield* Effect.catchTag(Sessions.read(session), "Refusal", () => Effect.succeed(undefined))
     const log = yield* site.hub.follow(session.key)
     const { isQueued } = site
-    let wanted: Reading.Wanted = { next: true }
+    let wanted: Reading.Wanted = { known: known?.telling.runs.length ?? 0 }
     if (verdicts.length > 0) {
       const mayApprove = named(site, request, agent, posted.sessionId, ["approve"])
       if (known === undefined) return yield* Refusals.unknownSession()
@@ -178,7 +172,7 @@ const write = (
         mayApprove
       })
       if (count === 0 && said === undefined) return yield* Sessions.stale
-      if (after !== undefined) wanted = { next: true, after }
+      if (after !== undefined) wanted = { ...wanted, after }
       // A client that answers may post the message again that it began with.
       if (said !== undefined && !known.kept.state.receipts.has(said.id)) wanted = { takes: said.id }
     }
@@ -196,7 +190,7 @@ const write = (
 const framesOf = (site: Site, request: Request, { actions, log, named, wanted }: Write) =>
   Effect.gen(function*() {
     const until = whileAllowed(site, request, named, actions)
-    const frames = Reading.run(site, named.key, log, wanted, until)
+    const frames = yield* Relays.frames(site, named.key, log, { _tag: "Run", wanted, earlier: [] }, until)
     if (!site.isAttached) return frames
     const stopped = Effect.ignore(Sessions.stopRun(named, wanted))
     yield* Effect.addFinalizer(() => Effect.raceFirst(stopped, site.closing))
@@ -219,8 +213,8 @@ const postUi = (site: Site) => (request: Request, { agent }: Params): Effect.Eff
   })
 
 /** Returns the run that is under way or about to begin. */
-const underWay = ({ inbox: [first], run }: States.State): Reading.Wanted =>
-  run !== undefined ? { runId: run.requestId } : first === undefined ? { next: true } : { takes: first.id }
+const underWay = ({ runs, state: { inbox: [first], run } }: Telling.Telling): Reading.Wanted =>
+  run !== undefined ? { runId: run.requestId } : first === undefined ? { known: runs.length } : { takes: first.id }
 
 const resumeUi = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
@@ -235,12 +229,13 @@ const resumeUi = (site: Site) => (request: Request, params: Params): Effect.Effe
     yield* site.counters.stream(session.by)
     const log = yield* site.hub.follow(session.key)
     yield* Worker.take(session.key)
-    const wanted = underWay(state)
+    const wanted = underWay(telling)
     const until = whileAllowed(site, request, session, ["read"])
     // The client reads a message from its beginning, which may be that of an earlier run. A new message is its run's.
     const isNew = "takes" in wanted
     const earlier = isNew ? [] : telling.chain.filter((runId) => runId !== run)
-    const frames = yield* quietly(Reading.run(site, session.key, log, wanted, until, earlier))
+    const wantedRun = { _tag: "Run" as const, wanted, earlier }
+    const frames = yield* quietly(yield* Relays.frames(site, session.key, log, wantedRun, until))
     return Writing.ui(frames, isNew || telling.message === undefined ? {} : { messageId: telling.message })
   })
 
@@ -273,7 +268,9 @@ const getEvents = (site: Site) => (request: Request, params: Params): Effect.Eff
       return EventStream.respond(Stream.concat(Stream.succeed(EventStream.comment), texts))
     }
     const until = whileAllowed(site, request, session, actions)
-    const frames = yield* quietly(Reading.events(site, session.key, after, until))
+    const known = telling.runs.length
+    const wanted = { _tag: "Events" as const, known, ...(after === undefined ? {} : { after }) }
+    const frames = yield* quietly(yield* Relays.frames(site, session.key, undefined, wanted, until))
     return Writing.plain(frames)
   })
 
@@ -312,7 +309,7 @@ const postRetry = (site: Site) => (request: Request, params: Params): Effect.Eff
     yield* worker.take(session.key, true)
     if (!isWaited(request)) return json({}, 202)
     const run = kept.state.run?.requestId
-    const wanted: Reading.Wanted = run === undefined ? { next: true } : { runId: run }
+    const wanted: Reading.Wanted = run === undefined ? { known: known.telling.runs.length } : { runId: run }
     const taking = { named: session, actions: ["write"] as const, log, wanted, known }
     const frames = yield* quietly(yield* framesOf(site, request, taking))
     return Writing.plain(frames)
@@ -460,11 +457,12 @@ const joinAgUi = (site: Site) => (request: Request, params: Params): Effect.Effe
     const { state } = known.kept
     const log = yield* site.hub.follow(session.key)
     yield* Worker.take(session.key)
-    const wanted = underWay(state)
+    const wanted = underWay(known.telling)
     const next = state.inbox.find(({ id }) => "takes" in wanted && id === wanted.takes)
     const said = next && { id: next.id, content: next.message.content }
     const until = whileAllowed(site, request, session, ["read"])
-    const frames = yield* quietly(Reading.run(site, session.key, log, wanted, until))
+    const wantedRun = { _tag: "Run" as const, wanted, earlier: [] }
+    const frames = yield* quietly(yield* Relays.frames(site, session.key, log, wantedRun, until))
     return Writing.agUi(frames, { ...options, messages: agMessages(site, known, said), known: 0 })
   })
 

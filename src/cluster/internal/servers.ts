@@ -1,0 +1,70 @@
+/**
+ * The servers of a cluster as peers: an entity for each session, on the runner that has its shard. Its requests are not
+ * persisted, since the journal has what must outlive the owner.
+ *
+ * @since 0.1.0
+ */
+import * as ClusterSchema from "effect/cluster/ClusterSchema"
+import * as Entity from "effect/cluster/Entity"
+import * as EntityId from "effect/cluster/EntityId"
+import * as Sharding from "effect/cluster/Sharding"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Rpc from "effect/rpc/Rpc"
+import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
+import type * as Peers from "../../durable/internal/peers.ts"
+
+/** Takes the session, and tells whether the owner drives it. */
+const Take = Rpc.make("Take", { payload: { isRetry: Schema.Boolean }, success: Schema.Boolean })
+
+/** Reads the session. */
+const Read = Rpc.make("Read", { payload: { request: Schema.Json }, success: Schema.Json, stream: true })
+  // A reader follows the session to its next owner.
+  .annotate(ClusterSchema.InterruptOnTermination, true)
+
+const ServerEntity = Entity.make("HeddleServer", [Take, Read])
+
+/** Longest time that an owner has to answer. Its shards have another one some seconds after it was killed. */
+const patience = "1 second"
+
+/** Number of characters from which on what is read together is sent one by one. */
+const large = 65_536
+
+/** Sends what is large one by one, since what is read together is one message. */
+const parted = (stream: Stream.Stream<Schema.Json>): Stream.Stream<Schema.Json> =>
+  stream.pipe(
+    Stream.chunks,
+    Stream.flatMap((parts) => {
+      const together = Stream.fromIterable(parts)
+      return parts.length > 1 && JSON.stringify(parts).length > large ? Stream.rechunk(together, 1) : together
+    })
+  )
+
+/** Connects the servers of a cluster. */
+export const make: Effect.Effect<Peers.Peers, never, Sharding.Sharding> = Effect.gen(function*() {
+  const sharding = yield* Sharding.Sharding
+  const client = yield* ServerEntity.client
+  const isHere = (key: string): boolean => {
+    const id = EntityId.make(key)
+    return sharding.hasShardId(sharding.getShardId(id, ServerEntity.getShardGroup(id)))
+  }
+  return {
+    isHere,
+    take: (key, isRetry) =>
+      Effect.suspend(() => isHere(key) ? Effect.succeed(false) : client(key).Take({ isRetry })).pipe(
+        Effect.timeout(patience),
+        Effect.catchCause(() => Effect.succeed(false))
+      ),
+    read: (key, request) => Stream.orDie(client(key).Read({ request })),
+    serve: ({ read, take }) => {
+      const handlers = Effect.map(Entity.CurrentAddress, ({ entityId: key }) =>
+        ServerEntity.of({
+          Take: ({ payload }) => take(key, payload.isRetry),
+          Read: ({ payload }) => parted(read(key, payload.request))
+        }))
+      const layer = ServerEntity.toLayer(handlers, { concurrency: "unbounded", disableFatalDefects: true })
+      return Effect.asVoid(Effect.provideService(Layer.build(layer), Sharding.Sharding, sharding))
+    }
+  }
+})

@@ -1,0 +1,166 @@
+/**
+ * Reads sessions that another process of a cluster owns. The owner reads them from its log, and this process passes on
+ * what it gets. Where the owner changes, the reader continues at the next one by the rules of offsets: a reset, and the
+ * run again.
+ *
+ * @since 0.1.0
+ */
+import * as Effect from "effect/Effect"
+import type * as Schema from "effect/Schema"
+import type * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
+import type * as Peers from "../../durable/internal/peers.ts"
+import * as Worker from "../../durable/Worker.ts"
+import type * as Event from "../../Event.ts"
+import type * as Journals from "../../internal/session/journal.ts"
+import * as EventStream from "./eventStream.ts"
+import type * as Logs from "./log.ts"
+import * as Reading from "./reading.ts"
+
+/**
+ * A part of a session that is read: the events from an offset on, or else behind the runs that are `known`; or one run behind
+ * earlier ones.
+ */
+export type Request =
+  | { readonly _tag: "Events"; readonly after?: Reading.Offset; readonly known: number }
+  | { readonly _tag: "Run"; readonly wanted: Reading.Wanted; readonly earlier: ReadonlyArray<string> }
+
+/** The parts of a server that reading elsewhere needs. */
+export interface Site extends Reading.Site {
+  readonly peers: Peers.Peers | undefined
+}
+
+/** The frames of a reader. */
+type Frames = Stream.Stream<Reading.Frame, Journals.StoreError, Journals.Store>
+
+const localFrames = (
+  site: Site,
+  key: string,
+  log: Logs.RunLog | undefined,
+  request: Request,
+  until: Effect.Effect<void>
+): Frames =>
+  request._tag === "Events"
+    ? Reading.events(site, key, request.after, until, request.known)
+    : Stream.unwrap(Effect.map(
+      log === undefined ? site.hub.follow(key) : Effect.succeed(log),
+      (start) => Reading.run(site, key, start, request.wanted, until, request.earlier)
+    ))
+
+/** A frame between processes. `End` is the end of what was asked for: without it the owner has gone. */
+type Part =
+  | Exclude<Reading.Frame, { readonly _tag: "Event" }>
+  | Omit<Extract<Reading.Frame, { readonly _tag: "Event" }>, "event">
+  | { readonly _tag: "End" }
+
+/** Serves the sessions of this process to the others, until the scope closes. */
+export const serve = (
+  site: Site,
+  peers: Peers.Peers,
+  worker: Effect.Effect<Worker.Worker["Service"]>
+): Effect.Effect<void, never, Journals.Store | Scope.Scope> =>
+  Effect.gen(function*() {
+    const context = yield* Effect.context<Journals.Store>()
+    const read = (key: string, request: Request): Stream.Stream<Part> =>
+      localFrames(site, key, undefined, request, Effect.never).pipe(
+        Stream.provideContext(context),
+        EventStream.quietly,
+        Stream.map((frame): Part =>
+          frame._tag === "Event" ? { _tag: "Event", offset: frame.offset, text: frame.text } : frame
+        ),
+        Stream.concat(Stream.succeed<Part>({ _tag: "End" }))
+      )
+    yield* peers.serve({
+      take: (key, isRetry) =>
+        Effect.catch(Effect.flatMap(worker, ({ take }) => take(key, isRetry)), () => Effect.succeed(false)),
+      read: (key, request) => read(key, request as unknown as Request)
+    })
+  })
+
+/** The place of a reader in what it has asked for. */
+class Place {
+  request: Request
+  isOver = false
+  isAnswered = false
+  /** The run of which the reader was given events last. */
+  private shown: string | undefined
+
+  constructor(request: Request) {
+    this.request = request
+  }
+
+  /** Returns what a part gives the reader. */
+  take(part: Part): ReadonlyArray<Reading.Frame> {
+    this.isAnswered = true
+    if (part._tag === "End") {
+      this.isOver = true
+      return []
+    }
+    if (part._tag !== "Event") return [part]
+    const event: Event.PublicEvent = JSON.parse(part.text)
+    if (event._tag === "RunStarted") this.shown = event.runId
+    const after = Reading.parsed(part.offset)
+    if (this.request._tag === "Events" && after !== undefined) this.request = { ...this.request, after }
+    return [{ ...part, event }]
+  }
+
+  /** Begins again with the next owner, and returns what the reader gets before: it discards the run that it has a part of. */
+  restart(): ReadonlyArray<Reading.Frame> {
+    const { request, shown } = this
+    this.isAnswered = false
+    if (request._tag === "Events" || shown === undefined) return []
+    const at = request.earlier.indexOf(shown)
+    this.request = { ...request, earlier: at < 0 ? [] : request.earlier.slice(at) }
+    return [{ _tag: "Reset", runId: shown }]
+  }
+}
+
+/** Longest time without a sign of the owner, which gives one more often. */
+const patience = "20 seconds"
+
+/** Pause before the next owner is asked. */
+const pause = "100 millis"
+
+const relayed = (
+  site: Site,
+  { read }: Pick<Peers.Peers, "read">,
+  key: string,
+  log: Logs.RunLog | undefined,
+  place: Place
+): Frames =>
+  Stream.suspend(() => {
+    const frames: Frames = (read(key, place.request as unknown as Schema.Json) as unknown as Stream.Stream<Part>).pipe(
+      Stream.timeoutOrElse({ duration: patience, orElse: () => Stream.empty }),
+      Stream.catchCause(() => Stream.empty),
+      Stream.map((part) => place.take(part)),
+      Stream.flattenIterable
+    )
+    return Stream.concat(
+      frames,
+      Stream.suspend((): Frames => {
+        if (place.isOver) return Stream.empty
+        if (!place.isAnswered) return localFrames(site, key, log, place.request, Effect.never)
+        const next = Stream.unwrap(Effect.as(Effect.sleep(pause), relayed(site, { read }, key, log, place)))
+        return Stream.concat(Stream.fromIterable(place.restart()), next)
+      })
+    )
+  })
+
+/**
+ * Returns what a request reads of a session, until `until` ends: from this process where it drives the session or owns
+ * it, else from its owner. Where the owner does not answer, this process reads the journal. `log` is the place in the
+ * session from before the request, for a run.
+ */
+export const frames = (
+  site: Site,
+  key: string,
+  log: Logs.RunLog | undefined,
+  request: Request,
+  until: Effect.Effect<void>
+): Effect.Effect<Frames, never, Worker.Worker> =>
+  Effect.map(Worker.Worker, (worker) => {
+    const { peers } = site
+    return peers === undefined || peers.isHere(key) || worker.drives(key)
+      ? localFrames(site, key, log, request, until)
+      : Stream.interruptWhen(Stream.suspend(() => relayed(site, peers, key, log, new Place(request))), until)
+  })
