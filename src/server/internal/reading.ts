@@ -276,15 +276,15 @@ const streamOf = <E, R>(
   })
 
 /**
- * Returns the events of a session from an offset on, and on without end. Without an offset they begin with the open
- * run, and with those that began behind the number of `known` runs. Ends where the session is removed.
+ * Returns the events of a session from an offset on, and on without end. Without an offset they begin behind the
+ * number of runs that have ended (`endedRuns`). Ends where the session is removed.
  */
 export const events = (
   site: Site,
   key: string,
   after: Offset | undefined,
   until: Effect.Effect<void>,
-  known: number
+  endedRuns: number
 ): Stream.Stream<Frame, Journals.StoreError, Journals.Store> =>
   streamOf(site, key, until, (reader) =>
     Effect.gen(function*() {
@@ -295,8 +295,7 @@ export const events = (
       let from = 0
       yield* reader.advance(() => false)
       if (after === undefined) {
-        const { run } = reader.state
-        const wanted = [...reader.runs.slice(known), ...(run === undefined ? [] : [run.requestId])].filter(isForeign)
+        const wanted = reader.runs.slice(endedRuns).filter(isForeign)
         if (wanted.length > 0) yield* reader.retell((runId) => wanted.includes(runId) && isForeign(runId))
       } else if (isHeld(log, after)) from = after.index + 1
       else {

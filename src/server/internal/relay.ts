@@ -18,11 +18,11 @@ import type * as Logs from "./log.ts"
 import * as Reading from "./reading.ts"
 
 /**
- * A part of a session that is read: the events from an offset on, or else behind the runs that are `known`; or one run behind
- * earlier ones.
+ * A part of a session that is read: the events from an offset on, or else behind the number of `endedRuns`; or one
+ * run behind earlier ones.
  */
 export type Request =
-  | { readonly _tag: "Events"; readonly after?: Reading.Offset; readonly known: number }
+  | { readonly _tag: "Events"; readonly after?: Reading.Offset; readonly endedRuns: number }
   | { readonly _tag: "Run"; readonly wanted: Reading.Wanted; readonly earlier: ReadonlyArray<string> }
 
 /** The parts of a server that reading elsewhere needs. */
@@ -41,7 +41,7 @@ const localFrames = (
   until: Effect.Effect<void>
 ): Frames =>
   request._tag === "Events"
-    ? Reading.events(site, key, request.after, until, request.known)
+    ? Reading.events(site, key, request.after, until, request.endedRuns)
     : Stream.unwrap(Effect.map(
       log === undefined ? site.hub.follow(key) : Effect.succeed(log),
       (start) => Reading.run(site, key, start, request.wanted, until, request.earlier)

@@ -268,8 +268,8 @@ const getEvents = (site: Site) => (request: Request, params: Params): Effect.Eff
       return EventStream.respond(Stream.concat(Stream.succeed(EventStream.comment), texts))
     }
     const until = whileAllowed(site, request, session, actions)
-    const known = telling.runs.length
-    const wanted = { _tag: "Events" as const, known, ...(after === undefined ? {} : { after }) }
+    const endedRuns = telling.runs.length - (kept.state.run === undefined ? 0 : 1)
+    const wanted = { _tag: "Events" as const, endedRuns, ...(after === undefined ? {} : { after }) }
     const frames = yield* quietly(yield* Relays.frames(site, session.key, undefined, wanted, until))
     return Writing.plain(frames)
   })
