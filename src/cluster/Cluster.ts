@@ -169,15 +169,16 @@ export const layer = <
   )
 
 /**
- * Makes `Server.layer` of `heddle/server` one server of many processes: the process whose runner has the shard of a
- * session drives it, and the one that was asked passes on to it, and sends what its client reads from there, deltas and
- * all. Provide it to `Server.layer` in each process, with a cluster (`NodeClusterHttp.layer` of `@effect/platform-node`,
- * with {@link transport}).
+ * Makes `Server.layer` of `heddle/server` one server of many processes: the process whose runner has the shard of
+ * a session drives it. Any other one passes on what it is asked for, and sends its client what the owner sends, deltas
+ * and all. Provide it to `Server.layer` in each process, with a cluster (`NodeClusterHttp.layer` of
+ * `@effect/platform-node`, with {@link transport}).
  *
  * **Details**
  *
- * The claims of the store keep sessions safe, with and without it. Where the owner does not answer, the process that
- * was asked drives the session itself, and reads it from the journal.
+ * The claims of the store keep the sessions safe, with and without it. Where the owner does not answer within a
+ * second, the process that was asked drives the session itself; where the owner is silent for 20 seconds, its reader
+ * has the journal.
  *
  * **Example** (A server on a cluster of one process, in memory)
  *

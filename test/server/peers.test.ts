@@ -8,7 +8,7 @@ import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
-import { Adapter, type Event, Message, Session, Tool } from "heddle"
+import { Adapter, type Event, Journal, Message, Session, Tool } from "heddle"
 import { Agent } from "heddle/server"
 import { Script } from "heddle/testing"
 import * as Peers from "../../src/durable/internal/peers.ts"
@@ -230,6 +230,34 @@ describe("a session elsewhere", () => {
         Effect.tap(take(key, isRetry), until("its end", status, (status) => status === "completed"))
       const reader = yield* open(asked, "POST", `${at}/s1/answers`, { answers: [{ id: answerId, approve: true }] })
       assert.deepStrictEqual(read(yield* Effect.promise(() => reader.end())), ["two", "three"])
+    }))
+
+  it.live("W-07: an event that is too large for a connection is read from the journal", () =>
+    Effect.gen(function*() {
+      const text = "long ".repeat(1_000)
+      const { between, peers } = network("owner")
+      const { read: reading } = between
+      let longest = 0
+      between.read = (key, request) =>
+        Stream.tap(reading(key, request), (part) =>
+          Effect.sync(() => {
+            longest = Math.max(longest, JSON.stringify(part).length)
+          }))
+      const store = yield* shared
+      const { agent } = holding()
+      const { model, say } = told()
+      const start = (name: string) => {
+        const limited = Layer.merge(process(name, store, peers), Layer.succeed(Journal.MaxRecordBytes, 12_000))
+        return serve([agent], model, { store: limited as Layer.Layer<Session.Store>, joinMillis: 0 })
+      }
+      yield* start("owner")
+      const asked = yield* start("asked")
+      const reader = yield* open(asked, "POST", `${at}/s1/messages`, { content: "Go" })
+      yield* say("short ")
+      yield* saidBy(reader, "short ")
+      yield* say(text, undefined)
+      assert.deepStrictEqual(read(yield* Effect.promise(() => reader.end())), [`short ${text}`])
+      assert.isBelow(longest, 4_000)
     }))
 
   it.live("W-06: where the owner does not answer, the process that was asked drives the session", () =>

@@ -1,6 +1,6 @@
 /**
  * The processes that share the sessions of one store, where a cluster decides which of them drives a session. Claims
- * keep the sessions safe whatever it decides; it tells who takes a session, and carries what others read of it.
+ * keep the sessions safe whatever it decides.
  *
  * @since 0.1.0
  */
@@ -22,7 +22,7 @@ export interface Sessions {
 export interface Peers {
   /** Tells whether this process is the one that drives a session. */
   readonly isHere: (key: string) => boolean
-  /** Has the owner take a session. Succeeds with `false` where the owner does not, or does not answer within a second. */
+  /** Has the owner take a session. Succeeds with `false` where it does not, or does not answer within a second. */
   readonly take: Sessions["take"]
   /** Reads a session from its owner. The stream breaks off where the owner changes, and waits for the next one. */
   readonly read: Sessions["read"]

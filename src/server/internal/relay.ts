@@ -12,7 +12,7 @@ import * as Stream from "effect/Stream"
 import type * as Peers from "../../durable/internal/peers.ts"
 import * as Worker from "../../durable/Worker.ts"
 import type * as Event from "../../Event.ts"
-import type * as Journals from "../../internal/session/journal.ts"
+import * as Journals from "../../internal/session/journal.ts"
 import * as EventStream from "./eventStream.ts"
 import type * as Logs from "./log.ts"
 import * as Reading from "./reading.ts"
@@ -47,11 +47,15 @@ const localFrames = (
       (start) => Reading.run(site, key, start, request.wanted, until, request.earlier)
     ))
 
-/** A frame between processes. `End` is the end of what was asked for: without it the owner has gone. */
+/**
+ * A frame between processes. `End` is the end of what was asked for: without it the owner has gone. `Large` stands for
+ * an event that is too large for a connection: the journal has it.
+ */
 type Part =
   | Exclude<Reading.Frame, { readonly _tag: "Event" }>
   | Omit<Extract<Reading.Frame, { readonly _tag: "Event" }>, "event">
   | { readonly _tag: "End" }
+  | { readonly _tag: "Large" }
 
 /** Serves the sessions of this process to the others, until the scope closes. */
 export const serve = (
@@ -61,13 +65,18 @@ export const serve = (
 ): Effect.Effect<void, never, Journals.Store | Scope.Scope> =>
   Effect.gen(function*() {
     const context = yield* Effect.context<Journals.Store>()
+    // A connection has the size limit of a record. A character has at most three bytes.
+    const maxLength = (yield* Journals.MaxRecordBytes) / 3
+    const partOf = (frame: Reading.Frame): Part => {
+      if (frame._tag !== "Event") return frame
+      const { offset, text } = frame
+      return text.length > maxLength ? { _tag: "Large" } : { _tag: "Event", offset, text }
+    }
     const read = (key: string, request: Request): Stream.Stream<Part> =>
       localFrames(site, key, undefined, request, Effect.never).pipe(
         Stream.provideContext(context),
         EventStream.quietly,
-        Stream.map((frame): Part =>
-          frame._tag === "Event" ? { _tag: "Event", offset: frame.offset, text: frame.text } : frame
-        ),
+        Stream.map(partOf),
         Stream.concat(Stream.succeed<Part>({ _tag: "End" }))
       )
     yield* peers.serve({
@@ -92,8 +101,9 @@ class Place {
   /** Returns what a part gives the reader. */
   take(part: Part): ReadonlyArray<Reading.Frame> {
     this.isAnswered = true
-    if (part._tag === "End") {
-      this.isOver = true
+    if (part._tag === "End" || part._tag === "Large") {
+      this.isOver = part._tag === "End"
+      this.isAnswered = this.isOver
       return []
     }
     if (part._tag !== "Event") return [part]
@@ -104,7 +114,7 @@ class Place {
     return [{ ...part, event }]
   }
 
-  /** Begins again with the next owner, and returns what the reader gets before: it discards the run that it has a part of. */
+  /** Begins again. Returns what the reader gets before: it discards the run that it has a part of. */
   restart(): ReadonlyArray<Reading.Frame> {
     const { request, shown } = this
     this.isAnswered = false
@@ -123,15 +133,17 @@ const pause = "100 millis"
 
 const relayed = (
   site: Site,
-  { read }: Pick<Peers.Peers, "read">,
+  peers: Peers.Peers,
   key: string,
   log: Logs.RunLog | undefined,
   place: Place
 ): Frames =>
   Stream.suspend(() => {
-    const frames: Frames = (read(key, place.request as unknown as Schema.Json) as unknown as Stream.Stream<Part>).pipe(
+    const parts = peers.read(key, place.request as unknown as Schema.Json) as unknown as Stream.Stream<Part>
+    const frames: Frames = parts.pipe(
       Stream.timeoutOrElse({ duration: patience, orElse: () => Stream.empty }),
       Stream.catchCause(() => Stream.empty),
+      Stream.takeUntil(({ _tag }) => _tag === "Large"),
       Stream.map((part) => place.take(part)),
       Stream.flattenIterable
     )
@@ -139,9 +151,12 @@ const relayed = (
       frames,
       Stream.suspend((): Frames => {
         if (place.isOver) return Stream.empty
-        if (!place.isAnswered) return localFrames(site, key, log, place.request, Effect.never)
-        const next = Stream.unwrap(Effect.as(Effect.sleep(pause), relayed(site, { read }, key, log, place)))
-        return Stream.concat(Stream.fromIterable(place.restart()), next)
+        const { isAnswered } = place
+        const before = Stream.fromIterable(place.restart())
+        const next = isAnswered
+          ? Stream.unwrap(Effect.as(Effect.sleep(pause), relayed(site, peers, key, log, place)))
+          : localFrames(site, key, log, place.request, Effect.never)
+        return Stream.concat(before, next)
       })
     )
   })
