@@ -8,6 +8,9 @@ import * as fs from "node:fs"
 import * as os from "node:os"
 import * as path from "node:path"
 import { fileURLToPath } from "node:url"
+import { freePort } from "../cluster/support/processes.ts"
+import * as Postgres from "../support/postgres.ts"
+import { find } from "../support/until.ts"
 import { eventsOf, type Site, siteAt, textsIn } from "./support/site.ts"
 
 const program = fileURLToPath(new URL("./support/serving.ts", import.meta.url))
@@ -19,16 +22,19 @@ const folder: Effect.Effect<string, never, Scope.Scope> = Effect.acquireRelease(
 
 interface Serving {
   readonly site: Site
+  readonly pid: number
   readonly signal: (signal: NodeJS.Signals) => void
   readonly ended: Effect.Effect<number | null>
 }
 
 /** Starts a server, which is killed with the scope, and waits until it listens. */
-const start = (place: string): Effect.Effect<Serving, never, Scope.Scope> =>
+const start = (place: string, ...cluster: ReadonlyArray<string>): Effect.Effect<Serving, never, Scope.Scope> =>
   Effect.gen(function*() {
     const child = yield* Effect.acquireRelease(
       Effect.sync(() =>
-        spawn(process.execPath, ["--conditions=source", program, place], { stdio: ["ignore", "pipe", "inherit"] })
+        spawn(process.execPath, ["--conditions=source", program, place, ...cluster], {
+          stdio: ["ignore", "pipe", "inherit"]
+        })
       ),
       (child) => Effect.sync(() => child.kill("SIGKILL"))
     )
@@ -36,6 +42,7 @@ const start = (place: string): Effect.Effect<Serving, never, Scope.Scope> =>
     const url = yield* Effect.promise(() => new Promise<string>((resolve) => child.stdout.once("data", resolve)))
     return {
       site: siteAt(String(url).trim()),
+      pid: child.pid ?? 0,
       signal: (signal) => void child.kill(signal),
       ended: Effect.promise(() => ended)
     }
@@ -83,6 +90,52 @@ describe("kills", () => {
           const words = message?.parts.filter(({ type }) => type === "text").map(({ text }) => text)
           assert.deepStrictEqual(words, ["one two ", "three four "])
           assert.deepStrictEqual(logOf(place).filter((line) => line === "charge"), ["charge"])
+        }),
+      { timeout: 180_000 }
+    )
+  }
+
+  for (const signal of ["SIGKILL", "SIGTERM"] as const) {
+    it.live(
+      `W-07: on a cluster the owner gets a ${signal} in a run: those who read it elsewhere read on, each word once`,
+      () =>
+        Effect.gen(function*() {
+          const place = yield* folder
+          const database = yield* Postgres.database
+          const starting = Effect.flatMap(freePort, (port) => start(place, database, `${port}`))
+          const [asked, ...others] = yield* Effect.all([starting, starting, starting], { concurrency: "unbounded" })
+          const post = (at: string, content: string) =>
+            Effect.promise(() => asked.site.open("POST", `${at}/messages`, { content }))
+          let count = 0
+          // The first sessions may come before each process has its shards. A minute has room for 60 of them.
+          const elsewhere = Effect.gen(function*() {
+            const at = `/agents/helper/sessions/s${count++}`
+            const sent = yield* Effect.flatMap(post(at, "Who?"), (reader) => Effect.promise(reader.end))
+            const pid = Number(textsIn(eventsOf(sent)).at(-1))
+            const owner = others.find((other) => other.pid === pid)
+            return owner && { owner, at }
+          })
+          const { at, owner } = yield* find("a session of another process", Effect.delay(elsewhere, 1_000))
+          const writer = yield* post(at, "Go")
+          const isHeld = ({ data }: { readonly data: any }) =>
+            data._tag === "ToolExecutionStarted" && data.name === "hold"
+          yield* Effect.promise(() => writer.until(isHeld))
+          const reader = yield* Effect.promise(() => asked.site.open("GET", `${at}/events`))
+          yield* Effect.promise(() => reader.until(isHeld))
+          const from = Date.now()
+          owner.signal(signal)
+          if (signal === "SIGKILL") yield* owner.ended
+          fs.writeFileSync(path.join(place, "go"), "")
+          for (const each of [writer, reader]) {
+            const sent = yield* Effect.promise(() => each.until(({ data }) => data._tag === "ChatCompleted"))
+            console.log(`${signal}: read on after ${Date.now() - from} ms`)
+            const since = sent.findLastIndex(({ event }) => event === "reset")
+            assert.deepStrictEqual(textsIn(eventsOf(sent.slice(since + 1))), ["one two ", "three four "])
+            each.leave()
+          }
+          assert.deepStrictEqual(logOf(place).filter((line) => line === "charge"), ["charge"])
+          yield* owner.ended
+          console.log(`${signal}: gone after ${Date.now() - from} ms`)
         }),
       { timeout: 180_000 }
     )

@@ -176,44 +176,48 @@ const readers: Record<
 
 describe("a session elsewhere", () => {
   for (const [kind, reading] of Object.entries(readers)) {
-    it.live(`W-07: ${kind} breaks off at any frame: the client has each word once`, () =>
-      Effect.gen(function*() {
-        const { asked, between, of, owner } = yield* two
-        const whole = new Map<string, number>()
-        const { read } = between
-        /** The frames after which the first stream of each session breaks off. */
-        const breaks = new Map<string, number>()
-        between.read = (key, request) => {
-          const id = key.replace("local:", "")
-          const most = breaks.get(id) ?? Infinity
-          breaks.delete(id)
-          return read(key, request).pipe(
-            Stream.tap(() => Effect.sync(() => whole.set(id, (whole.get(id) ?? 0) + 1))),
-            most === 0 ? () => Stream.empty : Stream.take(most)
-          )
-        }
-        const one = (id: string, broken: number) =>
-          Effect.gen(function*() {
-            const answerId = yield* waiting(owner, id)
-            const { began, gate } = of(id)
-            breaks.set(id, broken)
-            if (kind !== "the response to answers") {
-              yield* post(owner, `${at}/${id}/answers?wait=false`, { answers: [{ id: answerId, approve: true }] })
+    for (const isSent of [false, true]) {
+      it.live(`W-07: ${kind} ${isSent ? "is sent again to the next owner" : "breaks off"} at any frame: the client has each word once`, () =>
+        Effect.gen(function*() {
+          const { asked, between, of, owner } = yield* two
+          const whole = new Map<string, number>()
+          const { read } = between
+          /** The frames after which the first stream of each session breaks off. */
+          const breaks = new Map<string, number>()
+          between.read = (key, request) => {
+            const id = key.replace("local:", "")
+            const most = breaks.get(id) ?? Infinity
+            breaks.delete(id)
+            const parts = Stream.tap(
+              read(key, request),
+              () => Effect.sync(() => whole.set(id, (whole.get(id) ?? 0) + 1))
+            )
+            const first = most === 0 ? Stream.empty : Stream.take(parts, most)
+            return isSent && most < Infinity ? Stream.concat(first, parts) : first
+          }
+          const one = (id: string, broken: number) =>
+            Effect.gen(function*() {
+              const answerId = yield* waiting(owner, id)
+              const { began, gate } = of(id)
+              breaks.set(id, broken)
+              if (kind !== "the response to answers") {
+                yield* post(owner, `${at}/${id}/answers?wait=false`, { answers: [{ id: answerId, approve: true }] })
+                yield* Deferred.await(began)
+              }
+              const has = yield* reading(asked, id, answerId)
               yield* Deferred.await(began)
-            }
-            const has = yield* reading(asked, id, answerId)
-            yield* Deferred.await(began)
-            yield* Deferred.succeed(gate, undefined)
-            return yield* Effect.promise(() => has)
+              yield* Deferred.succeed(gate, undefined)
+              return yield* Effect.promise(() => has)
+            })
+          const unbroken = yield* one("unbroken", Infinity)
+          const count = whole.get("unbroken")!
+          assert.isAbove(count, 10)
+          const all = yield* Effect.all(Array.from({ length: count }, (_, broken) => one(`s${broken}`, broken)), {
+            concurrency: "unbounded"
           })
-        const unbroken = yield* one("unbroken", Infinity)
-        const count = whole.get("unbroken")!
-        assert.isAbove(count, 10)
-        const all = yield* Effect.all(Array.from({ length: count }, (_, broken) => one(`s${broken}`, broken)), {
-          concurrency: "unbounded"
-        })
-        for (const has of all) assert.deepStrictEqual(has, unbroken)
-      }))
+          for (const has of all) assert.deepStrictEqual(has, unbroken)
+        }))
+    }
   }
 
   it.live("W-06: a run that has ended before its owner is asked for its events is found", () =>

@@ -48,12 +48,14 @@ const localFrames = (
     ))
 
 /**
- * A frame between processes. `End` is the end of what was asked for: without it the owner has gone. `Large` stands for
+ * A frame between processes. `Begin` comes first: a cluster sends a request again to the next owner, without a word, and
+ * its frames would follow those of the last one. `End` is the end of what was asked for: without it the owner has gone. `Large` stands for
  * an event that is too large for a connection: the journal has it.
  */
 type Part =
   | Exclude<Reading.Frame, { readonly _tag: "Event" }>
   | Omit<Extract<Reading.Frame, { readonly _tag: "Event" }>, "event">
+  | { readonly _tag: "Begin" }
   | { readonly _tag: "End" }
   | { readonly _tag: "Large" }
 
@@ -77,6 +79,7 @@ export const serve = (
         Stream.provideContext(context),
         EventStream.quietly,
         Stream.map(partOf),
+        (parts) => Stream.concat(Stream.succeed<Part>({ _tag: "Begin" }), parts),
         Stream.concat(Stream.succeed<Part>({ _tag: "End" }))
       )
     yield* peers.serve({
@@ -101,12 +104,19 @@ class Place {
   /** Returns what a part gives the reader. */
   take(part: Part): ReadonlyArray<Reading.Frame> {
     this.isAnswered = true
-    if (part._tag === "End" || part._tag === "Large") {
-      this.isOver = part._tag === "End"
-      this.isAnswered = this.isOver
-      return []
+    switch (part._tag) {
+      case "Begin":
+        return []
+      case "Large":
+        this.isAnswered = false
+        return []
+      case "End":
+        this.isOver = true
+        return []
+      case "Quiet":
+      case "Reset":
+        return [part]
     }
-    if (part._tag !== "Event") return [part]
     const event: Event.PublicEvent = JSON.parse(part.text)
     if (event._tag === "RunStarted") this.shown = event.runId
     const after = Reading.parsed(part.offset)
@@ -139,10 +149,12 @@ const relayed = (
   place: Place
 ): Frames =>
   Stream.suspend(() => {
+    let begins = 0
     const parts = peers.read(key, place.request as unknown as Schema.Json) as unknown as Stream.Stream<Part>
     const frames: Frames = parts.pipe(
       Stream.timeoutOrElse({ duration: patience, orElse: () => Stream.empty }),
       Stream.catchCause(() => Stream.empty),
+      Stream.takeWhile(({ _tag }) => _tag !== "Begin" || ++begins === 1),
       Stream.takeUntil(({ _tag }) => _tag === "Large"),
       Stream.map((part) => place.take(part)),
       Stream.flattenIterable

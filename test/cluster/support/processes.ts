@@ -22,7 +22,8 @@ const runner = new URL("./runner.ts", import.meta.url)
 const reader = new URL("./reader.ts", import.meta.url)
 const cache = path.resolve("node_modules/.cache/heddle-cluster")
 
-const freePort: Effect.Effect<number> = Effect.callback((resume) => {
+/** A port that nothing listens on. */
+export const freePort: Effect.Effect<number> = Effect.callback((resume) => {
   const server = net.createServer().listen(0, "127.0.0.1", () => {
     const { port } = server.address() as net.AddressInfo
     server.close(() => resume(Effect.succeed(port)))

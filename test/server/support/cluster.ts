@@ -21,8 +21,8 @@ import { Cluster } from "heddle/cluster"
 import { type Agent, Server } from "heddle/server"
 import { SqliteClient } from "heddle/sql"
 import * as http from "node:http"
-import * as net from "node:net"
 import { CurrentProcess } from "../../../src/internal/session/claim.ts"
+import { freePort } from "../../cluster/support/processes.ts"
 import { find } from "../../support/until.ts"
 import { type Site, siteAt } from "./site.ts"
 
@@ -34,13 +34,6 @@ export interface Member {
   /** Releases it, as a signal does. */
   readonly leave: Effect.Effect<void>
 }
-
-const freePort: Effect.Effect<number> = Effect.callback((resume) => {
-  const server = net.createServer().listen(0, "127.0.0.1", () => {
-    const { port } = server.address() as net.AddressInfo
-    server.close(() => resume(Effect.succeed(port)))
-  })
-})
 
 /** A runner whose connections close at once when it leaves. */
 const runnerAt = (port: number) => {
