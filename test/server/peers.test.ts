@@ -278,6 +278,31 @@ describe("a session elsewhere", () => {
     }))
 })
 
+describe("bounds", () => {
+  it.live("W-11: runs that other processes drive count in the one that was asked, until they have ended", () =>
+    Effect.gen(function*() {
+      const { peers } = network("owner")
+      const store = yield* shared
+      const { agent } = holding()
+      const { model, say } = told()
+      const start = (name: string) =>
+        serve([agent], model, {
+          store: process(name, store, peers) as Layer.Layer<Session.Store>,
+          bounds: { runs: 2 }
+        })
+      yield* start("owner")
+      const asked = yield* start("asked")
+      const begin = (id: string) =>
+        Effect.map(post(asked, `${at}/${id}/messages?wait=false`, { content: "Go" }), ({ status }) => status)
+      const statuses = [yield* begin("s1"), yield* begin("s2"), yield* begin("s3")]
+      assert.deepStrictEqual(statuses, [202, 202, 429])
+      yield* say(undefined)
+      const status = yield* until("the end of a run", begin("s3"), (status) => status !== 429)
+      assert.strictEqual(status, 202)
+      assert.strictEqual(yield* begin("s4"), 429)
+    }))
+})
+
 describe("a run that another process began", () => {
   it.live("W-07: is resumed here: its readers discard what they have of it, and then read it live", () =>
     Effect.gen(function*() {

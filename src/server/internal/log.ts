@@ -85,6 +85,9 @@ interface Bounds {
   readonly logs: number
 }
 
+/** Number of sessions whose runs are expected. */
+const mostExpected = 10_000
+
 /** The logs of a process, by the keys of the sessions. */
 export class Hub {
   private readonly logs = new Map<string, RunLog>()
@@ -122,21 +125,29 @@ export class Hub {
 
   /**
    * Returns the sessions whose key begins with a prefix and whose run is under way, or was expected and is about to
-   * begin: its session is driven.
+   * begin: its session is driven, here or elsewhere.
    */
   running(prefix: string, isDriven: (key: string) => boolean): ReadonlySet<string> {
     const keys = new Set<string>()
     for (const [key, log] of this.logs) if (log.begun !== undefined && key.startsWith(prefix)) keys.add(key)
     for (const key of this.expected) {
-      if (!isDriven(key)) this.expected.delete(key)
-      else if (key.startsWith(prefix)) keys.add(key)
+      if (!key.startsWith(prefix)) continue
+      if (isDriven(key)) keys.add(key)
+      else this.expected.delete(key)
     }
     return keys
   }
 
   /** Expects a run of a session, until it begins or nothing drives the session. */
   expect(key: string): void {
+    const [oldest] = this.expected
+    if (oldest !== undefined && this.expected.size >= mostExpected) this.expected.delete(oldest)
     this.expected.add(key)
+  }
+
+  /** Expects a run no longer. */
+  forget(key: string): void {
+    this.expected.delete(key)
   }
 
   /** Follows a session until the scope closes: its current log, or the place of the next one. */

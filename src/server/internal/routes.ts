@@ -137,7 +137,18 @@ const admit = (site: Site, { by, key, principal }: Sessions.Named, isStreamed: b
     yield* site.counters.write(by, yield* Clock.currentTimeMillis)
     const worker = yield* Worker.Worker
     const prefix = Sessions.prefixOf(principal)
-    yield* site.counters.run(key, prefix, site.hub.running(prefix, (other) => worker.drives(other)))
+    const { peers } = site
+    const isAway = (other: string) => peers?.isHere(other) === false && !worker.drives(other)
+    const isDriven = (other: string) => worker.drives(other) || isAway(other)
+    const running = site.hub.running(prefix, isDriven)
+    // Other processes do not tell that a run has ended.
+    if (running.size >= site.bounds.runs) {
+      yield* Effect.forEach(Array.from(running).filter(isAway), (other) =>
+        Effect.map(Keeping.load(other), (kept) => {
+          if (kept === undefined || !Journals.isUnfinished(Keeping.next(kept))) site.hub.forget(other)
+        }), { discard: true })
+    }
+    yield* site.counters.run(key, prefix, site.hub.running(prefix, isDriven))
     if (isStreamed) yield* site.counters.stream(by)
   })
 
