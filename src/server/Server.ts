@@ -214,6 +214,8 @@ export const layer = <R = never, RAuthorize = never>(
           : yield* Effect.orDie(Telling.read(kept.id, publish))
         const past = told.flatMap((each) => each.runId === runId ? [each.event] : [])
         hub.begin(kept.id, { runId, version: kept.version, takes, past })
+        // Its readers look for the next owner once this one drives the session no longer: the scope is that of the drive.
+        yield* Effect.addFinalizer(() => Effect.sync(() => hub.end(kept.id, false)))
         return {
           deadline: { after: bounds.run },
           ...given,

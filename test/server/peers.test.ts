@@ -350,4 +350,30 @@ describe("a run that another process began", () => {
         assert.deepStrictEqual(read(sent), ["one", "two three"])
       }
     }))
+
+  it.live("W-07: is taken away from this one: its readers discard what they have, and follow it elsewhere", () =>
+    Effect.gen(function*() {
+      const store = yield* shared
+      const { agent } = holding()
+      const [here, there] = [told(), told()]
+      const start = (name: string, { model }: { readonly model: Layer.Layer<Adapter.Adapter> }, poll: number) => {
+        const services = process(name, store) as Layer.Layer<Session.Store>
+        return serve([agent], model, { store: services, joinMillis: 0, term: "1 second", poll })
+      }
+      // It does not search, and learns of the loss where it renews its claim.
+      const site = yield* start("here", here, 3_600_000)
+      const writer = yield* open(site, "POST", `${at}/s1/messages`, { content: "Go" })
+      const reader = yield* open(site, "GET", `${at}/s1/events`)
+      yield* here.say("one ")
+      for (const each of [writer, reader]) yield* saidBy(each, "one ")
+      yield* start("there", there, 20)
+      yield* Effect.provide(Session.revoke("local:s1"), store)
+      yield* there.say("one ", "two", undefined)
+      for (const each of [writer, reader]) {
+        const sent = yield* Effect.promise(() => each.until(({ data }) => data._tag === "ChatCompleted"))
+        each.leave()
+        assert.include(sent.map(({ event }) => event), "reset")
+        assert.deepStrictEqual(read(sent), ["one two"])
+      }
+    }))
 })

@@ -322,8 +322,12 @@ export const events = (
         if (log.next === undefined) return
         const isBroken = isDelivered && !log.isWhole
         log = log.next
+        if (!isBroken) continue
         // Another process may resume the run.
-        if (isBroken) local.delete(runId)
+        local.delete(runId)
+        if (log.begun !== undefined) continue
+        yield* reader.reset(runId)
+        yield* reader.retell((other) => other === runId)
       }
     }))
 
