@@ -186,8 +186,8 @@ export const ready: Effect.Effect<Owners.Health, never, Worker> = Effect.flatMap
 
 /**
  * Drives a session at once, in place of waiting until the worker finds it, and succeeds with `true` if the worker of
- * this process has it now. It is `false` where another owner has its claim, and where the worker is leaving or drives
- * as many sessions as it may: the session is then found later, as any other.
+ * this process has it now. It is `false` where another owner has its claim or, on a cluster of servers, has taken it,
+ * and where the worker is leaving or drives as many sessions as it may: the session is then found later, as any other.
  *
  * **Example** (A message that is answered without waiting for the next search)
  *
@@ -428,7 +428,8 @@ export const layer = <
         const reason = { isFound: true, isRetry: false }
         return peers === undefined || peers.isHere(id)
           ? accept(id, claimant, began, reason)
-          : Effect.andThen(store.release(id, claimant), take(id, reason))
+          // One that cannot be passed on is found again.
+          : Effect.ignore(Effect.andThen(store.release(id, claimant), take(id, reason)))
       }
 
       /** Has the run of a session that this worker drives look for commands now. */

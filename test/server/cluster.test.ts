@@ -2,6 +2,9 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import { Agent } from "heddle/server"
+import { afterEach, beforeEach, vi } from "vitest"
+import { Hub } from "../../src/server/internal/log.ts"
+import { until } from "../support/until.ts"
 import { cluster, ownedBy } from "./support/cluster.ts"
 import { eventsOf, type Reader, saidIn, type Sent, textsIn } from "./support/site.ts"
 import { told } from "./support/told.ts"
@@ -16,6 +19,22 @@ const saidBy = (reader: Reader, text: string) =>
 /** The events that a reader has by the rules of resets. */
 const kept = (sent: ReadonlyArray<Sent>) =>
   eventsOf(sent.slice(sent.findLastIndex(({ event }) => event === "reset") + 1))
+
+/** The logs of the servers, as a test finds them. */
+const hubs = new Set<any>()
+
+beforeEach(() => {
+  const { follow } = Hub.prototype
+  vi.spyOn(Hub.prototype, "follow").mockImplementation(function(this: Hub, key) {
+    hubs.add(this)
+    return follow.call(this, key)
+  })
+})
+
+afterEach(() => {
+  vi.restoreAllMocks()
+  hubs.clear()
+})
 
 describe("servers on a cluster", () => {
   it.live(
@@ -46,6 +65,11 @@ describe("servers on a cluster", () => {
         const ended = eventsOf(yield* Effect.promise(writer.end)).at(-1)
         assert.deepInclude(ended, { _tag: "ChatCompleted" })
         later.leave()
+        yield* until(
+          "readers in all processes",
+          Effect.sync(() => Array.from(hubs, (hub) => hub.readers.size as number)),
+          (counts) => counts.length === 2 && counts.every((count) => count === 0)
+        )
         assert.deepStrictEqual([here.opened(), there.opened()], [0, 1])
       })
   )
@@ -73,5 +97,23 @@ describe("servers on a cluster", () => {
         assert.deepStrictEqual(textsIn(kept(each)), ["one two three"])
       }
       assert.deepStrictEqual([here.opened(), there.opened()], [1, 1])
+    }))
+
+  it.live("W-05: a client of a server in attached mode leaves: its run is stopped where its owner drives it", () =>
+    Effect.gen(function*() {
+      const start = yield* cluster(helper, { joinMillis: 0, mode: "attached" })
+      const [here, there] = [told(), told()]
+      const [asked, owner] = [yield* start("asked", here.model), yield* start("owner", there.model)]
+      const path = `${at}/${yield* ownedBy(owner, asked)}`
+      const writer = yield* Effect.promise(() => asked.site.open("POST", `${path}/messages`, { content: "Count" }))
+      yield* there.say("one ")
+      yield* saidBy(writer, "one ")
+      writer.leave()
+      const status = Effect.map(
+        Effect.promise(() => owner.site.ask("GET", path)),
+        ({ text }) => JSON.parse(text).status as string
+      )
+      assert.strictEqual(yield* until("the stop", status, (status) => status === "stopped"), "stopped")
+      assert.deepStrictEqual([here.opened(), there.opened()], [0, 1])
     }))
 })

@@ -48,9 +48,9 @@ const localFrames = (
     ))
 
 /**
- * A frame between processes. `Begin` comes first: a cluster sends a request again to the next owner, without a word, and
- * its frames would follow those of the last one. `End` is the end of what was asked for: without it the owner has gone. `Large` stands for
- * an event that is too large for a connection: the journal has it.
+ * A frame between processes. `Begin` comes first: a cluster sends a request again to the next owner, without a word,
+ * and its frames would follow those of the last one. `End` is the end of what was asked for: without it the owner has
+ * gone. `Large` stands for an event that is too large for a connection: the journal has it.
  */
 type Part =
   | Exclude<Reading.Frame, { readonly _tag: "Event" }>
@@ -150,7 +150,8 @@ const relayed = (
 ): Frames =>
   Stream.suspend(() => {
     let begins = 0
-    const parts = peers.read(key, place.request as unknown as Schema.Json) as unknown as Stream.Stream<Part>
+    const request = place.request as unknown as Schema.Json
+    const parts = Stream.suspend(() => peers.read(key, request)) as unknown as Stream.Stream<Part>
     const frames: Frames = parts.pipe(
       Stream.timeoutOrElse({ duration: patience, orElse: () => Stream.empty }),
       Stream.catchCause(() => Stream.empty),
