@@ -261,6 +261,13 @@ export class RunStarted extends Schema.Opaque<RunStarted>()(Schema.TaggedStruct(
   processName: Schema.optionalKey(Schema.String),
   /** The parent of a nested run. Left out for any other run. */
   parent: Schema.optionalKey(Parent),
+  /** The span of the run. Left out where the run is not traced. */
+  span: Schema.optionalKey(Schema.Struct({
+    /** The id of the trace. */
+    traceId: Schema.String,
+    /** The id of the span. */
+    spanId: Schema.String
+  })),
   /** The message that the run takes, which was submitted or came with a command. Left out where there is none. */
   takes: Schema.optionalKey(Taken),
   /** The tools of the client that the run serves. Left out where there are none. */

@@ -202,6 +202,8 @@ export interface State {
   ended: Ended | undefined
   /** The parent of a nested run. */
   parent: Records.Parent | undefined
+  /** The span of the last run. `undefined` where it was not traced. */
+  span: Records.RunStarted["span"] | undefined
   /** The origin of the session. */
   origin: Records.Origin
   /** The tools of the client that the last run served. */
@@ -340,6 +342,7 @@ export const stateOf = (session: Session): State => {
     run: undefined,
     ended: undefined,
     parent: undefined,
+    span: undefined,
     origin: {},
     clientTools: [],
     inbox: [],
@@ -701,6 +704,7 @@ const runStarted = (state: State, record: Records.RunStarted): void => {
   const { answered, clientTools, deadlineAt, messages, operation, parent, processName, requestId, startedAt, takes } =
     record
   if (record.resumes === true && state.run?.requestId === requestId) {
+    state.span = record.span
     // All owners in one process count as one: a busy process may lose its claim, and then resumes its own run.
     if (processName === undefined || processName !== state.run.processName) state.run.resumptions++
     state.run.processName = processName
@@ -721,6 +725,7 @@ const runStarted = (state: State, record: Records.RunStarted): void => {
   if (message !== undefined) state.inbox = state.inbox.filter((other) => other !== message)
   if (takes !== undefined) receive(state, { ...takes, became: "taken", requestId })
   state.parent = parent
+  state.span = record.span
   state.ended = undefined
   state.run = {
     requestId,
