@@ -75,6 +75,9 @@ type Kind = "invoke_agent" | "step" | "inference" | "execute_tool"
 /** The data of a run that a listener may write. */
 export interface RunFacts {
   readonly kind: "invoke_agent"
+  /** Numbers of its model calls and of its tool calls. */
+  inferenceCalls: number
+  toolCalls: number
   readonly system: string | undefined
   /** The messages that the run began with. */
   readonly input: ReadonlyArray<Message.Message>
@@ -381,7 +384,7 @@ interface RunPlan {
   readonly agent: Agent | undefined
   readonly adapter: Described | undefined
   readonly sampling: Sampling
-  readonly facts: Omit<RunFacts, "kind" | "response">
+  readonly facts: Pick<RunFacts, "system" | "input" | "tools">
   /** The span of the run before, which this one continues. */
   readonly previous?: SpanIds | undefined
 }
@@ -391,9 +394,6 @@ export class Run {
   readonly operation: Operation<RunFacts>
   readonly requestId: string
   readonly agent: Agent | undefined
-  /** Numbers of its model calls and of its tool calls. */
-  inferences = 0
-  tools = 0
   /** Returns the usage of the run so far. */
   usage: () => Response.Usage | null = () => null
   private ending: Ending | undefined
@@ -402,7 +402,8 @@ export class Run {
     const { adapter, agent, facts, previous, requestId, sampling, sessionId } = plan
     this.requestId = requestId
     this.agent = agent
-    this.operation = new Operation(tracing, { kind: "invoke_agent", ...facts, response: undefined }, {
+    const own: RunFacts = { kind: "invoke_agent", ...facts, inferenceCalls: 0, toolCalls: 0, response: undefined }
+    this.operation = new Operation(tracing, own, {
       name: agent === undefined ? "invoke_agent" : `invoke_agent ${agent.name}`,
       attributes: {
         [names.operation]: "invoke_agent",
@@ -498,8 +499,11 @@ export class Step {
   private retries = 0
   private lastChunkAt: bigint | undefined
 
+  private readonly index: number
+
   constructor(tracing: Tracing, requestId: string, index: number) {
     this.run = tracing.run
+    this.index = index
     this.operation = new Operation(tracing, { kind: "step" }, {
       name: "heddle.step",
       attributes: { [names.requestId]: requestId, [names.step]: index }
@@ -513,7 +517,7 @@ export class Step {
   /** Begins the model call, unless it has begun. */
   ask(adapter: Described, sampling: Sampling, sessionId: string | null, request: InferenceFacts["request"]): void {
     if (this.inference !== undefined) return
-    if (this.run !== undefined) this.run.inferences++
+    if (this.run !== undefined) this.run.operation.facts.inferenceCalls++
     const operation = adapter.operation ?? "chat"
     const model = sampling.model ?? adapter.model
     this.inference = new Operation(this.operation.within(), { kind: "inference", request, response: undefined }, {
@@ -574,6 +578,22 @@ export class Step {
     else inference.end({})
   }
 
+  /** Makes the spans of the calls of a turn that fails as a whole, since it has calls of tools that do not exist. */
+  refused(
+    error: unknown,
+    calls: ReadonlyArray<Message.ToolCall>,
+    { settings, tools }: {
+      readonly settings: Pick<CallPlan, "requestId" | "sessionId">
+      readonly tools: ReadonlyMap<string, unknown>
+    }
+  ): void {
+    const code = this.operation.code = codeOf(error)
+    for (const call of calls) {
+      const plan = { call, requestId: settings.requestId, sessionId: settings.sessionId, stepIndex: this.index }
+      unstarted(this.operation.within(), plan, tools.has(call.name) ? notRun : { code, outcome: "refused" })
+    }
+  }
+
   /** Ends the span of the step, and that of a model call that is still open. */
   end(exit: Exit.Exit<unknown, unknown>): void {
     this.inference?.end({ isCut: true, outcome: "interrupted" })
@@ -584,6 +604,9 @@ export class Step {
 }
 
 // The calls.
+
+/** The end of a call that did not run, although nothing was wrong with it. */
+export const notRun = { code: "cancelled", outcome: "not_run" } as const
 
 /** A call as its span describes it. */
 interface CallPlan {
@@ -628,7 +651,7 @@ export class Call {
   private readonly operation: Operation<ToolFacts>
 
   constructor(tracing: Tracing, plan: CallPlan, { attempt, isEarly, queuedMillis }: Start) {
-    if (tracing.run !== undefined) tracing.run.tools++
+    if (tracing.run !== undefined) tracing.run.operation.facts.toolCalls++
     const facts: ToolFacts = { kind: "execute_tool", call: plan.call, result: undefined }
     this.operation = new Operation(
       tracing,
@@ -663,6 +686,7 @@ export class Call {
 
 /** Makes the span, of no length, of a call that did not start. */
 export const unstarted = (tracing: Tracing, plan: CallPlan, ending: Ending & { readonly result?: unknown }): void => {
+  if (tracing.run !== undefined) tracing.run.operation.facts.toolCalls++
   const facts: ToolFacts = { kind: "execute_tool", call: plan.call, result: ending.result }
   new Operation(tracing, facts, callPlan(tracing, plan, {})).end(ending)
 }

@@ -159,6 +159,7 @@ type Area =
   | "durable"
   | "server"
   | "sql"
+  | "telemetry"
   | "testing"
   | "ui"
 
@@ -182,9 +183,8 @@ const ordered = (file: File): ReadonlyArray<Fault> =>
     )
 
 const outward = (file: File): ReadonlyArray<Fault> =>
-  (["adapters", "bridges", "cluster", "command", "durable", "server", "sql", "testing", "ui"] as const).filter((area) =>
-    area !== file.area
-  )
+  (["adapters", "bridges", "cluster", "command", "durable", "server", "sql", "telemetry", "testing", "ui"] as const)
+    .filter((area) => area !== file.area)
     .flatMap((area) =>
       importsIn(file, area).filter(({ target }) => !isShared(file, target)).map(({ offset, target }) => ({
         offset,
@@ -358,7 +358,7 @@ export const rules = {
   order: { demand: "a public module imports only internal ones and those that stand before it", faults: ordered },
   outward: {
     demand:
-      "adapters, bridges, cluster, command, durable, server, sql, testing and ui are imported by nothing outside themselves, but bridges share what adapters do, cluster what durable does, server is made of durable and ui, and command of durable, server and sql",
+      "adapters, bridges, cluster, command, durable, server, sql, telemetry, testing and ui are imported by nothing outside themselves, but bridges share what adapters do, cluster what durable does, server is made of durable and ui, and command of durable, server and sql",
     faults: outward
   },
   pages: { demand: "ui knows of the internal modules only JSON and the public form of events", faults: paged },
@@ -502,7 +502,7 @@ const importsOf = (
 }
 
 const areaOf = (path: string): Area => {
-  const folder = /^src\/(adapters|bridges|cluster|command|durable|server|sql|testing|ui|internal)\//.exec(path)?.[1]
+  const folder = /^src\/(adapters|bridges|cluster|command|durable|server|sql|telemetry|testing|ui|internal)\//.exec(path)?.[1]
   if (folder !== undefined) return folder as Area
   return isIndex(path) ? "index" : "core"
 }

@@ -71,6 +71,7 @@ const entries: ReadonlyArray<string> = [
   "src/durable/index.ts",
   "src/server/index.ts",
   "src/sql/index.ts",
+  "src/telemetry/index.ts",
   "src/testing/index.ts",
   "src/ui/index.ts"
 ]

@@ -617,6 +617,7 @@ class Loop<E, R> implements Driver {
     const calls = Response.actionableCalls(response)
     const error = isActedOn && mode === "auto" ? Plan.failing(calls, tools, policy) : undefined
     if (error !== undefined) {
+      this.step.spans?.refused(error, calls, this.rules)
       const failed: Response.Response = { ...response, finishReason: "error", error }
       const plan: Plan.Plan = { calls: [], manual: [], jobs: [] }
       return this.become(

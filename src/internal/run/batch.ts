@@ -358,8 +358,10 @@ export class Batch<E> implements Host<E> {
       ? entry.job.outcome.error
       : undefined
     const code = end.code ?? Answers.codeOf(refused)
-    const outcome = code === undefined ? "ok" : code === "cancelled" ? "not_run" : "refused"
-    Telemetry.unstarted(tracing, plan, { code, outcome, result: end.message.content })
+    const ending = code === Telemetry.notRun.code
+      ? Telemetry.notRun
+      : { code, outcome: code === undefined ? "ok" : "refused" }
+    Telemetry.unstarted(tracing, plan, { ...ending, result: end.message.content })
   }
 
   /** Begins the span of a call whose handler starts, if the run is observed. */
