@@ -47,13 +47,15 @@ export interface Options {
    * redacted by default.
    */
   readonly redact?: (text: string) => string
-  /** The longest part of the content, in characters; a longer one is cut. 16,384 by default, `Infinity` for no limit. */
+  /**
+   * The longest part of the content, in characters; a longer one is cut. 16,384 by default, `Infinity` for no limit.
+   */
   readonly maxPartLength?: number
   /** The viewers whose own attributes spans have as well. None by default. */
   readonly dialects?: ReadonlyArray<Dialects.Dialect>
   /**
-   * The calls of tools that have spans: all of them, those that failed, or none. Metrics count them all. The spans that a
-   * handler makes are then nested in that of its step. `"all"` by default.
+   * The calls of tools that have spans: all of them, those that failed, or none. Metrics count them all. The spans that
+   * the handler of a call without one makes are nested in that of its step. `"all"` by default.
    */
   readonly toolSpans?: "all" | "failed" | "none"
 }

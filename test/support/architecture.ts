@@ -502,7 +502,9 @@ const importsOf = (
 }
 
 const areaOf = (path: string): Area => {
-  const folder = /^src\/(adapters|bridges|cluster|command|durable|server|sql|telemetry|testing|ui|internal)\//.exec(path)?.[1]
+  const folder = /^src\/(adapters|bridges|cluster|command|durable|server|sql|telemetry|testing|ui|internal)\//.exec(
+    path
+  )?.[1]
   if (folder !== undefined) return folder as Area
   return isIndex(path) ? "index" : "core"
 }

@@ -47,11 +47,14 @@ export const secondsOf = (span: Tracer.NativeSpan): number =>
 export const statusOf = ({ status }: Tracer.NativeSpan): string => {
   if (status._tag === "Started") return "OPEN"
   if (Exit.isSuccess(status.exit)) return "OK"
-  return Cause.hasInterruptsOnly(status.exit.cause) ? "UNSET" : `ERROR ${Cause.prettyErrors(status.exit.cause)[0]?.message}`
+  return Cause.hasInterruptsOnly(status.exit.cause)
+    ? "UNSET"
+    : `ERROR ${Cause.prettyErrors(status.exit.cause)[0]?.message}`
 }
 
 /** A value as JSON, without the number of a fiber, which says nothing. */
-const shown = (value: unknown): string => JSON.stringify(value, (key, member) => key === "effect.fiberId" ? undefined : member)
+const shown = (value: unknown): string =>
+  JSON.stringify(value, (key, member) => key === "effect.fiberId" ? undefined : member)
 
 const linesOf = (span: Tracer.NativeSpan, spans: ReadonlyArray<Tracer.NativeSpan>, indent: string): Array<string> => {
   const start = Number(span.status.startTime) / 1e9

@@ -20,11 +20,11 @@ import { Adapter, Chat, Message, Policy, Step, Tool, ToolRunner } from "heddle"
 import { Telemetry } from "heddle/telemetry"
 import { everyStep, Script } from "heddle/testing"
 import { annotateCall, names, version } from "../../src/internal/telemetry.ts"
-import { readSource } from "../support/source.ts"
 import * as Adapters from "../support/adapters.ts"
 import { collector } from "../support/collector.ts"
 import { overTime } from "../support/scenarios.ts"
 import * as Server from "../support/server.ts"
+import { readSource } from "../support/source.ts"
 import { modelOf, recording, secondsOf, statusOf } from "../support/spans.ts"
 
 const { delay, finish, text, toolCall, usage } = Script
@@ -86,7 +86,14 @@ const slow = Tool.make("slow", { parameters, handler: () => Effect.as(Effect.sle
 const counted = (inputTokens: number) => usage({ inputTokens, outputTokens: 5, totalCost: 0.5 })
 
 const twoTurns = modelOf(
-  [delay(250), toolCall("c0", "broken"), toolCall("c1", "slow"), toolCall("c2", "ghost"), counted(10), finish("tool_calls")],
+  [
+    delay(250),
+    toolCall("c0", "broken"),
+    toolCall("c1", "slow"),
+    toolCall("c2", "ghost"),
+    counted(10),
+    finish("tool_calls")
+  ],
   [delay(100), text("It"), delay(50), text(" is."), counted(30), finish("stop")]
 )
 
@@ -282,7 +289,10 @@ describe("Telemetry: failures", () => {
 
   it.effect("W-23: a turn that fails for an unknown tool has a span for each of its calls", () =>
     Effect.gen(function*() {
-      const options = { tools: [slow], policy: { ...Policy.standard, start: "afterTurn", unknownTool: "failTurn" } } as const
+      const options = {
+        tools: [slow],
+        policy: { ...Policy.standard, start: "afterTurn", unknownTool: "failTurn" }
+      } as const
       const model = modelOf([toolCall("c0", "slow"), toolCall("c1", "ghost"), finish("tool_calls")])
       const { spans } = yield* watched(Chat.run("Go", options), model)
       assert.deepStrictEqual(named(spans, "execute_tool").map((span) => [span.name, statusOf(span)]), [
@@ -331,7 +341,7 @@ describe("Telemetry: failures", () => {
   it.effect("W-23: a failed model call is a log record, without what the provider wrote", () =>
     Effect.gen(function*() {
       const { logs } = yield* watched(run, modelOf([Script.preflightError("timeout")]))
-      const [record] = logs.filter(({ message }) => String(message) === "gen_ai.client.operation.exception")
+      const record = logs.find(({ message }) => String(message) === "gen_ai.client.operation.exception")
       assert.strictEqual(record?.level, "Warn")
       assert.deepInclude(record?.attributes, { "exception.type": "timeout", "error.type": "timeout" })
     }))
@@ -540,7 +550,10 @@ describe("Telemetry: content", () => {
         ...of("chat", "gen_ai.input.messages"),
         "gpt-9"
       ])
-      assert.deepStrictEqual(of("execute_tool", "langfuse.observation.output"), of("execute_tool", "gen_ai.tool.call.result"))
+      assert.deepStrictEqual(
+        of("execute_tool", "langfuse.observation.output"),
+        of("execute_tool", "gen_ai.tool.call.result")
+      )
       const off = yield* watched(leak, leakingModel, everything)
       for (const span of off.spans) assert.isFalse(span.attributes.has("input.value"), span.name)
     }))
@@ -548,9 +561,15 @@ describe("Telemetry: content", () => {
   it("an option that cannot be used is refused in words", () => {
     const refused: ReadonlyArray<readonly [object, string]> = [
       [{ captures: "spans" }, "Telemetry.layer has no option \"captures\"; did you mean \"capture\"?"],
-      [{ capture: true }, "Telemetry.layer: capture must be one of \"none\", \"spans\", \"events\", \"spans-and-events\"; got: true"],
+      [
+        { capture: true },
+        "Telemetry.layer: capture must be one of \"none\", \"spans\", \"events\", \"spans-and-events\"; got: true"
+      ],
       [{ toolSpans: "some" }, "Telemetry.layer: toolSpans must be one of \"all\", \"failed\", \"none\"; got: some"],
-      [{ dialects: ["jaeger"] }, "Telemetry.layer: dialects must be a list of \"langfuse\", \"openinference\"; got: [\"jaeger\"]"],
+      [
+        { dialects: ["jaeger"] },
+        "Telemetry.layer: dialects must be a list of \"langfuse\", \"openinference\"; got: [\"jaeger\"]"
+      ],
       [{ maxPartLength: -1 }, "Telemetry.layer: maxPartLength must be a number, 0 or more; got: -1"],
       [{ redact: "all" }, "Telemetry.layer: redact must be a function of a text; got: all"]
     ]
@@ -590,7 +609,7 @@ describe("Telemetry: over the wire", () => {
       assert.strictEqual(details.spanId, chat.spanId)
     }).pipe(Effect.scoped))
 
-  it.live("W-16: traceparent is sent only where the adapter is told to propagate", () =>
+  it.live("W-16: traceparent is sent only where the adapter propagates", () =>
     Effect.gen(function*() {
       const server = yield* Server.serve(() => ({ pieces: [Adapters.openAiChat.whole] }))
       const { spans, tracer } = recording()
@@ -605,7 +624,7 @@ describe("Telemetry: over the wire", () => {
       const [without, sent, disabled] = server.requests.map(({ headers }) => headers["traceparent"])
       assert.isUndefined(without)
       assert.isUndefined(disabled)
-      const post = spans.filter(({ name }) => name === "POST").at(-1)!
+      const post = spans.findLast(({ name }) => name === "POST")!
       assert.strictEqual(sent, `00-${post.traceId.padStart(32, "0")}-${post.spanId}-01`)
       assert.deepStrictEqual(server.requests.map(({ headers }) => headers["b3"]), [undefined, undefined, undefined])
       assert.throws(

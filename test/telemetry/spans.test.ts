@@ -20,7 +20,11 @@ const weather = Tool.make("get_weather", {
   handler: () => Effect.as(Effect.sleep(300), "rain")
 })
 
-const golden = <A, E>(name: string, program: Effect.Effect<A, E, Adapter.Adapter>, model: Layer.Layer<Adapter.Adapter>) =>
+const golden = <A, E>(
+  name: string,
+  program: Effect.Effect<A, E, Adapter.Adapter>,
+  model: Layer.Layer<Adapter.Adapter>
+) =>
   Effect.gen(function*() {
     const { spans, tracer } = recording()
     yield* overTime(Effect.exit(program.pipe(Effect.provide(model), Effect.withTracer(tracer))))
@@ -32,7 +36,10 @@ const counted = usage({ inputTokens: 40, outputTokens: 8, cachedInputTokens: 32,
 const done = [delay(100), text("It rains."), delay(50), counted, finish("stop")]
 
 /** Under this policy a halt keeps the calls that wait from running. */
-const policy = { ...Policy.standard, siblings: { ...Policy.standard.siblings, onHalt: "abortCancelable", queued: "skip" } } as const
+const policy = {
+  ...Policy.standard,
+  siblings: { ...Policy.standard.siblings, onHalt: "abortCancelable", queued: "skip" }
+} as const
 
 describe("spans", () => {
   it.effect("W-16: a plain run", () =>
@@ -108,11 +115,12 @@ describe("spans", () => {
     const pay = Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.succeed("paid") })
     const options = { tools: [pay], agent: { name: "clerk" } }
     const program = Effect.gen(function*() {
-      const waiting = yield* Session.keep(yield* Session.open("s1"), (session) =>
-        Session.reply(session, "Pay it", { ...options, requestId: "first" }))
+      const waiting = yield* Session.keep(
+        yield* Session.open("s1"),
+        (session) => Session.reply(session, "Pay it", { ...options, requestId: "first" })
+      )
       const approved = yield* Session.keep(waiting, (session) => Session.approve(session, "c0"))
-      yield* Session.keep(approved, (session) =>
-        Session.continue(session, null, { ...options, requestId: "second" }))
+      yield* Session.keep(approved, (session) => Session.continue(session, null, { ...options, requestId: "second" }))
     }).pipe(Effect.provide(Session.Store.layerMemory))
     return golden("approval", program, modelOf([toolCall("c0", "pay"), finish("tool_calls")], done))
   })
