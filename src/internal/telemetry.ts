@@ -65,7 +65,11 @@ export const names = {
   early: "heddle.tool.early",
   version: "heddle.version",
   retry: "heddle.retry",
-  attempt: "heddle.attempt"
+  attempt: "heddle.attempt",
+  mcpMethod: "mcp.method.name",
+  mcpVersion: "mcp.protocol.version",
+  jsonRpcId: "jsonrpc.request.id",
+  transport: "network.transport"
 } as const
 
 export type Attributes = Readonly<Record<string, unknown>>
@@ -254,10 +258,10 @@ export class Operation<F extends Facts = Facts> {
   }
 
   /** Ends the operation, unless it has ended. */
-  end(ending: Ending): void {
+  end(ending: Ending, endedAt = this.clock.currentTimeNanosUnsafe()): void {
     if (this.endedAt !== undefined) return
     const { plan: { made }, tracing: { context, listener } } = this
-    const endedAt = this.endedAt = this.clock.currentTimeNanosUnsafe()
+    this.endedAt = endedAt
     this.code = ending.code
     this.set({ [names.error]: ending.code, [names.outcome]: ending.outcome })
     if (made === "failed" && ending.code !== undefined) {
@@ -491,6 +495,23 @@ export const openRun = (
 
 // The step, and its model call.
 
+/** The streams of replies that are known. */
+const replies = new WeakSet<Stream.Stream<any, any, any>>()
+
+/** Marks the stream of a reply that is known, from before its run was resumed: it is no model call. */
+export const known = <A, E, R>(stream: Stream.Stream<A, E, R>): Stream.Stream<A, E, R> => {
+  replies.add(stream)
+  return stream
+}
+
+/** A model call as its span describes it. */
+interface InferencePlan {
+  readonly adapter: Described
+  readonly sampling: Sampling
+  readonly sessionId: string | null
+  readonly request: InferenceFacts["request"]
+}
+
 /** The spans of a step: its own, and that of its model call, with all the times that it is asked again. */
 export class Step {
   private readonly operation: Operation
@@ -514,13 +535,16 @@ export class Step {
   readonly over = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
     Effect.provideService(this.operation.over(effect), CurrentRun, this.run)
 
-  /** Begins the model call, unless it has begun. */
-  ask(adapter: Described, sampling: Sampling, sessionId: string | null, request: InferenceFacts["request"]): void {
-    if (this.inference !== undefined) return
+  /** Begins the model call, unless it has begun, and reads its reply under the span. A known reply is no call. */
+  asked<A, E, R>(stream: Stream.Stream<A, E, R>, plan: InferencePlan): Stream.Stream<A, E, R> {
+    return replies.has(stream) ? stream : this.reading(this.inference ??= this.begin(plan), stream)
+  }
+
+  private begin({ adapter, request, sampling, sessionId }: InferencePlan): Operation<InferenceFacts> {
     if (this.run !== undefined) this.run.operation.facts.inferenceCalls++
     const operation = adapter.operation ?? "chat"
     const model = sampling.model ?? adapter.model
-    this.inference = new Operation(this.operation.within(), { kind: "inference", request, response: undefined }, {
+    return new Operation(this.operation.within(), { kind: "inference", request, response: undefined }, {
       name: model === undefined ? operation : `${operation} ${model}`,
       spanKind: "client",
       attributes: {
@@ -534,9 +558,10 @@ export class Step {
   }
 
   /** Reads a reply under the span of the model call, and measures its chunks. */
-  reading<A, E, R>(stream: Stream.Stream<A, E, R>): Stream.Stream<A, E, R> {
-    const { inference } = this
-    if (inference === undefined) return stream
+  private reading<A, E, R>(
+    inference: Operation<InferenceFacts>,
+    stream: Stream.Stream<A, E, R>
+  ): Stream.Stream<A, E, R> {
     const measured = Stream.mapArray(stream, (chunk) => {
       this.chunk(inference)
       return chunk
@@ -688,7 +713,8 @@ export class Call {
 export const unstarted = (tracing: Tracing, plan: CallPlan, ending: Ending & { readonly result?: unknown }): void => {
   if (tracing.run !== undefined) tracing.run.operation.facts.toolCalls++
   const facts: ToolFacts = { kind: "execute_tool", call: plan.call, result: ending.result }
-  new Operation(tracing, facts, callPlan(tracing, plan, {})).end(ending)
+  const operation = new Operation(tracing, facts, callPlan(tracing, plan, {}))
+  operation.end(ending, operation.startedAt)
 }
 
 /** Adds the event of a retry to the span that this code runs under: that of a model call. */

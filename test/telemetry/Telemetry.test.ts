@@ -227,6 +227,24 @@ describe("Telemetry: spans of calls", () => {
       assert.closeTo(sumOf(none.metrics, "gen_ai.execute_tool.duration"), 0.8, 1e-9)
     }))
 
+  it.effect("W-16: a call that starts while the reply is read says so, and one that waits says for how long", () =>
+    Effect.gen(function*() {
+      const look = Tool.make("look", { parameters, readOnly: true, handler: () => Effect.sleep(300) })
+      const model = modelOf(
+        [toolCall("c0", "look"), delay(100), toolCall("c1", "look"), delay(50), finish("tool_calls")],
+        [text("ok"), finish("stop")]
+      )
+      const { spans } = yield* watched(Chat.run("Go", { tools: [look], maxConcurrency: 1 }), model)
+      assert.deepStrictEqual(
+        named(spans, "execute_tool").map((span) => [
+          Number(span.status.startTime) / 1e6,
+          attribute(span, names.early),
+          attribute(span, names.queued)
+        ]),
+        [[0, true, undefined], [300, true, 200]]
+      )
+    }))
+
   it.effect("W-18: the layer alone makes metrics, without a tracer of the program", () =>
     Effect.gen(function*() {
       const metrics = yield* Effect.andThen(run, Metric.snapshot).pipe(
@@ -241,7 +259,7 @@ describe("Telemetry: spans of calls", () => {
     Effect.gen(function*() {
       const remote = Tool.make("remote", {
         parameters,
-        handler: () => Effect.withSpan(annotateCall({ "mcp.method.name": "tools/call" }), "connect")
+        handler: () => Effect.withSpan(annotateCall({ [names.mcpMethod]: "tools/call" }), "connect")
       })
       const { spans } = yield* watched(
         ToolRunner.run([Message.toolCall("c0", "remote")], [remote]),
@@ -249,7 +267,7 @@ describe("Telemetry: spans of calls", () => {
       )
       const [call] = named(spans, "execute_tool")
       assert.strictEqual(attribute(call!, "mcp.method.name"), "tools/call")
-      yield* annotateCall({ "mcp.method.name": "outside of a call" })
+      yield* annotateCall({ [names.mcpMethod]: "outside of a call" })
     }))
 })
 

@@ -124,4 +124,22 @@ describe("spans", () => {
     }).pipe(Effect.provide(Session.Store.layerMemory))
     return golden("approval", program, modelOf([toolCall("c0", "pay"), finish("tool_calls")], done))
   })
+
+  it.effect("W-16: a run that is resumed links to the span before, and asks the model for no reply that it knows", () => {
+    let attempts = 0
+    const steady = Tool.make("steady", {
+      parameters: {},
+      afterCrash: "retry",
+      handler: () => Effect.suspend(() => ++attempts === 1 ? Effect.never : Effect.succeed("ok"))
+    })
+    const options = { tools: [steady], requestId: "run" }
+    const program = Effect.gen(function*() {
+      const opened = yield* Session.open("s1")
+      const first = Session.keep(opened, (session) => Session.reply(session, "Go", options))
+      yield* Effect.timeoutOption(first, 100)
+      const cut = yield* Session.load("s1")
+      yield* Session.resume(cut!, { ...options, takeOver: true })
+    }).pipe(Effect.provide(Session.Store.layerMemory))
+    return golden("resumed", program, modelOf([toolCall("c0", "steady"), finish("tool_calls")], done))
+  })
 })

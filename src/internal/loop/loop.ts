@@ -461,9 +461,11 @@ class Loop<E, R> implements Driver {
     const request = () => ({ ...template, messages: Requests.messages(system, SharedMessages.list(thread)), run })
     const hear = (heard: Heard): EventPull<E, R> =>
       isEvents(heard) ? this.emit(heard, noEvents) : this.proceed(this.endReply(phase, heard), noEvents)
-    step.spans?.ask(adapter, template, settings.sessionId, request)
-    const open = () =>
-      step.spans === undefined ? adapter.stream(request()) : step.spans.reading(adapter.stream(request()))
+    const open = () => {
+      const stream = adapter.stream(request())
+      return step.spans?.asked(stream, { adapter, sampling: template, sessionId: settings.sessionId, request }) ??
+        stream
+    }
     const reply = step.reply = new ReplyReader(fibers, this.context, open, hear)
     const mayStart = mode === "auto" &&
       Array.from(tools.values()).some((tool) => Plan.mayStartEarly(tool, settings.policy))

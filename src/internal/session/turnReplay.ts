@@ -25,6 +25,7 @@ import * as Cancellation from "../stop/cancellation.ts"
 import * as Inherited from "../stop/inherited.ts"
 import { CurrentOperation, type Running } from "../stop/ownedFibers.ts"
 import * as Spendings from "../stop/spending.ts"
+import * as Telemetry from "../telemetry.ts"
 import type * as SessionData from "./data.ts"
 import * as SessionEvents from "./events.ts"
 import type * as Records from "./records.ts"
@@ -152,10 +153,10 @@ export const replaying = (
     stream: (request) => {
       const { run } = request
       if (isReplayed || run?.requestId !== requestId || run.stepIndex !== stepIndex) return adapter.stream(request)
-      return Stream.suspend(() => {
+      return Telemetry.known(Stream.suspend(() => {
         isReplayed = true
         return Stream.fromIterable(eventsOf(response))
-      })
+      }))
     }
   }
 }
