@@ -483,7 +483,7 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
     const spending = new Spendings.Spending(yield* Spendings.CurrentSpending, true)
     const span = yield* Telemetry.openRun(Telemetry.tracing(context), scope, () => ({
       requestId,
-      sessionId: options.sessionId ?? begun.id ?? null,
+      sessionId: options.sessionId ?? begun.id ?? settings.sessionId,
       agent: options.agent ?? Loop.agentWithin(context),
       adapter: Context.getOrUndefined(context, Adapter.Adapter),
       sampling: { ...options, model: options.model ?? defaults.model },
