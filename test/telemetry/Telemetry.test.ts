@@ -245,6 +245,22 @@ describe("Telemetry: spans of calls", () => {
       )
     }))
 
+  it.effect("W-16: a run in a handler has a span of its own, also under the id of the run around it", () =>
+    Effect.gen(function*() {
+      const inner = Tool.make("inner", {
+        parameters,
+        handler: (_, { requestId }) =>
+          Effect.map(Chat.run("Look", { requestId: requestId! }), ({ outcome }) => outcome._tag)
+      })
+      const model = modelOf(
+        [toolCall("c0", "inner"), finish("tool_calls")],
+        [text("found"), finish("stop")],
+        [text("ok"), finish("stop")]
+      )
+      const { spans } = yield* watched(Chat.run("Go", { tools: [inner], requestId: "r" }), model)
+      assert.deepStrictEqual(named(spans, "invoke_agent").map(({ name }) => name), ["invoke_agent", "invoke_agent inner"])
+    }))
+
   it.effect("W-18: the layer alone makes metrics, without a tracer of the program", () =>
     Effect.gen(function*() {
       const metrics = yield* Effect.andThen(run, Metric.snapshot).pipe(
@@ -427,7 +443,7 @@ describe("Telemetry: content", () => {
           { status: 401, headers: { "content-type": "application/json" }, pieces: [body] }
         ]
         const server = yield* Server.serve((_, index) => answers[index]!)
-        const model = protocol.layer(`${server.url}/${canary}`, {
+        const model = protocol.layer(`${server.url}/${canary}?key=${canary}`, {
           apiKey: Redacted.make(canary),
           headers: { "x-token": canary },
           retryDelay: 1
