@@ -258,7 +258,10 @@ describe("Telemetry: spans of calls", () => {
         [text("ok"), finish("stop")]
       )
       const { spans } = yield* watched(Chat.run("Go", { tools: [inner], requestId: "r" }), model)
-      assert.deepStrictEqual(named(spans, "invoke_agent").map(({ name }) => name), ["invoke_agent", "invoke_agent inner"])
+      assert.deepStrictEqual(named(spans, "invoke_agent").map(({ name }) => name), [
+        "invoke_agent",
+        "invoke_agent inner"
+      ])
     }))
 
   it.effect("W-18: the layer alone makes metrics, without a tracer of the program", () =>
