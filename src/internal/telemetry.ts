@@ -133,7 +133,7 @@ export const CurrentListener: Context.Reference<Listener | undefined> = Context.
 )
 
 /** The span of the run whose steps this code runs in. Handlers do not see it. */
-export const CurrentRun: Context.Reference<Run | undefined> = Context.Reference<Run | undefined>(
+const CurrentRun: Context.Reference<Run | undefined> = Context.Reference<Run | undefined>(
   "heddle/internal/RunSpan",
   { defaultValue: () => undefined }
 )
@@ -170,7 +170,7 @@ const ours: ReadonlySet<unknown> = new Set(["AdapterError", "ToolError", "Engine
 /**
  * Returns the code of an error: the reason of one of Heddle's own, else the name of its class, and nothing of its text.
  */
-export const codeOf = (error: unknown): string => {
+const codeOf = (error: unknown): string => {
   if (!Json.isObject(error)) return "_OTHER"
   const { _tag, name, reason } = error
   if (ours.has(_tag) && typeof reason === "string") return reason

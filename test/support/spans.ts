@@ -38,7 +38,7 @@ export const recording = () => {
   return { tracer, spans, ended }
 }
 
-export const parentOf = (span: Tracer.NativeSpan): string | undefined => Option.getOrUndefined(span.parent)?.spanId
+const parentOf = (span: Tracer.NativeSpan): string | undefined => Option.getOrUndefined(span.parent)?.spanId
 
 export const secondsOf = (span: Tracer.NativeSpan): number =>
   span.status._tag === "Ended" ? Number(span.status.endTime - span.status.startTime) / 1e9 : Number.NaN
