@@ -16,12 +16,13 @@ import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import * as Tracer from "effect/Tracer"
-import { Adapter, Chat, Message, Policy, Step, Tool, ToolRunner } from "heddle"
+import { Adapter, Chat, Message, Policy, Session, Step, Tool, ToolRunner } from "heddle"
 import { Telemetry } from "heddle/telemetry"
 import { everyStep, Script } from "heddle/testing"
 import { annotateCall, names, version } from "../../src/internal/telemetry.ts"
 import * as Adapters from "../support/adapters.ts"
 import { collector } from "../support/collector.ts"
+import * as OpenAiChat from "../support/openAiChat.ts"
 import { overTime } from "../support/scenarios.ts"
 import * as Server from "../support/server.ts"
 import { readSource } from "../support/source.ts"
@@ -324,6 +325,37 @@ describe("Telemetry: failures", () => {
       }
     }))
 
+  it.effect("W-23: so does a run of a session", () =>
+    Effect.gen(function*() {
+      const program = Effect.gen(function*() {
+        const opened = yield* Session.open("s1")
+        yield* Session.keep(opened, (session) => Session.reply(session, "Go"))
+      }).pipe(Effect.provide(Session.Store.layerMemory))
+      const { spans } = yield* watched(program, modelOf([Script.preflightError("timeout")]))
+      assert.deepStrictEqual(spans.map((span) => [span.name, statusOf(span), attribute(span, names.error)]), [
+        ["invoke_agent", "ERROR timeout", "timeout"],
+        ["heddle.step", "ERROR timeout", "timeout"],
+        ["chat gpt-9", "ERROR timeout", "timeout"]
+      ])
+    }))
+
+  it.effect("W-16: a provider goes by the name of the conventions", () =>
+    Effect.gen(function*() {
+      const providerOf = (options: object) =>
+        Adapter.Adapter.useSync(({ provider }) => provider).pipe(
+          Effect.provide(Adapters.openAiChat.layer("http://unused", options))
+        )
+      const named = [
+        [{ baseUrl: "https://api.mistral.ai/v1" }, "mistral_ai"],
+        [{ baseUrl: "https://x.openai.azure.com/v1" }, "azure.ai.openai"],
+        [{ baseUrl: "https://openrouter.ai/api/v1" }, "openrouter"],
+        [{ baseUrl: "http://localhost:11434/v1" }, "openai"],
+        [{ baseUrl: "http://localhost:11434/v1", provider: "ollama" }, "ollama"],
+        [{ baseUrl: "http://localhost:8000/v1", vendor: "deepseek" }, "deepseek"]
+      ] as const
+      for (const [options, name] of named) assert.strictEqual(yield* providerOf(options), name)
+    }))
+
   it.effect("W-23: a turn that fails for an unknown tool has a span for each of its calls", () =>
     Effect.gen(function*() {
       const options = {
@@ -428,6 +460,13 @@ const leakingModel = modelOf(
 
 const everything = { dialects: ["langfuse", "openinference"] } as const
 
+const providers: Readonly<Record<string, string>> = {
+  OpenAiChat: "openai",
+  OpenAiResponses: "openai",
+  Anthropic: "anthropic",
+  Gemini: "gcp.gemini"
+}
+
 describe("Telemetry: content", () => {
   it.effect("W-12: with capture off nothing of prompts, arguments, results and errors is in spans, metrics or logs", () =>
     Effect.gen(function*() {
@@ -460,6 +499,10 @@ describe("Telemetry: content", () => {
         yield* Effect.provide(program, Logger.layer([]))
         assert.notInclude(visible({ spans, metrics: [], logs: [] }), canary, protocol.name)
         const chats = spans.filter(({ kind, name }) => kind === "client" && name !== "POST")
+        const operation = protocol.name === "Gemini" ? "generate_content" : "chat"
+        assert.strictEqual(chats[0]!.name, `${operation} test-model`)
+        assert.strictEqual(attribute(chats[0]!, names.operation), operation)
+        assert.strictEqual(attribute(chats[0]!, names.provider), providers[protocol.name])
         assert.deepStrictEqual(chats.map(statusOf), ["OK", "ERROR authentication_failed"], protocol.name)
         assert.deepStrictEqual(chats[0]!.events.map(([name, , attributes]) => [name, attributes?.["heddle.attempt"]]), [
           ["heddle.retry", 2]
@@ -620,7 +663,12 @@ describe("Telemetry: over the wire", () => {
   it.live("W-16: a collector gets the spans, metrics and logs of a run with a real adapter", () =>
     Effect.gen(function*() {
       const { bodies, url } = yield* collector
-      const server = yield* Server.serve(() => ({ pieces: [Adapters.openAiChat.whole] }))
+      const body = OpenAiChat.body(
+        OpenAiChat.said("a"),
+        OpenAiChat.finish("stop"),
+        OpenAiChat.usage({ prompt_tokens: 7, completion_tokens: 2, total_tokens: 9, cost: 0.25 })
+      )
+      const server = yield* Server.serve(() => ({ pieces: [body] }))
       const exporter = Otlp.layerJson({ baseUrl: url, resource: { serviceName: "clerk" } })
       yield* Chat.run("Hi", { agent: { name: "clerk" } }).pipe(
         Effect.provide([Adapters.openAiChat.layer(server.url), Telemetry.layer({ capture: "events" })]),
@@ -635,8 +683,10 @@ describe("Telemetry: over the wire", () => {
       assert.strictEqual(byName.get("heddle.step").parentSpanId, byName.get("invoke_agent clerk").spanId)
       assert.strictEqual(chat.kind, 3)
       assert.isUndefined(byName.get("POST").attributes.find(({ key }: any) => key === "url.full"))
-      const first = chat.attributes.find(({ key }: any) => key === names.timeToFirstChunk)
-      assert.isAbove(first.value.doubleValue, 0)
+      const value = (name: string) => chat.attributes.find(({ key }: any) => key === name).value
+      assert.isAbove(value(names.timeToFirstChunk).doubleValue, 0)
+      assert.deepStrictEqual(value(names.totalCost), { doubleValue: 0.25 })
+      assert.deepStrictEqual(value(names.inputTokens), { intValue: 7 })
       const metrics = bodies.get("/v1/metrics")!.at(-1).resourceMetrics[0].scopeMetrics[0].metrics
       const duration = metrics.find(({ name }: any) => name === "gen_ai.client.operation.duration")
       assert.strictEqual(duration.unit, "s")

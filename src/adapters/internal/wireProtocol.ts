@@ -78,7 +78,7 @@ export interface Protocol<O extends Options> {
   readonly provider: string
   readonly baseUrl: string
   /** The names of the provider and of the operation in spans, where they are not the usual ones. */
-  readonly spans?: Pick<Adapter.Service, "provider" | "operation">
+  readonly spans?: (options: O) => Pick<Adapter.Service, "provider" | "operation">
   readonly environment: Environment
   /** Returns the path of a request, under the base URL. */
   readonly path: (options: O, request: Adapter.Request) => string
@@ -110,10 +110,10 @@ const make = <O extends Options>(
     return Http.misuse(name, "model must be the name of a model")
   }
   const { apiKey, baseUrl = protocol.baseUrl, provider = protocol.provider } = options
-  const spans = options.provider === undefined ? protocol.spans : { ...protocol.spans, provider }
   return Effect.map(HttpClient.HttpClient, (client) => ({
     provider,
-    ...spans,
+    ...protocol.spans?.(options),
+    ...(options.provider === undefined ? {} : { provider }),
     model: options.model,
     ...Http.serverOf(baseUrl),
     stream: (request) =>
