@@ -38,6 +38,13 @@ interface Seen {
   readonly logs: ReadonlyArray<{ readonly level: string; readonly message: unknown; readonly attributes: any }>
 }
 
+/** The layer of a test, which does not read the environment unless it is to. */
+const layerOf = (options: Telemetry.Options = {}): Layer.Layer<never> =>
+  Telemetry.layer("capture" in options ? options : { ...options, capture: "none" })
+
+/** The options that leave the capture to the environment. */
+const byEnvironment = { capture: undefined } as unknown as Telemetry.Options
+
 /** Runs a program under the layer, and returns all that can be seen of it. */
 const watched = <A, E>(
   program: Effect.Effect<A, E, Adapter.Adapter>,
@@ -52,7 +59,7 @@ const watched = <A, E>(
     )
     const registry = new Map()
     const metrics = yield* Effect.andThen(Effect.exit(program), Metric.snapshot).pipe(
-      Effect.provide([model, Telemetry.layer(options), Logger.layer([logger])]),
+      Effect.provide([model, layerOf(options), Logger.layer([logger])]),
       Effect.provideService(Metric.MetricRegistry, registry),
       Effect.withTracer(tracer),
       overTime
@@ -268,7 +275,7 @@ describe("Telemetry: spans of calls", () => {
   it.effect("W-18: the layer alone makes metrics, without a tracer of the program", () =>
     Effect.gen(function*() {
       const metrics = yield* Effect.andThen(run, Metric.snapshot).pipe(
-        Effect.provide([twoTurns, Telemetry.layer()]),
+        Effect.provide([twoTurns, layerOf()]),
         Effect.provideService(Metric.MetricRegistry, new Map()),
         overTime
       )
@@ -492,7 +499,7 @@ describe("Telemetry: content", () => {
         })
         const { spans, tracer } = recording()
         const program = Effect.andThen(Chat.run(canary), Effect.exit(Chat.run(canary))).pipe(
-          Effect.provide([model, Telemetry.layer(everything)]),
+          Effect.provide([model, layerOf(everything)]),
           Effect.provideService(Metric.MetricRegistry, new Map()),
           Effect.withTracer(tracer)
         )
@@ -599,7 +606,7 @@ describe("Telemetry: content", () => {
 
   it.effect("W-12: capture follows the environment where no option says otherwise", () =>
     Effect.gen(function*() {
-      const under = (value: string, options: Telemetry.Options = {}) => {
+      const under = (value: string, options = byEnvironment) => {
         const provider = Config.layer(
           Config.fromUnknown({ OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT: value })
         )
