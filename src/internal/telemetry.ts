@@ -178,7 +178,8 @@ const codeOf = (error: unknown): string => {
   return own === "Error" ? "_OTHER" : own
 }
 
-const isNamed = (tag: string): string => tag.replace(/\B[A-Z]/g, (letter) => `_${letter}`).toLowerCase()
+/** Returns the tag of an outcome as attributes write it: `AskUser` as `ask_user`. */
+const outcomeName = (tag: string): string => tag.replace(/\B[A-Z]/g, (letter) => `_${letter}`).toLowerCase()
 
 /** The end of an operation. A code is that of a failure; an operation that was cut has neither failed nor succeeded. */
 interface Ending {
@@ -459,7 +460,7 @@ export class Run {
       : outcome._tag === "ToolFailed"
       ? "tool_error"
       : undefined
-    this.ending = { code, outcome: isNamed(outcome._tag), isCut: outcome._tag === "Cancelled" }
+    this.ending = { code, outcome: outcomeName(outcome._tag), isCut: outcome._tag === "Cancelled" }
     this.operation.facts.response = response
   }
 

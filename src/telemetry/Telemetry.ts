@@ -9,6 +9,7 @@ import * as Config from "effect/Config"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
+import * as Result from "effect/Result"
 import * as Tracer from "effect/Tracer"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import * as Json from "../internal/json.ts"
@@ -149,21 +150,19 @@ const listener = (options: Options, capture: Capture): Telemetry.Listener => {
     const isWanted = isOnSpans || isLogged && operation.kind === "inference"
     return isWanted ? Captures.attributesOf(operation, writing) : {}
   }
-  return {
-    toolSpans,
-    chunk: Metrics.chunk,
-    ended: (operation) => {
-      const content = contentOf(operation)
-      if (isOnSpans) operation.set(content)
-      if (dialects.length > 0) operation.set(Dialects.attributesOf(operation, isOnSpans ? content : {}, dialects))
-      Metrics.ended(operation)
-      if (operation.kind !== "inference") return
-      if (isLogged) log(operation, "Info", "gen_ai.client.inference.operation.details", content)
-      if (operation.code !== undefined) {
-        log(operation, "Warn", "gen_ai.client.operation.exception", { "exception.type": operation.code })
-      }
+  const write = (operation: Telemetry.Operation): void => {
+    const content = contentOf(operation)
+    if (isOnSpans) operation.set(content)
+    if (dialects.length > 0) operation.set(Dialects.attributesOf(operation, isOnSpans ? content : {}, dialects))
+    Metrics.ended(operation)
+    if (operation.kind !== "inference") return
+    if (isLogged) log(operation, "Info", "gen_ai.client.inference.operation.details", content)
+    if (operation.code !== undefined) {
+      log(operation, "Warn", "gen_ai.client.operation.exception", { "exception.type": operation.code })
     }
   }
+  // A run does not depend on its listener: a logger may throw.
+  return { toolSpans, chunk: Metrics.chunk, ended: (operation) => void Result.try(() => write(operation)) }
 }
 
 /**

@@ -588,6 +588,19 @@ describe("Telemetry: content", () => {
       assert.deepStrictEqual(JSON.parse(details[1]!.attributes["gen_ai.output.messages"]), [reply])
     }))
 
+  it.effect("W-12: a run does not depend on its telemetry: a logger that throws changes nothing of it", () =>
+    Effect.gen(function*() {
+      const throwing = Logger.make(({ message }) => {
+        if (String(message).startsWith("gen_ai.")) throw new Error("of the logger")
+      })
+      const model = modelOf([text("Done"), finish("stop")])
+      const { outcome } = yield* Chat.run("Go").pipe(
+        Effect.provide([model, layerOf({ capture: "events" }), Logger.layer([throwing])]),
+        Effect.provideService(Metric.MetricRegistry, new Map())
+      )
+      assert.strictEqual(outcome._tag, "Completed")
+    }))
+
   it.effect("W-12: a part that is too long is cut, and so are arguments and results", () =>
     Effect.gen(function*() {
       const long = Tool.make("long", { parameters, handler: () => Effect.succeed({ text: "r".repeat(500) }) })
