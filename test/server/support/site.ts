@@ -5,7 +5,7 @@ import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as HttpServer from "effect/http/HttpServer"
 import * as Layer from "effect/Layer"
-import type * as Scope from "effect/Scope"
+import * as Scope from "effect/Scope"
 import { type Adapter, type Event, Session } from "heddle"
 import { type Agent, Server } from "heddle/server"
 
@@ -156,8 +156,11 @@ export const serve = (
       Server.layerNode({ port: 0 })
     )
     const clock = yield* hurried
+    const scope = yield* Scope.make()
+    // A server that is closed waits a second for the clients that are left.
+    yield* Effect.addFinalizer((exit) => Effect.provideService(Scope.close(scope, exit), Clock.Clock, clock))
     const context = yield* Effect.provideService(
-      Layer.build(app as Layer.Layer<HttpServer.HttpServer>),
+      Layer.buildWithScope(app as Layer.Layer<HttpServer.HttpServer>, scope),
       Clock.Clock,
       clock
     )
