@@ -390,8 +390,11 @@ export const submit: (
   id: string,
   content: Message.Content,
   options?: Keeping.SubmitOptions
-) => Effect.Effect<Keeping.SubmitReceipt, SessionData.SessionError | Journals.StoreError, Journals.Store> =
-  Keeping.submit
+) => Effect.Effect<Keeping.SubmitReceipt, SessionData.SessionError | Journals.StoreError, Journals.Store> = (
+  id,
+  content,
+  options
+) => Keeping.submit(id, content, options)
 
 /**
  * Returns the work that is left in a session, which names the operation to call. Workers, clusters and stores use the
@@ -1301,7 +1304,7 @@ export const submitToolResult: {
 } = dual(hasSession, Operations.submitToolResult)
 
 /**
- * Gives several results in order, and fails with the first that is refused.
+ * Gives several results in order: all of them or, where one is refused, none. Fails with the first that is.
  *
  * **Example** (Several results)
  *
@@ -1328,7 +1331,7 @@ export const submitToolResult: {
  * @since 0.1.0
  */
 export const submitToolResults: {
-  /** Gives several results in order, and fails with the first that is refused. The thread has them in call order. */
+  /** Gives several results in order, all of them or none. The thread has them in call order. */
   (
     session: SessionData.Session,
     results: ReadonlyArray<Operations.ToolResult>

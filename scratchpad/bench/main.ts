@@ -5,7 +5,8 @@
  * - `npm run bench -- --quick` does less of everything, in a minute or two; `npm run bench -- W1 W3` only these.
  * - `npm run bench -- --check` does as little as shows whether all results are right, and prints no times.
  * - `npm run bench -- --counts` counts the work of a delta, a fragment, a call and a run, which repeats exactly.
- * - `npm run bench -- --served` finds how many sessions one server holds, and the server of the AI SDK beside it.
+ * - `npm run bench -- --served` finds how many sessions one server holds, and the chat of the AI SDK beside it, and the
+ *   longest task of the page.
  * - `npm run bench -- --peers` measures the loops of others as well. They, and the bundler that W9 needs, are installed
  *   first: `npm ci --prefix scratchpad/bench/peers`.
  * - `npm run bench -- --loops=plain,heddle --samples=9` names the loops and how often each is measured.
@@ -25,6 +26,7 @@ import { workloads as kept } from "./kept/workloads.ts"
 import * as Passes from "./passes.ts"
 import * as Report from "./report.ts"
 import * as Served from "./served/main.ts"
+import * as Pages from "./served/page.ts"
 import * as Settings from "./settings.ts"
 import type { Figures } from "./workload.ts"
 import { workloads } from "./workloads/index.ts"
@@ -112,6 +114,7 @@ const main = async (): Promise<number> => {
   }
   if (settings.isServed) {
     await Served.measure()
+    await Pages.measure()
     return 0
   }
   const wrong = await (settings.size === "check" ? check(settings) : measure(settings))

@@ -134,6 +134,15 @@ const pauses = (pollMillis: number) => (attempt: number): number =>
  */
 export class Worker extends Context.Service<Worker, Owners.Owner & Taker>()("heddle/durable/Worker") {}
 
+/** Returns what a hook returns. One that throws returns a defect. */
+const attempted = <R>(hook: () => Effect.Effect<void, never, R>): Effect.Effect<void, never, R> => {
+  try {
+    return hook()
+  } catch (error) {
+    return Effect.die(error)
+  }
+}
+
 /** The reason why a worker drives a session. */
 interface Reason {
   /** `true` where a search has found it, `false` where it was taken by its name. */
@@ -333,17 +342,21 @@ export const layer = <
         // A leave waits for hooks no longer than the grace period.
         const running = new Running(Settings.defaultGrace, context)
         const hooks = new Hooks(running, { kind: "hook", id: claim.id, name: "onEvent", onSoftStop: "unaffected" })
-        const hooked = <R>(name: string, hook: () => Effect.Effect<void, never, R>) =>
-          hooks.do(
+        const hooked = <R>(name: string, hook: () => Effect.Effect<void, never, R>): Effect.Effect<void, never, R> => {
+          const work = attempted(hook)
+          // Most hooks have done their work by now, which nothing has to wait for.
+          if (work === Effect.void) return Effect.void
+          return hooks.do(
             // A hook that dies does not end the run.
             Effect.catchCauseIf(
-              Effect.suspend(hook),
+              work,
               (cause) => !Cause.hasInterruptsOnly(cause),
               (cause) => Effect.logWarning(`${name} of ${Drives.named(claim)} died`, cause)
             ),
             Exit.void,
             { name, onSoftStop: "unaffected" }
           )
+        }
         const shown = (event: Event.Event) =>
           onEvent === undefined ? Effect.void : hooked("onEvent", () => onEvent(claim.id, event))
         const closed = Effect.suspend(() => {

@@ -5,9 +5,11 @@
  *
  * @since 0.1.0
  */
+import * as Clock from "effect/Clock"
 import * as Deferred from "effect/Deferred"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as HttpMiddleware from "effect/http/HttpMiddleware"
 import * as HttpRouter from "effect/http/HttpRouter"
 import * as HttpServer from "effect/http/HttpServer"
 import type * as HttpServerError from "effect/http/HttpServerError"
@@ -29,6 +31,7 @@ import * as Telling from "./internal/journalEvents.ts"
 import * as Logs from "./internal/log.ts"
 import * as Refusals from "./internal/refusal.ts"
 import * as Routes from "./internal/routes.ts"
+import * as Spans from "./internal/spans.ts"
 
 export { allowLoopback } from "./internal/access.ts"
 export type { Authorize, Grant, Question } from "./internal/access.ts"
@@ -195,7 +198,7 @@ export const layer = <R = never, RAuthorize = never>(
       publishReasoning: options.publishReasoning ?? false
     }
     const scope = yield* Effect.scope
-    const hub = new Logs.Hub(bounds, joinMillis, scope, publish)
+    const hub = new Logs.Hub(bounds, joinMillis, scope, publish, yield* Clock.Clock)
     const raw = yield* PubSub.sliding<readonly [string, Event.Event]>(1_024)
     const context = yield* Effect.context<R | RAuthorize>()
     const processName = yield* Claims.CurrentProcess
@@ -208,7 +211,7 @@ export const layer = <R = never, RAuthorize = never>(
           ? { told: [{ runId, event: { _tag: "RunStarted" as const, runId } }] }
           : yield* Effect.orDie(Telling.read(kept.id, publish))
         const past = told.flatMap((each) => each.runId === runId ? [each.event] : [])
-        hub.begin(kept.id, { runId, version: kept.version, takes, runs: Telling.askers(kept.state), past })
+        hub.begin(kept.id, { runId, version: kept.version, takes, past })
         return {
           deadline: { after: bounds.run },
           ...given,
@@ -285,6 +288,9 @@ export const layer = <R = never, RAuthorize = never>(
 /** Ids of sessions are longer than the parts of an address that a router takes by default. */
 const routerConfig = { maxParamLength: 512 }
 
+/** Switches off the spans that the server of Effect makes: {@link Spans.byPath} makes them. */
+const untraced = Layer.succeed(HttpMiddleware.TracerDisabledWhen, () => true)
+
 /** Returns a request with a `Host`, which is that of its address where it has none. */
 const addressed = (request: Request): Request => {
   if (request.headers.has("host")) return request
@@ -328,8 +334,13 @@ export const toWebHandler = <A, E>(app: Layer.Layer<A, E, HttpRouter.HttpRouter>
   readonly handler: (request: Request) => Promise<Response>
   readonly dispose: () => Promise<void>
 } => {
-  const { dispose, handler } = HttpRouter.toWebHandler(app, { disableLogger: true, routerConfig })
-  return { dispose, handler: (request) => handler(addressed(request)) }
+  const { dispose, handler } = HttpRouter.toWebHandler(Layer.merge(app, untraced), {
+    disableLogger: true,
+    routerConfig,
+    middleware: Spans.byPath(() => false)
+  })
+  const handle = handler as (request: Request) => Promise<Response>
+  return { dispose, handler: (request) => handle(addressed(request)) }
 }
 
 /**
@@ -389,10 +400,11 @@ export const layerNode = ({ host = "127.0.0.1", port }: NodeOptions) =>
     const [http, { layer }] = node
     const server = layer(() => http.createServer(), { port, host, gracefulShutdownTimeout: "1 second" })
     const router = Layer.provide(HttpRouter.layer, Layer.succeed(HttpRouter.RouterConfig, routerConfig))
+    const byPath = Spans.byPath(yield* HttpMiddleware.TracerDisabledWhen)
     const serving = Layer.effectDiscard(Effect.flatMap(
       HttpRouter.HttpRouter,
-      (router) => HttpServer.serveEffect(Effect.suspend(() => router.asHttpEffect()))
-    ))
+      (router) => HttpServer.serveEffect(Effect.suspend(() => router.asHttpEffect()), byPath)
+    )).pipe(Layer.provide(untraced))
     return app.pipe(
       Layer.provide(Layer.provideMerge(serving, router)),
       Layer.provideMerge(server)

@@ -12,23 +12,11 @@ import type * as Event from "../Event.ts"
 import * as Json from "../internal/json.ts"
 import type * as Message from "../Message.ts"
 import type * as Thread from "../Thread.ts"
+import type * as Body from "./Body.ts"
 import * as Machine from "./internal/machine.ts"
 import * as Paced from "./internal/paced.ts"
 import * as Posted from "./internal/posted.ts"
 import * as ThreadEvents from "./internal/threadEvents.ts"
-
-export {
-  type Action,
-  type Answer,
-  type Approve,
-  BodyError,
-  type Bounds,
-  type ClientTool,
-  type Deny,
-  type Posted,
-  type ReadOptions,
-  type Say
-} from "./internal/posted.ts"
 
 /**
  * An event of the protocol: plain JSON with the fields that it gives its `type`.
@@ -75,6 +63,11 @@ export interface Options {
    * Without them it sends the events, and `heddle.reset` for a reply that is discarded.
    */
   readonly messages?: ReadonlyArray<AgMessage>
+  /**
+   * Number of `messages`, from the first on, that the client has. All of them by default. Where it lacks some, the run
+   * begins with them all.
+   */
+  readonly known?: number
 }
 
 /**
@@ -106,15 +99,17 @@ const argumentsOf = (move: Extract<Machine.Move, { readonly kind: "callReady" }>
 class Messages {
   private readonly list: Array<Record<string, Schema.Json>> = []
   private readonly base: string
+  private readonly idOf: (turn: number) => string
   private current: Record<string, Schema.Json> | undefined
   private reasoning: Record<string, Schema.Json> | undefined
   private readonly owners = new Map<string, Record<string, Schema.Json>>()
   /** The id of the message of the step. */
   messageId: string
 
-  constructor(base: string) {
+  constructor(base: string, idOf = (turn: number): string => `${base}-${turn}`) {
     this.base = base
-    this.messageId = `${base}-0`
+    this.idOf = idOf
+    this.messageId = idOf(1)
   }
 
   get all(): ReadonlyArray<AgMessage> {
@@ -134,7 +129,7 @@ class Messages {
   push(move: Machine.Move): void {
     switch (move.kind) {
       case "stepStart":
-        this.messageId = `${this.base}-${move.turn}`
+        this.messageId = this.idOf(move.turn)
         this.current = undefined
         return
       case "stepReset":
@@ -230,6 +225,12 @@ const interruptOf = (suspension: Event.PublicSuspension, toolCallId: string): Sc
 const usageOf = (usage: Event.PublicUsage | undefined): { readonly usage?: Schema.Json } =>
   usage === undefined ? {} : { usage: [{ ...usage }] }
 
+/** Leaves reasoning out: the client keeps its own only where the messages have none. */
+const snapshotOf = (messages: ReadonlyArray<AgMessage>): AgEvent => ({
+  type: "MESSAGES_SNAPSHOT",
+  messages: messages.filter(({ role }) => role !== "reasoning") as unknown as Schema.Json
+})
+
 class AgEncoder implements Encoder {
   private readonly machine = new Machine.Machine()
   private readonly folded: Messages
@@ -270,7 +271,7 @@ class AgEncoder implements Encoder {
     if (this.isStarted) return events
     this.isStarted = true
     const { runId, threadId } = this.options
-    return [{ type: "RUN_STARTED", threadId, runId, protocolVersion: "1.0" }, ...events]
+    return [{ type: "RUN_STARTED", threadId, runId, protocolVersion: "1.0" }, ...this.joined(), ...events]
   }
 
   /** Gives a call another id where a call of an earlier step has it: the client would take both for one. */
@@ -294,12 +295,17 @@ class AgEncoder implements Encoder {
     return this.options.messages !== undefined && this.calls > mostCalls
   }
 
-  /** Leaves reasoning out: the client keeps its own only where the messages have none. */
   private snapshot(): ReadonlyArray<AgEvent> {
-    if (this.options.messages === undefined) return []
+    const { messages } = this.options
+    if (messages === undefined) return []
     this.isBehind = false
-    const messages = [...this.options.messages, ...this.folded.all].filter(({ role }) => role !== "reasoning")
-    return [{ type: "MESSAGES_SNAPSHOT", messages: messages as unknown as Schema.Json }]
+    return [snapshotOf([...messages, ...this.folded.all])]
+  }
+
+  /** Discards what the client has behind its gap first: it adds what it lacks at the end. */
+  private joined(): ReadonlyArray<AgEvent> {
+    const { known = Infinity, messages = [] } = this.options
+    return known >= messages.length ? [] : [snapshotOf(messages.slice(0, known)), snapshotOf(messages)]
   }
 
   private caughtUp(): ReadonlyArray<AgEvent> {
@@ -569,7 +575,7 @@ export interface MessagesOptions {
   readonly publishReasoning?: boolean
   /** The calls that wait for an answer. None by default. */
   readonly suspensions?: ReadonlyArray<Event.Suspension>
-  /** Names a message by the index of its first message in the thread. `message-INDEX` by default. */
+  /** Names a message by its index in the thread. `message-INDEX` by default. */
   readonly messageId?: (index: number, role: "user" | "assistant") => string
 }
 
@@ -615,7 +621,7 @@ export const messages = (thread: Thread.Thread, options: MessagesOptions = {}): 
     const id = messageId(entry.index, entry.role)
     if (entry.role === "user") return [{ id, role: "user", content: userContent(entry.message.content) }]
     const machine = new Machine.Machine()
-    const folded = new Messages(id)
+    const folded = new Messages(id, (turn) => messageId(entry.turns[turn - 1] ?? entry.index, "assistant"))
     for (const event of entry.events) for (const move of machine.push(event)) folded.push(move)
     return folded.all
   })
@@ -649,7 +655,7 @@ const userParts = (reader: Posted.Reader, message: Json.JsonObject, field: strin
 }
 
 /** Returns the answer that an entry of `resume` is. */
-const resumed = (reader: Posted.Reader, value: unknown, field: string): Posted.Action => {
+const resumed = (reader: Posted.Reader, value: unknown, field: string): Body.Action => {
   const entry = reader.object(value, field)
   const id = reader.id(entry["interruptId"], `${field}.interruptId`)
   const { payload, status } = entry
@@ -660,12 +666,12 @@ const resumed = (reader: Posted.Reader, value: unknown, field: string): Posted.A
 }
 
 /** Returns the answers to calls of the client at the end of the messages. Those that the server sent are none. */
-const submitted = (reader: Posted.Reader, messages: ReadonlyArray<unknown>): ReadonlyArray<Posted.Action> => {
+const submitted = (reader: Posted.Reader, messages: ReadonlyArray<unknown>): ReadonlyArray<Body.Action> => {
   const isTool = (message: unknown): boolean => Json.isObject(message) && message["role"] === "tool"
   const from = messages.findLastIndex((message) => !isTool(message)) + 1
   const owner = messages[from - 1]
   const messageId = Json.isObject(owner) && typeof owner["id"] === "string" ? { messageId: owner["id"] } : {}
-  return messages.slice(from).flatMap((message, index): ReadonlyArray<Posted.Action> => {
+  return messages.slice(from).flatMap((message, index): ReadonlyArray<Body.Action> => {
     const field = `messages[${from + index}]`
     const { content, error, id: own, toolCallId } = reader.object(message, field)
     if (typeof own === "string" && own.startsWith("res-")) return []
@@ -706,7 +712,7 @@ const submitted = (reader: Posted.Reader, messages: ReadonlyArray<unknown>): Rea
  * @category bodies
  * @since 0.1.0
  */
-export const read = (body: unknown, options: Posted.ReadOptions = {}): Result.Result<Posted.Posted, Posted.BodyError> =>
+export const read = (body: unknown, options: Body.ReadOptions = {}): Result.Result<Body.Posted, Body.BodyError> =>
   Posted.reading(() => {
     const reader = new Posted.Reader(options)
     const given = reader.object(body, "body")
@@ -719,7 +725,7 @@ export const read = (body: unknown, options: Posted.ReadOptions = {}): Result.Re
     const answers = entries.map((entry, index) => resumed(reader, entry, `resume[${index}]`))
     const field = `messages[${messages.length - 1}]`
     const last = messages[messages.length - 1]
-    const said: ReadonlyArray<Posted.Action> = Json.isObject(last) && last["role"] === "user"
+    const said: ReadonlyArray<Body.Action> = Json.isObject(last) && last["role"] === "user"
       ? [{
         _tag: "Say",
         id: reader.id(last["id"], `${field}.id`),
@@ -728,5 +734,8 @@ export const read = (body: unknown, options: Posted.ReadOptions = {}): Result.Re
       : submitted(reader, messages)
     const actions = [...answers, ...said]
     if (actions.length === 0) return reader.refuse("messages", "must end with a message of the user, or have an answer")
-    return { sessionId, runId, actions, clientTools }
+    const messageIds = new Set(
+      messages.flatMap((message) => Json.isObject(message) && typeof message["id"] === "string" ? [message["id"]] : [])
+    )
+    return { sessionId, runId, messageIds, actions, clientTools }
   })

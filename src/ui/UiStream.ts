@@ -11,25 +11,13 @@ import type * as Event from "../Event.ts"
 import * as Json from "../internal/json.ts"
 import type * as Message from "../Message.ts"
 import type * as Thread from "../Thread.ts"
+import type * as Body from "./Body.ts"
 import * as Machine from "./internal/machine.ts"
 import * as Paced from "./internal/paced.ts"
 import * as Posted from "./internal/posted.ts"
 import * as ThreadEvents from "./internal/threadEvents.ts"
 
 export type { SubRun } from "./internal/machine.ts"
-export {
-  type Action,
-  type Answer,
-  type Approve,
-  BodyError,
-  type Bounds,
-  type ClientTool,
-  type Deny,
-  type Posted,
-  type ReadOptions,
-  type Say
-} from "./internal/posted.ts"
-
 /**
  * A chunk of the stream: plain JSON with the fields that the protocol gives its `type`.
  *
@@ -468,7 +456,7 @@ export interface MessagesOptions {
   readonly publishReasoning?: boolean
   /** The calls that wait for an answer. None by default. */
   readonly suspensions?: ReadonlyArray<Event.Suspension>
-  /** The id of the run that they wait for, of which their `answerId` is made. */
+  /** The id of the run in which they began to wait, of which their `answerId` is made. */
   readonly runId?: string
   /** Names a message by the index of its first message in the thread. `message-INDEX` by default. */
   readonly messageId?: (index: number, role: "user" | "assistant") => string
@@ -626,7 +614,7 @@ const answersOf = (
   message: Json.JsonObject,
   edits: Json.JsonObject,
   field: string
-): ReadonlyArray<Posted.Action> => {
+): ReadonlyArray<Body.Action> => {
   const parts = reader.list(message["parts"], `${field}.parts`)
   const asked = new Map<unknown, { readonly id: string; readonly kind: unknown }>()
   for (const part of parts) {
@@ -635,7 +623,7 @@ const answersOf = (
     if (typeof part["id"] === "string") asked.set(toolCallId, { id: part["id"], kind })
   }
   const from = parts.findLastIndex((part) => Json.isObject(part) && part["type"] === "step-start") + 1
-  return parts.flatMap((value, index): ReadonlyArray<Posted.Action> => {
+  return parts.flatMap((value, index): ReadonlyArray<Body.Action> => {
     if (index < from || !Json.isObject(value) || !isToolPart(value)) return []
     const place = `${field}.parts[${index}]`
     const { approval, state, toolCallId } = value
@@ -693,7 +681,7 @@ const answersOf = (
  * @category bodies
  * @since 0.1.0
  */
-export const read = (body: unknown, options: Posted.ReadOptions = {}): Result.Result<Posted.Posted, Posted.BodyError> =>
+export const read = (body: unknown, options: Body.ReadOptions = {}): Result.Result<Body.Posted, Body.BodyError> =>
   Posted.reading(() => {
     const reader = new Posted.Reader(options)
     const given = reader.object(body, "body")

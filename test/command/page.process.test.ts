@@ -151,7 +151,7 @@ describe.skipIf(!hasBrowser())("the page of heddle serve", () => {
     await page.click("#delete")
     await page.click("#delete")
     await page.waitForSelector(".empty")
-    assert.strictEqual(await page.locator("#sessions li").count(), 0)
+    await page.waitForSelector("#sessions li", { state: "detached" })
     assert.deepStrictEqual(faults, [])
     await page.context().close()
   })
@@ -206,6 +206,19 @@ describe.skipIf(!hasBrowser())("the page of heddle serve", () => {
     await page.waitForSelector("text=We have gold.")
     await page.waitForSelector("#stop", { state: "hidden" })
     assert.strictEqual(await page.locator(".mark.bad").count(), 0)
+    // The token ends in the middle of things: the page keeps what it shows, and what was sent is sent again.
+    fs.writeFileSync(`${held}.over`, "")
+    await say(page, "More")
+    await page.waitForSelector("text=The server does not accept the token any more.")
+    assert.isTrue(await page.isVisible("text=We have gold."))
+    await page.keyboard.type("key")
+    await page.keyboard.press("Enter")
+    await page.waitForSelector("text=The server did not accept the token.")
+    assert.isTrue(await page.isVisible("text=We have gold."))
+    await page.keyboard.type("next")
+    await page.keyboard.press("Enter")
+    await page.waitForSelector("text=There is more.")
+    assert.strictEqual((await textOf(page, "#log")).split("More").length, 2)
     const stored = await page.evaluate(
       "JSON.stringify([localStorage.length, sessionStorage.length, document.cookie, location.href])"
     )

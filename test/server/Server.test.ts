@@ -1,5 +1,6 @@
 /** A server of agents over real HTTP: what clients read and write, and what remains of it. */
 import { assert, describe, it } from "@effect/vitest"
+import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
@@ -8,6 +9,8 @@ import * as Stream from "effect/Stream"
 import { Adapter, Message, Session, Tool } from "heddle"
 import { Agent } from "heddle/server"
 import { Script } from "heddle/testing"
+import { until } from "../support/until.ts"
+import { obedient } from "./support/hostile.ts"
 import { eventsOf, saidIn, serve, type Site } from "./support/site.ts"
 
 const { finish, text, toolCall } = Script
@@ -167,6 +170,107 @@ describe("answers", () => {
       const [now] = (yield* get(site, `${at}/s1`)).body.suspensions
       assert.notStrictEqual(now.answerId, old.answerId)
       assert.deepStrictEqual(paid, [1])
+    }))
+})
+
+describe("writes", () => {
+  it.live("W-09: a write reads its session once, and all that a body asks for is in the journal or nothing is", () =>
+    Effect.gen(function*() {
+      const store = Context.get(yield* Layer.build(Session.Store.layerMemory), Session.Store)
+      let done: Array<string> = []
+      const watched = Layer.succeed(Session.Store, {
+        ...store,
+        read: (...given) => (done.push("read"), store.read(...given)),
+        append: (id, expected, records, options) => {
+          done.push(records.map(({ _tag }) => _tag).join())
+          return store.append(id, expected, records, options)
+        }
+      })
+      const calls = (...ids: ReadonlyArray<string>) =>
+        Script.layer([
+          [...ids.map((id) => toolCall(id, "pay", { amount: 1 })), finish("tool_calls")],
+          [text("Done"), finish("stop")],
+          [text("More"), finish("stop")]
+        ])
+      const site = yield* serve([helper([pay()])], calls("c0", "c1"), { store: watched, whileRunning: "follow" })
+      /** Posts a body once the session is free, and returns what happens up to the first append. */
+      const written = (path: string, body: unknown) =>
+        Effect.gen(function*() {
+          yield* until("the claim", Effect.orDie(store.claimOf("local:s1")), (claim) => claim === undefined)
+          done = []
+          const { status, text } = yield* post(site, path, body)
+          assert.strictEqual(status, 200, text)
+          return done.slice(0, done.findIndex((each) => each !== "read") + 1)
+        })
+      const opened = yield* written(`${at}/s1/messages`, { content: "Pay" })
+      assert.deepStrictEqual(opened, ["read", "Opened,MessageSubmitted"])
+      const { body } = yield* get(site, `${at}/s1`)
+      const resume = body.suspensions.map(({ answerId }: { answerId: string }) => ({
+        interruptId: answerId,
+        status: "resolved",
+        payload: { approved: true }
+      }))
+      const messages = [{ id: "m1", role: "user", content: "And then?" }]
+      const all = yield* written("/agui/helper", { threadId: "s1", runId: "r1", messages, tools: [], resume })
+      assert.deepStrictEqual(all, ["read", "CallSettled,CallSettled,MessageSubmitted"])
+      const said = yield* written(`${at}/s1/messages`, { content: "More" })
+      assert.deepStrictEqual(said, ["read", "MessageSubmitted"])
+    }))
+
+  it.live("W-11: a list has a bound of its own, and reads the journals of its own rows", () =>
+    Effect.gen(function*() {
+      const store = Context.get(yield* Layer.build(Session.Store.layerMemory), Session.Store)
+      const done: Array<readonly [string, number]> = []
+      const watched = Layer.succeed(Session.Store, {
+        ...store,
+        read: (id, after) =>
+          Stream.tap(store.read(id, after), ({ version }) => Effect.sync(() => void done.push([id, version])))
+      })
+      const options = { store: watched, bounds: { lists: 5, writes: 100 }, joinMillis: 0 }
+      const site = yield* serve([helper(), helper([], "other")], obedient, options)
+      const at = (agent: string) => `/agents/${agent}/sessions`
+      for (let index = 0; index < 30; index++) {
+        const agent = index % 10 === 0 ? "other" : "helper"
+        yield* post(site, `${at(agent)}/s${index}/messages`, { content: "Hi" })
+        yield* until("the claim", Effect.orDie(store.claimOf(`local:s${index}`)), (claim) => claim === undefined)
+      }
+      const read = (page: number) =>
+        Effect.gen(function*() {
+          done.length = 0
+          const { body } = yield* get(site, `${at("helper")}?page=${page}`)
+          const ids: ReadonlyArray<string> = body.sessions.map(({ id }: { readonly id: string }) => id)
+          return { ids, next: body.next, whole: new Set(done.flatMap(([id, version]) => version > 1 ? [id] : [])) }
+        })
+      const first = yield* read(0)
+      assert.strictEqual(first.ids.length, 20)
+      const second = yield* read(first.next)
+      assert.strictEqual(second.ids.length, 7)
+      assert.isUndefined(second.next)
+      assert.strictEqual(new Set([...first.ids, ...second.ids]).size, 27)
+      for (const { ids, whole } of [first, second]) assert.sameMembers([...whole], ids.map((id) => `local:${id}`))
+      assert.deepStrictEqual(yield* read(1e9), { ids: [], next: undefined, whole: new Set<string>() })
+      for (const page of [0, 0]) yield* read(page)
+      const refused = yield* get(site, at("helper"))
+      assert.deepStrictEqual([refused.status, refused.body.error.code], [429, "too_many_lists"])
+    }))
+
+  it.live("W-11: a body of which one answer does not fit gives none of them", () =>
+    Effect.gen(function*() {
+      const site = yield* serve(
+        [helper([pay()])],
+        Script.layer([[
+          toolCall("c0", "pay", { amount: 1 }),
+          toolCall("c1", "pay", { amount: 2 }),
+          finish("tool_calls")
+        ]])
+      )
+      yield* say(site, "s1", "Pay")
+      const { body } = yield* get(site, `${at}/s1`)
+      const [first, second] = body.suspensions
+      const answers = [{ id: first.answerId, approve: true }, { id: second.answerId, value: 1 }]
+      const refused = yield* post(site, `${at}/s1/answers`, { answers })
+      assert.strictEqual(refused.status, 409, refused.text)
+      assert.deepStrictEqual((yield* get(site, `${at}/s1`)).body.suspensions, body.suspensions)
     }))
 })
 

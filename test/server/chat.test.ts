@@ -45,6 +45,11 @@ const settled = async (chat: Chat<any>) => {
   assert.isUndefined(chat.error)
 }
 
+/** Waits until a page that resumes a run has its stream: a run that has ended by then has none. */
+const streaming = async (chat: Chat<any>) => {
+  while (chat.status !== "streaming") await new Promise((resolve) => setImmediate(resolve))
+}
+
 const gated = (name: string, approval = false) => {
   const began = Deferred.makeUnsafe<void>()
   const gate = Deferred.makeUnsafe<void>()
@@ -82,6 +87,7 @@ describe("a page that is loaded again", () => {
       assert.notInclude(JSON.stringify(seen), "unknown_effect")
       const again = yield* Effect.promise(() => load(site))
       const resuming = again.resumeStream()
+      yield* Effect.promise(() => streaming(again))
       yield* Deferred.succeed(gate, undefined)
       yield* Effect.promise(() => resuming)
       yield* Effect.promise(() => settled(again))
@@ -111,6 +117,7 @@ describe("a page that is loaded again", () => {
       assert.deepStrictEqual(shown(page), [["user", "Go"]])
       assert.strictEqual(page.messages[0]?.id, "u1")
       const resuming = page.resumeStream()
+      yield* Effect.promise(() => streaming(page))
       yield* Deferred.succeed(gate, undefined)
       yield* Effect.promise(() => resuming)
       yield* Effect.promise(() => settled(page))

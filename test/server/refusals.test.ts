@@ -6,7 +6,7 @@ import * as Fiber from "effect/Fiber"
 import type * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
 import * as TestClock from "effect/testing/TestClock"
-import { type Session, Tool } from "heddle"
+import { Session, Tool } from "heddle"
 import { Agent, type Server } from "heddle/server"
 import * as net from "node:net"
 import { until } from "../support/until.ts"
@@ -116,6 +116,7 @@ describe("principals", () => {
         { path: `${at}/${id}` },
         { path: `${at}/${id}`, method: "DELETE" },
         { path: `${at}/${id}/stream` },
+        { path: `/agui/helper/${id}?runId=r1` },
         { path: `${at}/${id}/events` },
         { path: `${at}/${id}/events?after=${runId}.1.0` },
         { path: `${at}/${id}/events?after=x.1.0` },
@@ -152,13 +153,17 @@ describe("principals", () => {
         const name = `${foreign.method ?? ""} ${foreign.path}`
         const [one, other] = [yield* all.ask(foreign, "eve"), yield* all.ask(unknown[index]!, "eve")]
         // The page of a new chat asks for what is under way before there is a session.
-        assert.strictEqual(one.status, foreign.path.endsWith("/stream") ? 204 : 404, name)
+        const isJoining = foreign.path.startsWith("/agui/helper/")
+        assert.strictEqual(one.status, foreign.path.endsWith("/stream") ? 204 : isJoining ? 200 : 404, name)
+        // The id of the thread is that of the request.
+        if (isJoining) Object.assign(one, { text: one.text.replaceAll("\"s1\"", "\"nosuch\"") })
         assert.deepStrictEqual(seen(one), seen(other), name)
         // The other agent does not run it either.
         const elsewhere = yield* all.ask({
           ...foreign,
           path: foreign.path.replace("/helper", "/other")
         })
+        if (isJoining) Object.assign(elsewhere, { text: elsewhere.text.replaceAll("\"s1\"", "\"nosuch\"") })
         assert.deepStrictEqual(seen(elsewhere), seen(other), `${name} of the other agent`)
       }
       const listed = yield* all.ask({ path: at }, "eve")
@@ -363,7 +368,8 @@ describe("authorization", () => {
         message,
         { path: `${at}/s1/events` },
         { path: `${at}/s1/events?raw=true` },
-        { path: `${at}/s1/stream` }
+        { path: `${at}/s1/stream` },
+        { path: "/agui/helper/s1" }
       ]
       for (const end of [() => ended.add("ann"), () => (principal = "eve")]) {
         const readers = []
@@ -376,7 +382,7 @@ describe("authorization", () => {
         end()
         for (const reader of readers) {
           const sent = yield* Effect.promise(reader.end)
-          assert.isFalse(sent.some(({ data }) => data._tag === "ChatCompleted"))
+          assert.isFalse(sent.some(({ data }) => data._tag === "ChatCompleted" || data.type === "RUN_FINISHED"))
         }
         ended.clear()
         principal = "ann"
@@ -405,7 +411,7 @@ describe("ids and agents", () => {
         "ann%3as1"
       ]
       for (const id of bad) {
-        for (const path of [`${at}/${id}`, `${at}/${id}/events`, `${at}/${id}/stream`]) {
+        for (const path of [`${at}/${id}`, `${at}/${id}/events`, `${at}/${id}/stream`, `/agui/helper/${id}`]) {
           const answered = yield* all.ask({ path })
           assert.include([400, 404], answered.status, path)
           if (answered.status === 404) assert.strictEqual(answered.text, "", path)
@@ -1031,11 +1037,14 @@ describe("answers", () => {
       const early = yield* all.ask({ ...answer({ id, approve: true }), path: `${to}?wait=false` })
       assert.strictEqual(early.status, 202)
       yield* refused(all, "another word", answer({ id, approve: false }), 409, "already_answered")
-      const following = yield* Effect.forkChild(all.ask(answer({ id, approve: true })))
+      // The server has the answer before the run that it waits for may end.
+      const following = yield* Effect.promise(() =>
+        all.open("POST", to, { answers: [{ id, approve: true }] }, bearer("ann"))
+      )
       yield* Deferred.succeed(all.gate, undefined)
-      const { status, text } = yield* Fiber.join(following)
-      assert.strictEqual(status, 200)
-      assert.include(text, "paid 1")
+      assert.strictEqual(following.status, 200)
+      const paid = yield* Effect.promise(() => following.until(() => false))
+      assert.include(JSON.stringify(paid), "paid 1")
       assert.deepStrictEqual(all.paid, [1])
     }))
 
@@ -1085,6 +1094,66 @@ describe("answers", () => {
       assert.deepStrictEqual([given.status, codeOf(given)], [403, "forbidden"])
       const taken = yield* ask({ path: to, body: { answers: [{ id, value: "it was done" }] } })
       assert.include(taken.text, "Heard: it was done")
+    }))
+
+  it.live("W-11: a call that waits again after a kill has a name of its own, and the same words count again", () =>
+    Effect.gen(function*() {
+      const { layer } = yield* memory
+      const began = [Deferred.makeUnsafe<void>(), Deferred.makeUnsafe<void>()]
+      let attempts = 0
+      const risky = Tool.make("risky", {
+        parameters: {},
+        approval: true,
+        afterCrash: "ask",
+        handler: () =>
+          Effect.suspend(() => {
+            const first = began[attempts++]
+            return first === undefined
+              ? Effect.succeed("done at last")
+              : Effect.andThen(Deferred.succeed(first, undefined), Effect.never)
+          })
+      })
+      const agent = Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({ tools: [risky] }) })
+      const options = { store: layer, drain: 1, poll: 20, term: 200, joinMillis: 0 }
+      const ids: Array<string> = []
+      /** Approves what waits in a process, and leaves it as it was left by the one before. */
+      const approve = (url: string, query = "") =>
+        Effect.gen(function*() {
+          const { text } = yield* until(
+            "the call",
+            send(url, { path: `${at}/s1` }),
+            ({ text }) => JSON.parse(text).suspensions.length > 0
+          )
+          const [{ answerId: id }] = JSON.parse(text).suspensions
+          ids.push(id)
+          return yield* send(url, { path: to + query, body: { answers: [{ id, approve: true }] } })
+        })
+      for (const attempt of began) {
+        yield* Effect.scoped(Effect.gen(function*() {
+          const { url } = yield* serve([agent], obedient, options)
+          const content = JSON.stringify([{ id: "c0", name: "risky" }])
+          if (ids.length === 0) yield* send(url, { path: `${at}/s1/messages`, body: { content } })
+          yield* approve(url, "?wait=false")
+          yield* Deferred.await(attempt)
+        }))
+      }
+      const { url } = yield* serve([agent], obedient, options)
+      const open = (text: string) => JSON.parse(text).suspensions.map(({ answerId }: any) => answerId)
+      const read = send(url, { path: `${at}/s1` })
+      const { text: before } = yield* until("the call", read, ({ text }) => open(text).length > 0)
+      // A snapshot removes the records of the wait, and keeps its name.
+      yield* Effect.provide(Effect.flatMap(Session.load("local:s1"), (kept) => Session.snapshot(kept!)), layer)
+      assert.deepStrictEqual(open((yield* read).text), open(before))
+      const approved = yield* approve(url)
+      assert.include(approved.text, "done at last")
+      assert.strictEqual(attempts, 3)
+      assert.strictEqual(new Set(ids).size, 3, ids.join())
+      // The names of the earlier waits are known, and change nothing.
+      for (const id of ids) {
+        const again = yield* send(url, { path: to, body: { answers: [{ id, approve: true }] } })
+        assert.strictEqual(again.status, 200, again.text)
+      }
+      assert.strictEqual(attempts, 3)
     }))
 
   it.live("W-11: a call that was approved and then asks is answered as well, each time for what waits", () =>

@@ -273,6 +273,50 @@ describe("W-12", () => {
       assert.isTrue(lines.some((line) => line.includes("AdapterError: invalid_request")))
     }))
 
+  it.live("W-12: the span of a request has its path, and nothing of what stands behind it", () =>
+    Effect.gen(function*() {
+      const { spans, within } = observed()
+      const agent = Agent.make({
+        name: "helper",
+        description: "Helps",
+        run: ({ clientTools }) => clientTools.length > 0 ? Effect.die(new Error("no tools here")) : Effect.succeed({})
+      })
+      const script = Script.layer([[Script.text("Hello"), Script.finish("stop")]])
+      const { url } = yield* within(serve([agent], script, { authorize: principal, hosts: ["127.0.0.1"] }))
+      const ask = asks(url)
+      const behind = `?${mark("name")}=${mark("query")}&wait=true`
+      const clientTools = [{ name: "t", description: "d" }]
+      for (
+        const [path, status, body] of [
+          [`${at}/s1/messages`, 200, { content: "Hi" }],
+          [`${at}/s1/events`, 403],
+          [`${at}/s1`, 200],
+          [`${at}/s2`, 404],
+          ["/nowhere", 404],
+          [`${at}/s3/messages`, 500, { content: "Hi", clientTools }]
+        ] as const
+      ) {
+        const answered = yield* ask(
+          { path: path + behind, ...(body === undefined ? {} : { body }) },
+          status === 403 ? mark("wrong") : undefined
+        )
+        assert.strictEqual(answered.status, status, path)
+        const span = spans.findLast(({ kind }) => kind === "server")
+        assert.strictEqual(span?.attributes.get("url.path"), path)
+        assert.strictEqual(span?.attributes.get("http.response.status_code"), status)
+        assert.strictEqual(span?.attributes.get("url.full"), url + path)
+      }
+      // An exporter writes the message of a failure, and may read the address of its request.
+      const failures = spans.flatMap(({ status }) =>
+        status._tag === "Ended" && Exit.isFailure(status.exit)
+          ? [Cause.pretty(status.exit.cause), (Cause.squash(status.exit.cause) as any).reason?.request?.url]
+          : []
+      )
+      assert.include(failures, `${at}/s3/messages`)
+      const all = [failures, spans.map(({ attributes, events, links, name }) => [name, attributes, events, links])]
+      assert.deepStrictEqual(marks(inspect(all, { depth: 20, maxStringLength: null })), [])
+    }))
+
   it.live("W-12: a store that breaks and an agent that dies answer by a code, and their logs have nothing of the request", () =>
     Effect.gen(function*() {
       const { lines, within, texts } = observed()

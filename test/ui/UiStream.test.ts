@@ -20,7 +20,7 @@ import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
 import { type Adapter, Event, Message, Session, Thread, Tool } from "heddle"
 import { Script } from "heddle/testing"
-import { UiStream } from "heddle/ui"
+import { type Body, UiStream } from "heddle/ui"
 import { cases } from "../support/cases.ts"
 import { callsOf, published, shown, textsOf } from "../support/pages.ts"
 import { property } from "../support/property.ts"
@@ -487,7 +487,7 @@ describe("UiStream.messages", () => {
 /** A server of one session in memory, as a transport of `Chat`. */
 class Served {
   /** The bodies that were posted, and what was read of them. */
-  readonly posted: Array<Result.Result<UiStream.Posted, UiStream.BodyError>> = []
+  readonly posted: Array<Result.Result<Body.Posted, Body.BodyError>> = []
   private runs = 0
   private readonly run: <A, E>(effect: Effect.Effect<A, E, Session.Store | Adapter.Adapter>) => Promise<A>
   private readonly tools: ReadonlyArray<Tool.Any>
@@ -498,7 +498,7 @@ class Served {
   }
 
   /** Does what a body asks for, and returns the chunks. Fails with the sentence that a server answers with. */
-  private respond(posted: UiStream.Posted) {
+  private respond(posted: Body.Posted) {
     const { run, tools } = this
     return Effect.gen(function*() {
       let kept = yield* Session.open(posted.sessionId)
@@ -586,7 +586,7 @@ const withServed = <A>(
     return { value, requests: yield* model.requests }
   })
 
-const actionsOf = (read: Result.Result<UiStream.Posted, UiStream.BodyError> | undefined) =>
+const actionsOf = (read: Result.Result<Body.Posted, Body.BodyError> | undefined) =>
   read === undefined ? undefined : Result.isFailure(read) ? read.failure.message : read.success.actions
 
 describe("UiStream and Chat", () => {

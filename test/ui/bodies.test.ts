@@ -2,7 +2,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Result from "effect/Result"
 import type { Message } from "heddle"
-import { AgUi, UiStream } from "heddle/ui"
+import { AgUi, type Body, UiStream } from "heddle/ui"
 
 const canary = "canary-7f3a"
 
@@ -37,7 +37,7 @@ const png = "data:image/png;base64,iVBORw0KGgo="
 const nested = (levels: number): unknown => JSON.parse(`${"[".repeat(levels)}${"]".repeat(levels)}`)
 
 /** The kind of the error and its field, or the actions. */
-const told = (read: Result.Result<UiStream.Posted, UiStream.BodyError>) =>
+const told = (read: Result.Result<Body.Posted, Body.BodyError>) =>
   Result.isFailure(read) ? [read.failure.reason, read.failure.field] : read.success.actions
 
 const mebibyte = 1_048_576
@@ -369,7 +369,7 @@ describe("bodies", () => {
       approval: { id: `r~${toolCallId}`, approved: true }
     })
     const read = UiStream.read(uiAssistant(["p", "toString", "constructor"].map(responded), { edits }))
-    const actions = told(read) as ReadonlyArray<UiStream.Approve>
+    const actions = told(read) as ReadonlyArray<Body.Approve>
     assert.deepStrictEqual(actions.map(({ edits }) => edits), [{ amount: 2 }, undefined, undefined])
     assert.isFalse(Object.hasOwn(actions[0]?.edits ?? {}, "__proto__"))
     assert.isUndefined(({} as { readonly admin?: unknown }).admin)

@@ -1,26 +1,40 @@
-/** The server of the AI SDK as its guide has it: a handler that streams one response. Writes its address. */
-import { createUIMessageStream, pipeUIMessageStreamToResponse } from "ai"
+/** The chat of the AI SDK as its guide has it: `streamText` over a model, piped to the response. Writes its address. */
+import { convertToModelMessages, streamText } from "ai"
+import { MockLanguageModelV4 } from "ai/test"
 import { createServer } from "node:http"
 import { setTimeout } from "node:timers/promises"
 import { delta, deltas, gap } from "./script.ts"
 
-const server = createServer((request, response) => {
-  request.resume()
-  const stream = createUIMessageStream({
-    execute: async ({ writer }) => {
-      writer.write({ type: "start" })
-      writer.write({ type: "start-step" })
-      writer.write({ type: "text-start", id: "t" })
-      for (let index = 0; index < deltas; index++) {
-        await setTimeout(gap)
-        writer.write({ type: "text-delta", id: "t", delta: delta(index) })
+const usage = {
+  inputTokens: { total: 1, noCache: 1, cacheRead: undefined, cacheWrite: undefined },
+  outputTokens: { total: 1, text: 1, reasoning: undefined }
+}
+
+const model = new MockLanguageModelV4({
+  doStream: async () => ({
+    stream: new ReadableStream({
+      async start(controller) {
+        controller.enqueue({ type: "stream-start", warnings: [] })
+        controller.enqueue({ type: "text-start", id: "t" })
+        for (let index = 0; index < deltas; index++) {
+          await setTimeout(gap)
+          controller.enqueue({ type: "text-delta", id: "t", delta: delta(index) })
+        }
+        controller.enqueue({ type: "text-end", id: "t" })
+        controller.enqueue({ type: "finish", finishReason: { unified: "stop", raw: undefined }, usage })
+        controller.close()
       }
-      writer.write({ type: "text-end", id: "t" })
-      writer.write({ type: "finish-step" })
-      writer.write({ type: "finish" })
-    }
+    })
   })
-  pipeUIMessageStreamToResponse({ response, stream })
+})
+
+const server = createServer(async (request, response) => {
+  let body = ""
+  request.setEncoding("utf8")
+  for await (const piece of request) body += piece
+  const { messages } = JSON.parse(body)
+  const result = streamText({ model, messages: await convertToModelMessages(messages) })
+  result.pipeUIMessageStreamToResponse(response)
 })
 
 process.on("message", () => {

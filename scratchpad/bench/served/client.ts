@@ -5,6 +5,8 @@ import { deltas, read } from "./script.ts"
 const [url = "", count = "1"] = process.argv.slice(2)
 const agent = new Agent({ maxSockets: Infinity })
 const lags: Array<number> = []
+/** Deltas per second of each session. */
+const rates: Array<number> = []
 let [lost, twice] = [0, 0]
 
 const body = (id: string) =>
@@ -17,6 +19,7 @@ const body = (id: string) =>
 const talk = (id: string): Promise<void> =>
   new Promise((resolve, reject) => {
     const seen = new Set<number>()
+    let [first, last] = [0, 0]
     const sent = request(
       url,
       { agent, method: "POST", headers: { "content-type": "application/json" } },
@@ -30,6 +33,8 @@ const talk = (id: string): Promise<void> =>
           const end = rest.lastIndexOf("\n\n")
           if (end < 0) return
           for (const { at, index } of read(rest.slice(0, end))) {
+            if (seen.size === 0) first = at
+            last = at
             if (seen.has(index)) twice++
             seen.add(index)
             lags.push(now - at)
@@ -38,6 +43,7 @@ const talk = (id: string): Promise<void> =>
         })
         response.on("end", () => {
           lost += deltas - seen.size
+          rates.push((1_000 * (deltas - 1)) / (last - first))
           resolve()
         })
         response.on("error", reject)
@@ -57,6 +63,7 @@ lags.sort((left, right) => left - right)
 console.log(JSON.stringify({
   p50: lags[Math.floor(lags.length * 0.5)],
   p99: lags[Math.floor(lags.length * 0.99)],
+  rate: rates.reduce((sum, rate) => sum + rate, 0) / rates.length,
   lost,
   twice
 }))

@@ -48,13 +48,20 @@ const newId = () =>
 
 let token
 let isTokenGood = false
+/** Tells whether the server took a token before. */
+let isLetIn = false
 let asking
+const ended = "The server does not accept the token any more. Give another one to continue."
 
+/** Asks for a token, once for all requests that wait for one. What the page shows stays, and so does what was typed. */
 const askForToken = (text) => {
+  token = undefined
   asking ??= new Promise((resolve) => {
     const form = $("login")
     if (text !== undefined) $("loginNote").textContent = text
-    const around = [$("log"), $("composer"), $("side"), $("menu")]
+    const around = isLetIn ? [$("composer")] : [$("log"), $("composer"), $("side"), $("menu")]
+    form.classList.toggle("again", isLetIn)
+    isTokenGood = false
     form.hidden = false
     for (const element of around) element.hidden = true
     $("token").focus()
@@ -75,8 +82,15 @@ const askForToken = (text) => {
   return asking
 }
 
+/** Tells whether the server takes the token for nothing any more: for one request it may be that it does not. */
+const isTokenOver = async () => {
+  const response = await fetch("/agents", { cache: "no-store", headers: { authorization: `Bearer ${token}` } })
+  return response.status === 401 || response.status === 403
+}
+
 const request = async (method, path, { body, headers = {}, signal } = {}) => {
   while (true) {
+    const used = token
     const response = await fetch(path, {
       method,
       signal,
@@ -85,16 +99,20 @@ const request = async (method, path, { body, headers = {}, signal } = {}) => {
       headers: {
         ...headers,
         ...(body === undefined ? {} : { "content-type": "application/json" }),
-        ...(token === undefined ? {} : { authorization: `Bearer ${token}` })
+        ...(used === undefined ? {} : { authorization: `Bearer ${used}` })
       },
       ...(body === undefined ? {} : { body: JSON.stringify(body) })
     })
-    if (response.status === 401) await askForToken()
-    else if (response.status === 403 && token !== undefined && !isTokenGood) {
-      token = undefined
+    const isRefused = response.status === 401 || response.status === 403
+    if (isRefused && used !== token) continue
+    if (response.status === 401) await askForToken(isTokenGood ? ended : undefined)
+    else if (response.status === 403 && used !== undefined && !isTokenGood) {
       await askForToken("The server did not accept the token. Try another one.")
+    } else if (response.status === 403 && used !== undefined && await isTokenOver()) {
+      // Another request may have asked meanwhile.
+      if (used === token) await askForToken(ended)
     } else {
-      if (token !== undefined && response.ok) isTokenGood = true
+      if (used !== undefined && response.ok) isTokenGood = isLetIn = true
       return response
     }
   }
@@ -591,7 +609,8 @@ let agents = []
 let agent
 /** The session that is shown. */
 let current
-let page = 0
+/** The place in the list behind the sessions that are shown. */
+let older = 0
 
 const pathOf = (name, id, rest = "") =>
   `/agents/${encodeURIComponent(name)}/sessions${id === undefined ? "" : `/${encodeURIComponent(id)}`}${rest}`
@@ -1139,11 +1158,11 @@ const sessionItem = ({ agent, id, next, title, updatedAt }) => {
 /** Lists sessions: the newest ones, or one page more. */
 const list = async (isMore) => {
   const name = agent
-  const wanted = isMore ? page + 1 : 0
+  const wanted = isMore ? older : 0
   const response = await request("GET", `${pathOf(name)}?page=${wanted}`).catch(() => undefined)
   if (response === undefined || !response.ok || name !== agent) return
   const { next, sessions } = await response.json()
-  page = wanted
+  older = next
   if (isMore) $("sessions").append(...sessions.map(sessionItem))
   else $("sessions").replaceChildren(...sessions.map(sessionItem))
   $("older").hidden = next === undefined

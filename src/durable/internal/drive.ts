@@ -75,21 +75,27 @@ const endedBy = (event: Event.Event): Replays.ResumeError | undefined => {
 }
 
 /**
- * Returns the events of the work that is left, if an owner can do it. A new message continues a session whose last
- * run failed.
+ * Does the work that is left, if an owner can do it. A new message continues a session whose last run failed. The
+ * operation is raced as a whole with the loss of its claim, which costs each event of `Keeping.keepStream` a queue.
  */
-const eventsOf = <T extends Tools, E, R, RHalt, REvent>(
-  kept: Keeping.Kept,
+const workOf = <T extends Tools, E, R, RHalt, REvent, RPublish>(
+  kept: Keeping.Claimed,
   options: RunOptions<T, E, R, RHalt, REvent>,
-  maxFailures: number,
-  isFinal: SessionRun.IsFinal,
-  isRetry: boolean
+  { isFinal, isRetry, maxFailures, published }: {
+    readonly isFinal: SessionRun.IsFinal
+    readonly isRetry: boolean
+    readonly maxFailures: number
+    readonly published: (event: Event.Event) => Effect.Effect<void, never, RPublish>
+  }
 ) => {
   const operation = (checked: (session: SessionData.Session) => ReturnType<typeof Operations.continuing>) =>
-    Keeping.keepStream(kept, (session) => SessionRun.stream(checked(session), options, isFinal))
+    Keeping.keep(kept, (session) => Stream.runForEach(SessionRun.stream(checked(session), options, isFinal), published))
   switch (Keeping.next(kept)) {
     case "resume":
-      return SessionRun.streamResumed(kept, options, { isFinal, maxFailures })
+      return Keeping.keep(
+        kept,
+        () => Stream.runForEach(SessionRun.resumption(options, { isFinal, maxFailures }), published)
+      )
     case "reply": {
       const [next] = kept.submitted ?? []
       return next &&
@@ -182,17 +188,14 @@ export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPubli
       if (!isFailed && !Journals.isUnfinished(Keeping.next(kept))) return kept
       const options = run(kept)
       const resolved = Effect.isEffect(options) ? yield* options : options
-      const events = eventsOf(kept, resolved, maxFailures, isFinal, isFailed)
-      if (events === undefined) return kept
+      const work = workOf(kept, resolved, { isFinal, isRetry: isFailed, maxFailures, published })
+      if (work === undefined) return kept
       yield* Metric.update(Owners.metrics.attempts, 1)
       yield* takingOver(kept, processName)
-      yield* Stream.runForEach(events, published).pipe(
-        Effect.tapError((error) =>
-          isUnwritable(error)
-            ? Effect.flatMap(load, (kept) => Keeping.keep(kept, () => Operations.failing))
-            : Effect.void
-        )
-      )
+      yield* Effect.tapError(work, (error) =>
+        isUnwritable(error)
+          ? Effect.flatMap(load, (kept) => Keeping.keep(kept, () => Operations.failing))
+          : Effect.void)
       const before = settledIn(kept)
       kept = yield* load
       // Settled calls that could not run, for example because their time was over, are not tried again at once.

@@ -51,8 +51,6 @@ export interface PublicOptions {
    * it, events that do not name their tool are published where `publish` is no function, and not otherwise.
    */
   readonly calls?: Map<string, PublicCall>
-  /** The runs that asked for calls which still wait, by the ids of the calls. All of them are `runId` by default. */
-  readonly runs?: ReadonlyMap<string, string>
   /** Time of the event, in milliseconds since 1970. None by default. */
   readonly at?: number
 }
@@ -89,7 +87,10 @@ export type PublicUsage = { readonly [name: string]: number }
 export interface PublicSuspension {
   /** The id of the call, or the ids of the calls that lead to it, joined by `/`. */
   readonly id: string
-  /** The name of the call for an answer from outside: the id of the run and `id`, joined by `~`. */
+  /**
+   * The name of the wait for an answer from outside: the id of the run in which it began and `id`, joined by `~`. A
+   * call that waits again, in a later run, has another one.
+   */
   readonly answerId: string
   /** The answer that it waits for, as in `Event.Suspension`. */
   readonly kind: "question" | "approval" | "manual" | "unknown"
@@ -455,12 +456,6 @@ class Rules {
     return this.isTextPublished && this.options.publishReasoning === true
   }
 
-  /** The beginning of the name by which an answer names a call, whose id, or that of the call around it, is given. */
-  prefixOf(outer: string): string {
-    const earlier = this.depth === 0 ? this.options.runs?.get(outer) : undefined
-    return earlier === undefined ? this.prefix : `${earlier}~`
-  }
-
   /** Remembers the name of a call for the events that do not have it. */
   begin(id: unknown, name: unknown): void {
     if (typeof id !== "string" || typeof name !== "string" || this.calls === undefined) return
@@ -505,7 +500,7 @@ const suspensionOf = (rules: Rules, suspension: unknown): PublicSuspension | und
   const isAll = extent === "all"
   return {
     ...known,
-    answerId: `${rules.prefixOf(String(listOf(read(suspension, "path"))[0] ?? known["id"]))}${String(known["id"])}`,
+    answerId: `${rules.prefix}${String(known["id"])}`,
     // The text about a call whose effect is not known quotes its arguments.
     ...(isAll || known["kind"] !== "unknown" ? taken(suspension, "question") : {}),
     ...taken(suspension, "opts", "answerSchema", "expiresAt"),

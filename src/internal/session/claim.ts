@@ -386,7 +386,7 @@ export class HeldClaim {
 
   /** Does work that a leave waits for. */
   during<A, E, R>(work: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> {
-    return Effect.suspend(() => {
+    return Exit.isExit(work) ? work : Effect.suspend(() => {
       const name = Symbol()
       this.begin(this.id, name)
       return Effect.ensuring(work, Effect.sync(() => this.end(this.id, name)))

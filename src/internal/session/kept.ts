@@ -661,56 +661,74 @@ export const idTaken = (id: string): SessionData.SessionError =>
     detail: `${JSON.stringify(id)} was used before; use another id`
   })
 
+/** Returns the record of a message for the next run. */
+export const submission = (
+  id: string,
+  content: Message.Content,
+  options: SubmitOptions,
+  clientTools: Records.ClientTools = []
+): Records.MessageSubmitted => ({
+  _tag: "MessageSubmitted",
+  id,
+  message: Message.user(content),
+  ...(clientTools.length === 0 ? {} : { clientTools }),
+  ...byOf(options)
+})
+
+/** The parts of a submission by a server. */
+interface Submission<E> {
+  /** The tools of the client that sends the message. None by default. */
+  readonly clientTools?: Records.ClientTools
+  /** The session as it was read. It is read anew by default, and after another writer was faster. */
+  readonly known?: Pick<Kept, "state" | "version"> | undefined
+  /** The origin of the session that the message creates. Where it is left out, `check` decides about a new one. */
+  readonly origin?: Records.Origin | undefined
+  /** Refuses a message, by the state that it would be added to. */
+  readonly check?: (state: States.State) => Effect.Effect<unknown, E>
+}
+
 /**
- * Appends a message to a session, for the next run to take, with the tools of the client that sends it. Creates the
- * session if it does not exist.
+ * Appends a message to a session, for the next run to take. Creates the session if it does not exist, in the same
+ * append.
  */
 export const submit = <E = never>(
   id: string,
   content: Message.Content,
   options: SubmitOptions = {},
-  clientTools: Records.ClientTools = [],
-  check?: (state: States.State) => Effect.Effect<unknown, E>
+  { check, clientTools, known, origin }: Submission<E> = {}
 ): Effect.Effect<SubmitReceipt, SessionData.SessionError | Journals.StoreError | E, Journals.Store> =>
   Effect.gen(function*() {
     yield* checkId(id)
     checkNames("Session.submit", options, { id: true, by: true } satisfies NamesOf<SubmitOptions>)
-    const submission = options.id ?? globalThis.crypto.randomUUID()
-    const message = Message.user(content)
-    const submitted: Records.Record = {
-      _tag: "MessageSubmitted",
-      id: submission,
-      message,
-      ...(clientTools.length === 0 ? {} : { clientTools }),
-      ...byOf(options)
-    }
-    while (true) {
+    const submitted = submission(options.id ?? globalThis.crypto.randomUUID(), content, options, clientTools)
+    for (let journal = known;; journal = undefined) {
       let summary: States.Summary | undefined
-      let version = yield* versionOf(id)
-      if (check !== undefined && version === 0) yield* check(States.initial(id))
+      let version = journal?.version ?? (yield* versionOf(id))
+      if (check !== undefined && origin === undefined && version === 0) yield* check(States.initial(id))
       // A new id cannot have been used before.
       if ((options.id !== undefined || check !== undefined || Nested.mayBeNested(id)) && version > 0) {
-        const journal = yield* read(id)
-        const { parent } = journal.state
+        journal ??= yield* read(id)
+        const { parent, receipts } = journal.state
         if (parent !== undefined) {
           const detail = `the session is a run inside ${JSON.stringify(parent.id)}: submit the message to that session`
           return yield* new SessionData.SessionError({ reason: "nested", detail })
         }
-        const known = journal.state.receipts.get(submission)
+        const receipt = receipts.get(submitted.id)
         version = journal.version
-        if (known !== undefined) {
-          if (known.hash !== Records.hashOf(message.content)) return yield* idTaken(submission)
-          return { id: submission, accepted: version }
+        if (receipt !== undefined) {
+          if (receipt.hash !== Records.hashOf(submitted.message.content)) return yield* idTaken(submitted.id)
+          return { id: submitted.id, accepted: version }
         }
         if (check !== undefined) yield* check(journal.state)
-        States.apply(journal.state, submitted)
-        summary = States.summaryOf(journal.state)
+        const state = States.copyOf(journal.state)
+        States.apply(state, submitted)
+        summary = States.summaryOf(state)
       }
       const records: Records.Records = version === 0
-        ? [openedWith(SessionData.make({ id })), submitted]
+        ? [openedWith(SessionData.make({ id }), origin), submitted]
         : [submitted]
       const accepted = yield* appended(id, version, records, summary === undefined ? {} : { summary })
-      if (Option.isSome(accepted)) return { id: submission, accepted: accepted.value }
+      if (Option.isSome(accepted)) return { id: submitted.id, accepted: accepted.value }
     }
   })
 

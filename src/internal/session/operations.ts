@@ -131,10 +131,10 @@ const baseOf = (session: Session, leaves: boolean): Effect.Effect<Base> =>
     return Effect.succeed(then(closed, [States.openedBy(closed.state, own)]))
   })
 
-/** Appends the record of an operation that starts no run. */
-const happened = ({ before, writer }: Base, record: Records.Record): Effect.Effect<Session> =>
+/** Appends the records of an operation that starts no run. */
+const happened = ({ before, writer }: Base, records: ReadonlyArray<Records.Record>): Effect.Effect<Session> =>
   Effect.map(
-    writer.append([...before, record] as unknown as Records.Records),
+    writer.append([...before, ...records] as unknown as Records.Records),
     () => States.sessionOf(writer.state)
   )
 
@@ -468,7 +468,7 @@ export const append = (
     yield* free("append", session)
     if (session.approved.length > 0) return yield* wrong("append", session, "Session.continue")
     const added = Thread.fromMessages(messages).messages
-    return yield* happened(base, { _tag: "MessagesAppended", messages: added })
+    return yield* happened(base, [{ _tag: "MessagesAppended", messages: added }])
   })
 
 /** Adds a user message to the end of a session. */
@@ -544,49 +544,72 @@ const fitting = (
         )
   )
 
-/** Settles a suspension by the verdict that `decide` derives from it. A repeated command changes nothing. */
-const settled = (
+/** A verdict about one suspension. */
+export interface Verdict {
+  readonly id: string
+  readonly options: SettleOptions
+  /** The words of the verdict: the same command in other words is refused. */
+  readonly content: unknown
+  /** Returns the answer in a session that it fits. */
+  readonly decide: (session: Session) => Effect.Effect<SessionData.Answer, SessionData.SessionError>
+}
+
+/**
+ * Settles suspensions and adds a message for the next run, in one append: all of it or, where a verdict is refused,
+ * nothing. A repeated command changes nothing.
+ */
+export const settle = (
   given: Session,
-  id: string,
-  options: SettleOptions,
-  content: unknown,
-  decide: (session: Session) => Effect.Effect<SessionData.Answer, SessionData.SessionError>
+  verdicts: ReadonlyArray<Verdict>,
+  submitted?: Records.MessageSubmitted
 ): Effect.Effect<Session, SessionData.SessionError> =>
   Effect.gen(function*() {
-    checkNames("a verdict", options, knownVerdict)
-    const { by, command } = options
     const base = yield* baseOf(given, false)
-    const session = States.sessionOf(base.state)
-    const hash = command === undefined ? "" : Records.hashOf([id, Json.toJson(content)])
-    const known = command === undefined ? undefined : base.state.receipts.get(command)
-    if (known !== undefined && command !== undefined) {
-      return known.hash === hash ? session : yield* Keeping.idTaken(command)
+    const state = verdicts.length > 1 ? States.copyOf(base.state) : base.state
+    const records: Array<Records.Record> = []
+    for (const { content, decide, id, options } of verdicts) {
+      checkNames("a verdict", options, knownVerdict)
+      const { by, command } = options
+      const hash = command === undefined ? "" : Records.hashOf([id, Json.toJson(content)])
+      const known = command === undefined ? undefined : state.receipts.get(command)
+      if (known !== undefined && command !== undefined) {
+        if (known.hash !== hash) return yield* Keeping.idTaken(command)
+        continue
+      }
+      const record: Records.Record = {
+        _tag: "CallSettled",
+        id,
+        answer: yield* decide(States.sessionOf(state)),
+        ...(command === undefined ? {} : { command: { id: command, hash } }),
+        ...(by === undefined ? {} : { by })
+      }
+      records.push(record)
+      // The next verdict is about the session after this one.
+      if (verdicts.length > 1) States.apply(state, record)
     }
-    const answer = yield* decide(session)
-    return yield* happened(base, {
-      _tag: "CallSettled",
-      id,
-      answer,
-      ...(command === undefined ? {} : { command: { id: command, hash } }),
-      ...(by === undefined ? {} : { by })
-    })
+    if (submitted !== undefined) records.push(submitted)
+    if (records.length === 0) return verdicts.length === 0 ? given : States.sessionOf(base.state)
+    return yield* happened(base, records)
   })
 
-/** Answers a question, gives the result of a manual call, or gives the result of a call whose effect is unknown. */
-export const answer = (
-  session: Session,
-  id: string,
-  value: unknown,
-  options: SettleOptions = {}
-): Effect.Effect<Session, SessionData.SessionError> =>
-  settled(session, id, options, value, (session) =>
+/** Returns the verdict that answers a question, or gives the result of a call. */
+export const answerOf = (id: string, value: unknown, options: SettleOptions = {}): Verdict => ({
+  id,
+  options,
+  content: value,
+  decide: (session) =>
     Effect.gen(function*() {
       const suspension = yield* find(session, id)
       if (suspension.kind === "approval") {
         return yield* failed("invalid_answer", "the call waits for Session.approve or Session.deny", id)
       }
       return { _tag: "Value", value: yield* fitting(suspension, value) }
-    }))
+    })
+})
+
+/** Answers a question, gives the result of a manual call, or gives the result of a call whose effect is unknown. */
+export const answer = (session: Session, id: string, value: unknown, options?: SettleOptions) =>
+  settle(session, [answerOf(id, value, options)])
 
 const approvable = (session: Session, id: string) =>
   Effect.flatMap(find(session, id), ({ kind }) =>
@@ -627,87 +650,85 @@ export interface ApproveOptions extends SettleOptions {
 /** The options of a verdict of any kind. */
 const knownVerdict = { command: true, by: true, arguments: true } satisfies NamesOf<ApproveOptions>
 
-/** Approves a call, with its own arguments or with others. A call whose effect is unknown is tried again. */
-export const approve = (
-  session: Session,
-  id: string,
-  options: ApproveOptions = {}
-): Effect.Effect<Session, SessionData.SessionError> =>
-  settled(session, id, options, { approved: options.arguments ?? null }, (session) =>
+/** Returns the verdict that approves a call. */
+export const approvalOf = (id: string, options: ApproveOptions = {}): Verdict => ({
+  id,
+  options,
+  content: { approved: options.arguments ?? null },
+  decide: (session) =>
     Effect.gen(function*() {
       yield* approvable(session, id)
       const edited = options.arguments === undefined ? {} : { arguments: yield* writable(id, options.arguments) }
       return { _tag: "Approved", ...edited }
-    }))
+    })
+})
+
+/** Approves a call, with its own arguments or with others. A call whose effect is unknown is tried again. */
+export const approve = (session: Session, id: string, options?: ApproveOptions) =>
+  settle(session, [approvalOf(id, options)])
+
+/** Returns the verdict that denies a call. */
+export const denialOf = (id: string, reason: string | undefined, options: SettleOptions = {}): Verdict => ({
+  id,
+  options,
+  content: { denied: reason ?? null },
+  decide: (session) =>
+    Effect.as(approvable(session, id), { _tag: "Denied", ...(reason === undefined ? {} : { reason }) })
+})
 
 /** Denies a call: it is answered as `denied`, and never runs. */
-export const deny = (
-  session: Session,
-  id: string,
-  reason?: string,
-  options: SettleOptions = {}
-): Effect.Effect<Session, SessionData.SessionError> =>
-  settled(
-    session,
-    id,
-    options,
-    { denied: reason ?? null },
-    (session) => Effect.as(approvable(session, id), { _tag: "Denied", ...(reason === undefined ? {} : { reason }) })
-  )
+export const deny = (session: Session, id: string, reason?: string, options?: SettleOptions) =>
+  settle(session, [denialOf(id, reason, options)])
 
-/** Answers a call as given up, of whatever kind: the model reads the reason. */
-export const withdraw = (
-  session: Session,
-  id: string,
-  reason: string,
-  options: SettleOptions = {}
-): Effect.Effect<Session, SessionData.SessionError> =>
-  settled(
-    session,
-    id,
-    options,
-    { denied: reason },
-    (session) => Effect.as(find(session, id), { _tag: "Denied", reason })
-  )
+/** Returns the verdict that a call is given up, of whatever kind: the model reads the reason. */
+export const withdrawalOf = (id: string, reason: string, options: SettleOptions): Verdict => ({
+  id,
+  options,
+  content: { denied: reason },
+  decide: (session) => Effect.as(find(session, id), { _tag: "Denied", reason })
+})
 
 /** Settles every suspension whose time is over. */
 export const expire = (session: Session): Effect.Effect<Session, SessionData.SessionError> =>
   Effect.gen(function*() {
     yield* usable(session)
     const now = yield* Clock.currentTimeMillis
-    let expired = session
-    for (const { expiresAt, id } of session.suspensions) {
-      if (expiresAt !== undefined && expiresAt <= now) {
-        expired = yield* settled(expired, id, {}, undefined, () => Effect.succeed({ _tag: "Expired" }))
-      }
-    }
-    return expired
+    return yield* settle(
+      session,
+      session.suspensions.filter(({ expiresAt = Infinity }) => expiresAt <= now).map(({ id }) => ({
+        id,
+        options: {},
+        content: undefined,
+        decide: () => Effect.succeed({ _tag: "Expired" })
+      }))
+    )
   })
 
+/** Returns the verdict that gives the result of a manual call. */
+const resultOf = (id: string, content: unknown, options: SettleOptions = {}): Verdict => ({
+  id,
+  options,
+  content,
+  decide: (session) =>
+    Effect.gen(function*() {
+      yield* usable(session)
+      if (session.pendingToolCalls.length === 0 && !session.answered.includes(id)) {
+        return yield* Effect.die(
+          new Error(`Session.submitToolResult: the session is ${session.status} and waits for no tool result`)
+        )
+      }
+      const suspension = yield* find(session, id)
+      if (suspension.kind !== "manual") {
+        const detail = `call ${JSON.stringify(id)} is no manual call: call ${settlingOne[suspension.kind]}`
+        return yield* failed("invalid_answer", detail, id)
+      }
+      return { _tag: "Value", value: yield* fitting(suspension, content) }
+    })
+})
+
 /** Gives the result of a manual call. Dies where no call waits for a result or has waited for one. */
-export const submitToolResult = (
-  session: Session,
-  id: string,
-  content: unknown,
-  options: SettleOptions = {}
-): Effect.Effect<Session, SessionData.SessionError> =>
-  Effect.gen(function*() {
-    yield* usable(session)
-    if (session.pendingToolCalls.length === 0 && !session.answered.includes(id)) {
-      return yield* Effect.die(
-        new Error(`Session.submitToolResult: the session is ${session.status} and waits for no tool result`)
-      )
-    }
-    return yield* settled(session, id, options, content, (session) =>
-      Effect.gen(function*() {
-        const suspension = yield* find(session, id)
-        if (suspension.kind !== "manual") {
-          const detail = `call ${JSON.stringify(id)} is no manual call: call ${settlingOne[suspension.kind]}`
-          return yield* failed("invalid_answer", detail, id)
-        }
-        return { _tag: "Value", value: yield* fitting(suspension, content) }
-      }))
-  })
+export const submitToolResult = (session: Session, id: string, content: unknown, options?: SettleOptions) =>
+  settle(session, [resultOf(id, content, options)])
 
 /**
  * The result of a manual call.
@@ -722,13 +743,9 @@ export interface ToolResult {
   readonly content: unknown
 }
 
-/** Gives several results in order, up to the first that is refused. */
+/** Gives several results, in order: all of them or, where one is refused, none. */
 export const submitToolResults = (
   session: Session,
   results: ReadonlyArray<ToolResult>
 ): Effect.Effect<Session, SessionData.SessionError> =>
-  Effect.reduce(
-    results,
-    () => session,
-    (session, { content, toolCallId }) => submitToolResult(session, toolCallId, content)
-  )
+  settle(session, results.map(({ content, toolCallId }) => resultOf(toolCallId, content)))

@@ -160,10 +160,17 @@ export class Opened extends Schema.Opaque<Opened>()(Schema.TaggedStruct("Opened"
   ...origin,
   /** Receipts of the last commands, in a snapshot. */
   receipts: Schema.optionalKey(Schema.Array(Receipt)),
-  /** The key of each open call and the number of its attempts, by ids. Left out where no call is open. */
+  /**
+   * The key of each open call, the number of its attempts and, where it waits, the run in which it began to wait, by
+   * ids. Left out where no call is open.
+   */
   calls: Schema.optionalKey(Schema.Record(
     Schema.String,
-    Schema.Struct({ idempotencyKey: Schema.String, attempt: Schema.Int })
+    Schema.Struct({
+      idempotencyKey: Schema.String,
+      attempt: Schema.Int,
+      requestId: Schema.optionalKey(Schema.String)
+    })
   ))
 })) {}
 

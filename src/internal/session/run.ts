@@ -665,9 +665,8 @@ const observedBy = <T extends Tools, E, R, RHalt, REvent>(
   return { ...options, onEvent: (event) => replays === false && isReplayed(event) ? undefined : onEvent(event) }
 }
 
-/** Returns the events of an interrupted run that is resumed. */
-export const streamResumed = <T extends Tools, E, R, RHalt, REvent>(
-  kept: Keeping.Kept,
+/** Returns the events of an interrupted run that is resumed, for an operation that records them. */
+export const resumption = <T extends Tools, E, R, RHalt, REvent>(
   options: ResumeOptions<T, E, R, RHalt, REvent>,
   { isFinal, maxFailures }: { readonly isFinal?: IsFinal; readonly maxFailures?: number } = {}
 ): Stream.Stream<
@@ -675,12 +674,19 @@ export const streamResumed = <T extends Tools, E, R, RHalt, REvent>(
   ResumeFailure | E | Tool.Fatal<T[number]>,
   Journals.Store | Services<T, R | RHalt | REvent>
 > => {
-  const events = Keeping.keepStream(
-    kept,
-    () => stream(Operations.resuming(options, maxFailures), observedBy(options), isFinal)
-  )
+  const events = stream(Operations.resuming(options, maxFailures), observedBy(options), isFinal)
   return options.replays === false ? Stream.filter(events, (event) => !isReplayed(event)) : events
 }
+
+/** Returns the events of an interrupted run that is resumed. */
+export const streamResumed = <T extends Tools, E, R, RHalt, REvent>(
+  kept: Keeping.Kept,
+  options: ResumeOptions<T, E, R, RHalt, REvent>
+): Stream.Stream<
+  Event.Event,
+  ResumeFailure | E | Tool.Fatal<T[number]>,
+  Journals.Store | Services<T, R | RHalt | REvent>
+> => Keeping.keepStream(kept, () => resumption(options))
 
 /** Returns the result of an interrupted run that is resumed. */
 export const resumed = <K extends Keeping.Kept, T extends Tools, E, R, RHalt, REvent>(

@@ -66,6 +66,8 @@ interface Started extends Known {
 /** A call that waits for answers from outside. */
 interface Waiting extends Known {
   readonly _tag: "Waiting"
+  /** The run in which it began to wait. `undefined` where a program handed over the session as data. */
+  readonly requestId: string | undefined
   /** The open suspensions. */
   readonly suspensions: ReadonlyArray<Event.Suspension>
   /** Answers for the nested run so far. */
@@ -278,7 +280,7 @@ const callOf = (
 ): Call | undefined => {
   const answers = session.nested?.find(({ id }) => id === toolCall.id)?.answers ?? []
   const known = { toolCall, idempotencyKey: undefined, attempt: 0 }
-  if (suspensions.length > 0) return { _tag: "Waiting", ...known, suspensions, answers }
+  if (suspensions.length > 0) return { _tag: "Waiting", ...known, requestId: undefined, suspensions, answers }
   if (approved !== undefined) {
     return { _tag: "Granted", ...known, toolCall: approved, answers }
   }
@@ -377,14 +379,24 @@ export const messagesIn = (turn: Turn): ReadonlyArray<Message.Message> => [
 /**
  * Returns the conversation with the unfinished turn. It is a branch: the conversation of the state grows without it.
  */
-export const threadOf = ({ thread, turn }: State): Thread.Thread =>
+export const threadOf = ({ thread, turn }: Pick<State, "thread" | "turn">): Thread.Thread =>
   turn === undefined ? thread : SharedMessages.replacedFrom(thread, SharedMessages.length(thread), messagesIn(turn))
 
-const callsOf = ({ turn }: State): ReadonlyArray<Call> => turn === undefined ? [] : Array.from(turn.calls.values())
+const callsOf = ({ turn }: Pick<State, "turn">): ReadonlyArray<Call> =>
+  turn === undefined ? [] : Array.from(turn.calls.values())
 
 /** Returns the open suspensions, in call order. */
-export const suspensionsOf = (state: State): ReadonlyArray<Event.Suspension> =>
+export const suspensionsOf = (state: Pick<State, "turn">): ReadonlyArray<Event.Suspension> =>
   callsOf(state).flatMap((call) => call._tag === "Waiting" ? call.suspensions : [])
+
+/**
+ * Returns the run in which the open suspensions began to wait. It is one for all of them: no run starts while a call
+ * waits.
+ */
+export const askerOf = (state: State): string | undefined => {
+  const call = callsOf(state).find(({ _tag }) => _tag === "Waiting")
+  return call?._tag === "Waiting" ? call.requestId : undefined
+}
 
 /** Returns the calls that may run now, in call order. */
 export const approvedIn = (state: State): ReadonlyArray<Message.ToolCall> =>
@@ -678,7 +690,13 @@ const resting = (call: Call): Call => {
     case "Answered":
       return answered(call, call.message)
     case "Waiting":
-      return { ...known(call), _tag: "Waiting", suspensions: call.suspensions, answers: call.answers }
+      return {
+        ...known(call),
+        _tag: "Waiting",
+        requestId: call.requestId,
+        suspensions: call.suspensions,
+        answers: call.answers
+      }
     default:
       return call
   }
@@ -850,11 +868,11 @@ const noteHalt = (run: Run, turn: Turn, call: Call): void => {
 }
 
 const callWaits = ({ turn }: State, run: Run, record: Records.CallWaits): void => {
-  const { contextUpdate, nestedUsage, toolCallId } = record
+  const { contextUpdate, nestedUsage, requestId, toolCallId } = record
   const call = turn?.calls.get(toolCallId)
   if (turn === undefined || call === undefined || call._tag === "Answered") return
   const suspensions = record.suspensions.map((open) => ({ ...open, toolCall: open.toolCall ?? call.toolCall }))
-  const waiting = { ...known(call), _tag: "Waiting", suspensions, answers: [], contextUpdate } as const
+  const waiting = { ...known(call), _tag: "Waiting", requestId, suspensions, answers: [], contextUpdate } as const
   setCall(turn, toolCallId, waiting)
   use(run, nestedUsage)
   noteHalt(run, turn, waiting)
@@ -1147,9 +1165,12 @@ export const isInDoubt = (call: Call): boolean =>
 
 /** Returns the record that a journal continues with, in place of its earlier records or of a session that changed. */
 export const openedBy = (state: State, session: Session): Records.Opened => {
-  const calls = callsOf(state).flatMap(({ _tag, attempt, idempotencyKey, toolCall }) =>
-    _tag === "Answered" || idempotencyKey === undefined ? [] : [[toolCall.id, { idempotencyKey, attempt }] as const]
-  )
+  const calls = callsOf(state).flatMap((call) => {
+    const { _tag, attempt, idempotencyKey, toolCall } = call
+    if (_tag === "Answered" || idempotencyKey === undefined) return []
+    const wait = _tag === "Waiting" && call.requestId !== undefined ? { requestId: call.requestId } : {}
+    return [[toolCall.id, { idempotencyKey, attempt, ...wait }] as const]
+  })
   const opened: Records.Opened = { _tag: "Opened", format: 1, session, ...state.origin }
   return calls.length === 0 ? opened : { ...opened, calls: Object.fromEntries(calls) }
 }

@@ -86,7 +86,8 @@ const isCommand = ({ _tag }: Records.Record): boolean =>
  */
 const mayFollow = (records: Records.Records, command: Records.Record): boolean => {
   if (command._tag === "CallSettled") return records.every((record) => isOfRun(record) && !isAbandonment(record))
-  if (command._tag === "MessageSubmitted") return true
+  // A message is checked against the ones before it.
+  if (command._tag === "MessageSubmitted") return !records.some(({ _tag }) => _tag === "MessageSubmitted")
   return command._tag === "StopRequested" &&
     !records.some((record) => record._tag === "RunStarted" && record.resumes === true)
 }

@@ -37,6 +37,8 @@ export interface Bounds {
   readonly streams?: number
   /** Writes of a principal in a minute, in this process. 60 by default. */
   readonly writes?: number
+  /** Lists of sessions that a principal gets in a minute, in this process. 60 by default. */
+  readonly lists?: number
   /** Bytes of the log of a run. Past it, readers get the run as the journal has it. 8 MiB by default. */
   readonly log?: number
   /** Bytes of all logs of the process. 256 MiB by default. */
@@ -65,6 +67,7 @@ export const standard: Required<Bounds> = {
   runs: 8,
   streams: 16,
   writes: 60,
+  lists: 60,
   log: 8 * mebi,
   logs: 256 * mebi,
   run: "1 hour",
@@ -73,12 +76,33 @@ export const standard: Required<Bounds> = {
 
 const minute = 60_000
 
+/** The times of what principals did in the last minute. */
+class Recent {
+  private readonly times = new Map<string, ReadonlyArray<number>>()
+
+  /** Adds a time, unless there are too many. */
+  take(principal: string, now: number, most: number): boolean {
+    const recent = (this.times.get(principal) ?? []).filter((time) => time > now - minute)
+    if (recent.length >= most) return false
+    if (this.times.size > 10_000) this.forget(now)
+    this.times.set(principal, [...recent, now])
+    return true
+  }
+
+  private forget(now: number): void {
+    for (const [principal, times] of this.times) {
+      if ((times.at(-1) ?? 0) <= now - minute) this.times.delete(principal)
+    }
+  }
+}
+
 /**
  * Counts what a process does for its principals. A principal without open streams and recent writes takes no memory.
  */
 export class Counters {
   private readonly streams = new Map<string, number>()
-  private readonly writes = new Map<string, Array<number>>()
+  private readonly writes = new Recent()
+  private readonly lists = new Recent()
   /** Number of the writes under way by the keys of their sessions. */
   private readonly begun = new Map<string, number>()
   /** The keys of the sessions that are being created. */
@@ -92,21 +116,20 @@ export class Counters {
 
   /** Counts a write, and refuses one too many in a minute. */
   write(principal: string, now: number): Effect.Effect<void, Refusals.Refusal> {
-    return Effect.suspend(() => {
-      const recent = (this.writes.get(principal) ?? []).filter((time) => time > now - minute)
-      if (recent.length >= this.bounds.writes) {
-        return Refusals.tooMany("too_many_writes", "There were too many requests. Try again in a minute.")
-      }
-      if (this.writes.size > 10_000) this.forget(now)
-      this.writes.set(principal, [...recent, now])
-      return Effect.void
-    })
+    return Effect.suspend(() =>
+      this.writes.take(principal, now, this.bounds.writes)
+        ? Effect.void
+        : Refusals.tooMany("too_many_writes", "There were too many requests. Try again in a minute.")
+    )
   }
 
-  private forget(now: number): void {
-    for (const [principal, times] of this.writes) {
-      if ((times.at(-1) ?? 0) <= now - minute) this.writes.delete(principal)
-    }
+  /** Counts a list of sessions, and refuses one too many in a minute. */
+  list(principal: string, now: number): Effect.Effect<void, Refusals.Refusal> {
+    return Effect.suspend(() =>
+      this.lists.take(principal, now, this.bounds.lists)
+        ? Effect.void
+        : Refusals.tooMany("too_many_lists", "There were too many lists. Try again in a minute.")
+    )
   }
 
   /** Counts an open stream until the scope closes, and refuses one too many. */

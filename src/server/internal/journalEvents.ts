@@ -9,6 +9,7 @@ import * as Stream from "effect/Stream"
 import * as Event from "../../Event.ts"
 import * as Answers from "../../internal/answer/answer.ts"
 import * as Outcomes from "../../internal/fold/runOutcome.ts"
+import * as SharedMessages from "../../internal/fold/sharedMessages.ts"
 import * as Journals from "../../internal/session/journal.ts"
 import type * as Records from "../../internal/session/records.ts"
 import * as States from "../../internal/session/state.ts"
@@ -56,11 +57,12 @@ export class Telling {
   chain: Array<string> = []
   /** The ids of the messages of clients and of the assistant, by their places in the thread. */
   readonly names = new Map<number, string>()
+  /** The names of the assistant's turns, each by its run and its number in it, by their places in the thread. */
+  readonly turns = new Map<number, string>()
   /** Number of the records that were applied. */
   records = 0
-  private readonly options: Omit<Event.PublicOptions, "runId" | "calls" | "runs">
+  private readonly options: Omit<Event.PublicOptions, "runId" | "calls">
   private calls = new Map<string, Event.PublicCall>()
-  private earlier: ReadonlyMap<string, string> = new Map()
   /** The calls of the open reply that were announced, or nothing where no reply is open. */
   private reply: Set<string> | undefined
   private response: Response.Response | undefined
@@ -68,7 +70,7 @@ export class Telling {
   /** The calls that were settled since the last run. */
   private settled: ReadonlyArray<string> = []
 
-  constructor(id: string, options: Omit<Event.PublicOptions, "runId" | "calls" | "runs">) {
+  constructor(id: string, options: Omit<Event.PublicOptions, "runId" | "calls">) {
     this.state = States.initial(id)
     this.options = options
   }
@@ -77,7 +79,6 @@ export class Telling {
   take({ record }: { readonly record: Records.Record }): ReadonlyArray<Told> {
     const { turn } = this.state
     const toolCall = (id: string) => this.state.turn?.calls.get(id)?.toolCall ?? turn?.calls.get(id)?.toolCall
-    const earlier = record._tag === "RunStarted" ? askers(this.state) : undefined
     States.apply(this.state, record)
     this.records++
     switch (record._tag) {
@@ -92,12 +93,12 @@ export class Telling {
         this.response = undefined
         this.usages = []
         this.calls = new Map()
-        this.earlier = earlier ?? new Map()
         return [
           { runId: record.requestId, event: { _tag: "RunStarted", runId: record.requestId } },
           ...this.tell(record.requestId, this.settlements())
         ]
       case "ReplyReceived":
+        this.nameTurn(record.requestId, 1)
         return this.tell(record.requestId, this.replied(record.response))
       case "CallStarted": {
         const early = record.toolCall === undefined || this.reply?.has(record.toolCallId) === true
@@ -136,6 +137,7 @@ export class Telling {
       case "StepCompleted": {
         const whole = record.response === undefined ? [] : this.replied(record.response)
         const response = record.response ?? this.response
+        this.nameTurn(record.requestId, 0)
         this.reply = undefined
         this.usages.push(response?.usage ?? null)
         return this.tell(record.requestId, [
@@ -174,8 +176,18 @@ export class Telling {
     this.chain = [requestId]
   }
 
+  /** Names the last turn, which is the first one after the whole steps of its run or the last one of these. */
+  private nameTurn(runId: string, behind: 0 | 1): void {
+    const { run, thread, turn } = this.state
+    if (run === undefined) return
+    const place = turn === undefined
+      ? SharedMessages.findLastIndex(thread, ({ askUser, role }) => role === "assistant" && askUser !== true)
+      : SharedMessages.length(thread)
+    this.turns.set(place, `${runId}-${run.steps.length + behind}`)
+  }
+
   private tell(runId: string, payloads: ReadonlyArray<Payload>): ReadonlyArray<Told> {
-    const options: Event.PublicOptions = { ...this.options, runId, calls: this.calls, runs: this.earlier }
+    const options: Event.PublicOptions = { ...this.options, runId, calls: this.calls }
     return payloads.flatMap((payload) => {
       const event = Event.toPublic(payload as unknown as Event.Event, options)
       return event === undefined ? [] : [{ runId, event }]
@@ -228,24 +240,18 @@ export class Telling {
   }
 }
 
-/** Returns the runs that asked for the calls which wait, by the ids of the calls. */
-export const askers = (state: States.State): ReadonlyMap<string, string> =>
-  new Map(
-    Array.from(state.turn?.calls.values() ?? []).flatMap(({ idempotencyKey, toolCall }) => {
-      const asker = idempotencyKey?.endsWith(`:${toolCall.id}`) === true
-        ? idempotencyKey.slice(0, -toolCall.id.length - 1).replace(/:\d+:\d+$/, "")
-        : undefined
-      return asker === undefined ? [] : [[toolCall.id, asker] as const]
-    })
-  )
-
-/** Returns the suspensions of a session as they are published. */
+/** Returns what waits in a session as it is published. */
 export const suspensionsOf = (
-  suspensions: ReadonlyArray<Event.Suspension>,
+  state: States.State,
   options: Event.PublicOptions
 ): ReadonlyArray<Event.PublicSuspension> => {
+  const { suspensions } = States.sessionOf(state)
   const payload: Payload = { _tag: "ChatCompleted", result: { outcome: { _tag: "Completed" }, suspensions } }
-  const event = Event.toPublic(payload as unknown as Event.Event, options)
+  const event = Event.toPublic(payload as unknown as Event.Event, {
+    ...options,
+    runId: States.askerOf(state) ?? "",
+    calls: new Map()
+  })
   return event?._tag === "ChatCompleted" ? event.suspensions ?? [] : []
 }
 
@@ -258,7 +264,7 @@ const waiting: Readonly<Record<Event.Suspension["kind"], string>> = {
 
 /** Returns the end of a request after which no run begins, since other calls still wait. */
 export const stillWaiting = (state: States.State, options: Event.PublicOptions): PublicEvent => {
-  const suspensions = suspensionsOf(States.sessionOf(state).suspensions, { ...options, runs: askers(state) })
+  const suspensions = suspensionsOf(state, options)
   const [first] = suspensions
   return {
     _tag: "ChatCompleted",

@@ -5,10 +5,8 @@
  *
  * @since 0.1.0
  */
-import * as Clock from "effect/Clock"
-import * as Deferred from "effect/Deferred"
+import type * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
 import type * as Scope from "effect/Scope"
 import * as Event from "../../Event.ts"
 import { Joined } from "../../ui/internal/joined.ts"
@@ -28,8 +26,6 @@ export interface Beginning {
   readonly version: number
   /** The message that the run takes. */
   readonly takes: string | undefined
-  /** The runs that asked for calls which still wait, by the ids of the calls. */
-  readonly runs: ReadonlyMap<string, string>
   /** The events of the run before it was resumed. */
   readonly past: ReadonlyArray<PublicEvent>
 }
@@ -51,16 +47,30 @@ export class RunLog {
   readonly calls = new Map<string, Event.PublicCall>()
   /** Deltas that wait for those which follow at once. */
   readonly joined = new Joined()
-  private change = Deferred.makeUnsafe<void>()
+  private waiting = new Set<() => void>()
+  /** Number of changes. */
+  changes = 0
 
-  /** Waits until the log changes. */
-  readonly changed: Effect.Effect<void> = Effect.suspend(() => Deferred.await(this.change))
+  /**
+   * Waits until the log has more changes than the caller has seen, who may have been held up since. `onWait` receives
+   * a function that ends the wait before.
+   */
+  changed(seen: number, onWait?: (wake: () => void) => void): Effect.Effect<void> {
+    return Effect.callback((resume) => {
+      const wake = () => resume(Effect.void)
+      onWait?.(wake)
+      if (this.changes !== seen) return wake()
+      this.waiting.add(wake)
+      return Effect.sync(() => this.waiting.delete(wake))
+    })
+  }
 
   wake(): void {
-    const { change } = this
+    const { waiting } = this
+    this.changes++
     // A reader may run before this returns, and then waits for the next change.
-    this.change = Deferred.makeUnsafe()
-    Deferred.doneUnsafe(change, Exit.void)
+    this.waiting = new Set()
+    for (const wake of waiting) wake()
   }
 
   /** The offset of an entry. */
@@ -88,8 +98,16 @@ export class Hub {
   private readonly joinMillis: number
   private readonly scope: Scope.Scope
   private readonly publish: Event.PublicOptions
+  private readonly clock: Clock.Clock
 
-  constructor(bounds: Bounds, joinMillis: number, scope: Scope.Scope, publish: Event.PublicOptions) {
+  constructor(
+    bounds: Bounds,
+    joinMillis: number,
+    scope: Scope.Scope,
+    publish: Event.PublicOptions,
+    clock: Clock.Clock
+  ) {
+    this.clock = clock
     this.bounds = bounds
     this.joinMillis = joinMillis
     this.scope = scope
@@ -159,27 +177,26 @@ export class Hub {
 
   /** Adds an event of the run that is under way. Deltas are held for a moment, for those that follow. */
   push(key: string, event: Event.Event): Effect.Effect<void> {
-    return Effect.flatMap(Clock.currentTimeMillis, (at) => {
-      const log = this.current(key)
-      if (log?.begun === undefined) return Effect.void
-      const { runId, runs } = log.begun
-      const shown = Event.toPublic(event, { ...this.publish, runId, runs, calls: log.calls, at })
-      if (shown === undefined) return Effect.void
-      const isHeld = !log.joined.isEmpty
-      const before = this.joinMillis > 0 ? log.joined.add(shown) : undefined
-      if (before !== undefined) {
-        this.addAll(log, before)
-        return isHeld ? Effect.void : Effect.asVoid(Effect.forkIn(
-          Effect.andThen(Effect.sleep(this.joinMillis), Effect.sync(() => this.flush(log))),
-          this.scope
-        ))
-      }
-      this.flush(log)
-      this.add(log, shown)
-      log.wake()
-      if (event._tag === "ChatCompleted") this.end(key, true)
-      return Effect.void
-    })
+    const log = this.current(key)
+    if (log?.begun === undefined) return Effect.void
+    const { runId } = log.begun
+    const at = this.clock.currentTimeMillisUnsafe()
+    const shown = Event.toPublic(event, { ...this.publish, runId, calls: log.calls, at })
+    if (shown === undefined) return Effect.void
+    const isHeld = !log.joined.isEmpty
+    const before = this.joinMillis > 0 ? log.joined.add(shown) : undefined
+    if (before !== undefined) {
+      this.addAll(log, before)
+      return isHeld ? Effect.void : Effect.asVoid(Effect.forkIn(
+        Effect.andThen(Effect.sleep(this.joinMillis), Effect.sync(() => this.flush(log))),
+        this.scope
+      ))
+    }
+    this.flush(log)
+    this.add(log, shown)
+    log.wake()
+    if (event._tag === "ChatCompleted") this.end(key, true)
+    return Effect.void
   }
 
   private flush(log: RunLog): void {

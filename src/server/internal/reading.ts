@@ -5,7 +5,12 @@
  *
  * @since 0.1.0
  */
+import { isReadonlyArrayNonEmpty, type NonEmptyReadonlyArray } from "effect/Array"
+import * as Cause from "effect/Cause"
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import type * as Pull from "effect/Pull"
 import * as Queue from "effect/Queue"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
@@ -50,7 +55,36 @@ export const offsetOf = (text: string | undefined): Effect.Effect<Offset | undef
       : Effect.succeed({ runId, version: Number(version), index: Number(index) })
   })
 
-type Emit = (frames: ReadonlyArray<Frame>) => Effect.Effect<unknown>
+/** Entries of a log from an index on, until its attempt ends, is broken off, or the log turns out to be too large. */
+class Delivery {
+  /** Succeeds with `false` if the log was too large. */
+  readonly isWhole = Deferred.makeUnsafe<boolean>()
+  readonly log: Logs.RunLog
+  private index: number
+
+  constructor(log: Logs.RunLog, from: number) {
+    this.log = log
+    this.index = from
+  }
+
+  /** Takes the next frames. Returns none where the reader has to wait, and nothing at the end. */
+  take(): ReadonlyArray<Frame> | undefined {
+    const { index, log } = this
+    const entries = log.isFull ? [] : log.entries.slice(index, index + most)
+    this.index += entries.length
+    if (entries.length > 0) {
+      return entries.map((entry, at) => ({ _tag: "Event", offset: log.offset(index + at), ...entry }))
+    }
+    if (!log.isFull && !log.isEnded) return []
+    Deferred.doneUnsafe(this.isWhole, Exit.succeed(!log.isFull))
+    return undefined
+  }
+}
+
+/** The part of a stream that a reader gives it: a frame, or those of a log, which the stream itself takes. */
+type Part = Frame | Delivery
+
+type Emit = (parts: ReadonlyArray<Part>) => Effect.Effect<unknown>
 
 /** Number of events that a reader is given at once. */
 const most = 64
@@ -144,18 +178,9 @@ class Reader {
 
   /** Emits the entries of a log from an index on, until its attempt ends. Succeeds with `false` if it was too large. */
   deliver(log: Logs.RunLog, from: number): Effect.Effect<boolean> {
-    return Effect.gen({ self: this }, function*() {
-      let index = from
-      while (true) {
-        if (log.isFull) return false
-        if (index < log.entries.length) {
-          const from = index
-          const entries = log.entries.slice(from, from + most)
-          index += entries.length
-          yield* this.emit(entries.map((entry, at) => ({ _tag: "Event", offset: log.offset(from + at), ...entry })))
-        } else if (log.isEnded) return true
-        else yield* log.changed
-      }
+    return Effect.suspend(() => {
+      const delivery = new Delivery(log, from)
+      return Effect.andThen(this.emit([delivery]), Deferred.await(delivery.isWhole))
     })
   }
 }
@@ -165,28 +190,81 @@ const soon = "50 millis"
 
 /** Waits until a log changes, and for the time after which the journal is looked at. */
 const pause = (log: Logs.RunLog, interval: "1 second" | "50 millis" = poll): Effect.Effect<void> =>
-  Effect.raceFirst(Effect.sleep(interval), log.changed)
+  Effect.raceFirst(Effect.sleep(interval), log.changed(log.changes))
 
 /** Waits until the attempt of a log has ended. */
 const ended = (log: Logs.RunLog): Effect.Effect<void> =>
-  Effect.suspend(() => log.isEnded ? Effect.void : Effect.andThen(log.changed, ended(log)))
+  Effect.suspend(() => log.isEnded ? Effect.void : Effect.andThen(log.changed(log.changes), ended(log)))
 
-/** Returns the stream of a reader, which ends when `until` does. It holds a few frames for a slow client. */
+/** Signs that reach a stream while it waits for a log. */
+class Signs {
+  isOver = false
+  isQuiet = false
+  wake: () => void = () => {}
+
+  /** Takes the frames of a log, and signs of life, until the log or the stream is over. */
+  frames(delivery: Delivery): Stream.Stream<Frame> {
+    const pull: Pull.Pull<NonEmptyReadonlyArray<Frame>> = Effect.suspend(() => {
+      if (this.isOver) return Cause.done()
+      if (this.isQuiet) {
+        this.isQuiet = false
+        return Effect.succeed([{ _tag: "Quiet" }] as const)
+      }
+      const seen = delivery.log.changes
+      const frames = delivery.take()
+      if (frames === undefined) return Cause.done()
+      if (isReadonlyArrayNonEmpty(frames)) return Effect.succeed(frames)
+      const waits = (wake: () => void) => {
+        this.wake = wake
+        if (this.isOver || this.isQuiet) wake()
+      }
+      return Effect.andThen(delivery.log.changed(seen, waits), pull)
+    })
+    return Stream.fromPull(Effect.succeed(pull))
+  }
+}
+
+/**
+ * Returns the stream of a reader, which ends when `until` does. The stream holds a few frames for a slow client, and
+ * takes those of a log itself, since a queue costs more than a delta.
+ */
 const streamOf = <E, R>(
   site: Site,
   key: string,
   until: Effect.Effect<void>,
   read: (reader: Reader) => Effect.Effect<void, E, R>
 ): Stream.Stream<Frame, E, Exclude<R, Scope.Scope>> =>
-  Stream.callback<Frame, E, R>((queue) =>
-    Effect.gen(function*() {
-      const sign = Queue.offer(queue, { _tag: "Quiet" })
-      yield* sign
-      yield* Effect.forkScoped(Effect.forever(Effect.andThen(Effect.sleep(quiet), sign)))
-      yield* Effect.forkScoped(Effect.andThen(until, Queue.end(queue)))
-      yield* read(new Reader(site, key, (frames) => Queue.offerAll(queue, frames)))
-      yield* Queue.end(queue)
-    }), { bufferSize: most, strategy: "suspend" })
+  Stream.suspend(() => {
+    const signs = new Signs()
+    return Stream.callback<Part, E, R>((queue) =>
+      Effect.gen(function*() {
+        /** The log that the stream takes frames from. */
+        let taken: Delivery | undefined
+        const isTaken = () => taken !== undefined && !Deferred.isDoneUnsafe(taken.isWhole)
+        const sign = Effect.suspend(() => {
+          if (!isTaken()) return Queue.offer(queue, { _tag: "Quiet" })
+          signs.isQuiet = true
+          return Effect.sync(signs.wake)
+        })
+        const over = Effect.suspend(() => {
+          signs.isOver = true
+          signs.wake()
+          return Queue.end(queue)
+        })
+        yield* sign
+        yield* Effect.forkScoped(Effect.forever(Effect.andThen(Effect.sleep(quiet), sign)))
+        yield* Effect.forkScoped(Effect.andThen(until, over))
+        yield* read(
+          new Reader(site, key, (parts) => {
+            taken = parts.find((part) => part instanceof Delivery)
+            return Queue.offerAll(queue, parts)
+          })
+        )
+        yield* Queue.end(queue)
+      }), { bufferSize: most, strategy: "suspend" }).pipe(
+        Stream.flatMap((part) => part instanceof Delivery ? signs.frames(part) : Stream.succeed(part))
+      )
+  })
 
 /**
  * Returns the events of a session from an offset on, and on without end. Without an offset they begin with the open

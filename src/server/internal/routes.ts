@@ -4,7 +4,6 @@
  *
  * @since 0.1.0
  */
-import * as Bytes from "effect/Bytes"
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
@@ -17,6 +16,7 @@ import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as Worker from "../../durable/Worker.ts"
 import * as Event from "../../Event.ts"
+import * as SharedMessages from "../../internal/fold/sharedMessages.ts"
 import * as Json from "../../internal/json.ts"
 import * as Journals from "../../internal/session/journal.ts"
 import * as Keeping from "../../internal/session/kept.ts"
@@ -24,10 +24,10 @@ import * as States from "../../internal/session/state.ts"
 import * as Message from "../../Message.ts"
 import * as Thread from "../../Thread.ts"
 import * as AgUi from "../../ui/AgUi.ts"
-import * as Posted from "../../ui/internal/posted.ts"
+import type * as Body from "../../ui/Body.ts"
 import * as UiStream from "../../ui/UiStream.ts"
 import * as Access from "./access.ts"
-import type * as Bounds from "./bounds.ts"
+import * as Bodies from "./bodies.ts"
 import * as EventStream from "./eventStream.ts"
 import * as Telling from "./journalEvents.ts"
 import type * as Logs from "./log.ts"
@@ -43,9 +43,7 @@ type Failure = Refusals.Refusal | Journals.StoreError
 type Needs = Journals.Store | Worker.Worker | Scope.Scope
 
 /** The parts of a server. */
-export interface Site extends Reading.Site {
-  readonly bounds: Required<Bounds.Bounds>
-  readonly counters: Bounds.Counters
+export interface Site extends Reading.Site, Bodies.Site {
   readonly access: Access.Rules
   readonly authorize: Access.Authorize
   /** The agents by their names. */
@@ -53,11 +51,10 @@ export interface Site extends Reading.Site {
   readonly isAttached: boolean
   readonly isQueued: boolean
   readonly isRaw: boolean
-  readonly allowUrl: ((url: string) => boolean) | undefined
   /** Refuses tools of a client that have the names of the agent's. */
   readonly checkTools: (
     named: Sessions.Named,
-    clientTools: ReadonlyArray<Posted.ClientTool>
+    clientTools: ReadonlyArray<Body.ClientTool>
   ) => Effect.Effect<void, Refusals.Refusal>
   /** Waits until the server is released: what has not ended by then ends in another process. */
   readonly closing: Effect.Effect<void>
@@ -71,137 +68,9 @@ const json = (body: unknown, status = 200): Response =>
     headers: { "cache-control": "no-store", "x-content-type-options": "nosniff" }
   })
 
-// Requests.
-
 /** Returns the value of a parameter of the address, once. */
 const query = (request: Request, name: string): string | undefined =>
   new URL(request.url, "http://localhost").searchParams.get(name) ?? undefined
-
-const tooLarge = (bytes: number): Refusals.Refusal =>
-  Refusals.tooLarge(
-    "body_too_large",
-    `A body may have ${bytes} bytes. Clients of the AI SDK can send less with prepareSendMessagesRequest.`
-  )
-
-/** Reads the bytes of a body up to a bound. */
-const bytesOf = (request: Request, most: number): Effect.Effect<Uint8Array, Refusals.Refusal> =>
-  Effect.gen(function*() {
-    if (Number(request.headers["content-length"] ?? 0) > most) return yield* tooLarge(most)
-    const chunks: Array<Uint8Array> = []
-    let size = 0
-    yield* Stream.runForEach(request.stream, (chunk) => {
-      size += chunk.length
-      if (size > most) return Effect.fail(tooLarge(most))
-      chunks.push(chunk)
-      return Effect.void
-    })
-    return Bytes.concat(chunks)
-  }).pipe(
-    Effect.catch((error) =>
-      error._tag === "Refusal" ? Effect.fail(error) : Refusals.badRequest("invalid_body", "The body could not be read.")
-    )
-  )
-
-/** Longest time for a body. One who sends slower would keep others from theirs. */
-const slowest = "30 seconds"
-
-const tooSlow = new Refusals.Refusal({
-  status: 408,
-  code: "body_too_slow",
-  message: "The body did not come within 30 seconds."
-})
-
-const bodyOf = ({ bounds, counters }: Site, request: Request): Effect.Effect<unknown, Refusals.Refusal> =>
-  Effect.gen(function*() {
-    if (!Access.isJson(request)) return yield* Access.unsupported
-    const bytes = yield* counters.body(
-      Effect.timeoutOrElse(bytesOf(request, bounds.body), { duration: slowest, orElse: () => tooSlow })
-    )
-    const parsed = Json.parse(new TextDecoder().decode(bytes))
-    return Result.isSuccess(parsed)
-      ? parsed.success
-      : yield* Refusals.badRequest("invalid_json", "The body is not valid JSON.")
-  })
-
-/** Refuses what a body says wrong. */
-const taken = <A>(result: Result.Result<A, Posted.BodyError>): Effect.Effect<A, Refusals.Refusal> =>
-  Result.isSuccess(result)
-    ? Effect.succeed(result.success)
-    : new Refusals.Refusal({
-      status: result.failure.reason === "too_large" ? 413 : 400,
-      code: result.failure.reason,
-      message: result.failure.message
-    })
-
-const readOptions = ({ allowUrl, bounds }: Site): Posted.ReadOptions => ({
-  ...(allowUrl === undefined ? {} : { allowUrl }),
-  bounds: {
-    files: bounds.files,
-    fileBytes: bounds.file,
-    textBytes: bounds.taken,
-    clientTools: bounds.clientTools,
-    clientToolBytes: bounds.clientTool
-  }
-})
-
-/** Reads `{ content, id?, clientTools? }` or `{ answers }`. */
-const plainBody = (site: Site, sessionId: string, body: unknown): Result.Result<Posted.Posted, Posted.BodyError> =>
-  Posted.reading(() => {
-    const reader = new Posted.Reader(readOptions(site))
-    const { answers, clientTools, content, id } = reader.object(body, "the body")
-    if ((answers === undefined) === (content === undefined)) reader.refuse("the body", "must have content or answers")
-    const actions: ReadonlyArray<Posted.Action> = answers === undefined
-      ? [{
-        _tag: "Say",
-        id: id === undefined ? globalThis.crypto.randomUUID() : reader.id(id, "id"),
-        content: contentOf(reader, content)
-      }]
-      : reader.list(answers, "answers").map((answer, index) => answerOf(reader, answer, `answers[${index}]`))
-    if (actions.length === 0) reader.refuse("answers", "must have an answer")
-    return {
-      sessionId,
-      actions,
-      clientTools: clientTools === undefined ? [] : reader.clientTools(clientTools, "clientTools")
-    }
-  })
-
-const contentOf = (reader: Posted.Reader, content: unknown): Posted.Say["content"] => {
-  if (typeof content === "string") {
-    return reader.text(content, "content") === "" ? reader.refuse("content", "must have a text or a file") : content
-  }
-  const parts = reader.list(content, "content").map((given, index): Message.Part => {
-    const field = `content[${index}]`
-    const part = reader.object(given, field)
-    if (part["type"] === "text") return { type: "text", text: reader.text(part["text"], `${field}.text`) }
-    if (part["type"] !== "image" && part["type"] !== "file") {
-      reader.refuse(`${field}.type`, "must be text, image or file")
-    }
-    return part["data"] === undefined
-      ? reader.url(part["url"], part["mediaType"], `${field}.url`, part["filename"])
-      : reader.data(part["data"], part["mediaType"], `${field}.data`, part["filename"])
-  })
-  return reader.content(parts.filter((part) => part.type !== "text" || part.text !== ""), "content")
-}
-
-/** Reads `{ id, value }`, `{ id, error }`, `{ id, approve: true, arguments? }` or `{ id, approve: false, reason? }`. */
-const answerOf = (reader: Posted.Reader, given: unknown, field: string): Posted.Action => {
-  const answer = reader.object(given, field)
-  const id = reader.id(answer["id"], `${field}.id`)
-  if (answer["approve"] === true) {
-    return answer["arguments"] === undefined
-      ? { _tag: "Approve", id }
-      : { _tag: "Approve", id, edits: reader.edits(answer["arguments"], `${field}.arguments`) }
-  }
-  if (answer["approve"] === false) {
-    const { reason } = answer
-    return { _tag: "Deny", id, ...(reason === undefined ? {} : { reason: reader.text(reason, `${field}.reason`) }) }
-  }
-  if (typeof answer["error"] === "string") {
-    return { _tag: "Answer", id, error: reader.text(answer["error"], `${field}.error`) }
-  }
-  if (!("value" in answer)) reader.refuse(field, "must have value, error or approve")
-  return { _tag: "Answer", id, value: reader.json(answer["value"], `${field}.value`) }
-}
 
 // Sessions of requests.
 
@@ -264,8 +133,8 @@ interface Write {
   readonly actions: ReadonlyArray<Access.Question["action"]>
   readonly log: Logs.RunLog
   readonly wanted: Reading.Wanted
-  /** The conversation before the write. */
-  readonly before: Thread.Thread
+  /** The session before the write, where it existed. */
+  readonly known: Sessions.Read | undefined
 }
 
 /** Counts a write, and refuses one too many. Where it is `isStreamed`, so is its stream. */
@@ -283,7 +152,7 @@ const write = (
   site: Site,
   request: Request,
   agent: string,
-  posted: Posted.Posted,
+  posted: Body.Posted,
   isStreamed = true
 ): Effect.Effect<Write, Failure, Needs> =>
   Effect.gen(function*() {
@@ -295,27 +164,32 @@ const write = (
     yield* admit(site, session, isStreamed)
     if (clientTools.length > 0) yield* site.checkTools(session, clientTools)
     const known = yield* Effect.catchTag(Sessions.read(session), "Refusal", () => Effect.succeed(undefined))
-    const before = known?.kept.session.thread ?? Thread.empty
     const log = yield* site.hub.follow(session.key)
     const { isQueued } = site
     let wanted: Reading.Wanted = { next: true }
     if (verdicts.length > 0) {
       const mayApprove = named(site, request, agent, posted.sessionId, ["approve"])
-      const { after, count } = yield* Sessions.answer(session, { verdicts, said: said?.id, isQueued, mayApprove })
-      if (count === 0 && said === undefined) {
-        return yield* Sessions.stale
-      }
+      if (known === undefined) return yield* Refusals.unknownSession()
+      const { after, count } = yield* Sessions.answer(session, known, {
+        verdicts,
+        said,
+        clientTools,
+        isQueued,
+        mayApprove
+      })
+      if (count === 0 && said === undefined) return yield* Sessions.stale
       if (after !== undefined) wanted = { next: true, after }
+      // A client that answers may post the message again that it began with.
+      if (said !== undefined && !known.kept.state.receipts.has(said.id)) wanted = { takes: said.id }
     }
-    const isNew = said !== undefined && known?.kept.state.receipts.has(said.id) !== true
     if (site.hub.current(session.key) === undefined) site.hub.expect(session.key)
-    // A client that answers may post the message again that it began with.
-    if (said !== undefined && (isNew || verdicts.length === 0)) {
-      const options = { isQueued, mostSessions: site.bounds.sessions, opening: site.counters.opening }
-      wanted = { takes: yield* Sessions.say(session, said, clientTools, options) }
+    if (said !== undefined && verdicts.length === 0) {
+      const { opening } = site.counters
+      const saying = { message: said, clientTools, isQueued, mostSessions: site.bounds.sessions, opening }
+      wanted = { takes: yield* Sessions.say(session, known, saying) }
     }
     yield* Worker.take(session.key)
-    return { named: session, actions, log, wanted, before }
+    return { named: session, actions, log, wanted, known }
   })
 
 /** Returns the frames of the run that follows from a write. The end of an attached request stops the run. */
@@ -335,14 +209,18 @@ const isWaited = (request: Request): boolean => query(request, "wait") !== "fals
 
 const postUi = (site: Site) => (request: Request, { agent }: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
-    const body = yield* bodyOf(site, request)
-    const posted = yield* taken(UiStream.read(body, readOptions(site)))
+    const body = yield* Bodies.read(site, request)
+    const posted = yield* Bodies.taken(UiStream.read(body, Bodies.optionsOf(site)))
     const taking = yield* write(site, request, agent, posted)
     const continues = posted.messageId !== undefined
     const frames = yield* quietly(yield* framesOf(site, request, taking))
     const options = posted.messageId === undefined ? { continues } : { continues, messageId: posted.messageId }
     return Writing.ui(frames, options)
   })
+
+/** Returns the run that is under way or about to begin. */
+const underWay = ({ inbox: [first], run }: States.State): Reading.Wanted =>
+  run !== undefined ? { runId: run.requestId } : first === undefined ? { next: true } : { takes: first.id }
 
 const resumeUi = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
@@ -357,15 +235,10 @@ const resumeUi = (site: Site) => (request: Request, params: Params): Effect.Effe
     yield* site.counters.stream(session.by)
     const log = yield* site.hub.follow(session.key)
     yield* Worker.take(session.key)
-    const [first] = state.inbox
-    const wanted: Reading.Wanted = run !== undefined
-      ? { runId: run }
-      : first === undefined
-      ? { next: true }
-      : { takes: first.id }
+    const wanted = underWay(state)
     const until = whileAllowed(site, request, session, ["read"])
     // The client reads a message from its beginning, which may be that of an earlier run. A new message is its run's.
-    const isNew = run === undefined && first !== undefined
+    const isNew = "takes" in wanted
     const earlier = isNew ? [] : telling.chain.filter((runId) => runId !== run)
     const frames = yield* quietly(Reading.run(site, session.key, log, wanted, until, earlier))
     return Writing.ui(frames, isNew || telling.message === undefined ? {} : { messageId: telling.message })
@@ -373,9 +246,9 @@ const resumeUi = (site: Site) => (request: Request, params: Params): Effect.Effe
 
 const postMessages = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
-    const body = yield* bodyOf(site, request)
+    const body = yield* Bodies.read(site, request)
     yield* Sessions.checkId(params.id)
-    const posted = yield* taken(plainBody(site, params.id, body))
+    const posted = yield* Bodies.taken(Bodies.plain(site, params.id, body))
     const taking = yield* write(site, request, params.agent, posted, isWaited(request))
     if (!isWaited(request)) return json("takes" in taking.wanted ? { id: taking.wanted.takes } : {}, 202)
     const frames = yield* quietly(yield* framesOf(site, request, taking))
@@ -429,7 +302,8 @@ const postRetry = (site: Site) => (request: Request, params: Params): Effect.Eff
   Effect.gen(function*() {
     const session = yield* named(site, request, params.agent, params.id, ["write"])
     yield* admit(site, session, isWaited(request))
-    const { kept } = yield* Sessions.read(session)
+    const known = yield* Sessions.read(session)
+    const { kept } = known
     if (kept.session.status !== "error" && !Journals.isUnfinished(Keeping.next(kept))) {
       return yield* Refusals.conflict("nothing_to_retry", "Nothing broke, and nothing is left to do.")
     }
@@ -439,7 +313,7 @@ const postRetry = (site: Site) => (request: Request, params: Params): Effect.Eff
     if (!isWaited(request)) return json({}, 202)
     const run = kept.state.run?.requestId
     const wanted: Reading.Wanted = run === undefined ? { next: true } : { runId: run }
-    const taking = { named: session, actions: ["write"] as const, log, wanted, before: kept.session.thread }
+    const taking = { named: session, actions: ["write"] as const, log, wanted, known }
     const frames = yield* quietly(yield* framesOf(site, request, taking))
     return Writing.plain(frames)
   })
@@ -467,6 +341,7 @@ const getList = (site: Site) => (request: Request, { agent }: Params): Effect.Ef
     if (!Number.isInteger(page) || page < 0) {
       return yield* Refusals.badRequest("invalid_page", "The page is a number from 0.")
     }
+    yield* site.counters.list(principal, yield* Clock.currentTimeMillis)
     return json(yield* Sessions.list(of ?? principal, agent, page))
   })
 
@@ -482,14 +357,12 @@ const getSession = (site: Site) => (request: Request, params: Params): Effect.Ef
     const { kept, telling } = yield* Sessions.read(session)
     const { state } = kept
     const { publish = "all", publishReasoning = false } = site.publish
-    const runs = Telling.askers(state)
-    const shown = { ...site.publish, runs, calls: new Map(), runId: telling.runs.at(-1) ?? "" }
     const { suspensions, thread } = kept.session
     const messages = UiStream.messages({ ...thread, messages: thread.messages.filter(isKnown(state)) }, {
       publish,
       publishReasoning,
       suspensions,
-      runId: shown.runId,
+      runId: States.askerOf(state) ?? "",
       messageId: (index) => telling.names.get(index) ?? `message-${index}`
     })
     const last = messages.at(-1)
@@ -504,7 +377,7 @@ const getSession = (site: Site) => (request: Request, params: Params): Effect.Ef
       messages: open === undefined ? messages : messages.slice(0, -1),
       ...(open === undefined ? {} : { open }),
       submitted: (kept.submitted ?? []).map(({ id, message }) => ({ id, content: message.content })),
-      suspensions: Telling.suspensionsOf(suspensions, shown),
+      suspensions: Telling.suspensionsOf(state, site.publish),
       ...(telling.runs.length === 0 ? {} : { lastRunId: telling.runs.at(-1) }),
       ...(state.run === undefined ? {} : { runId: state.run.requestId, wholeSteps: state.run.steps.length })
     })
@@ -522,24 +395,77 @@ const deleteSession = (site: Site) => (request: Request, params: Params): Effect
     return HttpServerResponse.empty({ status: 204 })
   })
 
+/** Returns the conversation before a run as messages of AG-UI, with the ids that streams give them. */
+const agMessages = (
+  { publish }: Site,
+  known: Sessions.Read | undefined,
+  next: Pick<Body.Say, "content" | "id"> | undefined
+): ReadonlyArray<AgUi.AgMessage> => {
+  const shown = { publish: publish.publish ?? "all", publishReasoning: publish.publishReasoning ?? false }
+  const saidBy = ({ content, id }: Pick<Body.Say, "content" | "id">) =>
+    AgUi.messages(Thread.fromMessages([Message.user(content)]), { messageId: () => id })
+  const said = next === undefined ? [] : saidBy(next)
+  if (known === undefined) return said
+  const { kept: { state }, telling: { names, turns } } = known
+  const before = state.run?.before ?? state
+  const messages = SharedMessages.list(States.threadOf(before))
+  // The run of a message that is sent again may have ended: its events come again.
+  const [place] = Array.from(names).find(([, name]) => name === next?.id) ?? []
+  const thread = Thread.fromMessages(messages.slice(0, place))
+  const messageId = (index: number, role: "user" | "assistant") =>
+    (role === "user" ? names : turns).get(index) ?? `message-${index}`
+  const { id, message } = state.run?.taken ?? {}
+  return [
+    ...AgUi.messages(thread, { ...shown, messageId, suspensions: States.suspensionsOf(before) }),
+    ...id === undefined || id === next?.id || message === undefined
+      ? []
+      : saidBy({ id, content: message.message.content }),
+    ...said
+  ]
+}
+
 const postAgUi = (site: Site) => (request: Request, { agent }: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
-    const body = yield* bodyOf(site, request)
-    const posted = yield* taken(AgUi.read(body, readOptions(site)))
+    const body = yield* Bodies.read(site, request)
+    const posted = yield* Bodies.taken(AgUi.read(body, Bodies.optionsOf(site)))
+    const { messageIds, runId = globalThis.crypto.randomUUID(), sessionId: threadId } = posted
     const taking = yield* write(site, request, agent, posted)
     const frames = yield* quietly(yield* framesOf(site, request, taking))
-    const said = posted.actions.flatMap((action): ReadonlyArray<AgUi.AgMessage> =>
-      action._tag === "Say"
-        ? [{ id: action.id, role: "user", content: Message.text(Message.user(action.content)) }]
-        : []
+    const { known, wanted } = taking
+    const said = posted.actions.find((action) => action._tag === "Say")
+    // The run that is under way says more before the next one begins.
+    const isBehind = "takes" in wanted
+      ? known?.kept.state.run !== undefined && known.kept.state.run.taken?.id !== wanted.takes
+      : "after" in wanted
+    if (isBehind) return Writing.agUi(frames, { threadId, runId })
+    const messages = agMessages(site, known, "takes" in wanted ? said : undefined)
+    const first = messages.findIndex(({ id, role }) =>
+      (role === "user" || role === "assistant") && messageIds?.has(id) !== true
     )
-    const { publish = "all", publishReasoning = false } = site.publish
-    const options = {
-      threadId: posted.sessionId,
-      runId: posted.runId ?? globalThis.crypto.randomUUID(),
-      messages: [...AgUi.messages(taking.before, { publish, publishReasoning }), ...said]
+    return Writing.agUi(frames, { threadId, runId, messages, ...(first < 0 ? {} : { known: first }) })
+  })
+
+const joinAgUi = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
+  Effect.gen(function*() {
+    const session = yield* named(site, request, params.agent, params.id, ["read"])
+    const options = { threadId: session.id, runId: query(request, "runId") ?? globalThis.crypto.randomUUID() }
+    // The page of a new thread asks before its first message, and shows a refusal as an error.
+    const known = yield* Effect.catchTag(Sessions.read(session), "Refusal", () => Effect.undefined)
+    if (known === undefined) {
+      const event = Telling.stillWaiting(States.initial(session.key), site.publish)
+      const frame: Reading.Frame = { _tag: "Event", offset: "", event, text: "" }
+      return Writing.agUi(Stream.succeed(frame), options)
     }
-    return Writing.agUi(frames, options)
+    yield* site.counters.stream(session.by)
+    const { state } = known.kept
+    const log = yield* site.hub.follow(session.key)
+    yield* Worker.take(session.key)
+    const wanted = underWay(state)
+    const next = state.inbox.find(({ id }) => "takes" in wanted && id === wanted.takes)
+    const said = next && { id: next.id, content: next.message.content }
+    const until = whileAllowed(site, request, session, ["read"])
+    const frames = yield* quietly(Reading.run(site, session.key, log, wanted, until))
+    return Writing.agUi(frames, { ...options, messages: agMessages(site, known, said), known: 0 })
   })
 
 interface Params {
@@ -562,7 +488,8 @@ const routes: ReadonlyArray<readonly ["GET" | "POST" | "DELETE", `/${string}`, (
   ["POST", "/agents/:agent/sessions/:id/answers", postMessages],
   ["POST", "/agents/:agent/sessions/:id/stop", postStop],
   ["POST", "/agents/:agent/sessions/:id/resume", postRetry],
-  ["POST", "/agui/:agent", postAgUi]
+  ["POST", "/agui/:agent", postAgUi],
+  ["GET", "/agui/:agent/:id", joinAgUi]
 ]
 
 const unavailable = new Refusals.Refusal({

@@ -6,6 +6,7 @@
  */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
 import * as Stream from "effect/Stream"
 import type * as Event from "../../Event.ts"
 import * as Journals from "../../internal/session/journal.ts"
@@ -14,7 +15,7 @@ import * as Operations from "../../internal/session/operations.ts"
 import type * as Records from "../../internal/session/records.ts"
 import * as States from "../../internal/session/state.ts"
 import * as Message from "../../Message.ts"
-import type * as Posted from "../../ui/internal/posted.ts"
+import type * as Body from "../../ui/Body.ts"
 import * as Telling from "./journalEvents.ts"
 import type * as Reading from "./reading.ts"
 import * as Refusals from "./refusal.ts"
@@ -67,8 +68,10 @@ export const read = (
 
 // Messages.
 
-/** The settings of a new message. */
+/** The parts of a body that has a message. */
 interface Saying {
+  readonly message: Pick<Body.Say, "content" | "id">
+  readonly clientTools: Records.ClientTools
   readonly isQueued: boolean
   readonly mostSessions: number
   /** The keys of the sessions that this process is creating. */
@@ -80,31 +83,11 @@ const waits = Refusals.conflict("waits_for_answers", "The session waits for answ
 
 /** Appends a message for the next run, creates the session for the first one, and returns the id of the message. */
 export const say = (
-  named: Named,
-  { content, id }: Pick<Posted.Say, "content"> & { readonly id: string | undefined },
-  clientTools: Records.ClientTools,
-  { isQueued, mostSessions, opening }: Saying
+  { agent, by, key, principal }: Named,
+  known: Read | undefined,
+  { clientTools, isQueued, message: { content, id }, mostSessions, opening }: Saying
 ): Effect.Effect<string, Refusals.Refusal | Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
-    const { agent, by, key, principal } = named
-    const store = yield* Journals.Store
-    if ((yield* store.version(key)) === 0) {
-      const prefix = prefixOf(principal)
-      opening.add(key)
-      const opened = Effect.gen(function*() {
-        const listed = yield* Stream.runCollect(Stream.take(store.list({ prefix }), mostSessions))
-        const keys = new Set(listed.map((each) => each.id))
-        for (const other of opening) if (other !== key && other.startsWith(prefix)) keys.add(other)
-        if (keys.size < mostSessions || keys.has(key)) {
-          return yield* Keeping.open(key, { origin: { principal, agent } })
-        }
-        return yield* Refusals.tooMany(
-          "too_many_sessions",
-          `There are ${mostSessions} sessions. Delete one of them first.`
-        )
-      })
-      yield* Effect.ensuring(opened, Effect.sync(() => opening.delete(key)))
-    } else yield* read(named)
     // Takes the first of messages that come at once: the others find it when they are written.
     const check = (state: States.State) => {
       if (state.origin.agent !== agent) return Refusals.unknownSession()
@@ -112,27 +95,44 @@ export const say = (
       const isFree = isQueued || state.run === undefined && !Journals.isUnfinished(States.next(state))
       return isFree ? Effect.void : running
     }
-    const options = { by, ...(id === undefined ? {} : { id }) }
-    const receipt = yield* Keeping.submit(key, content, options, clientTools, check).pipe(
-      Effect.catchTag("SessionError", () =>
-        Refusals.conflict("id_taken", "Another message was sent under this id. Send it under a new one."))
+    const submitted = Effect.catchTag(
+      Keeping.submit(key, content, { by, id }, {
+        clientTools,
+        known: known?.kept,
+        origin: known === undefined ? { principal, agent } : undefined,
+        check
+      }),
+      "SessionError",
+      () => Refusals.conflict("id_taken", "Another message was sent under this id. Send it under a new one.")
     )
-    return receipt.id
+    if (known !== undefined) return (yield* submitted).id
+    const store = yield* Journals.Store
+    const prefix = prefixOf(principal)
+    opening.add(key)
+    const opened = Effect.gen(function*() {
+      const listed = yield* Stream.runCollect(Stream.take(store.list({ prefix }), mostSessions))
+      const keys = new Set(listed.map((each) => each.id))
+      for (const other of opening) if (other !== key && other.startsWith(prefix)) keys.add(other)
+      if (keys.size < mostSessions || keys.has(key)) return yield* submitted
+      return yield* Refusals.tooMany(
+        "too_many_sessions",
+        `There are ${mostSessions} sessions. Delete one of them first.`
+      )
+    })
+    return (yield* Effect.ensuring(opened, Effect.sync(() => opening.delete(key)))).id
   })
 
 // Answers.
 
-type Verdict = Exclude<Posted.Action, Posted.Say>
+type Verdict = Exclude<Body.Action, Body.Say>
 
 /** Something that a body answers, and the call that waits for it. */
 interface Settled {
   readonly verdict: Verdict
   readonly id: string
-  /** The commands by which the call was answered before: it may have waited more than once. */
-  readonly earlier: ReadonlyArray<string>
-  /** The command of this answer. */
+  /** The command of the answer, which names the wait: a call that waits again is answered by another one. */
   readonly command: string
-  /** The call that waits, or the refusal unless the answer was given before. */
+  /** The call that waits, or the refusal of an answer that was not given before. */
   readonly waiting: Event.Suspension | Refusals.Refusal
 }
 
@@ -148,36 +148,34 @@ const expired = Refusals.conflict("expired", "The time for this answer is up.")
  */
 const find = (
   { kept: { session, state } }: Read,
-  askers: ReadonlyMap<string, string>,
   verdict: Verdict,
   now: number
 ): Effect.Effect<Settled | undefined, Refusals.Refusal> =>
   Effect.suspend((): Effect.Effect<Settled | undefined, Refusals.Refusal> => {
     const at = verdict.id.indexOf("~")
-    const isNamed = at > 0 && (verdict as Posted.Answer).messageId === undefined
+    const isNamed = at > 0 && (verdict as Body.Answer).messageId === undefined
     // A client of AG-UI knows a call whose id has come before by an id with the number of its turn.
     const path = isNamed
       ? verdict.id.slice(at + 1)
-      : askers.has(verdict.id)
+      : state.turn?.calls.has(verdict.id) === true
       ? verdict.id
       : verdict.id.replace(/~\d+$/, "")
     const suspension = session.suspensions.find(({ id }) => id === path)
-    const asker = askers.get(path.split("/")[0] ?? path)
+    const asker = States.askerOf(state)
     // The id of a call may come again: only with the message that has it does it name what waits.
-    const { messageId = "" } = verdict as Posted.Answer
+    const { messageId = "" } = verdict as Body.Answer
     if (!isNamed && messageId === "") return stale
     const run = isNamed ? verdict.id.slice(0, at) : messageId.replace(/-\d+r*$/, "")
-    const earlier: Array<string> = []
-    const commandOf = () => `answer:${run}~${path}:${earlier.length}`
-    while (state.receipts.has(commandOf())) earlier.push(commandOf())
+    const command = `answer:${run}~${path}`
+    const isAnswered = state.receipts.has(command)
     const isServers = !isNamed && (asker !== run || suspension?.kind !== "manual")
-    if (isServers && earlier.length === 0) return Effect.succeed(undefined)
-    // An answer that came during a run counts at its end: until then the call still waits.
-    const isSettled = state.run?.settlements.some(({ id }) => id === path) === true
-    const waiting = suspension === undefined || asker !== run || isServers || isSettled
-      ? earlier.length > 0 ? answered : stale
+    if (isServers && !isAnswered) return Effect.succeed(undefined)
+    const waiting = isAnswered
+      ? answered
+      : suspension === undefined || asker !== run
+      ? stale
       : refusalIn(suspension, verdict, now) ?? suspension
-    return Effect.succeed({ verdict, id: path, earlier, command: commandOf(), waiting })
+    return Effect.succeed({ verdict, id: path, command, waiting })
   })
 
 /** Returns the refusal of an answer that comes too late, or that is not of the kind that a call waits for. */
@@ -193,41 +191,39 @@ const refusalIn = (suspension: Event.Suspension, verdict: Verdict, now: number):
 const isPermission = ({ kind }: Event.Suspension): boolean => kind === "approval" || kind === "unknown"
 
 /** Tells whether a verdict looks like an answer to a question, or to a call of the client. */
-const isAnswer = (action: Posted.Action): boolean => action._tag === "Answer" || "isCancelled" in action
+const isAnswer = (action: Body.Action): boolean => action._tag === "Answer" || "isCancelled" in action
 
 /** Returns the actions that verdicts are: the caller asks for each of them. */
-export const actionsOf = (actions: ReadonlyArray<Posted.Action>): ReadonlyArray<"write" | "answer" | "approve"> =>
+export const actionsOf = (actions: ReadonlyArray<Body.Action>): ReadonlyArray<"write" | "answer" | "approve"> =>
   Array.from(
     new Set(
       actions.map((action) => action._tag === "Say" ? "write" : isAnswer(action) ? "answer" : "approve")
     )
   )
 
-const settle = (by: string, { id, verdict }: Settled, command: string) => {
+const verdictOf = (by: string, { command, id, verdict }: Settled): Operations.Verdict => {
   const options = { command, by }
   switch (verdict._tag) {
     case "Answer":
-      return (session: Keeping.Kept["session"]) =>
-        Operations.answer(session, id, verdict.error === undefined ? verdict.value : { error: verdict.error }, options)
+      return Operations.answerOf(id, verdict.error === undefined ? verdict.value : { error: verdict.error }, options)
     case "Approve":
-      return (session: Keeping.Kept["session"]) =>
-        Operations.approve(session, id, {
-          ...options,
-          ...(verdict.edits === undefined ? {} : { arguments: verdict.edits })
-        })
+      return Operations.approvalOf(id, {
+        ...options,
+        ...(verdict.edits === undefined ? {} : { arguments: verdict.edits })
+      })
     case "Deny":
-      return (session: Keeping.Kept["session"]) =>
-        verdict.isCancelled === true
-          ? Operations.withdraw(session, id, verdict.reason ?? "the user gave no answer", options)
-          : Operations.deny(session, id, verdict.reason, options)
+      return verdict.isCancelled === true
+        ? Operations.withdrawalOf(id, verdict.reason ?? "the user gave no answer", options)
+        : Operations.denialOf(id, verdict.reason, options)
   }
 }
 
 /** The parts of a body that has answers. */
 interface Answering {
   readonly verdicts: ReadonlyArray<Verdict>
-  /** The id of the message that the body has as well. */
-  readonly said: string | undefined
+  /** The message that the body has as well. */
+  readonly said: Body.Say | undefined
+  readonly clientTools: Records.ClientTools
   readonly isQueued: boolean
   /** Asks for the permission to approve, where a body turns out to need it. */
   readonly mayApprove: Effect.Effect<unknown, Refusals.Refusal>
@@ -242,61 +238,54 @@ interface Answers {
 }
 
 /**
- * Gives the answers of a body, all of them or none: they are tried on the session before the first is written. Answers
- * that were given before in the same words change nothing.
+ * Gives the answers of a body and its message in one append, all of it or nothing. Answers that were given before in
+ * the same words change nothing, and neither does a message that was sent before.
  */
 export const answer = (
   named: Named,
-  { isQueued, mayApprove, said, verdicts }: Answering
-): Effect.Effect<Answers, Refusals.Refusal | Journals.StoreError, Journals.Store> =>
-  Effect.gen(function*() {
-    const now = yield* Clock.currentTimeMillis
-    const current = yield* read(named)
-    const { state } = current.kept
-    const askers = Telling.askers(state)
-    const found = yield* Effect.forEach(verdicts, (verdict) => find(current, askers, verdict, now))
-    const settled = unique(found.filter((each) => each !== undefined))
-    const refusing = (each: Settled, command = each.command) => (session: Keeping.Kept["session"]) =>
-      Effect.catchTag(settle(named.by, each, command)(session), "SessionError", ({ reason }) => refusalOf(reason))
-    let { kept } = current
-    /** Tells whether an answer was given before in the same words, which writes nothing. */
-    const isRepeated = (each: Settled) =>
-      Effect.gen(function*() {
-        for (const command of each.earlier) {
-          const again = Effect.as(Keeping.keep(kept, refusing(each, command)), true)
-          if (yield* Effect.catchTag(again, "Refusal", () => Effect.succeed(false))) return true
-        }
-        return false
-      })
-    const fresh: Array<Settled> = []
-    for (const each of settled) {
-      if (yield* isRepeated(each)) continue
-      if (each.waiting instanceof Refusals.Refusal) return yield* each.waiting
-      fresh.push(each)
-    }
-    // Asks for more where a permission is given up, which denies it, and where a call of the server gets its result.
-    const needsMore = ({ verdict, waiting }: Settled) => isAnswer(verdict) && "kind" in waiting && isPermission(waiting)
-    if (fresh.some(needsMore)) yield* mayApprove
-    const after = yield* Effect.reduce(fresh, () => kept.session, (session, each) => refusing(each)(session))
-    if (said !== undefined && !state.receipts.has(said)) {
-      if (!isQueued) return yield* running
-      if (after.suspensions.length > 0) return yield* waits
-    }
-    for (const each of fresh) kept = yield* Keeping.keep(kept, refusing(each))
-    const { run } = kept.state
-    const isLate = run?.settlements.some(({ id }) => settled.some((each) => each.id === id)) === true
-    return { count: settled.length, ...(run === undefined || !isLate ? {} : { after: run.requestId }) }
-  }).pipe(
+  known: Read,
+  { clientTools, isQueued, mayApprove, said, verdicts }: Answering
+): Effect.Effect<Answers, Refusals.Refusal | Journals.StoreError, Journals.Store> => {
+  const give = (current: Read) =>
+    Effect.gen(function*() {
+      const now = yield* Clock.currentTimeMillis
+      const { session, state } = current.kept
+      const found = yield* Effect.forEach(verdicts, (verdict) => find(current, verdict, now))
+      const settled = unique(found.filter((each) => each !== undefined))
+      // An answer that was given before in the same words writes nothing, and is refused in other words.
+      const fresh = settled.filter(({ command }) => !state.receipts.has(command))
+      for (const { waiting } of fresh) if (waiting instanceof Refusals.Refusal) return yield* waiting
+      // Asks for more where a permission is given up, which denies it, and where a call of the server gets its result.
+      const needsMore = ({ verdict, waiting }: Settled) =>
+        isAnswer(verdict) && "kind" in waiting && isPermission(waiting)
+      if (fresh.some(needsMore)) yield* mayApprove
+      const settle = (message?: Records.MessageSubmitted) =>
+        Effect.catchTag(
+          Operations.settle(session, settled.map((each) => verdictOf(named.by, each)), message),
+          "SessionError",
+          ({ reason }) => refusalOf(reason)
+        )
+      const isNew = said !== undefined && !state.receipts.has(said.id)
+      if (isNew && !isQueued) return yield* running
+      if (isNew && (yield* settle()).suspensions.length > 0) return yield* waits
+      const message = isNew ? Keeping.submission(said.id, said.content, { by: named.by }, clientTools) : undefined
+      const { state: { run } } = yield* Keeping.keep(current.kept, () => settle(message))
+      const isLate = run?.settlements.some(({ id }) => settled.some((each) => each.id === id)) === true
+      return { count: settled.length, ...(run === undefined || !isLate ? {} : { after: run.requestId }) }
+    })
+  return give(known).pipe(
     // Another writer was faster: everything is checked again, and what was written counts once.
-    Effect.retry({
-      while: (error) => error._tag === "SessionConflict",
-      times: 50
-    }),
+    Effect.catchTag("SessionConflict", () =>
+      Effect.retry(Effect.flatMap(read(named), give), {
+        while: (error) => error._tag === "SessionConflict",
+        times: 50
+      })),
     Effect.catchTags({
       SessionConflict: () => stale,
       SessionClaimed: () => stale
     })
   )
+}
 
 /** Leaves out what a body says again in the same words. */
 const unique = (settled: ReadonlyArray<Settled>): ReadonlyArray<Settled> => {
@@ -365,11 +354,24 @@ const pageSize = 20
 
 const lineOf = (text: string): string => text.replaceAll(/\s+/g, " ").trim().slice(0, 120)
 
-/** Lists the sessions of a principal with an agent, newest first, from a page on. */
+/** Number of sessions of other agents that a page passes over: further ones begin the next page. */
+const mostOthers = 200
+
+/** Returns the name of the agent of a session, which its first record has. */
+const agentOf = (key: string): Effect.Effect<string | undefined, Journals.StoreError, Journals.Store> =>
+  Effect.gen(function*() {
+    const first = yield* Stream.runHead((yield* Journals.Store).read(key))
+    return Option.isSome(first) && first.value.record._tag === "Opened" ? first.value.record.agent : undefined
+  })
+
+/**
+ * Lists the sessions of a principal with an agent, newest first, from a place in the list of all of the principal's
+ * sessions. Reads the journals of these sessions alone.
+ */
 export const list = (
   principal: string,
   agent: string,
-  page: number
+  from: number
 ): Effect.Effect<
   { readonly sessions: ReadonlyArray<Listed>; readonly next?: number },
   Journals.StoreError,
@@ -380,14 +382,11 @@ export const list = (
     const listed = yield* Stream.runCollect(store.list({ prefix: prefixOf(principal) }))
     const newest = listed.filter(({ id }) => idPattern.test(idOf(id))).sort((left, right) => right.since - left.since)
     const sessions: Array<Listed> = []
-    let index = 0
-    let skipped = 0
-    for (const { id: key, next, since } of newest) {
-      if (sessions.length === pageSize) break
-      index++
-      const kept = yield* Keeping.load(key)
-      if (kept?.origin.agent !== agent) continue
-      if (skipped++ < page * pageSize) continue
+    let index = from
+    for (; index < newest.length && sessions.length < pageSize && index - from < pageSize + mostOthers; index++) {
+      const { id: key, next, since } = newest[index]!
+      const kept = (yield* agentOf(key)) === agent ? yield* Keeping.load(key) : undefined
+      if (kept === undefined) continue
       const { messages } = kept.session.thread
       const first = messages.find(({ role }) => role === "user")
       const last = messages.findLast(({ role }) => role === "user" || role === "assistant")
@@ -401,5 +400,5 @@ export const list = (
         updatedAt: since
       })
     }
-    return { sessions, ...(index < newest.length ? { next: page + 1 } : {}) }
+    return { sessions, ...(index < newest.length ? { next: index } : {}) }
   })

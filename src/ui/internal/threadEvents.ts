@@ -16,7 +16,12 @@ export type Entry =
   & { readonly index: number }
   & (
     | { readonly role: "user"; readonly message: Message.Message }
-    | { readonly role: "assistant"; readonly events: ReadonlyArray<Event.PublicEvent> }
+    | {
+      readonly role: "assistant"
+      readonly events: ReadonlyArray<Event.PublicEvent>
+      /** The places of its turns in the thread. */
+      readonly turns: ReadonlyArray<number>
+    }
   )
 
 type Raw = { readonly _tag: string; readonly [field: string]: unknown }
@@ -72,6 +77,7 @@ export const entriesOf = (thread: Thread.Thread, rules: Rules): ReadonlyArray<En
 
   const entries: Array<Entry> = []
   let turns: Array<Event.PublicEvent> | undefined
+  let places: Array<number> = []
   thread.messages.forEach((message, index) => {
     switch (message.role) {
       case "user":
@@ -83,8 +89,10 @@ export const entriesOf = (thread: Thread.Thread, rules: Rules): ReadonlyArray<En
         if (message.askUser === true && isBehind(index)) return
         if (turns === undefined) {
           turns = []
-          entries.push({ role: "assistant", index, events: turns })
+          places = []
+          entries.push({ role: "assistant", index, events: turns, turns: places })
         }
+        places.push(index)
         turns.push(...turnOf(message).flatMap(published))
         if (index !== last) return
         for (const { id: toolCallId, name: toolName } of message.toolCalls ?? []) {

@@ -1,0 +1,159 @@
+/**
+ * Bodies of requests: read within their bounds, and what a plain one asks for. Bodies of the AI SDK and of AG-UI are
+ * read by `UiStream` and `AgUi`.
+ *
+ * @since 0.1.0
+ */
+import * as Bytes from "effect/Bytes"
+import * as Effect from "effect/Effect"
+import type * as HttpServerRequest from "effect/http/HttpServerRequest"
+import * as Result from "effect/Result"
+import * as Stream from "effect/Stream"
+import * as Json from "../../internal/json.ts"
+import type * as Message from "../../Message.ts"
+import type * as Body from "../../ui/Body.ts"
+import * as Posted from "../../ui/internal/posted.ts"
+import * as Access from "./access.ts"
+import type * as Bounds from "./bounds.ts"
+import * as Refusals from "./refusal.ts"
+
+/** The parts of a server that bodies need. */
+export interface Site {
+  readonly bounds: Required<Bounds.Bounds>
+  readonly counters: Bounds.Counters
+  readonly allowUrl: ((url: string) => boolean) | undefined
+}
+
+const tooLarge = (bytes: number): Refusals.Refusal =>
+  Refusals.tooLarge(
+    "body_too_large",
+    `A body may have ${bytes} bytes. Clients of the AI SDK can send less with prepareSendMessagesRequest.`
+  )
+
+/** Reads the bytes of a body up to a bound. */
+const bytesOf = (
+  request: HttpServerRequest.HttpServerRequest,
+  most: number
+): Effect.Effect<Uint8Array, Refusals.Refusal> =>
+  Effect.gen(function*() {
+    if (Number(request.headers["content-length"] ?? 0) > most) return yield* tooLarge(most)
+    const chunks: Array<Uint8Array> = []
+    let size = 0
+    yield* Stream.runForEach(request.stream, (chunk) => {
+      size += chunk.length
+      if (size > most) return Effect.fail(tooLarge(most))
+      chunks.push(chunk)
+      return Effect.void
+    })
+    return Bytes.concat(chunks)
+  }).pipe(
+    Effect.catch((error) =>
+      error._tag === "Refusal" ? Effect.fail(error) : Refusals.badRequest("invalid_body", "The body could not be read.")
+    )
+  )
+
+/** Longest time for a body. One who sends slower would keep others from theirs. */
+const slowest = "30 seconds"
+
+const tooSlow = new Refusals.Refusal({
+  status: 408,
+  code: "body_too_slow",
+  message: "The body did not come within 30 seconds."
+})
+
+/** Reads the body of a request, which is JSON. */
+export const read = (
+  { bounds, counters }: Site,
+  request: HttpServerRequest.HttpServerRequest
+): Effect.Effect<unknown, Refusals.Refusal> =>
+  Effect.gen(function*() {
+    if (!Access.isJson(request)) return yield* Access.unsupported
+    const bytes = yield* counters.body(
+      Effect.timeoutOrElse(bytesOf(request, bounds.body), { duration: slowest, orElse: () => tooSlow })
+    )
+    const parsed = Json.parse(new TextDecoder().decode(bytes))
+    return Result.isSuccess(parsed)
+      ? parsed.success
+      : yield* Refusals.badRequest("invalid_json", "The body is not valid JSON.")
+  })
+
+/** Refuses what a body says wrong. */
+export const taken = <A>(result: Result.Result<A, Body.BodyError>): Effect.Effect<A, Refusals.Refusal> =>
+  Result.isSuccess(result)
+    ? Effect.succeed(result.success)
+    : new Refusals.Refusal({
+      status: result.failure.reason === "too_large" ? 413 : 400,
+      code: result.failure.reason,
+      message: result.failure.message
+    })
+
+/** Returns the options for reading what a body asks for. */
+export const optionsOf = ({ allowUrl, bounds }: Site): Body.ReadOptions => ({
+  ...(allowUrl === undefined ? {} : { allowUrl }),
+  bounds: {
+    files: bounds.files,
+    fileBytes: bounds.file,
+    textBytes: bounds.taken,
+    clientTools: bounds.clientTools,
+    clientToolBytes: bounds.clientTool
+  }
+})
+
+/** Reads `{ content, id?, clientTools? }` or `{ answers }`. */
+export const plain = (site: Site, sessionId: string, body: unknown): Result.Result<Body.Posted, Body.BodyError> =>
+  Posted.reading(() => {
+    const reader = new Posted.Reader(optionsOf(site))
+    const { answers, clientTools, content, id } = reader.object(body, "the body")
+    if ((answers === undefined) === (content === undefined)) reader.refuse("the body", "must have content or answers")
+    const actions: ReadonlyArray<Body.Action> = answers === undefined
+      ? [{
+        _tag: "Say",
+        id: id === undefined ? globalThis.crypto.randomUUID() : reader.id(id, "id"),
+        content: contentOf(reader, content)
+      }]
+      : reader.list(answers, "answers").map((answer, index) => answerOf(reader, answer, `answers[${index}]`))
+    if (actions.length === 0) reader.refuse("answers", "must have an answer")
+    return {
+      sessionId,
+      actions,
+      clientTools: clientTools === undefined ? [] : reader.clientTools(clientTools, "clientTools")
+    }
+  })
+
+const contentOf = (reader: Posted.Reader, content: unknown): Body.Say["content"] => {
+  if (typeof content === "string") {
+    return reader.text(content, "content") === "" ? reader.refuse("content", "must have a text or a file") : content
+  }
+  const parts = reader.list(content, "content").map((given, index): Message.Part => {
+    const field = `content[${index}]`
+    const part = reader.object(given, field)
+    if (part["type"] === "text") return { type: "text", text: reader.text(part["text"], `${field}.text`) }
+    if (part["type"] !== "image" && part["type"] !== "file") {
+      reader.refuse(`${field}.type`, "must be text, image or file")
+    }
+    return part["data"] === undefined
+      ? reader.url(part["url"], part["mediaType"], `${field}.url`, part["filename"])
+      : reader.data(part["data"], part["mediaType"], `${field}.data`, part["filename"])
+  })
+  return reader.content(parts.filter((part) => part.type !== "text" || part.text !== ""), "content")
+}
+
+/** Reads `{ id, value }`, `{ id, error }`, `{ id, approve: true, arguments? }` or `{ id, approve: false, reason? }`. */
+const answerOf = (reader: Posted.Reader, given: unknown, field: string): Body.Action => {
+  const answer = reader.object(given, field)
+  const id = reader.id(answer["id"], `${field}.id`)
+  if (answer["approve"] === true) {
+    return answer["arguments"] === undefined
+      ? { _tag: "Approve", id }
+      : { _tag: "Approve", id, edits: reader.edits(answer["arguments"], `${field}.arguments`) }
+  }
+  if (answer["approve"] === false) {
+    const { reason } = answer
+    return { _tag: "Deny", id, ...(reason === undefined ? {} : { reason: reader.text(reason, `${field}.reason`) }) }
+  }
+  if (typeof answer["error"] === "string") {
+    return { _tag: "Answer", id, error: reader.text(answer["error"], `${field}.error`) }
+  }
+  if (!("value" in answer)) reader.refuse(field, "must have value, error or approve")
+  return { _tag: "Answer", id, value: reader.json(answer["value"], `${field}.value`) }
+}

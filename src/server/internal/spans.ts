@@ -1,0 +1,21 @@
+/**
+ * The spans of requests. They have the path of an address alone: what stands behind it is the client's own, as a token
+ * that it sends there by mistake.
+ *
+ * @since 0.1.0
+ */
+import * as Effect from "effect/Effect"
+import * as HttpMiddleware from "effect/http/HttpMiddleware"
+import * as HttpServerRequest from "effect/http/HttpServerRequest"
+import type * as HttpServerResponse from "effect/http/HttpServerResponse"
+
+/** Traces requests by their paths, in place of the server, whose own span is switched off by `TracerDisabledWhen`. */
+export const byPath = (isDisabled: (request: HttpServerRequest.HttpServerRequest) => boolean) =>
+<E, R>(
+  app: Effect.Effect<HttpServerResponse.HttpServerResponse, E, R>
+): Effect.Effect<HttpServerResponse.HttpServerResponse, E, R | HttpServerRequest.HttpServerRequest> =>
+  Effect.flatMap(HttpServerRequest.HttpServerRequest, (request) =>
+    HttpMiddleware.tracer(Effect.provideService(app, HttpServerRequest.HttpServerRequest, request)).pipe(
+      Effect.provideService(HttpServerRequest.HttpServerRequest, request.modify({ url: request.url.split("?")[0]! })),
+      Effect.provideService(HttpMiddleware.TracerDisabledWhen, isDisabled)
+    )) as Effect.Effect<HttpServerResponse.HttpServerResponse, E, R | HttpServerRequest.HttpServerRequest>
