@@ -9,8 +9,8 @@ import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import { Adapter, Chat, Event, Message, Response, type Thread, Tool } from "heddle"
 import { Script } from "heddle/testing"
-import { upToCallStarted } from "./support/publicRuns.ts"
 import { isDeepStrictEqual } from "node:util"
+import { upToCallStarted } from "./support/publicRuns.ts"
 
 const { finish, reasoning, text, toolCall } = Script
 

@@ -14,8 +14,14 @@ export const byPath = (isDisabled: (request: HttpServerRequest.HttpServerRequest
 <E, R>(
   app: Effect.Effect<HttpServerResponse.HttpServerResponse, E, R>
 ): Effect.Effect<HttpServerResponse.HttpServerResponse, E, R | HttpServerRequest.HttpServerRequest> =>
-  Effect.flatMap(HttpServerRequest.HttpServerRequest, (request) =>
-    HttpMiddleware.tracer(Effect.provideService(app, HttpServerRequest.HttpServerRequest, request)).pipe(
-      Effect.provideService(HttpServerRequest.HttpServerRequest, request.modify({ url: request.url.split("?")[0]! })),
-      Effect.provideService(HttpMiddleware.TracerDisabledWhen, isDisabled)
-    )) as Effect.Effect<HttpServerResponse.HttpServerResponse, E, R | HttpServerRequest.HttpServerRequest>
+  Effect.flatMap(
+    HttpServerRequest.HttpServerRequest,
+    (request) =>
+      HttpMiddleware.tracer(Effect.provideService(app, HttpServerRequest.HttpServerRequest, request)).pipe(
+        Effect.provideService(
+          HttpServerRequest.HttpServerRequest,
+          request.modify({ url: request.url.replace(/\?.*/s, "") })
+        ),
+        Effect.provideService(HttpMiddleware.TracerDisabledWhen, isDisabled)
+      )
+  ) as Effect.Effect<HttpServerResponse.HttpServerResponse, E, R | HttpServerRequest.HttpServerRequest>
