@@ -497,6 +497,10 @@ const validator = (jsonSchema: Json.JsonObject) => {
   return Schema.decodeUnknownEffect(read as Schema.Codec<unknown>, { errors: "all", onExcessProperty: "error" })
 }
 
+/** Tells whether answers can be checked against a JSON Schema. */
+export const isCheckable = (jsonSchema: Json.JsonObject): boolean =>
+  Result.isSuccess(Result.try(() => validator(jsonSchema)))
+
 /** The answer as it counts, or why it does not fit. What a person typed may be meant as JSON. */
 export const decodeAnswer = (jsonSchema: Json.JsonObject, value: unknown): Effect.Effect<unknown, string> =>
   Effect.suspend(() => {
