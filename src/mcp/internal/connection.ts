@@ -10,7 +10,7 @@ import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Schedule from "effect/Schedule"
 import * as Scope from "effect/Scope"
-import type * as Backend from "./backend.ts"
+import * as Backend from "./backend.ts"
 
 /** A tool of the server, and the hash of what a trust or an approval was given for. */
 export interface Known {
@@ -57,6 +57,7 @@ export class Connection {
   private opening: Deferred.Deferred<Backend.Backend, Backend.Failure> | undefined
   private listing: Deferred.Deferred<void> | undefined
   private isStale = false
+  private isEnded = false
   private known: Snapshot = { tools: new Map(), leftOut: [] }
   /** The hash of each tool when it was first seen. */
   private readonly first = new Map<string, string>()
@@ -120,6 +121,7 @@ export class Connection {
   /** The open connection. One that was lost is opened again in the scope of the layer, whichever call asks first. */
   private readonly ready: Effect.Effect<Backend.Backend, Backend.Failure> = Effect.suspend(() => {
     if (this.backend !== undefined) return Effect.succeed(this.backend)
+    if (this.isEnded) return new Backend.Failure({ reason: "other", message: "the layer of the server is closed" })
     if (this.opening !== undefined) return Deferred.await(this.opening)
     const opening = Deferred.makeUnsafe<Backend.Backend, Backend.Failure>()
     this.opening = opening
@@ -220,6 +222,7 @@ export class Connection {
 
   private get end(): Effect.Effect<void> {
     const { backend } = this
+    this.isEnded = true
     this.backend = undefined
     if (backend !== undefined) this.close(backend)
     return Effect.asVoid(Effect.timeoutOption(Fiber.awaitAll(this.closing), closingMillis))
