@@ -4,7 +4,7 @@ import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Result from "effect/Result"
 import * as Stream from "effect/Stream"
-import { Message, Session, Tool, ToolRunner } from "heddle"
+import { Message, Session, type Tool, ToolRunner } from "heddle"
 import { McpTools } from "heddle/mcp"
 import { Script } from "heddle/testing"
 import * as fs from "node:fs"
@@ -33,11 +33,16 @@ const run = (
   args: Record<string, unknown> = {},
   options: Partial<ToolRunner.Options<any, never, never>> = {}
 ) =>
-  Effect.flatMap(McpTools.tools, (tools) =>
-    ToolRunner.run([Message.toolCall("c0", name, args)], tools as ReadonlyArray<Tool.Any>, options as {}))
+  Effect.flatMap(
+    McpTools.tools,
+    (tools) => ToolRunner.run([Message.toolCall("c0", name, args)], tools as ReadonlyArray<Tool.Any>, options as {})
+  )
 
-const answer = (name: string, args?: Record<string, unknown>, options?: Partial<ToolRunner.Options<any, never, never>>) =>
-  Effect.map(run(name, args, options), ({ messages }) => messages[0]?.content)
+const answer = (
+  name: string,
+  args?: Record<string, unknown>,
+  options?: Partial<ToolRunner.Options<any, never, never>>
+) => Effect.map(run(name, args, options), ({ messages }) => messages[0]?.content)
 
 const text = (name: string, args?: Record<string, unknown>) => Effect.map(answer(name, args), String)
 
@@ -137,7 +142,9 @@ describe("a hostile server", { timeout: limit }, () => {
   for (const era of ["legacy", "modern"] as const) {
     it.live(`W-14: answers each call once, whatever it does (${era})`, () =>
       Effect.gen(function*() {
-        assert.deepStrictEqual(yield* Effect.map(McpTools.leftOut, (left) => left.map(({ name }) => name)), ["malformed"])
+        assert.deepStrictEqual(yield* Effect.map(McpTools.leftOut, (left) => left.map(({ name }) => name)), [
+          "malformed"
+        ])
         assert.strictEqual(yield* text("odd_name"), "odd/name was called")
         assert.strictEqual(yield* text("twice"), "first")
         assert.strictEqual(yield* text("late"), "done")
@@ -145,7 +152,7 @@ describe("a hostile server", { timeout: limit }, () => {
         assert.include(yield* text("invalid"), "handler_raised")
         assert.include(yield* text("fails"), "out of seats")
         assert.include(yield* text("refuses"), "handler_raised")
-        // It never answers: the call ends by its timeout, and the server is told.
+        // It never answers: the call ends by its timeout, and the server hears of it.
         assert.include(yield* Effect.map(answer("never", {}, { toolTimeout: "50 millis" }), String), "timed out")
         assert.include((yield* seen).map(({ method }) => method), "notifications/cancelled")
         assert.strictEqual(yield* text("twice"), "first")
@@ -225,7 +232,11 @@ describe("a hostile server", { timeout: limit }, () => {
         const calls = yield* Effect.forkChild(ToolRunner.run([Message.toolCall("n", "never")], tools))
         yield* until("the call", seen, (messages) => messages.some(({ params }) => params.name === "never"))
         yield* Fiber.interrupt(calls)
-        yield* until("the notice", seen, (messages) => messages.some(({ method }) => method === "notifications/cancelled"))
+        yield* until(
+          "the notice",
+          seen,
+          (messages) => messages.some(({ method }) => method === "notifications/cancelled")
+        )
       }).pipe(Effect.provide(hostile({}, "legacy", starts)))
       assert.deepStrictEqual(pidsIn(starts).filter(isAlive), [])
     }).pipe(Effect.scoped))

@@ -117,6 +117,7 @@ const make = (
     destructive: destructive && !readOnly,
     idempotent,
     openWorld,
+    version: hash,
     approval: typeof approval === "function"
       ? (args: Json.JsonObject) => approval(facts, args)
       : approval === "all" || (approval === "none" ? isChanged : destructive && !readOnly),
@@ -149,7 +150,6 @@ class Changed extends Error {}
 
 /** The state of a call between two attempts: what the server asked, and what it was answered so far. */
 interface Paused {
-  readonly hash: string
   /** The questions of a server that has ended its answer with them, by their keys. */
   readonly requests?: Readonly<Record<string, Backend.Elicitation>>
   readonly responses?: Readonly<Record<string, Backend.Elicited>>
@@ -208,9 +208,8 @@ class Call {
 /** Sends a call until it has its result, or its question is put to the user. */
 const run = (it: Call, check: Effect.Effect<void, Changed>): Effect.Effect<unknown, McpToolFailed> =>
   Effect.gen(function*() {
-    const { call, connection, known: { hash, listed }, settings } = it
+    const { call, connection, known: { listed }, settings } = it
     const paused = call.resumed?.state as Paused | undefined
-    if (paused !== undefined && paused.hash !== hash) return it.error("denied", changed)
     yield* annotated(it)
     let { requests, responses, state } = paused ?? {}
     const given = [...paused?.given ?? []]
@@ -230,7 +229,7 @@ const run = (it: Call, check: Effect.Effect<void, Changed>): Effect.Effect<unkno
           responses = { ...responses, [key]: yield* settings.elicit(connection.server, asked) }
           continue
         }
-        const question = Results.questionOf(connection.server, asked, { hash, requests, responses, state, key })
+        const question = Results.questionOf(connection.server, asked, { requests, responses, state, key })
         if (question !== undefined) return question
         responses = { ...responses, [key]: it.decline(asked, "no answer to it could be checked") }
       }
@@ -266,7 +265,7 @@ const sent = (
   check: Effect.Effect<void, Changed>
 ): Effect.Effect<Sent> =>
   Effect.gen(function*() {
-    const { call, connection, isIdempotent, known: { hash }, settings } = it
+    const { call, connection, isIdempotent, settings } = it
     const services = yield* Effect.context<never>()
     const held = Deferred.makeUnsafe<unknown>()
     const left = [...given]
@@ -277,7 +276,7 @@ const sent = (
         if (answer !== undefined) return answer.elicited
         if (settings.elicit !== undefined) return yield* settings.elicit(connection.server, elicitation)
         if (!isIdempotent) return it.decline(elicitation, "it holds the call open, which cannot wait for the user")
-        const question = Results.questionOf(connection.server, elicitation, { hash, given, asked: elicitation })
+        const question = Results.questionOf(connection.server, elicitation, { given, asked: elicitation })
         if (question === undefined) return it.decline(elicitation, "no answer to it could be checked")
         Deferred.doneUnsafe(held, Exit.succeed(question))
         return { action: "cancel" }
