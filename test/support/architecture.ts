@@ -157,6 +157,7 @@ type Area =
   | "cluster"
   | "command"
   | "durable"
+  | "mcp"
   | "server"
   | "sql"
   | "testing"
@@ -182,9 +183,9 @@ const ordered = (file: File): ReadonlyArray<Fault> =>
     )
 
 const outward = (file: File): ReadonlyArray<Fault> =>
-  (["adapters", "bridges", "cluster", "command", "durable", "server", "sql", "testing", "ui"] as const).filter((area) =>
-    area !== file.area
-  )
+  (["adapters", "bridges", "cluster", "command", "durable", "mcp", "server", "sql", "testing", "ui"] as const).filter((
+    area
+  ) => area !== file.area)
     .flatMap((area) =>
       importsIn(file, area).filter(({ target }) => !isShared(file, target)).map(({ offset, target }) => ({
         offset,
@@ -195,6 +196,7 @@ const outward = (file: File): ReadonlyArray<Fault> =>
 /** The areas of which others are made: a server is a worker with pages, and the command a server or a worker, and a store. */
 const madeOf: Readonly<Partial<Record<Area, ReadonlyArray<Area>>>> = {
   command: ["durable", "server", "sql"],
+  mcp: ["durable", "server", "ui"],
   server: ["durable", "ui"]
 }
 
@@ -259,7 +261,8 @@ const packages = (file: File): ReadonlyArray<Fault> =>
       (specifier === "node:sqlite" && file.area === "sql") ||
       // The command imports the module that it is given.
       (specifier === "undefined" && file.area === "command") ||
-      (ofNode.test(specifier) && (file.area === "command" || file.path === "src/server/Server.ts"))
+      (ofNode.test(specifier) &&
+        (file.area === "command" || ["src/mcp/McpServer.ts", "src/server/Server.ts"].includes(file.path)))
     return isAllowed ? [] : [{ offset, message: `imports ${specifier}` }]
   })
 
@@ -358,7 +361,7 @@ export const rules = {
   order: { demand: "a public module imports only internal ones and those that stand before it", faults: ordered },
   outward: {
     demand:
-      "adapters, bridges, cluster, command, durable, server, sql, testing and ui are imported by nothing outside themselves, but bridges share what adapters do, cluster what durable does, server is made of durable and ui, and command of durable, server and sql",
+      "adapters, bridges, cluster, command, durable, mcp, server, sql, testing and ui are imported by nothing outside themselves, but bridges share what adapters do, cluster what durable does, server is made of durable and ui, mcp of durable, server and ui, and command of durable, server and sql",
     faults: outward
   },
   pages: { demand: "ui knows of the internal modules only JSON and the public form of events", faults: paged },
@@ -502,7 +505,7 @@ const importsOf = (
 }
 
 const areaOf = (path: string): Area => {
-  const folder = /^src\/(adapters|bridges|cluster|command|durable|server|sql|testing|ui|internal)\//.exec(path)?.[1]
+  const folder = /^src\/(adapters|bridges|cluster|command|durable|mcp|server|sql|testing|ui|internal)\//.exec(path)?.[1]
   if (folder !== undefined) return folder as Area
   return isIndex(path) ? "index" : "core"
 }
