@@ -54,6 +54,8 @@ export interface AskUser {
   readonly expiresInMillis?: number
   /** The answer that counts once that time is over. */
   readonly defaultAnswer?: unknown
+  /** The state with which the handler is started again once it has its answer. It is in no event. */
+  readonly resume?: unknown
 }
 
 /**
@@ -288,6 +290,23 @@ export interface Suspended {
 
 const suspendedMark = Symbol.for("heddle/Tool/Suspended")
 
+/** The state that a handler left with a question, and its call, whose next attempt gets it with the answer. */
+export interface Resume {
+  readonly state: unknown
+  readonly idempotencyKey: string
+  readonly attempt: number
+}
+
+const resumes = new WeakMap<object, Resume>()
+
+/** Leaves a state with a suspension. It is no field of it, and so in none of its copies: it stays in the process. */
+export const resumable = <S extends object>(suspension: S, resume: Resume): S => {
+  resumes.set(suspension, resume)
+  return suspension
+}
+
+export const resumeOf = (suspension: object | undefined): Resume | undefined => suspension && resumes.get(suspension)
+
 export const suspended = (suspensions: Suspended["suspensions"]): Suspended =>
   Object.defineProperty({ _tag: "Suspended", suspensions }, suspendedMark, { value: true })
 
@@ -406,11 +425,22 @@ export interface AskUserOptions<A> {
    * had none.
    */
   readonly defaultAnswer?: NoInfer<A>
+  /**
+   * A state of the handler, as plain JSON. With it the answer is not what the model reads: the handler is started
+   * again, as a new attempt of the call with the same `idempotencyKey`, and gets both as `call.resumed`. It may ask
+   * again. The state is recorded in the journal, and is in no event and no answer of a server. What the handler added
+   * to the context before it asked does not count. None by default.
+   */
+  readonly resume?: unknown
 }
 
-const knownQuestion = { opts: true, answer: true, expiresIn: true, defaultAnswer: true } satisfies NamesOf<
-  AskUserOptions<unknown>
->
+const knownQuestion = {
+  opts: true,
+  answer: true,
+  expiresIn: true,
+  defaultAnswer: true,
+  resume: true
+} satisfies NamesOf<AskUserOptions<unknown>>
 
 const isList = <A>(options: ReadonlyArray<unknown> | AskUserOptions<A>): options is ReadonlyArray<unknown> =>
   Array.isArray(options) || !Json.isObject(options)
@@ -439,7 +469,7 @@ const typed = <A>(answer: Schema.Codec<A, any>): JsonSchema.JsonSchema => {
 export const question = <A>(words: string, options: ReadonlyArray<unknown> | AskUserOptions<A>): AskUser => {
   if (isList(options)) return { _tag: "AskUser", question: words, opts: options }
   checkNames("Tool.askUser", options, knownQuestion)
-  const { answer, defaultAnswer, expiresIn, opts = [] } = options
+  const { answer, defaultAnswer, expiresIn, opts = [], resume } = options
   return {
     _tag: "AskUser",
     question: words,
@@ -448,7 +478,8 @@ export const question = <A>(words: string, options: ReadonlyArray<unknown> | Ask
     ...(expiresIn === undefined ? {} : limit(expiresIn)),
     ...(defaultAnswer === undefined
       ? {}
-      : { defaultAnswer: answer === undefined ? defaultAnswer : Schema.encodeSync(jsonCodec(answer))(defaultAnswer) })
+      : { defaultAnswer: answer === undefined ? defaultAnswer : Schema.encodeSync(jsonCodec(answer))(defaultAnswer) }),
+    ...(resume === undefined ? {} : { resume: Json.toJson(resume) })
   }
 }
 

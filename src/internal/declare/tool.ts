@@ -33,6 +33,13 @@ export interface CallContext {
   readonly stepIndex: number
   /** 1 for the first start, one more for each retry. */
   readonly attempt: number
+  /** The answer to the question of the attempt before, and the state that it left. Left out of any other attempt. */
+  readonly resumed?: {
+    /** The answer, as plain JSON. It fits the schema of the question. */
+    readonly answer: unknown
+    /** The `resume` of `Tool.askUser`, as plain JSON. */
+    readonly state: unknown
+  }
   /** The same for every attempt at this call, different for every other call. */
   readonly idempotencyKey: string
   /** The id of the run. */

@@ -337,7 +337,8 @@ export const snapshot = ({ id, version }: Kept): Effect.Effect<
     States.apply(state, record)
     const snapshotVersion = yield* store.append(id, version, [record], { summary: States.summaryOf(state) })
     yield* store.truncate(id, snapshotVersion)
-    const isWaiting = session.nested !== undefined || session.suspensions.some(({ path }) => path !== undefined)
+    const { nested, resumable, suspensions } = session
+    const isWaiting = (nested ?? resumable) !== undefined || suspensions.some(({ path }) => path !== undefined)
     if (!isWaiting) yield* removeWithin(id)
     return keptOf(id, state, snapshotVersion)
   })

@@ -356,6 +356,8 @@ export class CallWaits extends Schema.Opaque<CallWaits>()(Schema.TaggedStruct("C
   ...ofCall,
   /** The open suspensions: that of the call itself, or those of its nested run. */
   suspensions: Schema.Array(Open),
+  /** The state with which the handler is started again once it has its answer. Left out where it is not. */
+  resume: Schema.optionalKey(SessionData.Resume),
   /** The handler's update of the context. Left out where there is none. */
   contextUpdate: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
   /** Usage of the handler's nested runs. Left out where they used nothing. */

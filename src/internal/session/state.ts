@@ -28,6 +28,8 @@ type Session = SessionData.Session
 
 type Answers_ = SessionData.NestedAnswers["answers"]
 
+type Resume = Omit<SessionData.Resumable, "id">
+
 // The table of calls.
 
 /** Fields of a call in any state. */
@@ -41,6 +43,8 @@ interface Known {
   readonly idempotencyKey: string | undefined
   /** Number of started attempts. */
   readonly attempt: number
+  /** The state that the handler left with its question, and the answer once it is there. */
+  readonly resume?: Resume | undefined
 }
 
 /**
@@ -64,7 +68,7 @@ interface Started extends Known {
 }
 
 /** A call that waits for answers from outside. */
-interface Waiting extends Known {
+export interface Waiting extends Known {
   readonly _tag: "Waiting"
   /** The open suspensions. */
   readonly suspensions: ReadonlyArray<Event.Suspension>
@@ -275,7 +279,10 @@ const callOf = (
   message: Message.Message | undefined
 ): Call | undefined => {
   const answers = session.nested?.find(({ id }) => id === toolCall.id)?.answers ?? []
-  const known = { toolCall, idempotencyKey: undefined, attempt: 0 }
+  const { id: _, ...resume } = session.resumable?.find(({ id }) => id === toolCall.id) ?? { id: "", attempt: 0 }
+  const known = "state" in resume
+    ? { toolCall, idempotencyKey: resume.idempotencyKey, attempt: resume.attempt, resume }
+    : { toolCall, idempotencyKey: undefined, attempt: 0 }
   if (suspensions.length > 0) return { _tag: "Waiting", ...known, suspensions, answers }
   if (approved !== undefined) {
     return { _tag: "Granted", ...known, toolCall: approved, answers }
@@ -349,7 +356,13 @@ export const stateOf = (session: Session): State => {
   }
 }
 
-const isOwnQuestion = ({ kind, path }: Event.Suspension): boolean => kind === "question" && path === undefined
+/** Tells whether a suspension is a question whose answer is the answer of its call. */
+export const isOwnQuestion = (call: Waiting) => ({ kind, path }: Event.Suspension): boolean =>
+  kind === "question" && path === undefined && !isToResume(call.resume)
+
+/** Tells whether a state waits for its answer. One that has it belongs to the attempt that got it. */
+export const isToResume = (resume: Resume | undefined): resume is Resume =>
+  resume !== undefined && !("answer" in resume)
 
 /**
  * Returns the message of a call in the thread, if it has one. The message of an open question takes the place of the
@@ -357,7 +370,7 @@ const isOwnQuestion = ({ kind, path }: Event.Suspension): boolean => kind === "q
  */
 const messageIn = (id: string, call: Call): Message.Message | undefined => {
   if (call._tag === "Answered") return call.message
-  return call._tag === "Waiting" && call.suspensions.some(isOwnQuestion) ? OpenCalls.unanswered(id) : undefined
+  return call._tag === "Waiting" && call.suspensions.some(isOwnQuestion(call)) ? OpenCalls.unanswered(id) : undefined
 }
 
 /** Returns the messages that answer the calls of a turn, in call order. */
@@ -397,6 +410,9 @@ const sessionAtRest = (state: State): Session => {
       ? [{ id: call.toolCall.id, answers: call.answers }]
       : []
   )
+  const resumable = callsOf(state).flatMap(({ _tag, resume, toolCall: { id } }) =>
+    resume === undefined || _tag === "Answered" ? [] : [{ id, ...resume }]
+  )
   return {
     ...(state.id === undefined ? {} : { id: state.id }),
     thread: SharedMessages.plain(threadOf(state)),
@@ -405,6 +421,7 @@ const sessionAtRest = (state: State): Session => {
     approved: approvedIn(state),
     answered: state.answered,
     ...(nested.length === 0 ? {} : { nested }),
+    ...(resumable.length === 0 ? {} : { resumable }),
     pendingToolCalls: calls.map(({ toolCall }) => toolCall),
     ...(question === undefined ? {} : { pendingQuestion: question.question ?? "", pendingToolCallId: question.id }),
     context: state.context,
@@ -462,9 +479,20 @@ const setCall = (turn: Turn, id: string, call: Call): void => {
   turn.calls.set(id, call)
 }
 
-const known = ({ attempt, idempotencyKey, toolCall }: Known): Known => ({ attempt, idempotencyKey, toolCall })
+const known = ({ attempt, idempotencyKey, resume, toolCall }: Known): Known => ({
+  attempt,
+  idempotencyKey,
+  toolCall,
+  ...(resume === undefined ? {} : { resume })
+})
 
-const answered = (call: Call, message: Message.Message): Answered => ({ ...known(call), _tag: "Answered", message })
+const answered = ({ attempt, idempotencyKey, toolCall }: Call, message: Message.Message): Answered => ({
+  _tag: "Answered",
+  attempt,
+  idempotencyKey,
+  toolCall,
+  message
+})
 
 /** Adds messages to the conversation: after the unfinished turn, if there is one. */
 const say = (state: State, messages: ReadonlyArray<Message.Message>): void => {
@@ -507,7 +535,7 @@ const answerBehind = (state: State): void => {
   const { turn } = state
   if (turn?.isEarlier !== true) return
   for (const [id, call] of turn.calls) {
-    if (call._tag === "Waiting" && call.suspensions.every(isOwnQuestion)) {
+    if (call._tag === "Waiting" && call.suspensions.every(isOwnQuestion(call))) {
       setCall(turn, id, answered(call, OpenCalls.unanswered(id)))
     }
   }
@@ -557,8 +585,11 @@ const edited = (toolCall: Message.ToolCall, args: Message.ToolCall["arguments"] 
  */
 const settledOwn = (turn: Turn, call: Waiting, suspension: Event.Suspension, answer: SessionData.Answer): Call => {
   const { defaultAnswer, id, kind, resultCut = "headAndTail", resultLimit = 0 } = suspension
+  const { resume } = call
+  const isResumed = kind === "question" && isToResume(resume)
   const denied = (reason: string) => answered(call, Answers.refused("denied", call.toolCall, reason))
   const given = (value: unknown): Call => {
+    if (isResumed) return { ...known(call), _tag: "Granted", resume: { ...resume, answer: value }, answers: [] }
     const message = Message.answer(id, value)
     const { content } = Contents.cutResult(message.content, resultLimit, { resultLimit, resultCut })
     const last = turn.behind.at(-1)
@@ -578,6 +609,7 @@ const settledOwn = (turn: Turn, call: Waiting, suspension: Event.Suspension, ans
     case "Denied":
       return denied(answer.reason ?? "the call was not approved")
     case "Expired":
+      if (defaultAnswer === undefined && isResumed) return denied(late)
       return defaultAnswer !== undefined || kind === "question" ? given(defaultAnswer ?? late) : denied(late)
   }
 }
@@ -792,7 +824,8 @@ const callStarted = (state: State, run: Run, record: Records.CallStarted): void 
   const toolCall = record.toolCall ?? call?.toolCall
   if (toolCall === undefined) return
   const answers = call !== undefined && "answers" in call ? call.answers : []
-  setCall(turn, toolCallId, { _tag: "Started", toolCall, idempotencyKey, attempt, answers })
+  const resume = call?.resume === undefined ? {} : { resume: call.resume }
+  setCall(turn, toolCallId, { _tag: "Started", toolCall, idempotencyKey, attempt, answers, ...resume })
   run.hasStarted = true
   run.came.set(cameKey(run, turn, toolCallId), "open")
 }
@@ -845,11 +878,12 @@ const noteHalt = (run: Run, turn: Turn, call: Call): void => {
 }
 
 const callWaits = ({ turn }: State, run: Run, record: Records.CallWaits): void => {
-  const { contextUpdate, nestedUsage, toolCallId } = record
+  const { contextUpdate, nestedUsage, resume, toolCallId } = record
   const call = turn?.calls.get(toolCallId)
   if (turn === undefined || call === undefined || call._tag === "Answered") return
   const suspensions = record.suspensions.map((open) => ({ ...open, toolCall: open.toolCall ?? call.toolCall }))
-  const waiting = { ...known(call), _tag: "Waiting", suspensions, answers: [], contextUpdate } as const
+  const waits = { _tag: "Waiting", suspensions, answers: [], contextUpdate } as const
+  const waiting = { ...known(call), ...waits, ...(resume === undefined ? {} : { resume }) }
   setCall(turn, toolCallId, waiting)
   use(run, nestedUsage)
   noteHalt(run, turn, waiting)
@@ -866,7 +900,7 @@ const callSettled = (state: State, record: Records.CallSettled): void => {
 /** Returns the halt of a call, or the question that it waits with. */
 const haltOf = (call: Call | undefined): Event.Halt | undefined => {
   if (call?._tag === "Answered") return call.halt
-  const question = call?._tag === "Waiting" ? call.suspensions.find(isOwnQuestion) : undefined
+  const question = call?._tag === "Waiting" ? call.suspensions.find(isOwnQuestion(call)) : undefined
   return question && OpenCalls.haltOf(OpenCalls.askedAgain(question))
 }
 
@@ -1131,13 +1165,14 @@ const closingAnswers = (
   })
 
 /** Tells whether the handler of a call had started before the call waited: its gates are not asked again. */
-export const hasStarted = ({ answers, attempt }: Granted): boolean => attempt > 0 || answers.length > 0
+export const hasStarted = ({ answers, attempt, resume }: Granted): boolean =>
+  attempt > 0 || answers.length > 0 || resume !== undefined
 
 /**
  * Tells whether a call may have had its effect: it has started, and has no answer or waits for a verdict about that.
  */
 export const isInDoubt = (call: Call): boolean =>
-  call._tag === "Started" || call._tag === "Granted" && hasStarted(call)
+  call._tag === "Started" || call._tag === "Granted" && hasStarted(call) && call.attempt !== call.resume?.attempt
   || call._tag === "Waiting" && call.suspensions.some(({ kind }) => kind === "unknown")
 
 /** Returns the record that a journal continues with, in place of its earlier records or of a session that changed. */

@@ -355,15 +355,18 @@ const parentOf = (
 
 /** Returns the recorded outcome of a call, from before its run was resumed or from the turn that left it open. */
 const foundOf = (id: string, call: States.Call, isEnding: boolean): Replay.Replayed | undefined => {
-  const { attempt, idempotencyKey } = call
-  const known = { attempt, ...(idempotencyKey === undefined ? {} : { idempotencyKey }) }
+  const { attempt, idempotencyKey, resume } = call
+  const resumed = resume !== undefined && "answer" in resume
+    ? { resumed: { answer: resume.answer, state: resume.state } }
+    : {}
+  const known = { attempt, ...(idempotencyKey === undefined ? {} : { idempotencyKey }), ...resumed }
   switch (call._tag) {
     case "Answered":
       return { ...known, hasStarted: true, answer: Answers.replayed(id, call) }
     case "Waiting":
       return isEnding
         ? { ...known, hasStarted: true }
-        : { ...known, hasStarted: true, waits: waitingEvent(call.toolCall, call.suspensions) }
+        : { ...known, hasStarted: true, waits: waitingEvent(call) }
     case "Started":
       return { ...known, hasStarted: true, isUnknown: true }
     case "Granted":
@@ -373,13 +376,11 @@ const foundOf = (id: string, call: States.Call, isEnding: boolean): Replay.Repla
   }
 }
 
-const waitingEvent = (
-  toolCall: Message.ToolCall,
-  suspensions: ReadonlyArray<Event.Suspension>
-): NonNullable<Replay.Replayed["waits"]> => {
+const waitingEvent = (call: States.Waiting): NonNullable<Replay.Replayed["waits"]> => {
+  const { suspensions, toolCall } = call
   const [first] = suspensions
   const { arguments: args, id: toolCallId, name: toolName } = toolCall
-  if (first?.path === undefined && first?.kind === "question") return OpenCalls.askedAgain(first)
+  if (first !== undefined && States.isOwnQuestion(call)(first)) return OpenCalls.askedAgain(first)
   if (first?.path !== undefined || first?.kind !== "approval") {
     return { _tag: "ToolSuspended", toolCallId, toolName, suspensions }
   }
