@@ -14,6 +14,7 @@ import * as Stream from "effect/Stream"
 import * as Event from "../../Event.ts"
 import * as ToolOutcomes from "../../internal/declare/outcome.ts"
 import * as Json from "../../internal/json.ts"
+import * as Replay from "../../internal/run/callReplay.ts"
 import type * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
 import * as ToolRunner from "../../ToolRunner.ts"
@@ -66,12 +67,16 @@ interface Waiting {
   readonly answerSchema?: Json.JsonObject
   readonly expiresAt?: number
   readonly defaultAnswer?: unknown
+  /** The state with which the handler is started again. Left out where the answer is that of the call. */
+  readonly resume?: ToolOutcomes.Resume
 }
 
 /** The attempt that follows from an answer. */
 interface Attempt {
   readonly id: string
   readonly isApproved: boolean
+  /** The attempt before and its question, where the handler is started again with the answer. */
+  readonly found?: Replay.Replayed
 }
 
 /** A call that waits, as it is kept for its client. */
@@ -117,22 +122,32 @@ class Sink {
         this.wait({ kind: "approval", form: Question.approvalOf(toolName, args) }, rest)
         break
       }
-      case "AskUserRequested": {
-        const { answerSchema, defaultAnswer, opts, question, ...rest } = event
-        const form = Question.formOf(question, opts, answerSchema)
-        this.wait({
-          kind: "question",
-          form,
-          ...(answerSchema === undefined ? {} : { answerSchema }),
-          ...(defaultAnswer === undefined ? {} : { defaultAnswer })
-        }, rest)
+      case "AskUserRequested":
+        this.ask(event)
+        break
+      case "ToolSuspended": {
+        const [first] = event.suspensions
+        const resume = ToolOutcomes.resumeOf(first)
+        if (first === undefined || resume === undefined) {
+          this.end = ended(textResult("The run inside the tool waits for answers: serve it as an agent.", true))
+        } else this.ask(first, resume)
         break
       }
-      case "ToolSuspended":
-        this.end = ended(textResult("The run inside the tool waits for answers, which a tool alone cannot give.", true))
-        break
     }
     return Effect.void
+  }
+
+  private ask(
+    { answerSchema, defaultAnswer, opts, question = "", ...rest }: Event.Of<"AskUserRequested"> | Event.Suspension,
+    resume?: ToolOutcomes.Resume
+  ): void {
+    this.wait({
+      kind: "question",
+      form: Question.formOf(question, opts, answerSchema),
+      ...(answerSchema === undefined ? {} : { answerSchema }),
+      ...(defaultAnswer === undefined ? {} : { defaultAnswer }),
+      ...(resume === undefined ? {} : { resume })
+    }, rest)
   }
 
   private wait(waiting: Waiting, { expiresAt }: { readonly expiresAt?: number }): void {
@@ -175,7 +190,7 @@ export const serve = (
     const { name } = tool
     const subject = { by, principal, name, arguments: args }
 
-    const run = ({ id, isApproved }: Attempt): Effect.Effect<End, never, any> =>
+    const run = ({ found, id, isApproved }: Attempt): Effect.Effect<End, never, any> =>
       Effect.suspend(() => {
         const sink = new Sink(progress)
         const events = ToolRunner.stream([{ id, name, arguments: args }], [tool], {
@@ -184,10 +199,18 @@ export const serve = (
           ...(isApproved ? { approved: [id] } : {})
         })
         return Effect.as(Stream.runForEach(events, (event) => sink.take(event)), sink).pipe(
+          Effect.provideService(Replay.CurrentCalls, found === undefined ? undefined : journalOf(found)),
           Effect.map(({ end }) => end),
           Effect.catchCause((cause) => failing(name, cause))
         )
       })
+
+    /** Returns what follows from the answer to a question. */
+    const answered = (attempt: Attempt, { resume }: Waiting, answer: unknown): End | Attempt => {
+      if (resume === undefined) return ended(answerResult(answer))
+      const { state, ...rest } = resume
+      return { ...attempt, found: { ...rest, hasStarted: true, resumed: { answer, state } } }
+    }
 
     /** Takes an answer: the call has a result, or runs on. */
     const settle = (attempt: Attempt, waiting: Waiting, reply: Question.Reply): Effect.Effect<End | Attempt> =>
@@ -196,7 +219,7 @@ export const serve = (
         if (expiresAt <= (yield* Clock.currentTimeMillis)) {
           return defaultAnswer === undefined
             ? ended(textResult("The time for an answer is up.", true))
-            : ended(answerResult(defaultAnswer))
+            : answered(attempt, waiting, defaultAnswer)
         }
         if (reply.action === "cancel") return ended(textResult("cancelled", true))
         if (kind === "approval") {
@@ -211,7 +234,7 @@ export const serve = (
           : yield* Effect.result(ToolOutcomes.decodeAnswer(answerSchema, value))
         return Result.isFailure(answer)
           ? ended(textResult(`The answer does not fit: ${answer.failure}`, true))
-          : ended(answerResult(answer.success))
+          : answered(attempt, waiting, answer.success)
       })
 
     const question = (kind: Waiting["kind"]) =>
@@ -260,6 +283,14 @@ export const serve = (
       else attempt = next
     }
   })
+
+/** Returns the journal of a call whose handler is started again with an answer. Nothing else is recorded. */
+const journalOf = (found: Replay.Replayed): Replay.Service => ({
+  find: () => found,
+  answered: () => Effect.void,
+  waits: () => Effect.void,
+  attemptFailed: () => Effect.void
+})
 
 /** The end of a call whose run broke: its error is logged, and the client reads none of it. */
 const failing = (name: string, cause: Cause.Cause<unknown>): Effect.Effect<End> =>
