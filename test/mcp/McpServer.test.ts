@@ -1,29 +1,12 @@
 /** Heddle's tools and agents, called by a real client of MCP over HTTP, in both eras of the protocol. */
 import { assert, describe, it } from "@effect/vitest"
-import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
-import * as HttpServer from "effect/http/HttpServer"
-import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
-import type * as Scope from "effect/Scope"
 import { Tool } from "heddle"
-import { McpServer } from "heddle/mcp"
-import { Server } from "heddle/server"
 import { type Asked, call, connect, eras, type Given, textOf } from "./support/clients.ts"
-
-/** Serves tools over HTTP until the scope closes, and gives the address. */
-const serve = (
-  tools: ReadonlyArray<Tool.Any>,
-  options: Partial<McpServer.HttpOptions> = {}
-): Effect.Effect<string, never, Scope.Scope> =>
-  Effect.gen(function*() {
-    const app = McpServer.layerHttp({ tools, authorize: Server.allowLoopback, legacy: true, ...options })
-    const context = yield* Layer.build(Server.layerNode({ port: 0 })(app) as Layer.Layer<HttpServer.HttpServer>)
-    const { address } = Context.get(context, HttpServer.HttpServer)
-    return `http://127.0.0.1:${(address as { readonly port: number }).port}`
-  }).pipe(Effect.orDie)
+import { serve } from "./support/serving.ts"
 
 const add = Tool.make("add", {
   description: "Adds two numbers",

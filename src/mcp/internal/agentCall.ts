@@ -7,9 +7,10 @@
 import * as McpSchema from "effect/ai/McpSchema"
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
+import * as Schedule from "effect/Schedule"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
-import type * as Worker from "../../durable/Worker.ts"
+import * as Worker from "../../durable/Worker.ts"
 import type * as Event from "../../Event.ts"
 import type * as Json from "../../internal/json.ts"
 import type * as Journals from "../../internal/session/journal.ts"
@@ -191,15 +192,20 @@ export const serve = (
 
     /** Removes the session, unless its run is under way elsewhere. */
     const remove = Effect.gen(function*() {
+      const worker = yield* Worker.Worker
+      // Its driver reads the session once more behind a run, and would open one that is no longer there.
+      const isLeft = Effect.suspend(() => worker.drives(named.key) ? Effect.fail("driven") : Effect.void)
+      yield* Effect.retry(isLeft, { schedule: Schedule.spaced("10 millis"), times: 500 })
       const { kept } = yield* Sessions.read(named)
       if (kept.interrupted !== undefined) return
       yield* Keeping.remove(named.key)
       site.hub.remove(named.key)
     }).pipe(Effect.ignore)
 
-    // A session that waits is needed, and one that could not be written is that of another call.
+    // A session that waits is needed, and so is one that was busy. An answer that does not fit ends the call.
     return yield* work.pipe(
       Effect.tap((result) => result instanceof McpSchema.InputRequired ? Effect.void : remove),
+      Effect.tapError((error) => error._tag === "Refusal" && error.status === 400 ? remove : Effect.void),
       Effect.onInterrupt(() => remove)
     )
   })

@@ -2,6 +2,7 @@
 import { Client, type ClientOptions, StreamableHTTPClientTransport } from "@modelcontextprotocol/client"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
+import { send } from "../../server/support/hostile.ts"
 
 /** An era of the protocol. */
 export type Era = "modern" | "legacy"
@@ -74,3 +75,48 @@ export const call = (
   options: Parameters<Client["callTool"]>[1] = {}
 ): Effect.Effect<Called, unknown> =>
   Effect.tryPromise({ try: () => client.callTool({ name, arguments: args }, options), catch: (error) => error })
+
+/** The parts of a message that a client without the library chooses. */
+export interface Raw {
+  readonly method?: string
+  readonly params?: Record<string, unknown>
+  readonly headers?: Record<string, string>
+  /** The message itself, where it is none of the protocol. */
+  readonly body?: unknown
+}
+
+/** Sends a message of the modern era as it is, and reads the answer. */
+export const sendRaw = (
+  url: string,
+  { body, headers = {}, method = "tools/call", params = {} }: Raw
+): Effect.Effect<{ readonly status: number; readonly text: string; readonly message: any }> => {
+  const name = typeof params["name"] === "string" ? { "mcp-name": params["name"] } : {}
+  const meta = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": { name: "raw", version: "1" },
+    "io.modelcontextprotocol/clientCapabilities": { elicitation: { form: {} } }
+  }
+  return Effect.map(
+    send(url, {
+      path: "/mcp",
+      headers: {
+        accept: "application/json, text/event-stream",
+        "mcp-protocol-version": "2026-07-28",
+        "mcp-method": method,
+        ...name,
+        ...headers
+      },
+      body: body ?? { jsonrpc: "2.0", id: 1, method, params: { _meta: meta, ...params } }
+    }),
+    ({ status, text }) => ({ status, text, message: messageOf(text) })
+  )
+}
+
+const messageOf = (text: string): unknown => {
+  const data = text.split("\n").findLast((line) => line.startsWith("data: "))?.slice(6) ?? text
+  try {
+    return JSON.parse(data)
+  } catch {
+    return undefined
+  }
+}
