@@ -1,8 +1,8 @@
 /** Agents of a server, called by a real client of MCP: each call is a session of the server. */
 import { assert, describe, it } from "@effect/vitest"
-import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
+import * as Queue from "effect/Queue"
 import * as Redacted from "effect/Redacted"
 import * as Schema from "effect/Schema"
 import { Tool } from "heddle"
@@ -10,13 +10,14 @@ import { McpServer } from "heddle/mcp"
 import { Agent } from "heddle/server"
 import { type Asked as Called, bearer, byToken, hearing, memory, obedient } from "../server/support/hostile.ts"
 import { serve } from "../server/support/site.ts"
+import { until } from "../support/until.ts"
 import { type Asked, call, connect, eras, type Given, sendRaw, textOf } from "./support/clients.ts"
 
 /** The tools of the agent, and what they did. */
 const toolsOf = () => {
   const paid: Array<number> = []
-  const began = Deferred.makeUnsafe<void>()
-  const ended = Deferred.makeUnsafe<void>()
+  const began = Effect.runSync(Queue.unbounded<boolean>())
+  const ended = Effect.runSync(Queue.unbounded<boolean>())
   const pay = Tool.make("pay", {
     parameters: { amount: Schema.Finite },
     approval: true,
@@ -30,13 +31,14 @@ const toolsOf = () => {
     parameters: {},
     handler: () =>
       Effect.ensuring(
-        Effect.andThen(Deferred.succeed(began, undefined), Effect.never),
-        Deferred.succeed(ended, undefined)
+        Effect.andThen(Queue.offer(began, true), Effect.never),
+        Queue.offer(ended, true)
       )
   })
   const handed = Tool.make("handed", { parameters: {}, manual: true })
   const tools = [pay, ask, endless, handed]
-  return { paid, began, ended, agent: Agent.make({ name: "helper", description: "Helps", run: () => ({ tools }) }) }
+  const agent = Agent.make({ name: "helper", description: "Helps", run: () => ({ tools }) })
+  return { paid, began, ended, endless, agent }
 }
 
 const extra = Tool.make("extra", { parameters: {}, handler: () => Effect.succeed("more") })
@@ -112,24 +114,39 @@ for (const era of eras) {
         }
         assert.deepStrictEqual(paid, [])
       }))
+  })
+}
 
-    it.live(`W-15: ${era}: a call of an agent that is cancelled stops its run: the finalizer of its tool runs`, () =>
-      Effect.gen(function*() {
-        const { agent, began, ended } = toolsOf()
-        const { url } = yield* serve([agent], obedient, { mcp })
+describe("cancellations", () => {
+  it.live("W-15: a call that is cancelled is stopped, of a tool and of an agent, in both eras: its finalizer runs", () =>
+    Effect.gen(function*() {
+      const { agent, began, ended, endless } = toolsOf()
+      const store = yield* memory
+      const { url } = yield* serve([agent], obedient, {
+        mcp: McpServer.routes({ tools: [endless, extra], legacy: true }),
+        store: store.layer,
+        bounds: { streams: 1 }
+      })
+      const rows = eras.flatMap((era) => [
+        { era, name: "endless", args: {} },
+        { era, name: "helper", args: calls({ id: "c0", name: "endless" }) }
+      ])
+      for (const { args, era, name } of rows) {
         const client = yield* connect(url, { era })
         const controller = new AbortController()
         const { signal } = controller
-        const under = yield* Effect.forkChild(
-          Effect.exit(call(client, "helper", calls({ id: "c0", name: "endless" }), { signal }))
-        )
-        yield* Deferred.await(began)
+        const under = yield* Effect.forkChild(Effect.exit(call(client, name, args, { signal })))
+        yield* Queue.take(began)
+        assert.isTrue((yield* call(client, "extra")).isError)
         controller.abort("enough")
-        yield* Deferred.await(ended)
+        yield* Queue.take(ended)
         assert.strictEqual((yield* Fiber.join(under))._tag, "Failure")
-      }))
-  })
-}
+        // The place of the call is free once all of it has ended.
+        yield* until("a free place", call(client, "extra"), ({ isError }) => isError === false)
+        assert.deepStrictEqual(yield* store.contents, [])
+      }
+    }))
+})
 
 describe("states of agents", () => {
   const waiting = (url: string, args: unknown, headers: Record<string, string> = {}) =>

@@ -31,6 +31,7 @@ const start = (file: string, settings: Settings) =>
       transport.stderr?.on("data", (data: Buffer) => void (errors += data.toString("utf8")))
       const client = clientOf(settings)
       const broken: Array<unknown> = []
+      // oxlint-disable-next-line unicorn/prefer-add-event-listener -- the client has no other way
       client.onerror = (error) => void broken.push(error)
       await client.connect(transport)
       return { client, errors: () => errors, broken }

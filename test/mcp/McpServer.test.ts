@@ -1,8 +1,6 @@
 /** Heddle's tools and agents, called by a real client of MCP over HTTP, in both eras of the protocol. */
 import { assert, describe, it } from "@effect/vitest"
-import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
-import * as Fiber from "effect/Fiber"
 import * as Schema from "effect/Schema"
 import { Tool } from "heddle"
 import { type Asked, call, connect, eras, type Given, textOf } from "./support/clients.ts"
@@ -42,21 +40,6 @@ const counting = Tool.make("counting", {
       return "counted"
     })
 })
-
-/** A tool that runs until it is stopped, and tells when it began and ended. */
-const endless = () => {
-  const began = Deferred.makeUnsafe<void>()
-  const ended = Deferred.makeUnsafe<void>()
-  const tool = Tool.make("endless", {
-    parameters: {},
-    handler: () =>
-      Effect.ensuring(
-        Effect.andThen(Deferred.succeed(began, undefined), Effect.never),
-        Deferred.succeed(ended, undefined)
-      )
-  })
-  return { began, ended, tool }
-}
 
 /** A tool whose calls wait for an approval, and what it has paid. */
 const paying = () => {
@@ -148,19 +131,6 @@ for (const era of eras) {
           { progress: 1, message: "half way" }
         ])
         assert.strictEqual(textOf(yield* call(client, "counting")), "counted")
-      }))
-
-    it.live(`W-15: ${era}: a call that is cancelled is stopped: its finalizer runs, and others go on`, () =>
-      Effect.gen(function*() {
-        const { began, ended, tool } = endless()
-        const client = yield* connect(yield* serve([tool, add]), { era })
-        const controller = new AbortController()
-        const under = yield* Effect.forkChild(Effect.exit(call(client, "endless", {}, { signal: controller.signal })))
-        yield* Deferred.await(began)
-        controller.abort("enough")
-        yield* Deferred.await(ended)
-        assert.strictEqual((yield* Fiber.join(under))._tag, "Failure")
-        assert.strictEqual(textOf(yield* call(client, "add", { one: 1, two: 1 })), "2")
       }))
 
     it.live(`W-15: ${era}: an approval is asked of the user: accepted, declined, not given, cancelled`, () =>
