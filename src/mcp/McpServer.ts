@@ -211,6 +211,13 @@ const offer = (
   return named.size === all.length ? named : misuse("two tools or agents have the same name; give each its own")
 }
 
+/** Leaves out of the list what the client may not list, as the list of agents does. A call is asked for by itself. */
+const listed = McpEffect.visibility(({ method, target }) =>
+  method === "tools/list"
+    ? Effect.flatMap(Caller.Current, ({ may }) => Effect.isSuccess(may({ agent: target, action: "list" })))
+    : Effect.succeed(true)
+)
+
 /** Registers all that is offered. Refusals and errors of the store are answers that the client's model reads. */
 const registrations = (offered: ReadonlyMap<string, Offered>) =>
   Layer.effectDiscard(Effect.gen(function*() {
@@ -246,7 +253,7 @@ const registrations = (offered: ReadonlyMap<string, Offered>) =>
           >
       })
     }
-  }))
+  })).pipe(Layer.provide(listed.layer))
 
 const infoOf = ({ instructions, name = "heddle", version = "0" }: Options<any>) => ({
   name,
@@ -300,6 +307,27 @@ const mount = (
  * Returns the routes of MCP for a server of agents: `Server.layer({ agents, authorize, mcp: McpServer.routes() })`. The
  * endpoint is `/mcp`. The agents of the server are its tools, besides those that are given.
  *
+ * **Example** (An agent that is a tool of other programs)
+ *
+ * ```ts import.meta.vitest
+ * import * as Layer from "effect/Layer"
+ * import { Session } from "heddle"
+ * import { McpServer } from "heddle/mcp"
+ * import { Agent, Server } from "heddle/server"
+ * import { Script } from "heddle/testing"
+ *
+ * const helper = Agent.make({ name: "helper", description: "Helps", run: () => ({}) })
+ * const mcp = McpServer.routes({ name: "helpers", version: "1.0.0" })
+ * const app = Server.layer({ agents: [helper], authorize: Server.allowLoopback, mcp }).pipe(
+ *   Layer.provide([Script.layer([]), Session.Store.layerMemory])
+ * )
+ * const { dispose, handler } = Server.toWebHandler(app)
+ * const { status } = await handler(new Request("http://localhost/mcp"))
+ * await dispose()
+ *
+ * status // => 405
+ * ```
+ *
  * @category layers
  * @since 0.1.0
  */
@@ -310,6 +338,24 @@ export const routes = <R = never>(options: RoutesOptions<R> = {}): Routes.Mount<
 
 /**
  * Serves tools over HTTP, at `/mcp` of the router of the application. Agents are served by {@link routes}.
+ *
+ * **Example** (A tool without a model)
+ *
+ * ```ts import.meta.vitest
+ * import * as Effect from "effect/Effect"
+ * import { Tool } from "heddle"
+ * import { McpServer } from "heddle/mcp"
+ * import { Server } from "heddle/server"
+ *
+ * const time = Tool.make("time", { parameters: {}, handler: () => Effect.succeed("noon") })
+ * const { dispose, handler } = Server.toWebHandler(
+ *   McpServer.layerHttp({ tools: [time], authorize: Server.allowLoopback })
+ * )
+ * const { status } = await handler(new Request("http://localhost/mcp"))
+ * await dispose()
+ *
+ * status // => 405
+ * ```
  *
  * @category layers
  * @since 0.1.0
@@ -360,6 +406,21 @@ const quietConsole = (other: Console): Effect.Effect<void, never, Scope.Scope> =
  * Serves tools and agents to the client that has started this process, over standard input and output. What the process
  * logs and prints goes to standard error, since standard output is the wire. The fiber that builds the layer is
  * interrupted when the client closes the input: run it with `Layer.launch`.
+ *
+ * **Example** (A program that a client starts)
+ *
+ * ```ts import.meta.vitest
+ * import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
+ * import * as Effect from "effect/Effect"
+ * import * as Layer from "effect/Layer"
+ * import { Tool } from "heddle"
+ * import { McpServer } from "heddle/mcp"
+ *
+ * const time = Tool.make("time", { parameters: {}, handler: () => Effect.succeed("noon") })
+ * const server = McpServer.layerStdio({ tools: [time] })
+ *
+ * if (import.meta.main) NodeRuntime.runMain(Layer.launch(server))
+ * ```
  *
  * @category layers
  * @since 0.1.0

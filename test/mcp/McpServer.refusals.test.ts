@@ -3,9 +3,9 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import * as TestClock from "effect/testing/TestClock"
-import { Tool } from "heddle"
+import { Policy, Tool } from "heddle"
 import { bearer, byToken, send } from "../server/support/hostile.ts"
-import { call, connect, sendRaw, textOf } from "./support/clients.ts"
+import { call, connect, eras, sendRaw, textOf } from "./support/clients.ts"
 import { serve } from "./support/serving.ts"
 
 const yes = { approval: { action: "accept", content: { approve: true } } }
@@ -138,6 +138,26 @@ describe("requests", () => {
         assert.strictEqual(status, expected, method)
       }
       assert.deepStrictEqual(paid, [])
+    }))
+
+  it.live("W-15: a client lists what it may list, and calls what it may call; handlers read its principal", () =>
+    Effect.gen(function*() {
+      const named = (name: string) =>
+        Tool.make(name, { parameters: {}, handler: (_, { context }) => Effect.succeed(context) })
+      const url = yield* serve([named("open"), named("hidden")], {
+        hosts: ["127.0.0.1"],
+        authorize: (_, { action, agent }) =>
+          agent === "hidden" && action === "list" || agent === "open" && action === "write"
+            ? Effect.fail("not this one")
+            : Effect.succeed({ principal: "ann" })
+      }).pipe(Effect.provide(Policy.layer({ context: { shop: 7 } })))
+      for (const era of eras) {
+        const client = yield* connect(url, { era, headers: bearer("ann") })
+        const { tools } = yield* Effect.promise(() => client.listTools())
+        assert.deepStrictEqual(tools.map(({ name }) => name), ["open"])
+        assert.deepStrictEqual((yield* call(client, "hidden")).structuredContent, { shop: 7, principal: "ann" })
+        assert.strictEqual((yield* Effect.exit(call(client, "open")))._tag, "Failure")
+      }
     }))
 
   it.live("W-15: wrong messages, versions and headers, and bodies too large are answered, and nothing runs", () =>

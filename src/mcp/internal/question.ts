@@ -89,9 +89,17 @@ export const formOf = (
   return { message, requestedSchema: object({ [field]: fieldOf(schema) ?? text }, [field]), isWrapped: true }
 }
 
+/** Limit of the characters of the arguments in a question. */
+const longestArguments = 1_000
+
+const shown = (args: unknown): string => {
+  const json = JSON.stringify(args)
+  return json.length > longestArguments ? `${json.slice(0, longestArguments)}…` : json
+}
+
 /** Returns the form by which a call is allowed. Its arguments are shown where they are known. */
 export const approvalOf = (name: string, args: unknown, question?: string): Form => ({
-  message: question ?? `Allow ${name}${args === undefined ? "" : ` with ${JSON.stringify(args)}`}?`,
+  message: question ?? `Allow ${name}${args === undefined ? "" : ` with ${shown(args)}`}?`,
   requestedSchema: object({ approve: { type: "boolean", title: "Allow this call" } }, ["approve"]),
   isWrapped: false
 })

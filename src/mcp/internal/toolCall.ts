@@ -16,6 +16,7 @@ import * as ToolOutcomes from "../../internal/declare/outcome.ts"
 import * as Json from "../../internal/json.ts"
 import * as Replay from "../../internal/run/callReplay.ts"
 import type * as Message from "../../Message.ts"
+import * as Policy from "../../Policy.ts"
 import type * as Tool from "../../Tool.ts"
 import * as ToolRunner from "../../ToolRunner.ts"
 import * as Caller from "./caller.ts"
@@ -186,6 +187,7 @@ export const serve = (
   Effect.gen(function*() {
     const caller = yield* Caller.Current
     const context = yield* McpSchema.McpRequestContext
+    const defaults = yield* Policy.Defaults
     const { by, principal } = caller
     const { name } = tool
     const subject = { by, principal, name, arguments: args }
@@ -195,7 +197,7 @@ export const serve = (
         const sink = new Sink(progress)
         const events = ToolRunner.stream([{ id, name, arguments: args }], [tool], {
           requestId: id,
-          context: { principal },
+          context: { ...defaults.context, principal },
           ...(isApproved ? { approved: [id] } : {})
         })
         return Effect.as(Stream.runForEach(events, (event) => sink.take(event)), sink).pipe(
