@@ -196,12 +196,13 @@ const outward = (file: File): ReadonlyArray<Fault> =>
 /** The areas of which others are made: a server is a worker with pages, and the command a server or a worker, and a store. */
 const madeOf: Readonly<Partial<Record<Area, ReadonlyArray<Area>>>> = {
   command: ["durable", "server", "sql"],
+  mcp: ["durable", "server", "ui"],
   server: ["durable", "ui"]
 }
 
 /**
- * A bridge is an adapter whose wire is another library, the tools of MCP servers have media, and an owner on a cluster drives sessions as a worker does: what
- * adapters and workers share these share too.
+ * A bridge is an adapter whose wire is another library, the tools of MCP servers have media, and an owner on a cluster
+ * drives sessions as a worker does: what adapters and workers share these share too.
  */
 const isShared = (file: File, target: string | undefined): boolean =>
   (file.area === "bridges" || file.area === "mcp") && target?.startsWith("src/adapters/internal/") === true
@@ -264,7 +265,8 @@ const packages = (file: File): ReadonlyArray<Fault> =>
       (ofMcp.test(specifier) && file.path === "src/mcp/internal/sdk.ts") ||
       // The command imports the module that it is given.
       (specifier === "undefined" && file.area === "command") ||
-      (ofNode.test(specifier) && (file.area === "command" || file.path === "src/server/Server.ts"))
+      (ofNode.test(specifier) &&
+        (file.area === "command" || ["src/mcp/McpServer.ts", "src/server/Server.ts"].includes(file.path)))
     return isAllowed ? [] : [{ offset, message: `imports ${specifier}` }]
   })
 
@@ -363,7 +365,7 @@ export const rules = {
   order: { demand: "a public module imports only internal ones and those that stand before it", faults: ordered },
   outward: {
     demand:
-      "adapters, bridges, cluster, command, durable, mcp, server, sql, testing and ui are imported by nothing outside themselves, but bridges and mcp share what adapters do, cluster what durable does, server is made of durable and ui, and command of durable, server and sql",
+      "adapters, bridges, cluster, command, durable, mcp, server, sql, testing and ui are imported by nothing outside themselves, but bridges and mcp share what adapters do, cluster what durable does, server is made of durable and ui, mcp of durable, server and ui, and command of durable, server and sql",
     faults: outward
   },
   pages: { demand: "ui knows of the internal modules only JSON and the public form of events", faults: paged },
