@@ -61,15 +61,17 @@ const bounded = (response: Response, most: number): Response => {
   const isStream = response.headers.get("content-type")?.startsWith("text/event-stream") === true
   let size = 0
   let last = 0
+  let longest = 0
   const counted = response.body.pipeThrough(
     new TransformStream<Uint8Array, Uint8Array>({
       transform: (chunk, controller) => {
         for (const byte of chunk) {
+          longest = Math.max(longest, ++size)
           // An empty line ends an event.
-          size = isStream && byte === 10 && last === 10 ? 0 : size + 1
+          if (isStream && byte === 10 && last === 10) size = 0
           if (byte !== 13) last = byte
         }
-        if (size > most) controller.error(new Error(`a message exceeded maximum size of ${most} bytes`))
+        if (longest > most) controller.error(new Error(`a message exceeded maximum size of ${most} bytes`))
         else controller.enqueue(chunk)
       }
     })
