@@ -30,7 +30,8 @@ describe("tools of a server over HTTP", () => {
         Tool.make("fail", { parameters: {}, handler: () => Effect.fail("out of numbers") }),
         Tool.make("count", {
           parameters: {},
-          handler: (_, { progress }) => Effect.as(Effect.forEach([1, 2, 3], (at) => progress({ progress: at })), "counted")
+          handler: (_, { progress }) =>
+            Effect.as(Effect.forEach([1, 2, 3], (at) => progress({ progress: at })), "counted")
         }),
         Tool.make("hang", {
           parameters: {},
@@ -45,7 +46,10 @@ describe("tools of a server over HTTP", () => {
         const tools = yield* McpTools.tools
         const flags = tools.map(({ approval, name, readOnly }) => [name, readOnly, approval])
         assert.deepStrictEqual(flags[0], ["own_sum", true, false])
-        assert.strictEqual(contentOf(yield* ToolRunner.run([call("own_sum", { one: 1, two: 2 })], tools)), "{\"sum\":3}")
+        assert.strictEqual(
+          contentOf(yield* ToolRunner.run([call("own_sum", { one: 1, two: 2 })], tools)),
+          "{\"sum\":3}"
+        )
         const failed = yield* ToolRunner.run([call("own_fail")], tools, { approved: ["c0"] })
         assert.isTrue(failed.messages[0]?.isError)
         assert.include(contentOf(failed), "out of numbers")
@@ -102,11 +106,24 @@ describe("tools of a server over HTTP", () => {
           request.on("data", (chunk) => void (body += String(chunk))).on("end", () => {
             const { id, method, params } = body === "" ? {} as any : JSON.parse(body)
             const results: Record<string, object> = {
-              "server/discover": { supportedVersions: ["2026-07-28"], capabilities: { tools: {} }, ttlMs: 0, cacheScope: "private" },
-              "tools/list": { tools: [{ name: "say", inputSchema: { type: "object" } }], ttlMs: 0, cacheScope: "private" },
+              "server/discover": {
+                supportedVersions: ["2026-07-28"],
+                capabilities: { tools: {} },
+                ttlMs: 0,
+                cacheScope: "private"
+              },
+              "tools/list": {
+                tools: [{ name: "say", inputSchema: { type: "object" } }],
+                ttlMs: 0,
+                cacheScope: "private"
+              },
               "tools/call": { content: [{ type: "text", text: "x".repeat(params?.arguments?.length ?? 0) }] }
             }
-            const message = JSON.stringify({ jsonrpc: "2.0", id, result: { resultType: "complete", ...results[method] } })
+            const message = JSON.stringify({
+              jsonrpc: "2.0",
+              id,
+              result: { resultType: "complete", ...results[method] }
+            })
             response.writeHead(method === undefined ? 405 : 200, { "content-type": type })
             response.end(type === "application/json" ? message : `data: ${message}\n\n`)
           })
