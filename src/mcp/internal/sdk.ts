@@ -36,7 +36,12 @@ const probeMillis = 20_000
 
 const lost = (message: string): Backend.Failure => new Backend.Failure({ reason: "lost", message })
 
-const lostCodes: ReadonlySet<unknown> = new Set(["NOT_CONNECTED", "CONNECTION_CLOSED", "SEND_FAILED"])
+const lostCodes: ReadonlySet<unknown> = new Set([
+  "NOT_CONNECTED",
+  "CONNECTION_CLOSED",
+  "SEND_FAILED",
+  "ERA_NEGOTIATION_FAILED"
+])
 
 /** The most characters of a foreign text in an error. */
 const longestText = 1_000
