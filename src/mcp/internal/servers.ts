@@ -8,7 +8,7 @@ import * as Declared from "./declared.ts"
 import * as Offers from "./tools.ts"
 
 /** A server that a layer has connected. */
-export interface Server {
+interface Server {
   readonly name: string
   readonly settled: Effect.Effect<void>
   readonly offered: () => Offers.Offered
