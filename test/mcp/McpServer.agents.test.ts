@@ -91,9 +91,12 @@ for (const era of eras) {
           [calls(paying(5), paying(6, "c2")), allow, "Heard: paid 6"],
           [calls({ id: "c0", name: "handed" }), allow, "Heard: "]
         ]
-        for (const [args, given, text] of rows) {
-          const asked: Array<Asked> = []
-          const client = yield* connect(url, { era, answer: (each) => (asked.push(each), given) })
+        const asked: Array<Asked> = []
+        let given: Given = allow
+        const client = yield* connect(url, { era, answer: (each) => (asked.push(each), given) })
+        for (const [args, next, text] of rows) {
+          asked.length = 0
+          given = next
           const result = yield* call(client, "helper", args)
           assert.include(`${textOf(result)} ${heard.at(-1)}`, text)
           assert.strictEqual(asked.length, args.task.includes("handed") ? 0 : args.task.includes("c2") ? 2 : 1)

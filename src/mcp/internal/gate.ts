@@ -158,13 +158,13 @@ export class Gate {
     session: Session | undefined
   ): Effect.Effect<Access.Grant, Refusals.Refusal> {
     return Effect.gen({ self: this }, function*() {
-      const name = method === "tools/call" && Json.isObject(params) ? params["name"] : undefined
-      if (typeof name === "string" && this.names.has(name)) {
-        return yield* this.may(request, { agent: name, action: "write" })
-      }
       let granted: Access.Grant | undefined
       if (("result" in message || "error" in message) && session !== undefined) {
         for (const question of session.waiting) granted = yield* this.may(request, question)
+      }
+      const name = method === "tools/call" && Json.isObject(params) ? params["name"] : undefined
+      if (typeof name === "string" && this.names.has(name)) {
+        granted = yield* this.may(request, { agent: name, action: "write" })
       }
       if (granted !== undefined) return granted
       let refusal: Refusals.Refusal | undefined
