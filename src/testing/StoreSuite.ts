@@ -155,6 +155,7 @@ const everyKind: Appended = [
     requestId: "r",
     operation: "start",
     startedAt: 1_700_000_000_000,
+    versions: { get_weather: "2" },
     messages: [Message.user("hi \u0000 \ud83d\ude00 \"'\\\n")]
   },
   { _tag: "ReplyReceived", requestId: "r", stepIndex: 0, response },

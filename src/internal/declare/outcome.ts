@@ -1,7 +1,7 @@
 /**
- * The possible outcomes of a call: a value, a failure, a question to the user, or an end of the run. Outcomes and parts
- * that a handler returns carry an invisible mark, so that a handler may also return an object of its own that looks
- * like one. What an executor yields is checked by its shape. A question may have the type of its answer.
+ * The possible outcomes of a call: a value, a failure, a question to the user, or an end of the run. Outcomes and
+ * parts that a handler returns carry an invisible mark, so that a handler may also return an object of its own that
+ * looks like one. What an executor yields is checked by its shape. A question may have the type of its answer.
  */
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -217,8 +217,8 @@ export class ToolError extends Schema.TaggedError<ToolError>("heddle/Tool/ToolEr
   /** The message. It is safe to show to a model. */
   detail: Schema.optionalKey(Schema.String),
   /**
-   * The value that the handler threw, or the error that an argument failed on. A thrown value that is no `Error` stands
-   * as `{ _tag: "Thrown", value }`.
+   * The value that the handler threw, or the error that an argument failed on. A thrown value that is no `Error`
+   * stands as `{ _tag: "Thrown", value }`.
    */
   cause: Schema.optionalKey(Json.Opaque),
   /** Further facts: the `gate` of a denial, with what the gate returned. */
@@ -496,6 +496,10 @@ const validator = (jsonSchema: Json.JsonObject) => {
   )
   return Schema.decodeUnknownEffect(read as Schema.Codec<unknown>, { errors: "all", onExcessProperty: "error" })
 }
+
+/** Tells whether answers can be checked against a JSON Schema. */
+export const isCheckable = (jsonSchema: Json.JsonObject): boolean =>
+  Result.isSuccess(Result.try(() => validator(jsonSchema)))
 
 /** The answer as it counts, or why it does not fit. What a person typed may be meant as JSON. */
 export const decodeAnswer = (jsonSchema: Json.JsonObject, value: unknown): Effect.Effect<unknown, string> =>

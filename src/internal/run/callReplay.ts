@@ -37,6 +37,8 @@ export interface Replayed {
   readonly idempotencyKey?: string | undefined
   /** Number of started attempts. */
   readonly attempt: number
+  /** The version that the tool had for the run that asked for the call. */
+  readonly version?: string | undefined
   /** The answer that the next attempt gets, and the state that the last one left. */
   readonly resumed?: Tool.CallContext["resumed"] | undefined
 }

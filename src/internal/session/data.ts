@@ -165,6 +165,8 @@ const Data = Schema.Struct({
    * meant for clients. Left out when there are none.
    */
   resumable: Schema.optionalKey(Schema.Array(Resumable)),
+  /** The versions of the tools of open calls, by the ids of the calls. Left out where no such tool has one. */
+  versions: Schema.optionalKey(Schema.Record(Schema.String, Schema.String)),
   /** The calls of `suspensions` that wait for an approval or a result, without the questions. */
   pendingToolCalls: Schema.Array(Message.ToolCall),
   /** The text of the first open question. */

@@ -265,6 +265,8 @@ export class RunStarted extends Schema.Opaque<RunStarted>()(Schema.TaggedStruct(
   takes: Schema.optionalKey(Taken),
   /** The tools of the client that the run serves. Left out where there are none. */
   clientTools: Schema.optionalKey(ClientTools),
+  /** The versions of the tools of the run that have one, by their names. Left out where none has. */
+  versions: Schema.optionalKey(Schema.Record(Schema.String, Schema.String)),
   /** Messages that start the run. */
   messages: Schema.Array(Message.Message),
   /** The open question that the run answers in its place, and the answer. Left out where there is none. */

@@ -43,6 +43,8 @@ interface Known {
   readonly idempotencyKey: string | undefined
   /** Number of started attempts. */
   readonly attempt: number
+  /** The version that the tool had for the run that asked for the call. */
+  readonly version?: string | undefined
   /** The state that the handler left with its question, and the answer once it is there. */
   readonly resume?: Resume | undefined
 }
@@ -151,6 +153,8 @@ export interface Run {
     /** The message. `undefined` where it was not submitted. */
     readonly message: Records.MessageSubmitted | undefined
   } | undefined
+  /** The versions of the tools that have one, by their names. */
+  readonly versions: NonNullable<Records.RunStarted["versions"]>
   /** Tells whether one of the calls has started. */
   hasStarted: boolean
   /** The values that are restored if the run fails before that. */
@@ -270,6 +274,10 @@ export const copyOf = (state: State): State => ({
   receipts: new Map(state.receipts)
 })
 
+/** Returns the version that a name or an id has. */
+const versioned = (versions: Readonly<Record<string, string>>, key: string): Pick<Known, "version"> =>
+  Object.hasOwn(versions, key) ? { version: versions[key] } : {}
+
 /** Returns a call of a session that a program handed over as data. */
 const callOf = (
   toolCall: Message.ToolCall,
@@ -280,9 +288,14 @@ const callOf = (
 ): Call | undefined => {
   const answers = session.nested?.find(({ id }) => id === toolCall.id)?.answers ?? []
   const { id: _, ...resume } = session.resumable?.find(({ id }) => id === toolCall.id) ?? { id: "", attempt: 0 }
-  const known = "state" in resume
-    ? { toolCall, idempotencyKey: resume.idempotencyKey, attempt: resume.attempt, resume }
-    : { toolCall, idempotencyKey: undefined, attempt: 0 }
+  const { versions = {} } = session
+  const known = {
+    toolCall,
+    ...("state" in resume
+      ? { idempotencyKey: resume.idempotencyKey, attempt: resume.attempt, resume }
+      : { idempotencyKey: undefined, attempt: 0 }),
+    ...versioned(versions, toolCall.id)
+  }
   if (suspensions.length > 0) return { _tag: "Waiting", ...known, suspensions, answers }
   if (approved !== undefined) {
     return { _tag: "Granted", ...known, toolCall: approved, answers }
@@ -413,6 +426,9 @@ const sessionAtRest = (state: State): Session => {
   const resumable = callsOf(state).flatMap(({ _tag, resume, toolCall: { id } }) =>
     resume === undefined || _tag === "Answered" ? [] : [{ id, ...resume }]
   )
+  const versions = callsOf(state).flatMap(({ _tag, toolCall: { id }, version }) =>
+    version === undefined || _tag === "Answered" ? [] : [[id, version]]
+  )
   return {
     ...(state.id === undefined ? {} : { id: state.id }),
     thread: SharedMessages.plain(threadOf(state)),
@@ -422,6 +438,7 @@ const sessionAtRest = (state: State): Session => {
     answered: state.answered,
     ...(nested.length === 0 ? {} : { nested }),
     ...(resumable.length === 0 ? {} : { resumable }),
+    ...(versions.length === 0 ? {} : { versions: Object.fromEntries(versions) }),
     pendingToolCalls: calls.map(({ toolCall }) => toolCall),
     ...(question === undefined ? {} : { pendingQuestion: question.question ?? "", pendingToolCallId: question.id }),
     context: state.context,
@@ -479,10 +496,11 @@ const setCall = (turn: Turn, id: string, call: Call): void => {
   turn.calls.set(id, call)
 }
 
-const known = ({ attempt, idempotencyKey, resume, toolCall }: Known): Known => ({
+const known = ({ attempt, idempotencyKey, resume, toolCall, version }: Known): Known => ({
   attempt,
   idempotencyKey,
   toolCall,
+  ...(version === undefined ? {} : { version }),
   ...(resume === undefined ? {} : { resume })
 })
 
@@ -732,6 +750,7 @@ const opened = (state: State, record: Records.Opened): void => {
 const runStarted = (state: State, record: Records.RunStarted): void => {
   const { answered, clientTools, deadlineAt, messages, operation, parent, processName, requestId, startedAt, takes } =
     record
+  const { versions = {} } = record
   if (record.resumes === true && state.run?.requestId === requestId) {
     // All owners in one process count as one: a busy process may lose its claim, and then resumes its own run.
     if (processName === undefined || processName !== state.run.processName) state.run.resumptions++
@@ -765,6 +784,7 @@ const runStarted = (state: State, record: Records.RunStarted): void => {
     resumptions: 0,
     processName,
     taken: takes && { id: takes.id, message },
+    versions,
     hasStarted: false,
     before,
     settlements: [],
@@ -797,7 +817,7 @@ const replyReceived = (state: State, run: Run, { requestId, response, stepIndex 
     const { id, name } = toolCall
     const started = early?.get(id)
     const idempotencyKey = `${requestId}:${stepIndex}:${index}:${id}`
-    const asked: Call = { _tag: "Asked", toolCall, idempotencyKey, attempt: 0 }
+    const asked: Call = { _tag: "Asked", toolCall, idempotencyKey, attempt: 0, ...versioned(run.versions, name) }
     setCall(turn, id, started?.toolCall.name === name ? { ...started, toolCall } : asked)
     if (started === undefined) run.came.set(cameKey(run, turn, id), "asked")
   })
@@ -824,8 +844,12 @@ const callStarted = (state: State, run: Run, record: Records.CallStarted): void 
   const toolCall = record.toolCall ?? call?.toolCall
   if (toolCall === undefined) return
   const answers = call !== undefined && "answers" in call ? call.answers : []
-  const resume = call?.resume === undefined ? {} : { resume: call.resume }
-  setCall(turn, toolCallId, { _tag: "Started", toolCall, idempotencyKey, attempt, answers, ...resume })
+  const { resume, version } = call ?? versioned(run.versions, toolCall.name) as Partial<Known>
+  setCall(turn, toolCallId, {
+    _tag: "Started",
+    ...known({ toolCall, idempotencyKey, attempt, resume, version }),
+    answers
+  })
   run.hasStarted = true
   run.came.set(cameKey(run, turn, toolCallId), "open")
 }

@@ -76,10 +76,13 @@ export const check = (
   }, { discard: true })
 
 const checkCall = (
-  { _tag, toolCall }: States.Call,
+  { _tag, toolCall, version }: States.Call,
   id: string,
   tools: ToolOptions.Toolbox
 ): Effect.Effect<void, ResumeError, any> => {
+  // A call whose tool is another one by now is answered.
+  if (version !== undefined && tools.get(toolCall.name)?.version !== version) return Effect.void
+
   const { id: toolCallId, name: toolName } = toolCall
   const refused = (reason: "tool_missing" | "arguments_changed", detail: string) =>
     new ResumeError({ reason, id, detail, toolName, toolCallId })
@@ -355,11 +358,11 @@ const parentOf = (
 
 /** Returns the recorded outcome of a call, from before its run was resumed or from the turn that left it open. */
 const foundOf = (id: string, call: States.Call, isEnding: boolean): Replay.Replayed | undefined => {
-  const { attempt, idempotencyKey, resume } = call
+  const { attempt, idempotencyKey, resume, version } = call
   const resumed = resume !== undefined && "answer" in resume
     ? { resumed: { answer: resume.answer, state: resume.state } }
     : {}
-  const known = { attempt, ...(idempotencyKey === undefined ? {} : { idempotencyKey }), ...resumed }
+  const known = { attempt, version, ...(idempotencyKey === undefined ? {} : { idempotencyKey }), ...resumed }
   switch (call._tag) {
     case "Answered":
       return { ...known, hasStarted: true, answer: Answers.replayed(id, call) }
@@ -372,7 +375,8 @@ const foundOf = (id: string, call: States.Call, isEnding: boolean): Replay.Repla
     case "Granted":
       return { ...known, hasStarted: States.hasStarted(call) }
     case "Asked":
-      return attempt > 0 || isEnding ? { ...known, hasStarted: true } : undefined
+      if (attempt > 0 || isEnding) return { ...known, hasStarted: true }
+      return version === undefined ? undefined : { ...known, hasStarted: false }
   }
 }
 
