@@ -168,10 +168,11 @@ const offeredTool = (tool: Tool.Any, calls: ToolCall.Calls, guard: Gate.Guard): 
   }),
   serve: (args, progress) =>
     Effect.scoped(Effect.gen(function*() {
-      const { by } = yield* Caller.Current
+      const { by, may } = yield* Caller.Current
       yield* guard.counters.write(by, yield* Clock.currentTimeMillis)
       yield* guard.counters.stream(by)
-      return yield* ToolCall.serve(calls, tool, args, progress)
+      const asked = Effect.delay(may({ agent: tool.name, action: "write" }), guard.bounds.authorization)
+      return yield* Effect.raceFirst(ToolCall.serve(calls, tool, args, progress), Effect.forever(asked))
     }))
 })
 

@@ -1,11 +1,13 @@
 /** Agents of a server, called by a real client of MCP: each call is a session of the server. */
 import { assert, describe, it } from "@effect/vitest"
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Queue from "effect/Queue"
 import * as Redacted from "effect/Redacted"
 import * as Schema from "effect/Schema"
-import { Tool } from "heddle"
+import * as Stream from "effect/Stream"
+import { Adapter, Message, Tool } from "heddle"
 import { McpServer } from "heddle/mcp"
 import { Agent } from "heddle/server"
 import { type Asked as Called, bearer, byToken, hearing, memory, obedient } from "../server/support/hostile.ts"
@@ -54,7 +56,7 @@ const allow: Given = { action: "accept", content: { approve: true } }
 
 for (const era of eras) {
   describe(`agents in the ${era} era`, () => {
-    it.live(`W-15: ${era}: an agent is a tool: its text is progress and result, and nothing is left of its session`, () =>
+    it.live(`W-15: ${era}: an agent is a tool: its last words are the result, and nothing is left of its session`, () =>
       Effect.gen(function*() {
         const { agent } = toolsOf()
         const store = yield* memory
@@ -63,14 +65,42 @@ for (const era of eras) {
         const { tools } = yield* Effect.promise(() => client.listTools())
         assert.deepStrictEqual(tools.map(({ name }) => name), ["extra", "helper"])
         assert.deepStrictEqual(tools[1]?.inputSchema.required, ["task"])
-        let told = ""
-        const onprogress = ({ message = "" }: { readonly message?: string | undefined }) => void (told += message)
-        const result = yield* call(client, "helper", { task: "good morning" }, { onprogress })
+        const result = yield* call(client, "helper", { task: "good morning" })
         assert.deepStrictEqual([textOf(result), result.isError], ["Heard: good morning", false])
-        assert.isTrue("Heard: good morning".startsWith(told))
         assert.strictEqual(textOf(yield* call(client, "extra")), "more")
         assert.isTrue((yield* call(client, "helper", { task: 1 })).isError)
         assert.deepStrictEqual(yield* store.contents, [])
+      }))
+
+    it.live(`W-15: ${era}: the text of an agent is the progress of its call`, () =>
+      Effect.gen(function*() {
+        const { agent } = toolsOf()
+        const seen = yield* Deferred.make<string>()
+        const model = Adapter.layer({
+          stream: () =>
+            Stream.concat(
+              Stream.make(
+                { _tag: "MessageStarted" as const, message: Message.assistant("") },
+                { _tag: "TextDelta" as const, id: null, delta: "Good " }
+              ),
+              // The reply ends once the client has its beginning.
+              Stream.unwrap(Effect.map(Deferred.await(seen), (begun) =>
+                Stream.make(
+                  { _tag: "TextDelta" as const, id: null, delta: `and ${begun}` },
+                  {
+                    _tag: "MessageCompleted" as const,
+                    message: Message.assistant(`Good and ${begun}`),
+                    finishReason: "stop" as const
+                  }
+                )))
+            )
+        })
+        const { url } = yield* serve([agent], model, { mcp })
+        const client = yield* connect(url, { era })
+        const onprogress = ({ message = "" }: { readonly message?: string | undefined }) =>
+          void Deferred.doneUnsafe(seen, Effect.succeed(message))
+        const result = yield* call(client, "helper", { task: "Hi" }, { onprogress })
+        assert.strictEqual(textOf(result), "Good and Good ")
       }))
 
     it.live(`W-15: ${era}: what an agent waits for is asked of the user: approvals and questions, one or two at once`, () =>
@@ -91,9 +121,12 @@ for (const era of eras) {
           [calls(paying(5), paying(6, "c2")), allow, "Heard: paid 6"],
           [calls({ id: "c0", name: "handed" }), allow, "Heard: "]
         ]
-        for (const [args, given, text] of rows) {
-          const asked: Array<Asked> = []
-          const client = yield* connect(url, { era, answer: (each) => (asked.push(each), given) })
+        const asked: Array<Asked> = []
+        let given: Given = allow
+        const client = yield* connect(url, { era, answer: (each) => (asked.push(each), given) })
+        for (const [args, next, text] of rows) {
+          asked.length = 0
+          given = next
           const result = yield* call(client, "helper", args)
           assert.include(`${textOf(result)} ${heard.at(-1)}`, text)
           assert.strictEqual(asked.length, args.task.includes("handed") ? 0 : args.task.includes("c2") ? 2 : 1)

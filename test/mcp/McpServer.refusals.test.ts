@@ -1,6 +1,8 @@
 /** Clients of MCP that a server must withstand: forged states, foreign principals, wrong messages, too many sessions. */
 import { assert, describe, it } from "@effect/vitest"
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
 import * as Schema from "effect/Schema"
 import * as TestClock from "effect/testing/TestClock"
 import { Policy, Tool } from "heddle"
@@ -19,6 +21,22 @@ const paying = () => {
     handler: ({ amount }) => Effect.sync(() => (paid.push(amount), `paid ${amount}`))
   })
   return { paid, tool }
+}
+
+/** A tool without a limit of time that runs until it is stopped, and tells when it began and ended. */
+const endless = () => {
+  const began = Deferred.makeUnsafe<void>()
+  const ended = Deferred.makeUnsafe<void>()
+  const tool = Tool.make("endless", {
+    parameters: {},
+    timeout: "infinity",
+    handler: () =>
+      Effect.ensuring(
+        Effect.andThen(Deferred.succeed(began, undefined), Effect.never),
+        Deferred.succeed(ended, undefined)
+      )
+  })
+  return { began, ended, tool }
 }
 
 const echo = Tool.make("echo", {
@@ -99,6 +117,38 @@ describe("states", () => {
       yield* TestClock.adjust("10 minutes")
       assert.strictEqual((yield* answering(url, late, 2)).message.error?.code, -32602)
       assert.deepStrictEqual(paid, [1])
+    }))
+
+  it.effect("W-15: a question whose time is over has its default answer, and an approval is denied", () =>
+    Effect.gen(function*() {
+      const drink = Tool.make("drink", {
+        parameters: {},
+        handler: () => Effect.succeed(Tool.askUser("Which?", { expiresIn: "1 minute", defaultAnswer: "tea" }))
+      })
+      const pay = Tool.make("pay", {
+        parameters: { amount: Schema.Finite },
+        approval: true,
+        answerWithin: "1 minute",
+        handler: () => Effect.succeed("paid")
+      })
+      const url = yield* serve([drink, pay])
+      const rows = [["drink", {}, "tea"], ["pay", { amount: 1 }, "time for an answer is up"]] as const
+      for (const [name, args, text] of rows) {
+        const asked = Deferred.makeUnsafe<void>()
+        const never = () => (Deferred.doneUnsafe(asked, Effect.void), new Promise<never>(() => {}))
+        const legacy = yield* connect(url, { era: "legacy", answer: never })
+        const under = yield* Effect.forkChild(call(legacy, name, args))
+        yield* Deferred.await(asked)
+        yield* TestClock.adjust("1 minute")
+        assert.include(textOf(yield* Fiber.join(under)), text)
+        const waits = yield* sendRaw(url, { params: { name, arguments: args } })
+        yield* TestClock.adjust("1 minute")
+        const { inputRequests, requestState } = waits.message.result
+        const reply = { action: "accept", content: { answer: "coffee", approve: true } }
+        const inputResponses = Object.fromEntries(Object.keys(inputRequests).map((key) => [key, reply]))
+        const params = { name, arguments: args, requestState, inputResponses }
+        assert.include((yield* sendRaw(url, { params })).message.result.content[0].text, text)
+      }
     }))
 
   it.live("W-15: a state of another principal is refused, and an approval by one who may only write is none", () =>
@@ -215,6 +265,23 @@ describe("requests", () => {
       assert.isUndefined(({} as { readonly polluted?: unknown }).polluted)
     }))
 
+  it.effect("W-15: a call is authorised again while it runs, and is stopped where it is not allowed any more", () =>
+    Effect.gen(function*() {
+      const { began, ended, tool } = endless()
+      const over = new Set<string>()
+      const url = yield* serve([tool], { authorize: byToken(over), hosts: ["127.0.0.1"] })
+      const client = yield* connect(url, { era: "modern", headers: bearer("ann") })
+      const under = yield* Effect.forkChild(call(client, "endless"))
+      yield* Deferred.await(began)
+      yield* TestClock.adjust("61 seconds")
+      assert.isFalse(yield* Deferred.isDone(ended))
+      over.add("ann")
+      yield* TestClock.adjust("61 seconds")
+      yield* Deferred.await(ended)
+      const result = yield* Fiber.join(under)
+      assert.deepStrictEqual([result.isError, textOf(result)], [true, "This is not allowed."])
+    }))
+
   it.live("W-15: calls are counted as the writes and the streams of their principal", () =>
     Effect.gen(function*() {
       const url = yield* serve([echo], { bounds: { writes: 2 } })
@@ -292,6 +359,22 @@ describe("sessions of the legacy era", () => {
       assert.strictEqual((yield* initialize(url)).status, 200)
     }))
 
+  it.effect("W-15: a session with a call under way is in use", () =>
+    Effect.gen(function*() {
+      const { began, ended, tool } = endless()
+      const url = yield* serve([tool, echo], { legacy: { idle: "30 minutes" } })
+      const client = yield* connect(url, { era: "legacy" })
+      const controller = new AbortController()
+      yield* Effect.forkChild(Effect.exit(call(client, "endless", {}, { signal: controller.signal })))
+      yield* Deferred.await(began)
+      yield* TestClock.adjust("40 minutes")
+      assert.strictEqual((yield* initialize(url)).status, 200)
+      assert.isFalse((yield* call(client, "echo")).isError)
+      assert.isFalse(yield* Deferred.isDone(ended))
+      controller.abort("enough")
+      yield* Deferred.await(ended)
+    }))
+
   it.live("W-15: an approval in a session is taken from those only who may approve", () =>
     Effect.gen(function*() {
       const { paid, tool } = paying()
@@ -302,13 +385,15 @@ describe("sessions of the legacy era", () => {
       const fetch: typeof globalThis.fetch = async (input, init) => {
         const isAnswer = typeof init?.body === "string" && init.body.includes(`"result"`)
         const headers = new Headers(init?.headers)
-        const post = (as: string) => {
+        const post = (as: string, body = init?.body) => {
           headers.set("authorization", `Bearer ${as}`)
-          return globalThis.fetch(input, { ...init, headers })
+          return globalThis.fetch(input, { ...init, headers, body: body ?? null })
         }
         if (!isAnswer) return post(token)
-        const refused = await post("ann:list,write")
-        sent.push(refused.status)
+        const disguised = { ...JSON.parse(String(init.body)), method: "tools/call", params: { name: "pay" } }
+        for (const body of [init.body, JSON.stringify(disguised)]) {
+          sent.push((await post("ann:list,write", body)).status)
+        }
         return post("ann")
       }
       const client = yield* connect(url, {
@@ -317,7 +402,7 @@ describe("sessions of the legacy era", () => {
         answer: () => ({ action: "accept", content: { approve: true } })
       })
       const result = yield* call(client, "pay", { amount: 7 })
-      assert.deepStrictEqual([textOf(result), paid, sent], ["paid 7", [7], [403]])
+      assert.deepStrictEqual([textOf(result), paid, sent], ["paid 7", [7], [403, 403]])
       token = "ann:list"
       assert.isTrue((yield* Effect.exit(call(client, "pay", { amount: 8 })))._tag === "Failure")
       assert.deepStrictEqual(paid, [7])

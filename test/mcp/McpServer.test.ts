@@ -1,6 +1,7 @@
 /** Heddle's tools and agents, called by a real client of MCP over HTTP, in both eras of the protocol. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
+import * as Queue from "effect/Queue"
 import * as Schema from "effect/Schema"
 import { Tool } from "heddle"
 import { type Asked, call, connect, eras, type Given, textOf } from "./support/clients.ts"
@@ -28,19 +29,6 @@ const closed = Tool.make("closed", {
   authorize: () => Effect.succeed({ allowed: false, reason: "not on Sundays" }),
   handler: () => Effect.succeed("open")
 })
-const counting = Tool.make("counting", {
-  parameters: {},
-  handler: (_, { progress }) =>
-    Effect.gen(function*() {
-      yield* progress({ progress: 1, total: 3, message: "one" })
-      yield* Effect.yieldNow
-      yield* progress("half way")
-      yield* Effect.yieldNow
-      yield* progress(3)
-      return "counted"
-    })
-})
-
 /** A tool whose calls wait for an approval, and what it has paid. */
 const paying = () => {
   const paid: Array<number> = []
@@ -121,16 +109,30 @@ for (const era of eras) {
 
     it.live(`W-15: ${era}: progress of numbers passes, and any other is a text; without a token there is none`, () =>
       Effect.gen(function*() {
-        const client = yield* connect(yield* serve([counting]), { era })
-        const seen: Array<unknown> = []
-        const result = yield* call(client, "counting", {}, { onprogress: (progress) => void seen.push(progress) })
-        assert.strictEqual(textOf(result), "counted")
-        // The client drops the last one where it comes together with the result.
-        assert.deepStrictEqual(seen.slice(0, 2), [
+        const seen = yield* Queue.unbounded<unknown>()
+        const counting = (isSeen: Effect.Effect<unknown>) =>
+          Tool.make(isSeen === Effect.void ? "quiet" : "counting", {
+            parameters: {},
+            handler: (_, { progress }) =>
+              Effect.gen(function*() {
+                const all: Array<unknown> = []
+                for (const value of [{ progress: 1, total: 3, message: "one" }, "half way", 3, { left: 1 }]) {
+                  yield* progress(value)
+                  all.push(yield* isSeen)
+                }
+                return all
+              })
+          })
+        const client = yield* connect(yield* serve([counting(Queue.take(seen)), counting(Effect.void)]), { era })
+        const onprogress = (progress: unknown) => void Queue.offerUnsafe(seen, progress)
+        const result = yield* call(client, "counting", {}, { onprogress })
+        assert.deepStrictEqual(JSON.parse(textOf(result)), [
           { progress: 1, total: 3, message: "one" },
-          { progress: 1, message: "half way" }
+          { progress: 1, message: "half way" },
+          { progress: 3 },
+          { progress: 2, message: `{"left":1}` }
         ])
-        assert.strictEqual(textOf(yield* call(client, "counting")), "counted")
+        assert.isFalse((yield* call(client, "quiet")).isError)
       }))
 
     it.live(`W-15: ${era}: an approval is asked of the user: accepted, declined, not given, cancelled`, () =>
@@ -143,9 +145,12 @@ for (const era of eras) {
           [{ action: "decline" }, true, "did not allow"],
           [{ action: "cancel" }, true, "cancelled"]
         ]
-        for (const [given, isError, text] of answers) {
-          const asked: Array<Asked> = []
-          const client = yield* connect(url, { era, answer: (question) => (asked.push(question), given) })
+        const asked: Array<Asked> = []
+        let given = answers[0]![0]
+        const client = yield* connect(url, { era, answer: (question) => (asked.push(question), given) })
+        for (const [next, isError, text] of answers) {
+          asked.length = 0
+          given = next
           const result = yield* call(client, "pay", { amount: 7 })
           assert.include(textOf(result), text)
           assert.strictEqual(result.isError, isError)
@@ -182,9 +187,12 @@ for (const era of eras) {
           ["choice", { action: "cancel" }, true, "cancelled"]
         ]
         const fields = { seats: ["seats", "aisle"], number: ["answer"], choice: ["answer"], deep: ["answer"] }
-        for (const [name, given, isError, text] of rows) {
-          const asked: Array<Asked> = []
-          const client = yield* connect(url, { era, answer: (question) => (asked.push(question), given) })
+        const asked: Array<Asked> = []
+        let given = rows[0]![1]
+        const client = yield* connect(url, { era, answer: (question) => (asked.push(question), given) })
+        for (const [name, next, isError, text] of rows) {
+          asked.length = 0
+          given = next
           const result = yield* call(client, name)
           assert.include(textOf(result), text)
           assert.strictEqual(result.isError, isError, `${name} ${JSON.stringify(given)}`)

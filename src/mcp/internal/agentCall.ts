@@ -7,10 +7,9 @@
 import * as McpSchema from "effect/ai/McpSchema"
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
-import * as Schedule from "effect/Schedule"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
-import * as Worker from "../../durable/Worker.ts"
+import type * as Worker from "../../durable/Worker.ts"
 import type * as Event from "../../Event.ts"
 import type * as Json from "../../internal/json.ts"
 import type * as Journals from "../../internal/session/journal.ts"
@@ -192,10 +191,6 @@ export const serve = (
 
     /** Removes the session, unless its run is under way elsewhere. */
     const remove = Effect.gen(function*() {
-      const worker = yield* Worker.Worker
-      // Its driver reads the session once more behind a run, and would open one that is no longer there.
-      const isLeft = Effect.suspend(() => worker.drives(named.key) ? Effect.fail("driven") : Effect.void)
-      yield* Effect.retry(isLeft, { schedule: Schedule.spaced("10 millis"), times: 500 })
       const { kept } = yield* Sessions.read(named)
       if (kept.interrupted !== undefined) return
       yield* Keeping.remove(named.key)

@@ -4,15 +4,19 @@
  *
  * @since 0.1.0
  */
+import * as Bytes from "effect/Bytes"
 import * as Clock from "effect/Clock"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as HttpBody from "effect/http/HttpBody"
 import * as HttpEffect from "effect/http/HttpEffect"
 import type * as HttpRouter from "effect/http/HttpRouter"
 import * as HttpServerRequest from "effect/http/HttpServerRequest"
 import * as HttpServerResponse from "effect/http/HttpServerResponse"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
 import * as Json from "../../internal/json.ts"
 import * as Access from "../../server/internal/access.ts"
 import * as Refusals from "../../server/internal/refusal.ts"
@@ -46,6 +50,8 @@ const tooMany = Refusals.tooMany("too_many_sessions", "There are too many sessio
 
 const noBatches = Refusals.badRequest("no_batches", "Batches of messages are not supported.")
 
+const forbidden = Refusals.forbidden("forbidden", "This is not allowed.")
+
 const notFound = HttpServerResponse.empty({ status: 404 })
 
 /** The session of an id that names none. It belongs to no principal. */
@@ -60,6 +66,13 @@ const inner = (method: string, headers: Request["headers"], body?: string): Requ
       ...(body === undefined ? {} : { body })
     })
   )
+
+/** Returns a response whose body needs the request no longer. */
+const whole = (response: Response): Effect.Effect<Response> =>
+  response.body._tag === "Stream"
+    ? Effect.map(Effect.orDie(Stream.runCollect(response.body.stream)), (chunks) =>
+      HttpServerResponse.setBody(response, HttpBody.uint8Array(Bytes.concat(chunks), "application/json")))
+    : Effect.succeed(response)
 
 /** The endpoint behind its checks. */
 export class Gate {
@@ -109,13 +122,13 @@ export class Gate {
         by: grant.principal,
         principal: grant.of ?? grant.principal,
         request,
-        may: (question) => this.may(request, question, grant.principal),
+        may: (question) => this.may(request, question, grant),
         waiting: session?.waiting ?? new Set()
       }
-      const answer = this.run(inner("POST", request.headers, text), caller)
+      const posted = inner("POST", request.headers, text)
       return message["method"] === "initialize" && this.legacy !== undefined
-        ? yield* this.open(answer, grant.principal, this.legacy)
-        : yield* answer
+        ? yield* this.open(posted, caller, this.legacy)
+        : yield* this.run(posted, caller)
     })
   }
 
@@ -140,14 +153,14 @@ export class Gate {
     )
   }
 
-  /** Asks whether a request may do something, for the principal that it had. */
-  private may(request: Request, question: Access.Question, principal?: string) {
+  /** Asks whether a request may do something, for the principals that it had. */
+  private may(request: Request, question: Access.Question, before?: Access.Grant) {
     return Effect.flatMap(
       Access.ask(this.guard.authorize, request, question),
       (grant) =>
-        principal === undefined || grant.principal === principal
+        before === undefined || grant.principal === before.principal && grant.of === before.of
           ? Effect.succeed(grant)
-          : Refusals.forbidden("forbidden", "This is not allowed.")
+          : forbidden
     )
   }
 
@@ -158,13 +171,13 @@ export class Gate {
     session: Session | undefined
   ): Effect.Effect<Access.Grant, Refusals.Refusal> {
     return Effect.gen({ self: this }, function*() {
-      const name = method === "tools/call" && Json.isObject(params) ? params["name"] : undefined
-      if (typeof name === "string" && this.names.has(name)) {
-        return yield* this.may(request, { agent: name, action: "write" })
-      }
       let granted: Access.Grant | undefined
       if (("result" in message || "error" in message) && session !== undefined) {
         for (const question of session.waiting) granted = yield* this.may(request, question)
+      }
+      const name = method === "tools/call" && Json.isObject(params) ? params["name"] : undefined
+      if (typeof name === "string" && this.names.has(name)) {
+        granted = yield* this.may(request, { agent: name, action: "write" })
       }
       if (granted !== undefined) return granted
       let refusal: Refusals.Refusal | undefined
@@ -173,7 +186,7 @@ export class Gate {
         if (Result.isSuccess(asked)) return asked.success
         refusal ??= asked.failure
       }
-      return yield* refusal ?? Refusals.forbidden("forbidden", "This is not allowed.")
+      return yield* refusal ?? forbidden
     })
   }
 
@@ -201,25 +214,36 @@ export class Gate {
     )
   }
 
-  /** Opens a session, whose id stands in the response. */
-  private open<R>(answer: Effect.Effect<Response, never, R>, by: string, legacy: Legacy) {
-    return Effect.gen({ self: this }, function*() {
-      yield* this.expire(legacy)
-      if (this.sessions.size + this.opening >= legacy.maxSessions) return yield* tooMany
-      this.opening++
-      yield* Effect.addFinalizer(() => Effect.sync(() => this.opening--))
-      const response = yield* answer
-      const usedAt = yield* Clock.currentTimeMillis
-      return yield* Effect.withFiber<Response>((fiber) => {
-        HttpEffect.appendPreResponseHandlerUnsafe(fiber.context, (_, given) =>
-          Effect.sync(() => {
-            const id = given.headers[sessionHeader]
-            if (id !== undefined) this.sessions.set(id, { by, waiting: new Set(), usedAt, open: 0 })
-            return given
+  /**
+   * Opens a session, whose id stands in the response. The endpoint may open it although the client has left meanwhile:
+   * it is noted in any case, so that it is ended.
+   */
+  private open(request: Request, caller: Caller.Caller, legacy: Legacy): Effect.Effect<Response, Refusals.Refusal> {
+    return Effect.uninterruptibleMask((restore) =>
+      Effect.gen({ self: this }, function*() {
+        yield* this.expire(legacy)
+        const usedAt = yield* Clock.currentTimeMillis
+        yield* this.guard.counters.write(caller.by, usedAt)
+        if (this.sessions.size + this.opening >= legacy.maxSessions) return yield* tooMany
+        this.opening++
+        let response = notFound
+        const opened = HttpEffect.toHandled(
+          this.endpoint.asHttpEffect(),
+          (_, given) => Effect.map(whole(given), (answer) => (response = answer))
+        ).pipe(
+          Effect.provideService(HttpServerRequest.HttpServerRequest, request),
+          Effect.provideService(Caller.Current, caller),
+          Effect.ensuring(Effect.sync(() => {
+            this.opening--
+            const id = response.headers[sessionHeader]
+            if (id !== undefined) this.sessions.set(id, { by: caller.by, waiting: new Set(), usedAt, open: 0 })
           }))
-        return Effect.succeed(response)
+        )
+        const fiber = yield* Effect.forkDetach(opened)
+        yield* restore(Fiber.join(fiber))
+        return response
       })
-    })
+    )
   }
 
   /** Ends the sessions that were not used for too long. */

@@ -24,7 +24,7 @@ export interface Settings {
   readonly era: Era
   readonly headers?: Record<string, string>
   /** Answers the questions of the server. Without it the client cannot ask. */
-  readonly answer?: (asked: Asked) => Given
+  readonly answer?: (asked: Asked) => Given | Promise<Given>
   readonly fetch?: typeof globalThis.fetch
 }
 
