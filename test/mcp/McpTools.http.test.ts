@@ -8,13 +8,50 @@ import * as Stream from "effect/Stream"
 import { Message, Session, Tool, ToolRunner } from "heddle"
 import { McpTools } from "heddle/mcp"
 import { Script } from "heddle/testing"
-import { createServer } from "node:http"
+import { createServer, type IncomingMessage } from "node:http"
 import type { AddressInfo } from "node:net"
 import { serve } from "./support/serving.ts"
 
 const contentOf = ({ messages }: ToolRunner.Result): string => String(messages[0]?.content)
 
 const call = (name: string, args: Record<string, unknown> = {}) => Message.toolCall("c0", name, args)
+
+/** A server by hand, whose one tool says something of a length. `answering` may answer a request with a status in its place. */
+const byHand = (
+  answering: (method: string, request: IncomingMessage) => number | undefined | void,
+  type = "application/json"
+) =>
+  Effect.gen(function*() {
+    const server = createServer((request, response) => {
+      let body = ""
+      request.on("data", (chunk) => void (body += String(chunk))).on("end", () => {
+        const { id, method, params } = body === "" ? {} as any : JSON.parse(body)
+        const results: Record<string, object> = {
+          "server/discover": {
+            supportedVersions: ["2026-07-28"],
+            capabilities: { tools: {} },
+            ttlMs: 0,
+            cacheScope: "private"
+          },
+          "tools/list": { tools: [{ name: "say", inputSchema: { type: "object" } }], ttlMs: 0, cacheScope: "private" },
+          "tools/call": { content: [{ type: "text", text: "x".repeat(params?.arguments?.length ?? 0) }] }
+        }
+        const message = JSON.stringify({ jsonrpc: "2.0", id, result: { resultType: "complete", ...results[method] } })
+        const status = answering(String(method), request) ?? (method === undefined ? 405 : 200)
+        response.writeHead(status, { "content-type": type })
+        response.end(type === "application/json" ? message : `data: ${message}\n\n`)
+      })
+    })
+    yield* Effect.acquireRelease(
+      Effect.callback<void>((resume) => void server.listen(0, "127.0.0.1", () => resume(Effect.void))),
+      () =>
+        Effect.sync(() => {
+          server.close()
+          server.closeAllConnections()
+        })
+    )
+    return `http://127.0.0.1:${(server.address() as AddressInfo).port}/mcp`
+  })
 
 describe("tools of a server over HTTP", () => {
   it.live("W-13: values, failures and progress of Heddle's own server, and the finalizer of a handler that is stopped", () =>
@@ -96,47 +133,34 @@ describe("tools of a server over HTTP", () => {
       ]))
     }).pipe(Effect.scoped))
 
+  it.live("W-14: a server that has forgotten the connection gets the call once, over the next one", () =>
+    Effect.gen(function*() {
+      let isForgotten = false
+      const methods: Array<string> = []
+      const url = yield* byHand((method) => {
+        methods.push(method)
+        if (method !== "tools/call" || !isForgotten) return undefined
+        isForgotten = false
+        return 404
+      })
+      yield* Effect.gen(function*() {
+        const tools = yield* McpTools.tools
+        isForgotten = true
+        assert.strictEqual(contentOf(yield* ToolRunner.run([call("say", { length: 3 })], tools)), "xxx")
+        assert.deepStrictEqual(methods.filter((method) => method !== "tools/list"), [
+          "server/discover",
+          "tools/call",
+          "server/discover",
+          "tools/call"
+        ])
+      }).pipe(Effect.provide(McpTools.layer({ url }, { approval: "none" })))
+    }).pipe(Effect.scoped))
+
   for (const type of ["application/json", "text/event-stream"] as const) {
     it.live(`W-14: an answer past maxMessageBytes ends the connection, as ${type}; headers are sent with each request`, () =>
       Effect.gen(function*() {
         const keys: Array<string | undefined> = []
-        const server = createServer((request, response) => {
-          keys.push(request.headers["x-key"] as string | undefined)
-          let body = ""
-          request.on("data", (chunk) => void (body += String(chunk))).on("end", () => {
-            const { id, method, params } = body === "" ? {} as any : JSON.parse(body)
-            const results: Record<string, object> = {
-              "server/discover": {
-                supportedVersions: ["2026-07-28"],
-                capabilities: { tools: {} },
-                ttlMs: 0,
-                cacheScope: "private"
-              },
-              "tools/list": {
-                tools: [{ name: "say", inputSchema: { type: "object" } }],
-                ttlMs: 0,
-                cacheScope: "private"
-              },
-              "tools/call": { content: [{ type: "text", text: "x".repeat(params?.arguments?.length ?? 0) }] }
-            }
-            const message = JSON.stringify({
-              jsonrpc: "2.0",
-              id,
-              result: { resultType: "complete", ...results[method] }
-            })
-            response.writeHead(method === undefined ? 405 : 200, { "content-type": type })
-            response.end(type === "application/json" ? message : `data: ${message}\n\n`)
-          })
-        })
-        yield* Effect.acquireRelease(
-          Effect.callback<void>((resume) => void server.listen(0, "127.0.0.1", () => resume(Effect.void))),
-          () =>
-            Effect.sync(() => {
-              server.close()
-              server.closeAllConnections()
-            })
-        )
-        const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/mcp`
+        const url = yield* byHand((_, request) => void keys.push(request.headers["x-key"] as string | undefined), type)
         yield* Effect.gen(function*() {
           const tools = yield* McpTools.tools
           const say = (length: number) => Effect.map(ToolRunner.run([call("say", { length })], tools), contentOf)

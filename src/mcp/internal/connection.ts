@@ -120,9 +120,12 @@ export class Connection {
       const backend = yield* this.ready
       yield* check
       this.underWay.add(asked)
-      return yield* Effect.ensuring(
-        backend.call(request, progress),
-        Effect.sync(() => this.underWay.delete(asked))
+      return yield* backend.call(request, progress).pipe(
+        // A connection over HTTP does not say that it has ended.
+        Effect.tapError(({ reason }) =>
+          Effect.sync(() => reason === "lost" || reason === "unsent" ? this.leave(backend) : undefined)
+        ),
+        Effect.ensuring(Effect.sync(() => this.underWay.delete(asked)))
       )
     })
   }
@@ -166,7 +169,10 @@ export class Connection {
         const made = yield* restore(this.connect(listener))
         backend = made
         yield* Effect.onError(restore(this.list(made)), () => Effect.sync(() => this.close(made)))
-        if (failure !== undefined) return yield* failure
+        if (failure !== undefined) {
+          this.close(made)
+          return yield* failure
+        }
         this.backend = made
         if (this.isStale) this.relist(made)
         return made
@@ -218,7 +224,8 @@ export class Connection {
   }
 
   private leave(backend: Backend.Backend): void {
-    if (this.backend === backend) this.backend = undefined
+    if (this.backend !== backend) return
+    this.backend = undefined
     this.close(backend)
   }
 

@@ -49,9 +49,15 @@ const longestText = 1_000
 /** Returns a foreign text for an error, without secrets. */
 const shown = (text: string): string => Json.withoutSecrets(text.slice(0, 2 * longestText), false).slice(0, longestText)
 
-/** Tells whether an HTTP server has forgotten the session, or was not reached. */
-const isUnreached = ({ cause, name, status }: Json.JsonObject): boolean =>
-  status === 404 || name === "TypeError" && cause !== undefined
+/** Errors of connections that were never there. */
+const unreached: ReadonlySet<unknown> = new Set(["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN"])
+
+/** Returns what became of a request whose error is that of HTTP. An HTTP server that forgot a session answers 404. */
+const overHttp = ({ cause, name, status }: Json.JsonObject): "lost" | "unsent" | undefined => {
+  if (status === 404) return "unsent"
+  if (name !== "TypeError" || cause === undefined) return undefined
+  return Json.isObject(cause) && unreached.has(cause["code"]) ? "unsent" : "lost"
+}
 
 /** Returns the failure that an error of the SDK is. */
 const failureOf = (error: unknown): Backend.Failure => {
@@ -60,7 +66,8 @@ const failureOf = (error: unknown): Backend.Failure => {
     ? error as unknown as Json.JsonObject
     : {} as Json.JsonObject
   const text = shown(typeof message === "string" ? message : Json.render(error))
-  if (lostCodes.has(code) || text === "Not connected" || isUnreached({ cause, name, status })) return lost(text)
+  const ended = lostCodes.has(code) || text === "Not connected" ? "lost" : overHttp({ cause, name, status })
+  if (ended !== undefined) return new Backend.Failure({ reason: ended, message: text })
   return typeof code === "number"
     ? new Backend.Failure({ reason: "rpc", message: text, code })
     : new Backend.Failure({ reason: "other", message: text })

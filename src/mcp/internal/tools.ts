@@ -278,24 +278,36 @@ const sent = (
     }
     const progress = (value: unknown) => void Effect.runForkWith(services)(call.progress(value))
     let isSent = false
+    let isInDoubt = false
     const checked = Effect.map(check, () => {
       isSent = true
     })
-    const attempt = Effect.raceFirst(
-      connection.call(request, progress, asked, checked),
-      Effect.map(Deferred.await(held), (outcome) => ({ _tag: "Outcome", outcome } as const))
-    )
-    const again = Effect.retry(attempt, {
+    const attempt = Effect.suspend(() => {
+      isSent = false
+      return Effect.raceFirst(
+        connection.call(request, progress, asked, checked),
+        Effect.map(Deferred.await(held), (outcome) => ({ _tag: "Outcome", outcome } as const))
+      )
+    })
+    const judged = Effect.tapError(attempt, (error) =>
+      Effect.sync(() => {
+        if (isSent && error instanceof Backend.Failure && error.reason === "lost") isInDoubt = true
+      }))
+    const again = Effect.retry(judged, {
       times: mostRepeats,
-      while: (error) => error instanceof Backend.Failure && error.reason === "lost" && isSent && isIdempotent
+      while: (error) =>
+        error instanceof Backend.Failure && isSent &&
+        (error.reason === "unsent" || error.reason === "lost" && isIdempotent)
     })
     return yield* Effect.catch(again, (error): Effect.Effect<Sent> => {
       const failed = (outcome: unknown) => Effect.succeed({ _tag: "Outcome", outcome } as const)
-      if (error instanceof Changed) return failed(it.error("denied", error.message))
-      const detail = error.code === undefined ? error.message : `${error.message} (code ${error.code})`
-      return error.reason === "lost" && isSent
-        ? failed(it.error("unknown_effect", `the connection to the server ended while the call ran: ${detail}`))
-        : failed(it.error("handler_raised", detail, error.code))
+      const { message } = error
+      if (isInDoubt) {
+        return failed(it.error("unknown_effect", `the connection to the server ended while the call ran: ${message}`))
+      }
+      if (error instanceof Changed) return failed(it.error("denied", message))
+      const { code } = error
+      return failed(it.error("handler_raised", code === undefined ? message : `${message} (code ${code})`, code))
     })
   })
 
