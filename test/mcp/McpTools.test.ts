@@ -281,6 +281,33 @@ describe("a tool that changes", () => {
   })
 })
 
+describe("a list that changes", () => {
+  it.effect("W-14: again and again while it is listed keeps no run waiting", () => {
+    const fake = new Fake([look])
+    fake.listing = () => Effect.sync(() => fake.listener?.changed())
+    return Effect.gen(function*() {
+      fake.change([look])
+      assert.lengthOf(yield* McpTools.tools, 1)
+      assert.strictEqual(contentOf(yield* run("look")), "look was called")
+    }).pipe(Effect.provide(layerOf(fake)))
+  })
+
+  it.effect("W-14: and is not told leaves the server, and the next call asks it anew", () => {
+    const fake = new Fake([look])
+    return Effect.gen(function*() {
+      const tools = yield* McpTools.tools
+      fake.listing = () => Effect.fail(new Backend.Failure({ reason: "other", message: "not told" }))
+      fake.change([])
+      yield* McpTools.tools
+      assert.strictEqual(fake.closed, 1)
+      fake.listing = () => Effect.void
+      const { messages } = yield* ToolRunner.run([call("look")], tools, { approved: ["c0"] })
+      assert.include(Message.text(messages[0]!), "any more")
+      assert.strictEqual(fake.opened, 2)
+    }).pipe(Effect.provide(layerOf(fake)))
+  })
+})
+
 describe("an approval of a tool that changes", () => {
   it.effect("W-13: is for the tool as it was, and refused for what it is by then, also by another process", () => {
     const fake = new Fake([pay])
@@ -422,6 +449,30 @@ describe("questions of a server", () => {
         ]))
       }
     }))
+})
+
+describe("a question of an older server while several calls are under way", () => {
+  it.effect("W-13: is declined, and each of them says so to the model", () => {
+    const fake = new Fake([pay])
+    return Effect.gen(function*() {
+      const isAnswered = yield* Deferred.make<void>()
+      fake.answering = () =>
+        Effect.suspend(() =>
+          fake.requests.length < 2
+            ? Effect.as(Deferred.await(isAnswered), said("one"))
+            : fake.listener!.elicit({ message: "Which?" }).pipe(
+              Effect.tap(() => Deferred.succeed(isAnswered, undefined)),
+              Effect.map(({ action }) => said(action))
+            )
+        )
+      const calls = [call("pay", {}, "a"), call("pay", {}, "b")]
+      const tools = yield* McpTools.tools
+      const { messages } = yield* ToolRunner.run(calls, tools, { approved: ["a", "b"] })
+      const [one, other] = messages.map(Message.text)
+      assert.match(one!, /^one\n\[the server asked "Which\?", and was declined: several calls/)
+      assert.match(other!, /^decline\n\[the server asked/)
+    }).pipe(Effect.provide(layerOf(fake, { trust: { pay: { idempotent: true } } })))
+  })
 })
 
 describe("a connection that is lost", () => {

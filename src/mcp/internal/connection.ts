@@ -28,12 +28,20 @@ export interface Snapshot {
 /** A call under way, which the server may ask something. */
 export interface Asked {
   readonly elicit: (elicitation: Backend.Elicitation) => Effect.Effect<Backend.Elicited>
+  /** Notes that a question was declined which may have been about this call. */
+  readonly declined: (elicitation: Backend.Elicitation) => void
 }
 
 /** The number of times that a lost connection is opened again before the calls that wait for it fail. */
 const attempts = 5
 
 const later = { schedule: Schedule.exponential("200 millis"), times: attempts - 1 }
+
+/** The number of lists in a row that a server may say has changed while it was listed. */
+const mostLists = 5
+
+/** The number of names of tools that are remembered. Tools beyond are never trusted. */
+const mostNames = 10_000
 
 /** The time that closing may take, in milliseconds. A process that does not leave is killed by then. */
 const closingMillis = 6_000
@@ -53,7 +61,7 @@ export class Connection {
   readonly server: string
   private readonly connect: Backend.Connect
   private readonly scope: Scope.Scope
-  private readonly otherwise: Asked
+  private readonly elicit: Asked["elicit"] | undefined
   private readonly run: <A>(effect: Effect.Effect<A>) => Fiber.Fiber<A>
   private backend: Backend.Backend | undefined
   private opening: Deferred.Deferred<Backend.Backend, Backend.Failure> | undefined
@@ -71,12 +79,12 @@ export class Connection {
     connect: Backend.Connect,
     scope: Scope.Scope,
     services: Context.Context<never>,
-    otherwise: Asked
+    elicit: Asked["elicit"] | undefined
   ) {
     this.server = server
     this.connect = connect
     this.scope = scope
-    this.otherwise = otherwise
+    this.elicit = elicit
     this.run = Effect.runForkWith(services)
   }
 
@@ -159,8 +167,11 @@ export class Connection {
         if (backend !== undefined) this.leave(backend)
       },
       elicit: (elicitation) => {
-        const [asked = this.otherwise, ...others] = this.underWay
-        return (others.length > 0 ? this.otherwise : asked).elicit(elicitation)
+        const [asked, ...others] = this.underWay
+        if (asked !== undefined && others.length === 0) return asked.elicit(elicitation)
+        if (this.elicit !== undefined) return this.elicit(elicitation)
+        for (const each of this.underWay) each.declined(elicitation)
+        return Effect.succeed({ action: "decline" })
       }
     }
     return Effect.uninterruptibleMask((restore) =>
@@ -189,27 +200,32 @@ export class Connection {
         )),
       ({ known, leftOut }) => {
         this.known = { tools: new Map(known.map((tool) => [tool.listed.name, tool])), leftOut }
-        for (const { hash, listed: { name } } of known) if (!this.first.has(name)) this.first.set(name, hash)
+        for (const { hash, listed: { name } } of known) {
+          if (!this.first.has(name) && this.first.size < mostNames) this.first.set(name, hash)
+        }
       }
     )
   }
 
-  /** Lists the tools again. Calls wait for it, so that none is sent to a tool that is another one by now. */
+  /**
+   * Lists the tools again. Calls wait for it, so that none is sent to a tool that is another one by now. A server that
+   * does not list them is left: the next call opens it again, and has its tools or fails.
+   */
   private relist(backend: Backend.Backend): void {
     this.isStale = true
     if (this.listing !== undefined) return
     const listing = Deferred.makeUnsafe<void>()
     this.listing = listing
-    const again: Effect.Effect<void, Backend.Failure> = Effect.suspend(() => {
-      this.isStale = false
-      return Effect.flatMap(this.list(backend), () => this.isStale ? again : Effect.void)
-    })
-    const listed = Effect.matchCauseEffect(again, {
-      onSuccess: () => Effect.void,
-      onFailure: (cause) =>
-        Cause.hasInterruptsOnly(cause)
-          ? Effect.void
-          : Effect.logWarning(`the tools of the MCP server "${this.server}" could not be listed again`, cause)
+    const again = (left: number): Effect.Effect<void, Backend.Failure> =>
+      Effect.suspend(() => {
+        this.isStale = false
+        return Effect.flatMap(this.list(backend), () => this.isStale && left > 1 ? again(left - 1) : Effect.void)
+      })
+    const listed = Effect.catchCause(again(mostLists), (cause) => {
+      this.leave(backend)
+      return Cause.hasInterruptsOnly(cause)
+        ? Effect.void
+        : Effect.logWarning(`the tools of the MCP server "${this.server}" could not be listed again`, cause)
     })
     this.run(Effect.forkIn(
       Effect.ensuring(

@@ -48,9 +48,9 @@ export const layerOf = (
         schema === undefined
           ? Effect.succeed({ action: "decline" })
           : onElicit({ server, message, schema })
-    const connection = new Connections.Connection(name, connect, scope, yield* Effect.context<never>(), {
-      elicit: (elicitation) => elicit?.(name, elicitation) ?? Effect.succeed({ action: "decline" })
-    })
+    const services = yield* Effect.context<never>()
+    const asked = elicit && ((elicitation: Backend.Elicitation) => elicit(name, elicitation))
+    const connection = new Connections.Connection(name, connect, scope, services, asked)
     yield* Effect.mapError(
       connection.open,
       ({ message: detail }) => new Declared.McpUnavailable({ server: name, detail })

@@ -264,6 +264,7 @@ const sent = (
     const held = Deferred.makeUnsafe<unknown>()
     const left = [...given]
     const asked: Connection.Asked = {
+      declined: (elicitation) => void it.decline(elicitation, "several calls were under way, and it may be about any"),
       elicit: Effect.fnUntraced(function*(elicitation) {
         const known = left.findIndex((other) => Json.isSame(other.asked, elicitation))
         const [answer] = known < 0 ? [] : left.splice(known, 1)

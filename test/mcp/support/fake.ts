@@ -33,6 +33,8 @@ type Answering = (
 export class Fake {
   tools: ReadonlyArray<Definition>
   answering: Answering = ({ tool }) => Effect.succeed(said(`${tool.name} was called`))
+  /** What happens when its tools are listed. */
+  listing: () => Effect.Effect<void, Backend.Failure> = () => Effect.void
   readonly requests: Array<Backend.Request> = []
   opened = 0
   closed = 0
@@ -57,7 +59,7 @@ export class Fake {
       this.listener = listener
       return {
         facts: { "network.transport": "pipe" },
-        list: Effect.sync(() => ({ tools: this.tools.map(listed), leftOut: [] })),
+        list: Effect.suspend(() => Effect.as(this.listing(), { tools: this.tools.map(listed), leftOut: [] })),
         call: (request, progress) =>
           Effect.suspend(() => {
             this.requests.push(request)
