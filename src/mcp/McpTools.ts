@@ -45,6 +45,19 @@ export type { McpTool } from "./internal/tools.ts"
  * run on. Their names have what providers allow, other characters as `_`. Dies where two tools have one name, and
  * names both.
  *
+ * **Example** (A run with the tools of a server)
+ *
+ * ```ts import.meta.vitest
+ * import { Chat } from "heddle"
+ * import { McpTools } from "heddle/mcp"
+ * import * as Effect from "effect/Effect"
+ *
+ * const server = McpTools.layer({ url: "https://mcp.example.com/mcp" }, { prefix: "news_" })
+ * const program = Effect.flatMap(McpTools.tools, (tools) => Chat.run("What is new?", { tools }))
+ *
+ * Effect.isEffect(Effect.provide(program, server)) // => true
+ * ```
+ *
  * @category getters
  * @since 0.1.0
  */
@@ -70,6 +83,18 @@ export const tools: Effect.Effect<ReadonlyArray<Offers.McpTool>, never, Servers.
 /**
  * The tools that are not offered, each with the reason: one that runs as a task only, or that cannot be read.
  *
+ * **Example** (What a server has and a run does not)
+ *
+ * ```ts import.meta.vitest
+ * import { McpTools } from "heddle/mcp"
+ * import * as Effect from "effect/Effect"
+ *
+ * const server = McpTools.layer({ url: "https://mcp.example.com/mcp" })
+ * const program = Effect.flatMap(McpTools.leftOut, Effect.forEach(({ name, reason }) => Effect.log(name, reason)))
+ *
+ * Effect.isEffect(Effect.provide(program, server)) // => true
+ * ```
+ *
  * @category getters
  * @since 0.1.0
  */
@@ -83,6 +108,19 @@ export const leftOut: Effect.Effect<ReadonlyArray<Declared.LeftOut>, never, Serv
  * with {@link McpUnavailable} where the server cannot be started or reached. A connection that is lost later is opened
  * again by the next call, once for all that wait. It is closed with the layer's scope, which needs at most six seconds
  * where a process does not leave.
+ *
+ * **Example** (A server that is a process, and believed about one tool)
+ *
+ * ```ts import.meta.vitest
+ * import { McpTools } from "heddle/mcp"
+ * import * as Layer from "effect/Layer"
+ *
+ * const server = McpTools.layer({ name: "sums", command: "npx", args: ["@modelcontextprotocol/server-everything"] }, {
+ *   trust: { "get-sum": { readOnly: true } }
+ * })
+ *
+ * Layer.isLayer(server) // => true
+ * ```
  *
  * @category layers
  * @since 0.1.0

@@ -241,6 +241,24 @@ describe("a hostile server", { timeout: limit }, () => {
       assert.deepStrictEqual(pidsIn(starts).filter(isAlive), [])
     }).pipe(Effect.scoped))
 
+  it.live("W-14: one that ends when it is asked before its handshake is an older one, and is started again for that", () =>
+    Effect.gen(function*() {
+      const starts = yield* counting
+      const content = yield* Effect.provide(text("odd_name"), hostile({}, "fragile", starts))
+      assert.strictEqual(content, "odd/name was called")
+      assert.lengthOf(pidsIn(starts), 2)
+    }).pipe(Effect.scoped))
+
+  it.live("W-14: one that does not leave is killed with its layer", () =>
+    Effect.gen(function*() {
+      const starts = yield* counting
+      assert.strictEqual(
+        yield* Effect.provide(text("odd_name"), hostile({}, "stubborn", starts)),
+        "odd/name was called"
+      )
+      yield* until("the end", Effect.sync(() => pidsIn(starts).filter(isAlive)), (alive) => alive.length === 0)
+    }).pipe(Effect.scoped))
+
   it.live("W-14: a program that is not there, or says why it ends, is McpUnavailable with the reason", () =>
     Effect.gen(function*() {
       const none = McpTools.layer({ name: "none", command: "no-such-program-of-heddle" })

@@ -150,6 +150,11 @@ describe("what a call comes to", () => {
       assert.strictEqual(yield* content(result([{ type: "text", text: "{}" }], { celsius: 7 })), "{\"celsius\":7}")
       assert.strictEqual(yield* content(result([{ type: "text", text: "a" }, { type: "text", text: "b" }])), "a\nb")
       assert.strictEqual(yield* content(result([])), "")
+      const both = yield* content(result([{ type: "text", text: "{}" }, png], { n: 1 }))
+      assert.deepStrictEqual(both, [
+        { type: "text", text: "{\"n\":1}" },
+        { type: "image", data: "iVBORw0KGgo=", mediaType: "image/png" }
+      ])
       assert.deepStrictEqual(
         yield* content(result([
           { type: "text", text: "look" },

@@ -24,7 +24,7 @@ export interface LeftOut {
 }
 
 /** The tools of a server. */
-export interface Tools {
+interface Tools {
   readonly tools: ReadonlyArray<Listed>
   readonly leftOut: ReadonlyArray<LeftOut>
 }

@@ -4,6 +4,7 @@
  * tool decides.
  */
 import * as Cause from "effect/Cause"
+import type * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -53,6 +54,7 @@ export class Connection {
   private readonly connect: Backend.Connect
   private readonly scope: Scope.Scope
   private readonly otherwise: Asked
+  private readonly run: <A>(effect: Effect.Effect<A>) => Fiber.Fiber<A>
   private backend: Backend.Backend | undefined
   private opening: Deferred.Deferred<Backend.Backend, Backend.Failure> | undefined
   private listing: Deferred.Deferred<void> | undefined
@@ -64,11 +66,18 @@ export class Connection {
   private readonly closing = new Set<Fiber.Fiber<void>>()
   private readonly underWay = new Set<Asked>()
 
-  constructor(server: string, connect: Backend.Connect, scope: Scope.Scope, otherwise: Asked) {
+  constructor(
+    server: string,
+    connect: Backend.Connect,
+    scope: Scope.Scope,
+    services: Context.Context<never>,
+    otherwise: Asked
+  ) {
     this.server = server
     this.connect = connect
     this.scope = scope
     this.otherwise = otherwise
+    this.run = Effect.runForkWith(services)
   }
 
   /** Opens the connection, and closes it with the scope. */
@@ -151,19 +160,18 @@ export class Connection {
         return (others.length > 0 ? this.otherwise : asked).elicit(elicitation)
       }
     }
-    return Effect.gen({ self: this }, function*() {
-      this.isStale = false
-      const made = yield* this.connect(listener)
-      backend = made
-      yield* Effect.onExit(this.list(made), (exit) =>
-        Effect.sync(() => {
-          if (Exit.isFailure(exit)) this.close(made)
-        }))
-      if (failure !== undefined) return yield* failure
-      this.backend = made
-      if (this.isStale) this.relist(made)
-      return made
-    })
+    return Effect.uninterruptibleMask((restore) =>
+      Effect.gen({ self: this }, function*() {
+        this.isStale = false
+        const made = yield* restore(this.connect(listener))
+        backend = made
+        yield* Effect.onError(restore(this.list(made)), () => Effect.sync(() => this.close(made)))
+        if (failure !== undefined) return yield* failure
+        this.backend = made
+        if (this.isStale) this.relist(made)
+        return made
+      })
+    )
   })
 
   private list(backend: Backend.Backend): Effect.Effect<void, Backend.Failure> {
@@ -197,7 +205,7 @@ export class Connection {
           ? Effect.void
           : Effect.logWarning(`the tools of the MCP server "${this.server}" could not be listed again`, cause)
     })
-    Effect.runFork(Effect.forkIn(
+    this.run(Effect.forkIn(
       Effect.ensuring(
         listed,
         Effect.sync(() => {
@@ -215,7 +223,7 @@ export class Connection {
   }
 
   private close(backend: Backend.Backend): void {
-    const closed = Effect.runFork(backend.close)
+    const closed = this.run(backend.close)
     this.closing.add(closed)
     closed.addObserver(() => this.closing.delete(closed))
   }

@@ -9,6 +9,13 @@ import type * as Message from "../../Message.ts"
 import * as Tool from "../../Tool.ts"
 import type * as Backend from "./backend.ts"
 
+/** The most characters of a description or a question: what a server writes is in prompts, and before people. */
+const longest = 2_000
+
+/** Returns a foreign text, cut between characters. */
+export const cut = (text: string): string =>
+  text.length <= longest ? text : `${text.slice(0, longest).replace(/[\uD800-\uDBFF]$/, "")}…`
+
 type Result = Extract<Backend.Response, { readonly _tag: "Result" }>
 
 const text = (value: string): Message.Part => ({ type: "text", text: value })
@@ -56,10 +63,16 @@ const partsOf = (blocks: ReadonlyArray<Json.JsonObject>, notes: ReadonlyArray<st
 export const wordsOf = ({ content }: Result, notes: ReadonlyArray<string> = []): string =>
   Media.textWith(partsOf(content, notes), () => false)
 
-/** Returns the value of a result: its structured content, its text, or its parts where one of them is none. */
+/**
+ * Returns the value of a result: its structured content, its text, or its parts where one of them is none. Beside
+ * structured content, texts say it again.
+ */
 export const valueOf = ({ content, structured }: Result, notes: ReadonlyArray<string>): unknown => {
-  if (structured !== undefined && notes.length === 0) return structured
-  const parts = partsOf(content, notes)
+  const known = partsOf(content, notes)
+  const media = known.filter(({ type }) => type !== "text")
+  const isTold = structured !== undefined && notes.length === 0
+  if (isTold && media.length === 0) return structured
+  const parts = isTold ? [text(Json.render(structured)), ...media] : known
   const [first] = parts
   if (first === undefined) return ""
   return parts.length === 1 && first.type === "text" ? first.text : Tool.content(parts)
@@ -84,7 +97,7 @@ export const questionOf = (
   const { $schema: _, ...form } = schema
   const answerSchema = isEmpty ? { type: "boolean" } : onlyField(form)?.[1] ?? form
   if (!Json.isObject(answerSchema) || !ToolOutcomes.isCheckable(answerSchema)) return undefined
-  const words = `${server}: ${message}`
+  const words = `${server}: ${cut(message)}`
   return ToolOutcomes.brand<Tool.AskUser>({
     _tag: "AskUser",
     question: words,

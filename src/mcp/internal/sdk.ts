@@ -28,12 +28,26 @@ export interface Http {
 /** Longest delay of a timer, in milliseconds. */
 const never = 2 ** 31 - 1
 
+/** The time that a server has for its handshake, and for a page of its tools, in milliseconds. */
+const openingMillis = 120_000
+
 /** The time in which a server says which protocol it speaks. One that does not gets the older one. */
 const probeMillis = 20_000
 
 const lost = (message: string): Backend.Failure => new Backend.Failure({ reason: "lost", message })
 
-const lostCodes: ReadonlySet<unknown> = new Set(["NOT_CONNECTED", "CONNECTION_CLOSED", "SEND_FAILED"])
+const lostCodes: ReadonlySet<unknown> = new Set([
+  "NOT_CONNECTED",
+  "CONNECTION_CLOSED",
+  "SEND_FAILED",
+  "ERA_NEGOTIATION_FAILED"
+])
+
+/** The most characters of a foreign text in an error. */
+const longestText = 1_000
+
+/** Returns a foreign text for an error, without secrets. */
+const shown = (text: string): string => Json.withoutSecrets(text.slice(0, 2 * longestText), false).slice(0, longestText)
 
 /** Tells whether an HTTP server has forgotten the session, or was not reached. */
 const isUnreached = ({ cause, name, status }: Json.JsonObject): boolean =>
@@ -45,7 +59,7 @@ const failureOf = (error: unknown): Backend.Failure => {
   const { cause, code, message, name, status } = Json.isObject(error) || error instanceof Error
     ? error as unknown as Json.JsonObject
     : {} as Json.JsonObject
-  const text = typeof message === "string" ? message : Json.render(error)
+  const text = shown(typeof message === "string" ? message : Json.render(error))
   if (lostCodes.has(code) || text === "Not connected" || isUnreached({ cause, name, status })) return lost(text)
   return typeof code === "number"
     ? new Backend.Failure({ reason: "rpc", message: text, code })
@@ -61,15 +75,17 @@ const bounded = (response: Response, most: number): Response => {
   const isStream = response.headers.get("content-type")?.startsWith("text/event-stream") === true
   let size = 0
   let last = 0
+  let longest = 0
   const counted = response.body.pipeThrough(
     new TransformStream<Uint8Array, Uint8Array>({
       transform: (chunk, controller) => {
         for (const byte of chunk) {
+          longest = Math.max(longest, ++size)
           // An empty line ends an event.
-          size = isStream && byte === 10 && last === 10 ? 0 : size + 1
+          if (isStream && byte === 10 && last === 10) size = 0
           if (byte !== 13) last = byte
         }
-        if (size > most) controller.error(new Error(`a message exceeded maximum size of ${most} bytes`))
+        if (longest > most) controller.error(new Error(`a message exceeded maximum size of ${most} bytes`))
         else controller.enqueue(chunk)
       }
     })
@@ -88,7 +104,7 @@ const elicitationOf = (params: unknown): Backend.Elicitation | undefined =>
     : undefined
 
 /** The number of characters that are kept of what a process writes: they say why it did not start. */
-const mostWords = 2_000
+const mostWords = longestText
 
 type Client = InstanceType<typeof Sdk.Client>
 
@@ -106,74 +122,82 @@ const missing = "McpTools needs the package @modelcontextprotocol/client: npm in
 
 /** Returns the function that opens connections to a server. */
 export const connect = (server: Stdio | Http, maxMessageBytes: number): Backend.Connect => (listener) =>
-  Effect.gen(function*() {
-    const isStdio = "command" in server
-    const load = <A>(run: () => Promise<A>) =>
-      Effect.orDie(Effect.tryPromise({ try: run, catch: (cause) => new Error(missing, { cause }) }))
-    const sdk = yield* load(() => import("@modelcontextprotocol/client"))
-    const stdio = isStdio ? yield* load(() => import("@modelcontextprotocol/client/stdio")) : undefined
-    let words = ""
-    const heard = (chunk: unknown) => {
-      words = (words + String(chunk)).slice(-mostWords)
-    }
-    const open = (mode: "auto" | "legacy") =>
-      opened(sdk, mode, listener, maxMessageBytes, () =>
-        stdio !== undefined && "command" in server
-          ? stdioOf(stdio, server, maxMessageBytes, heard)
-          : httpOf(sdk, server as Http, maxMessageBytes))
-    // Some old servers end when they are asked for anything before their handshake.
-    const { client, close, over, transport } = yield* open("auto").pipe(
-      Effect.catch((failure) => isStdio && failure.reason === "lost" ? open("legacy") : Effect.fail(failure)),
-      Effect.mapError(({ code, message, reason }) =>
-        new Backend.Failure({ reason, code, message: words === "" ? message : `${message}; it wrote: ${words.trim()}` })
-      )
-    )
-    const unreadable = sifted(sdk, transport)
-    const version = client.getNegotiatedProtocolVersion()
-    const whileOpen = <A>(effect: Effect.Effect<A, Backend.Failure>) => Effect.raceFirst(effect, Deferred.await(over))
-    return {
-      facts: {
-        "network.transport": isStdio ? "pipe" : "tcp",
-        ...(version === undefined ? {} : { "mcp.protocol.version": version })
-      },
-      close,
-      list: Effect.suspend(() => {
-        if (client.getServerCapabilities()?.tools === undefined) return Effect.succeed({ tools: [], leftOut: [] })
-        unreadable.clear()
-        const listed = attempt((signal) =>
-          client.listTools(undefined, { signal, timeout: never, cacheMode: "refresh" })
-        )
-        return Effect.map(whileOpen(listed), ({ tools }) => ({
-          tools: tools.map(listedOf),
-          leftOut: Array.from(unreadable, ([name, reason]) => ({ name, reason }))
-        }))
-      }),
-      call: ({ arguments: args, meta, responses, state, tool }, progress) => {
-        const params = {
-          name: tool.name,
-          arguments: { ...args },
-          ...(Object.keys(meta).length === 0 ? {} : { _meta: { ...meta } }),
-          ...(responses === undefined ? {} : { inputResponses: responses }),
-          ...(state === undefined ? {} : { requestState: state })
-        } as Parameters<Client["callTool"]>[0]
-        const called = attempt((signal) =>
-          client.callTool(params, {
-            signal,
-            onprogress: progress,
-            timeout: never,
-            allowInputRequired: true,
-            toolDefinition: tool.definition as unknown as Sdk.Tool
+  // Nothing but the attempts to connect is interrupted, so that each connection is either closed or returned.
+  Effect.uninterruptibleMask((restore) =>
+    Effect.gen(function*() {
+      const isStdio = "command" in server
+      const load = <A>(run: () => Promise<A>) =>
+        Effect.orDie(Effect.tryPromise({ try: run, catch: (cause) => new Error(missing, { cause }) }))
+      const sdk = yield* load(() => import("@modelcontextprotocol/client"))
+      const stdio = isStdio ? yield* load(() => import("@modelcontextprotocol/client/stdio")) : undefined
+      let words = ""
+      const heard = (chunk: unknown) => {
+        words = (words + String(chunk)).slice(-mostWords)
+      }
+      const open = (mode: "auto" | "legacy") =>
+        opened(sdk, mode, listener, restore, maxMessageBytes, () =>
+          stdio !== undefined && "command" in server
+            ? stdioOf(stdio, server, maxMessageBytes, heard)
+            : httpOf(sdk, server as Http, maxMessageBytes))
+      // Some old servers end when they are asked for anything before their handshake.
+      const { client, close, over, transport } = yield* open("auto").pipe(
+        Effect.catch((failure) => isStdio && failure.reason === "lost" ? open("legacy") : Effect.fail(failure)),
+        Effect.mapError(({ code, message, reason }) =>
+          new Backend.Failure({
+            reason,
+            code,
+            message: words === "" ? message : `${message}; it wrote: ${shown(words.trim())}`
           })
         )
-        return Effect.map(whileOpen(called), responseOf)
+      )
+      const unreadable = sifted(sdk, transport)
+      const version = client.getNegotiatedProtocolVersion()
+      const whileOpen = <A>(effect: Effect.Effect<A, Backend.Failure>) => Effect.raceFirst(effect, Deferred.await(over))
+      return {
+        facts: {
+          "network.transport": isStdio ? "pipe" : "tcp",
+          ...(version === undefined ? {} : { "mcp.protocol.version": version })
+        },
+        close,
+        list: Effect.suspend(() => {
+          if (client.getServerCapabilities()?.tools === undefined) return Effect.succeed({ tools: [], leftOut: [] })
+          unreadable.clear()
+          const listed = attempt((signal) =>
+            client.listTools(undefined, { signal, timeout: openingMillis, cacheMode: "refresh" })
+          )
+          return Effect.map(whileOpen(listed), ({ tools }) => ({
+            tools: tools.map(listedOf),
+            leftOut: Array.from(unreadable, ([name, reason]) => ({ name, reason }))
+          }))
+        }),
+        call: ({ arguments: args, meta, responses, state, tool }, progress) => {
+          const params = {
+            name: tool.name,
+            arguments: { ...args },
+            ...(Object.keys(meta).length === 0 ? {} : { _meta: { ...meta } }),
+            ...(responses === undefined ? {} : { inputResponses: responses }),
+            ...(state === undefined ? {} : { requestState: state })
+          } as Parameters<Client["callTool"]>[0]
+          const called = attempt((signal) =>
+            client.callTool(params, {
+              signal,
+              onprogress: progress,
+              timeout: never,
+              allowInputRequired: true,
+              toolDefinition: tool.definition as unknown as Sdk.Tool
+            })
+          )
+          return Effect.map(whileOpen(called), responseOf)
+        }
       }
-    }
-  })
+    })
+  )
 
 const opened = (
   sdk: typeof Sdk,
   mode: "auto" | "legacy",
   listener: Backend.Listener,
+  restore: <A, E>(effect: Effect.Effect<A, E>) => Effect.Effect<A, E>,
   maxMessageBytes: number,
   transportOf: () => Sdk.Transport & { readonly terminateSession?: () => Promise<void> }
 ): Effect.Effect<Opened, Backend.Failure> =>
@@ -194,8 +218,9 @@ const opened = (
     })
     const transport = transportOf()
     const over = Deferred.makeUnsafe<never, Backend.Failure>()
+    let isConnected = false
     const end = (failure: Backend.Failure) => {
-      if (Deferred.doneUnsafe(over, Exit.fail(failure))) listener.lost(failure)
+      if (Deferred.doneUnsafe(over, Exit.fail(failure)) && isConnected) listener.lost(failure)
     }
     Object.assign(client, {
       onclose: () => end(lost("the connection was closed")),
@@ -208,8 +233,9 @@ const opened = (
       terminateSession === undefined ? Effect.void : ignored(() => terminateSession.call(transport)),
       ignored(() => client.close())
     )
-    const connected = attempt((signal) => client.connect(transport, { signal, timeout: never }))
-    yield* Effect.onError(connected, () => close)
+    const connected = attempt((signal) => client.connect(transport, { signal, timeout: openingMillis }))
+    yield* Effect.onError(restore(connected), () => close)
+    isConnected = true
     return { client, transport, close, over }
   })
 

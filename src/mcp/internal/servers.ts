@@ -8,7 +8,7 @@ import * as Declared from "./declared.ts"
 import * as Offers from "./tools.ts"
 
 /** A server that a layer has connected. */
-export interface Server {
+interface Server {
   readonly name: string
   readonly settled: Effect.Effect<void>
   readonly offered: () => Offers.Offered
@@ -48,7 +48,7 @@ export const layerOf = (
         schema === undefined
           ? Effect.succeed({ action: "decline" })
           : onElicit({ server, message, schema })
-    const connection = new Connections.Connection(name, connect, scope, {
+    const connection = new Connections.Connection(name, connect, scope, yield* Effect.context<never>(), {
       elicit: (elicitation) => elicit?.(name, elicitation) ?? Effect.succeed({ action: "decline" })
     })
     yield* Effect.mapError(

@@ -37,9 +37,6 @@ interface Settings {
   readonly elicit: Declared.Elicit | undefined
 }
 
-/** The most characters of a description: what a server writes is in the prompt of each request. */
-const longestDescription = 2_000
-
 const longestName = 64
 
 /** Returns the name of a tool for providers, which allow fewer characters than servers. */
@@ -111,7 +108,7 @@ const make = (
     return Effect.fail(new Changed(now === undefined ? `the server has no tool "${listed.name}" any more` : changed))
   })
   const tool = Tool.make(nameFor(settings.prefix, known), {
-    description: cut(listed.description ?? listed.title ?? ""),
+    description: Results.cut(listed.description ?? listed.title ?? ""),
     parameters,
     readOnly,
     destructive: destructive && !readOnly,
@@ -139,9 +136,6 @@ const make = (
 const changed =
   "the tool is another one than the one that the run began with: its name is the same, and its description "
   + "or its parameters are not"
-
-const cut = (text: string): string =>
-  text.length <= longestDescription ? text : `${text.slice(0, longestDescription).replace(/[\uD800-\uDBFF]$/, "")}…`
 
 /** A tool changed, or is gone. */
 class Changed extends Error {}
@@ -200,7 +194,7 @@ class Call {
   }
 
   decline({ message }: Backend.Elicitation, why: string): Backend.Elicited {
-    this.notes.push(`[the server asked "${cut(message)}", and was declined: ${why}]`)
+    this.notes.push(`[the server asked "${Results.cut(message)}", and was declined: ${why}]`)
     return { action: "decline" }
   }
 }

@@ -11,7 +11,7 @@ export interface Definition {
   readonly execution?: Record<string, unknown>
 }
 
-export const listed = (definition: Definition): Backend.Listed => {
+const listed = (definition: Definition): Backend.Listed => {
   const { inputSchema = { type: "object" } } = definition
   return { ...definition, inputSchema, definition: { ...definition, inputSchema } }
 }
