@@ -227,6 +227,6 @@ describe("states of agents", () => {
       const { message } = yield* answering(url, state, args, bearer("ann:list,write"))
       assert.include(message.result.content[0].text, "did not allow")
       assert.deepStrictEqual(paid, [])
-      assert.strictEqual((yield* sendRaw(url, { params: { name: "helper", arguments: args } })).status, 403)
+      assert.strictEqual((yield* sendRaw(url, { params: { name: "helper", arguments: args } })).status, 401)
     }))
 })

@@ -173,7 +173,7 @@ describe("requests", () => {
       const url = yield* serve([tool], tokens)
       const params = { name: "pay", arguments: { amount: 1 } }
       const rows: ReadonlyArray<readonly [headers: Record<string, string>, status: number]> = [
-        [{}, 403],
+        [{}, 401],
         [bearer("ann:list"), 403],
         [{ ...bearer("ann"), origin: "https://evil.example" }, 403],
         [{ ...bearer("ann"), "sec-fetch-site": "cross-site" }, 403],

@@ -50,6 +50,12 @@ const tooMany = Refusals.tooMany("too_many_sessions", "There are too many sessio
 
 const noBatches = Refusals.badRequest("no_batches", "Batches of messages are not supported.")
 
+/** Returns a refusal for want of a token as one by which clients begin to ask for one. */
+const asking = (refusal: Refusals.Refusal): Refusals.Refusal => {
+  const { code, message } = refusal
+  return code === "token_required" ? new Refusals.Refusal({ status: 401, code, message }) : refusal
+}
+
 const forbidden = Refusals.forbidden("forbidden", "This is not allowed.")
 
 const notFound = HttpServerResponse.empty({ status: 404 })
@@ -102,7 +108,7 @@ export class Gate {
     const checked = request.method === "OPTIONS"
       ? Access.preflight(request, access)
       : Effect.andThen(
-        Access.check(request, access),
+        Effect.mapError(Access.check(request, access), asking),
         Effect.suspend(() => request.method === "POST" ? this.post(request) : this.other(request))
       )
     return Effect.map(Routes.answered(checked), (response) => Access.allowing(request, access, response))

@@ -9,7 +9,7 @@ import * as Effect from "effect/Effect"
 import * as Redacted from "effect/Redacted"
 
 /** The call that a state belongs to. A state is none of another principal, tool or arguments. */
-export interface Subject {
+interface Subject {
   readonly principal: string
   readonly by: string
   readonly name: string
