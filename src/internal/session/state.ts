@@ -274,6 +274,13 @@ export const copyOf = (state: State): State => ({
   receipts: new Map(state.receipts)
 })
 
+/** Returns the fields of a call whose handler is started again. */
+const resumedOf = ({ id: _, ...resume }: SessionData.Resumable): Omit<Known, "toolCall"> => ({
+  idempotencyKey: resume.idempotencyKey,
+  attempt: resume.attempt,
+  resume
+})
+
 /** Returns the version that a name or an id has. */
 const versioned = (versions: Readonly<Record<string, string>>, key: string): Pick<Known, "version"> =>
   Object.hasOwn(versions, key) ? { version: versions[key] } : {}
@@ -287,13 +294,11 @@ const callOf = (
   message: Message.Message | undefined
 ): Call | undefined => {
   const answers = session.nested?.find(({ id }) => id === toolCall.id)?.answers ?? []
-  const { id: _, ...resume } = session.resumable?.find(({ id }) => id === toolCall.id) ?? { id: "", attempt: 0 }
-  const { versions = {} } = session
+  const { resumable = [], versions = {} } = session
+  const resumed = resumable.find(({ id }) => id === toolCall.id)
   const known = {
     toolCall,
-    ...("state" in resume
-      ? { idempotencyKey: resume.idempotencyKey, attempt: resume.attempt, resume }
-      : { idempotencyKey: undefined, attempt: 0 }),
+    ...(resumed === undefined ? { idempotencyKey: undefined, attempt: 0 } : resumedOf(resumed)),
     ...versioned(versions, toolCall.id)
   }
   if (suspensions.length > 0) return { _tag: "Waiting", ...known, suspensions, answers }
