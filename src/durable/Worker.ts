@@ -376,7 +376,8 @@ export const layer = <
             onGiveUp: (error) =>
               onGiveUp === undefined ? Effect.void : hooked("onGiveUp", () => onGiveUp(claim.id, error))
           })
-          const isDone = kept.version > version && !Journals.isUnfinished(Keeping.next(kept))
+          const isRemoved = kept.version === 0
+          const isDone = isRemoved || kept.version > version && !Journals.isUnfinished(Keeping.next(kept))
           // A message may have to wait until other calls are settled.
           if (isDone) attempts.delete(claim.id)
           // The next search would find the session again at once.

@@ -21,6 +21,7 @@ import type * as Policy from "../../Policy.ts"
 import * as Answers from "../answer/answer.ts"
 import * as Settings from "../ask/options.ts"
 import * as Plan from "../decide/plan.ts"
+import { toolError } from "../declare/outcome.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
 import { HookFibers, Running } from "../stop/ownedFibers.ts"
@@ -184,6 +185,11 @@ export class Batch<E> implements Host<E> {
     const runs: Array<Plan.Run> = []
     for (const job of decided) {
       if (this.isAnswered(job) || this.isReplayed(job)) continue
+      const changed = job._tag === "Cancel" ? undefined : this.changed(job)
+      if (changed !== undefined) {
+        this.respond(job, changed)
+        continue
+      }
       if (job._tag === "Run") runs.push(job)
       if (job._tag === "Refuse") {
         const isUnknown = this.known(job.call)?.isUnknown === true
@@ -222,6 +228,17 @@ export class Batch<E> implements Host<E> {
       if (replayed !== undefined) this.settle({ ...job, isExclusive: job._tag === "Run" && job.isExclusive }, replayed)
     }
     return true
+  }
+
+  /** Returns the answer of a call whose tool is another one by now, or is gone: it does not run. */
+  private changed(job: Answers.Numbered): Effect.Effect<Answers.Answer, E, any> | undefined {
+    const known = this.known(job.call)
+    if (known?.version === undefined || known.version === job.tool?.version) return undefined
+    if (known.isUnknown === true) return this.unknown(job)
+    const detail = job.tool === undefined
+      ? "the tool of the call is gone"
+      : "the tool of the call is another one than the one that the run began with"
+    return Answers.denied(this.answering, job, toolError("denied", job.call, { detail, metadata: { gate: "version" } }))
   }
 
   private known(call: Message.ToolCall): Replay.Replayed | undefined {

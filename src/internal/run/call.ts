@@ -232,10 +232,25 @@ export class Call<E> implements Task, Handler {
 
   private came(outcome: unknown): Effect.Effect<void, E, any> {
     if (!this.goesOn("running") && !this.isToRecord) return Effect.void
-    if (!ToolOutcomes.isSuspended(outcome)) return this.completed(this.counted(outcome))
-    this.span?.end({ outcome: "suspended" })
+    if (ToolOutcomes.isSuspended(outcome)) return this.waits("suspended", outcome)
+    const counted = this.counted(outcome)
+    const isToResume = ToolOutcomes.isWellFormed(counted) && counted._tag === "AskUser" && counted.resume !== undefined
+    return isToResume ? this.waits("ask_user", this.asked(counted)) : this.completed(counted)
+  }
+
+  private waits(name: string, outcome: ToolOutcomes.Suspended): Effect.Effect<void> {
+    this.span?.end({ outcome: name })
     this.suspend(OpenCalls.suspended(this.job.call, outcome))
     return Effect.void
+  }
+
+  /** Returns the suspension of a handler that is started again with the answer. */
+  private asked(raw: Tool.AskUser): ToolOutcomes.Suspended {
+    const { context: { attempt, idempotencyKey }, host: { environment: { found } }, job: { call } } = this
+    const suspension = OpenCalls.question(call, OpenCalls.asked(call, raw, found.clock.currentTimeMillisUnsafe()))
+    return ToolOutcomes.suspended([
+      ToolOutcomes.resumable(suspension, { state: Json.toJson(raw.resume), idempotencyKey, attempt })
+    ])
   }
 
   /** Enters a phase in which code of the caller's runs, against the clock. */

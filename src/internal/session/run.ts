@@ -121,13 +121,16 @@ class OperationRun<M extends SessionEvents.Mode> {
   }
 
   /** Records the start, and the records that lead to it. */
-  begin(deadlineAt: number | undefined): Effect.Effect<void> {
+  begin(deadlineAt: number | undefined, toolbox: ToolOptions.Toolbox): Effect.Effect<void> {
     const { operation: { answered, base, messages, name, parent, resumed, takes }, span } = this
     return Effect.flatMap(Effect.all([Clock.currentTimeMillis, Claims.CurrentProcess]), ([startedAt, processName]) => {
       const { clientTools, inbox } = this.state
       const served = takes === undefined
         ? name === "continue" ? clientTools : []
         : inbox.find(({ id }) => id === takes.id)?.clientTools ?? []
+      const versions = Array.from(toolbox).flatMap(([name, { version }]) =>
+        version === undefined ? [] : [[name, version]]
+      )
       const started: Records.RunStarted = {
         _tag: "RunStarted",
         requestId: this.requestId,
@@ -142,7 +145,8 @@ class OperationRun<M extends SessionEvents.Mode> {
         ...(deadlineAt === undefined ? {} : { deadlineAt }),
         ...(this.writer.owner === undefined ? {} : { owner: this.writer.owner }),
         ...(takes === undefined ? {} : { takes }),
-        ...(served.length === 0 ? {} : { clientTools: served })
+        ...(served.length === 0 ? {} : { clientTools: served }),
+        ...(versions.length === 0 || resumed !== undefined ? {} : { versions: Object.fromEntries(versions) })
       }
       return Effect.map(this.append([...base.before, started]), () => {
         this.folded = SessionEvents.folding(this.operation.mode, this.state)
@@ -511,7 +515,7 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
       if (nestedUsage !== undefined) spending.takeUp(nestedUsage)
     }
     yield* spending.enter(scope)
-    yield* run.begin(stops.deadline)
+    yield* run.begin(stops.deadline, toolbox)
 
     const { state } = run
     const { context: known, id } = state
