@@ -23,8 +23,8 @@ export default defineConfig({
         inline: [
           // The examples of the documentation are written there as programs, and are read like tests.
           /heddle-examples/,
-          // One of these, too, is published with its sources, which Node does not read from a package.
-          /node_modules\/(@ai-sdk|ai|ai-sdk-v\d|eventsource-parser)\//
+          // Some of these, too, are published with their sources, which Node does not read from a package.
+          /node_modules\/(@ai-sdk|@modelcontextprotocol|ai|ai-sdk-v\d|eventsource|eventsource-parser)\//
         ]
       }
     }

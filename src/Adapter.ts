@@ -17,6 +17,7 @@ import * as Fold from "./internal/fold/fold.ts"
 import * as Outcomes from "./internal/fold/runOutcome.ts"
 import * as ToolCalls from "./internal/hear/toolCalls.ts"
 import * as Json from "./internal/json.ts"
+import type * as Telemetry from "./internal/telemetry.ts"
 import type * as Message from "./Message.ts"
 import * as Policy from "./Policy.ts"
 import * as Thread from "./Thread.ts"
@@ -110,7 +111,7 @@ export class AdapterError extends Schema.TaggedError<AdapterError>("heddle/Adapt
  * @category services
  * @since 0.1.0
  */
-export interface Service {
+export interface Service extends Telemetry.Described {
   /** Sends the request and emits the reply, as {@link Adapter} describes. Nothing is sent before the first pull. */
   readonly stream: (request: Request) => Stream.Stream<Event.AdapterEvent, AdapterError>
 }

@@ -15,6 +15,7 @@ import type * as Event from "./Event.ts"
 import * as SubAgent from "./internal/answer/subAgent.ts"
 import * as Loop from "./internal/loop/loop.ts"
 import * as Pulled from "./internal/loop/scopedPull.ts"
+import type * as Telemetry from "./internal/telemetry.ts"
 import * as Step from "./Step.ts"
 import type * as Thread from "./Thread.ts"
 import type * as Tool from "./Tool.ts"
@@ -26,6 +27,8 @@ import type * as Tool from "./Tool.ts"
  * @since 0.1.0
  */
 export type ChatError = Step.StepError
+
+export type { Agent } from "./internal/telemetry.ts"
 
 /**
  * The options of a run.
@@ -58,6 +61,11 @@ export interface Options<
   readonly structuredFinalize?: boolean
   /** The user message that leads in that call: a text of one line by default, none for `""`. */
   readonly finalizePrompt?: string
+  /**
+   * The agent that the run is, for its span and its metrics: `invoke_agent NAME`. A run that a handler starts goes by
+   * the name of the tool by default, any other has no name.
+   */
+  readonly agent?: Telemetry.Agent | undefined
 }
 
 /**

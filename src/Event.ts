@@ -864,9 +864,10 @@ export class ToolApprovalRequested extends Schema.Opaque<ToolApprovalRequested>(
 ) {}
 
 /**
- * A call waits for answers from outside: its nested run does, or the call had started when its process ended and waits
- * for a verdict (`afterCrash: "ask"`). When the answers for a nested run are there, the handler is started again, and
- * that run continues where it was.
+ * A call waits for answers from outside: its nested run does; its handler asks the user and is started again with the
+ * answer (`resume` of `Tool.askUser`); or the call had started when its process ended and waits for a verdict
+ * (`afterCrash: "ask"`). When the answers for a nested run are there, the handler is started again, and that run
+ * continues where it was.
  *
  * @category schemas
  * @since 0.1.0

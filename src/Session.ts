@@ -42,6 +42,8 @@ export type {
   ExpiredAnswer,
   NestedAnswers,
   Options,
+  Resumable,
+  Resume,
   ValueAnswer
 } from "./internal/session/data.ts"
 

@@ -248,6 +248,10 @@ export const content = (parts: ReadonlyArray<Message.Part>): ToolOutcomes.Conten
  * Schema: only an answer that fits is accepted. Once `expiresIn` is over no answer is accepted any more, and
  * `Session.expire` answers the question with `defaultAnswer`.
  *
+ * The answer is what the model reads of the call. With `resume` it is the handler's instead: once it is there, the
+ * handler is started again as a new attempt of the same call, in whatever process, with `call.resumed`, which has the
+ * answer and the state that `resume` is.
+ *
  * **Example** (A question with an answer of a type)
  *
  * ```ts import.meta.vitest
@@ -265,6 +269,35 @@ export const content = (parts: ReadonlyArray<Message.Part>): ToolOutcomes.Conten
  *
  * result.pendingQuestion // => "How many seats?"
  * result.suspensions?.[0]?.answerSchema?.["type"] // => "integer"
+ * ```
+ *
+ * **Example** (A handler that is started again with the answer)
+ *
+ * ```ts import.meta.vitest
+ * import { Session, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const book = Tool.make("book", {
+ *   parameters: {},
+ *   handler: (_, { resumed }) =>
+ *     Effect.succeed(
+ *       resumed === undefined
+ *         ? Tool.askUser("How many seats?", { resume: { show: "s7" } })
+ *         : `${resumed.answer} seats, ${JSON.stringify(resumed.state)}`
+ *     )
+ * })
+ * const model = Script.layer([
+ *   [Script.toolCall("c0", "book"), Script.finish("tool_calls")],
+ *   [Script.text("Booked."), Script.finish("stop")]
+ * ])
+ * const booking = Effect.gen(function*() {
+ *   const asked = yield* Session.reply(Session.make(), "Book", { tools: [book] })
+ *   return yield* Session.reply(asked.session, "3", { tools: [book] })
+ * })
+ * const { session } = await Effect.runPromise(booking.pipe(Effect.provide(model)))
+ *
+ * session.thread.messages[2]?.content // => "3 seats, {\"show\":\"s7\"}"
  * ```
  *
  * @category constructors

@@ -178,8 +178,8 @@ describe("a handler that dies", () => {
       }
       const { provide, spans } = recording()
       yield* provide(ToolRunner.run(calls, [crashing(() => Effect.fail("reported"))]))
-      assert.isTrue(Exit.isSuccess(exitOf(spans[0])))
-      assert.isUndefined(spans[0]?.attributes.get("error.type"))
+      assert.deepStrictEqual(exitOf(spans[0]), Exit.fail("tool_error"))
+      assert.strictEqual(spans[0]?.attributes.get("error.type"), "tool_error")
     }))
 
   it.effect("M-12: ToolExecutionCompleted has the cause as plain data, whatever the error policy decides", () =>

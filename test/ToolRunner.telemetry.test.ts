@@ -7,6 +7,7 @@ import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Option from "effect/Option"
 import * as References from "effect/References"
+import * as Schema from "effect/Schema"
 import * as TestClock from "effect/testing/TestClock"
 import * as Tracer from "effect/Tracer"
 import { Executor, Message, Tool, ToolRunner } from "heddle"
@@ -36,7 +37,7 @@ const ending = (span: Tracer.Span | undefined) => {
   return { millis: Number(endTime - startTime) / 1e6, endTime, exit }
 }
 
-const outcomes = (spans: ReadonlyArray<Tracer.Span>) => spans.map((span) => span.attributes.get("heddle.tool.outcome"))
+const outcomes = (spans: ReadonlyArray<Tracer.Span>) => spans.map((span) => span.attributes.get("heddle.outcome"))
 
 describe("ToolRunner: telemetry", () => {
   it.effect("R-080: one span per call, with its name, its attributes and its own duration", () =>
@@ -54,10 +55,11 @@ describe("ToolRunner: telemetry", () => {
       assert.deepStrictEqual(Object.fromEntries(spans[0]?.attributes ?? []), {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": "slow",
+        "gen_ai.tool.type": "function",
         "gen_ai.tool.call.id": "c0",
         "heddle.request.id": "r1",
         "heddle.step.index": 2,
-        "heddle.tool.outcome": "ok"
+        "heddle.outcome": "ok"
       })
     }))
 
@@ -77,7 +79,7 @@ describe("ToolRunner: telemetry", () => {
       ])
     }))
 
-  it.effect("M-12, R-080: a span succeeds where a handler reports a failure, and fails where it dies; it names the outcome", () =>
+  it.effect("M-12, R-080, W-23: a span fails where a handler reports a failure or dies; it names the code and the outcome", () =>
     Effect.gen(function*() {
       const { spans, provide } = recording()
       const tools = [Tools.echo, Tools.fail, Tools.boom, Tools.weird, Tools.ask, Tools.stop1]
@@ -87,7 +89,11 @@ describe("ToolRunner: telemetry", () => {
           span.name,
           span.attributes.get("error.type")
         ]),
-        [["execute_tool boom", "handler_raised"], ["execute_tool weird", "invalid_return"]]
+        [
+          ["execute_tool fail", "tool_error"],
+          ["execute_tool boom", "handler_raised"],
+          ["execute_tool weird", "invalid_return"]
+        ]
       )
       assert.deepStrictEqual(outcomes(spans), ["ok", "error", "error", "error", "ask_user", "halt"])
       const odd = recording()
@@ -107,7 +113,7 @@ describe("ToolRunner: telemetry", () => {
         const { millis, exit } = ending(spans[0])
         assert.strictEqual(millis, 50)
         const error = Exit.isFailure(exit) ? Option.getOrUndefined(Exit.findErrorOption(exit)) : undefined
-        assert.deepInclude(error, { _tag: "ToolError", reason: "timeout" })
+        assert.strictEqual(error, "timeout")
         assert.deepStrictEqual(outcomes(spans), ["timeout"])
       }
     }))
@@ -136,11 +142,27 @@ describe("ToolRunner: telemetry", () => {
       assert.deepStrictEqual(outcomes(spans), ["interrupted"])
     }))
 
-  it.effect("R-080: calls that do not run have no span", () =>
+  it.effect("R-080, W-23: calls that do not run have a span of no length, with the reason", () =>
     Effect.gen(function*() {
       const { spans, provide } = recording()
-      yield* provide(ToolRunner.run(calling("ghost"), [Tools.echo]))
-      assert.deepStrictEqual(spans, [])
+      const denied = Tool.make("denied", {
+        parameters: {},
+        authorize: () => Effect.fail("a secret reason"),
+        handler: () => Effect.void
+      })
+      const strict = Tool.make("strict", { parameters: { n: Schema.Finite }, handler: () => Effect.void })
+      const lost: Message.ToolCall = { ...call("c3", "echo"), argumentsLost: "json_decode_error" }
+      const calls = [...calling("ghost", "denied", "strict"), lost]
+      yield* provide(ToolRunner.run(calls, [Tools.echo, denied, strict]))
+      assert.deepStrictEqual(
+        spans.map((span) => [span.name, span.attributes.get("error.type"), ending(span).millis, ending(span).exit]),
+        [
+          ["execute_tool ghost", "unknown_tool", 0, Exit.fail("unknown_tool")],
+          ["execute_tool strict", "invalid_arguments", 0, Exit.fail("invalid_arguments")],
+          ["execute_tool echo", "invalid_arguments", 0, Exit.fail("invalid_arguments")],
+          ["execute_tool denied", "denied", 0, Exit.fail("denied")]
+        ]
+      )
     }))
 
   it.effect("R-080: without a tracer or a span around the run none is made, with either there is", () =>

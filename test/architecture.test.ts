@@ -139,7 +139,11 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
       plant("src/sql/SessionStore.ts", "import * as Script from \"../testing/Script.ts\""),
       "imports src/testing/Script.ts"
     ],
-    [plant("src/Session.ts", "import * as UiStream from \"./ui/UiStream.ts\""), "imports src/ui/UiStream.ts"]
+    [plant("src/Session.ts", "import * as UiStream from \"./ui/UiStream.ts\""), "imports src/ui/UiStream.ts"],
+    [
+      plant("src/Chat.ts", "import * as Metrics from \"./telemetry/internal/metrics.ts\""),
+      "imports src/telemetry/internal/metrics.ts"
+    ]
   ],
   pages: [
     [

@@ -301,6 +301,7 @@ const protocol: Protocol.Protocol<Options> = {
   provider: "openai",
   baseUrl: "https://api.openai.com/v1",
   environment: { model: "OPENAI_MODEL", apiKey: ["OPENAI_API_KEY"], baseUrl: "OPENAI_BASE_URL" },
+  spans: ({ baseUrl = protocol.baseUrl, vendor }) => ({ provider: ChatRequest.providerOf(vendor, baseUrl) }),
   path: () => "/chat/completions",
   headers,
   body: requestBody,

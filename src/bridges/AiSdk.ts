@@ -243,5 +243,10 @@ export const layer = (options: Options): Layer.Layer<Adapter.Adapter> => {
   checkNames(name, options, knownOptions)
   const settings = Http.settings(name, options)
   checked(options.model, "model")
-  return Adapter.layer({ stream: (request) => stream(options, settings, request) })
+  const { model, provider = model.provider.split(".")[0] ?? model.provider } = options
+  return Adapter.layer({
+    provider,
+    model: model.modelId,
+    stream: (request) => stream(options, settings, request)
+  })
 }

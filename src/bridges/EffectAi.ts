@@ -70,7 +70,10 @@ const make = (options: Options, settings: Http.Settings) =>
       origin: Reply.originOf(provider, options.secrets ?? [])
     }
     const { origin, owner } = bridge
+    const modelName = yield* Effect.serviceOption(Model.ModelName)
     return Adapter.Adapter.of({
+      provider,
+      ...(Option.isNone(modelName) ? {} : { model: modelName.value }),
       stream: (request) => Reply.stream({ owner, origin, settings, open: EffectAiModel.open(bridge, request) })
     })
   })

@@ -36,7 +36,7 @@ import * as Commands from "./internal/commands.ts"
 import * as Drain from "./internal/drain.ts"
 import * as Owner from "./internal/owner.ts"
 import * as Protocol from "./internal/protocol.ts"
-import * as Servers from "./internal/servers.ts"
+import * as ServerEntity from "./internal/serverEntity.ts"
 
 export type { Health } from "../durable/internal/ownerHealth.ts"
 
@@ -214,7 +214,7 @@ export const layer = <
  * @category layers
  * @since 0.1.0
  */
-export const servers: Layer.Layer<never, never, Sharding.Sharding> = Layer.effect(Peers.Peers, Servers.make)
+export const servers: Layer.Layer<never, never, Sharding.Sharding> = Layer.effect(Peers.Peers, ServerEntity.make)
 
 /**
  * The address of a runner.

@@ -378,7 +378,8 @@ export const layer = <
             onGiveUp: (error) =>
               onGiveUp === undefined ? Effect.void : hooked("onGiveUp", () => onGiveUp(claim.id, error))
           })
-          const isDone = kept.version > version && !Journals.isUnfinished(Keeping.next(kept))
+          const isRemoved = kept.version === 0
+          const isDone = isRemoved || kept.version > version && !Journals.isUnfinished(Keeping.next(kept))
           // A message may have to wait until other calls are settled.
           if (isDone) attempts.delete(claim.id)
           // The next search would find the session again at once.
@@ -428,7 +429,7 @@ export const layer = <
         const reason = { isFound: true, isRetry: false }
         return peers === undefined || peers.isHere(id)
           ? accept(id, claimant, began, reason)
-          // One that cannot be passed on is found again.
+          // A session that cannot be passed on is found again.
           : Effect.ignore(Effect.andThen(store.release(id, claimant), take(id, reason)))
       }
 

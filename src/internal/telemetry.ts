@@ -1,6 +1,8 @@
 /**
- * Spans, for a run that is traced. Without a tracer of its own or a span around it, a run makes none: they cost more
- * than the steps they describe. Attributes name things and never carry arguments, results or keys.
+ * Spans, metrics and content of runs, by OpenTelemetry's conventions for generative AI. A run is observed if there is a
+ * tracer, a span around it, or a listener (`heddle/telemetry`); any other run makes nothing here: spans cost more than
+ * the steps they describe. Attributes name things and never carry arguments, results, prompts or keys: those are facts
+ * that an operation holds for its listener, which decides whether to write them.
  */
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
@@ -9,68 +11,720 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as References from "effect/References"
 import * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
 import * as Tracer from "effect/Tracer"
+import type * as Message from "../Message.ts"
+import type * as Response from "../Response.ts"
 import * as Json from "./json.ts"
+
+/** The version of this package, on the span of each run. */
+export const version = "0.1.0"
+
+/** The names of all attributes and events on Heddle's spans. */
+export const names = {
+  operation: "gen_ai.operation.name",
+  provider: "gen_ai.provider.name",
+  agentName: "gen_ai.agent.name",
+  agentId: "gen_ai.agent.id",
+  agentDescription: "gen_ai.agent.description",
+  agentVersion: "gen_ai.agent.version",
+  conversation: "gen_ai.conversation.id",
+  outputType: "gen_ai.output.type",
+  model: "gen_ai.request.model",
+  stream: "gen_ai.request.stream",
+  temperature: "gen_ai.request.temperature",
+  maxTokens: "gen_ai.request.max_tokens",
+  seed: "gen_ai.request.seed",
+  topK: "gen_ai.request.top_k",
+  topP: "gen_ai.request.top_p",
+  frequencyPenalty: "gen_ai.request.frequency_penalty",
+  presencePenalty: "gen_ai.request.presence_penalty",
+  stopSequences: "gen_ai.request.stop_sequences",
+  choiceCount: "gen_ai.request.choice.count",
+  responseId: "gen_ai.response.id",
+  responseModel: "gen_ai.response.model",
+  finishReasons: "gen_ai.response.finish_reasons",
+  timeToFirstChunk: "gen_ai.response.time_to_first_chunk",
+  inputTokens: "gen_ai.usage.input_tokens",
+  outputTokens: "gen_ai.usage.output_tokens",
+  cacheRead: "gen_ai.usage.cache_read.input_tokens",
+  cacheCreation: "gen_ai.usage.cache_creation.input_tokens",
+  reasoningTokens: "gen_ai.usage.reasoning.output_tokens",
+  toolName: "gen_ai.tool.name",
+  toolType: "gen_ai.tool.type",
+  toolCall: "gen_ai.tool.call.id",
+  address: "server.address",
+  port: "server.port",
+  error: "error.type",
+  totalCost: "heddle.usage.total_cost",
+  requestId: "heddle.request.id",
+  step: "heddle.step.index",
+  outcome: "heddle.outcome",
+  attempts: "heddle.tool.attempts",
+  queued: "heddle.tool.queued_ms",
+  early: "heddle.tool.early",
+  version: "heddle.version",
+  retry: "heddle.retry",
+  attempt: "heddle.attempt",
+  mcpMethod: "mcp.method.name",
+  mcpVersion: "mcp.protocol.version",
+  jsonRpcId: "jsonrpc.request.id",
+  transport: "network.transport"
+} as const
 
 export type Attributes = Readonly<Record<string, unknown>>
 
-/** Returns `true` if there is a tracer, or a span around the run. */
-export const isTraced = (context: Context.Context<never>): boolean =>
-  Context.getOrUndefined(context, Tracer.Tracer) !== undefined ||
-  Context.getOrUndefined(context, Tracer.ParentSpan) !== undefined
+type Kind = "invoke_agent" | "step" | "inference" | "execute_tool"
 
-/** Runs an effect under a new span. `onSpan` receives the span, and has to see to its end. */
-export const underSpan = <A, E, R>(
-  effect: Effect.Effect<A, E, R>,
-  name: string,
-  attributes: Attributes,
-  onSpan: (span: Tracer.Span) => void
-): Effect.Effect<A, E, R> =>
-  Effect.flatMap(Effect.makeSpan(name, { attributes }), (span) => {
-    onSpan(span)
-    return Effect.withParentSpan(effect, span) as Effect.Effect<A, E, R>
-  })
-
-/** Ends a span now, unless it has ended. */
-export const end = (
-  span: Tracer.Span | undefined,
-  exit: Exit.Exit<unknown, unknown>,
-  clock: Clock.Clock,
-  context: Context.Context<never>
-): void => {
-  if (span === undefined || span.status._tag === "Ended") return
-  span.end(Context.get(context, References.TracerTimingEnabled) ? clock.currentTimeNanosUnsafe() : 0n, exit)
+/** The data of a run that a listener may write. */
+export interface RunFacts {
+  readonly kind: "invoke_agent"
+  /** Numbers of its model calls and of its tool calls. */
+  inferenceCalls: number
+  toolCalls: number
+  readonly system: string | undefined
+  /** The messages that the run began with. */
+  readonly input: ReadonlyArray<Message.Message>
+  readonly tools: ReadonlyArray<Definition>
+  /** The reply that the run ended with. */
+  response: Response.Response | null | undefined
 }
 
+/** The data of a model call that a listener may write. */
+export interface InferenceFacts {
+  readonly kind: "inference"
+  readonly request: () => {
+    readonly messages: ReadonlyArray<Message.Message>
+    readonly tools: ReadonlyArray<Definition>
+  }
+  response: Response.Response | undefined
+}
+
+/** The data of a tool call that a listener may write. */
+export interface ToolFacts {
+  readonly kind: "execute_tool"
+  readonly call: Message.ToolCall
+  /** The outcome of the handler, or the content of the answer of a call that did not run. */
+  result: unknown
+}
+
+interface Definition {
+  readonly name: string
+  readonly description?: string | undefined
+  readonly parameters: unknown
+}
+
+export type Facts = RunFacts | InferenceFacts | ToolFacts | { readonly kind: "step" }
+
+/** The part of `heddle/telemetry` that the core knows. */
+export interface Listener {
+  /** The calls that have spans. */
+  readonly toolSpans: "all" | "failed" | "none"
+  /** Notes the time, in seconds, between two chunks of a reply. */
+  readonly chunk: (operation: Operation, seconds: number) => void
+  /** Notes the end of an operation, and adds attributes to its span, which ends after that. */
+  readonly ended: (operation: Operation) => void
+}
+
+/** The listener of the runs of this code. There is none without `heddle/telemetry`. */
+export const CurrentListener: Context.Reference<Listener | undefined> = Context.Reference<Listener | undefined>(
+  "heddle/internal/TelemetryListener",
+  { defaultValue: () => undefined }
+)
+
+/** The span of the run whose steps this code runs in. Handlers do not see it. */
+const CurrentRun: Context.Reference<Run | undefined> = Context.Reference<Run | undefined>(
+  "heddle/internal/RunSpan",
+  { defaultValue: () => undefined }
+)
+
+/** The operation of the call whose handler this code runs in. */
+const CurrentCall: Context.Reference<Operation | undefined> = Context.Reference<Operation | undefined>(
+  "heddle/internal/CallSpan",
+  { defaultValue: () => undefined }
+)
+
+/** The services that spans are made with, where a run is observed. */
+export interface Tracing {
+  readonly context: Context.Context<never>
+  readonly listener: Listener | undefined
+  readonly run: Run | undefined
+}
+
+/** Returns what spans are made with, or `undefined` if nothing observes the run. */
+export const tracing = <R>(services: Context.Context<R>): Tracing | undefined => {
+  const context = services as Context.Context<never>
+  const listener = Context.get(context, CurrentListener)
+  const isObserved = listener !== undefined ||
+    Context.getOrUndefined(context, Tracer.Tracer) !== undefined ||
+    Context.getOrUndefined(context, Tracer.ParentSpan) !== undefined
+  return isObserved ? { context, listener, run: Context.get(context, CurrentRun) } : undefined
+}
+
+/** Adds attributes to the span of the call whose handler runs this, whatever spans the handler has opened within. */
+export const annotateCall = (attributes: Attributes): Effect.Effect<void> =>
+  Effect.map(CurrentCall, (call) => call?.set(attributes))
+
+const ours: ReadonlySet<unknown> = new Set(["AdapterError", "ToolError", "EngineError", "ValidationError"])
+
 /**
- * Returns the exit with which a span ends. A span keeps it, and what a provider or a program wrote into an error may be
- * secret: of an error there are its name and its reason.
+ * Returns the code of an error: the reason of one of Heddle's own, else the name of its class, and nothing of its text.
  */
-const named = (exit: Exit.Exit<unknown, unknown>): Exit.Exit<unknown, unknown> =>
-  Exit.isSuccess(exit) || Cause.hasInterruptsOnly(exit.cause) ? exit : Exit.fail(Json.nameOf(Cause.squash(exit.cause)))
+const codeOf = (error: unknown): string => {
+  if (!Json.isObject(error)) return "_OTHER"
+  const { _tag, name, reason } = error
+  if (ours.has(_tag) && typeof reason === "string") return reason
+  const own = Json.nameOf({ _tag, name })
+  return own === "Error" ? "_OTHER" : own
+}
 
-/** Puts effects under a span. */
-export type Within = <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
+/** Returns the tag of an outcome as attributes write it: `AskUser` as `ask_user`. */
+const outcomeName = (tag: string): string => tag.replace(/\B[A-Z]/g, (letter) => `_${letter}`).toLowerCase()
 
-const bare: Within = (effect) => effect
+/** The end of an operation. A code is that of a failure; an operation that was cut has neither failed nor succeeded. */
+interface Ending {
+  readonly code?: string | undefined
+  readonly outcome?: string | undefined
+  readonly isCut?: boolean
+}
 
-/** A span that lasts as long as a scope, if the run is traced, and a way to put effects under it. */
-export const spanOf = (
-  isTraced: boolean,
-  scope: Scope.Scope,
-  name: string,
-  attributes: () => Attributes
-): Effect.Effect<Within> =>
-  isTraced
-    ? Effect.gen(function*() {
-      const span = yield* Effect.makeSpan(name, { attributes: attributes() })
-      const clock = yield* Clock.Clock
-      const context = yield* Effect.context<never>()
-      yield* Scope.addFinalizerExit(scope, (exit) => Effect.sync(() => end(span, named(exit), clock, context)))
-      return (effect) => Effect.withParentSpan(effect, span) as typeof effect
+const exitOf = ({ code, isCut }: Ending): Exit.Exit<void, string> =>
+  code !== undefined ? Exit.fail(code) : isCut === true ? Exit.interrupt() : Exit.void
+
+interface Plan {
+  readonly name: string
+  readonly spanKind?: Tracer.SpanKind
+  readonly attributes: Attributes
+  readonly links?: ReadonlyArray<Tracer.SpanLink>
+  /** Tells whether the span is made at the end, if the operation has failed, or never. */
+  readonly made?: Listener["toolSpans"] | undefined
+}
+
+/** One operation of a run, with its span. It ends once. */
+export class Operation<F extends Facts = Facts> {
+  readonly facts: F
+  readonly tracing: Tracing
+  readonly startedAt: bigint
+  endedAt: bigint | undefined
+  code: string | undefined
+  span: Tracer.Span | undefined
+  private readonly plan: Plan
+  private readonly clock: Clock.Clock
+  /** The attributes so far. */
+  readonly attributes: Record<string, unknown> = {}
+  private readonly events: Array<readonly [name: string, at: bigint, attributes: Record<string, unknown>]> = []
+
+  constructor(tracing: Tracing, facts: F, plan: Plan) {
+    this.tracing = tracing
+    this.facts = facts
+    this.plan = plan
+    this.clock = Context.get(tracing.context, Clock.Clock)
+    this.startedAt = this.clock.currentTimeNanosUnsafe()
+    this.set(plan.attributes)
+    if ((plan.made ?? "all") === "all") this.open()
+  }
+
+  get kind(): Kind {
+    return this.facts.kind
+  }
+
+  /** The duration, in seconds, of an operation that has ended. */
+  get seconds(): number {
+    return Number((this.endedAt ?? this.startedAt) - this.startedAt) / 1e9
+  }
+
+  /** Opens the span, by the same clock that measures the operation: its start may have passed. */
+  private open(): void {
+    const { attributes, clock, plan: { links, name, spanKind = "internal" }, startedAt, tracing: { context } } = this
+    const atStart = Object.create(clock, { currentTimeNanosUnsafe: { value: () => startedAt } }) as Clock.Clock
+    this.span = Effect.runSyncWith(Context.add(context, Clock.Clock, atStart))(
+      Effect.makeSpan(name, { kind: spanKind, attributes, ...(links === undefined ? {} : { links }) })
+    )
+  }
+
+  /** Adds attributes. A value that is `undefined` or `null` is none. */
+  set(attributes: Attributes): void {
+    for (const [name, value] of Object.entries(attributes)) {
+      if (value === undefined || value === null) continue
+      this.attributes[name] = value
+      this.span?.attribute(name, value)
+    }
+  }
+
+  /** Adds an event that happens now. */
+  event(name: string, attributes: Record<string, unknown>): void {
+    const at = this.clock.currentTimeNanosUnsafe()
+    if (this.span === undefined) this.events.push([name, at, attributes])
+    else this.span.event(name, at, attributes)
+  }
+
+  /** Ends the operation, unless it has ended. */
+  end(ending: Ending, endedAt = this.clock.currentTimeNanosUnsafe()): void {
+    if (this.endedAt !== undefined) return
+    const { plan: { made }, tracing: { context, listener } } = this
+    this.endedAt = endedAt
+    this.code = ending.code
+    this.set({ [names.error]: ending.code, [names.outcome]: ending.outcome })
+    if (made === "failed" && ending.code !== undefined) {
+      this.open()
+      for (const [name, at, attributes] of this.events) this.span?.event(name, at, attributes)
+    }
+    listener?.ended(this)
+    this.span?.end(Context.get(context, References.TracerTimingEnabled) ? endedAt : 0n, exitOf(ending))
+  }
+
+  /** Puts an effect under the span. */
+  over<A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> {
+    const { span } = this
+    return span === undefined ? effect : Effect.withParentSpan(effect, span) as Effect.Effect<A, E, R>
+  }
+
+  /** Returns what the spans within are made with. */
+  within(run = this.tracing.run): Tracing {
+    const { span, tracing: { context, listener } } = this
+    return { context: span === undefined ? context : Context.add(context, Tracer.ParentSpan, span), listener, run }
+  }
+}
+
+const tokens = (usage: Response.Usage | null | undefined): Attributes =>
+  usage === null || usage === undefined ? {} : {
+    [names.inputTokens]: usage.inputTokens,
+    [names.outputTokens]: usage.outputTokens,
+    [names.cacheRead]: usage.cachedInputTokens,
+    [names.cacheCreation]: usage.cacheWriteInputTokens,
+    [names.reasoningTokens]: usage.reasoningTokens,
+    [names.totalCost]: usage.totalCost
+  }
+
+const finishReasons = ({ finishReason }: Response.Response): Attributes =>
+  finishReason === null ? {} : { [names.finishReasons]: [finishReason] }
+
+/** The options of a request that spans name. */
+interface Sampling {
+  readonly model?: string | undefined
+  readonly temperature?: number | undefined
+  readonly maxTokens?: number | undefined
+  readonly responseFormat?: { readonly type: string } | undefined
+  readonly options?: Readonly<Record<string, unknown>>
+}
+
+/** The facts about an adapter that spans name. Public as part of `Adapter.Service`. */
+export interface Described {
+  /**
+   * The name of the provider, as OpenTelemetry spells it: `openai`, `anthropic`, `gcp.gemini`. Spans and metrics have
+   * it. `_OTHER` by default.
+   */
+  readonly provider?: string
+  /** The model of requests that name none, for spans and metrics. They name none by default. */
+  readonly model?: string
+  /** The operation in the names of spans. `"chat"` by default. */
+  readonly operation?: "chat" | "generate_content"
+  /** The server that requests are sent to, for spans and metrics. They name none by default. */
+  readonly server?: {
+    /** The name of the host, without a path or a query. */
+    readonly address: string
+    /** The port. The protocol's own by default. */
+    readonly port?: number
+  }
+}
+
+/** Returns a number or a text of a provider's own option, by any of its names. */
+const ownOption = (options: Attributes, ...keys: ReadonlyArray<string>): unknown =>
+  keys.map((key) => options[key]).find((value) => typeof value === "number" || typeof value === "string")
+
+const sampled = (
+  { maxTokens, model, options = {}, responseFormat, temperature }: Sampling,
+  described: Described | undefined
+): Attributes => {
+  const stop = options["stop"] ?? options["stop_sequences"]
+  const stops = typeof stop === "string" ? [stop] : stop
+  const count = ownOption(options, "n")
+  return {
+    [names.provider]: described?.provider ?? "_OTHER",
+    [names.model]: model ?? described?.model,
+    [names.address]: described?.server?.address,
+    [names.port]: described?.server?.port,
+    [names.temperature]: temperature,
+    [names.maxTokens]: maxTokens,
+    [names.seed]: ownOption(options, "seed"),
+    [names.topK]: ownOption(options, "top_k", "topK"),
+    [names.topP]: ownOption(options, "top_p", "topP"),
+    [names.frequencyPenalty]: ownOption(options, "frequency_penalty", "frequencyPenalty"),
+    [names.presencePenalty]: ownOption(options, "presence_penalty", "presencePenalty"),
+    [names.stopSequences]: Array.isArray(stops) && stops.every((text) => typeof text === "string") ? stops : undefined,
+    [names.choiceCount]: count === 1 ? undefined : count,
+    [names.outputType]: responseFormat === undefined ? undefined : responseFormat.type === "text" ? "text" : "json"
+  }
+}
+
+// The run.
+
+/**
+ * The agent that a run is, for its span and its metrics.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface Agent {
+  /** The name. It stands in the name of the run's span, so let there be few. */
+  readonly name: string
+  /** The id. None by default. */
+  readonly id?: string
+  /** A description. None by default. */
+  readonly description?: string
+  /** The version. None by default. */
+  readonly version?: string
+}
+
+/** The ids of a span, as a journal keeps them. */
+export interface SpanIds {
+  readonly traceId: string
+  readonly spanId: string
+}
+
+/** A run as its span describes it. */
+interface RunPlan {
+  readonly requestId: string
+  readonly sessionId: string | null
+  readonly agent: Agent | undefined
+  readonly adapter: Described | undefined
+  readonly sampling: Sampling
+  readonly facts: Pick<RunFacts, "system" | "input" | "tools">
+  /** The span of the run before, which this one continues. */
+  readonly previous?: SpanIds | undefined
+}
+
+/** The span of a run. */
+export class Run {
+  readonly operation: Operation<RunFacts>
+  readonly requestId: string
+  readonly agent: Agent | undefined
+  /** Returns the usage of the run so far. */
+  usage: () => Response.Usage | null = () => null
+  private ending: Ending | undefined
+
+  constructor(tracing: Tracing, plan: RunPlan) {
+    const { adapter, agent, facts, previous, requestId, sampling, sessionId } = plan
+    this.requestId = requestId
+    this.agent = agent
+    const own: RunFacts = { kind: "invoke_agent", ...facts, inferenceCalls: 0, toolCalls: 0, response: undefined }
+    this.operation = new Operation(tracing, own, {
+      name: agent === undefined ? "invoke_agent" : `invoke_agent ${agent.name}`,
+      attributes: {
+        [names.operation]: "invoke_agent",
+        ...sampled(sampling, adapter),
+        [names.agentName]: agent?.name,
+        [names.agentId]: agent?.id,
+        [names.agentDescription]: agent?.description,
+        [names.agentVersion]: agent?.version,
+        [names.conversation]: sessionId,
+        [names.requestId]: requestId,
+        [names.version]: version
+      },
+      ...(previous === undefined
+        ? {}
+        : { links: [{ span: Tracer.externalSpan({ ...previous, sampled: true }), attributes: {} }] })
     })
-    : Effect.succeed(bare)
+  }
 
-/** The span of a step. */
-export const stepSpan = (scope: Scope.Scope, requestId: string, stepIndex: number): Effect.Effect<Within> =>
-  spanOf(true, scope, "heddle.step", () => ({ "heddle.request.id": requestId, "heddle.step.index": stepIndex }))
+  /** The ids of its span, for the journal. */
+  get ids(): SpanIds | undefined {
+    const { span } = this.operation
+    return span === undefined || !span.sampled ? undefined : { traceId: span.traceId, spanId: span.spanId }
+  }
+
+  /** Returns what the spans within are made with, by the services of the fiber that reads. */
+  tracing<R>(services: Context.Context<R>): Tracing {
+    const context = services as Context.Context<never>
+    const { span, tracing: { listener } } = this.operation
+    return {
+      context: span === undefined ? context : Context.add(context, Tracer.ParentSpan, span),
+      listener,
+      run: this
+    }
+  }
+
+  /** Reads the events of a session's run under its span: those of calls of an earlier turn, and of the run itself. */
+  reading<A, E, R>(events: Stream.Stream<A, E, R>): Stream.Stream<A, E, R> {
+    const { span } = this.operation
+    const within = Stream.provideService(events, CurrentRun, this)
+    return span === undefined
+      ? within
+      : Stream.provideService(within, Tracer.ParentSpan, span) as Stream.Stream<A, E, R>
+  }
+
+  /** Notes the outcome of the run, by its tag, and the error of one that failed. A later one counts. */
+  came(outcome: { readonly _tag: string; readonly error?: unknown }, response: Response.Response | null): void {
+    const code = outcome._tag === "Failed"
+      ? codeOf(outcome.error)
+      : outcome._tag === "ToolFailed"
+      ? "tool_error"
+      : undefined
+    this.ending = { code, outcome: outcomeName(outcome._tag), isCut: outcome._tag === "Cancelled" }
+    this.operation.facts.response = response
+  }
+
+  /** Ends the span, with the outcome, or as the scope of the run was closed: it failed, or its reader has left it. */
+  end(exit: Exit.Exit<unknown, unknown>): void {
+    const { facts, facts: { response } } = this.operation
+    const isBroken = Exit.isFailure(exit) && !Cause.hasInterruptsOnly(exit.cause)
+    const ending: Ending = isBroken
+      ? { code: codeOf(Cause.squash(exit.cause)), outcome: "failed" }
+      : this.ending ?? { isCut: true, outcome: "interrupted" }
+    this.operation.set(tokens(this.usage()))
+    if (facts.response !== undefined && response) this.operation.set(finishReasons(response))
+    this.operation.end(ending)
+  }
+}
+
+/** Opens the span of a run that is observed. It lasts as long as the scope. */
+export const openRun = (
+  tracing: Tracing | undefined,
+  scope: Scope.Scope,
+  plan: () => RunPlan
+): Effect.Effect<Run | undefined> => {
+  if (tracing === undefined) return Effect.succeed(undefined)
+  return Effect.suspend(() => {
+    const described = plan()
+    const around = tracing.run
+    // The run of a session has its span already, around the calls of an earlier turn.
+    if (around?.requestId === described.requestId) return Effect.succeed(around)
+    const run = new Run(tracing, described)
+    return Effect.as(Scope.addFinalizerExit(scope, (exit) => Effect.sync(() => run.end(exit))), run)
+  })
+}
+
+// The step, and its model call.
+
+/** The streams of replies that are known. */
+const replies = new WeakSet<Stream.Stream<any, any, any>>()
+
+/** Marks the stream of a reply that is known, from before its run was resumed: it is no model call. */
+export const known = <A, E, R>(stream: Stream.Stream<A, E, R>): Stream.Stream<A, E, R> => {
+  replies.add(stream)
+  return stream
+}
+
+/** A model call as its span describes it. */
+interface InferencePlan {
+  readonly adapter: Described
+  readonly sampling: Sampling
+  readonly sessionId: string | null
+  readonly request: InferenceFacts["request"]
+}
+
+/** The spans of a step: its own, and that of its model call, with all the times that it is asked again. */
+export class Step {
+  private readonly operation: Operation
+  private readonly run: Run | undefined
+  private inference: Operation<InferenceFacts> | undefined
+  private retries = 0
+  private lastChunkAt: bigint | undefined
+
+  private readonly index: number
+
+  constructor(tracing: Tracing, requestId: string, index: number) {
+    this.run = tracing.run
+    this.index = index
+    this.operation = new Operation(tracing, { kind: "step" }, {
+      name: "heddle.step",
+      attributes: { [names.requestId]: requestId, [names.step]: index }
+    })
+  }
+
+  /** Puts an effect under the span of the step. */
+  readonly over = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
+    Effect.provideService(this.operation.over(effect), CurrentRun, this.run)
+
+  /** Begins the model call, unless it has begun, and reads its reply under the span. A known reply is no call. */
+  asked<A, E, R>(stream: Stream.Stream<A, E, R>, plan: InferencePlan): Stream.Stream<A, E, R> {
+    return replies.has(stream) ? stream : this.reading(this.inference ??= this.begin(plan), stream)
+  }
+
+  private begin({ adapter, request, sampling, sessionId }: InferencePlan): Operation<InferenceFacts> {
+    if (this.run !== undefined) this.run.operation.facts.inferenceCalls++
+    const operation = adapter.operation ?? "chat"
+    const model = sampling.model ?? adapter.model
+    return new Operation(this.operation.within(), { kind: "inference", request, response: undefined }, {
+      name: model === undefined ? operation : `${operation} ${model}`,
+      spanKind: "client",
+      attributes: {
+        [names.operation]: operation,
+        ...sampled(sampling, adapter),
+        [names.stream]: true,
+        [names.agentName]: this.run?.agent?.name,
+        [names.conversation]: sessionId
+      }
+    })
+  }
+
+  /** Reads a reply under the span of the model call, and measures its chunks. */
+  private reading<A, E, R>(
+    inference: Operation<InferenceFacts>,
+    stream: Stream.Stream<A, E, R>
+  ): Stream.Stream<A, E, R> {
+    const measured = Stream.mapArray(stream, (chunk) => {
+      this.chunk(inference)
+      return chunk
+    })
+    return inference.span === undefined
+      ? measured
+      : Stream.provideService(measured, Tracer.ParentSpan, inference.span) as Stream.Stream<A, E, R>
+  }
+
+  private chunk(inference: Operation<InferenceFacts>): void {
+    const { lastChunkAt } = this
+    const { context, listener } = inference.tracing
+    const now = this.lastChunkAt = Context.get(context, Clock.Clock).currentTimeNanosUnsafe()
+    if (lastChunkAt !== undefined) listener?.chunk(inference, Number(now - lastChunkAt) / 1e9)
+    else inference.set({ [names.timeToFirstChunk]: Number(now - inference.startedAt) / 1e9 })
+  }
+
+  /** Notes that the reply broke, and is asked for again. */
+  askedAgain(error: unknown): void {
+    this.inference?.event(names.retry, { [names.error]: codeOf(error), [names.attempt]: ++this.retries + 1 })
+  }
+
+  /** Ends the model call, by its reply as far as it came. */
+  replied(response: Response.Response, ending: { readonly error?: unknown; readonly isCut?: boolean }): void {
+    const { inference } = this
+    if (inference === undefined || inference.endedAt !== undefined) return
+    inference.facts.response = response
+    inference.set({
+      [names.responseId]: response.id,
+      [names.responseModel]: response.model,
+      ...finishReasons(response),
+      ...tokens(response.usage)
+    })
+    if ("error" in ending) {
+      const code = codeOf(ending.error)
+      inference.end({ code })
+      this.operation.code = code
+    } else if (ending.isCut === true) inference.end({ isCut: true, outcome: "cancelled" })
+    else inference.end({})
+  }
+
+  /** Makes the spans of the calls of a turn that fails as a whole, since it has calls of tools that do not exist. */
+  refused(
+    error: unknown,
+    calls: ReadonlyArray<Message.ToolCall>,
+    { settings, tools }: {
+      readonly settings: Pick<CallPlan, "requestId" | "sessionId">
+      readonly tools: ReadonlyMap<string, unknown>
+    }
+  ): void {
+    const code = this.operation.code = codeOf(error)
+    for (const call of calls) {
+      const plan = { call, requestId: settings.requestId, sessionId: settings.sessionId, stepIndex: this.index }
+      unstarted(this.operation.within(), plan, tools.has(call.name) ? notRun : { code, outcome: "refused" })
+    }
+  }
+
+  /** Ends the span of the step, and that of a model call that is still open. */
+  end(exit: Exit.Exit<unknown, unknown>): void {
+    this.inference?.end({ isCut: true, outcome: "interrupted" })
+    const isBroken = Exit.isFailure(exit) && !Cause.hasInterruptsOnly(exit.cause)
+    const code = this.operation.code ?? (isBroken ? codeOf(Cause.squash(exit.cause)) : undefined)
+    this.operation.end({ code, isCut: Exit.isFailure(exit) && !isBroken })
+  }
+}
+
+// The calls.
+
+/** The end of a call that did not run, although nothing was wrong with it. */
+export const notRun = { code: "cancelled", outcome: "not_run" } as const
+
+/** A call as its span describes it. */
+interface CallPlan {
+  readonly call: Message.ToolCall
+  readonly requestId: string
+  readonly sessionId: string | null
+  readonly stepIndex: number
+}
+
+const longestName = 128
+
+const callPlan = (
+  { listener, run }: Tracing,
+  { call, requestId, sessionId, stepIndex }: CallPlan,
+  attributes: Attributes
+): Plan => ({
+  // The name of an unknown tool may be anything.
+  name: `execute_tool ${call.name.slice(0, longestName)}`,
+  made: listener?.toolSpans,
+  attributes: {
+    [names.operation]: "execute_tool",
+    [names.toolName]: call.name.slice(0, longestName),
+    [names.toolType]: "function",
+    [names.toolCall]: call.id,
+    [names.agentName]: run?.agent?.name,
+    [names.conversation]: sessionId,
+    [names.requestId]: requestId,
+    [names.step]: stepIndex,
+    ...attributes
+  }
+})
+
+/** The start of a call: the time that it waited for, and the number of its first attempt here. */
+interface Start {
+  readonly queuedMillis: number
+  readonly isEarly: boolean
+  readonly attempt: number
+}
+
+/** The span of a call, from the start of its handler to the end of it. */
+export class Call {
+  private readonly operation: Operation<ToolFacts>
+
+  constructor(tracing: Tracing, plan: CallPlan, { attempt, isEarly, queuedMillis }: Start) {
+    if (tracing.run !== undefined) tracing.run.operation.facts.toolCalls++
+    const facts: ToolFacts = { kind: "execute_tool", call: plan.call, result: undefined }
+    this.operation = new Operation(
+      tracing,
+      facts,
+      callPlan(tracing, plan, {
+        [names.queued]: queuedMillis > 0 ? queuedMillis : undefined,
+        [names.early]: isEarly ? true : undefined,
+        [names.attempts]: attempt > 1 ? attempt : undefined
+      })
+    )
+  }
+
+  /** Runs the handler under the span. The runs that it starts are runs of their own. */
+  over<A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> {
+    return this.operation.over(effect).pipe(
+      Effect.provideService(CurrentCall, this.operation),
+      Effect.provideService(CurrentRun, undefined)
+    )
+  }
+
+  /** Notes that an attempt failed with a code, and that another one follows. */
+  retried(code: string, attempt: number): void {
+    this.operation.set({ [names.attempts]: attempt })
+    this.operation.event(names.retry, { [names.error]: code, [names.attempt]: attempt })
+  }
+
+  end(ending: Ending & { readonly result?: unknown }): void {
+    this.operation.facts.result = ending.result
+    this.operation.end(ending)
+  }
+}
+
+/** Makes the span, of no length, of a call that did not start. */
+export const unstarted = (tracing: Tracing, plan: CallPlan, ending: Ending & { readonly result?: unknown }): void => {
+  if (tracing.run !== undefined) tracing.run.operation.facts.toolCalls++
+  const facts: ToolFacts = { kind: "execute_tool", call: plan.call, result: ending.result }
+  const operation = new Operation(tracing, facts, callPlan(tracing, plan, {}))
+  operation.end(ending, operation.startedAt)
+}
+
+/** Adds the event of a retry to the span that this code runs under: that of a model call. */
+export const retried = (error: unknown, attempt: number): Effect.Effect<void> =>
+  Effect.map(
+    Effect.zip(Effect.serviceOption(Tracer.ParentSpan), Clock.Clock),
+    ([parent, clock]) => {
+      if (parent._tag === "None" || parent.value._tag !== "Span") return
+      const attributes = { [names.error]: codeOf(error), [names.attempt]: attempt }
+      parent.value.event(names.retry, clock.currentTimeNanosUnsafe(), attributes)
+    }
+  )

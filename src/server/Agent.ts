@@ -105,7 +105,11 @@ export const make = <R = never>({ description, name, run }: Omit<Agent<R>, "run"
     run: (session) =>
       Effect.suspend(() => {
         const options = run(session)
-        return Effect.isEffect(options) ? options : Effect.succeed(options)
+        // The agent of the traces, unless its own options name another.
+        return Effect.map(
+          Effect.isEffect(options) ? options : Effect.succeed(options),
+          (options): Options<R> => ({ agent: { name, description }, ...options })
+        )
       })
   }
 }

@@ -5,8 +5,6 @@
  *
  * @since 0.1.0
  */
-import * as Clock from "effect/Clock"
-import * as Deferred from "effect/Deferred"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as HttpMiddleware from "effect/http/HttpMiddleware"
@@ -14,30 +12,22 @@ import * as HttpRouter from "effect/http/HttpRouter"
 import * as HttpServer from "effect/http/HttpServer"
 import type * as HttpServerError from "effect/http/HttpServerError"
 import * as Layer from "effect/Layer"
-import * as PubSub from "effect/PubSub"
-import * as Stream from "effect/Stream"
 import type * as Adapter from "../Adapter.ts"
-import * as Peers from "../durable/internal/peers.ts"
-import * as Worker from "../durable/Worker.ts"
+import type * as Worker from "../durable/Worker.ts"
 import type * as Event from "../Event.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
-import * as Claims from "../internal/session/claim.ts"
 import type * as Journals from "../internal/session/journal.ts"
-import type * as Keeping from "../internal/session/kept.ts"
 import type * as Agents from "./Agent.ts"
 import * as Access from "./internal/access.ts"
-import * as Offered from "./internal/agents.ts"
-import * as Bounded from "./internal/bounds.ts"
-import * as Telling from "./internal/journalEvents.ts"
-import * as Logs from "./internal/log.ts"
-import * as Refusals from "./internal/refusal.ts"
-import * as Relays from "./internal/relay.ts"
+import type * as Bounded from "./internal/bounds.ts"
+import * as Hosting from "./internal/hosting.ts"
 import * as Routes from "./internal/routes.ts"
 import * as Spans from "./internal/spans.ts"
 
 export { allowLoopback } from "./internal/access.ts"
 export type { Authorize, Grant, Question } from "./internal/access.ts"
 export type { Bounds } from "./internal/bounds.ts"
+export type { Mount } from "./internal/routes.ts"
 
 /**
  * Options of a server.
@@ -45,7 +35,7 @@ export type { Bounds } from "./internal/bounds.ts"
  * @category options
  * @since 0.1.0
  */
-export interface Options<R = never, RAuthorize = never> {
+export interface Options<R = never, RAuthorize = never, RMcp = never> {
   /** The agents, each with a name of its own. At least one. */
   readonly agents: ReadonlyArray<Agents.Agent<R>>
   /** Decides about every request but `/health` and `/ready`. There is no default: see {@link allowLoopback}. */
@@ -90,6 +80,8 @@ export interface Options<R = never, RAuthorize = never> {
   readonly term?: Duration.Input
   /** Interval at which work left by other processes is looked for. A number is milliseconds. 200 by default. */
   readonly poll?: Duration.Input
+  /** The routes of MCP, which offer the agents as tools: `McpServer.routes()` of `heddle/mcp`. None by default. */
+  readonly mcp?: Routes.Mount<RMcp>
 }
 
 const knownOptions = {
@@ -107,14 +99,9 @@ const knownOptions = {
   joinMillis: true,
   raw: true,
   term: true,
-  poll: true
+  poll: true,
+  mcp: true
 } satisfies NamesOf<Options>
-
-/** Number of sessions that a process drives at once. */
-const mostDriven = 1_000
-
-/** Attempts after which a run that cannot start is ended: a person waits for it. */
-const maxFailures = 2
 
 const misuse = (detail: string): never => {
   throw new TypeError(`Server.layer: ${detail}`)
@@ -178,12 +165,12 @@ const isLocal = (authorize: unknown): boolean => authorize === Access.allowLoopb
  * @category layers
  * @since 0.1.0
  */
-export const layer = <R = never, RAuthorize = never>(
-  options: Options<R, RAuthorize>
+export const layer = <R = never, RAuthorize = never, RMcp = never>(
+  options: Options<R, RAuthorize, RMcp>
 ): Layer.Layer<
   Worker.Worker,
   never,
-  HttpRouter.HttpRouter | Journals.Store | Adapter.Adapter | R | RAuthorize
+  HttpRouter.HttpRouter | Journals.Store | Adapter.Adapter | R | RAuthorize | RMcp
 > =>
   Layer.unwrap(Effect.gen(function*() {
     checkNames("Server.layer", options, knownOptions)
@@ -193,108 +180,20 @@ export const layer = <R = never, RAuthorize = never>(
     if (hosts.length === 0 && !isLoopback) {
       misuse("hosts is empty, so that every request would be refused; give the names of the server")
     }
-    const bounds = { ...Bounded.standard, ...options.bounds }
-    const { drain = "20 seconds", joinMillis = 50, poll = "200 millis", term = "30 seconds" } = options
-    const publish: Event.PublicOptions = {
-      publish: options.publish ?? "all",
-      publishReasoning: options.publishReasoning ?? false
-    }
-    const scope = yield* Effect.scope
-    const hub = new Logs.Hub(bounds, joinMillis, scope, publish, yield* Clock.Clock)
-    const raw = yield* PubSub.sliding<readonly [string, Event.Event]>(1_024)
-    const context = yield* Effect.context<R | RAuthorize>()
-    const processName = yield* Claims.CurrentProcess
-
-    const run = (kept: Keeping.Kept) =>
-      Effect.gen(function*() {
-        const { options: given, takes } = yield* Offered.nextOf(agents, kept)
-        const runId = kept.interrupted?.requestId ?? globalThis.crypto.randomUUID()
-        const { told } = kept.interrupted === undefined
-          ? { told: [{ runId, event: { _tag: "RunStarted" as const, runId } }] }
-          : yield* Effect.orDie(Telling.read(kept.id, publish))
-        const past = told.flatMap((each) => each.runId === runId ? [each.event] : [])
-        hub.begin(kept.id, { runId, version: kept.version, takes, past })
-        // Its readers look for the next owner once this one drives the session no longer: the scope is that of the drive.
-        yield* Effect.addFinalizer(() => Effect.sync(() => hub.end(kept.id, false)))
-        return {
-          deadline: { after: bounds.run },
-          ...given,
-          requestId: runId,
-          replays: false
-        }
-      })
-
-    const worker = Worker.layer({
-      run: run as (kept: Keeping.Kept) => Effect.Effect<Agents.Options<R>, never, R>,
-      concurrency: mostDriven,
-      maxFailures,
-      drain,
-      poll,
-      term,
-      onEvent: (key, event) =>
-        options.raw === true
-          ? Effect.andThen(hub.push(key, event), PubSub.publish(raw, [key, event]))
-          : hub.push(key, event)
-    })
-
-    const closing = Deferred.makeUnsafe<void>()
-    const peers = yield* Peers.Peers
-    const site: Routes.Site = {
-      closing: Deferred.await(closing),
-      hub,
-      publish,
-      peers,
-      processName,
-      bounds,
-      counters: new Bounded.Counters(bounds),
-      access: {
-        hosts,
-        origins: options.origins ?? [],
-        isLoopback
-      },
-      authorize: (request, question) =>
-        Effect.provideContext(options.authorize(request, question), context) as ReturnType<Access.Authorize>,
-      agents,
-      isAttached: options.mode === "attached",
-      isQueued: options.whileRunning === "follow",
-      isRaw: options.raw === true,
-      allowUrl: options.allowUrl,
-      checkTools: ({ agent: name, id, principal }, clientTools) =>
-        Effect.provideContext(
-          Effect.flatMap(
-            agents.get(name)?.run({ principal, sessionId: id, kept: undefined, clientTools, metadata: {} })
-              ?? Effect.succeed<Agents.Options<R>>({}),
-            ({ tools = [] }) => {
-              const own = new Set(tools.map((tool) => tool.name))
-              return clientTools.some(({ name }) => own.has(name))
-                ? Refusals.badRequest("tool_name_taken", "A tool of the client has the name of a tool of the agent.")
-                : Effect.void
-            }
-          ),
-          context
-        ) as Effect.Effect<void, Refusals.Refusal>,
-      raw: (key) =>
-        Stream.fromPubSub(raw).pipe(
-          Stream.filter(([other]) => other === key),
-          Stream.map(([, event]) => event)
-        )
-    }
-    const ready = Deferred.makeUnsafe<Worker.Worker["Service"]>()
+    const { origins = [] } = options
+    const { close, site, worker } = yield* Hosting.make(options, agents, { hosts, origins, isLoopback })
     // Releasing it first lets nothing wait for a run that ends elsewhere.
     const routes = Layer.effectDiscard(Effect.gen(function*() {
-      yield* Effect.addFinalizer(() => Deferred.succeed(closing, undefined))
-      yield* Routes.add(yield* HttpRouter.HttpRouter, site)
-      yield* Deferred.succeed(ready, yield* Worker.Worker)
+      yield* Effect.addFinalizer(() => close)
+      const router = yield* HttpRouter.HttpRouter
+      yield* Routes.add(router, site)
+      if (options.mcp !== undefined) yield* options.mcp.mount(router, site)
     }))
-    // Readers elsewhere read on while the worker leaves.
-    const served = peers === undefined
-      ? Layer.empty
-      : Layer.effectDiscard(Relays.serve(site, peers, Deferred.await(ready)))
-    return routes.pipe(Layer.provideMerge(worker), Layer.provide(served))
+    return Layer.provideMerge(routes, worker)
   })) as unknown as Layer.Layer<
     Worker.Worker,
     never,
-    HttpRouter.HttpRouter | Journals.Store | Adapter.Adapter | R | RAuthorize
+    HttpRouter.HttpRouter | Journals.Store | Adapter.Adapter | R | RAuthorize | RMcp
   >
 
 /** Ids of sessions are longer than the parts of an address that a router takes by default. */
@@ -433,7 +332,7 @@ export const layerNode = ({ host = "127.0.0.1", port }: NodeOptions) =>
  * @category models
  * @since 0.1.0
  */
-export interface Definition<R = never> extends Omit<Options<R>, "authorize"> {
+export interface Definition<R = never> extends Omit<Options<R, never, R>, "authorize"> {
   /** The model, and the services that the agents need. */
   readonly layer: Layer.Layer<Adapter.Adapter | R, unknown>
   /** Decides about every request. {@link allowLoopback} by default, which serves this machine alone. */

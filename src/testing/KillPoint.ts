@@ -226,9 +226,10 @@ const store = (inner: Journals.Service): Journals.Service => ({
     )
 })
 
-const adapter = ({ stream }: Adapter.Service): Adapter.Service => ({
+const adapter = (inner: Adapter.Service): Adapter.Service => ({
+  ...inner,
   stream: (request) =>
-    Stream.unwrap(Effect.as(asked, Stream.tap(stream(request), ({ _tag }) => at(`the model's ${_tag}`))))
+    Stream.unwrap(Effect.as(asked, Stream.tap(inner.stream(request), ({ _tag }) => at(`the model's ${_tag}`))))
 })
 
 const executor = (inner: Executor.Service): Executor.Service => ({

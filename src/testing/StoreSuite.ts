@@ -155,6 +155,7 @@ const everyKind: Appended = [
     requestId: "r",
     operation: "start",
     startedAt: 1_700_000_000_000,
+    versions: { get_weather: "2" },
     messages: [Message.user("hi \u0000 \ud83d\ude00 \"'\\\n")]
   },
   { _tag: "ReplyReceived", requestId: "r", stepIndex: 0, response },
@@ -165,7 +166,8 @@ const everyKind: Appended = [
     _tag: "CallWaits",
     requestId: "r",
     toolCallId: "c1",
-    suspensions: [{ id: "c1", kind: "question", question: "Which?", opts: [], expiresAt: 1_700_000_000_000 }]
+    suspensions: [{ id: "c1", kind: "question", question: "Which?", opts: [], expiresAt: 1_700_000_000_000 }],
+    resume: { state: [null, { page: 2 }], idempotencyKey: "r:0:1:c1", attempt: 1 }
   },
   { _tag: "StepCompleted", requestId: "r", stepIndex: 0, messages: [Message.tool("c0", "ok")], done: false },
   { _tag: "RunEnded", requestId: "r", haltedReason: "ask_user", messages: [], metadata: { "a.b": null } },

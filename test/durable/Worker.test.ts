@@ -1,5 +1,6 @@
 /** A worker: what it runs, in which order, how it fails, and how it ends. */
 import { assert, describe, it } from "@effect/vitest"
+import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
@@ -274,6 +275,23 @@ describe("a worker", () => {
       yield* TestClock.adjust("5 seconds")
       isAway = false
       yield* until(Effect.map(statusOf("s"), (status) => status === "completed"))
+    })))
+
+  it.effect("a session that is removed at the end of its run is not opened again", () =>
+    memory(Effect.gen(function*() {
+      const store = yield* Session.Store
+      const lines: Array<string> = []
+      const logger = Logger.layer([Logger.make(({ message }) => void lines.push(String(message)))])
+      yield* Session.submit("s", "go")
+      let isOver = false
+      const onEnd = () => Effect.andThen(Effect.orDie(store.delete("s")), Effect.sync(() => (isOver = true)))
+      const built = yield* Layer.build(
+        Layer.provide(Worker.layer({ run: () => ({}), onEnd: () => Effect.asVoid(onEnd()) }), [echoing, logger])
+      )
+      const worker = Context.get(built, Worker.Worker)
+      yield* until(Effect.sync(() => isOver && !worker.drives("s")))
+      yield* TestClock.adjust("10 seconds")
+      assert.deepStrictEqual([yield* store.version("s"), lines], [0, []])
     })))
 
   it.effect("says what is wrong with its options", () =>

@@ -258,7 +258,7 @@ describe("W-12", () => {
       bodies.push((yield* ask({ path: `${at}/s1` }, mark("wrong"))).whole)
       const texted = bodies.join("\n").replaceAll(prompt, "")
       assert.deepStrictEqual(marks(texted), [])
-      const asked = spans.filter(({ kind }) => kind === "client")
+      const asked = spans.filter(({ kind, name }) => kind === "client" && name === "POST")
       assert.isNotEmpty(asked)
       for (const { attributes } of asked) {
         assert.deepStrictEqual(Object.fromEntries(attributes), {

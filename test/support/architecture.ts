@@ -157,8 +157,10 @@ type Area =
   | "cluster"
   | "command"
   | "durable"
+  | "mcp"
   | "server"
   | "sql"
+  | "telemetry"
   | "testing"
   | "ui"
 
@@ -182,9 +184,20 @@ const ordered = (file: File): ReadonlyArray<Fault> =>
     )
 
 const outward = (file: File): ReadonlyArray<Fault> =>
-  (["adapters", "bridges", "cluster", "command", "durable", "server", "sql", "testing", "ui"] as const).filter((area) =>
-    area !== file.area
-  )
+  ([
+    "adapters",
+    "bridges",
+    "cluster",
+    "command",
+    "durable",
+    "mcp",
+    "server",
+    "sql",
+    "telemetry",
+    "testing",
+    "ui"
+  ] as const)
+    .filter((area) => area !== file.area)
     .flatMap((area) =>
       importsIn(file, area).filter(({ target }) => !isShared(file, target)).map(({ offset, target }) => ({
         offset,
@@ -195,15 +208,16 @@ const outward = (file: File): ReadonlyArray<Fault> =>
 /** The areas of which others are made: a server is a worker with pages, and the command a server or a worker, and a store. */
 const madeOf: Readonly<Partial<Record<Area, ReadonlyArray<Area>>>> = {
   command: ["durable", "server", "sql"],
+  mcp: ["durable", "server", "ui"],
   server: ["durable", "ui"]
 }
 
 /**
- * A bridge is an adapter whose wire is another library, and an owner on a cluster drives sessions as a worker does: what
- * adapters and workers share these share too.
+ * A bridge is an adapter whose wire is another library, the tools of MCP servers have media, and an owner on a cluster
+ * drives sessions as a worker does: what adapters and workers share these share too.
  */
 const isShared = (file: File, target: string | undefined): boolean =>
-  file.area === "bridges" && target?.startsWith("src/adapters/internal/") === true
+  (file.area === "bridges" || file.area === "mcp") && target?.startsWith("src/adapters/internal/") === true
   || file.area === "cluster" && target?.startsWith("src/durable/internal/") === true
   || target !== undefined && madeOf[file.area]?.includes(areaOf(target)) === true
 
@@ -249,6 +263,9 @@ const stableOnly = (file: File): ReadonlyArray<Fault> =>
       isEffect(specifier) && !file.stable.has(specifier) ? [{ offset, message: `imports ${specifier}` }] : []
     )
 
+/** The client of the protocol of `mcp`. */
+const ofMcp = /^@modelcontextprotocol\/client(\/stdio)?$/
+
 /** The modules of Node, and the package that brings it to Effect. */
 const ofNode = /^node:|^@effect\/platform-node\//
 
@@ -257,9 +274,11 @@ const packages = (file: File): ReadonlyArray<Fault> =>
     const isAllowed = target !== undefined || isEffect(specifier) ||
       (specifier.startsWith("node:") && file.area === "testing") ||
       (specifier === "node:sqlite" && file.area === "sql") ||
+      (ofMcp.test(specifier) && file.path === "src/mcp/internal/sdk.ts") ||
       // The command imports the module that it is given.
       (specifier === "undefined" && file.area === "command") ||
-      (ofNode.test(specifier) && (file.area === "command" || file.path === "src/server/Server.ts"))
+      (ofNode.test(specifier) &&
+        (file.area === "command" || ["src/mcp/McpServer.ts", "src/server/Server.ts"].includes(file.path)))
     return isAllowed ? [] : [{ offset, message: `imports ${specifier}` }]
   })
 
@@ -358,7 +377,7 @@ export const rules = {
   order: { demand: "a public module imports only internal ones and those that stand before it", faults: ordered },
   outward: {
     demand:
-      "adapters, bridges, cluster, command, durable, server, sql, testing and ui are imported by nothing outside themselves, but bridges share what adapters do, cluster what durable does, server is made of durable and ui, and command of durable, server and sql",
+      "adapters, bridges, cluster, command, durable, mcp, server, sql, telemetry, testing and ui are imported by nothing outside themselves, but bridges and mcp share what adapters do, cluster what durable does, server is made of durable and ui, mcp of durable, server and ui, and command of durable, server and sql",
     faults: outward
   },
   pages: { demand: "ui knows of the internal modules only JSON and the public form of events", faults: paged },
@@ -380,7 +399,7 @@ export const rules = {
   },
   packages: {
     demand:
-      "effect is the only package imported; Node's modules only in command, testing and Server, node:sqlite in sql",
+      "effect is the only package imported; Node's modules only in command, testing and Server, node:sqlite in sql, the client of MCP in mcp",
     faults: packages
   },
   runtime: {
@@ -502,7 +521,9 @@ const importsOf = (
 }
 
 const areaOf = (path: string): Area => {
-  const folder = /^src\/(adapters|bridges|cluster|command|durable|server|sql|testing|ui|internal)\//.exec(path)?.[1]
+  const folder = /^src\/(adapters|bridges|cluster|command|durable|mcp|server|sql|telemetry|testing|ui|internal)\//.exec(
+    path
+  )?.[1]
   if (folder !== undefined) return folder as Area
   return isIndex(path) ? "index" : "core"
 }

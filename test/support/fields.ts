@@ -69,8 +69,10 @@ const entries: ReadonlyArray<string> = [
   "src/bridges/index.ts",
   "src/cluster/index.ts",
   "src/durable/index.ts",
+  "src/mcp/index.ts",
   "src/server/index.ts",
   "src/sql/index.ts",
+  "src/telemetry/index.ts",
   "src/testing/index.ts",
   "src/ui/index.ts"
 ]

@@ -3,6 +3,7 @@ import { convertToModelMessages, streamText } from "ai"
 import { MockLanguageModelV4 } from "ai/test"
 import { createServer } from "node:http"
 import { setTimeout } from "node:timers/promises"
+import { listen } from "./listen.ts"
 import { delta, deltas, gap } from "./script.ts"
 
 const usage = {
@@ -37,13 +38,4 @@ const server = createServer(async (request, response) => {
   result.pipeUIMessageStreamToResponse(response)
 })
 
-process.on("message", () => {
-  const { system, user } = process.cpuUsage()
-  process.send?.({ cpu: (system + user) / 1_000, memory: process.memoryUsage.rss() })
-})
-
-server.listen(0, "127.0.0.1", () => {
-  const address = server.address()
-  const port = typeof address === "object" && address !== null ? address.port : 0
-  process.send?.({ url: `http://127.0.0.1:${port}/` })
-})
+listen(server)

@@ -2,6 +2,7 @@
 import { createUIMessageStream, pipeUIMessageStreamToResponse } from "ai"
 import { createServer } from "node:http"
 import { setTimeout } from "node:timers/promises"
+import { listen } from "./listen.ts"
 import { delta, deltas, gap } from "./script.ts"
 
 const server = createServer((request, response) => {
@@ -23,13 +24,4 @@ const server = createServer((request, response) => {
   pipeUIMessageStreamToResponse({ response, stream })
 })
 
-process.on("message", () => {
-  const { system, user } = process.cpuUsage()
-  process.send?.({ cpu: (system + user) / 1_000, memory: process.memoryUsage.rss() })
-})
-
-server.listen(0, "127.0.0.1", () => {
-  const address = server.address()
-  const port = typeof address === "object" && address !== null ? address.port : 0
-  process.send?.({ url: `http://127.0.0.1:${port}/` })
-})
+listen(server)

@@ -6,6 +6,7 @@ import { abortSpeech, leave } from "./leave.ts"
 import { overlap, silence } from "./overlap.ts"
 import { pages } from "./pages.ts"
 import { idle, runs } from "./runs.ts"
+import { spans } from "./spans.ts"
 import { start } from "./start.ts"
 import { abort, deaf } from "./stop.ts"
 import { tokens } from "./tokens.ts"
@@ -26,5 +27,6 @@ export const workloads: Readonly<Record<string, Workload>> = {
   W8: overlap,
   W8s: silence,
   W9: start,
-  W10: pages
+  W10: pages,
+  W11: spans
 }

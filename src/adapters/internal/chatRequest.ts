@@ -311,8 +311,23 @@ const hosts: ReadonlyArray<readonly [host: RegExp, name: Name]> = [
 /** The host of an address, or nothing if it is none. */
 const hostOf = (address: string): string => /^https?:\/\/([^/?#:]+)/i.exec(address.trim())?.[1]?.toLowerCase() ?? ""
 
-/** Finds the ways of a server, by its name or else by its address. */
-export const find = (name: Name | undefined, baseUrl: string): Vendor => {
+const nameOf = (name: Name | undefined, baseUrl: string): Name => {
   const host = hostOf(baseUrl)
-  return vendors[name ?? hosts.find(([pattern]) => pattern.test(host))?.[1] ?? "generic"]
+  return name ?? hosts.find(([pattern]) => pattern.test(host))?.[1] ?? "generic"
+}
+
+/** Finds the ways of a server, by its name or else by its address. */
+export const find = (name: Name | undefined, baseUrl: string): Vendor => vendors[nameOf(name, baseUrl)]
+
+/** The names of providers in spans, where they are others than those of the vendors. */
+const spanNames: Readonly<Record<string, string>> = {
+  generic: "openai",
+  azure: "azure.ai.openai",
+  mistral: "mistral_ai"
+}
+
+/** Returns the name of a server's provider in spans. */
+export const providerOf = (name: Name | undefined, baseUrl: string): string => {
+  const vendor = nameOf(name, baseUrl)
+  return spanNames[vendor] ?? vendor
 }

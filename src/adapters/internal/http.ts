@@ -15,6 +15,7 @@ import * as HttpClient from "effect/http/HttpClient"
 import type * as HttpClientError from "effect/http/HttpClientError"
 import * as HttpClientRequest from "effect/http/HttpClientRequest"
 import type * as HttpClientResponse from "effect/http/HttpClientResponse"
+import * as TraceContext from "effect/http/HttpTraceContext"
 import * as Option from "effect/Option"
 import * as Random from "effect/Random"
 import * as Redacted from "effect/Redacted"
@@ -22,10 +23,12 @@ import * as Result from "effect/Result"
 import * as Schedule from "effect/Schedule"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
+import * as Tracer from "effect/Tracer"
 import type * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
 import { type NamesOf, readDuration } from "../../internal/declare/schema.ts"
 import * as Json from "../../internal/json.ts"
+import * as Telemetry from "../../internal/telemetry.ts"
 import * as Answer from "./answerBody.ts"
 import * as Errors from "./errors.ts"
 
@@ -57,6 +60,11 @@ export interface Options {
    * Default: 5 minutes.
    */
   readonly idleTimeout?: Duration.Input | "infinity"
+  /**
+   * `true` to send the trace context to the server, as `traceparent`: for a gateway of your own, whose spans then
+   * belong to the trace. A third party learns its ids. Default: `false`.
+   */
+  readonly propagate?: boolean
   /** The longest single event that is read, in UTF-16 code units. Default: 16 Mi. */
   readonly maxEventLength?: number
   /** The longest answer that is read, in bytes. Default: 256 Mi. */
@@ -73,6 +81,7 @@ export const knownOptions = {
   connectTimeout: true,
   firstChunkTimeout: true,
   idleTimeout: true,
+  propagate: true,
   maxEventLength: true,
   maxAnswerLength: true
 } satisfies NamesOf<Options>
@@ -83,6 +92,7 @@ export interface Settings extends Answer.Limits {
   readonly retryDelay: Duration.Duration
   readonly maxRetryDelay: Duration.Duration
   readonly connectTimeout: Duration.Duration
+  readonly propagate: boolean
 }
 
 /** One request, and how its answer is read. */
@@ -143,6 +153,11 @@ const count = (name: string, option: string, value: number, least: number): numb
     ? value
     : misuse(name, `${option} must be an integer of at least ${least}; got: ${Json.render(value)}`)
 
+const flag = (name: string, option: string, value: unknown): boolean =>
+  typeof value === "boolean"
+    ? value
+    : misuse(name, `${option} must be true or false; got: ${Json.render(value)}`)
+
 /** Options that may contain a provider's key. */
 interface Secrets {
   readonly apiKey?: Redacted.Redacted<string> | undefined
@@ -171,6 +186,7 @@ export const settings = (name: string, options: Options & Secrets): Settings => 
     connectTimeout: patience(name, "connectTimeout", options.connectTimeout ?? idleTimeout),
     firstChunkTimeout: patience(name, "firstChunkTimeout", options.firstChunkTimeout ?? idleTimeout),
     idleTimeout,
+    propagate: flag(name, "propagate", options.propagate ?? false),
     maxEventLength: count(name, "maxEventLength", options.maxEventLength ?? 16 * mebi, 1),
     maxAnswerLength: count(name, "maxAnswerLength", options.maxAnswerLength ?? 256 * mebi, 1)
   }
@@ -231,6 +247,13 @@ export const endpoint = (baseUrl: string, path: string): string => {
   return `${base.trim().replace(/\/+$/, "")}${path}${kept}`
 }
 
+/** Returns the server of a base URL for spans: the host and the port, and nothing else of the URL. */
+export const serverOf = (baseUrl: string): Pick<Adapter.Service, "server"> => {
+  if (!URL.canParse(baseUrl)) return {}
+  const { hostname: address, port } = new URL(baseUrl)
+  return { server: port === "" ? { address } : { address, port: Number(port) } }
+}
+
 const checkUrl = (text: string): Result.Result<URL, string> =>
   Result.try(() => new URL(text)).pipe(
     Result.mapError(() => `the base URL is no URL: ${text}`),
@@ -268,7 +291,15 @@ const open = (
     const { settings } = exchange
     const cooldowns = yield* Cooldown
     const lane = laneOf(exchange, request)
-    const tried = Effect.tapError(attempt(exchange, request), ({ error }) => {
+    let failed: Adapter.AdapterError | undefined
+    let tries = 0
+    const again = Effect.suspend(() => {
+      tries++
+      const attempted = attempt(exchange, request)
+      return failed === undefined ? attempted : Effect.andThen(Telemetry.retried(failed, tries), attempted)
+    })
+    const tried = Effect.tapError(again, ({ error }) => {
+      failed = error
       const pause = pauseOf(settings, error)
       return pause === undefined ? Effect.void : cooldowns.note(lane, pause)
     })
@@ -325,7 +356,8 @@ const attempt = (
   exchange: Exchange,
   request: HttpClientRequest.HttpClientRequest
 ): Effect.Effect<Events, Failure, Scope.Scope> =>
-  head(exchange, request).pipe(
+  propagated(exchange, request).pipe(
+    Effect.flatMap((request) => head(exchange, request)),
     Effect.flatMap((response) => begun(exchange, response)),
     // A span keeps what it ends with: an answer its request with all headers, and an error what the provider wrote.
     Effect.tapError(({ error }) => Effect.annotateCurrentSpan("error.type", error.reason)),
@@ -336,6 +368,21 @@ const attempt = (
     }),
     Effect.mapBoth({ onSuccess: Redacted.value, onFailure: (failure) => Redacted.value(failure) })
   )
+
+/** Adds the trace context of the span around this to a request, if the server is to have it. */
+const propagated = (
+  { settings: { propagate } }: Exchange,
+  request: HttpClientRequest.HttpClientRequest
+): Effect.Effect<HttpClientRequest.HttpClientRequest> =>
+  propagate
+    ? Effect.map(Effect.orDie(Effect.currentSpan), (span) => {
+      const { traceparent } = TraceContext.toHeaders(span)
+      const isMade = !Context.get(span.annotations, Tracer.DisablePropagation)
+      return isMade && traceparent !== undefined
+        ? HttpClientRequest.setHeaders(request, { traceparent })
+        : request
+    })
+    : Effect.succeed(request)
 
 /** A redirect would send the key to its target. A client that is not made of `fetch` handles redirects itself. */
 const withoutRedirects = <A, E, R>(self: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>

@@ -77,6 +77,8 @@ export interface Protocol<O extends Options> {
   /** The name of the provider in errors, unless the options have one. */
   readonly provider: string
   readonly baseUrl: string
+  /** The names of the provider and of the operation in spans, where they are not the usual ones. */
+  readonly spans?: (options: O) => Pick<Adapter.Service, "provider" | "operation">
   readonly environment: Environment
   /** Returns the path of a request, under the base URL. */
   readonly path: (options: O, request: Adapter.Request) => string
@@ -109,6 +111,11 @@ const make = <O extends Options>(
   }
   const { apiKey, baseUrl = protocol.baseUrl, provider = protocol.provider } = options
   return Effect.map(HttpClient.HttpClient, (client) => ({
+    provider,
+    ...protocol.spans?.(options),
+    ...(options.provider === undefined ? {} : { provider }),
+    model: options.model,
+    ...Http.serverOf(baseUrl),
     stream: (request) =>
       Stream.unwrap(Effect.map(Clock.currentTimeMillis, (now) => {
         const detail = protocol.unsupported(request, options)

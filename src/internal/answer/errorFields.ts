@@ -11,7 +11,7 @@ import * as Option from "effect/Option"
 import * as Redacted from "effect/Redacted"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import { isCrash, ToolError, toolError } from "../declare/outcome.ts"
+import { isCrash } from "../declare/outcome.ts"
 import * as Json from "../json.ts"
 
 /** The longest that the fields of one error get, in characters of JSON. */
@@ -442,17 +442,6 @@ export const warnOfCrash = (call: Call, error: unknown): Effect.Effect<void> =>
 /** Returns the fields by which the completing event tells of a crash. */
 export const crashFields = (error: unknown): { readonly cause?: Json.JsonObject } =>
   isCrash(error) && error.cause !== undefined ? { cause: causeFields(error.cause) } : {}
-
-/**
- * Returns the exit with which a failure ends the span of its call: a report ends it well. A crash leaves its reason in
- * the span, and nothing of what was thrown, since spans carry no data.
- */
-export const spanExit = (error: unknown): Exit.Exit<void, ToolError> => {
-  if (!(error instanceof ToolError)) return Exit.void
-  const { detail, reason, toolCallId = "", toolName = "" } = error
-  const shown = reason === "timeout" && detail !== undefined ? { detail } : {}
-  return Exit.fail(toolError(reason, { id: toolCallId, name: toolName }, shown))
-}
 
 /** The warning for a gate that died. One that fails has explained its denial and is as it is to be. */
 export const warnOfGate = (gate: string, call: Call, cause: Cause.Cause<unknown>): Effect.Effect<void> =>

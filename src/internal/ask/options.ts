@@ -10,6 +10,7 @@ import type * as Policy from "../../Policy.ts"
 import { checkNames, type NamesOf, type OptionNames, readDuration } from "../declare/schema.ts"
 import type * as Declared from "../declare/tool.ts"
 import * as Json from "../json.ts"
+import type * as Telemetry from "../telemetry.ts"
 
 /**
  * A source of soft stops: a signal, or an effect that stops the run when it succeeds.
@@ -176,6 +177,7 @@ export const runOptions = {
   haltWhen: true,
   structuredFinalize: true,
   finalizePrompt: true,
+  agent: { name: true, id: true, description: true, version: true } satisfies NamesOf<Telemetry.Agent>,
   stepIndex: true,
   approved: true,
   pending: true,

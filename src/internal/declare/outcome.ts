@@ -1,7 +1,7 @@
 /**
- * The possible outcomes of a call: a value, a failure, a question to the user, or an end of the run. Outcomes and parts
- * that a handler returns carry an invisible mark, so that a handler may also return an object of its own that looks
- * like one. What an executor yields is checked by its shape. A question may have the type of its answer.
+ * The possible outcomes of a call: a value, a failure, a question to the user, or an end of the run. Outcomes and
+ * parts that a handler returns carry an invisible mark, so that a handler may also return an object of its own that
+ * looks like one. What an executor yields is checked by its shape. A question may have the type of its answer.
  */
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -54,6 +54,8 @@ export interface AskUser {
   readonly expiresInMillis?: number
   /** The answer that counts once that time is over. */
   readonly defaultAnswer?: unknown
+  /** The state with which the handler is started again once it has its answer. It is in no event. */
+  readonly resume?: unknown
 }
 
 /**
@@ -215,8 +217,8 @@ export class ToolError extends Schema.TaggedError<ToolError>("heddle/Tool/ToolEr
   /** The message. It is safe to show to a model. */
   detail: Schema.optionalKey(Schema.String),
   /**
-   * The value that the handler threw, or the error that an argument failed on. A thrown value that is no `Error` stands
-   * as `{ _tag: "Thrown", value }`.
+   * The value that the handler threw, or the error that an argument failed on. A thrown value that is no `Error`
+   * stands as `{ _tag: "Thrown", value }`.
    */
   cause: Schema.optionalKey(Json.Opaque),
   /** Further facts: the `gate` of a denial, with what the gate returned. */
@@ -287,6 +289,23 @@ export interface Suspended {
 }
 
 const suspendedMark = Symbol.for("heddle/Tool/Suspended")
+
+/** The state that a handler left with a question, and its call, whose next attempt gets it with the answer. */
+export interface Resume {
+  readonly state: unknown
+  readonly idempotencyKey: string
+  readonly attempt: number
+}
+
+const resumes = new WeakMap<object, Resume>()
+
+/** Leaves a state with a suspension. It is no field of it, and so in none of its copies: it stays in the process. */
+export const resumable = <S extends object>(suspension: S, resume: Resume): S => {
+  resumes.set(suspension, resume)
+  return suspension
+}
+
+export const resumeOf = (suspension: object | undefined): Resume | undefined => suspension && resumes.get(suspension)
 
 export const suspended = (suspensions: Suspended["suspensions"]): Suspended =>
   Object.defineProperty({ _tag: "Suspended", suspensions }, suspendedMark, { value: true })
@@ -406,11 +425,22 @@ export interface AskUserOptions<A> {
    * had none.
    */
   readonly defaultAnswer?: NoInfer<A>
+  /**
+   * A state of the handler, as plain JSON. With it the answer is not what the model reads: the handler is started
+   * again, as a new attempt of the call with the same `idempotencyKey`, and gets both as `call.resumed`. It may ask
+   * again. The state is recorded in the journal, and is in no event and no answer of a server. What the handler added
+   * to the context before it asked does not count. None by default.
+   */
+  readonly resume?: unknown
 }
 
-const knownQuestion = { opts: true, answer: true, expiresIn: true, defaultAnswer: true } satisfies NamesOf<
-  AskUserOptions<unknown>
->
+const knownQuestion = {
+  opts: true,
+  answer: true,
+  expiresIn: true,
+  defaultAnswer: true,
+  resume: true
+} satisfies NamesOf<AskUserOptions<unknown>>
 
 const isList = <A>(options: ReadonlyArray<unknown> | AskUserOptions<A>): options is ReadonlyArray<unknown> =>
   Array.isArray(options) || !Json.isObject(options)
@@ -439,7 +469,7 @@ const typed = <A>(answer: Schema.Codec<A, any>): JsonSchema.JsonSchema => {
 export const question = <A>(words: string, options: ReadonlyArray<unknown> | AskUserOptions<A>): AskUser => {
   if (isList(options)) return { _tag: "AskUser", question: words, opts: options }
   checkNames("Tool.askUser", options, knownQuestion)
-  const { answer, defaultAnswer, expiresIn, opts = [] } = options
+  const { answer, defaultAnswer, expiresIn, opts = [], resume } = options
   return {
     _tag: "AskUser",
     question: words,
@@ -448,7 +478,8 @@ export const question = <A>(words: string, options: ReadonlyArray<unknown> | Ask
     ...(expiresIn === undefined ? {} : limit(expiresIn)),
     ...(defaultAnswer === undefined
       ? {}
-      : { defaultAnswer: answer === undefined ? defaultAnswer : Schema.encodeSync(jsonCodec(answer))(defaultAnswer) })
+      : { defaultAnswer: answer === undefined ? defaultAnswer : Schema.encodeSync(jsonCodec(answer))(defaultAnswer) }),
+    ...(resume === undefined ? {} : { resume: Json.toJson(resume) })
   }
 }
 
@@ -465,6 +496,10 @@ const validator = (jsonSchema: Json.JsonObject) => {
   )
   return Schema.decodeUnknownEffect(read as Schema.Codec<unknown>, { errors: "all", onExcessProperty: "error" })
 }
+
+/** Tells whether answers can be checked against a JSON Schema. */
+export const isCheckable = (jsonSchema: Json.JsonObject): boolean =>
+  Result.isSuccess(Result.try(() => validator(jsonSchema)))
 
 /** The answer as it counts, or why it does not fit. What a person typed may be meant as JSON. */
 export const decodeAnswer = (jsonSchema: Json.JsonObject, value: unknown): Effect.Effect<unknown, string> =>

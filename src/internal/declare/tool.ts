@@ -33,6 +33,13 @@ export interface CallContext {
   readonly stepIndex: number
   /** 1 for the first start, one more for each retry. */
   readonly attempt: number
+  /** The answer to the question of the attempt before, and the state that it left. Left out of any other attempt. */
+  readonly resumed?: {
+    /** The answer, as plain JSON. It fits the schema of the question. */
+    readonly answer: unknown
+    /** The `resume` of `Tool.askUser`, as plain JSON. */
+    readonly state: unknown
+  }
   /** The same for every attempt at this call, different for every other call. */
   readonly idempotencyKey: string
   /** The id of the run. */
@@ -69,9 +76,9 @@ export type Concurrency = "shared" | "exclusive"
 
 /**
  * The policy for failed calls: `"continue"` hands the error to the model, `"halt"` ends the run, and a function
- * `(call, error)` returns an Effect of a `Tool.ErrorDecision`. The function is asked once per failing call, outside the
- * timeout of the call, with what the handler reported (`Failure`, of all tools of the run) or a `Tool.ToolError`. A
- * tool's own `onToolError` goes before that of the run. Public as `ToolRunner.OnToolError`.
+ * `(call, error)` returns an Effect of a `Tool.ErrorDecision`. The function is asked once per failing call, outside
+ * the timeout of the call, with what the handler reported (`Failure`, of all tools of the run) or a `Tool.ToolError`.
+ * A tool's own `onToolError` goes before that of the run. Public as `ToolRunner.OnToolError`.
  *
  * **Gotchas**
  *
@@ -158,6 +165,8 @@ export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = 
   readonly summary?: string
   /** `true` if the model reads one line, and asks `tool_help` for the schema. */
   readonly compact: boolean
+  /** The version of what the tool does. None when it is left out. */
+  readonly version?: string
   /** The data that you attached to the tool. */
   readonly metadata: Json.JsonObject
 }
@@ -338,9 +347,9 @@ export type LookUp<Args, A, R> = (args: Args, call: CallContext) => Effect.Effec
 export interface Findable<P, A, R> {
   /**
    * Looks in the world, by `call.idempotencyKey`, for what a call came to whose handler had started when its process
-   * ended: `Option.some` of the result, or `Option.none()` if it did not happen, and the call then runs. One that fails
-   * tells nothing, and the call is reported as unknown. It counts as the handler of the call, with its gates and its
-   * timeout. In place of `afterCrash`. None by default.
+   * ended: `Option.some` of the result, or `Option.none()` if it did not happen, and the call then runs. One that
+   * fails tells nothing, and the call is reported as unknown. It counts as the handler of the call, with its gates and
+   * its timeout. In place of `afterCrash`. None by default.
    */
   readonly lookUp?: LookUp<Schemas.Type<P>, A, R>
 }
@@ -355,10 +364,9 @@ export interface Declarations<P, E, R, Fatal> {
   /**
    * The arguments that the model may send: struct fields of Effect Schemas, a Schema of an object, a Standard Schema
    * with a JSON Schema (`z.object(…)` of Zod 4 and ArkType as they are, Valibot by `toStandardJsonSchema`), or a JSON
-   * Schema object; `{}` for none. Arguments that do not fit are answered as `invalid_arguments`, and the handler is not
-   * called. A JSON Schema is sent as it is and not checked. Describe a field with
-   * `Schema.String.annotate({ description: "…" })`. A default is applied, and the model does not read it: put it into
-   * the description.
+   * Schema object; `{}` for none. Arguments that do not fit are answered as `invalid_arguments`, and the handler is
+   * not called. A JSON Schema is sent as it is and not checked. Describe a field with `Schema.String.annotate({
+   * description: "…" })`. A default is applied, and the model does not read it: put it into the description.
    */
   readonly parameters: P
   /**
@@ -380,14 +388,14 @@ export interface Declarations<P, E, R, Fatal> {
    */
   readonly approval?: boolean | Approval<Schemas.Type<P>, R>
   /**
-   * The time that an approval or a manual call waits; a number is milliseconds. From then on the call counts as denied,
-   * or as unanswered. Without a limit by default.
+   * The time that an approval or a manual call waits; a number is milliseconds. From then on the call counts as
+   * denied, or as unanswered. Without a limit by default.
    */
   readonly answerWithin?: Duration.Input | "infinity"
   /**
-   * The tool changes nothing, and starts during the reply (`Policy.start`); a function decides from the arguments, once
-   * they are whole and decoded. A function that throws or returns anything but `true` counts as `false`. `false` by
-   * default.
+   * The tool changes nothing, and starts during the reply (`Policy.start`); a function decides from the arguments,
+   * once they are whole and decoded. A function that throws or returns anything but `true` counts as `false`. `false`
+   * by default.
    */
   readonly readOnly?: boolean | ((args: Schemas.Type<P>) => boolean)
   /**
@@ -432,16 +440,16 @@ export interface Declarations<P, E, R, Fatal> {
   readonly timeout?: Duration.Input | "infinity"
   /**
    * Repeats a handler that failed, within the timeout of the call; `call.attempt` counts. `Schedule.while` chooses
-   * which failures, by `input`. After a stop of the run no attempt starts, and the last failure is the call's. Never by
-   * default.
+   * which failures, by `input`. After a stop of the run no attempt starts, and the last failure is the call's. Never
+   * by default.
    */
   readonly retry?: Schedule.Schedule<unknown, unknown, never, R>
   /**
    * The policy of the run after a call of this tool failed, in place of the run's own `onToolError`: `"continue"`,
    * `"halt"`, or a function `(call, error)` that returns an Effect of a `Tool.ErrorDecision`. It is also asked about
    * calls with `invalid_arguments` or `truncated_arguments`, which never ran. Write it after the handler, from which
-   * the type of `error` comes; name a handler that is an `Effect.fn` in a `const` before the tool. A handler that fails
-   * in several ways is one `Effect.gen`, or has their union as `failure`. The run's by default.
+   * the type of `error` comes; name a handler that is an `Effect.fn` in a `const` before the tool. A handler that
+   * fails in several ways is one `Effect.gen`, or has their union as `failure`. The run's by default.
    */
   readonly onToolError?: OnToolError<Fatal, R, Later<E>>
   /**
@@ -451,13 +459,20 @@ export interface Declarations<P, E, R, Fatal> {
   readonly limits?: ReadonlyArray<Limit<Schemas.Type<P>>>
   /**
    * The number of characters (UTF-16 code units) of a result that the model reads; `0` or `Infinity` for all of them.
-   * `Policy.resultCut` says what is kept of a longer one. Errors have their own limit. `Policy.resultLimit` by default.
+   * `Policy.resultCut` says what is kept of a longer one. Errors have their own limit. `Policy.resultLimit` by
+   * default.
    */
   readonly maxResultChars?: number
   /** The one line that the model reads of a `compact` tool. Its description by default. */
   readonly summary?: string
   /** `true` if the model is offered one line, and asks the `tool_help` tool for the schema. `false` by default. */
   readonly compact?: boolean
+  /**
+   * A text that changes with what the tool does, such as a hash. It is recorded with a run: a call that a model made,
+   * or a person approved, for one version is denied where the tool has another one by then, or is gone. None by
+   * default.
+   */
+  readonly version?: string
   /** The data that you attach to the tool. Neither Heddle nor the model reads it. `{}` by default. */
   readonly metadata?: Json.JsonObject
 }
@@ -470,8 +485,8 @@ type Produced<S extends Schema.Constraint> = [S] extends [never] ? any
   : S["Type"] | ToolOutcomes.AskUser | ToolOutcomes.Content | ToolOutcomes.Halt
 
 /**
- * The effect of a handler as it was written, to infer it from; nothing while it is being read. It forbids nothing but a
- * promise, for which the compiler shows the text.
+ * The effect of a handler as it was written, to infer it from; nothing while it is being read. It forbids nothing but
+ * a promise, for which the compiler shows the text.
  */
 type Written<H> = [H] extends [never] ? unknown
   : [H] extends [PromiseLike<unknown>] ? "return an Effect: call.promise((signal) => …)"
@@ -510,8 +525,8 @@ export interface Options<
   /**
    * Encodes what the handler reports before it is written for the model. Without it the fields of an error are written
    * as the schema of its class says, and of any other error its tag, its name, its message and its own texts, numbers
-   * and booleans: never a cause, a stack, a request or a response, and at most 8,192 characters. An error that does not
-   * fit the schema is written like that, too.
+   * and booleans: never a cause, a stack, a request or a response, and at most 8,192 characters. An error that does
+   * not fit the schema is written like that, too.
    */
   readonly failure?: Schema.ConstraintCodec<E, unknown, R, R>
   /**

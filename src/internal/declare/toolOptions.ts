@@ -45,6 +45,7 @@ export const declarations = {
   maxResultChars: true,
   summary: true,
   compact: true,
+  version: true,
   metadata: true
 } satisfies NamesOf<Declared.Declarations<any, any, any, any> & Declared.Findable<any, any, any>>
 
@@ -78,7 +79,8 @@ export const check = (name: string, options: Readonly<Record<string, unknown>>):
       refuse(name, `${flag} must be true or false, or a function of the arguments`)
     }
   }
-  const { concurrency = "shared", interrupt = "cancel", maxResultChars = 0 } = options
+  const { concurrency = "shared", interrupt = "cancel", maxResultChars = 0, version = "" } = options
+  if (typeof version !== "string") refuse(name, "version must be a text")
   if (concurrency !== "shared" && concurrency !== "exclusive" && typeof concurrency !== "function") {
     refuse(name, `concurrency must be "shared", "exclusive" or a function of the arguments`)
   }

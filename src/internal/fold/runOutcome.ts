@@ -17,7 +17,7 @@ export const ofStep = (step: Event.StepResult, stepIndex: number): Event.Outcome
   if (step.halt !== undefined) return ofHalt(step.halt)
   const { suspensions = [] } = step
   const nested = suspensions.filter(({ path }) => path !== undefined)
-  const question = nested.find(({ kind }) => kind === "question")
+  const question = suspensions.find(({ kind }) => kind === "question")
   if (question !== undefined) {
     const { id: pendingToolCallId, opts: askUserOpts = [], question: pendingQuestion = "" } = question
     return { _tag: "AskUser", pendingQuestion, pendingToolCallId, askUserOpts }
@@ -182,18 +182,18 @@ export const stepCompleted = (
 
 /**
  * The question stands in the result's thread, so that the user's reply follows it. Where other calls wait as well,
- * their answers are to come first, and nothing may stand between them and the calls. The question of a nested run is
- * none of the run's own: the call that has started that run is not answered yet.
+ * their answers are to come first, and nothing may stand between them and the calls. The question of a nested run, or
+ * of a handler that is started again with the answer, leaves its call without an answer: it stands nowhere.
  */
 export const withQuestion = (
   thread: Thread.Thread,
   steps: ReadonlyArray<Event.StepResult>,
   outcome: Event.Outcome
 ): Thread.Thread => {
-  const { suspensions = [] } = steps.at(-1) ?? {}
-  const isApart = suspensions.length > 1 || suspensions.some(({ path }) => path !== undefined)
-  if (outcome._tag !== "AskUser" || isApart) return thread
+  const { suspensions = [], toolResults = [] } = steps.at(-1) ?? {}
+  if (outcome._tag !== "AskUser" || suspensions.length > 1) return thread
   const { pendingQuestion, pendingToolCallId: toolCallId } = outcome
+  if (!toolResults.some((message) => message.toolCallId === toolCallId)) return thread
   return Thread.append(thread, [{ ...Message.assistant(pendingQuestion), askUser: true, toolCallId }])
 }
 

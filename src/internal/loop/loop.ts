@@ -51,7 +51,7 @@ import * as Batches from "../run/batch.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
-import { CurrentOperation, type Driver, type Past, Running, Worker } from "../stop/ownedFibers.ts"
+import { CurrentHandler, CurrentOperation, type Driver, type Past, Running, Worker } from "../stop/ownedFibers.ts"
 import * as Telemetry from "../telemetry.ts"
 import type * as Pulled from "./scopedPull.ts"
 
@@ -87,6 +87,7 @@ export interface ChatOptions<E, R> extends StepOptions<E, R> {
   readonly haltWhen?: HaltWhen<R> | undefined
   readonly structuredFinalize?: boolean
   readonly finalizePrompt?: string
+  readonly agent?: Telemetry.Agent | undefined
 }
 
 /** The rules of a step. They are replaced as a whole where they change from one step to the next. */
@@ -122,9 +123,8 @@ interface Parts<E, R> {
   readonly rules: Rules<E, R>
   readonly running: Running
   readonly ambient: Inherited.Ambient
-  readonly isTraced: boolean
-  /** Puts an effect under the span of the run. */
-  readonly within: Telemetry.Within
+  /** The span of the run, if it is observed. */
+  readonly span: Telemetry.Run | undefined
   /** The bounds of a run of several steps. `undefined` in a run of one step. */
   readonly bounds: Bounds<R> | undefined
   readonly structured: Structured<E, R> | undefined
@@ -181,9 +181,8 @@ interface Step<E> {
   readonly index: number
   readonly batches: Array<Batches.Batch<E>>
   reply: Reply | undefined
-  span: Scope.Closeable | undefined
-  /** Puts an effect under the span of the step, where there is one. */
-  within: Telemetry.Within | undefined
+  /** The spans of the step and of its model call, if the run is observed. */
+  spans: Telemetry.Step | undefined
   /** The schedule on which the reply is asked for again, once one has broken. */
   retry: Retry | undefined
 }
@@ -192,8 +191,7 @@ const stepAt = <E>(index: number): Step<E> => ({
   index,
   batches: [],
   reply: undefined,
-  span: undefined,
-  within: undefined,
+  spans: undefined,
   retry: undefined
 })
 
@@ -275,7 +273,7 @@ class Loop<E, R> implements Driver {
 
   /** Pulls the next events of the stream, in a step of the fiber that reads and with the services of that fiber. */
   readonly next = (context: Context.Context<R>): EventPull<E, R> =>
-    this.step.within === undefined ? this.resumed(context) : this.step.within(Effect.contextWith(this.resumed))
+    this.step.spans === undefined ? this.resumed(context) : this.step.spans.over(Effect.contextWith(this.resumed))
 
   private readonly resumed = (context: Context.Context<R>): EventPull<E, R> => {
     this.context = context
@@ -390,13 +388,11 @@ class Loop<E, R> implements Driver {
       if (this.isCancelled) return this.become({ _tag: "Finishing", outcome: this.cancelled })
     }
     this.phase = { _tag: "Asking", retryIn: undefined }
-    if (!parts.isTraced && !Telemetry.isTraced(context as Context.Context<never>)) return Effect.succeed(undefined)
-    step.span = Scope.makeUnsafe()
-    return Effect.map(parts.within(Telemetry.stepSpan(step.span, id, step.index)), (within) => {
-      step.within = within
-      // Unlike `undefined`, an empty list makes the stream pull anew, under the span.
-      return []
-    })
+    const tracing = parts.span === undefined ? Telemetry.tracing(context) : parts.span.tracing(context)
+    if (tracing === undefined) return Effect.succeed(undefined)
+    step.spans = new Telemetry.Step(tracing, id, step.index)
+    // Unlike `undefined`, an empty list makes the stream pull anew, under the span.
+    return Effect.succeed([])
   }
 
   /**
@@ -465,7 +461,12 @@ class Loop<E, R> implements Driver {
     const request = () => ({ ...template, messages: Requests.messages(system, SharedMessages.list(thread)), run })
     const hear = (heard: Heard): EventPull<E, R> =>
       isEvents(heard) ? this.emit(heard, noEvents) : this.proceed(this.endReply(phase, heard), noEvents)
-    const reply = step.reply = new ReplyReader(fibers, this.context, () => adapter.stream(request()), hear)
+    const open = () => {
+      const stream = adapter.stream(request())
+      return step.spans?.asked(stream, { adapter, sampling: template, sessionId: settings.sessionId, request }) ??
+        stream
+    }
+    const reply = step.reply = new ReplyReader(fibers, this.context, open, hear)
     const mayStart = mode === "auto" &&
       Array.from(tools.values()).some((tool) => Plan.mayStartEarly(tool, settings.policy))
     // The batch lets a cancellation wake the reader, also while the connection opens.
@@ -517,7 +518,7 @@ class Loop<E, R> implements Driver {
     if (jobs.length === 0 || phase._tag !== "Hearing") return noEvents
     const batch = phase.batch ??= this.openBatch(Infinity)
     phase.hasStarted = true
-    batch.add(jobs)
+    batch.add(jobs, "early")
     batch.begin()
     return this.parts.view.onEvent === undefined ? batch.takeNow() : noEvents
   }
@@ -566,6 +567,7 @@ class Loop<E, R> implements Driver {
 
   /** Discards the reply, and asks the model again. */
   private askAgain(error: unknown, retryIn: number): Emitted<E, R> {
+    this.step.spans?.askedAgain(error)
     return Effect.flatMapEager(
       this.beginDisconnect(Exit.void),
       () => this.become({ _tag: "Asking", retryIn }, [{ _tag: "StepReset", error }])
@@ -577,6 +579,7 @@ class Loop<E, R> implements Driver {
    * event.
    */
   private leaveReply({ batch }: Hearing<E>, ending: Ending): Emitted<E, R> {
+    if (this.step.spans !== undefined) this.endInference(this.step.spans, ending)
     if (ending._tag === "Ended") return this.become({ _tag: "Deciding", batch })
     const { error, hasBegun } = ending
     const events: Events = [{ _tag: "Error", error }]
@@ -586,6 +589,17 @@ class Loop<E, R> implements Driver {
       this.closeStep(),
       () => this.become({ _tag: "Finishing", outcome: { _tag: "Failed", error } }, events)
     )
+  }
+
+  /** Ends the span of the model call, with the reply as far as it came. */
+  private endInference(spans: Telemetry.Step, ending: Ending): void {
+    const { state } = this
+    const error = ending._tag === "Broken"
+      ? ending
+      : state.error === undefined
+      ? undefined
+      : { error: state.error.value }
+    spans.replied(Fold.toResponse(state), error ?? { isCut: this.isCancelled && state.message === null })
   }
 
   /** Closes the connection, however the reply has ended, and only then starts the other calls. */
@@ -605,6 +619,7 @@ class Loop<E, R> implements Driver {
     const calls = Response.actionableCalls(response)
     const error = isActedOn && mode === "auto" ? Plan.failing(calls, tools, policy) : undefined
     if (error !== undefined) {
+      this.step.spans?.refused(error, calls, this.rules)
       const failed: Response.Response = { ...response, finishReason: "error", error }
       const plan: Plan.Plan = { calls: [], manual: [], jobs: [] }
       return this.become(
@@ -627,7 +642,7 @@ class Loop<E, R> implements Driver {
     early?: Batches.Batch<E>
   ): Emitted<E, R> {
     const batch = early ?? (jobs.length === 0 ? undefined : this.openBatch(jobs.length))
-    batch?.add(jobs)
+    batch?.add(jobs, ended === undefined ? undefined : "waited")
     batch?.seal()
     return this.become({ _tag: "Working", response, plan, batch, ended })
   }
@@ -685,7 +700,10 @@ class Loop<E, R> implements Driver {
 
   private stepping(isCut: boolean): Emitted<E, R> {
     const { bounds } = this
-    if (bounds === undefined) return this.become({ _tag: "Done" })
+    if (bounds === undefined) {
+      if (this.parts.span !== undefined) this.stepCame(this.parts.span, isCut)
+      return this.become({ _tag: "Done" })
+    }
     const step = Fold.toStepResult(this.state)
     this.thread = step.thread
     this.rules = unforced(this.rules)
@@ -694,6 +712,13 @@ class Loop<E, R> implements Driver {
       this.outcomeOf(step, isCut, bounds),
       (outcome) => this.become(outcome === undefined ? { _tag: "Opening" } : { _tag: "Finishing", outcome })
     )
+  }
+
+  /** Notes the outcome of a run of one step. */
+  private stepCame(span: Telemetry.Run, isCut: boolean): void {
+    const step = Fold.toStepResult(this.state)
+    const own = isCut ? this.cancelled : Outcomes.ofStep(step, 0)
+    span.came(own ?? { _tag: "StepCompleted" }, step.response)
   }
 
   /**
@@ -739,6 +764,7 @@ class Loop<E, R> implements Driver {
     const result = structured === undefined ? pass : Outcomes.merged(first, pass)
     return Effect.flatMapEager(running.beginStop(), (abandoned) => {
       const whole = { ...result, totalUsage: spending.reported, ...(abandoned.length === 0 ? {} : { abandoned }) }
+      this.parts.span?.came(outcome, whole.finalResponse)
       const messages = Outcomes.since(whole.thread, this.state.thread)
       const completed = {
         _tag: "ChatCompleted",
@@ -777,11 +803,11 @@ class Loop<E, R> implements Driver {
    * wait for them includes a connection that still closes.
    */
   leave(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
-    const { parts: { running }, step: { batches, span } } = this
+    const { parts: { running }, step: { batches, spans } } = this
     const disconnected = this.beginDisconnect(exit)
     let closed = Effect.void
     for (const batch of batches) closed = both(closed, batch.close())
-    if (span !== undefined) closed = both(closed, Scope.close(span, exit))
+    if (spans !== undefined) closed = both(closed, Effect.sync(() => spans.end(exit)))
     return running.isLeft ? Effect.flatMapEager(running.beginStop(), () => closed) : both(disconnected, closed)
   }
 }
@@ -973,9 +999,9 @@ const enter = <E, R>(
   const checked = check(input, options, defaults, context)
   if (Result.isFailure(checked)) return Effect.fail(checked.failure)
   const { adapter, rules, rules: { settings }, thread } = checked.success
-  const isTraced = Telemetry.isTraced(context as Context.Context<never>)
   const running = new Running(settings.graceMillis, context as Context.Context<never>)
-  const begin = (within: Telemetry.Within, ambient: Inherited.Ambient): Next<E, R> => {
+  const begin = (span: Telemetry.Run | undefined, ambient: Inherited.Ambient): Next<E, R> => {
+    if (span !== undefined) span.usage = () => ambient.spending.reported
     const several = chat && bounds(chat, defaults, rules)
     const loop = new Loop<E, R>({
       adapter,
@@ -988,22 +1014,32 @@ const enter = <E, R>(
       retryReply: options.retryReply,
       running,
       ambient,
-      isTraced,
-      within
+      span
     })
     Inherited.listen(running, ambient, options.cancel, settings.requestId)
     return loop.next
   }
-  const name = chat === undefined ? "heddle.step.run" : "heddle.chat"
   return Effect.flatMapEager(
-    Telemetry.spanOf(isTraced, scope, name, () => ({ "heddle.request.id": settings.requestId })),
-    (within) =>
+    Telemetry.openRun(Telemetry.tracing(context), scope, () => ({
+      requestId: settings.requestId,
+      sessionId: settings.sessionId,
+      agent: chat?.agent ?? agentWithin(context),
+      adapter,
+      sampling: rules.template,
+      facts: { system: options.system, input: thread.messages, tools: rules.template.tools }
+    })),
+    (span) =>
       Effect.flatMapEager(
         Inherited.enter(settings, options.cancel, scope, context),
-        (ambient) =>
-          Effect.map(Scope.addFinalizerExit(scope, (exit) => running.end(exit)), () => begin(within, ambient))
+        (ambient) => Effect.map(Scope.addFinalizerExit(scope, (exit) => running.end(exit)), () => begin(span, ambient))
       )
   )
+}
+
+/** Returns the agent that a run is which a handler starts: it goes by the name of the tool. */
+export const agentWithin = <R>(context: Context.Context<R>): Telemetry.Agent | undefined => {
+  const handler = Context.get(context as Context.Context<never>, CurrentHandler)
+  return handler && { name: handler.name }
 }
 
 /** Enters a run of one step, and returns the function that its stream is pulled from. */

@@ -21,6 +21,7 @@ import type * as Policy from "../../Policy.ts"
 import * as Answers from "../answer/answer.ts"
 import * as Settings from "../ask/options.ts"
 import * as Plan from "../decide/plan.ts"
+import { toolError } from "../declare/outcome.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
 import { HookFibers, Running } from "../stop/ownedFibers.ts"
@@ -41,7 +42,15 @@ interface Entry {
   unrun: string | undefined
   /** Tells whether it has been reported as waiting for its turn. */
   isQueued: boolean
+  /** The time at which it came up, in milliseconds, and the way in which it did. Kept if the run is observed. */
+  readonly cameUpAt: number | undefined
+  readonly way: Way
+  /** Tells whether it has a span, or had one when it began to wait. */
+  hasSpan: boolean
 }
+
+/** The way in which a call comes up: before its reply is whole, or after it has waited. */
+type Way = "early" | "waited" | undefined
 
 export class Batch<E> implements Host<E> {
   readonly environment: Environment<E>
@@ -114,10 +123,20 @@ export class Batch<E> implements Host<E> {
   // Calls come up and are decided on.
 
   /** Adds calls that have come up. Their numbers are their positions in the turn, and they start in the given order. */
-  add(jobs: ReadonlyArray<Plan.Job>): void {
+  add(jobs: ReadonlyArray<Plan.Job>, way?: Way): void {
     if (jobs.length === 0) return
+    const cameUpAt = this.environment.found.tracing === undefined ? undefined : this.now()
     for (const job of jobs) {
-      this.entries[job.index] = { job, answer: undefined, isWaiting: false, unrun: undefined, isQueued: false }
+      this.entries[job.index] = {
+        job,
+        answer: undefined,
+        isWaiting: false,
+        unrun: undefined,
+        isQueued: false,
+        cameUpAt,
+        way,
+        hasSpan: way === "waited"
+      }
       this.count++
       this.undecided.push(job)
     }
@@ -166,6 +185,11 @@ export class Batch<E> implements Host<E> {
     const runs: Array<Plan.Run> = []
     for (const job of decided) {
       if (this.isAnswered(job) || this.isReplayed(job)) continue
+      const changed = job._tag === "Cancel" ? undefined : this.changed(job)
+      if (changed !== undefined) {
+        this.respond(job, changed)
+        continue
+      }
       if (job._tag === "Run") runs.push(job)
       if (job._tag === "Refuse") {
         const isUnknown = this.known(job.call)?.isUnknown === true
@@ -204,6 +228,17 @@ export class Batch<E> implements Host<E> {
       if (replayed !== undefined) this.settle({ ...job, isExclusive: job._tag === "Run" && job.isExclusive }, replayed)
     }
     return true
+  }
+
+  /** Returns the answer of a call whose tool is another one by now, or is gone: it does not run. */
+  private changed(job: Answers.Numbered): Effect.Effect<Answers.Answer, E, any> | undefined {
+    const known = this.known(job.call)
+    if (known?.version === undefined || known.version === job.tool?.version) return undefined
+    if (known.isUnknown === true) return this.unknown(job)
+    const detail = job.tool === undefined
+      ? "the tool of the call is gone"
+      : "the tool of the call is another one than the one that the run began with"
+    return Answers.denied(this.answering, job, toolError("denied", job.call, { detail, metadata: { gate: "version" } }))
   }
 
   private known(call: Message.ToolCall): Replay.Replayed | undefined {
@@ -308,6 +343,7 @@ export class Batch<E> implements Host<E> {
   suspend(job: Plan.Run, event: Event.Of<"ToolApprovalRequested" | "ToolSuspended">): void {
     if (this.isSpokenFor(job)) return
     this.entryOf(job).isWaiting = true
+    this.unstarted(job, { outcome: event._tag === "ToolSuspended" ? "suspended" : "approval_requested" })
     void this.recorded(this.environment.calls?.waits(job.call, event), () => {
       this.reported++
       this.events.settled(job.index, [event])
@@ -321,8 +357,41 @@ export class Batch<E> implements Host<E> {
   settle(job: Answers.Numbered, answer: Answers.Answer): Effect.Effect<void> {
     if (this.isSpokenFor(job)) return Effect.void
     this.entryOf(job).answer = answer
+    if (answer.isReplayed !== true) this.unstarted(job, answer)
     const record = answer.isReplayed === true ? undefined : this.environment.calls?.answered(job.call, answer)
     return this.recorded(record, () => this.report(job, answer))
+  }
+
+  /** Makes the span of a call that is answered, or waits, without having started. */
+  private unstarted(job: Answers.Numbered, end: Answers.Answer | { readonly outcome: string }): void {
+    const { found: { tracing }, settings, stepIndex } = this.environment
+    const entry = this.entryOf(job)
+    if (tracing === undefined || entry.hasSpan) return
+    entry.hasSpan = true
+    const plan = { call: job.call, requestId: settings.requestId, sessionId: settings.sessionId, stepIndex }
+    if (!("raw" in end)) return Telemetry.unstarted(tracing, plan, end)
+    // A policy may put a result in the place of the error.
+    const refused = entry.job._tag === "Refuse" && entry.job.outcome._tag === "Error"
+      ? entry.job.outcome.error
+      : undefined
+    const code = end.code ?? Answers.codeOf(refused)
+    const ending = code === Telemetry.notRun.code
+      ? Telemetry.notRun
+      : { code, outcome: code === undefined ? "ok" : "refused" }
+    Telemetry.unstarted(tracing, plan, { ...ending, result: end.message.content })
+  }
+
+  /** Begins the span of a call whose handler starts, if the run is observed. */
+  spanOf(job: Plan.Run, attempt: number): Telemetry.Call | undefined {
+    const { found: { tracing }, settings, stepIndex } = this.environment
+    if (tracing === undefined) return undefined
+    const entry = this.entryOf(job)
+    entry.hasSpan = true
+    return new Telemetry.Call(
+      tracing,
+      { call: job.call, requestId: settings.requestId, sessionId: settings.sessionId, stepIndex },
+      { queuedMillis: this.now() - (entry.cameUpAt ?? this.now()), isEarly: entry.way === "early", attempt }
+    )
   }
 
   /** Continues once the record is written, in a fiber that no stop of a call can interrupt. */
@@ -696,7 +765,7 @@ const find = <R>(context: Context.Context<R>, ambient: Inherited.Ambient): Inher
     encoder: Context.get(context, Encoder.Encoder),
     services: Replay.withoutCalls(Inherited.forHandlers(context, ambient)),
     clock: Context.get(context, Clock.Clock),
-    isTraced: Telemetry.isTraced(context)
+    tracing: Telemetry.tracing(context)
   }
 }
 

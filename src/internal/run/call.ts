@@ -9,10 +9,8 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import type * as Fiber from "effect/Fiber"
-import * as Option from "effect/Option"
 import * as Pull from "effect/Pull"
 import * as Schedule from "effect/Schedule"
-import type * as Tracer from "effect/Tracer"
 import type * as Event from "../../Event.ts"
 import type * as Executor from "../../Executor.ts"
 import type * as Message from "../../Message.ts"
@@ -34,7 +32,7 @@ import * as Cancellation from "../stop/cancellation.ts"
 import * as Inherited from "../stop/inherited.ts"
 import { CurrentHandler, type Handler, type Running, type Task } from "../stop/ownedFibers.ts"
 import * as Timers from "../stop/timers.ts"
-import * as Telemetry from "../telemetry.ts"
+import type * as Telemetry from "../telemetry.ts"
 import * as Replay from "./callReplay.ts"
 import type { EventOrder } from "./eventOrder.ts"
 import * as Gates from "./gates.ts"
@@ -82,6 +80,8 @@ export interface Host<E> {
   readonly suspend: (job: Plan.Run, event: Event.Of<"ToolApprovalRequested" | "ToolSuspended">) => void
   /** Reports that the call waits for its turn. */
   readonly queued: (job: Plan.Run, reason: Event.Of<"ToolQueued">["reason"]) => void
+  /** Begins the span of the call, if the run is observed. */
+  readonly spanOf: (job: Plan.Run, attempt: number) => Telemetry.Call | undefined
   /** Notes that the call has left its place. */
   readonly vacated: (call: Call<E>) => void
 }
@@ -111,7 +111,8 @@ export class Call<E> implements Task, Handler {
   private timer: Timers.Timer | undefined
   /** Beginning of the gates, the handler or the encoder, in nanoseconds of the clock that only goes forward. */
   private enteredAt = 0n
-  private span: Tracer.Span | undefined
+  /** Its span, while the handler runs. */
+  private span: Telemetry.Call | undefined
   /** The handler's additions to the context of the run so far. */
   private updates: Json.JsonObject | undefined
   /** Stops passing the soft stop of the run on to `inner`. */
@@ -231,10 +232,25 @@ export class Call<E> implements Task, Handler {
 
   private came(outcome: unknown): Effect.Effect<void, E, any> {
     if (!this.goesOn("running") && !this.isToRecord) return Effect.void
-    if (!ToolOutcomes.isSuspended(outcome)) return this.completed(this.counted(outcome))
-    this.endSpan(Exit.void, "suspended")
+    if (ToolOutcomes.isSuspended(outcome)) return this.waits("suspended", outcome)
+    const counted = this.counted(outcome)
+    const isToResume = ToolOutcomes.isWellFormed(counted) && counted._tag === "AskUser" && counted.resume !== undefined
+    return isToResume ? this.waits("ask_user", this.asked(counted)) : this.completed(counted)
+  }
+
+  private waits(name: string, outcome: ToolOutcomes.Suspended): Effect.Effect<void> {
+    this.span?.end({ outcome: name })
     this.suspend(OpenCalls.suspended(this.job.call, outcome))
     return Effect.void
+  }
+
+  /** Returns the suspension of a handler that is started again with the answer. */
+  private asked(raw: Tool.AskUser): ToolOutcomes.Suspended {
+    const { context: { attempt, idempotencyKey }, host: { environment: { found } }, job: { call } } = this
+    const suspension = OpenCalls.question(call, OpenCalls.asked(call, raw, found.clock.currentTimeMillisUnsafe()))
+    return ToolOutcomes.suspended([
+      ToolOutcomes.resumable(suspension, { state: Json.toJson(raw.resume), idempotencyKey, attempt })
+    ])
   }
 
   /** Enters a phase in which code of the caller's runs, against the clock. */
@@ -266,30 +282,29 @@ export class Call<E> implements Task, Handler {
 
   /** The execution of the handler by the executor, under a span of its own if the run is traced. */
   private get execution(): Effect.Effect<unknown, never, any> {
-    const { calls, found: { executor, isTraced }, settings: { requestId }, stepIndex } = this.host.environment
+    const { calls, found: { executor } } = this.host.environment
     const { call } = this.job
     const failed = calls === undefined ? undefined : () => calls.attemptFailed(call)
-    const execution = execute(this.job, this.context, executor, this.inner, () => this.mayTryAgain(), failed)
-    return isTraced
-      ? Telemetry.underSpan(execution, `execute_tool ${call.name}`, {
-        "gen_ai.operation.name": "execute_tool",
-        "gen_ai.tool.name": call.name,
-        "gen_ai.tool.call.id": call.id,
-        "heddle.request.id": requestId,
-        "heddle.step.index": stepIndex
-      }, (span) => {
-        this.span = span
-      })
-      : execution
+    const execution = execute(
+      this.job,
+      this.context,
+      executor,
+      this.inner,
+      (error, attempt) => this.mayTryAgain(error, attempt),
+      failed
+    )
+    const span = this.span = this.host.spanOf(this.job, this.context.attempt)
+    return span === undefined ? execution : span.over(execution)
   }
 
   /**
    * Tells whether another attempt may start, and then drops the context updates of the one that failed. No attempt
    * starts after a stop, nor when the time is up.
    */
-  private mayTryAgain(): boolean {
+  private mayTryAgain(error: unknown, attempt: number): boolean {
     if (this.phase !== "running" || this.host.isOver || this.isLate || this.inner?.isRequested === true) return false
     this.updates = undefined
+    this.span?.retried(failureCode(error), this.context.attempt + attempt - 1)
     return true
   }
 
@@ -300,8 +315,8 @@ export class Call<E> implements Task, Handler {
   private completed(outcome: unknown): Effect.Effect<void, E, any> {
     if (this.span !== undefined) {
       const name = outcomeName(outcome)
-      const error = name === "invalid" ? toolError("invalid_return", this.job.call) : undefined
-      this.endSpan(ErrorFields.spanExit(isFailure(outcome) ? outcome.error : error), name)
+      const code = isFailure(outcome) ? failureCode(outcome.error) : name === "invalid" ? "invalid_return" : undefined
+      this.span.end({ code, outcome: name, result: outcome })
     }
     if (isFailure(outcome)) this.updates = undefined
     return ToolOutcomes.isWellFormed(outcome) && outcome._tag === "Ok"
@@ -476,7 +491,9 @@ export class Call<E> implements Task, Handler {
     this.phase = "overruled"
     this.isWriting = false
     this.timer?.stop()
-    this.endSpan(ErrorFields.spanExit(error), error.reason)
+    // A call that was stopped has neither failed nor succeeded.
+    const { reason } = error
+    this.span?.end({ ...(reason === "cancelled" ? { isCut: true } : { code: reason, result: error }), outcome: reason })
     // The call is answered while it still has its place, so that no call that takes its place counts as its sibling.
     this.host.respond(this.job, answer())
     this.interrupt(graceSince)
@@ -518,7 +535,7 @@ export class Call<E> implements Task, Handler {
   }
 
   onAbandoned(): void {
-    this.endSpan(Exit.void, "abandoned")
+    this.span?.end({ isCut: true, outcome: "abandoned" })
   }
 
   /**
@@ -537,7 +554,7 @@ export class Call<E> implements Task, Handler {
     const { job, host, phase } = this
     this.unfollow?.()
     if (phase === "answering" || phase === "overruled" || host.isOver) {
-      this.endSpan(exit, "interrupted")
+      this.span?.end({ isCut: true, outcome: "interrupted" })
       // The exit of a fiber whose call was answered by a stop is ignored. A fiber that fails while it writes the answer
       // fails the call.
       if (phase === "answering") host.answerEnded(job, exit)
@@ -548,25 +565,17 @@ export class Call<E> implements Task, Handler {
       else host.respond(job, this.unwritten(exit.cause))
     } else {
       const error = brokenOff(job.call, exit)
-      this.endSpan(ErrorFields.spanExit(error), "interrupted")
+      this.span?.end({ code: error.reason, outcome: "interrupted" })
       this.toAnswering()
       host.respond(job, Answers.failed(host.answering, job, error))
     }
     this.vacate()
     this.running.remove(this)
   }
-
-  private endSpan(exit: Exit.Exit<unknown, unknown>, outcome: string): void {
-    const { span } = this
-    if (span === undefined) return
-    this.span = undefined
-    const error = Exit.isFailure(exit) ? Option.getOrUndefined(Cause.findErrorOption(exit.cause)) : undefined
-    if (error instanceof ToolError) span.attribute("error.type", error.reason)
-    span.attribute("heddle.tool.outcome", outcome)
-    const { clock, services } = this.host.environment.found
-    Telemetry.end(span, exit, clock, services)
-  }
 }
+
+/** Returns the code of the failure of a handler. */
+const failureCode = (error: unknown): string => Answers.codeOf(error) ?? "tool_error"
 
 /** Returns the error of a call whose fiber has ended without an answer. */
 const brokenOff = (call: Message.ToolCall, exit: Exit.Exit<unknown, unknown>): Tool.ToolError => {
@@ -666,7 +675,7 @@ const execute = (
   context: Tool.CallContext,
   executor: Executor.Service,
   inner: Cancellation.Cancellation | undefined,
-  again: () => boolean,
+  again: (error: unknown, attempt: number) => boolean,
   failed: (() => Effect.Effect<void>) | undefined
 ): Effect.Effect<unknown, never, any> => {
   const { retry: schedule } = job.tool
@@ -703,7 +712,7 @@ const once = (
 const retrying = (
   schedule: NonNullable<Tool.Any["retry"]>,
   inner: Cancellation.Cancellation | undefined,
-  again: () => boolean,
+  again: (error: unknown, attempt: number) => boolean,
   attempt: (number: number) => Effect.Effect<unknown, never, any>
 ): Effect.Effect<unknown, never, any> =>
   Effect.flatMap(Schedule.toStepWithMetadata(schedule), (step) => {
@@ -713,7 +722,10 @@ const retrying = (
         const granted = Pull.catchDone(step(outcome.error), () => Effect.succeed(undefined))
         return Effect.flatMap(
           Cancellation.orElse(granted, inner, () => undefined),
-          (next) => next !== undefined && again() ? from(number + 1, next) : Effect.succeed(outcome)
+          (next) =>
+            next !== undefined && again(outcome.error, number + 1)
+              ? from(number + 1, next)
+              : Effect.succeed(outcome)
         )
       })
     return from(1, Schedule.CurrentMetadata.defaultValue())

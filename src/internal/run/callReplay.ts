@@ -37,6 +37,10 @@ export interface Replayed {
   readonly idempotencyKey?: string | undefined
   /** Number of started attempts. */
   readonly attempt: number
+  /** The version that the tool had for the run that asked for the call. */
+  readonly version?: string | undefined
+  /** The answer that the next attempt gets, and the state that the last one left. */
+  readonly resumed?: Tool.CallContext["resumed"] | undefined
 }
 
 /** The journal of the calls of a run. */
@@ -73,11 +77,12 @@ export const withoutCalls = <R>(services: Context.Context<R>): Context.Context<R
   Context.get(services, CurrentCalls) === undefined ? services : Context.add(services, CurrentCalls, undefined)
 
 /**
- * Returns the fields of a resumed call that its handler receives: the recorded key, and the number of the next
- * attempt.
+ * Returns the fields of a resumed call that its handler receives: the recorded key, the number of the next attempt, and
+ * the answer to its question.
  */
-export const recalled = ({ attempt, idempotencyKey }: Replayed) => ({
+export const recalled = ({ attempt, idempotencyKey, resumed }: Replayed) => ({
   ...(idempotencyKey === undefined ? {} : { idempotencyKey }),
+  ...(resumed === undefined ? {} : { resumed }),
   attempt: attempt + 1
 })
 

@@ -110,6 +110,37 @@ export class NestedAnswers extends Schema.Opaque<NestedAnswers>()(Schema.Struct(
   }))
 })) {}
 
+const resume = {
+  /** The state that the handler left with its question. */
+  state: Json.Opaque,
+  /** The key of the call. */
+  idempotencyKey: Schema.String,
+  /** The number of the attempt that asked. */
+  attempt: Schema.Int
+}
+
+/**
+ * The state that a handler left with its question: `resume` of `Tool.askUser`.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class Resume extends Schema.Opaque<Resume>()(Schema.Struct(resume)) {}
+
+/**
+ * A call whose handler is started again once its question has its answer.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class Resumable extends Schema.Opaque<Resumable>()(Schema.Struct({
+  /** The id of the call. */
+  id: Schema.String,
+  ...resume,
+  /** The answer. Left out until it is there. */
+  answer: Schema.optionalKey(Json.Opaque)
+})) {}
+
 const Data = Schema.Struct({
   /** The id in a store, and the default of `cacheKey`. Absent if the session was made without one. */
   id: Schema.optionalKey(Schema.String),
@@ -129,6 +160,13 @@ const Data = Schema.Struct({
    * Answers for nested runs, each under the id of its call, until that call runs again. Left out when there are none.
    */
   nested: Schema.optionalKey(Schema.Array(NestedAnswers)),
+  /**
+   * The states of handlers that asked and are started again with the answer, until their calls run again. They are not
+   * meant for clients. Left out when there are none.
+   */
+  resumable: Schema.optionalKey(Schema.Array(Resumable)),
+  /** The versions of the tools of open calls, by the ids of the calls. Left out where no such tool has one. */
+  versions: Schema.optionalKey(Schema.Record(Schema.String, Schema.String)),
   /** The calls of `suspensions` that wait for an approval or a result, without the questions. */
   pendingToolCalls: Schema.Array(Message.ToolCall),
   /** The text of the first open question. */

@@ -12,7 +12,7 @@ import * as Policy from "../../Policy.ts"
 import * as Response from "../../Response.ts"
 import * as Answers from "../answer/answer.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
-import { isCrash, ToolError } from "../declare/outcome.ts"
+import { isCrash, resumeOf, ToolError } from "../declare/outcome.ts"
 import * as Fold from "../fold/fold.ts"
 import * as Outcomes from "../fold/runOutcome.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
@@ -74,11 +74,13 @@ export const waitOf = (
   const suspensions = event._tag === "ToolSuspended"
     ? event.suspensions
     : [OpenCalls.waiting("approval", toolCall, event.expiresAt)]
+  const resume = resumeOf(suspensions[0])
   return {
     _tag: "CallWaits",
     requestId,
     toolCallId: toolCall.id,
     suspensions: suspensions.map(({ toolCall, ...open }) => open.path === undefined ? open : { ...open, toolCall }),
+    ...(resume === undefined ? {} : { resume }),
     ...used
   }
 }

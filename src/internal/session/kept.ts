@@ -337,7 +337,8 @@ export const snapshot = ({ id, version }: Kept): Effect.Effect<
     States.apply(state, record)
     const snapshotVersion = yield* store.append(id, version, [record], { summary: States.summaryOf(state) })
     yield* store.truncate(id, snapshotVersion)
-    const isWaiting = session.nested !== undefined || session.suspensions.some(({ path }) => path !== undefined)
+    const { nested, resumable, suspensions } = session
+    const isWaiting = (nested ?? resumable) !== undefined || suspensions.some(({ path }) => path !== undefined)
     if (!isWaiting) yield* removeWithin(id)
     return keptOf(id, state, snapshotVersion)
   })
@@ -433,14 +434,21 @@ const begunElsewhere = (
       ? Journals.damaged(id, 1, `the store is at version ${actual} and has no record`)
       : Effect.succeed(kept))
 
-/** Returns the session as the store now has it, under the same claim. */
+/** Returns what a request reads of the session of a claim, under the claim. */
+const under = <R>(
+  claim: Claims.HeldClaim,
+  request: Effect.Effect<Kept, Journals.StoreError, R>
+): Effect.Effect<Claimed, Claims.SessionClaimed | Journals.StoreError, R> =>
+  Effect.map(
+    Effect.raceFirst(claim.request("read", request), Deferred.await(claim.lost)),
+    (kept) => ({ ...kept, owner: claim.owner, claim })
+  )
+
+/** Returns the session as the store now has it, under the same claim: at version 0 where it was removed. */
 export const reloaded = (
   claim: Claims.HeldClaim
 ): Effect.Effect<Claimed, Claims.SessionClaimed | Journals.StoreError, Journals.Store> =>
-  Effect.map(
-    Effect.raceFirst(claim.request("read", open(claim.id)), Deferred.await(claim.lost)),
-    (kept) => ({ ...kept, owner: claim.owner, claim })
-  )
+  under(claim, Effect.map(read(claim.id), ({ state, version }) => keptOf(claim.id, state, version)))
 
 /** Returns the session under a claim that was taken, which is renewed until the scope closes. */
 export const claimed = (
@@ -448,7 +456,7 @@ export const claimed = (
 ): Effect.Effect<Claimed, Claims.SessionClaimed | Journals.StoreError, Journals.Store | Scope.Scope> =>
   Effect.gen(function*() {
     yield* claim.hold
-    return yield* reloaded(claim)
+    return yield* under(claim, open(claim.id))
   })
 
 /** Takes a claim, which is released when the scope closes. */

@@ -223,7 +223,7 @@ const denials = ({ suspensions }: Session): ReadonlyArray<Records.CallSettled> =
 }
 
 interface Said extends Pick<Operation<"chat">, "answered" | "messages"> {
-  /** An answer for a nested run: the operation begins with the call that started that run. */
+  /** An answer for a handler or for its nested run: the operation begins with the call. */
   readonly within?: Settled
 }
 
@@ -250,7 +250,10 @@ const spokenTo = (
     }
     const { id } = question
     const value = yield* answerTo(session, id, message.content)
-    if (question.path !== undefined) return { messages: [], within: { id, answer: { _tag: "Value", value } } }
+    const isResumed = States.isToResume(session.resumable?.find((other) => other.id === id))
+    if (question.path !== undefined || isResumed) {
+      return { messages: [], within: { id, answer: { _tag: "Value", value } } }
+    }
     return SharedMessages.endsWithQuestion(session.thread, id)
       ? { messages: [message] }
       : { messages: [], answered: { id, answer: { _tag: "Value", value } } }

@@ -268,10 +268,19 @@ export class RunStarted extends Schema.Opaque<RunStarted>()(Schema.TaggedStruct(
   processName: Schema.optionalKey(Schema.String),
   /** The parent of a nested run. Left out for any other run. */
   parent: Schema.optionalKey(Parent),
+  /** The span of the run. Left out where the run is not traced. */
+  span: Schema.optionalKey(Schema.Struct({
+    /** The id of the trace. */
+    traceId: Schema.String,
+    /** The id of the span. */
+    spanId: Schema.String
+  })),
   /** The message that the run takes, which was submitted or came with a command. Left out where there is none. */
   takes: Schema.optionalKey(Taken),
   /** The tools of the client that the run serves. Left out where there are none. */
   clientTools: Schema.optionalKey(ClientTools),
+  /** The versions of the tools of the run that have one, by their names. Left out where none has. */
+  versions: Schema.optionalKey(Schema.Record(Schema.String, Schema.String)),
   /** Messages that start the run. */
   messages: Schema.Array(Message.Message),
   /** The open question that the run answers in its place, and the answer. Left out where there is none. */
@@ -363,6 +372,8 @@ export class CallWaits extends Schema.Opaque<CallWaits>()(Schema.TaggedStruct("C
   ...ofCall,
   /** The open suspensions: that of the call itself, or those of its nested run. */
   suspensions: Schema.Array(Open),
+  /** The state with which the handler is started again once it has its answer. Left out where it is not. */
+  resume: Schema.optionalKey(SessionData.Resume),
   /** The handler's update of the context. Left out where there is none. */
   contextUpdate: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
   /** Usage of the handler's nested runs. Left out where they used nothing. */

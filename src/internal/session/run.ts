@@ -40,6 +40,7 @@ import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
 import { CurrentOperation, Running } from "../stop/ownedFibers.ts"
 import * as Spendings from "../stop/spending.ts"
+import * as Telemetry from "../telemetry.ts"
 import * as Claims from "./claim.ts"
 import * as SessionData from "./data.ts"
 import * as SessionEvents from "./events.ts"
@@ -87,13 +88,16 @@ class OperationRun<M extends SessionEvents.Mode> {
   readonly spending: Spendings.Spending
   /** Tells whether calls of an earlier turn run before the model is asked. */
   readonly hasOpening: boolean
+  /** The span of the run, if it is observed. */
+  readonly span: Telemetry.Run | undefined
 
   constructor(
     operation: Operations.Operation<M>,
     requestId: string,
     graceMillis: number,
     context: Context.Context<never>,
-    spending: Spendings.Spending
+    spending: Spendings.Spending,
+    span: Telemetry.Run | undefined
   ) {
     this.operation = operation
     this.requestId = requestId
@@ -103,6 +107,8 @@ class OperationRun<M extends SessionEvents.Mode> {
     this.running = new Running(graceMillis, context)
     this.stopping = new Running(graceMillis, context)
     this.spending = spending
+    this.span = span
+    if (span !== undefined) span.usage = () => spending.total
   }
 
   get state(): States.State {
@@ -115,13 +121,16 @@ class OperationRun<M extends SessionEvents.Mode> {
   }
 
   /** Records the start, and the records that lead to it. */
-  begin(deadlineAt: number | undefined): Effect.Effect<void> {
-    const { answered, base, messages, name, parent, resumed, takes } = this.operation
+  begin(deadlineAt: number | undefined, toolbox: ToolOptions.Toolbox): Effect.Effect<void> {
+    const { operation: { answered, base, messages, name, parent, resumed, takes }, span } = this
     return Effect.flatMap(Effect.all([Clock.currentTimeMillis, Claims.CurrentProcess]), ([startedAt, processName]) => {
       const { clientTools, inbox } = this.state
       const served = takes === undefined
         ? name === "continue" ? clientTools : []
         : inbox.find(({ id }) => id === takes.id)?.clientTools ?? []
+      const versions = Array.from(toolbox).flatMap(([name, { version }]) =>
+        version === undefined ? [] : [[name, version]]
+      )
       const started: Records.RunStarted = {
         _tag: "RunStarted",
         requestId: this.requestId,
@@ -131,11 +140,13 @@ class OperationRun<M extends SessionEvents.Mode> {
         processName,
         ...(answered === undefined ? {} : { answered }),
         ...(parent === undefined ? {} : { parent }),
+        ...(span?.ids === undefined ? {} : { span: span.ids }),
         ...(resumed === undefined ? {} : { resumes: true }),
         ...(deadlineAt === undefined ? {} : { deadlineAt }),
         ...(this.writer.owner === undefined ? {} : { owner: this.writer.owner }),
         ...(takes === undefined ? {} : { takes }),
-        ...(served.length === 0 ? {} : { clientTools: served })
+        ...(served.length === 0 ? {} : { clientTools: served }),
+        ...(versions.length === 0 || resumed !== undefined ? {} : { versions: Object.fromEntries(versions) })
       }
       return Effect.map(this.append([...base.before, started]), () => {
         this.folded = SessionEvents.folding(this.operation.mode, this.state)
@@ -169,6 +180,7 @@ class OperationRun<M extends SessionEvents.Mode> {
     const isEnd = event._tag === "StepCompleted" || event._tag === "ChatCompleted"
     return Effect.flatMapEager(isEnd ? this.writer.flush(this.running) : Effect.void, () => {
       SessionEvents.take(this.folded, this.state, event)
+      if (event._tag === "ChatCompleted") this.span?.came(event.result.outcome, event.result.finalResponse)
       const nested = event._tag === "StepCompleted" ? this.spending.nested ?? undefined : undefined
       // Calls of the operation are recorded where they run.
       return isOfCall(event)
@@ -473,7 +485,20 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
     if (isToCheck) yield* Replays.check(begun, writer.id, toolbox)
 
     const spending = new Spendings.Spending(yield* Spendings.CurrentSpending, true)
-    const run = new OperationRun(operation, requestId, graceMillis, context, spending)
+    const span = yield* Telemetry.openRun(Telemetry.tracing(context), scope, () => ({
+      requestId,
+      sessionId: options.sessionId ?? begun.id ?? settings.sessionId,
+      agent: options.agent ?? Loop.agentWithin(context),
+      adapter: Context.getOrUndefined(context, Adapter.Adapter),
+      sampling: { ...options, model: options.model ?? defaults.model },
+      facts: {
+        system: options.system,
+        input: States.threadOf(begun).messages.concat(operation.messages),
+        tools: ToolOptions.definitions(toolbox, undefined)
+      },
+      previous: resumed === undefined && operation.name !== "continue" ? undefined : begun.span
+    }))
+    const run = new OperationRun(operation, requestId, graceMillis, context, spending, span)
     const { running, stopping } = run
     // Both share one grace period.
     yield* Effect.addFinalizer((exit) =>
@@ -490,7 +515,7 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
       if (nestedUsage !== undefined) spending.takeUp(nestedUsage)
     }
     yield* spending.enter(scope)
-    yield* run.begin(stops.deadline)
+    yield* run.begin(stops.deadline, toolbox)
 
     const { state } = run
     const { context: known, id } = state
@@ -565,7 +590,8 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
         CurrentOperation,
         isContinued ? { running, continued: requestId, ...past } : { running, ...past }
       ),
-      Stream.provideService(Spendings.CurrentSpending, spending)
+      Stream.provideService(Spendings.CurrentSpending, spending),
+      (events) => span === undefined ? events : span.reading(events)
     )
     return {
       run,

@@ -28,6 +28,8 @@ type Session = SessionData.Session
 
 type Answers_ = SessionData.NestedAnswers["answers"]
 
+type Resume = Omit<SessionData.Resumable, "id">
+
 // The table of calls.
 
 /** Fields of a call in any state. */
@@ -41,6 +43,10 @@ interface Known {
   readonly idempotencyKey: string | undefined
   /** Number of started attempts. */
   readonly attempt: number
+  /** The version that the tool had for the run that asked for the call. */
+  readonly version?: string | undefined
+  /** The state that the handler left with its question, and the answer once it is there. */
+  readonly resume?: Resume | undefined
 }
 
 /**
@@ -64,7 +70,7 @@ interface Started extends Known {
 }
 
 /** A call that waits for answers from outside. */
-interface Waiting extends Known {
+export interface Waiting extends Known {
   readonly _tag: "Waiting"
   /** The run in which it began to wait. `undefined` where a program handed over the session as data. */
   readonly requestId: string | undefined
@@ -149,6 +155,8 @@ export interface Run {
     /** The message. `undefined` where it was not submitted. */
     readonly message: Records.MessageSubmitted | undefined
   } | undefined
+  /** The versions of the tools that have one, by their names. */
+  readonly versions: NonNullable<Records.RunStarted["versions"]>
   /** Tells whether one of the calls has started. */
   hasStarted: boolean
   /** The values that are restored if the run fails before that. */
@@ -204,6 +212,8 @@ export interface State {
   ended: Ended | undefined
   /** The parent of a nested run. */
   parent: Records.Parent | undefined
+  /** The span of the last run. `undefined` where it was not traced. */
+  span: Records.RunStarted["span"] | undefined
   /** The origin of the session. */
   origin: Records.Origin
   /** The tools of the client that the last run served. */
@@ -268,6 +278,16 @@ export const copyOf = (state: State): State => ({
   receipts: new Map(state.receipts)
 })
 
+/** Returns the fields of a call whose handler is started again. */
+const resumedOf = (resumable: SessionData.Resumable): Omit<Known, "toolCall"> => {
+  const { id: _, ...resume } = resumable
+  return { idempotencyKey: resume.idempotencyKey, attempt: resume.attempt, resume }
+}
+
+/** Returns the version that a name or an id has. */
+const versioned = (versions: Readonly<Record<string, string>>, key: string): Pick<Known, "version"> =>
+  Object.hasOwn(versions, key) ? { version: versions[key] } : {}
+
 /** Returns a call of a session that a program handed over as data. */
 const callOf = (
   toolCall: Message.ToolCall,
@@ -277,7 +297,13 @@ const callOf = (
   message: Message.Message | undefined
 ): Call | undefined => {
   const answers = session.nested?.find(({ id }) => id === toolCall.id)?.answers ?? []
-  const known = { toolCall, idempotencyKey: undefined, attempt: 0 }
+  const { resumable = [], versions = {} } = session
+  const resumed = resumable.find(({ id }) => id === toolCall.id)
+  const known = {
+    toolCall,
+    ...(resumed === undefined ? { idempotencyKey: undefined, attempt: 0 } : resumedOf(resumed)),
+    ...versioned(versions, toolCall.id)
+  }
   if (suspensions.length > 0) return { _tag: "Waiting", ...known, requestId: undefined, suspensions, answers }
   if (approved !== undefined) {
     return { _tag: "Granted", ...known, toolCall: approved, answers }
@@ -342,6 +368,7 @@ export const stateOf = (session: Session): State => {
     run: undefined,
     ended: undefined,
     parent: undefined,
+    span: undefined,
     origin: {},
     clientTools: [],
     inbox: [],
@@ -351,7 +378,13 @@ export const stateOf = (session: Session): State => {
   }
 }
 
-const isOwnQuestion = ({ kind, path }: Event.Suspension): boolean => kind === "question" && path === undefined
+/** Tells whether a suspension is a question whose answer is the answer of its call. */
+export const isOwnQuestion = (call: Waiting) => ({ kind, path }: Event.Suspension): boolean =>
+  kind === "question" && path === undefined && !isToResume(call.resume)
+
+/** Tells whether a state waits for its answer. One that has it belongs to the attempt that got it. */
+export const isToResume = (resume: Resume | undefined): resume is Resume =>
+  resume !== undefined && !("answer" in resume)
 
 /**
  * Returns the message of a call in the thread, if it has one. The message of an open question takes the place of the
@@ -359,7 +392,7 @@ const isOwnQuestion = ({ kind, path }: Event.Suspension): boolean => kind === "q
  */
 const messageIn = (id: string, call: Call): Message.Message | undefined => {
   if (call._tag === "Answered") return call.message
-  return call._tag === "Waiting" && call.suspensions.some(isOwnQuestion) ? OpenCalls.unanswered(id) : undefined
+  return call._tag === "Waiting" && call.suspensions.some(isOwnQuestion(call)) ? OpenCalls.unanswered(id) : undefined
 }
 
 /** Returns the messages that answer the calls of a turn, in call order. */
@@ -409,6 +442,12 @@ const sessionAtRest = (state: State): Session => {
       ? [{ id: call.toolCall.id, answers: call.answers }]
       : []
   )
+  const resumable = callsOf(state).flatMap(({ _tag, resume, toolCall: { id } }) =>
+    resume === undefined || _tag === "Answered" ? [] : [{ id, ...resume }]
+  )
+  const versions = callsOf(state).flatMap(({ _tag, toolCall: { id }, version }) =>
+    version === undefined || _tag === "Answered" ? [] : [[id, version]]
+  )
   return {
     ...(state.id === undefined ? {} : { id: state.id }),
     thread: SharedMessages.plain(threadOf(state)),
@@ -417,6 +456,8 @@ const sessionAtRest = (state: State): Session => {
     approved: approvedIn(state),
     answered: state.answered,
     ...(nested.length === 0 ? {} : { nested }),
+    ...(resumable.length === 0 ? {} : { resumable }),
+    ...(versions.length === 0 ? {} : { versions: Object.fromEntries(versions) }),
     pendingToolCalls: calls.map(({ toolCall }) => toolCall),
     ...(question === undefined ? {} : { pendingQuestion: question.question ?? "", pendingToolCallId: question.id }),
     context: state.context,
@@ -474,9 +515,21 @@ const setCall = (turn: Turn, id: string, call: Call): void => {
   turn.calls.set(id, call)
 }
 
-const known = ({ attempt, idempotencyKey, toolCall }: Known): Known => ({ attempt, idempotencyKey, toolCall })
+const known = ({ attempt, idempotencyKey, resume, toolCall, version }: Known): Known => ({
+  attempt,
+  idempotencyKey,
+  toolCall,
+  ...(version === undefined ? {} : { version }),
+  ...(resume === undefined ? {} : { resume })
+})
 
-const answered = (call: Call, message: Message.Message): Answered => ({ ...known(call), _tag: "Answered", message })
+const answered = ({ attempt, idempotencyKey, toolCall }: Call, message: Message.Message): Answered => ({
+  _tag: "Answered",
+  attempt,
+  idempotencyKey,
+  toolCall,
+  message
+})
 
 /** Adds messages to the conversation: after the unfinished turn, if there is one. */
 const say = (state: State, messages: ReadonlyArray<Message.Message>): void => {
@@ -519,7 +572,7 @@ const answerBehind = (state: State): void => {
   const { turn } = state
   if (turn?.isEarlier !== true) return
   for (const [id, call] of turn.calls) {
-    if (call._tag === "Waiting" && call.suspensions.every(isOwnQuestion)) {
+    if (call._tag === "Waiting" && call.suspensions.every(isOwnQuestion(call))) {
       setCall(turn, id, answered(call, OpenCalls.unanswered(id)))
     }
   }
@@ -569,8 +622,11 @@ const edited = (toolCall: Message.ToolCall, args: Message.ToolCall["arguments"] 
  */
 const settledOwn = (turn: Turn, call: Waiting, suspension: Event.Suspension, answer: SessionData.Answer): Call => {
   const { defaultAnswer, id, kind, resultCut = "headAndTail", resultLimit = 0 } = suspension
+  const { resume } = call
+  const isResumed = kind === "question" && isToResume(resume)
   const denied = (reason: string) => answered(call, Answers.refused("denied", call.toolCall, reason))
   const given = (value: unknown): Call => {
+    if (isResumed) return { ...known(call), _tag: "Granted", resume: { ...resume, answer: value }, answers: [] }
     const message = Message.answer(id, value)
     const { content } = Contents.cutResult(message.content, resultLimit, { resultLimit, resultCut })
     const last = turn.behind.at(-1)
@@ -590,6 +646,7 @@ const settledOwn = (turn: Turn, call: Waiting, suspension: Event.Suspension, ans
     case "Denied":
       return denied(answer.reason ?? "the call was not approved")
     case "Expired":
+      if (defaultAnswer === undefined && isResumed) return denied(late)
       return defaultAnswer !== undefined || kind === "question" ? given(defaultAnswer ?? late) : denied(late)
   }
 }
@@ -718,7 +775,9 @@ const opened = (state: State, record: Records.Opened): void => {
 const runStarted = (state: State, record: Records.RunStarted): void => {
   const { answered, clientTools, deadlineAt, messages, operation, parent, processName, requestId, startedAt, takes } =
     record
+  const { versions = {} } = record
   if (record.resumes === true && state.run?.requestId === requestId) {
+    state.span = record.span
     // All owners in one process count as one: a busy process may lose its claim, and then resumes its own run.
     if (processName === undefined || processName !== state.run.processName) state.run.resumptions++
     state.run.processName = processName
@@ -739,6 +798,7 @@ const runStarted = (state: State, record: Records.RunStarted): void => {
   if (message !== undefined) state.inbox = state.inbox.filter((other) => other !== message)
   if (takes !== undefined) receive(state, { ...takes, became: "taken", requestId })
   state.parent = parent
+  state.span = record.span
   state.ended = undefined
   state.run = {
     requestId,
@@ -751,6 +811,7 @@ const runStarted = (state: State, record: Records.RunStarted): void => {
     resumptions: 0,
     processName,
     taken: takes && { id: takes.id, message },
+    versions,
     hasStarted: false,
     before,
     settlements: [],
@@ -783,7 +844,7 @@ const replyReceived = (state: State, run: Run, { requestId, response, stepIndex 
     const { id, name } = toolCall
     const started = early?.get(id)
     const idempotencyKey = `${requestId}:${stepIndex}:${index}:${id}`
-    const asked: Call = { _tag: "Asked", toolCall, idempotencyKey, attempt: 0 }
+    const asked: Call = { _tag: "Asked", toolCall, idempotencyKey, attempt: 0, ...versioned(run.versions, name) }
     setCall(turn, id, started?.toolCall.name === name ? { ...started, toolCall } : asked)
     if (started === undefined) run.came.set(cameKey(run, turn, id), "asked")
   })
@@ -810,7 +871,12 @@ const callStarted = (state: State, run: Run, record: Records.CallStarted): void 
   const toolCall = record.toolCall ?? call?.toolCall
   if (toolCall === undefined) return
   const answers = call !== undefined && "answers" in call ? call.answers : []
-  setCall(turn, toolCallId, { _tag: "Started", toolCall, idempotencyKey, attempt, answers })
+  const { resume, version } = call ?? versioned(run.versions, toolCall.name) as Partial<Known>
+  setCall(turn, toolCallId, {
+    _tag: "Started",
+    ...known({ toolCall, idempotencyKey, attempt, resume, version }),
+    answers
+  })
   run.hasStarted = true
   run.came.set(cameKey(run, turn, toolCallId), "open")
 }
@@ -863,11 +929,12 @@ const noteHalt = (run: Run, turn: Turn, call: Call): void => {
 }
 
 const callWaits = ({ turn }: State, run: Run, record: Records.CallWaits): void => {
-  const { contextUpdate, nestedUsage, requestId, toolCallId } = record
+  const { contextUpdate, nestedUsage, requestId, resume, toolCallId } = record
   const call = turn?.calls.get(toolCallId)
   if (turn === undefined || call === undefined || call._tag === "Answered") return
   const suspensions = record.suspensions.map((open) => ({ ...open, toolCall: open.toolCall ?? call.toolCall }))
-  const waiting = { ...known(call), _tag: "Waiting", requestId, suspensions, answers: [], contextUpdate } as const
+  const waits = { _tag: "Waiting", requestId, suspensions, answers: [], contextUpdate } as const
+  const waiting = { ...known(call), ...waits, ...(resume === undefined ? {} : { resume }) }
   setCall(turn, toolCallId, waiting)
   use(run, nestedUsage)
   noteHalt(run, turn, waiting)
@@ -884,7 +951,7 @@ const callSettled = (state: State, record: Records.CallSettled): void => {
 /** Returns the halt of a call, or the question that it waits with. */
 const haltOf = (call: Call | undefined): Event.Halt | undefined => {
   if (call?._tag === "Answered") return call.halt
-  const question = call?._tag === "Waiting" ? call.suspensions.find(isOwnQuestion) : undefined
+  const question = call?._tag === "Waiting" ? call.suspensions.find(isOwnQuestion(call)) : undefined
   return question && OpenCalls.haltOf(OpenCalls.askedAgain(question))
 }
 
@@ -1149,13 +1216,14 @@ const closingAnswers = (
   })
 
 /** Tells whether the handler of a call had started before the call waited: its gates are not asked again. */
-export const hasStarted = ({ answers, attempt }: Granted): boolean => attempt > 0 || answers.length > 0
+export const hasStarted = ({ answers, attempt, resume }: Granted): boolean =>
+  attempt > 0 || answers.length > 0 || resume !== undefined
 
 /**
  * Tells whether a call may have had its effect: it has started, and has no answer or waits for a verdict about that.
  */
 export const isInDoubt = (call: Call): boolean =>
-  call._tag === "Started" || call._tag === "Granted" && hasStarted(call)
+  call._tag === "Started" || call._tag === "Granted" && hasStarted(call) && call.attempt !== call.resume?.attempt
   || call._tag === "Waiting" && call.suspensions.some(({ kind }) => kind === "unknown")
 
 /** Returns the record that a journal continues with, in place of its earlier records or of a session that changed. */

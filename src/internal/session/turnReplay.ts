@@ -25,6 +25,7 @@ import * as Cancellation from "../stop/cancellation.ts"
 import * as Inherited from "../stop/inherited.ts"
 import { CurrentOperation, type Running } from "../stop/ownedFibers.ts"
 import * as Spendings from "../stop/spending.ts"
+import * as Telemetry from "../telemetry.ts"
 import type * as SessionData from "./data.ts"
 import * as SessionEvents from "./events.ts"
 import type * as Records from "./records.ts"
@@ -76,10 +77,13 @@ export const check = (
   }, { discard: true })
 
 const checkCall = (
-  { _tag, toolCall }: States.Call,
+  { _tag, toolCall, version }: States.Call,
   id: string,
   tools: ToolOptions.Toolbox
 ): Effect.Effect<void, ResumeError, any> => {
+  // A call whose tool is another one by now is answered.
+  if (version !== undefined && tools.get(toolCall.name)?.version !== version) return Effect.void
+
   const { id: toolCallId, name: toolName } = toolCall
   const refused = (reason: "tool_missing" | "arguments_changed", detail: string) =>
     new ResumeError({ reason, id, detail, toolName, toolCallId })
@@ -152,10 +156,10 @@ export const replaying = (
     stream: (request) => {
       const { run } = request
       if (isReplayed || run?.requestId !== requestId || run.stepIndex !== stepIndex) return adapter.stream(request)
-      return Stream.suspend(() => {
+      return Telemetry.known(Stream.suspend(() => {
         isReplayed = true
         return Stream.fromIterable(eventsOf(response))
-      })
+      }))
     }
   }
 }
@@ -355,31 +359,33 @@ const parentOf = (
 
 /** Returns the recorded outcome of a call, from before its run was resumed or from the turn that left it open. */
 const foundOf = (id: string, call: States.Call, isEnding: boolean): Replay.Replayed | undefined => {
-  const { attempt, idempotencyKey } = call
-  const known = { attempt, ...(idempotencyKey === undefined ? {} : { idempotencyKey }) }
+  const { attempt, idempotencyKey, resume, version } = call
+  const resumed = resume !== undefined && "answer" in resume
+    ? { resumed: { answer: resume.answer, state: resume.state } }
+    : {}
+  const known = { attempt, version, ...(idempotencyKey === undefined ? {} : { idempotencyKey }), ...resumed }
   switch (call._tag) {
     case "Answered":
       return { ...known, hasStarted: true, answer: Answers.replayed(id, call) }
     case "Waiting":
       return isEnding
         ? { ...known, hasStarted: true }
-        : { ...known, hasStarted: true, waits: waitingEvent(call.toolCall, call.suspensions) }
+        : { ...known, hasStarted: true, waits: waitingEvent(call) }
     case "Started":
       return { ...known, hasStarted: true, isUnknown: true }
     case "Granted":
       return { ...known, hasStarted: States.hasStarted(call) }
     case "Asked":
-      return attempt > 0 || isEnding ? { ...known, hasStarted: true } : undefined
+      if (attempt > 0 || isEnding) return { ...known, hasStarted: true }
+      return version === undefined ? undefined : { ...known, hasStarted: false }
   }
 }
 
-const waitingEvent = (
-  toolCall: Message.ToolCall,
-  suspensions: ReadonlyArray<Event.Suspension>
-): NonNullable<Replay.Replayed["waits"]> => {
+const waitingEvent = (call: States.Waiting): NonNullable<Replay.Replayed["waits"]> => {
+  const { suspensions, toolCall } = call
   const [first] = suspensions
   const { arguments: args, id: toolCallId, name: toolName } = toolCall
-  if (first?.path === undefined && first?.kind === "question") return OpenCalls.askedAgain(first)
+  if (first !== undefined && States.isOwnQuestion(call)(first)) return OpenCalls.askedAgain(first)
   if (first?.path !== undefined || first?.kind !== "approval") {
     return { _tag: "ToolSuspended", toolCallId, toolName, suspensions }
   }

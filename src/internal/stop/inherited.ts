@@ -14,6 +14,7 @@ import type * as Encoder from "../../Encoder.ts"
 import type * as Executor from "../../Executor.ts"
 import * as Settings from "../ask/options.ts"
 import { KeyedPermits } from "../permits/permits.ts"
+import type * as Telemetry from "../telemetry.ts"
 import * as Cancellation from "./cancellation.ts"
 import * as Deadline from "./deadline.ts"
 import { CurrentHandler, type Running, Worker } from "./ownedFibers.ts"
@@ -61,7 +62,8 @@ export interface Found {
   /** The services of handlers. */
   readonly services: Context.Context<any>
   readonly clock: Clock.Clock
-  readonly isTraced: boolean
+  /** The services that the spans of calls are made with, if the run is observed. */
+  readonly tracing: Telemetry.Tracing | undefined
 }
 
 /**

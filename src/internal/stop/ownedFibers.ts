@@ -67,6 +67,8 @@ interface Grace {
 /** A handler, as the runs that it starts know it. */
 export interface Handler {
   readonly id: string
+  /** The name of its tool. */
+  readonly name: string
   readonly permits: HeldPermits
   /** The fibers of the run that it belongs to. */
   readonly running: Running

@@ -19,7 +19,7 @@ type Request = HttpServerRequest.HttpServerRequest
  * @since 0.1.0
  */
 export interface Question {
-  /** The name of the agent. */
+  /** The name of the agent, or of the tool that is called over MCP. */
   readonly agent: string
   /** The id of the session, without its principal. Left out where the request names none. */
   readonly session?: string
@@ -153,7 +153,8 @@ export const preflight = (
       status: 204,
       headers: {
         "access-control-allow-methods": "GET, POST, DELETE",
-        "access-control-allow-headers": "authorization, content-type, last-event-id",
+        "access-control-allow-headers": "authorization, content-type, last-event-id, mcp-method, mcp-name, "
+          + "mcp-protocol-version, mcp-session-id",
         "access-control-max-age": "600"
       }
     })
@@ -170,6 +171,7 @@ export const allowing = (
     ? HttpServerResponse.setHeaders(response, {
       "access-control-allow-origin": origin,
       "access-control-allow-credentials": "true",
+      "access-control-expose-headers": "mcp-session-id",
       "vary": "origin"
     })
     : response

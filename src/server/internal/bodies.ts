@@ -61,17 +61,26 @@ const tooSlow = new Refusals.Refusal({
   message: "The body did not come within 30 seconds."
 })
 
+/** Reads the text of a body within the bounds of the server. */
+export const textOf = (
+  { bounds, counters }: Pick<Site, "bounds" | "counters">,
+  request: HttpServerRequest.HttpServerRequest
+): Effect.Effect<string, Refusals.Refusal> =>
+  Effect.suspend(() => {
+    if (!Access.isJson(request)) return Access.unsupported
+    const bytes = counters.body(
+      Effect.timeoutOrElse(bytesOf(request, bounds.body), { duration: slowest, orElse: () => tooSlow })
+    )
+    return Effect.map(bytes, (read) => new TextDecoder().decode(read))
+  })
+
 /** Reads the body of a request, which is JSON. */
 export const read = (
-  { bounds, counters }: Site,
+  site: Site,
   request: HttpServerRequest.HttpServerRequest
 ): Effect.Effect<unknown, Refusals.Refusal> =>
   Effect.gen(function*() {
-    if (!Access.isJson(request)) return yield* Access.unsupported
-    const bytes = yield* counters.body(
-      Effect.timeoutOrElse(bytesOf(request, bounds.body), { duration: slowest, orElse: () => tooSlow })
-    )
-    const parsed = Json.parse(new TextDecoder().decode(bytes))
+    const parsed = Json.parse(yield* textOf(site, request))
     return Result.isSuccess(parsed)
       ? parsed.success
       : yield* Refusals.badRequest("invalid_json", "The body is not valid JSON.")

@@ -62,6 +62,20 @@ export interface Site extends Relays.Site, Bodies.Site {
   readonly raw: (key: string) => Stream.Stream<Event.Event>
 }
 
+/**
+ * Routes beside those of the agents, which the same checks guard.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Mount<R = never> {
+  /** Adds the routes to the router of a server. */
+  readonly mount: (
+    router: HttpRouter.HttpRouter,
+    site: Site
+  ) => Effect.Effect<void, never, Scope.Scope | Journals.Store | Worker.Worker | R>
+}
+
 const json = (body: unknown, status = 200): Response =>
   HttpServerResponse.jsonUnsafe(body, {
     status,
@@ -153,18 +167,18 @@ const admit = (site: Site, { by, key, principal }: Sessions.Named, isStreamed: b
   })
 
 /** Takes what a body asks for: all of it, or nothing. */
-const write = (
+export const write = (
   site: Site,
   request: Request,
   agent: string,
   posted: Body.Posted,
-  isStreamed = true
+  isStreamed = true,
+  actions = Sessions.actionsOf(posted.actions)
 ): Effect.Effect<Write, Failure, Needs> =>
   Effect.gen(function*() {
     const { clientTools } = posted
     const verdicts = posted.actions.filter((action) => action._tag !== "Say")
     const said = posted.actions.find((action) => action._tag === "Say")
-    const actions = Sessions.actionsOf(posted.actions)
     const session = yield* named(site, request, agent, posted.sessionId, actions)
     yield* admit(site, session, isStreamed)
     if (clientTools.length > 0) yield* site.checkTools(session, clientTools)
@@ -198,7 +212,7 @@ const write = (
   })
 
 /** Returns the frames of the run that follows from a write. The end of an attached request stops the run. */
-const framesOf = (site: Site, request: Request, { actions, log, named, wanted }: Write) =>
+export const framesOf = (site: Site, request: Request, { actions, log, named, wanted }: Write) =>
   Effect.gen(function*() {
     const until = whileAllowed(site, request, named, actions)
     const frames = yield* Relays.frames(site, named.key, log, { _tag: "Run", wanted, earlier: [] }, until)
@@ -510,7 +524,7 @@ const unavailable = new Refusals.Refusal({
 const broken = new Refusals.Refusal({ status: 500, code: "internal", message: "The request failed. It was logged." })
 
 /** Answers a request whatever becomes of its handler, and tells nothing but the refusal. */
-const answered = <R>(effect: Effect.Effect<Response, Failure, R>): Effect.Effect<Response, never, R> =>
+export const answered = <R>(effect: Effect.Effect<Response, Failure, R>): Effect.Effect<Response, never, R> =>
   effect.pipe(
     Effect.catchTags({
       Refusal: (refusal) => Effect.succeed(Refusals.respond(refusal)),

@@ -383,8 +383,9 @@ export const list = (
     const newest = listed.filter(({ id }) => idPattern.test(idOf(id))).sort((left, right) => right.since - left.since)
     const sessions: Array<Listed> = []
     let index = from
-    for (; index < newest.length && sessions.length < pageSize && index - from < pageSize + mostOthers; index++) {
-      const { id: key, next, since } = newest[index]!
+    for (const { id: key, next, since } of newest.slice(from, from + pageSize + mostOthers)) {
+      if (sessions.length === pageSize) break
+      index++
       const kept = (yield* agentOf(key)) === agent ? yield* Keeping.load(key) : undefined
       if (kept === undefined) continue
       const { messages } = kept.session.thread

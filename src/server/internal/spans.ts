@@ -18,7 +18,10 @@ export const byPath = (isDisabled: (request: HttpServerRequest.HttpServerRequest
     HttpServerRequest.HttpServerRequest,
     (request) =>
       HttpMiddleware.tracer(Effect.provideService(app, HttpServerRequest.HttpServerRequest, request)).pipe(
-        Effect.provideService(HttpServerRequest.HttpServerRequest, request.modify({ url: request.url.split("?")[0]! })),
+        Effect.provideService(
+          HttpServerRequest.HttpServerRequest,
+          request.modify({ url: request.url.replace(/\?.*/s, "") })
+        ),
         Effect.provideService(HttpMiddleware.TracerDisabledWhen, isDisabled)
       )
   ) as Effect.Effect<HttpServerResponse.HttpServerResponse, E, R | HttpServerRequest.HttpServerRequest>

@@ -41,12 +41,13 @@ const waitingWithin = ({ suspensions = [] }: Pick<Event.StepResult, "suspensions
 
 /**
  * The calls of a completed step that are still to be answered by the caller. A question has its answer in the thread,
- * the text that says so. A run that was halted otherwise has no open calls.
+ * the text that says so, unless its handler is started again. A run that was halted otherwise has no open calls.
  */
 export const pendingOf = (step: Event.Of<"StepCompleted">): ReadonlyArray<string> => {
   if (step.halt !== undefined && step.halt.haltedReason !== "ask_user") return []
   const own = (step.suspensions ?? []).filter(({ path }) => path === undefined)
-  const waiting = own.filter((suspension) => suspension.kind !== "question")
+  const isSaid = (id: string) => step.messages.some(({ toolCallId }) => toolCallId === id)
+  const waiting = own.filter(({ id, kind }) => kind !== "question" || !isSaid(id))
   const within = waitingWithin(step)
   if (step.halt !== undefined) return [...waiting.map((suspension) => suspension.id), ...within]
   const approvals = waiting.flatMap(({ id, kind }) => kind === "manual" ? [] : [id]).concat(within)

@@ -102,8 +102,8 @@ const isEnd = (step: Event.StepResult, outcome: Event.Outcome): boolean => {
   if (halt === "ask_user") return outcome._tag === "AskUser"
   if (halt === "tool_error") return outcome._tag === "ToolFailed"
   if (halt !== undefined) return outcome._tag === "Halted" && outcome.reason === halt
+  if (step.suspensions?.some(({ kind }) => kind === "question") === true) return outcome._tag === "AskUser"
   const within = (step.suspensions ?? []).filter(({ path }) => path !== undefined)
-  if (within.some(({ kind }) => kind === "question")) return outcome._tag === "AskUser"
   if (within.some(({ kind }) => kind === "manual")) return outcome._tag === "ManualToolCalls"
   if (step.mode === "manual" || step.manualToolCalls !== undefined) return outcome._tag === "ManualToolCalls"
   if (step.suspensions !== undefined) return outcome._tag === "ApprovalRequested"
@@ -121,8 +121,9 @@ const isContinued = (step: Event.StepResult, { outcome, thread }: Event.ChatResu
   const question = thread.messages.at(-1)
   const isAsked = outcome._tag === "AskUser" && question?.askUser === true &&
     question.toolCallId === outcome.pendingToolCallId && question.content === outcome.pendingQuestion
-  const { suspensions = [] } = step
-  const isAlone = suspensions.length <= 1 && suspensions.every(({ path }) => path === undefined)
+  const { suspensions = [], toolResults } = step
+  const isInThread = suspensions.every(({ id }) => toolResults.some(({ toolCallId }) => toolCallId === id))
+  const isAlone = suspensions.length <= 1 && isInThread
   return isSame(step.thread.messages, isAsked ? thread.messages.slice(0, -1) : thread.messages) &&
     isAsked === (outcome._tag === "AskUser" && isAlone)
 }

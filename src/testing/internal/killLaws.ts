@@ -136,10 +136,10 @@ interface Start {
   readonly turn: string
   readonly index: number
   /**
-   * The end of the attempt: its call is answered, waits, or waits for a verdict about its effect, or it failed and
-   * another attempt is granted. Left out if no record tells how it ended.
+   * The end of the attempt: its call is answered, waits, or waits for a verdict about its effect, or another attempt is
+   * granted, since it failed or asked for what the next one gets. Left out if no record tells how it ended.
    */
-  end?: "answered" | "waits" | "inDoubt" | "failed"
+  end?: "answered" | "waits" | "inDoubt" | "again"
   /** The number of its effects. */
   effects: number
 }
@@ -291,8 +291,9 @@ class Ledger {
       // A call with an answer keeps it.
       if (start === undefined || start.end === "answered") return
       if (record._tag === "CallEnded") start.end = "answered"
-      else if (record._tag === "CallWaits") start.end = isInDoubt(record) ? "inDoubt" : "waits"
-      else start.end = "failed"
+      else if (record._tag === "AttemptFailed" || record._tag === "CallWaits" && record.resume !== undefined) {
+        start.end = "again"
+      } else if (record._tag === "CallWaits") start.end = isInDoubt(record) ? "inDoubt" : "waits"
     }
   }
 

@@ -115,13 +115,14 @@ const executor = (watch: Watch, inner: Executor.Service): Executor.Service => ({
 })
 
 /** A request is opened by the first pull, and closed once for each time that it was opened. */
-const adapter = (watch: Watch, { stream }: Adapter.Adapter["Service"]): Adapter.Adapter["Service"] => ({
+const adapter = (watch: Watch, inner: Adapter.Adapter["Service"]): Adapter.Adapter["Service"] => ({
+  ...inner,
   stream: (request) => {
     const asked = Effect.gen(function*() {
       watch.requests.push({ at: yield* Clock.currentTimeMillis, request, inside: yield* Inside })
     })
     const closed = Effect.sync(() => watch.closed++)
-    const watched = Channel.acquireUseRelease(asked, () => Stream.toChannel(stream(request)), () => closed)
+    const watched = Channel.acquireUseRelease(asked, () => Stream.toChannel(inner.stream(request)), () => closed)
     return Stream.unwrap(Effect.succeed(Stream.fromChannel(watched)))
   }
 })

@@ -78,33 +78,39 @@ export interface Asked {
 }
 
 /**
- * A model that makes the calls which the message of the user has as JSON, and answers everything else with its words.
+ * A model that makes the calls which the message of the user has as JSON, and answers everything else with its words. It
+ * notes what it reads.
  */
-export const obedient: Layer.Layer<Adapter.Adapter> = Adapter.layer({
-  stream: ({ messages }) => {
-    const last = messages.at(-1)
-    const said = last === undefined ? "" : Message.text(last) ?? ""
-    const asked: ReadonlyArray<Asked> = last?.role === "user" && said.startsWith("[") ? JSON.parse(said) : []
-    const calls = asked.map(({ args = {}, id, name }) => Message.toolCall(id, name, args as never))
-    const text = asked.length > 0 ? "" : `Heard: ${said.slice(0, 100)}`
-    const message = Message.assistant(text, calls)
-    const events: ReadonlyArray<Event.AdapterEvent> = [
-      { _tag: "MessageStarted", message: Message.assistant("") },
-      ...(text === "" ? [] : [{ _tag: "TextDelta" as const, id: null, delta: text }]),
-      ...calls.flatMap((call): ReadonlyArray<Event.AdapterEvent> => [
-        { _tag: "ToolCallStarted", id: call.id, name: call.name },
-        { ...call, _tag: "ToolCallCompleted", rawArguments: JSON.stringify(call.arguments) }
-      ]),
-      {
-        _tag: "MessageCompleted",
-        message,
-        finishReason: calls.length > 0 ? "tool_calls" : "stop",
-        metadata: {}
-      }
-    ] as never
-    return Stream.fromIterable(events)
-  }
-})
+export const hearing = (heard: Array<string>): Layer.Layer<Adapter.Adapter> =>
+  Adapter.layer({
+    stream: ({ messages }) => {
+      heard.push(JSON.stringify(messages))
+      const last = messages.at(-1)
+      const said = last === undefined ? "" : Message.text(last) ?? ""
+      const asked: ReadonlyArray<Asked> = last?.role === "user" && said.startsWith("[") ? JSON.parse(said) : []
+      const calls = asked.map(({ args = {}, id, name }) => Message.toolCall(id, name, args as never))
+      const text = asked.length > 0 ? "" : `Heard: ${said.slice(0, 100)}`
+      const message = Message.assistant(text, calls)
+      const events: ReadonlyArray<Event.AdapterEvent> = [
+        { _tag: "MessageStarted", message: Message.assistant("") },
+        ...(text === "" ? [] : [{ _tag: "TextDelta" as const, id: null, delta: text }]),
+        ...calls.flatMap((call): ReadonlyArray<Event.AdapterEvent> => [
+          { _tag: "ToolCallStarted", id: call.id, name: call.name },
+          { ...call, _tag: "ToolCallCompleted", rawArguments: JSON.stringify(call.arguments) }
+        ]),
+        {
+          _tag: "MessageCompleted",
+          message,
+          finishReason: calls.length > 0 ? "tool_calls" : "stop",
+          metadata: {}
+        }
+      ] as never
+      return Stream.fromIterable(events)
+    }
+  })
+
+/** The same model without notes. */
+export const obedient = hearing([])
 
 /** A store in memory, and what its journals have. */
 export const memory = Effect.map(Layer.build(Session.Store.layerMemory), (context) => {

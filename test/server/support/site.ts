@@ -1,9 +1,11 @@
 /** A server of agents on the loopback interface, and a client of it. */
+import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as HttpServer from "effect/http/HttpServer"
 import * as Layer from "effect/Layer"
-import type * as Scope from "effect/Scope"
+import * as Scope from "effect/Scope"
 import { type Adapter, type Event, Session } from "heddle"
 import { type Agent, Server } from "heddle/server"
 
@@ -38,7 +40,8 @@ export class Reader {
   readonly status: number
   private readonly body: ReadableStreamDefaultReader<Uint8Array>
   private readonly controller: AbortController
-  private text = ""
+  /** The text behind the last whole piece, as it came. */
+  private rest: Array<string> = []
   private readonly decoder = new TextDecoder()
   readonly sent: Array<Sent> = []
 
@@ -55,9 +58,13 @@ export class Reader {
       for (; from < this.sent.length; from++) if (holds(this.sent[from]!)) return this.sent
       const { done, value } = await this.body.read()
       if (done) return this.sent
-      this.text += this.decoder.decode(value, { stream: true })
-      const pieces = this.text.split("\n\n")
-      this.text = pieces.pop() ?? ""
+      const text = this.decoder.decode(value, { stream: true })
+      // A piece of many megabytes comes in many parts: it is put together once, where its end may be in the last two.
+      const before = this.rest.at(-1)?.at(-1) ?? ""
+      this.rest.push(text)
+      if (!(before + text).includes("\n\n")) continue
+      const pieces = this.rest.join("").split("\n\n")
+      this.rest = [pieces.pop() ?? ""]
       for (const piece of pieces) {
         const sent = sentOf(piece)
         if (sent !== undefined) this.sent.push(sent)
@@ -126,6 +133,16 @@ export const siteAt = (url: string): Site => ({
   }
 })
 
+/**
+ * A clock on which a second that something waits before it looks again is a twentieth of one: the poll of a journal that
+ * another process writes, and the first pause of a worker after a failed attempt. Time itself is as it is.
+ */
+const hurried = Effect.map(Clock.Clock, (clock): Clock.Clock =>
+  Object.assign(Object.create(clock), {
+    sleep: (duration: Duration.Duration) =>
+      clock.sleep(Duration.toMillis(duration) === 1_000 ? Duration.millis(50) : duration)
+  }))
+
 /** Serves agents until the scope closes. */
 export const serve = (
   agents: ReadonlyArray<Agent.Agent<any>>,
@@ -138,7 +155,15 @@ export const serve = (
       Layer.provide([model, store]),
       Server.layerNode({ port: 0 })
     )
-    const context = yield* Layer.build(app as Layer.Layer<HttpServer.HttpServer>)
+    const clock = yield* hurried
+    const scope = yield* Scope.make()
+    // A server that is closed waits a second for the clients that are left.
+    yield* Effect.addFinalizer((exit) => Effect.provideService(Scope.close(scope, exit), Clock.Clock, clock))
+    const context = yield* Effect.provideService(
+      Layer.buildWithScope(app as Layer.Layer<HttpServer.HttpServer>, scope),
+      Clock.Clock,
+      clock
+    )
     const { address } = Context.get(context, HttpServer.HttpServer)
     return siteAt(`http://127.0.0.1:${(address as { readonly port: number }).port}`)
   }).pipe(Effect.orDie)

@@ -1,0 +1,460 @@
+/**
+ * Heddle's tools, and whole agents, for clients of the Model Context Protocol. A call runs as it does in a run of
+ * Heddle: with gates, limits of time, permits and encoding. What it asks is asked of the client's user.
+ *
+ * @since 0.1.0
+ */
+import * as McpProtocol from "effect/ai/McpProtocol"
+import * as McpSchema from "effect/ai/McpSchema"
+import * as McpEffect from "effect/ai/McpServer"
+import * as Clock from "effect/Clock"
+import * as Context from "effect/Context"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as HttpRouter from "effect/http/HttpRouter"
+import * as Layer from "effect/Layer"
+import type * as Redacted from "effect/Redacted"
+import type * as Scope from "effect/Scope"
+import type * as Adapter from "../Adapter.ts"
+import { checkNames, type NamesOf, readDuration } from "../internal/declare/schema.ts"
+import * as Json from "../internal/json.ts"
+import type * as Journals from "../internal/session/journal.ts"
+import type * as Agents from "../server/Agent.ts"
+import * as Access from "../server/internal/access.ts"
+import * as Bounded from "../server/internal/bounds.ts"
+import * as Hosting from "../server/internal/hosting.ts"
+import type * as Routes from "../server/internal/routes.ts"
+import type * as Tool from "../Tool.ts"
+import * as AgentCall from "./internal/agentCall.ts"
+import * as Caller from "./internal/caller.ts"
+import * as Gate from "./internal/gate.ts"
+import * as RequestState from "./internal/requestState.ts"
+import * as ToolCall from "./internal/toolCall.ts"
+
+/** Tools with the services that their handlers need. */
+type Tools<R> = ReadonlyArray<Tool.Tool<string, any, any, any, R>>
+
+/**
+ * Bounds of the sessions of clients that speak a revision of the protocol before 2026-07-28.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface LegacyOptions {
+  /** Sessions that are open at once. One more is refused. 100 by default. */
+  readonly maxSessions?: number
+  /** The time after which a session without requests is ended. A number is milliseconds. 30 minutes by default. */
+  readonly idle?: Duration.Input
+}
+
+/**
+ * Options of every MCP server.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface Options<R = never> {
+  /**
+   * The tools, each with a name of its own. Manual ones are not offered, since nothing here runs their calls. None by
+   * default.
+   */
+  readonly tools?: Tools<R>
+  /** The name of the server, as clients show it. `"heddle"` by default. */
+  readonly name?: string
+  /** The version of the server, as clients show it. `"0"` by default. */
+  readonly version?: string
+  /** A text for the model of the client: what the tools are for. None by default. */
+  readonly instructions?: string
+}
+
+/**
+ * Options of an MCP server on a server of agents.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface RoutesOptions<R = never> extends Options<R> {
+  /**
+   * The bounds of sessions of clients that speak an earlier revision than 2026-07-28. `true` for the defaults. Without
+   * it such clients are refused.
+   */
+  readonly legacy?: LegacyOptions | true
+  /**
+   * The key of the code in the texts that clients hold while a call waits for an answer. Give processes that serve the
+   * same agents the same. Random for each process by default.
+   */
+  readonly secret?: Redacted.Redacted<string>
+}
+
+/**
+ * Options of an MCP server over HTTP that is no server of agents.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface HttpOptions<R = never, RAuthorize = never> extends RoutesOptions<R> {
+  /** Decides about every request, with the name of the tool as the agent. There is no default. */
+  readonly authorize: Access.Authorize<RAuthorize>
+  /**
+   * The names of this server, as the `Host` of a request has them. The names of this machine by default, under
+   * `Server.allowLoopback` itself; else at least one.
+   */
+  readonly hosts?: ReadonlyArray<string>
+  /** Origins of pages that may use the server. None by default. */
+  readonly origins?: ReadonlyArray<string>
+  /** Bounds of bodies, writes and streams. */
+  readonly bounds?: Bounded.Bounds
+}
+
+/**
+ * Options of an MCP server over standard input and output.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface StdioOptions<R = never, RAgents = never> extends Options<R> {
+  /** The agents, each as a tool. They need a store and a model. None by default. */
+  readonly agents?: ReadonlyArray<Agents.Agent<RAgents>>
+}
+
+const common = { tools: true, name: true, version: true, instructions: true } satisfies NamesOf<Options>
+const ofRoutes = { ...common, legacy: true, secret: true } satisfies NamesOf<RoutesOptions>
+const ofHttp = {
+  ...ofRoutes,
+  authorize: true,
+  hosts: true,
+  origins: true,
+  bounds: true
+} satisfies NamesOf<HttpOptions>
+const ofStdio = { ...common, agents: true } satisfies NamesOf<StdioOptions>
+
+const misuse = (detail: string): never => {
+  throw new TypeError(`McpServer: ${detail}`)
+}
+
+// Tools.
+
+/** The arguments of an agent. */
+const task = {
+  type: "object",
+  properties: { task: { type: "string", description: "The task, with everything that is needed to do it." } },
+  required: ["task"],
+  additionalProperties: false
+} as const
+
+const flag = (value: boolean | ((args: any) => boolean), otherwise: boolean): boolean =>
+  typeof value === "function" ? otherwise : value
+
+/** Something that is offered, and how a call of it is served. */
+interface Offered {
+  readonly tool: McpSchema.Tool
+  readonly serve: (
+    args: Json.JsonObject,
+    progress: Caller.Progress
+  ) => Effect.Effect<McpSchema.CallToolResult | McpSchema.InputRequired, any, any>
+}
+
+const offeredTool = (tool: Tool.Any, calls: ToolCall.Calls, guard: Gate.Guard): Offered => ({
+  tool: new McpSchema.Tool({
+    name: tool.name,
+    description: tool.description,
+    inputSchema: tool.parameters.jsonSchema as unknown as McpSchema.ToolJson,
+    annotations: McpSchema.ToolAnnotations.make({
+      readOnlyHint: flag(tool.readOnly, false),
+      destructiveHint: flag(tool.destructive, true),
+      idempotentHint: tool.idempotent,
+      openWorldHint: tool.openWorld
+    })
+  }),
+  serve: (args, progress) =>
+    Effect.scoped(Effect.gen(function*() {
+      const { by, may } = yield* Caller.Current
+      yield* guard.counters.write(by, yield* Clock.currentTimeMillis)
+      yield* guard.counters.stream(by)
+      const asked = Effect.delay(may({ agent: tool.name, action: "write" }), guard.bounds.authorization)
+      return yield* Effect.raceFirst(ToolCall.serve(calls, tool, args, progress), Effect.forever(asked))
+    }))
+})
+
+const offeredAgent = (
+  { description, name }: { readonly name: string; readonly description: string },
+  calls: AgentCall.Calls
+): Offered => ({
+  tool: new McpSchema.Tool({
+    name,
+    description,
+    inputSchema: task,
+    annotations: McpSchema.ToolAnnotations.make({})
+  }),
+  serve: (args, progress) =>
+    typeof args["task"] === "string"
+      ? AgentCall.serve(calls, name, args, progress)
+      : Effect.succeed(ToolCall.textResult("The arguments are wrong: task must be a text.", true))
+})
+
+/** Number of calls of tools that wait for answers in memory. */
+const mostWaiting = 1_000
+
+/** Returns all that is offered, by name. */
+const offer = (
+  { tools = [] }: Options<any>,
+  guard: Gate.Guard,
+  site: Routes.Site | undefined,
+  signer: RequestState.Signer
+): ReadonlyMap<string, Offered> => {
+  const calls = { signer, memory: new RequestState.Memory<ToolCall.Kept>(mostWaiting) }
+  const all = [
+    ...tools.filter(({ manual }) => !manual).map((tool) => offeredTool(tool, calls, guard)),
+    ...(site === undefined ? [] : Array.from(site.agents.values(), (agent) => offeredAgent(agent, { signer, site })))
+  ]
+  const named = new Map(all.map((each) => [each.tool.name, each]))
+  if (named.size === 0) misuse("nothing is offered; give tools or agents")
+  return named.size === all.length ? named : misuse("two tools or agents have the same name; give each its own")
+}
+
+/** Leaves out of the list what the client may not list, as the list of agents does. A call is asked for by itself. */
+const listed = McpEffect.visibility(({ method, target }) =>
+  method === "tools/list"
+    ? Effect.flatMap(Caller.Current, ({ may }) => Effect.isSuccess(may({ agent: target, action: "list" })))
+    : Effect.succeed(true)
+)
+
+/** Registers all that is offered. Refusals and errors of the store are answers that the client's model reads. */
+const registrations = (offered: ReadonlyMap<string, Offered>) =>
+  Layer.effectDiscard(Effect.gen(function*() {
+    const server = yield* McpEffect.McpServer
+    const services = yield* Effect.context<never>()
+    for (const { serve, tool } of offered.values()) {
+      yield* server.addTool({
+        tool,
+        services,
+        annotations: Context.empty(),
+        handle: (given: unknown) =>
+          Effect.gen(function*() {
+            const context = yield* McpSchema.McpRequestContext
+            const args = Json.parse(JSON.stringify(given ?? {}))
+            return yield* serve(
+              args._tag === "Success" && Json.isObject(args.success) ? args.success : {},
+              Caller.progress(server, context)
+            )
+          }).pipe(
+            Effect.catchTags({
+              Refusal: ({ message }: { readonly message: string }) =>
+                Effect.succeed(ToolCall.textResult(message, true)),
+              StoreError: (error: unknown) =>
+                Effect.as(
+                  Effect.logWarning("a call met an error of the store", Json.nameOf(error)),
+                  ToolCall.textResult("The sessions cannot be reached. Try again.", true)
+                )
+            })
+          ) as Effect.Effect<
+            McpSchema.CallToolResult | McpSchema.InputRequired,
+            McpSchema.InvalidParams,
+            McpSchema.McpRequestContext
+          >
+      })
+    }
+  })).pipe(Layer.provide(listed.layer))
+
+const infoOf = ({ instructions, name = "heddle", version = "0" }: Options<any>) => ({
+  name,
+  version,
+  ...(instructions === undefined ? {} : { instructions })
+})
+
+// Transports.
+
+const modern = McpProtocol.v2026_07_28
+const earlier = [McpProtocol.v2025_11_25, McpProtocol.v2025_06_18] as const
+
+const legacyOf = (legacy: LegacyOptions | true | undefined): Gate.Legacy | undefined => {
+  if (legacy === undefined) return undefined
+  const { idle = "30 minutes", maxSessions = 100 } = legacy === true ? {} : legacy
+  const duration = readDuration(idle)
+  return {
+    maxSessions,
+    idle: duration === undefined || !Duration.isPositive(duration)
+      ? misuse("legacy.idle must be a duration above zero")
+      : duration
+  }
+}
+
+/** Adds the endpoint to a router, behind its checks. */
+const mount = (
+  options: RoutesOptions<any>,
+  router: HttpRouter.HttpRouter,
+  guard: Gate.Guard,
+  site: Routes.Site | undefined
+): Effect.Effect<void, never, Scope.Scope> =>
+  Effect.gen(function*() {
+    const legacy = legacyOf(options.legacy)
+    const offered = offer(options, guard, site, yield* RequestState.signer(options.secret))
+    const endpoint = yield* Layer.build(
+      McpEffect.layerHttp({
+        ...infoOf(options),
+        path: "/mcp",
+        protocols: legacy === undefined ? [modern] : [modern, ...earlier],
+        allowSessionTermination: true,
+        allowSubscriptions: false,
+        registrations: registrations(offered)
+      }).pipe(Layer.provideMerge(HttpRouter.layer), Layer.fresh) as Layer.Layer<HttpRouter.HttpRouter>
+    )
+    const inner = Context.get(endpoint, HttpRouter.HttpRouter)
+    const gate = new Gate.Gate(guard, inner, new Set(offered.keys()), legacy)
+    yield* router.add("*", "/mcp", (request) => gate.handle(request))
+  })
+
+/**
+ * Returns the routes of MCP for a server of agents: `Server.layer({ agents, authorize, mcp: McpServer.routes() })`. The
+ * endpoint is `/mcp`. The agents of the server are its tools, besides those that are given.
+ *
+ * **Example** (An agent that is a tool of other programs)
+ *
+ * ```ts import.meta.vitest
+ * import * as Layer from "effect/Layer"
+ * import { Session } from "heddle"
+ * import { McpServer } from "heddle/mcp"
+ * import { Agent, Server } from "heddle/server"
+ * import { Script } from "heddle/testing"
+ *
+ * const helper = Agent.make({ name: "helper", description: "Helps", run: () => ({}) })
+ * const mcp = McpServer.routes({ name: "helpers", version: "1.0.0" })
+ * const app = Server.layer({ agents: [helper], authorize: Server.allowLoopback, mcp }).pipe(
+ *   Layer.provide([Script.layer([]), Session.Store.layerMemory])
+ * )
+ * const { dispose, handler } = Server.toWebHandler(app)
+ * const { status } = await handler(new Request("http://localhost/mcp"))
+ * await dispose()
+ *
+ * status // => 405
+ * ```
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const routes = <R = never>(options: RoutesOptions<R> = {}): Routes.Mount<R> => {
+  checkNames("McpServer.routes", options, ofRoutes)
+  return { mount: (router, site) => mount(options, router, site, site) }
+}
+
+/**
+ * Serves tools over HTTP, at `/mcp` of the router of the application. Agents are served by {@link routes}.
+ *
+ * **Example** (A tool without a model)
+ *
+ * ```ts import.meta.vitest
+ * import * as Effect from "effect/Effect"
+ * import { Tool } from "heddle"
+ * import { McpServer } from "heddle/mcp"
+ * import { Server } from "heddle/server"
+ *
+ * const time = Tool.make("time", { parameters: {}, handler: () => Effect.succeed("noon") })
+ * const { dispose, handler } = Server.toWebHandler(
+ *   McpServer.layerHttp({ tools: [time], authorize: Server.allowLoopback })
+ * )
+ * const { status } = await handler(new Request("http://localhost/mcp"))
+ * await dispose()
+ *
+ * status // => 405
+ * ```
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const layerHttp = <R = never, RAuthorize = never>(
+  options: HttpOptions<R, RAuthorize>
+): Layer.Layer<never, never, HttpRouter.HttpRouter | R | RAuthorize> =>
+  Layer.effectDiscard(Effect.gen(function*() {
+    checkNames("McpServer.layerHttp", options, ofHttp)
+    const { authorize, hosts = [], origins = [] } = options
+    const isLoopback = (authorize as unknown) === Access.allowLoopback
+    if (hosts.length === 0 && !isLoopback) {
+      misuse("hosts is empty, so that every request would be refused; give the names of the server")
+    }
+    const context = yield* Effect.context<R | RAuthorize>()
+    const bounds = { ...Bounded.standard, ...options.bounds }
+    const guard: Gate.Guard = {
+      access: { hosts, origins, isLoopback },
+      authorize: (request, question) => Effect.provideContext(authorize(request, question), context),
+      bounds,
+      counters: new Bounded.Counters(bounds)
+    }
+    yield* mount(options, yield* HttpRouter.HttpRouter, guard, undefined)
+  }))
+
+/** The bounds of a server whose one client has started it. */
+const unbounded: Bounded.Bounds = { sessions: Infinity, runs: Infinity, streams: Infinity, writes: Infinity }
+
+const missing = "McpServer.layerStdio needs the package @effect/platform-node, and Node 22.19 or later: npm install "
+  + "@effect/platform-node"
+
+/** The functions of the console that write to standard output. */
+const printing = ["log", "info", "debug", "dir", "dirxml", "table", "group", "groupCollapsed"] as const
+
+/** Lets the console of the process write to standard error until the scope closes. */
+const quietConsole = (other: Console): Effect.Effect<void, never, Scope.Scope> =>
+  Effect.acquireRelease(
+    Effect.sync(() => {
+      const { console } = globalThis
+      const own = Object.fromEntries(printing.map((name) => [name, console[name]]))
+      for (const name of printing) console[name] = other[name]
+      return own
+    }),
+    (own) => Effect.sync(() => Object.assign(globalThis.console, own))
+  )
+
+/**
+ * Serves tools and agents to the client that has started this process, over standard input and output. What the process
+ * logs and prints goes to standard error, since standard output is the wire. The fiber that builds the layer is
+ * interrupted when the client closes the input: run it with `Layer.launch`.
+ *
+ * **Example** (A program that a client starts)
+ *
+ * ```ts import.meta.vitest
+ * import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
+ * import * as Effect from "effect/Effect"
+ * import * as Layer from "effect/Layer"
+ * import { Tool } from "heddle"
+ * import { McpServer } from "heddle/mcp"
+ *
+ * const time = Tool.make("time", { parameters: {}, handler: () => Effect.succeed("noon") })
+ * const server = McpServer.layerStdio({ tools: [time] })
+ *
+ * if (import.meta.main) NodeRuntime.runMain(Layer.launch(server))
+ * ```
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const layerStdio: {
+  /** Serves tools. */
+  <R = never>(options: Options<R>): Layer.Layer<never, never, R>
+  /** Serves tools and agents. */
+  <R = never, RAgents = never>(
+    options: StdioOptions<R, RAgents>
+  ): Layer.Layer<never, never, R | RAgents | Journals.Store | Adapter.Adapter>
+} = (options: StdioOptions<any, any>): Layer.Layer<never, never, any> =>
+  Layer.unwrap(Effect.gen(function*() {
+    checkNames("McpServer.layerStdio", options, ofStdio)
+    const node = yield* Effect.promise(() =>
+      Promise.all([import("node:console"), import("node:process"), import("@effect/platform-node/NodeStdio")])
+        .catch(() => undefined)
+    )
+    if (node === undefined) return yield* Effect.die(new Error(missing))
+    const [{ Console }, { stderr }, stdio] = node
+    yield* quietConsole(new Console(stderr))
+    const { agents = [] } = options
+    const named = new Map(agents.map((agent) => [agent.name, agent]))
+    if (named.size < agents.length) misuse("two agents have the same name; give each its own")
+    const authorize: Access.Authorize = () => Effect.succeed({ principal: Caller.local.by })
+    const access = { hosts: [], origins: [], isLoopback: true }
+    const bounds = { ...Bounded.standard, ...unbounded }
+    const hosting = agents.length === 0 ? undefined : yield* Hosting.make({ authorize, bounds }, named, access)
+    const guard = hosting?.site ?? { access, authorize, bounds, counters: new Bounded.Counters(bounds) }
+    const offered = offer(options, guard, hosting?.site, yield* RequestState.signer(undefined))
+    return McpEffect.layerStdio({
+      ...infoOf(options),
+      protocols: [modern, ...earlier],
+      registrations: registrations(offered)
+    }).pipe(Layer.provide([stdio.layer, hosting?.worker ?? Layer.empty]))
+  })) as unknown as Layer.Layer<never, never, any>

@@ -1,0 +1,136 @@
+/**
+ * The tools of MCP servers in runs. A layer starts or reaches a server, holds the connection as long as it lives, and
+ * offers the server's tools as Heddle's own: with their approvals, timeouts, progress, stops and journals. It needs
+ * the package `@modelcontextprotocol/client`, which is loaded when the first connection opens.
+ *
+ * **Gotchas**
+ *
+ * A server is foreign: nothing of what it says about its tools is believed unless it is trusted. Without `trust` a
+ * tool counts as one that may destroy something, and each of its calls waits for an approval. Trust and approvals are
+ * for a tool as it is: one whose description or parameters have changed is asked about again, and a call that was made
+ * or approved before that is denied.
+ *
+ * A stop tells the server that the call is cancelled. That nothing outlives the run ends there: a server may carry on,
+ * and what it has started itself is its own.
+ *
+ * @since 0.1.0
+ */
+import * as Effect from "effect/Effect"
+import type * as Layer from "effect/Layer"
+import { checkNames } from "../internal/declare/schema.ts"
+import * as Declared from "./internal/declared.ts"
+import * as Sdk from "./internal/sdk.ts"
+import * as Servers from "./internal/servers.ts"
+import type * as Offers from "./internal/tools.ts"
+
+export { McpToolFailed, McpUnavailable } from "./internal/declared.ts"
+
+export type {
+  Elicitation,
+  Elicited,
+  Facts,
+  Hints,
+  HttpServer,
+  LeftOut,
+  Options,
+  StdioServer
+} from "./internal/declared.ts"
+
+export { McpTools } from "./internal/servers.ts"
+
+export type { McpTool } from "./internal/tools.ts"
+
+/**
+ * The tools of all servers as they are now, for the `tools` of a run: what a server changes later holds from the next
+ * run on. Their names have what providers allow, other characters as `_`. Dies where two tools have one name, and
+ * names both.
+ *
+ * **Example** (A run with the tools of a server)
+ *
+ * ```ts import.meta.vitest
+ * import { Chat } from "heddle"
+ * import { McpTools } from "heddle/mcp"
+ * import * as Effect from "effect/Effect"
+ *
+ * const server = McpTools.layer({ url: "https://mcp.example.com/mcp" }, { prefix: "news_" })
+ * const program = Effect.flatMap(McpTools.tools, (tools) => Chat.run("What is new?", { tools }))
+ *
+ * Effect.isEffect(Effect.provide(program, server)) // => true
+ * ```
+ *
+ * @category getters
+ * @since 0.1.0
+ */
+export const tools: Effect.Effect<ReadonlyArray<Offers.McpTool>, never, Servers.McpTools> = Effect.flatMap(
+  Servers.serversOf,
+  (servers) => {
+    const all = servers.flatMap(({ name: server, offered }) => offered().tools.map((tool) => ({ server, ...tool })))
+    const byName = new Map<string, typeof all[number]>()
+    for (const one of all) {
+      const other = byName.get(one.tool.name)
+      if (other !== undefined) {
+        const both = [other, one].map(({ own, server }) => `"${own}" of "${server}"`).join(" and ")
+        return Effect.die(
+          new TypeError(`McpTools: ${both} are both named "${one.tool.name}"; give one server a prefix`)
+        )
+      }
+      byName.set(one.tool.name, one)
+    }
+    return Effect.succeed(all.map(({ tool }) => tool))
+  }
+)
+
+/**
+ * The tools that are not offered, each with the reason: one that runs as a task only, or that cannot be read.
+ *
+ * **Example** (What a server has and a run does not)
+ *
+ * ```ts import.meta.vitest
+ * import { McpTools } from "heddle/mcp"
+ * import * as Effect from "effect/Effect"
+ *
+ * const server = McpTools.layer({ url: "https://mcp.example.com/mcp" })
+ * const program = Effect.flatMap(McpTools.leftOut, Effect.forEach(({ name, reason }) => Effect.log(name, reason)))
+ *
+ * Effect.isEffect(Effect.provide(program, server)) // => true
+ * ```
+ *
+ * @category getters
+ * @since 0.1.0
+ */
+export const leftOut: Effect.Effect<ReadonlyArray<Declared.LeftOut>, never, Servers.McpTools> = Effect.map(
+  Servers.serversOf,
+  (servers) => servers.flatMap(({ name: server, offered }) => offered().leftOut.map((left) => ({ server, ...left })))
+)
+
+/**
+ * Connects to a server, and offers its tools by {@link tools}. Several layers, each for a server, may be merged. Fails
+ * with {@link McpUnavailable} where the server cannot be started or reached. A connection that is lost later is opened
+ * again by the next call, once for all that wait. It is closed with the layer's scope, which needs at most six seconds
+ * where a process does not leave.
+ *
+ * **Example** (A server that is a process, and believed about one tool)
+ *
+ * ```ts import.meta.vitest
+ * import { McpTools } from "heddle/mcp"
+ * import * as Layer from "effect/Layer"
+ *
+ * const server = McpTools.layer({ name: "sums", command: "npx", args: ["@modelcontextprotocol/server-everything"] }, {
+ *   trust: { "get-sum": { readOnly: true } }
+ * })
+ *
+ * Layer.isLayer(server) // => true
+ * ```
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const layer = (
+  server: Declared.StdioServer | Declared.HttpServer,
+  options: Declared.Options = {}
+): Layer.Layer<Servers.McpTools, Declared.McpUnavailable> => {
+  checkNames("McpTools.layer", options, Declared.knownOptions)
+  const { maxMessageBytes = 16 * 1024 * 1024 } = options
+  const name = server.name ?? ("url" in server ? new URL(server.url).host : "")
+  return Servers.layerOf(name, Sdk.connect(server, maxMessageBytes), options)
+}

@@ -1,0 +1,205 @@
+/**
+ * Serves one call of an agent: a session of its own, which runs as the sessions of a server do. Its text is the
+ * progress of the call, and what it waits for is asked. It is removed with its answer.
+ *
+ * @since 0.1.0
+ */
+import * as McpSchema from "effect/ai/McpSchema"
+import * as Clock from "effect/Clock"
+import * as Effect from "effect/Effect"
+import type * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
+import type * as Worker from "../../durable/Worker.ts"
+import type * as Event from "../../Event.ts"
+import type * as Json from "../../internal/json.ts"
+import type * as Journals from "../../internal/session/journal.ts"
+import * as Keeping from "../../internal/session/kept.ts"
+import * as Message from "../../Message.ts"
+import * as Telling from "../../server/internal/journalEvents.ts"
+import type * as Refusals from "../../server/internal/refusal.ts"
+import * as Routes from "../../server/internal/routes.ts"
+import * as Sessions from "../../server/internal/sessions.ts"
+import type * as Body from "../../ui/Body.ts"
+import * as Caller from "./caller.ts"
+import * as Question from "./question.ts"
+import type * as RequestState from "./requestState.ts"
+import * as ToolCall from "./toolCall.ts"
+
+/** The parts of a server that calls of agents need. */
+export interface Calls {
+  readonly signer: RequestState.Signer
+  readonly site: Routes.Site
+}
+
+/** Time for which the text that a client holds of a waiting session counts. */
+const patience = 86_400_000
+
+type Needs = Journals.Store | Worker.Worker
+
+type Failure = Refusals.Refusal | Journals.StoreError
+
+/** The end of a run: its outcome, and the calls that wait. */
+type Ended = Extract<Event.PublicEvent, { readonly _tag: "ChatCompleted" }>
+
+const answering: ReadonlySet<string> = new Set(["Completed", "HaltWhen", "Halted", "MaxTurns"])
+
+const formOf = (
+  { answerSchema, kind, opts, question, toolCall }: Event.PublicSuspension
+): Question.Form | undefined => {
+  if (kind === "manual") return undefined
+  return kind === "question"
+    ? Question.formOf(question ?? toolCall.name, opts, answerSchema)
+    : Question.approvalOf(toolCall.name, toolCall.arguments, question)
+}
+
+/** Returns what becomes of a call that waits, by the reply of the user. Without one the client could not ask. */
+const verdictOf = (
+  { answerId: id, kind }: Event.PublicSuspension,
+  form: Question.Form | undefined,
+  reply: Question.Reply | undefined
+): Exclude<Body.Action, Body.Say> => {
+  const cannot = "the client cannot ask its user"
+  if (kind === "question" || kind === "manual") {
+    return form !== undefined && reply?.action === "accept"
+      ? { _tag: "Answer", id, value: Question.valueOf(form, reply.content) as never }
+      : { _tag: "Deny", id, isCancelled: true, reason: reply === undefined ? cannot : "declined" }
+  }
+  return reply !== undefined && Question.isApproval(reply)
+    ? { _tag: "Approve", id }
+    : { _tag: "Deny", id, reason: reply === undefined ? cannot : "the user did not allow it" }
+}
+
+const actionOf = ({ kind }: Event.PublicSuspension) =>
+  kind === "question" || kind === "manual" ? "answer" as const : "approve" as const
+
+/** Serves a call of an agent to the client of the request. */
+export const serve = (
+  { signer, site }: Calls,
+  agent: string,
+  args: Json.JsonObject,
+  progress: Caller.Progress
+): Effect.Effect<
+  McpSchema.CallToolResult | McpSchema.InputRequired,
+  McpSchema.InvalidParams | Failure,
+  Needs | McpSchema.McpRequestContext
+> =>
+  Effect.gen(function*() {
+    const caller = yield* Caller.Current
+    const context = yield* McpSchema.McpRequestContext
+    const { by, principal, request } = caller
+    const subject = { by, principal, name: agent, arguments: args }
+    const isNew = context.requestState === undefined
+    const id = context.requestState === undefined
+      ? globalThis.crypto.randomUUID()
+      : yield* signer.open(context.requestState, subject)
+    if (id === undefined) return yield* ToolCall.invalidState
+    const named: Sessions.Named = { agent, id, key: Sessions.prefixOf(principal) + id, principal, by }
+    // The client was asked about before.
+    const granted = { ...site, authorize: () => Effect.succeed({ principal: by, of: principal }) }
+
+    /** Does what the actions ask for, and reports the run that follows, which ends with the scope. */
+    const turn = (actions: Body.Posted["actions"]): Effect.Effect<Ended | undefined, Failure, Needs | Scope.Scope> =>
+      Effect.gen(function*() {
+        const posted = { sessionId: id, actions, clientTools: [] }
+        const taking = yield* Routes.write(granted, request, agent, posted)
+        const frames = yield* Routes.framesOf({ ...site, isAttached: true }, request, { ...taking, actions: ["write"] })
+        let ended: Ended | undefined
+        yield* Stream.runForEach(frames, (frame) => {
+          if (frame._tag !== "Event") return Effect.void
+          if (frame.event._tag === "ChatCompleted") ended = frame.event
+          return frame.event._tag === "TextDelta" ? progress.report(frame.event.delta) : Effect.void
+        })
+        return ended
+      })
+
+    const result = (ended: Ended | undefined) =>
+      Effect.gen(function*() {
+        if (ended === undefined) return ToolCall.textResult("The run did not come to an end.", true)
+        const { kept } = yield* Sessions.read(named)
+        const last = kept.session.thread.messages.findLast(({ role }) => role === "assistant")
+        const text = last === undefined ? "" : Message.text(last) ?? ""
+        const { _tag, error } = ended.outcome
+        const isAnswer = answering.has(_tag) && (_tag !== "MaxTurns" || text !== "")
+        return isAnswer
+          ? ToolCall.textResult(text, false)
+          : ToolCall.textResult(error?.message ?? `The agent did not come to an end: ${_tag}.`, true)
+      })
+
+    /** Takes the replies of the user: the run continues, unless one of them cancels the call. */
+    const settle = (
+      suspensions: ReadonlyArray<Event.PublicSuspension>,
+      replies: ReadonlyMap<string, Question.Reply>
+    ) =>
+      Array.from(replies.values()).some(({ action }) => action === "cancel")
+        ? undefined
+        : suspensions.map((each) => verdictOf(each, formOf(each), replies.get(each.answerId)))
+
+    /** Reads the answers that the client has sent with its call, and nothing where the user cancels it. */
+    const continued = Effect.gen(function*() {
+      const found = yield* Effect.catchTag(Sessions.read(named), "Refusal", () => ToolCall.invalidState)
+      const suspensions = Telling.suspensionsOf(found.kept.state, site.publish)
+      if (suspensions.length === 0) return yield* ToolCall.invalidState
+      const replies = new Map<string, Question.Reply>()
+      for (const suspension of suspensions) {
+        if (formOf(suspension) === undefined) continue
+        const reply = Question.replyOf(context.inputResponses?.[suspension.answerId])
+        const question = { agent, session: id, action: actionOf(suspension) }
+        const isAllowed = reply.action !== "accept" || (yield* Effect.isSuccess(caller.may(question)))
+        replies.set(suspension.answerId, isAllowed ? reply : { action: "decline" })
+      }
+      return settle(suspensions, replies)
+    })
+
+    const first = isNew ? [{ _tag: "Say" as const, id, content: String(args["task"]) }] : yield* continued
+
+    const work = Effect.gen(function*() {
+      let actions: Body.Posted["actions"] | undefined = first
+      while (true) {
+        if (actions === undefined) return ToolCall.textResult("cancelled", true)
+        const ended = yield* Effect.scoped(turn(actions))
+        const { suspensions = [] } = ended ?? {}
+        if (suspensions.length === 0) return yield* result(ended)
+        const asked = Question.canAsk(context)
+          ? suspensions.flatMap((suspension) => {
+            const form = formOf(suspension)
+            return form === undefined ? [] : [{ suspension, form }]
+          })
+          : []
+        const replies = new Map<string, Question.Reply>()
+        for (const { form, suspension } of asked) {
+          const reply = yield* Caller.asking(
+            caller,
+            { agent, session: id, action: actionOf(suspension) },
+            Question.ask(form, suspension.expiresAt)
+          )
+          if (reply === undefined) {
+            const expiresAt = (yield* Clock.currentTimeMillis) + patience
+            return new McpSchema.InputRequired({
+              inputRequests: Question.requests(
+                new Map(asked.map(({ form, suspension }) => [suspension.answerId, form]))
+              ),
+              requestState: yield* signer.sign(id, expiresAt, subject)
+            })
+          }
+          replies.set(suspension.answerId, reply)
+          if (reply.action === "cancel") break
+        }
+        actions = settle(suspensions, replies)
+      }
+    })
+
+    /** Removes the session, unless its run is under way elsewhere. */
+    const remove = Effect.gen(function*() {
+      const { kept } = yield* Sessions.read(named)
+      if (kept.interrupted !== undefined) return
+      yield* Keeping.remove(named.key)
+      site.hub.remove(named.key)
+    }).pipe(Effect.ignore)
+
+    // A session that waits is needed, and so is one that was busy. An answer that does not fit ends the call.
+    return yield* work.pipe(
+      Effect.tap((result) => result instanceof McpSchema.InputRequired ? Effect.void : remove),
+      Effect.tapError((error) => error._tag === "Refusal" && error.status === 400 ? remove : Effect.void),
+      Effect.onInterrupt(() => remove)
+    )
+  })

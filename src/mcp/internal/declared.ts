@@ -1,0 +1,218 @@
+/** The errors and the options of the tools of servers. Public as members of `McpTools`. */
+import type * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import type { NamesOf } from "../../internal/declare/schema.ts"
+import type * as Json from "../../internal/json.ts"
+import type * as Backend from "./backend.ts"
+
+/**
+ * A tool of a server failed, as the server says. The model reads `text`.
+ *
+ * @category errors
+ * @since 0.1.0
+ */
+export class McpToolFailed extends Schema.TaggedError<McpToolFailed>("heddle/mcp/McpToolFailed")("McpToolFailed", {
+  /** The name of the server. */
+  server: Schema.String,
+  /** The name of the tool, as the server has it. */
+  tool: Schema.String,
+  /** The text of the result. */
+  text: Schema.String
+}) {
+  override get message(): string {
+    return `the tool "${this.tool}" of the MCP server "${this.server}" failed: ${this.text}`
+  }
+}
+
+/**
+ * A server could not be started or reached, or did not list its tools.
+ *
+ * @category errors
+ * @since 0.1.0
+ */
+export class McpUnavailable extends Schema.TaggedError<McpUnavailable>("heddle/mcp/McpUnavailable")("McpUnavailable", {
+  /** The name of the server. */
+  server: Schema.String,
+  /** The reason. Of a process, with the last of what it wrote. */
+  detail: Schema.String
+}) {
+  override get message(): string {
+    return `the MCP server "${this.server}" is not available: ${this.detail}`
+  }
+}
+
+/**
+ * A server that is started as a process, and spoken to by its standard input and output.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface StdioServer {
+  /** The name of the server in errors, questions and approvals. */
+  readonly name: string
+  /** The program. It is run without a shell. */
+  readonly command: string
+  /** The arguments of the program. None by default. */
+  readonly args?: ReadonlyArray<string>
+  /**
+   * Environment variables of the process. Of those of this one it has only `HOME`, `LOGNAME`, `PATH`, `SHELL`, `TERM`
+   * and `USER` besides, so that keys have to be given. None by default.
+   */
+  readonly env?: Readonly<Record<string, string>>
+  /** The working directory of the process. That of this one by default. */
+  readonly cwd?: string
+}
+
+/**
+ * A server at an address (Streamable HTTP).
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface HttpServer {
+  /** The name of the server in errors, questions and approvals. The host of `url` by default. */
+  readonly name?: string
+  /** The address. Redirects to another origin are refused. */
+  readonly url: string | URL
+  /** Headers of each request, such as `authorization`. None by default. */
+  readonly headers?: Readonly<Record<string, string>>
+}
+
+/**
+ * The hints about a tool that count for Heddle.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface Hints {
+  /**
+   * The `hash` that the tool must have, as `metadata.mcp.hash` of the tool says: SHA-256 of its name, its description
+   * and its parameters. By default it must be what it was when this process first saw it.
+   */
+  readonly hash?: string
+  /** `true` if it changes nothing: it may start before the reply has ended. `false` by default. */
+  readonly readOnly?: boolean
+  /** `true` if it may destroy something. `true` by default. */
+  readonly destructive?: boolean
+  /**
+   * `true` if a repeated call changes nothing more: it is sent again where the connection was lost, and after the user
+   * has answered a question of an older server. `false` by default.
+   */
+  readonly idempotent?: boolean
+  /** `true` if it deals with the world outside. `true` by default. */
+  readonly openWorld?: boolean
+}
+
+/**
+ * The facts by which a function decides about an approval.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Facts {
+  /** The name of the server. */
+  readonly server: string
+  /** The name of the tool, as the server has it. */
+  readonly name: string
+  /** The hash of its name, its description and its parameters. */
+  readonly hash: string
+  /** `true` if it is another tool than the one that this process first saw under its name. */
+  readonly isChanged: boolean
+  /** `true` if its hints are trusted. */
+  readonly isTrusted: boolean
+  /** `true` if it changes nothing, as far as it is trusted. */
+  readonly readOnly: boolean
+  /** `true` if it may destroy something, which holds for each tool that is not trusted. */
+  readonly destructive: boolean
+}
+
+/**
+ * A question of a server to its client.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Elicitation {
+  /** The name of the server. */
+  readonly server: string
+  /** The question. */
+  readonly message: string
+  /** The JSON Schema of the form: an object of texts, numbers, booleans and choices. */
+  readonly schema: Json.JsonObject
+}
+
+/**
+ * The answer to a question of a server.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Elicited =
+  | {
+    /** The user has filled in the form. */
+    readonly action: "accept"
+    /** The fields of the form. */
+    readonly content: Json.JsonObject
+  }
+  | {
+    /** The user has said no, or has not said anything. */
+    readonly action: "decline" | "cancel"
+  }
+
+/**
+ * Options of the tools of a server.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface Options {
+  /** The text before the name of each tool, such as `"github_"`. None by default. */
+  readonly prefix?: string
+  /**
+   * The tools whose hints count: `"annotations"` believes all that the server says; a record names tools, each with
+   * `"annotations"` or with your own hints. Trust holds for a tool as it was when this process first saw it, or for
+   * the `hash` that is given. None by default.
+   */
+  readonly trust?: "annotations" | { readonly [tool: string]: "annotations" | Hints }
+  /**
+   * The calls that wait for an approval: those of tools that may destroy something (`"destructive"`), which is each
+   * tool that is not trusted; `"all"`; `"none"`, but for tools that have changed; or those for which a function
+   * returns `true`. `"destructive"` by default.
+   */
+  readonly approval?: "destructive" | "all" | "none" | ((tool: Facts, args: Json.JsonObject) => boolean)
+  /**
+   * Answers questions of the server. By default a question ends the run as one of `Tool.askUser`, and the call
+   * continues with the answer; an older server, which holds the call open meanwhile, is declined unless the tool is
+   * trusted as idempotent, and the model reads why.
+   */
+  readonly onElicit?: (elicitation: Elicitation) => Effect.Effect<Elicited>
+  /** The most bytes of a message of the server. A longer one ends the connection. 16 MiB by default. */
+  readonly maxMessageBytes?: number
+}
+
+/** Answers a question of a server by the program. */
+export type Elicit = (server: string, elicitation: Backend.Elicitation) => Effect.Effect<Backend.Elicited>
+
+/** The options of the tools of a server. */
+export const knownOptions = {
+  prefix: true,
+  trust: true,
+  approval: true,
+  onElicit: true,
+  maxMessageBytes: true
+} satisfies NamesOf<Options>
+
+/**
+ * A tool that is not offered.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface LeftOut {
+  /** The name of the server. */
+  readonly server: string
+  /** The name of the tool, as the server has it. */
+  readonly name: string
+  /** The reason. */
+  readonly reason: string
+}

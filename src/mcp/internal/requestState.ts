@@ -1,0 +1,92 @@
+/**
+ * States of calls that wait for an answer of their client. A client holds a random id and a code over what the id
+ * stands for; the state itself stays here.
+ *
+ * @since 0.1.0
+ */
+import * as Clock from "effect/Clock"
+import * as Effect from "effect/Effect"
+import * as Redacted from "effect/Redacted"
+
+/** The call that a state belongs to. A state is none of another principal, tool or arguments. */
+interface Subject {
+  readonly principal: string
+  readonly by: string
+  readonly name: string
+  readonly arguments: unknown
+}
+
+/** Returns a value with the members of its objects in one order. */
+const ordered = (value: unknown): unknown => {
+  if (Array.isArray(value)) return value.map(ordered)
+  if (typeof value !== "object" || value === null) return value
+  const members = Object.entries(value).sort(([one], [other]) => one < other ? -1 : 1)
+  return Object.fromEntries(members.map(([name, member]) => [name, ordered(member)]))
+}
+
+const hex = (bytes: ArrayBuffer): string =>
+  Array.from(new Uint8Array(bytes), (byte) => byte.toString(16).padStart(2, "0")).join("")
+
+const bytesOf = (text: string): Uint8Array<ArrayBuffer> =>
+  new Uint8Array((text.match(/../g) ?? []).map((pair) => Number.parseInt(pair, 16)))
+
+/** Signs and checks the texts that clients hold. */
+export interface Signer {
+  /** Returns the text for an id that counts until a time. */
+  readonly sign: (id: string, expiresAt: number, subject: Subject) => Effect.Effect<string>
+  /** Returns the id of a text, and nothing for a text of another call, or one that was forged or has expired. */
+  readonly open: (text: string, subject: Subject) => Effect.Effect<string | undefined>
+}
+
+const pattern = /^([0-9a-f-]{36})\.(\d{1,15})\.([0-9a-f]{64})$/
+
+/** Makes a signer. Without a secret it has one of its own, which no other process knows. */
+export const signer = (secret: Redacted.Redacted<string> | undefined): Effect.Effect<Signer> =>
+  Effect.gen(function*() {
+    const { crypto } = globalThis
+    const raw = secret === undefined
+      ? crypto.getRandomValues(new Uint8Array(32))
+      : new TextEncoder().encode(Redacted.value(secret))
+    const algorithm = { name: "HMAC", hash: "SHA-256" }
+    const key = yield* Effect.promise(() => crypto.subtle.importKey("raw", raw, algorithm, false, ["sign", "verify"]))
+    const messageOf = (id: string, expiresAt: string, { arguments: args, by, name, principal }: Subject) =>
+      new TextEncoder().encode(JSON.stringify([id, expiresAt, principal, by, name, ordered(args)]))
+    return {
+      sign: (id, expiresAt, subject) =>
+        Effect.map(
+          Effect.promise(() => crypto.subtle.sign("HMAC", key, messageOf(id, String(expiresAt), subject))),
+          (code) => `${id}.${expiresAt}.${hex(code)}`
+        ),
+      open: (text, subject) =>
+        Effect.gen(function*() {
+          const [, id = "", expiresAt = "", code = ""] = pattern.exec(text) ?? []
+          const message = messageOf(id, expiresAt, subject)
+          const isOurs = yield* Effect.promise(() => crypto.subtle.verify("HMAC", key, bytesOf(code), message))
+          return isOurs && Number(expiresAt) > (yield* Clock.currentTimeMillis) ? id : undefined
+        })
+    }
+  })
+
+/** States in memory. Each is taken once; past a number of them the oldest are dropped. */
+export class Memory<A> {
+  private readonly states = new Map<string, A>()
+  private readonly most: number
+
+  constructor(most: number) {
+    this.most = most
+  }
+
+  put(id: string, state: A): void {
+    this.states.set(id, state)
+    for (const oldest of this.states.keys()) {
+      if (this.states.size <= this.most) return
+      this.states.delete(oldest)
+    }
+  }
+
+  take(id: string): A | undefined {
+    const state = this.states.get(id)
+    this.states.delete(id)
+    return state
+  }
+}

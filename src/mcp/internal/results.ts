@@ -1,0 +1,116 @@
+/**
+ * Results of tools as Heddle has them, and questions of servers as questions of a session: a form of one field asks
+ * for that field, and one without fields for a yes.
+ */
+import * as Media from "../../adapters/internal/media.ts"
+import * as ToolOutcomes from "../../internal/declare/outcome.ts"
+import * as Json from "../../internal/json.ts"
+import type * as Message from "../../Message.ts"
+import * as Tool from "../../Tool.ts"
+import type * as Backend from "./backend.ts"
+
+/** The most characters of a description or a question: what a server writes is in prompts, and before people. */
+const longest = 2_000
+
+/** Returns a foreign text, cut between characters. */
+export const cut = (text: string): string =>
+  text.length <= longest ? text : `${text.slice(0, longest).replace(/[\uD800-\uDBFF]$/, "")}…`
+
+type Result = Extract<Backend.Response, { readonly _tag: "Result" }>
+
+const text = (value: string): Message.Part => ({ type: "text", text: value })
+
+const stringOf = (value: unknown): string | undefined => typeof value === "string" ? value : undefined
+
+const mediaOf = (data: unknown, mediaType: unknown, filename?: string): Message.Part =>
+  typeof data === "string" ? Media.made(stringOf(mediaType), { data }, filename) : text("[no data]")
+
+const partOf = (block: Json.JsonObject): Message.Part => {
+  const { data, description, mimeType, name, resource, title, type, uri } = block
+  switch (type) {
+    case "text":
+      return text(stringOf(block["text"]) ?? "")
+    case "image":
+    case "audio":
+      return mediaOf(data, mimeType)
+    case "resource_link": {
+      const about = stringOf(description) === undefined ? "" : `\n${description}`
+      return text(`${stringOf(title) ?? stringOf(name) ?? ""}: ${stringOf(uri) ?? ""}${about}`)
+    }
+    case "resource": {
+      const known = Json.isObject(resource) ? resource : {} as Json.JsonObject
+      const words = stringOf(known["text"])
+      const filename = /([^/?#]+)(?:[?#].*)?$/.exec(stringOf(known["uri"]) ?? "")?.[1]
+      return words === undefined ? mediaOf(known["blob"], known["mimeType"], filename) : text(words)
+    }
+    default:
+      return text(`[${stringOf(type) ?? "unknown"} content]`)
+  }
+}
+
+/** Returns the parts of a result, in which texts that follow each other are one. */
+const partsOf = (blocks: ReadonlyArray<Json.JsonObject>, notes: ReadonlyArray<string>): ReadonlyArray<Message.Part> => {
+  const parts: Array<Message.Part> = []
+  for (const part of [...blocks.map(partOf), ...notes.map(text)]) {
+    const last = parts.at(-1)
+    if (part.type !== "text" || last?.type !== "text") parts.push(part)
+    else parts[parts.length - 1] = text(`${last.text}\n${part.text}`)
+  }
+  return parts
+}
+
+/** Returns the text of a result, in which an image or a file is a line. */
+export const wordsOf = ({ content }: Result, notes: ReadonlyArray<string> = []): string =>
+  Media.textWith(partsOf(content, notes), () => false)
+
+/**
+ * Returns the value of a result: its structured content, its text, or its parts where one of them is none. Beside
+ * structured content, texts say it again.
+ */
+export const valueOf = ({ content, structured }: Result, notes: ReadonlyArray<string>): unknown => {
+  const known = partsOf(content, notes)
+  const media = known.filter(({ type }) => type !== "text")
+  const isTold = structured !== undefined && notes.length === 0
+  if (isTold && media.length === 0) return structured
+  const parts = isTold ? [text(Json.render(structured)), ...media] : known
+  const [first] = parts
+  if (first === undefined) return ""
+  return parts.length === 1 && first.type === "text" ? first.text : Tool.content(parts)
+}
+
+// Questions.
+
+/** Returns the name and the schema of the one field of a form. */
+const onlyField = (schema: Json.JsonObject): readonly [name: string, schema: unknown] | undefined => {
+  const fields = Object.entries(Json.isObject(schema["properties"]) ? schema["properties"] : {})
+  return fields.length === 1 ? fields[0] : undefined
+}
+
+/** Returns the question to the user, or nothing where no answer to it could be checked. */
+export const questionOf = (
+  server: string,
+  { message, schema }: Backend.Elicitation,
+  resume: unknown
+): Tool.AskUser | undefined => {
+  if (schema === undefined) return undefined
+  const isEmpty = Object.keys(Json.isObject(schema["properties"]) ? schema["properties"] : {}).length === 0
+  const { $schema: _, ...form } = schema
+  const answerSchema = isEmpty ? { type: "boolean" } : onlyField(form)?.[1] ?? form
+  if (!Json.isObject(answerSchema) || !ToolOutcomes.isCheckable(answerSchema)) return undefined
+  const words = `${server}: ${cut(message)}`
+  return ToolOutcomes.brand<Tool.AskUser>({
+    _tag: "AskUser",
+    question: words,
+    opts: [],
+    answerSchema,
+    resume: Json.toJson(resume)
+  })
+}
+
+/** Returns the user's answer as the server wants it. */
+export const elicitedOf = ({ schema = {} }: Backend.Elicitation, answer: unknown): Backend.Elicited => {
+  const field = onlyField(schema)
+  if (field !== undefined) return { action: "accept", content: { [field[0]]: answer } }
+  if (Json.isObject(answer)) return { action: "accept", content: answer }
+  return answer === true ? { action: "accept", content: {} } : { action: "decline" }
+}

@@ -1,0 +1,333 @@
+/**
+ * The client of the official SDK behind the seam. The SDK is imported when the first connection opens. Its timeouts
+ * are disarmed, since time belongs to the run. A message past the bound ends the connection, over stdio by the SDK's
+ * own buffer and over HTTP by counting what comes in.
+ */
+import type * as Sdk from "@modelcontextprotocol/client"
+import type * as SdkStdio from "@modelcontextprotocol/client/stdio"
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Json from "../../internal/json.ts"
+import * as Backend from "./backend.ts"
+
+/** A server that is started as a process. */
+export interface Stdio {
+  readonly command: string
+  readonly args?: ReadonlyArray<string> | undefined
+  readonly env?: Readonly<Record<string, string>> | undefined
+  readonly cwd?: string | undefined
+}
+
+/** A server at an address. */
+export interface Http {
+  readonly url: string | URL
+  readonly headers?: Readonly<Record<string, string>> | undefined
+}
+
+/** Longest delay of a timer, in milliseconds. */
+const never = 2 ** 31 - 1
+
+/** The time that a server has for its handshake, and for a page of its tools, in milliseconds. */
+const openingMillis = 120_000
+
+/** The time in which a server says which protocol it speaks. One that does not gets the older one. */
+const probeMillis = 20_000
+
+const lost = (message: string): Backend.Failure => new Backend.Failure({ reason: "lost", message })
+
+const lostCodes: ReadonlySet<unknown> = new Set([
+  "NOT_CONNECTED",
+  "CONNECTION_CLOSED",
+  "SEND_FAILED",
+  "ERA_NEGOTIATION_FAILED"
+])
+
+/** The most characters of a foreign text in an error. */
+const longestText = 1_000
+
+/** Returns a foreign text for an error, without secrets. */
+const shown = (text: string): string => Json.withoutSecrets(text.slice(0, 2 * longestText), false).slice(0, longestText)
+
+/** Errors of connections that were never there. */
+const unreached: ReadonlySet<unknown> = new Set(["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN"])
+
+/** Returns what became of a request whose error is that of HTTP. An HTTP server that forgot a session answers 404. */
+const overHttp = ({ cause, name, status }: Json.JsonObject): "lost" | "unsent" | undefined => {
+  if (status === 404) return "unsent"
+  if (name !== "TypeError" || cause === undefined) return undefined
+  return Json.isObject(cause) && unreached.has(cause["code"]) ? "unsent" : "lost"
+}
+
+/** Returns the failure that an error of the SDK is. */
+const failureOf = (error: unknown): Backend.Failure => {
+  if (error instanceof Backend.Failure) return error
+  const { cause, code, message, name, status } = Json.isObject(error) || error instanceof Error
+    ? error as unknown as Json.JsonObject
+    : {} as Json.JsonObject
+  const text = shown(typeof message === "string" ? message : Json.render(error))
+  const ended = lostCodes.has(code) || text === "Not connected" ? "lost" : overHttp({ cause, name, status })
+  if (ended !== undefined) return new Backend.Failure({ reason: ended, message: text })
+  return typeof code === "number"
+    ? new Backend.Failure({ reason: "rpc", message: text, code })
+    : new Backend.Failure({ reason: "other", message: text })
+}
+
+const attempt = <A>(run: (signal: AbortSignal) => Promise<A>): Effect.Effect<A, Backend.Failure> =>
+  Effect.tryPromise({ try: run, catch: failureOf })
+
+/** Passes a response on until one message of it is longer than the bound. */
+const bounded = (response: Response, most: number): Response => {
+  if (response.body === null) return response
+  const isStream = response.headers.get("content-type")?.startsWith("text/event-stream") === true
+  let size = 0
+  let last = 0
+  let longest = 0
+  const counted = response.body.pipeThrough(
+    new TransformStream<Uint8Array, Uint8Array>({
+      transform: (chunk, controller) => {
+        for (const byte of chunk) {
+          longest = Math.max(longest, ++size)
+          // An empty line ends an event.
+          if (isStream && byte === 10 && last === 10) size = 0
+          if (byte !== 13) last = byte
+        }
+        if (longest > most) controller.error(new Error(`a message exceeded maximum size of ${most} bytes`))
+        else controller.enqueue(chunk)
+      }
+    })
+  )
+  return new Response(counted, response)
+}
+
+const isTooLong = (error: unknown): boolean => error instanceof Error && error.message.includes("exceeded maximum size")
+
+const schemaOf = ({ mode, requestedSchema }: Json.JsonObject): Json.JsonObject | undefined =>
+  (mode === undefined || mode === "form") && Json.isObject(requestedSchema) ? requestedSchema : undefined
+
+const elicitationOf = (params: unknown): Backend.Elicitation | undefined =>
+  Json.isObject(params) && typeof params["message"] === "string"
+    ? { message: params["message"], schema: schemaOf(params) }
+    : undefined
+
+/** The number of characters that are kept of what a process writes: they say why it did not start. */
+const mostWords = longestText
+
+type Client = InstanceType<typeof Sdk.Client>
+
+/** An open client, its transport, and the failure with which the connection ends. */
+interface Opened {
+  readonly client: Client
+  readonly transport: Sdk.Transport
+  readonly close: Effect.Effect<void>
+  readonly over: Deferred.Deferred<never, Backend.Failure>
+}
+
+const ignored = <A>(run: () => Promise<A>): Effect.Effect<void> => Effect.ignore(attempt(run))
+
+const missing = "McpTools needs the package @modelcontextprotocol/client: npm install @modelcontextprotocol/client"
+
+/** Returns the function that opens connections to a server. */
+export const connect = (server: Stdio | Http, maxMessageBytes: number): Backend.Connect => (listener) =>
+  // Nothing but the attempts to connect is interrupted, so that each connection is either closed or returned.
+  Effect.uninterruptibleMask((restore) =>
+    Effect.gen(function*() {
+      const isStdio = "command" in server
+      const load = <A>(run: () => Promise<A>) =>
+        Effect.orDie(Effect.tryPromise({ try: run, catch: (cause) => new Error(missing, { cause }) }))
+      const sdk = yield* load(() => import("@modelcontextprotocol/client"))
+      const stdio = isStdio ? yield* load(() => import("@modelcontextprotocol/client/stdio")) : undefined
+      let words = ""
+      const heard = (chunk: unknown) => {
+        words = (words + String(chunk)).slice(-mostWords)
+      }
+      const open = (mode: "auto" | "legacy") =>
+        opened(sdk, mode, listener, restore, maxMessageBytes, () =>
+          stdio !== undefined && "command" in server
+            ? stdioOf(stdio, server, maxMessageBytes, heard)
+            : httpOf(sdk, server as Http, maxMessageBytes))
+      // Some old servers end when they are asked for anything before their handshake.
+      const { client, close, over, transport } = yield* open("auto").pipe(
+        Effect.catch((failure) => isStdio && failure.reason === "lost" ? open("legacy") : Effect.fail(failure)),
+        Effect.mapError(({ code, message, reason }) =>
+          new Backend.Failure({
+            reason,
+            code,
+            message: words === "" ? message : `${message}; it wrote: ${shown(words.trim())}`
+          })
+        )
+      )
+      const unreadable = sifted(sdk, transport)
+      const version = client.getNegotiatedProtocolVersion()
+      const whileOpen = <A>(effect: Effect.Effect<A, Backend.Failure>) => Effect.raceFirst(effect, Deferred.await(over))
+      return {
+        facts: {
+          "network.transport": isStdio ? "pipe" : "tcp",
+          ...(version === undefined ? {} : { "mcp.protocol.version": version })
+        },
+        close,
+        list: Effect.suspend(() => {
+          if (client.getServerCapabilities()?.tools === undefined) return Effect.succeed({ tools: [], leftOut: [] })
+          unreadable.clear()
+          const listed = attempt((signal) =>
+            client.listTools(undefined, { signal, timeout: openingMillis, cacheMode: "refresh" })
+          )
+          return Effect.map(whileOpen(listed), ({ tools }) => ({
+            tools: tools.map(listedOf),
+            leftOut: Array.from(unreadable, ([name, reason]) => ({ name, reason }))
+          }))
+        }),
+        call: ({ arguments: args, meta, responses, state, tool }, progress) => {
+          const params = {
+            name: tool.name,
+            arguments: { ...args },
+            ...(Object.keys(meta).length === 0 ? {} : { _meta: { ...meta } }),
+            ...(responses === undefined ? {} : { inputResponses: responses }),
+            ...(state === undefined ? {} : { requestState: state })
+          } as Parameters<Client["callTool"]>[0]
+          const called = attempt((signal) =>
+            client.callTool(params, {
+              signal,
+              onprogress: progress,
+              timeout: never,
+              allowInputRequired: true,
+              toolDefinition: tool.definition as unknown as Sdk.Tool
+            })
+          )
+          return Effect.map(whileOpen(called), responseOf)
+        }
+      }
+    })
+  )
+
+const opened = (
+  sdk: typeof Sdk,
+  mode: "auto" | "legacy",
+  listener: Backend.Listener,
+  restore: <A, E>(effect: Effect.Effect<A, E>) => Effect.Effect<A, E>,
+  maxMessageBytes: number,
+  transportOf: () => Sdk.Transport & { readonly terminateSession?: () => Promise<void> }
+): Effect.Effect<Opened, Backend.Failure> =>
+  Effect.gen(function*() {
+    const services = yield* Effect.context<never>()
+    const client = new sdk.Client({ name: "heddle", version: "0.1.0" }, {
+      capabilities: { elicitation: { form: {} } },
+      versionNegotiation: { mode, probe: { timeoutMs: probeMillis } },
+      listChanged: { tools: { autoRefresh: false, debounceMs: 0, onChanged: () => listener.changed() } },
+      inputRequired: { autoFulfill: false }
+    })
+    client.setRequestHandler("elicitation/create", ({ params }, { mcpReq: { signal } }) => {
+      const elicitation = elicitationOf(params)
+      const elicited = elicitation === undefined
+        ? Effect.succeed<Backend.Elicited>({ action: "decline" })
+        : listener.elicit(elicitation)
+      return Effect.runPromiseWith(services)(elicited, { signal }) as Promise<Sdk.ElicitResult>
+    })
+    const transport = transportOf()
+    const over = Deferred.makeUnsafe<never, Backend.Failure>()
+    let isConnected = false
+    const end = (failure: Backend.Failure) => {
+      if (Deferred.doneUnsafe(over, Exit.fail(failure)) && isConnected) listener.lost(failure)
+    }
+    Object.assign(client, {
+      onclose: () => end(lost("the connection was closed")),
+      onerror: (error: unknown) => {
+        if (isTooLong(error)) end(lost(`a message was longer than maxMessageBytes (${maxMessageBytes})`))
+      }
+    })
+    const { terminateSession } = transport
+    const close = Effect.andThen(
+      terminateSession === undefined ? Effect.void : ignored(() => terminateSession.call(transport)),
+      ignored(() => client.close())
+    )
+    const connected = attempt((signal) => client.connect(transport, { signal, timeout: openingMillis }))
+    yield* Effect.onError(restore(connected), () => close)
+    isConnected = true
+    return { client, transport, close, over }
+  })
+
+const stdioOf = (
+  { StdioClientTransport }: typeof SdkStdio,
+  { args, command, cwd, env }: Stdio,
+  maxBufferSize: number,
+  heard: (chunk: unknown) => void
+): Sdk.Transport => {
+  // A subclass is asked which protocol it speaks in the process that serves, and not in a second one.
+  class Transport extends StdioClientTransport {}
+  const transport = new Transport({
+    command,
+    args: [...args ?? []],
+    ...(env === undefined ? {} : { env: { ...env } }),
+    ...(cwd === undefined ? {} : { cwd }),
+    stderr: "pipe",
+    maxBufferSize
+  })
+  transport.stderr?.on("data", heard)
+  return transport
+}
+
+const httpOf = ({ StreamableHTTPClientTransport }: typeof Sdk, { headers, url }: Http, maxMessageBytes: number) =>
+  new StreamableHTTPClientTransport(new URL(url), {
+    requestInit: { headers: { ...headers } },
+    fetch: (input, init) => fetch(input, init).then((response) => bounded(response, maxMessageBytes))
+  })
+
+/** Takes tools that the client would refuse out of lists, which it would refuse as a whole. Returns them. */
+const sifted = (sdk: typeof Sdk, transport: Sdk.Transport): Map<string, string> => {
+  const unreadable = new Map<string, string>()
+  const { onmessage } = transport
+  const sift = (message: any) => {
+    const result = Json.isObject(message) ? message["result"] : undefined
+    if (Json.isObject(result) && Array.isArray(result["tools"])) {
+      const tools = result["tools"].filter((tool: unknown) => {
+        const problem = unreadableOf(sdk, tool)
+        if (problem !== undefined) unreadable.set(problem.name, problem.reason)
+        return problem === undefined
+      })
+      message["result"] = { ...result, tools }
+    }
+    onmessage?.(message)
+  }
+  Object.assign(transport, { onmessage: sift })
+  return unreadable
+}
+
+const unreadableOf = (sdk: typeof Sdk, tool: unknown): Backend.LeftOut | undefined => {
+  if (sdk.isSpecType.Tool(tool)) return undefined
+  const name = Json.isObject(tool) && typeof tool["name"] === "string" ? tool["name"] : "?"
+  return { name, reason: "its definition is not that of a tool" }
+}
+
+const listedOf = (tool: Sdk.Tool): Backend.Listed => ({
+  name: tool.name,
+  title: tool.title ?? tool.annotations?.title,
+  description: tool.description,
+  inputSchema: tool.inputSchema,
+  annotations: tool.annotations,
+  definition: tool
+})
+
+const responseOf = (result: unknown): Backend.Response => {
+  const { content, inputRequests, isError, requestState, resultType, structuredContent } = Json.isObject(result)
+    ? result
+    : {} as Json.JsonObject
+  if (resultType === "input_required") {
+    const requests = Json.isObject(inputRequests) ? inputRequests : {}
+    return {
+      _tag: "Input",
+      state: typeof requestState === "string" ? requestState : undefined,
+      requests: Object.fromEntries(
+        Object.entries(requests).map(([key, request]) => {
+          const { method, params } = Json.isObject(request) ? request : {} as Json.JsonObject
+          return [key, method === "elicitation/create" ? elicitationOf(params) : undefined]
+        })
+      )
+    }
+  }
+  return {
+    _tag: "Result",
+    content: Array.isArray(content) ? content.filter(Json.isObject) : [],
+    structured: structuredContent,
+    isError: isError === true
+  }
+}

@@ -1,0 +1,165 @@
+/**
+ * Drives the sessions of agents in this process, and gives what routes need of that: one way for every protocol by
+ * which a session is reached.
+ *
+ * @since 0.1.0
+ */
+import * as Clock from "effect/Clock"
+import * as Deferred from "effect/Deferred"
+import type * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as PubSub from "effect/PubSub"
+import type * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
+import type * as Adapter from "../../Adapter.ts"
+import * as Peers from "../../durable/internal/peers.ts"
+import * as Worker from "../../durable/Worker.ts"
+import type * as Event from "../../Event.ts"
+import * as Claims from "../../internal/session/claim.ts"
+import type * as Journals from "../../internal/session/journal.ts"
+import type * as Keeping from "../../internal/session/kept.ts"
+import type * as Agents from "../Agent.ts"
+import type * as Access from "./access.ts"
+import * as Offered from "./agents.ts"
+import * as Bounded from "./bounds.ts"
+import * as Telling from "./journalEvents.ts"
+import * as Logs from "./log.ts"
+import * as Refusals from "./refusal.ts"
+import * as Relays from "./relay.ts"
+import type * as Routes from "./routes.ts"
+
+/** Number of sessions that a process drives at once. */
+const mostDriven = 1_000
+
+/** Attempts after which a run that cannot start is ended: a person waits for it. */
+const maxFailures = 2
+
+/** The options of a server that concern its sessions. */
+export interface Settings<RAuthorize> {
+  readonly authorize: Access.Authorize<RAuthorize>
+  readonly mode?: "detached" | "attached"
+  readonly whileRunning?: "refuse" | "follow"
+  readonly bounds?: Bounded.Bounds
+  readonly drain?: Duration.Input
+  readonly publish?: Event.Publish | ((tool: string) => Event.Publish)
+  readonly publishReasoning?: boolean
+  readonly allowUrl?: (url: string) => boolean
+  readonly joinMillis?: number
+  readonly raw?: boolean
+  readonly term?: Duration.Input
+  readonly poll?: Duration.Input
+}
+
+/** The sessions of a process. */
+export interface Hosting<R> {
+  readonly site: Routes.Site
+  /** Runs the sessions. */
+  readonly worker: Layer.Layer<Worker.Worker, never, Journals.Store | Adapter.Adapter | R>
+  /** Tells readers that the process is about to be released. */
+  readonly close: Effect.Effect<unknown>
+}
+
+/** Prepares the sessions of agents. */
+export const make = <R, RAuthorize>(
+  options: Settings<RAuthorize>,
+  agents: Offered.Named<R>,
+  access: Access.Rules
+): Effect.Effect<Hosting<R>, never, Scope.Scope | Journals.Store | R | RAuthorize> =>
+  Effect.gen(function*() {
+    const bounds = { ...Bounded.standard, ...options.bounds }
+    const { drain = "20 seconds", joinMillis = 50, poll = "200 millis", term = "30 seconds" } = options
+    const publish: Event.PublicOptions = {
+      publish: options.publish ?? "all",
+      publishReasoning: options.publishReasoning ?? false
+    }
+    const scope = yield* Effect.scope
+    const hub = new Logs.Hub(bounds, joinMillis, scope, publish, yield* Clock.Clock)
+    const raw = yield* PubSub.sliding<readonly [string, Event.Event]>(1_024)
+    const context = yield* Effect.context<R | RAuthorize>()
+    const processName = yield* Claims.CurrentProcess
+
+    const run = (kept: Keeping.Kept) =>
+      Effect.gen(function*() {
+        const { options: given, takes } = yield* Offered.nextOf(agents, kept)
+        const runId = kept.interrupted?.requestId ?? globalThis.crypto.randomUUID()
+        const { told } = kept.interrupted === undefined
+          ? { told: [{ runId, event: { _tag: "RunStarted" as const, runId } }] }
+          : yield* Effect.orDie(Telling.read(kept.id, publish))
+        const past = told.flatMap((each) => each.runId === runId ? [each.event] : [])
+        hub.begin(kept.id, { runId, version: kept.version, takes, past })
+        // Its readers look for the next owner once this one drives the session no longer: the scope is that of the drive.
+        yield* Effect.addFinalizer(() => Effect.sync(() => hub.end(kept.id, false)))
+        return {
+          deadline: { after: bounds.run },
+          ...given,
+          requestId: runId,
+          replays: false
+        }
+      })
+
+    const worker = Worker.layer({
+      run: run as (kept: Keeping.Kept) => Effect.Effect<Agents.Options<R>, never, R>,
+      concurrency: mostDriven,
+      maxFailures,
+      drain,
+      poll,
+      term,
+      onEvent: (key, event) =>
+        options.raw === true
+          ? Effect.andThen(hub.push(key, event), PubSub.publish(raw, [key, event]))
+          : hub.push(key, event)
+    })
+
+    const closing = Deferred.makeUnsafe<void>()
+    const peers = yield* Peers.Peers
+    const site: Routes.Site = {
+      closing: Deferred.await(closing),
+      hub,
+      publish,
+      peers,
+      processName,
+      bounds,
+      counters: new Bounded.Counters(bounds),
+      access,
+      authorize: (request, question) =>
+        Effect.provideContext(options.authorize(request, question), context) as ReturnType<Access.Authorize>,
+      agents,
+      isAttached: options.mode === "attached",
+      isQueued: options.whileRunning === "follow",
+      isRaw: options.raw === true,
+      allowUrl: options.allowUrl,
+      checkTools: ({ agent: name, id, principal }, clientTools) =>
+        Effect.provideContext(
+          Effect.flatMap(
+            agents.get(name)?.run({ principal, sessionId: id, kept: undefined, clientTools, metadata: {} })
+              ?? Effect.succeed<Agents.Options<R>>({}),
+            ({ tools = [] }) => {
+              const own = new Set(tools.map((tool) => tool.name))
+              return clientTools.some(({ name }) => own.has(name))
+                ? Refusals.badRequest("tool_name_taken", "A tool of the client has the name of a tool of the agent.")
+                : Effect.void
+            }
+          ),
+          context
+        ) as Effect.Effect<void, Refusals.Refusal>,
+      raw: (key) =>
+        Stream.fromPubSub(raw).pipe(
+          Stream.filter(([other]) => other === key),
+          Stream.map(([, event]) => event)
+        )
+    }
+    const driving = Deferred.makeUnsafe<Worker.Worker["Service"]>()
+    // Readers elsewhere read on while the worker leaves.
+    const served = peers === undefined
+      ? worker
+      : Layer.effectDiscard(Effect.flatMap(Worker.Worker, (worker) => Deferred.succeed(driving, worker))).pipe(
+        Layer.provideMerge(worker),
+        Layer.provide(Layer.effectDiscard(Relays.serve(site, peers, Deferred.await(driving))))
+      )
+    return {
+      site,
+      worker: served as Layer.Layer<Worker.Worker, never, Journals.Store | Adapter.Adapter | R>,
+      close: Deferred.succeed(closing, undefined)
+    }
+  }) as unknown as Effect.Effect<Hosting<R>, never, Scope.Scope | Journals.Store | R | RAuthorize>

@@ -1,0 +1,146 @@
+/**
+ * The metrics of model calls, runs and tool calls, with the bounds and units of the conventions. A duration is that of
+ * the span, to the nanosecond.
+ */
+import type * as Context from "effect/Context"
+import * as Metric from "effect/Metric"
+import type * as Telemetry from "../../internal/telemetry.ts"
+import { names } from "../../internal/telemetry.ts"
+
+/** Returns so many bounds, each so many times the one before. */
+const bounds = (first: number, factor: number, count: number): ReadonlyArray<number> =>
+  Array.from({ length: count }, (_, index) => Number((first * factor ** index).toPrecision(12)))
+
+interface Histogram {
+  readonly name: string
+  readonly unit: string
+  readonly description: string
+  readonly boundaries: ReadonlyArray<number>
+}
+
+const seconds = { unit: "s", boundaries: bounds(0.01, 2, 14) }
+const calls = bounds(1, 2, 8)
+
+const histograms = {
+  inference: {
+    ...seconds,
+    name: "gen_ai.client.operation.duration",
+    description: "Duration of a model call, with its retries"
+  },
+  tokens: {
+    name: "gen_ai.client.token.usage",
+    unit: "{token}",
+    boundaries: bounds(1, 4, 14),
+    description: "Tokens of a model call"
+  },
+  firstChunk: {
+    ...seconds,
+    name: "gen_ai.client.operation.time_to_first_chunk",
+    description: "Time until the first chunk of a reply"
+  },
+  nextChunk: {
+    ...seconds,
+    name: "gen_ai.client.operation.time_per_output_chunk",
+    description: "Time between two chunks of a reply"
+  },
+  run: {
+    name: "gen_ai.invoke_agent.duration",
+    unit: "s",
+    boundaries: bounds(0.1, 2, 13),
+    description: "Duration of a run"
+  },
+  inferences: {
+    name: "gen_ai.invoke_agent.inference_calls",
+    unit: "{inference_call}",
+    boundaries: calls,
+    description: "Model calls of a run"
+  },
+  tools: {
+    name: "gen_ai.invoke_agent.tool_calls",
+    unit: "{tool_call}",
+    boundaries: calls,
+    description: "Tool calls of a run"
+  },
+  tool: { ...seconds, name: "gen_ai.execute_tool.duration", description: "Duration of a tool call" }
+} as const satisfies Readonly<Record<string, Histogram>>
+
+type Attributes = Readonly<Record<string, unknown>>
+
+/** Returns the attributes of a metric, as texts: those of the operation that have these names. */
+const chosen = (attributes: Attributes, keys: ReadonlyArray<string>): Record<string, string> => {
+  const out: Record<string, string> = {}
+  for (const key of keys) if (attributes[key] !== undefined) out[key] = String(attributes[key])
+  return out
+}
+
+const ofInference = [
+  names.operation,
+  names.provider,
+  names.model,
+  names.responseModel,
+  names.address,
+  names.port,
+  names.error
+]
+const ofRun = [names.operation, names.provider, names.agentName, names.model, names.error]
+const ofCounts = [names.agentName]
+const ofTool = [names.operation, names.toolName, names.toolType, names.agentName, names.error]
+
+const record = (
+  { boundaries, description, name, unit }: Histogram,
+  value: unknown,
+  attributes: Record<string, string>,
+  context: Context.Context<never>
+): void => {
+  if (typeof value !== "number") return
+  Metric.histogram(name, { boundaries, description, attributes: { ...attributes, unit } }).updateUnsafe(value, context)
+}
+
+/** Records the time between two chunks of a reply. */
+export const chunk = ({ attributes, tracing: { context } }: Telemetry.Operation, seconds: number): void =>
+  record(histograms.nextChunk, seconds, chosen(attributes, ofInference), context)
+
+const inferenceEnded = ({ attributes, seconds, tracing: { context } }: Telemetry.Operation): void => {
+  const own = chosen(attributes, ofInference)
+  record(histograms.inference, seconds, own, context)
+  record(histograms.firstChunk, attributes[names.timeToFirstChunk], own, context)
+  const tokens = { input: attributes[names.inputTokens], output: attributes[names.outputTokens] }
+  for (const [type, count] of Object.entries(tokens)) {
+    record(histograms.tokens, count, { ...own, "gen_ai.token.type": type }, context)
+  }
+  const cost = attributes[names.totalCost]
+  if (typeof cost === "number") {
+    const description = "Cost of model calls, as providers report it"
+    Metric.counter(names.totalCost, { description, incremental: true, attributes: own }).updateUnsafe(cost, context)
+  }
+}
+
+const runEnded = (
+  { attributes, seconds, tracing: { context } }: Telemetry.Operation,
+  { inferenceCalls, toolCalls }: Telemetry.RunFacts
+): void => {
+  record(histograms.run, seconds, chosen(attributes, ofRun), context)
+  const own = chosen(attributes, ofCounts)
+  record(histograms.inferences, inferenceCalls, own, context)
+  record(histograms.tools, toolCalls, own, context)
+}
+
+const toolEnded = ({ attributes, code, seconds, tracing: { context } }: Telemetry.Operation): void => {
+  // A model may make up any number of names.
+  const known = code === "unknown_tool" ? { ...attributes, [names.toolName]: "_OTHER" } : attributes
+  record(histograms.tool, seconds, chosen(known, ofTool), context)
+}
+
+/** Records the metrics of an operation that has ended. */
+export const ended = (operation: Telemetry.Operation): void => {
+  switch (operation.facts.kind) {
+    case "inference":
+      return inferenceEnded(operation)
+    case "invoke_agent":
+      return runEnded(operation, operation.facts)
+    case "execute_tool":
+      return toolEnded(operation)
+    case "step":
+      return
+  }
+}

@@ -1,0 +1,410 @@
+/** Clients of MCP that a server must withstand: forged states, foreign principals, wrong messages, too many sessions. */
+import { assert, describe, it } from "@effect/vitest"
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as Schema from "effect/Schema"
+import * as TestClock from "effect/testing/TestClock"
+import { Policy, Tool } from "heddle"
+import { bearer, byToken, send } from "../server/support/hostile.ts"
+import { call, connect, eras, sendRaw, textOf } from "./support/clients.ts"
+import { serve } from "./support/serving.ts"
+
+const yes = { approval: { action: "accept", content: { approve: true } } }
+
+/** A tool whose calls wait for an approval, and what it has paid. */
+const paying = () => {
+  const paid: Array<number> = []
+  const tool = Tool.make("pay", {
+    parameters: { amount: Schema.Finite },
+    approval: true,
+    handler: ({ amount }) => Effect.sync(() => (paid.push(amount), `paid ${amount}`))
+  })
+  return { paid, tool }
+}
+
+/** A tool without a limit of time that runs until it is stopped, and tells when it began and ended. */
+const endless = () => {
+  const began = Deferred.makeUnsafe<void>()
+  const ended = Deferred.makeUnsafe<void>()
+  const tool = Tool.make("endless", {
+    parameters: {},
+    timeout: "infinity",
+    handler: () =>
+      Effect.ensuring(
+        Effect.andThen(Deferred.succeed(began, undefined), Effect.never),
+        Deferred.succeed(ended, undefined)
+      )
+  })
+  return { began, ended, tool }
+}
+
+const echo = Tool.make("echo", {
+  parameters: { type: "object", properties: { value: {} } },
+  handler: (args) => Effect.succeed({ own: Object.keys(args as object), polluted: ({} as any).polluted ?? null })
+})
+
+/** Calls `pay` until it waits, and returns the state that the client holds. */
+const waiting = (url: string, amount: number, headers: Record<string, string> = {}) =>
+  Effect.map(sendRaw(url, { params: { name: "pay", arguments: { amount } }, headers }), ({ message }) => {
+    assert.strictEqual(message.result.resultType, "input_required")
+    return String(message.result.requestState)
+  })
+
+const answering = (
+  url: string,
+  requestState: string,
+  amount: number,
+  headers: Record<string, string> = {},
+  inputResponses: unknown = yes
+) => sendRaw(url, { params: { name: "pay", arguments: { amount }, requestState, inputResponses }, headers })
+
+const tokens = { authorize: byToken(), hosts: ["127.0.0.1"] }
+
+describe("states", () => {
+  it.live("W-15: a state allows its own call once: no other arguments, no other tool, no replay, no forgery", () =>
+    Effect.gen(function*() {
+      const { paid, tool } = paying()
+      const other = Tool.make("other", { parameters: { amount: Schema.Finite }, handler: () => Effect.succeed("done") })
+      const url = yield* serve([tool, other])
+      const state = yield* waiting(url, 5)
+      const [id = "", until = "", code = ""] = state.split(".")
+      const forged = [
+        `${id}.${until}.${"0".repeat(64)}`,
+        `${id}.${Number(until) + 60_000}.${code}`,
+        `${globalThis.crypto.randomUUID()}.${until}.${code}`,
+        `${state}0`,
+        "",
+        "x".repeat(10_000)
+      ]
+      for (const text of forged) {
+        const { message } = yield* answering(url, text, 5)
+        assert.strictEqual(message.error?.code, -32602, text.slice(0, 200))
+      }
+      assert.strictEqual((yield* answering(url, state, 500)).message.error?.code, -32602)
+      const params = { name: "other", arguments: { amount: 5 }, requestState: state, inputResponses: yes }
+      assert.strictEqual((yield* sendRaw(url, { params })).message.error?.code, -32602)
+      assert.deepStrictEqual(paid, [])
+      const [one, two] = yield* Effect.all([answering(url, state, 5), answering(url, state, 5)], { concurrency: 2 })
+      assert.deepStrictEqual([one, two].filter(({ message }) => message.error?.code === -32602).length, 1)
+      assert.strictEqual((yield* answering(url, state, 5)).message.error?.code, -32602)
+      assert.deepStrictEqual(paid, [5])
+    }))
+
+  it.live("W-15: a state without an answer, or with one of another kind, cancels its call", () =>
+    Effect.gen(function*() {
+      const { paid, tool } = paying()
+      const url = yield* serve([tool])
+      const answers = [{}, { other: yes.approval }, { approval: { action: "accept" } }]
+      for (const given of answers) {
+        const state = yield* waiting(url, 5)
+        const { message } = yield* answering(url, state, 5, {}, given)
+        assert.isTrue(message.result.isError)
+      }
+      const params = { name: "pay", arguments: { amount: 5 }, requestState: yield* waiting(url, 5) }
+      assert.isTrue((yield* sendRaw(url, { params })).message.result.isError)
+      assert.deepStrictEqual(paid, [])
+    }))
+
+  it.effect("W-15: a state counts for ten minutes", () =>
+    Effect.gen(function*() {
+      const { paid, tool } = paying()
+      const url = yield* serve([tool])
+      const early = yield* waiting(url, 1)
+      yield* TestClock.adjust("9 minutes")
+      assert.strictEqual((yield* answering(url, early, 1)).message.result?.content[0].text, "paid 1")
+      const late = yield* waiting(url, 2)
+      yield* TestClock.adjust("10 minutes")
+      assert.strictEqual((yield* answering(url, late, 2)).message.error?.code, -32602)
+      assert.deepStrictEqual(paid, [1])
+    }))
+
+  it.effect("W-15: a question whose time is over has its default answer, and an approval is denied", () =>
+    Effect.gen(function*() {
+      const drink = Tool.make("drink", {
+        parameters: {},
+        handler: () => Effect.succeed(Tool.askUser("Which?", { expiresIn: "1 minute", defaultAnswer: "tea" }))
+      })
+      const pay = Tool.make("pay", {
+        parameters: { amount: Schema.Finite },
+        approval: true,
+        answerWithin: "1 minute",
+        handler: () => Effect.succeed("paid")
+      })
+      const url = yield* serve([drink, pay])
+      const rows = [["drink", {}, "tea"], ["pay", { amount: 1 }, "time for an answer is up"]] as const
+      for (const [name, args, text] of rows) {
+        const asked = Deferred.makeUnsafe<void>()
+        const never = () => (Deferred.doneUnsafe(asked, Effect.void), new Promise<never>(() => {}))
+        const legacy = yield* connect(url, { era: "legacy", answer: never })
+        const under = yield* Effect.forkChild(call(legacy, name, args))
+        yield* Deferred.await(asked)
+        yield* TestClock.adjust("1 minute")
+        assert.include(textOf(yield* Fiber.join(under)), text)
+        const waits = yield* sendRaw(url, { params: { name, arguments: args } })
+        yield* TestClock.adjust("1 minute")
+        const { inputRequests, requestState } = waits.message.result
+        const reply = { action: "accept", content: { answer: "coffee", approve: true } }
+        const inputResponses = Object.fromEntries(Object.keys(inputRequests).map((key) => [key, reply]))
+        const params = { name, arguments: args, requestState, inputResponses }
+        assert.include((yield* sendRaw(url, { params })).message.result.content[0].text, text)
+      }
+    }))
+
+  it.live("W-15: a state of another principal is refused, and an approval by one who may only write is none", () =>
+    Effect.gen(function*() {
+      const { paid, tool } = paying()
+      const url = yield* serve([tool], tokens)
+      const state = yield* waiting(url, 5, bearer("ann"))
+      assert.strictEqual((yield* answering(url, state, 5, bearer("bob"))).message.error?.code, -32602)
+      const refused = yield* answering(url, state, 5, bearer("ann:list,write"))
+      assert.isTrue(refused.message.result.isError)
+      assert.deepStrictEqual(paid, [])
+      const again = yield* waiting(url, 6, bearer("ann:list,write"))
+      yield* answering(url, again, 6, bearer("ann"))
+      assert.deepStrictEqual(paid, [6])
+    }))
+})
+
+describe("requests", () => {
+  it.live("W-15: a request of a principal that may not, from another page or to another host is refused", () =>
+    Effect.gen(function*() {
+      const { paid, tool } = paying()
+      const url = yield* serve([tool], tokens)
+      const params = { name: "pay", arguments: { amount: 1 } }
+      const rows: ReadonlyArray<readonly [headers: Record<string, string>, status: number]> = [
+        [{}, 401],
+        [bearer("ann:list"), 403],
+        [{ ...bearer("ann"), origin: "https://evil.example" }, 403],
+        [{ ...bearer("ann"), "sec-fetch-site": "cross-site" }, 403],
+        [{ ...bearer("ann"), host: "evil.example" }, 421],
+        [{ ...bearer("ann"), "content-type": "text/plain" }, 415]
+      ]
+      for (const [headers, status] of rows) {
+        assert.strictEqual((yield* sendRaw(url, { params, headers })).status, status, JSON.stringify(headers))
+      }
+      for (const [method, expected] of [["GET", 405], ["PUT", 405], ["DELETE", 400]] as const) {
+        const { status } = yield* send(url, { method, path: "/mcp", headers: bearer("ann") })
+        assert.strictEqual(status, expected, method)
+      }
+      assert.deepStrictEqual(paid, [])
+    }))
+
+  it.live("W-15: a client lists what it may list, and calls what it may call; handlers read its principal", () =>
+    Effect.gen(function*() {
+      const named = (name: string) =>
+        Tool.make(name, { parameters: {}, handler: (_, { context }) => Effect.succeed(context) })
+      const url = yield* serve([named("open"), named("hidden")], {
+        hosts: ["127.0.0.1"],
+        authorize: (_, { action, agent }) =>
+          agent === "hidden" && action === "list" || agent === "open" && action === "write"
+            ? Effect.fail("not this one")
+            : Effect.succeed({ principal: "ann" })
+      }).pipe(Effect.provide(Policy.layer({ context: { shop: 7 } })))
+      for (const era of eras) {
+        const client = yield* connect(url, { era, headers: bearer("ann") })
+        const { tools } = yield* Effect.promise(() => client.listTools())
+        assert.deepStrictEqual(tools.map(({ name }) => name), ["open"])
+        assert.deepStrictEqual((yield* call(client, "hidden")).structuredContent, { shop: 7, principal: "ann" })
+        assert.strictEqual((yield* Effect.exit(call(client, "open")))._tag, "Failure")
+      }
+    }))
+
+  it.live("W-15: wrong messages, versions and headers, and bodies too large are answered, and nothing runs", () =>
+    Effect.gen(function*() {
+      const { paid, tool } = paying()
+      const url = yield* serve([tool], { bounds: { body: 4_096 } })
+      const params = { name: "pay", arguments: { amount: 1 } }
+      const rows: ReadonlyArray<readonly [raw: Parameters<typeof sendRaw>[1], status: number]> = [
+        // An error of JSON-RPC, of which the protocol does not say the status.
+        [{ body: "{" }, 200],
+        [{ body: "[]" }, 400],
+        [{ body: [{ jsonrpc: "2.0", id: 1, method: "tools/list" }] }, 400],
+        [{ body: "null" }, 400],
+        [{ body: { jsonrpc: "1.0", id: 1, method: "tools/call" } }, 400],
+        [{ params, headers: { "mcp-protocol-version": "2099-01-01" } }, 400],
+        [{ params, headers: { "mcp-method": "tools/list" } }, 400],
+        [{ params, headers: { "mcp-name": "other" } }, 400],
+        [{ params, headers: { accept: "text/html" } }, 406],
+        [{ method: "tools/unknown" }, 404],
+        [{ params: { name: "pay", arguments: { amount: "1".repeat(5_000) } } }, 413]
+      ]
+      for (const [raw, status] of rows) {
+        const answer = yield* sendRaw(url, raw)
+        assert.strictEqual(answer.status, status, JSON.stringify(raw).slice(0, 200) + answer.text)
+      }
+      const later = { "mcp-protocol-version": "2099-01-01" }
+      const { message } = yield* sendRaw(url, {
+        params: {
+          ...params,
+          _meta: {
+            "io.modelcontextprotocol/protocolVersion": "2099-01-01",
+            "io.modelcontextprotocol/clientCapabilities": {}
+          }
+        },
+        headers: later
+      })
+      assert.strictEqual(message.error.code, -32022)
+      assert.strictEqual(message.error.data.supported[0], "2026-07-28")
+      assert.deepStrictEqual(paid, [])
+    }))
+
+  it.live("W-15: names of prototypes in arguments are no arguments, and change nothing", () =>
+    Effect.gen(function*() {
+      const url = yield* serve([echo])
+      const text = JSON.stringify({ jsonrpc: "2.0", id: 1, method: "tools/call" }).replace(
+        /\}$/,
+        `,"params":{"name":"echo","arguments":{"__proto__":{"polluted":1},"value":{"__proto__":{"polluted":1},`
+          + `"constructor":{"prototype":{"polluted":1}}}},"_meta":{`
+          + `"io.modelcontextprotocol/protocolVersion":"2026-07-28",`
+          + `"io.modelcontextprotocol/clientInfo":{"name":"raw","version":"1"},`
+          + `"io.modelcontextprotocol/clientCapabilities":{}}}}`
+      )
+      const { message } = yield* sendRaw(url, { body: text, headers: { "mcp-name": "echo" } })
+      assert.deepStrictEqual(message.result.structuredContent, { own: ["value"], polluted: null })
+      assert.isUndefined(({} as { readonly polluted?: unknown }).polluted)
+    }))
+
+  it.effect("W-15: a call is authorised again while it runs, and is stopped where it is not allowed any more", () =>
+    Effect.gen(function*() {
+      const { began, ended, tool } = endless()
+      const over = new Set<string>()
+      const url = yield* serve([tool], { authorize: byToken(over), hosts: ["127.0.0.1"] })
+      const client = yield* connect(url, { era: "modern", headers: bearer("ann") })
+      const under = yield* Effect.forkChild(call(client, "endless"))
+      yield* Deferred.await(began)
+      yield* TestClock.adjust("61 seconds")
+      assert.isFalse(yield* Deferred.isDone(ended))
+      over.add("ann")
+      yield* TestClock.adjust("61 seconds")
+      yield* Deferred.await(ended)
+      const result = yield* Fiber.join(under)
+      assert.deepStrictEqual([result.isError, textOf(result)], [true, "This is not allowed."])
+    }))
+
+  it.live("W-15: calls are counted as the writes and the streams of their principal", () =>
+    Effect.gen(function*() {
+      const url = yield* serve([echo], { bounds: { writes: 2 } })
+      const client = yield* connect(url, { era: "modern" })
+      for (let count = 0; count < 2; count++) assert.isFalse((yield* call(client, "echo")).isError)
+      const refused = yield* call(client, "echo")
+      assert.isTrue(refused.isError)
+      assert.include(textOf(refused), "too many requests")
+    }))
+})
+
+describe("sessions of the legacy era", () => {
+  const initialize = (url: string, headers: Record<string, string> = {}) =>
+    Effect.map(
+      send(url, {
+        path: "/mcp",
+        headers: { accept: "application/json, text/event-stream", ...headers },
+        body: {
+          jsonrpc: "2.0",
+          id: 1,
+          method: "initialize",
+          params: { protocolVersion: "2025-11-25", capabilities: {}, clientInfo: { name: "raw", version: "1" } }
+        }
+      }),
+      ({ headers, status }) => ({ status, id: headers.get("mcp-session-id") ?? "" })
+    )
+
+  const list = (url: string, id: string, headers: Record<string, string> = {}) =>
+    send(url, {
+      path: "/mcp",
+      headers: {
+        accept: "application/json, text/event-stream",
+        "mcp-session-id": id,
+        "mcp-protocol-version": "2025-11-25",
+        ...headers
+      },
+      body: { jsonrpc: "2.0", id: 2, method: "tools/list" }
+    })
+
+  it.live("W-15: they are served only where that is said", () =>
+    Effect.gen(function*() {
+      const url = yield* serve([echo], { legacy: undefined as never })
+      assert.strictEqual((yield* initialize(url)).status, 400)
+      const modern = yield* connect(url, { era: "modern" })
+      assert.isFalse((yield* call(modern, "echo")).isError)
+    }))
+
+  it.live("W-15: a session is its principal's: for another one, it is unknown", () =>
+    Effect.gen(function*() {
+      const url = yield* serve([echo], tokens)
+      const { id } = yield* initialize(url, bearer("ann"))
+      assert.strictEqual((yield* list(url, id, bearer("ann"))).status, 200)
+      assert.strictEqual((yield* list(url, id, bearer("bob"))).status, 404)
+      assert.strictEqual((yield* list(url, globalThis.crypto.randomUUID(), bearer("ann"))).status, 404)
+      const ending = (token: string) =>
+        send(url, { method: "DELETE", path: "/mcp", headers: { ...bearer(token), "mcp-session-id": id } })
+      assert.strictEqual((yield* ending("bob")).status, 404)
+      assert.strictEqual((yield* list(url, id, bearer("ann"))).status, 200)
+      assert.strictEqual((yield* ending("ann")).status, 204)
+      assert.strictEqual((yield* list(url, id, bearer("ann"))).status, 404)
+    }))
+
+  it.effect("W-15: there are so many of them, and one that is not used is ended", () =>
+    Effect.gen(function*() {
+      const url = yield* serve([echo], { legacy: { maxSessions: 2, idle: "30 minutes" } })
+      const first = yield* initialize(url)
+      yield* TestClock.adjust("20 minutes")
+      const second = yield* initialize(url)
+      assert.strictEqual((yield* initialize(url)).status, 429)
+      yield* TestClock.adjust("9 minutes")
+      assert.strictEqual((yield* list(url, first.id)).status, 200)
+      yield* TestClock.adjust("25 minutes")
+      assert.strictEqual((yield* list(url, second.id)).status, 404)
+      assert.strictEqual((yield* list(url, first.id)).status, 200)
+      assert.strictEqual((yield* initialize(url)).status, 200)
+    }))
+
+  it.effect("W-15: a session with a call under way is in use", () =>
+    Effect.gen(function*() {
+      const { began, ended, tool } = endless()
+      const url = yield* serve([tool, echo], { legacy: { idle: "30 minutes" } })
+      const client = yield* connect(url, { era: "legacy" })
+      const controller = new AbortController()
+      yield* Effect.forkChild(Effect.exit(call(client, "endless", {}, { signal: controller.signal })))
+      yield* Deferred.await(began)
+      yield* TestClock.adjust("40 minutes")
+      assert.strictEqual((yield* initialize(url)).status, 200)
+      assert.isFalse((yield* call(client, "echo")).isError)
+      assert.isFalse(yield* Deferred.isDone(ended))
+      controller.abort("enough")
+      yield* Deferred.await(ended)
+    }))
+
+  it.live("W-15: an approval in a session is taken from those only who may approve", () =>
+    Effect.gen(function*() {
+      const { paid, tool } = paying()
+      const url = yield* serve([tool], tokens)
+      // The client answers with the token of the moment: first one that may not approve, then one that may.
+      const sent: Array<number> = []
+      let token = "ann"
+      const fetch: typeof globalThis.fetch = async (input, init) => {
+        const isAnswer = typeof init?.body === "string" && init.body.includes(`"result"`)
+        const headers = new Headers(init?.headers)
+        const post = (as: string, body = init?.body) => {
+          headers.set("authorization", `Bearer ${as}`)
+          return globalThis.fetch(input, { ...init, headers, body: body ?? null })
+        }
+        if (!isAnswer) return post(token)
+        const disguised = { ...JSON.parse(String(init.body)), method: "tools/call", params: { name: "pay" } }
+        for (const body of [init.body, JSON.stringify(disguised)]) {
+          sent.push((await post("ann:list,write", body)).status)
+        }
+        return post("ann")
+      }
+      const client = yield* connect(url, {
+        era: "legacy",
+        fetch,
+        answer: () => ({ action: "accept", content: { approve: true } })
+      })
+      const result = yield* call(client, "pay", { amount: 7 })
+      assert.deepStrictEqual([textOf(result), paid, sent], ["paid 7", [7], [403, 403]])
+      token = "ann:list"
+      assert.isTrue((yield* Effect.exit(call(client, "pay", { amount: 8 })))._tag === "Failure")
+      assert.deepStrictEqual(paid, [7])
+    }))
+})

@@ -1,0 +1,176 @@
+/** Tools of MCP servers over HTTP: Heddle's own server of the current revision, and one by hand that answers too much. */
+import { assert, describe, it } from "@effect/vitest"
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
+import { Message, Session, Tool, ToolRunner } from "heddle"
+import { McpTools } from "heddle/mcp"
+import { Script } from "heddle/testing"
+import { createServer, type IncomingMessage } from "node:http"
+import type { AddressInfo } from "node:net"
+import { serve } from "./support/serving.ts"
+
+const contentOf = ({ messages }: ToolRunner.Result): string => String(messages[0]?.content)
+
+const call = (name: string, args: Record<string, unknown> = {}) => Message.toolCall("c0", name, args)
+
+/** A server by hand, whose one tool says something of a length. `answering` may answer a request with a status in its place. */
+const byHand = (
+  answering: (method: string, request: IncomingMessage) => number | undefined | void,
+  type = "application/json"
+) =>
+  Effect.gen(function*() {
+    const server = createServer((request, response) => {
+      let body = ""
+      request.on("data", (chunk) => void (body += String(chunk))).on("end", () => {
+        const { id, method, params } = body === "" ? {} as any : JSON.parse(body)
+        const results: Record<string, object> = {
+          "server/discover": {
+            supportedVersions: ["2026-07-28"],
+            capabilities: { tools: {} },
+            ttlMs: 0,
+            cacheScope: "private"
+          },
+          "tools/list": { tools: [{ name: "say", inputSchema: { type: "object" } }], ttlMs: 0, cacheScope: "private" },
+          "tools/call": { content: [{ type: "text", text: "x".repeat(params?.arguments?.length ?? 0) }] }
+        }
+        const message = JSON.stringify({ jsonrpc: "2.0", id, result: { resultType: "complete", ...results[method] } })
+        const status = answering(String(method), request) ?? (method === undefined ? 405 : 200)
+        response.writeHead(status, { "content-type": type })
+        response.end(type === "application/json" ? message : `data: ${message}\n\n`)
+      })
+    })
+    yield* Effect.acquireRelease(
+      Effect.callback<void>((resume) => void server.listen(0, "127.0.0.1", () => resume(Effect.void))),
+      () =>
+        Effect.sync(() => {
+          server.close()
+          server.closeAllConnections()
+        })
+    )
+    return `http://127.0.0.1:${(server.address() as AddressInfo).port}/mcp`
+  })
+
+describe("tools of a server over HTTP", () => {
+  it.live("W-13: values, failures and progress of Heddle's own server, and the finalizer of a handler that is stopped", () =>
+    Effect.gen(function*() {
+      const isStarted = yield* Deferred.make<void>()
+      const isStopped = yield* Deferred.make<void>()
+      const url = yield* serve([
+        Tool.make("sum", {
+          parameters: { one: Schema.Finite, two: Schema.Finite },
+          readOnly: true,
+          handler: ({ one, two }) => Effect.succeed({ sum: one + two })
+        }),
+        Tool.make("fail", { parameters: {}, handler: () => Effect.fail("out of numbers") }),
+        Tool.make("count", {
+          parameters: {},
+          handler: (_, { progress }) =>
+            Effect.as(Effect.forEach([1, 2, 3], (at) => progress({ progress: at })), "counted")
+        }),
+        Tool.make("hang", {
+          parameters: {},
+          handler: () =>
+            Effect.andThen(
+              Deferred.succeed(isStarted, undefined),
+              Effect.onInterrupt(Effect.never, () => Deferred.succeed(isStopped, undefined))
+            )
+        })
+      ])
+      yield* Effect.gen(function*() {
+        const tools = yield* McpTools.tools
+        const flags = tools.map(({ approval, name, readOnly }) => [name, readOnly, approval])
+        assert.deepStrictEqual(flags[0], ["own_sum", true, false])
+        assert.strictEqual(
+          contentOf(yield* ToolRunner.run([call("own_sum", { one: 1, two: 2 })], tools)),
+          "{\"sum\":3}"
+        )
+        const failed = yield* ToolRunner.run([call("own_fail")], tools, { approved: ["c0"] })
+        assert.isTrue(failed.messages[0]?.isError)
+        assert.include(contentOf(failed), "out of numbers")
+        const counted = yield* Stream.runCollect(ToolRunner.stream([call("own_count")], tools, { approved: ["c0"] }))
+        assert.include(counted.map(({ _tag }) => _tag), "ToolProgress")
+        const hanging = yield* Effect.forkChild(ToolRunner.run([call("own_hang")], tools, { approved: ["c0"] }))
+        yield* Deferred.await(isStarted)
+        yield* Fiber.interrupt(hanging)
+        yield* Deferred.await(isStopped)
+      }).pipe(Effect.provide(McpTools.layer({ url: `${url}/mcp` }, { prefix: "own_", trust: "annotations" })))
+    }).pipe(Effect.scoped))
+
+  it.live("W-13: an approval and a question of Heddle's own server are put to the user, one after the other", () =>
+    Effect.gen(function*() {
+      const url = yield* serve([
+        Tool.make("book", {
+          parameters: {},
+          approval: true,
+          handler: (_, { resumed }) =>
+            Effect.succeed(
+              resumed === undefined
+                ? Tool.askUser("How many seats?", { answer: Schema.Int, resume: {} })
+                : `${resumed.answer} seats`
+            )
+        })
+      ])
+      yield* Effect.gen(function*() {
+        const tools = yield* McpTools.tools
+        let { session } = yield* Session.reply(Session.make(), "Book", { tools })
+        assert.deepStrictEqual(session.suspensions.map(({ answerSchema, kind }) => [kind, answerSchema?.["type"]]), [
+          ["question", "boolean"]
+        ])
+        session = yield* Session.answer(session, "c0", true)
+        ;({ session } = yield* Session.continue(session, null, { tools }))
+        assert.include(session.pendingQuestion, "How many seats?")
+        ;({ session } = yield* Session.reply(session, "3", { tools }))
+        assert.strictEqual(Message.text(session.thread.messages[2]!), "3 seats")
+      }).pipe(Effect.provide([
+        McpTools.layer({ url: `${url}/mcp` }, { approval: "none" }),
+        Script.layer([
+          [Script.toolCall("c0", "book"), Script.finish("tool_calls")],
+          [Script.text("Booked."), Script.finish("stop")]
+        ])
+      ]))
+    }).pipe(Effect.scoped))
+
+  it.live("W-14: a server that has forgotten the connection gets the call once, over the next one", () =>
+    Effect.gen(function*() {
+      let isForgotten = false
+      const methods: Array<string> = []
+      const url = yield* byHand((method) => {
+        methods.push(method)
+        if (method !== "tools/call" || !isForgotten) return undefined
+        isForgotten = false
+        return 404
+      })
+      yield* Effect.gen(function*() {
+        const tools = yield* McpTools.tools
+        isForgotten = true
+        assert.strictEqual(contentOf(yield* ToolRunner.run([call("say", { length: 3 })], tools)), "xxx")
+        assert.deepStrictEqual(methods.filter((method) => method !== "tools/list"), [
+          "server/discover",
+          "tools/call",
+          "server/discover",
+          "tools/call"
+        ])
+      }).pipe(Effect.provide(McpTools.layer({ url }, { approval: "none" })))
+    }).pipe(Effect.scoped))
+
+  for (const type of ["application/json", "text/event-stream"] as const) {
+    it.live(`W-14: an answer past maxMessageBytes ends the connection, as ${type}; headers are sent with each request`, () =>
+      Effect.gen(function*() {
+        const keys: Array<string | undefined> = []
+        const url = yield* byHand((_, request) => void keys.push(request.headers["x-key"] as string | undefined), type)
+        yield* Effect.gen(function*() {
+          const tools = yield* McpTools.tools
+          const say = (length: number) => Effect.map(ToolRunner.run([call("say", { length })], tools), contentOf)
+          assert.strictEqual((yield* say(100)).length, 100)
+          assert.include((yield* say(20_000)).slice(0, 100), "unknown_effect")
+          assert.strictEqual((yield* say(200)).length, 200)
+        }).pipe(Effect.provide(
+          McpTools.layer({ url, headers: { "x-key": "k" } }, { approval: "none", maxMessageBytes: 10_000 })
+        ))
+        assert.isTrue(keys.every((key) => key === "k"))
+      }).pipe(Effect.scoped))
+  }
+})

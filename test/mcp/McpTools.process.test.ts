@@ -1,0 +1,272 @@
+/** Tools of real MCP servers in runs: the server of all features, and a hostile one, each a process of its own. */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as Result from "effect/Result"
+import * as Stream from "effect/Stream"
+import { Message, Session, type Tool, ToolRunner } from "heddle"
+import { McpTools } from "heddle/mcp"
+import { Script } from "heddle/testing"
+import * as fs from "node:fs"
+import * as os from "node:os"
+import * as path from "node:path"
+import { limit, until } from "../support/until.ts"
+
+const root = path.join(import.meta.dirname, "../..")
+
+const everything = (options: McpTools.Options = {}) =>
+  McpTools.layer({
+    name: "everything",
+    command: process.execPath,
+    args: [path.join(root, "node_modules/@modelcontextprotocol/server-everything/dist/index.js")]
+  }, { approval: "none", ...options })
+
+const hostile = (options: McpTools.Options = {}, ...args: ReadonlyArray<string>) =>
+  McpTools.layer({
+    name: "hostile",
+    command: process.execPath,
+    args: [path.join(import.meta.dirname, "../fixtures/mcpHostile.ts"), ...args]
+  }, { approval: "none", ...options })
+
+const run = (
+  name: string,
+  args: Record<string, unknown> = {},
+  options: Partial<ToolRunner.Options<any, never, never>> = {}
+) =>
+  Effect.flatMap(
+    McpTools.tools,
+    (tools) => ToolRunner.run([Message.toolCall("c0", name, args)], tools as ReadonlyArray<Tool.Any>, options as {})
+  )
+
+const answer = (
+  name: string,
+  args?: Record<string, unknown>,
+  options?: Partial<ToolRunner.Options<any, never, never>>
+) => Effect.map(run(name, args, options), ({ messages }) => messages[0]?.content)
+
+const text = (name: string, args?: Record<string, unknown>) => Effect.map(answer(name, args), String)
+
+/** Waits until a tool is listed: a server may list some of them only after its handshake. */
+const listed = (name: string) =>
+  until(
+    `the tool ${name}`,
+    Effect.map(McpTools.tools, (tools) => tools.some((tool) => tool.name === name)),
+    (isListed) => isListed
+  )
+
+describe("the server of all features", { timeout: limit }, () => {
+  it.live("W-13: has fourteen tools by default, of which the one that runs as a task is left out with its reason", () =>
+    Effect.gen(function*() {
+      yield* listed("trigger-elicitation-request")
+      const tools = yield* McpTools.tools
+      const leftOut = yield* until("a tool that is left out", McpTools.leftOut, (left) => left.length > 0)
+      assert.deepStrictEqual(leftOut, [{
+        server: "everything",
+        name: "simulate-research-query",
+        reason: "it runs as a task only, which this client does not support"
+      }])
+      assert.strictEqual(tools.length + leftOut.length, 14)
+      assert.isTrue(tools.every(({ destructive, readOnly }) => destructive && !readOnly))
+    }).pipe(Effect.provide(everything())))
+
+  it.live("W-13: texts, images, structured content, failures, progress and environment arrive as Heddle's own", () =>
+    Effect.gen(function*() {
+      assert.strictEqual(yield* answer("echo", { message: "hi" }), "Echo: hi")
+      const image = yield* answer("get-tiny-image")
+      assert.deepStrictEqual(Array.isArray(image) && image.map(({ type }) => type), ["text", "image", "text"])
+      const weather = JSON.parse(yield* text("get-structured-content", { location: "Chicago" }))
+      assert.containsAllKeys(weather, ["temperature", "conditions", "humidity"])
+      const { messages: [failed] } = yield* run("echo", {})
+      assert.isTrue(failed?.isError)
+      assert.include(String(failed?.content), "Invalid arguments for tool echo")
+      // A key is in the environment of the server only where it was given.
+      const environment = JSON.parse(yield* text("get-env"))
+      assert.property(environment, "PATH")
+      assert.notProperty(environment, "VITEST")
+      const call = Message.toolCall("c0", "trigger-long-running-operation", { duration: 0.2, steps: 4 })
+      const events = yield* Stream.runCollect(ToolRunner.stream([call], yield* McpTools.tools))
+      const progress = events.flatMap((event) => event._tag === "ToolProgress" ? [event.progress] : [])
+      assert.include(progress[0] as {}, { total: 4 })
+    }).pipe(Effect.provide(everything())))
+
+  it.live("W-13: its question is answered by onElicit, and declined with a reason that the model reads", () =>
+    Effect.gen(function*() {
+      const asked: Array<McpTools.Elicitation> = []
+      const onElicit: McpTools.Options["onElicit"] = (elicitation) =>
+        Effect.sync(() => {
+          asked.push(elicitation)
+          return { action: "accept", content: { name: "Ada", check: true, color: "green" } } as const
+        })
+      const ask = Effect.andThen(listed("trigger-elicitation-request"), text("trigger-elicitation-request"))
+      const answered = yield* Effect.provide(ask, everything({ onElicit }))
+      assert.include(answered, "Ada")
+      assert.deepStrictEqual(asked.map(({ server }) => server), ["everything"])
+      const declined = yield* Effect.provide(ask, everything())
+      assert.include(declined, "declined")
+      assert.include(declined, "it holds the call open")
+    }))
+
+  it.live("W-13: asks for an approval of each call that is not trusted, and runs it once it is given", () =>
+    Effect.gen(function*() {
+      const tools = yield* McpTools.tools
+      const asked = yield* Session.reply(Session.make(), "Echo", { tools })
+      assert.deepStrictEqual(asked.session.suspensions.map(({ kind }) => kind), ["approval"])
+      const { session } = yield* Session.continue(yield* Session.approve(asked.session, "c0"), null, { tools })
+      assert.strictEqual(Message.text(session.thread.messages[2]!), "Echo: hi")
+    }).pipe(Effect.provide([
+      everything({ approval: "destructive" }),
+      Script.layer([
+        [Script.toolCall("c0", "echo", { message: "hi" }), Script.finish("tool_calls")],
+        [Script.text("Done."), Script.finish("stop")]
+      ])
+    ])))
+})
+
+/** The messages that the hostile server has received. */
+const seen = Effect.map(
+  text("seen"),
+  (words) => JSON.parse(words).seen as ReadonlyArray<{ readonly method: string; readonly params: any }>
+)
+
+/** A file to which each start of a server adds a line. */
+const counting = Effect.acquireRelease(
+  Effect.sync(() => fs.mkdtempSync(path.join(os.tmpdir(), "heddle-mcp-"))),
+  (folder) => Effect.sync(() => fs.rmSync(folder, { recursive: true }))
+).pipe(Effect.map((folder) => path.join(folder, "starts")))
+
+const pidsIn = (file: string): ReadonlyArray<number> => fs.readFileSync(file, "utf8").trim().split("\n").map(Number)
+
+const isAlive = (pid: number): boolean => Result.isSuccess(Result.try(() => process.kill(pid, 0)))
+
+describe("a hostile server", { timeout: limit }, () => {
+  for (const era of ["legacy", "modern"] as const) {
+    it.live(`W-14: answers each call once, whatever it does (${era})`, () =>
+      Effect.gen(function*() {
+        assert.deepStrictEqual(yield* Effect.map(McpTools.leftOut, (left) => left.map(({ name }) => name)), [
+          "malformed"
+        ])
+        assert.strictEqual(yield* text("odd_name"), "odd/name was called")
+        assert.strictEqual(yield* text("twice"), "first")
+        assert.strictEqual(yield* text("late"), "done")
+        assert.strictEqual(yield* text("noise"), "after the noise")
+        assert.include(yield* text("invalid"), "handler_raised")
+        assert.include(yield* text("fails"), "out of seats")
+        assert.include(yield* text("refuses"), "handler_raised")
+        // It never answers: the call ends by its timeout, and the server hears of it.
+        assert.include(yield* Effect.map(answer("never", {}, { toolTimeout: "50 millis" }), String), "timed out")
+        assert.include((yield* seen).map(({ method }) => method), "notifications/cancelled")
+        assert.strictEqual(yield* text("twice"), "first")
+      }).pipe(Effect.provide(hostile({}, era))))
+  }
+
+  it.live("W-14: is started again once for a burst of calls, of which those under way are unknown", () =>
+    Effect.gen(function*() {
+      const starts = yield* counting
+      yield* Effect.gen(function*() {
+        const tools = yield* McpTools.tools
+        const held = yield* Effect.forkChild(ToolRunner.run([Message.toolCall("n", "never")], tools))
+        yield* until("the call", seen, (messages) => messages.some(({ params }) => params.name === "never"))
+        assert.include(contentOf(yield* ToolRunner.run([Message.toolCall("d", "dies")], tools)), "unknown_effect")
+        assert.include(contentOf(yield* Fiber.join(held)), "unknown_effect")
+        const burst = Array.from({ length: 8 }, (_, index) => Message.toolCall(`c${index}`, "odd_name"))
+        const again = yield* ToolRunner.run(burst, tools)
+        assert.deepStrictEqual(new Set(again.messages.map(Message.text)), new Set(["odd/name was called"]))
+        assert.lengthOf(pidsIn(starts), 2)
+      }).pipe(Effect.provide(hostile({}, "legacy", starts)))
+      assert.deepStrictEqual(pidsIn(starts).filter(isAlive), [])
+    }).pipe(Effect.scoped))
+
+  it.live("W-14: one that dies in each call of an idempotent tool is called three times, and no more", () =>
+    Effect.gen(function*() {
+      const starts = yield* counting
+      const content = yield* Effect.provide(text("dies"), hostile({ trust: "annotations" }, "modern", starts))
+      assert.include(content, "unknown_effect")
+      assert.lengthOf(pidsIn(starts), 3)
+    }).pipe(Effect.scoped))
+
+  it.live("W-14: a message past maxMessageBytes ends the connection, and the next call has another one", () =>
+    Effect.gen(function*() {
+      const content = yield* text("huge", { length: 200_000 })
+      assert.include(content, "unknown_effect")
+      assert.strictEqual((yield* text("huge", { length: 20_000 })).length, 20_000)
+    }).pipe(Effect.provide(hostile({ maxMessageBytes: 100_000 }))))
+
+  it.live("W-14: a tool that it changes in a call is denied to the run, and untrusted in the next", () =>
+    Effect.gen(function*() {
+      const tools = yield* McpTools.tools
+      assert.strictEqual(contentOf(yield* ToolRunner.run([Message.toolCall("c", "changes")], tools)), "changed")
+      const changed = yield* until(
+        "the changed tool",
+        McpTools.tools,
+        (now) => now.some(({ description, name }) => name === "changes" && description.includes("another"))
+      )
+      assert.include(contentOf(yield* ToolRunner.run([Message.toolCall("c", "changes")], tools)), "denied")
+      assert.isTrue(changed.find(({ name }) => name === "changes")?.approval)
+      assert.isFalse(changed.find(({ name }) => name === "never")?.approval)
+    }).pipe(Effect.provide(hostile())))
+
+  for (const era of ["legacy", "modern"] as const) {
+    it.live(`W-13: a question within a call is put to the user, and the call continues with the answer (${era})`, () =>
+      Effect.gen(function*() {
+        const tools = yield* McpTools.tools
+        const asked = yield* Session.reply(Session.make(), "Book", { tools })
+        assert.strictEqual(asked.session.pendingQuestion, "hostile: How many?")
+        const { session } = yield* Session.reply(asked.session, "3", { tools })
+        const content = Message.text(session.thread.messages[2]!)
+        assert.include(content, "{\"action\":\"accept\",\"content\":{\"seats\":3}}")
+        assert.strictEqual(content.startsWith("signed: "), era === "modern")
+      }).pipe(Effect.provide([
+        hostile({ trust: { asks: { destructive: false, idempotent: era === "legacy" } } }, era),
+        Script.layer([
+          [Script.toolCall("c0", "asks"), Script.finish("tool_calls")],
+          [Script.text("Booked."), Script.finish("stop")]
+        ])
+      ])))
+  }
+
+  it.live("W-13: a stop of the run is a cancellation on the wire, and the server is gone with its layer", () =>
+    Effect.gen(function*() {
+      const starts = yield* counting
+      yield* Effect.gen(function*() {
+        const tools = yield* McpTools.tools
+        const calls = yield* Effect.forkChild(ToolRunner.run([Message.toolCall("n", "never")], tools))
+        yield* until("the call", seen, (messages) => messages.some(({ params }) => params.name === "never"))
+        yield* Fiber.interrupt(calls)
+        yield* until(
+          "the notice",
+          seen,
+          (messages) => messages.some(({ method }) => method === "notifications/cancelled")
+        )
+      }).pipe(Effect.provide(hostile({}, "legacy", starts)))
+      assert.deepStrictEqual(pidsIn(starts).filter(isAlive), [])
+    }).pipe(Effect.scoped))
+
+  it.live("W-14: one that ends when it is asked before its handshake is an older one, and is started again for that", () =>
+    Effect.gen(function*() {
+      const starts = yield* counting
+      const content = yield* Effect.provide(text("odd_name"), hostile({}, "fragile", starts))
+      assert.strictEqual(content, "odd/name was called")
+      assert.lengthOf(pidsIn(starts), 2)
+    }).pipe(Effect.scoped))
+
+  it.live("W-14: one that does not leave is killed with its layer", () =>
+    Effect.gen(function*() {
+      const starts = yield* counting
+      assert.strictEqual(
+        yield* Effect.provide(text("odd_name"), hostile({}, "stubborn", starts)),
+        "odd/name was called"
+      )
+      yield* until("the end", Effect.sync(() => pidsIn(starts).filter(isAlive)), (alive) => alive.length === 0)
+    }).pipe(Effect.scoped))
+
+  it.live("W-14: a program that is not there, or says why it ends, is McpUnavailable with the reason", () =>
+    Effect.gen(function*() {
+      const none = McpTools.layer({ name: "none", command: "no-such-program-of-heddle" })
+      assert.include((yield* Effect.flip(Effect.provide(McpTools.tools, none))).message, "no-such-program-of-heddle")
+      const args = ["-e", "console.error('no token given'); process.exit(3)"]
+      const ends = McpTools.layer({ name: "ends", command: process.execPath, args })
+      assert.include((yield* Effect.flip(Effect.provide(McpTools.tools, ends))).message, "no token given")
+    }))
+})
+
+const contentOf = ({ messages }: ToolRunner.Result): string => String(messages[0]?.content)

@@ -1,0 +1,32 @@
+/** The five lines of the guide to telemetry, as a user has them, against a collector on the loopback address. */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Guide from "../server/support/guide.ts"
+import { collector } from "../support/collector.ts"
+import * as PageModel from "../support/pageModel.ts"
+
+describe("the guide to telemetry", () => {
+  it.live("W-16: five lines send the spans and the metrics of a run to a collector", () =>
+    Effect.gen(function*() {
+      const example = Guide.exampleOf("docs/telemetry.md", "http://localhost:4318")
+      assert.isAtMost(Guide.linesOf(example), 5)
+      const { bodies, url } = yield* collector
+      yield* Effect.acquireRelease(Effect.promise(PageModel.start), (stop) => Effect.sync(stop))
+      // Effect reads the environment once in a process, which may have been before the model was there.
+      const imports =
+        `${example.imports}\nimport * as Context from "effect/Context"\nimport * as Config from "effect/ConfigProvider"`
+      const code = example.code.replace("http://localhost:4318", url)
+        .replace("Effect.runPromise(", "Effect.runPromiseWith(Context.make(Config.ConfigProvider, Config.fromEnv()))(")
+      const file = Guide.write("telemetry.ts", { ...example, imports, code })
+      yield* Effect.promise(() => import(file))
+      const spans = (bodies.get("/v1/traces") ?? []).flatMap((body) => body.resourceSpans[0].scopeSpans[0].spans)
+      assert.deepStrictEqual(
+        spans.map(({ name }: { readonly name: string }) => name).toSorted(),
+        ["POST", "chat gpt-5-mini", "heddle.step", "invoke_agent clerk"]
+      )
+      const metrics = (bodies.get("/v1/metrics") ?? []).flatMap((body) =>
+        body.resourceMetrics[0].scopeMetrics[0].metrics
+      )
+      assert.include(metrics.map(({ name }: { readonly name: string }) => name), "gen_ai.invoke_agent.duration")
+    }).pipe(Effect.scoped))
+})
