@@ -88,7 +88,7 @@ export const make = <R, RAuthorize>(
           : yield* Effect.orDie(Telling.read(kept.id, publish))
         const past = told.flatMap((each) => each.runId === runId ? [each.event] : [])
         hub.begin(kept.id, { runId, version: kept.version, takes, past })
-        // Its readers look for the next owner once this one drives the session no longer: the scope is that of the drive.
+        // The scope is that of the drive: once it has ended, readers look for the next owner.
         yield* Effect.addFinalizer(() => Effect.sync(() => hub.end(kept.id, false)))
         return {
           deadline: { after: bounds.run },
