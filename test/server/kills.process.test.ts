@@ -10,8 +10,8 @@ import * as path from "node:path"
 import { fileURLToPath } from "node:url"
 import { freePort } from "../cluster/support/processes.ts"
 import * as Postgres from "../support/postgres.ts"
-import { find } from "../support/until.ts"
-import { eventsOf, type Site, siteAt, textsIn } from "./support/site.ts"
+import { find, until } from "../support/until.ts"
+import { eventsOf, type Reader, type Site, siteAt, textsIn } from "./support/site.ts"
 
 const program = fileURLToPath(new URL("./support/serving.ts", import.meta.url))
 
@@ -52,6 +52,13 @@ const at = "/agents/helper/sessions/s1"
 
 const logOf = (place: string) => fs.readFileSync(path.join(place, "log"), "utf8").trim().split("\n")
 
+/** Waits until a reader has the answer of the call that charges, and the one that waits for a file has begun. */
+const held = (place: string, reader: Reader) =>
+  Effect.andThen(
+    Effect.promise(() => reader.until(({ data }) => data._tag === "ToolResultEncoded")),
+    Effect.as(until("the call", Effect.sync(() => logOf(place)), (lines) => lines.includes("hold")), reader.sent)
+  )
+
 describe("kills", () => {
   for (const isReplaced of [true, false]) {
     it.live(
@@ -64,9 +71,7 @@ describe("kills", () => {
           const first = yield* start(place)
           const early = isReplaced ? undefined : yield* start(place)
           const reader = yield* Effect.promise(() => first.site.open("POST", `${at}/messages`, { content: "Go" }))
-          const sent = yield* Effect.promise(() =>
-            reader.until(({ data }) => data._tag === "ToolExecutionStarted" && data.name === "hold")
-          )
+          const sent = yield* held(place, reader)
           const last = sent.findLast(({ id }) => id !== undefined)?.id ?? ""
           first.signal("SIGKILL")
           yield* first.ended
@@ -117,11 +122,9 @@ describe("kills", () => {
           })
           const { at, owner } = yield* find("a session of another process", Effect.delay(elsewhere, 1_000))
           const writer = yield* post(at, "Go")
-          const isHeld = ({ data }: { readonly data: any }) =>
-            data._tag === "ToolExecutionStarted" && data.name === "hold"
-          yield* Effect.promise(() => writer.until(isHeld))
+          yield* held(place, writer)
           const reader = yield* Effect.promise(() => asked.site.open("GET", `${at}/events`))
-          yield* Effect.promise(() => reader.until(isHeld))
+          yield* held(place, reader)
           const from = Date.now()
           owner.signal(signal)
           if (signal === "SIGKILL") yield* owner.ended
@@ -149,9 +152,7 @@ describe("kills", () => {
         const first = yield* start(place)
         const second = yield* start(place)
         const reader = yield* Effect.promise(() => first.site.open("POST", `${at}/messages`, { content: "Go" }))
-        yield* Effect.promise(() =>
-          reader.until(({ data }) => data._tag === "ToolExecutionStarted" && data.name === "hold")
-        )
+        yield* held(place, reader)
         const page = yield* Effect.promise(() => second.site.open("GET", `${at}/events`))
         first.signal("SIGTERM")
         fs.writeFileSync(path.join(place, "go"), "")
