@@ -5,12 +5,13 @@ import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as TestClock from "effect/testing/TestClock"
-import * as Tracer from "effect/Tracer"
 import { Chat, type Event, Message, Session, Tool, ToolRunner } from "heddle"
 import { McpTools } from "heddle/mcp"
+import { Telemetry } from "heddle/telemetry"
 import { Script } from "heddle/testing"
 import * as Backend from "../../src/mcp/internal/backend.ts"
 import * as Servers from "../../src/mcp/internal/servers.ts"
+import { recording } from "../support/spans.ts"
 import { type Definition, Fake, result, said } from "./support/fake.ts"
 
 const look: Definition = { name: "look", description: "Looks", annotations: { readOnlyHint: true } }
@@ -210,7 +211,7 @@ describe("what a call comes to", () => {
     }).pipe(Effect.provide(layerOf(fake)))
   })
 
-  it.effect("W-13: progress is shown, a stop interrupts the call, and a span gets the facts and is the parent on the wire", () => {
+  it.effect("W-13: progress is shown, a stop interrupts the call, and a span gets the facts", () => {
     const fake = new Fake([look])
     return Effect.gen(function*() {
       const isShown = yield* Deferred.make<void>()
@@ -221,14 +222,7 @@ describe("what a call comes to", () => {
           return Effect.onInterrupt(Effect.never, () => Deferred.succeed(isInterrupted, undefined))
         })
       const shown: Array<unknown> = []
-      const spans: Array<Tracer.Span> = []
-      const tracer = Tracer.make({
-        span: (options) => {
-          const span = new Tracer.NativeSpan(options)
-          spans.push(span)
-          return span
-        }
-      })
+      const { spans, tracer } = recording()
       const onEvent = (event: Event.Event) =>
         event._tag === "ToolProgress" && shown.push(event.progress) > 0
           ? Deferred.succeed(isShown, undefined)
@@ -249,7 +243,55 @@ describe("what a call comes to", () => {
       const span = spans.find(({ name }) => name === "execute_tool look")
       assert.strictEqual(span?.attributes.get("mcp.method.name"), "tools/call")
       assert.strictEqual(span?.attributes.get("network.transport"), "pipe")
-      assert.strictEqual(fake.requests[0]?.meta["traceparent"], `00-${span?.traceId}-${span?.spanId}-01`)
+    }).pipe(Effect.provide(layerOf(fake, { trust: "annotations" })))
+  })
+
+  it.effect("W-13: the span of a call has the facts of the protocol, and a server gets the trace only where it propagates", () =>
+    Effect.gen(function*() {
+      const seen = (options: McpTools.Options, isTraced = true) => {
+        const fake = new Fake([look])
+        fake.answering = () => Effect.succeed({ ...said("no such thing"), isError: true } as Backend.Response)
+        const { spans, tracer } = recording()
+        const calls = Effect.flatMap(McpTools.tools, (tools) => ToolRunner.run([call("look")], tools))
+        return calls.pipe(
+          Effect.provide(layerOf(fake, { trust: "annotations", ...options })),
+          Effect.withTracerEnabled(isTraced),
+          Effect.withTracer(tracer),
+          Effect.map(() => ({ spans, meta: fake.requests[0]?.meta }))
+        )
+      }
+      const without = yield* seen({})
+      const [span, ...others] = without.spans
+      assert.lengthOf(others, 0)
+      assert.strictEqual(span?.name, "execute_tool look")
+      assert.containsAllKeys(Object.fromEntries(span?.attributes ?? []), ["gen_ai.tool.call.id"])
+      assert.deepInclude(Object.fromEntries(span?.attributes ?? []), {
+        "mcp.method.name": "tools/call",
+        "mcp.protocol.version": "2026-07-28",
+        "network.transport": "pipe",
+        "heddle.mcp.server": "shop",
+        "heddle.mcp.tool": "look",
+        "error.type": "tool_error"
+      })
+      assert.deepStrictEqual(without.meta, {})
+      const { meta, spans: [sent] } = yield* seen({ propagate: true })
+      assert.deepStrictEqual(meta, { traceparent: `00-${sent?.traceId}-${sent?.spanId}-01` })
+      assert.deepStrictEqual((yield* seen({ propagate: true }, false)).meta, {})
+    }))
+
+  it.effect("W-13: the facts are on the span of the call although the span is made at its end, and on no other", () => {
+    const fake = new Fake([look])
+    fake.answering = () => Effect.fail(new Backend.Failure({ reason: "rpc", message: "no such tool", code: -32602 }))
+    const { spans, tracer } = recording()
+    return Effect.gen(function*() {
+      const tools = yield* McpTools.tools
+      yield* ToolRunner.run([call("look")], tools).pipe(
+        Effect.provide(Telemetry.layer({ capture: "none", toolSpans: "failed" })),
+        Effect.withSpan("app"),
+        Effect.withTracer(tracer)
+      )
+      const withFacts = spans.filter(({ attributes }) => attributes.has("mcp.method.name"))
+      assert.deepStrictEqual(withFacts.map(({ name }) => name), ["execute_tool look"])
     }).pipe(Effect.provide(layerOf(fake, { trust: "annotations" })))
   })
 })

@@ -186,6 +186,11 @@ export interface Options {
    * trusted as idempotent, and the model reads why.
    */
   readonly onElicit?: (elicitation: Elicitation) => Effect.Effect<Elicited>
+  /**
+   * `true` to send the trace context to the server, as `traceparent`: for a server of your own, whose spans then belong
+   * to the trace. A third party learns its ids. `false` by default.
+   */
+  readonly propagate?: boolean
   /** The most bytes of a message of the server. A longer one ends the connection. 16 MiB by default. */
   readonly maxMessageBytes?: number
 }
@@ -199,6 +204,7 @@ export const knownOptions = {
   trust: true,
   approval: true,
   onElicit: true,
+  propagate: true,
   maxMessageBytes: true
 } satisfies NamesOf<Options>
 

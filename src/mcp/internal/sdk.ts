@@ -9,6 +9,7 @@ import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Json from "../../internal/json.ts"
+import { names } from "../../internal/telemetry.ts"
 import * as Backend from "./backend.ts"
 
 /** A server that is started as a process. */
@@ -162,8 +163,8 @@ export const connect = (server: Stdio | Http, maxMessageBytes: number): Backend.
       const whileOpen = <A>(effect: Effect.Effect<A, Backend.Failure>) => Effect.raceFirst(effect, Deferred.await(over))
       return {
         facts: {
-          "network.transport": isStdio ? "pipe" : "tcp",
-          ...(version === undefined ? {} : { "mcp.protocol.version": version })
+          [names.transport]: isStdio ? "pipe" : "tcp",
+          ...(version === undefined ? {} : { [names.mcpVersion]: version })
         },
         close,
         list: Effect.suspend(() => {

@@ -37,7 +37,7 @@ export const serversOf = Effect.flatMap(McpTools, ({ servers }) => {
 export const layerOf = (
   name: string,
   connect: Backend.Connect,
-  { approval = "destructive", onElicit, prefix = "", trust }: Declared.Options
+  { approval = "destructive", onElicit, prefix = "", propagate = false, trust }: Declared.Options
 ): Layer.Layer<McpTools, Declared.McpUnavailable> =>
   Layer.effectDiscard(Effect.gen(function*() {
     const { servers } = yield* McpTools
@@ -58,7 +58,7 @@ export const layerOf = (
     const one: Server = {
       name,
       settled: connection.settled,
-      offered: () => Offers.offered(connection, { prefix, trust, approval, elicit })
+      offered: () => Offers.offered(connection, { prefix, trust, approval, elicit, propagate })
     }
     servers.add(one)
     yield* Effect.addFinalizer(() => Effect.sync(() => servers.delete(one)))

@@ -5,9 +5,10 @@
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
-import * as Option from "effect/Option"
 import * as Result from "effect/Result"
+import { traceparent } from "../../adapters/internal/propagation.ts"
 import * as Json from "../../internal/json.ts"
+import { annotateCall, names } from "../../internal/telemetry.ts"
 import * as Tool from "../../Tool.ts"
 import * as Backend from "./backend.ts"
 import type * as Connection from "./connection.ts"
@@ -35,9 +36,13 @@ interface Settings {
   readonly trust: Declared.Options["trust"]
   readonly approval: NonNullable<Declared.Options["approval"]>
   readonly elicit: Declared.Elicit | undefined
+  readonly propagate: boolean
 }
 
 const longestName = 64
+
+/** The most characters of the name of a tool in a span. */
+const longestInSpan = 128
 
 /** Returns the name of a tool for providers, which allow fewer characters than servers. */
 const nameFor = (prefix: string, { hash, listed: { name } }: Connection.Known): string => {
@@ -227,12 +232,11 @@ const run = (it: Call, check: Effect.Effect<void, Changed>): Effect.Effect<unkno
         if (question !== undefined) return question
         responses = { ...responses, [key]: it.decline(asked, "no answer to it could be checked") }
       }
-      const request: Backend.Request = { tool: listed, arguments: it.args, meta: yield* trace, responses, state }
+      const request: Backend.Request = { tool: listed, arguments: it.args, meta: yield* trace(it), responses, state }
       const response = yield* sent(it, request, given, check)
       if (response._tag === "Outcome") return response.outcome
       if (response._tag === "Result") {
         if (!response.isError) return Results.valueOf(response, it.notes)
-        yield* Effect.annotateCurrentSpan("error.type", "tool_error")
         const { server } = connection
         return yield* new McpToolFailed({ server, tool: listed.name, text: Results.wordsOf(response, it.notes) })
       }
@@ -312,20 +316,17 @@ const sent = (
     })
   })
 
-/** Adds the facts of the call to the span around it, if there is one. */
+/** Adds the facts of the call to its span, if there is one. */
 const annotated = ({ connection, known }: Call): Effect.Effect<void> =>
-  Effect.annotateCurrentSpan({
-    "mcp.method.name": "tools/call",
-    "mcp.tool.name": known.listed.name,
-    "mcp.server.name": connection.server,
+  annotateCall({
+    [names.mcpMethod]: "tools/call",
+    [names.mcpTool]: known.listed.name.slice(0, longestInSpan),
+    [names.mcpServer]: connection.server,
     ...connection.facts
   })
 
-/** The trace that the call belongs to, as a server reads it. */
-const trace: Effect.Effect<Json.JsonObject> = Effect.map(
-  Effect.option(Effect.currentSpan),
-  Option.match({
-    onNone: () => Json.none,
-    onSome: ({ sampled, spanId, traceId }) => ({ traceparent: `00-${traceId}-${spanId}-${sampled ? "01" : "00"}` })
-  })
-)
+/** The trace that the call belongs to, as a server reads it that may learn of it. */
+const trace = ({ settings: { propagate } }: Call): Effect.Effect<Json.JsonObject> =>
+  propagate
+    ? Effect.map(traceparent, (header) => header === undefined ? Json.none : { traceparent: header })
+    : Effect.succeed(Json.none)
