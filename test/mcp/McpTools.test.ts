@@ -390,7 +390,9 @@ describe("questions of a server", () => {
   const answering = (fake: Fake) => {
     fake.answering = ({ responses, state }) => {
       const answer = responses?.["q"]
-      if (answer === undefined) return Effect.succeed({ _tag: "Input", requests: { q: asks }, state: "s1" })
+      if (answer === undefined) {
+        return Effect.succeed({ _tag: "Input", requests: { q: { _tag: "Elicitation", ...asks } }, state: "s1" })
+      }
       return Effect.succeed(said(`${state}: ${JSON.stringify(answer)}`))
     }
   }
@@ -444,7 +446,7 @@ describe("questions of a server", () => {
           responses === undefined
             ? {
               _tag: "Input",
-              requests: { url: { message: "Go to evil.example" }, roots: undefined },
+              requests: { url: { _tag: "Elicitation", message: "Go to evil.example" }, roots: undefined },
               state: undefined
             }
             : said(JSON.stringify(responses))
@@ -491,6 +493,102 @@ describe("questions of a server", () => {
         ]))
       }
     }))
+})
+
+describe("a server that asks for the answer of a model", () => {
+  const sampling: Backend.Sampling = { messages: [Message.user("Which city?")], maxTokens: 5 }
+  const onSample: McpTools.Options["onSample"] = ({ messages, server }) =>
+    Effect.succeed({ text: `${server}: ${Message.text(messages[0]!)}`, model: "m" })
+
+  it.effect("W-13: gets it from the program with its other answers, and is declined where that fails", () => {
+    const fake = new Fake([pay])
+    fake.answering = ({ responses }) =>
+      Effect.succeed(
+        responses !== undefined ? said(JSON.stringify(responses)) : {
+          _tag: "Input",
+          requests: {
+            ["__proto__"]: undefined,
+            s: { _tag: "Sampling", ...sampling },
+            r: { _tag: "Known", response: { roots: [] } }
+          },
+          state: undefined
+        }
+      )
+    return Effect.gen(function*() {
+      const answers = Effect.map(run("pay"), (result) => String(contentOf(result)))
+      assert.strictEqual(
+        yield* Effect.provide(answers, layerOf(fake, { onSample })),
+        "{\"__proto__\":{\"action\":\"decline\"},\"s\":{\"role\":\"assistant\",\"content\":{\"type\":\"text\","
+          + "\"text\":\"shop: Which city?\"},\"model\":\"m\"},\"r\":{\"roots\":[]}}\n"
+          + "[the server asked \"__proto__\", and was declined: it is not answered]"
+      )
+      const broken = [() => Effect.fail("no budget"), () => Effect.die(new Error("canary-8841"))]
+      for (const onSample of broken) {
+        const declined = yield* Effect.provide(answers, layerOf(fake, { onSample }))
+        assert.include(declined, "\"s\":{\"action\":\"decline\"}")
+        assert.notInclude(declined, "canary-8841")
+      }
+    })
+  })
+
+  it.effect("W-14: and floods it with questions has ten answers in a call, and none without one", () => {
+    const fake = new Fake([pay])
+    let elicited = 0
+    let sampled = 0
+    const options: McpTools.Options = {
+      onElicit: () => Effect.sync(() => (elicited++, { action: "cancel" })),
+      onSample: () => Effect.sync(() => (sampled++, { text: "", model: "m" }))
+    }
+    const flood = Effect.suspend(() =>
+      Effect.forEach(
+        Array.from({ length: 500 }),
+        () => Effect.zip(fake.listener!.elicit({ message: "?", schema: {} }), fake.listener!.sample(sampling)),
+        { concurrency: "unbounded" }
+      )
+    )
+    fake.answering = () => Effect.as(flood, said("done"))
+    return Effect.gen(function*() {
+      yield* flood
+      assert.deepStrictEqual([elicited, sampled], [0, 0])
+      assert.strictEqual(contentOf(yield* run("pay")), "done")
+      assert.strictEqual(elicited + sampled, 10)
+      yield* flood
+      assert.strictEqual(elicited + sampled, 10)
+    }).pipe(Effect.provide(layerOf(fake, options)))
+  })
+
+  it.effect("W-14: and declined, a flood of questions is not one of words for the model, nor of keys", () => {
+    const fake = new Fake([pay])
+    const flood = Effect.suspend(() =>
+      Effect.forEach(Array.from({ length: 500 }), () => fake.listener!.elicit({ message: "?".repeat(5_000) }))
+    )
+    fake.answering = () => Effect.as(flood, said("done"))
+    return Effect.gen(function*() {
+      assert.isBelow(String(contentOf(yield* run("pay"))).length, 25_000)
+      fake.answering = () =>
+        Effect.succeed({
+          _tag: "Input",
+          requests: Object.fromEntries(Array.from({ length: 5_000 }, (_, index) => [`k${index}`, undefined])),
+          state: undefined
+        })
+      assert.include(String(contentOf(yield* run("pay"))), "asked more than 10 questions at once")
+    }).pipe(Effect.provide(layerOf(fake)))
+  })
+
+  it.effect("W-14: or its user, and breaks the program, is declined and reads nothing of it", () => {
+    const fake = new Fake([pay])
+    fake.answering = () =>
+      Effect.map(fake.listener!.elicit({ message: "?", schema: {} }), (answer) => said(JSON.stringify(answer)))
+    const onElicit = () => Effect.die(new Error("canary-8842"))
+    return Effect.gen(function*() {
+      assert.strictEqual(contentOf(yield* run("pay")), "{\"action\":\"decline\"}")
+    }).pipe(Effect.provide(layerOf(fake, { onElicit })))
+  })
+
+  it("a root that is no file is a defect that names it", () => {
+    const make = () => McpTools.layer({ name: "x", command: "x" }, { roots: [{ uri: "https://a.example" }] })
+    assert.throws(make, "the uri of a root must begin with \"file://\"; got: https://a.example")
+  })
 })
 
 describe("a question of an older server while several calls are under way", () => {

@@ -11,6 +11,8 @@ import * as Exit from "effect/Exit"
 import * as Json from "../../internal/json.ts"
 import { names } from "../../internal/telemetry.ts"
 import * as Backend from "./backend.ts"
+import type * as Declared from "./declared.ts"
+import * as Results from "./results.ts"
 
 /** A server that is started as a process. */
 export interface Stdio {
@@ -128,12 +130,20 @@ const ignored = <A>(run: () => Promise<A>): Effect.Effect<void> => Effect.ignore
 
 const missing = "McpTools needs the package @modelcontextprotocol/client: npm install @modelcontextprotocol/client"
 
+/** The parts of the options of a server that its client is made with. */
+interface Settings {
+  readonly maxMessageBytes: number
+  readonly roots: ReadonlyArray<Declared.Root> | undefined
+  readonly isSampling: boolean
+}
+
 /** Returns the function that opens connections to a server. */
-export const connect = (server: Stdio | Http, maxMessageBytes: number): Backend.Connect => (listener) =>
+export const connect = (server: Stdio | Http, settings: Settings): Backend.Connect => (listener) =>
   // Nothing but the attempts to connect is interrupted, so that each connection is either closed or returned.
   Effect.uninterruptibleMask((restore) =>
     Effect.gen(function*() {
       const isStdio = "command" in server
+      const { maxMessageBytes } = settings
       const load = <A>(run: () => Promise<A>) =>
         Effect.orDie(Effect.tryPromise({ try: run, catch: (cause) => new Error(missing, { cause }) }))
       const sdk = yield* load(() => import("@modelcontextprotocol/client"))
@@ -143,7 +153,7 @@ export const connect = (server: Stdio | Http, maxMessageBytes: number): Backend.
         words = (words + String(chunk)).slice(-mostWords)
       }
       const open = (mode: "auto" | "legacy") =>
-        opened(sdk, mode, listener, restore, maxMessageBytes, () =>
+        opened(sdk, mode, listener, restore, settings, () =>
           stdio !== undefined && "command" in server
             ? stdioOf(stdio, server, maxMessageBytes, heard)
             : httpOf(sdk, server as Http, maxMessageBytes))
@@ -195,7 +205,7 @@ export const connect = (server: Stdio | Http, maxMessageBytes: number): Backend.
               toolDefinition: tool.definition as unknown as Sdk.Tool
             })
           )
-          return Effect.map(whileOpen(called), responseOf)
+          return Effect.map(whileOpen(called), (result) => responseOf(result, settings))
         }
       }
     })
@@ -206,13 +216,17 @@ const opened = (
   mode: "auto" | "legacy",
   listener: Backend.Listener,
   restore: <A, E>(effect: Effect.Effect<A, E>) => Effect.Effect<A, E>,
-  maxMessageBytes: number,
+  { isSampling, maxMessageBytes, roots }: Settings,
   transportOf: () => Sdk.Transport & { readonly terminateSession?: () => Promise<void> }
 ): Effect.Effect<Opened, Backend.Failure> =>
   Effect.gen(function*() {
     const services = yield* Effect.context<never>()
     const client = new sdk.Client({ name: "heddle", version: "0.1.0" }, {
-      capabilities: { elicitation: { form: {} } },
+      capabilities: {
+        elicitation: { form: {} },
+        ...(roots === undefined ? {} : { roots: {} }),
+        ...(isSampling ? { sampling: {} } : {})
+      },
       versionNegotiation: { mode, probe: { timeoutMs: probeMillis } },
       listChanged: { tools: { autoRefresh: false, debounceMs: 0, onChanged: () => listener.changed() } },
       inputRequired: { autoFulfill: false }
@@ -224,6 +238,17 @@ const opened = (
         : listener.elicit(elicitation)
       return Effect.runPromiseWith(services)(elicited, { signal }) as Promise<Sdk.ElicitResult>
     })
+    if (roots !== undefined) client.setRequestHandler("roots/list", () => rootsOf(roots))
+    if (isSampling) {
+      client.setRequestHandler("sampling/createMessage", ({ params }, { mcpReq: { signal } }) => {
+        const sampling = Results.samplingOf(params)
+        const sampled = sampling === undefined ? Effect.succeed(undefined) : listener.sample(sampling)
+        return Effect.runPromiseWith(services)(
+          Effect.flatMap(sampled, (answer) => answer === undefined ? Effect.fail(rejected) : Effect.succeed(answer)),
+          { signal }
+        ).then((answer) => Results.sampledOf(answer) as unknown as Sdk.CreateMessageResult)
+      })
+    }
     const transport = transportOf()
     const over = Deferred.makeUnsafe<never, Backend.Failure>()
     let isConnected = false
@@ -308,7 +333,33 @@ const listedOf = (tool: Sdk.Tool): Backend.Listed => ({
   definition: tool
 })
 
-const responseOf = (result: unknown): Backend.Response => {
+/** The error of a request for the answer of a model that is declined, as the protocol has it. */
+const rejected = Object.assign(new Error("The request was declined"), { code: -1 })
+
+const rootsOf = (roots: ReadonlyArray<Declared.Root>) => ({
+  roots: roots.map(({ name, uri }) => ({ uri, ...(name === undefined ? {} : { name }) }))
+})
+
+/** Returns what a server wants to know, if it is something that is answered. */
+const wantedOf = (request: unknown, { isSampling, roots }: Settings): Backend.Wanted | undefined => {
+  const { method, params } = Json.isObject(request) ? request : {} as Json.JsonObject
+  switch (method) {
+    case "elicitation/create": {
+      const elicitation = elicitationOf(params)
+      return elicitation && { _tag: "Elicitation", ...elicitation }
+    }
+    case "sampling/createMessage": {
+      const sampling = isSampling ? Results.samplingOf(params) : undefined
+      return sampling && { _tag: "Sampling", ...sampling }
+    }
+    case "roots/list":
+      return roots && { _tag: "Known", response: rootsOf(roots) }
+    default:
+      return undefined
+  }
+}
+
+const responseOf = (result: unknown, settings: Settings): Backend.Response => {
   const { content, inputRequests, isError, requestState, resultType, structuredContent } = Json.isObject(result)
     ? result
     : {} as Json.JsonObject
@@ -318,10 +369,7 @@ const responseOf = (result: unknown): Backend.Response => {
       _tag: "Input",
       state: typeof requestState === "string" ? requestState : undefined,
       requests: Object.fromEntries(
-        Object.entries(requests).map(([key, request]) => {
-          const { method, params } = Json.isObject(request) ? request : {} as Json.JsonObject
-          return [key, method === "elicitation/create" ? elicitationOf(params) : undefined]
-        })
+        Object.entries(requests).map(([key, request]) => [key, wantedOf(request, settings)])
       )
     }
   }

@@ -35,7 +35,8 @@ interface Settings {
   readonly prefix: string
   readonly trust: Declared.Options["trust"]
   readonly approval: NonNullable<Declared.Options["approval"]>
-  readonly elicit: Declared.Elicit | undefined
+  readonly elicit: Connection.Answers["elicit"]
+  readonly sample: Connection.Answers["sample"]
   readonly propagate: boolean
 }
 
@@ -151,7 +152,7 @@ class Changed extends Error {}
 interface Paused {
   /** The questions of a server that has ended its answer with them, by their keys. */
   readonly requests?: Readonly<Record<string, Backend.Elicitation>>
-  readonly responses?: Readonly<Record<string, Backend.Elicited>>
+  readonly responses?: Readonly<Record<string, unknown>>
   readonly state?: string
   /** The key of the question that was put to the user. */
   readonly key?: string
@@ -162,6 +163,12 @@ interface Paused {
 }
 
 const mostRounds = 10
+
+/** The number of questions of a server at once, and within a call that it holds open. */
+const mostQuestions = 10
+
+/** The number of declined questions that the model reads of. */
+const mostNotes = 10
 
 /** The number of times that an idempotent call is sent again after its connection was lost. */
 const mostRepeats = 2
@@ -199,7 +206,9 @@ class Call {
   }
 
   decline({ message }: Backend.Elicitation, why: string): Backend.Elicited {
-    this.notes.push(`[the server asked "${Results.cut(message)}", and was declined: ${why}]`)
+    if (this.notes.length < mostNotes) {
+      this.notes.push(`[the server asked "${Results.cut(message)}", and was declined: ${why}]`)
+    }
     return { action: "decline" }
   }
 }
@@ -225,7 +234,7 @@ const run = (it: Call, check: Effect.Effect<void, Changed>): Effect.Effect<unkno
       for (const [key, asked] of Object.entries(requests ?? {})) {
         if (responses !== undefined && Object.hasOwn(responses, key)) continue
         if (settings.elicit !== undefined) {
-          responses = { ...responses, [key]: yield* settings.elicit(connection.server, asked) }
+          responses = { ...responses, [key]: yield* settings.elicit(asked) }
           continue
         }
         const question = Results.questionOf(connection.server, asked, { requests, responses, state, key })
@@ -243,15 +252,31 @@ const run = (it: Call, check: Effect.Effect<void, Changed>): Effect.Effect<unkno
       requests = {}
       responses = {}
       state = response.state
-      for (const [key, asked] of Object.entries(response.requests)) {
-        if (asked === undefined) {
-          responses = { ...responses, [key]: it.decline({ message: key }, "only forms are answered") }
-        } else requests = { ...requests, [key]: asked }
+      const wanted = Object.entries(response.requests)
+      if (wanted.length > mostQuestions) {
+        const text = `the server asked more than ${mostQuestions} questions at once`
+        return yield* new McpToolFailed({ server: connection.server, tool: listed.name, text })
+      }
+      for (const [key, asked] of wanted) {
+        if (asked?._tag === "Elicitation") {
+          const { _tag, ...elicitation } = asked
+          requests = { ...requests, [key]: elicitation }
+          continue
+        }
+        const known = asked?._tag === "Sampling" ? yield* sampled(it, asked) : asked?.response
+        responses = { ...responses, [key]: known ?? it.decline({ message: key }, "it is not answered") }
       }
     }
     const text = `the server asked more than ${mostRounds} times`
     return yield* new McpToolFailed({ server: connection.server, tool: listed.name, text })
   })
+
+/** Returns the answer of a model as a server reads it, or nothing where it is declined. */
+const sampled = (
+  { settings: { sample } }: Call,
+  sampling: Backend.Sampling
+): Effect.Effect<Json.JsonObject | undefined> =>
+  sample === undefined ? Effect.succeed(undefined) : Effect.map(sample(sampling), Results.sampledOf)
 
 type Sent = Backend.Response | { readonly _tag: "Outcome"; readonly outcome: unknown }
 
@@ -268,12 +293,13 @@ const sent = (
     const held = Deferred.makeUnsafe<unknown>()
     const left = [...given]
     const asked: Connection.Asked = {
+      left: mostQuestions,
       declined: (elicitation) => void it.decline(elicitation, "several calls were under way, and it may be about any"),
       elicit: Effect.fnUntraced(function*(elicitation) {
         const known = left.findIndex((other) => Json.isSame(other.asked, elicitation))
         const [answer] = known < 0 ? [] : left.splice(known, 1)
         if (answer !== undefined) return answer.elicited
-        if (settings.elicit !== undefined) return yield* settings.elicit(connection.server, elicitation)
+        if (settings.elicit !== undefined) return yield* settings.elicit(elicitation)
         if (!isIdempotent) return it.decline(elicitation, "it holds the call open, which cannot wait for the user")
         const question = Results.questionOf(connection.server, elicitation, { given, asked: elicitation })
         if (question === undefined) return it.decline(elicitation, "no answer to it could be checked")
