@@ -89,11 +89,12 @@ export type Response =
 
 /**
  * A failure of the client. `lost`: the connection ended, so that a request that was sent may have had its effect.
- * `unsent`: it had ended before, so that the server has not had the request. `rpc`: the server refused the request,
+ * `unanswered`: the server ended its answer
+ * to this request alone. `unsent`: it had ended before, so that the server has not had the request. `rpc`: the server refused the request,
  * with a code.
  */
 export class Failure extends Data.TaggedError("McpFailure")<{
-  readonly reason: "lost" | "unsent" | "rpc" | "other"
+  readonly reason: "lost" | "unanswered" | "unsent" | "rpc" | "other"
   readonly message: string
   readonly code?: number | undefined
 }> {}

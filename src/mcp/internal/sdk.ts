@@ -37,6 +37,12 @@ const openingMillis = 120_000
 /** The time in which a server says which protocol it speaks. One that does not gets the older one. */
 const probeMillis = 20_000
 
+/**
+ * The least and the longest time before a stream of a server is opened again, in milliseconds, whatever the server says.
+ */
+const leastReconnectMillis = 1_000
+const mostReconnectMillis = 30_000
+
 const lost = (message: string): Backend.Failure => new Backend.Failure({ reason: "lost", message })
 
 const lostCodes: ReadonlySet<unknown> = new Set([
@@ -65,9 +71,10 @@ const overHttp = ({ cause, name, status }: Json.JsonObject): "lost" | "unsent" |
 /** Returns the failure that an error of the SDK is. */
 const failureOf = (error: unknown): Backend.Failure => {
   if (error instanceof Backend.Failure) return error
-  const { cause, code, message, name, status } = Json.isObject(error) || error instanceof Error
+  const { cause, code, data, message, name, status } = Json.isObject(error) || error instanceof Error
     ? error as unknown as Json.JsonObject
     : {} as Json.JsonObject
+  if (data instanceof Backend.Failure) return data
   const text = shown(typeof message === "string" ? message : Json.render(error))
   const ended = lostCodes.has(code) || text === "Not connected" ? "lost" : overHttp({ cause, name, status })
   if (ended !== undefined) return new Backend.Failure({ reason: ended, message: text })
@@ -250,6 +257,7 @@ const opened = (
       })
     }
     const transport = transportOf()
+    answered(transport)
     const over = Deferred.makeUnsafe<never, Backend.Failure>()
     let isConnected = false
     const end = (failure: Backend.Failure) => {
@@ -292,11 +300,50 @@ const stdioOf = (
   return transport
 }
 
-const httpOf = ({ StreamableHTTPClientTransport }: typeof Sdk, { headers, url }: Http, maxMessageBytes: number) =>
-  new StreamableHTTPClientTransport(new URL(url), {
+const httpOf = ({ StreamableHTTPClientTransport }: typeof Sdk, { headers, url }: Http, maxMessageBytes: number) => {
+  const timers = new Set<ReturnType<typeof setTimeout>>()
+  const transport = new StreamableHTTPClientTransport(new URL(url), {
     requestInit: { headers: { ...headers } },
+    reconnectionScheduler: (reconnect, delay) => {
+      const timer = setTimeout(() => {
+        timers.delete(timer)
+        reconnect()
+      }, Math.min(Math.max(delay, leastReconnectMillis), mostReconnectMillis))
+      timers.add(timer)
+    },
     fetch: (input, init) => fetch(input, init).then((response) => bounded(response, maxMessageBytes))
   })
+  const close = transport.close.bind(transport)
+  return Object.assign(transport, {
+    close: () => {
+      for (const timer of timers) clearTimeout(timer)
+      timers.clear()
+      return close()
+    }
+  })
+}
+
+/** Answers each request whose stream ends without its answer: the client would wait for ever. */
+const answered = (transport: Sdk.Transport): void => {
+  const send = transport.send.bind(transport)
+  Object.assign(transport, {
+    send: (message: Parameters<typeof send>[0], options: Parameters<typeof send>[1]) => {
+      if (!("id" in message) || !("method" in message)) return send(message, options)
+      const onRequestStreamEnd = () => {
+        const ended = new Backend.Failure({
+          reason: "unanswered",
+          message: "the answer of the server ended without a result"
+        })
+        transport.onmessage?.({
+          jsonrpc: "2.0",
+          id: message.id,
+          error: { code: -32000, message: ended.message, data: ended }
+        })
+      }
+      return send(message, { ...options, onRequestStreamEnd })
+    }
+  })
+}
 
 /** Takes tools that the client would refuse out of lists, which it would refuse as a whole. Returns them. */
 const sifted = (sdk: typeof Sdk, transport: Sdk.Transport): Map<string, string> => {

@@ -280,6 +280,10 @@ const sampled = (
 
 type Sent = Backend.Response | { readonly _tag: "Outcome"; readonly outcome: unknown }
 
+/** Tells whether a call that failed may have had its effect. */
+const isUnknown = (error: Backend.Failure | Changed): boolean =>
+  error instanceof Backend.Failure && (error.reason === "lost" || error.reason === "unanswered")
+
 /** Sends a call, and again where its connection is lost and it may be repeated. */
 const sent = (
   it: Call,
@@ -322,13 +326,13 @@ const sent = (
     })
     const judged = Effect.tapError(attempt, (error) =>
       Effect.sync(() => {
-        if (isSent && error instanceof Backend.Failure && error.reason === "lost") isInDoubt = true
+        if (isSent && isUnknown(error)) isInDoubt = true
       }))
     const again = Effect.retry(judged, {
       times: mostRepeats,
       while: (error) =>
         error instanceof Backend.Failure && isSent &&
-        (error.reason === "unsent" || error.reason === "lost" && isIdempotent)
+        (error.reason === "unsent" || isUnknown(error) && isIdempotent)
     })
     return yield* Effect.catch(again, (error): Effect.Effect<Sent> => {
       const failed = (outcome: unknown) => Effect.succeed({ _tag: "Outcome", outcome } as const)
