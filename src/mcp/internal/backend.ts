@@ -89,9 +89,8 @@ export type Response =
 
 /**
  * A failure of the client. `lost`: the connection ended, so that a request that was sent may have had its effect.
- * `unanswered`: the server ended its answer
- * to this request alone. `unsent`: it had ended before, so that the server has not had the request. `rpc`: the server refused the request,
- * with a code.
+ * `unanswered`: so did the answer to this request alone. `unsent`: the connection had ended before, so that the server
+ * has not had the request. `rpc`: the server refused the request, with a code.
  */
 export class Failure extends Data.TaggedError("McpFailure")<{
   readonly reason: "lost" | "unanswered" | "unsent" | "rpc" | "other"

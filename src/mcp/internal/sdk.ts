@@ -8,6 +8,7 @@ import type * as SdkStdio from "@modelcontextprotocol/client/stdio"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import type * as Fiber from "effect/Fiber"
 import * as Json from "../../internal/json.ts"
 import { names } from "../../internal/telemetry.ts"
 import * as Backend from "./backend.ts"
@@ -37,9 +38,7 @@ const openingMillis = 120_000
 /** The time in which a server says which protocol it speaks. One that does not gets the older one. */
 const probeMillis = 20_000
 
-/**
- * The least and the longest time before a stream of a server is opened again, in milliseconds, whatever the server says.
- */
+/** The least and the longest time before a stream is opened again, in milliseconds, whatever the server says. */
 const leastReconnectMillis = 1_000
 const mostReconnectMillis = 30_000
 
@@ -159,11 +158,12 @@ export const connect = (server: Stdio | Http, settings: Settings): Backend.Conne
       const heard = (chunk: unknown) => {
         words = (words + String(chunk)).slice(-mostWords)
       }
+      const run = Effect.runForkWith(yield* Effect.context<never>())
       const open = (mode: "auto" | "legacy") =>
         opened(sdk, mode, listener, restore, settings, () =>
           stdio !== undefined && "command" in server
             ? stdioOf(stdio, server, maxMessageBytes, heard)
-            : httpOf(sdk, server as Http, maxMessageBytes))
+            : httpOf(sdk, server as Http, maxMessageBytes, run))
       // Some old servers end when they are asked for anything before their handshake.
       const { client, close, over, transport } = yield* open("auto").pipe(
         Effect.catch((failure) => isStdio && failure.reason === "lost" ? open("legacy") : Effect.fail(failure)),
@@ -300,24 +300,27 @@ const stdioOf = (
   return transport
 }
 
-const httpOf = ({ StreamableHTTPClientTransport }: typeof Sdk, { headers, url }: Http, maxMessageBytes: number) => {
-  const timers = new Set<ReturnType<typeof setTimeout>>()
+const httpOf = (
+  { StreamableHTTPClientTransport }: typeof Sdk,
+  { headers, url }: Http,
+  maxMessageBytes: number,
+  run: (effect: Effect.Effect<void>) => Fiber.Fiber<void>
+) => {
+  const waiting = new Set<Fiber.Fiber<void>>()
   const transport = new StreamableHTTPClientTransport(new URL(url), {
     requestInit: { headers: { ...headers } },
     reconnectionScheduler: (reconnect, delay) => {
-      const timer = setTimeout(() => {
-        timers.delete(timer)
-        reconnect()
-      }, Math.min(Math.max(delay, leastReconnectMillis), mostReconnectMillis))
-      timers.add(timer)
+      const millis = Math.min(Math.max(delay, leastReconnectMillis), mostReconnectMillis)
+      const fiber = run(Effect.delay(Effect.sync(reconnect), millis))
+      waiting.add(fiber)
+      fiber.addObserver(() => waiting.delete(fiber))
     },
     fetch: (input, init) => fetch(input, init).then((response) => bounded(response, maxMessageBytes))
   })
   const close = transport.close.bind(transport)
   return Object.assign(transport, {
     close: () => {
-      for (const timer of timers) clearTimeout(timer)
-      timers.clear()
+      for (const fiber of waiting) fiber.interruptUnsafe()
       return close()
     }
   })
