@@ -68,6 +68,8 @@ export const names = {
   attempt: "heddle.attempt",
   mcpMethod: "mcp.method.name",
   mcpVersion: "mcp.protocol.version",
+  mcpServer: "heddle.mcp.server",
+  mcpTool: "heddle.mcp.tool",
   jsonRpcId: "jsonrpc.request.id",
   transport: "network.transport"
 } as const

@@ -27,6 +27,7 @@ import type * as Routes from "../server/internal/routes.ts"
 import type * as Tool from "../Tool.ts"
 import * as AgentCall from "./internal/agentCall.ts"
 import * as Caller from "./internal/caller.ts"
+import * as CallSpan from "./internal/callSpan.ts"
 import * as Gate from "./internal/gate.ts"
 import * as RequestState from "./internal/requestState.ts"
 import * as ToolCall from "./internal/toolCall.ts"
@@ -233,10 +234,11 @@ const registrations = (offered: ReadonlyMap<string, Offered>) =>
           Effect.gen(function*() {
             const context = yield* McpSchema.McpRequestContext
             const args = Json.parse(JSON.stringify(given ?? {}))
-            return yield* serve(
+            const call = serve(
               args._tag === "Success" && Json.isObject(args.success) ? args.success : {},
               Caller.progress(server, context)
             )
+            return yield* CallSpan.within(tool.name, context, call)
           }).pipe(
             Effect.catchTags({
               Refusal: ({ message }: { readonly message: string }) =>

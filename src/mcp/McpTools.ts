@@ -33,6 +33,9 @@ export type {
   HttpServer,
   LeftOut,
   Options,
+  Root,
+  Sampled,
+  Sampling,
   StdioServer
 } from "./internal/declared.ts"
 
@@ -130,7 +133,15 @@ export const layer = (
   options: Declared.Options = {}
 ): Layer.Layer<Servers.McpTools, Declared.McpUnavailable> => {
   checkNames("McpTools.layer", options, Declared.knownOptions)
-  const { maxMessageBytes = 16 * 1024 * 1024 } = options
+  const { maxMessageBytes = 16 * 1024 * 1024, onSample, roots } = options
+  const wrong = roots?.find(({ uri }) => !uri.startsWith("file://"))
+  if (wrong !== undefined) {
+    throw new TypeError(`McpTools.layer: the uri of a root must begin with "file://"; got: ${wrong.uri}`)
+  }
   const name = server.name ?? ("url" in server ? new URL(server.url).host : "")
-  return Servers.layerOf(name, Sdk.connect(server, maxMessageBytes), options)
+  return Servers.layerOf(
+    name,
+    Sdk.connect(server, { maxMessageBytes, roots, isSampling: onSample !== undefined }),
+    options
+  )
 }

@@ -8,17 +8,18 @@ import * as Stream from "effect/Stream"
 import { Message, Session, Tool, ToolRunner } from "heddle"
 import { McpTools } from "heddle/mcp"
 import { Script } from "heddle/testing"
-import { createServer, type IncomingMessage } from "node:http"
+import { createServer, type IncomingMessage, type ServerResponse } from "node:http"
 import type { AddressInfo } from "node:net"
+import { until } from "../support/until.ts"
 import { serve } from "./support/serving.ts"
 
 const contentOf = ({ messages }: ToolRunner.Result): string => String(messages[0]?.content)
 
 const call = (name: string, args: Record<string, unknown> = {}) => Message.toolCall("c0", name, args)
 
-/** A server by hand, whose one tool says something of a length. `answering` may answer a request with a status in its place. */
+/** A server by hand, whose one tool says something of a length. `answering` may answer in its place, with a status or itself. */
 const byHand = (
-  answering: (method: string, request: IncomingMessage) => number | undefined | void,
+  answering: (method: string, request: IncomingMessage, response: ServerResponse) => number | "held" | undefined | void,
   type = "application/json"
 ) =>
   Effect.gen(function*() {
@@ -33,11 +34,18 @@ const byHand = (
             ttlMs: 0,
             cacheScope: "private"
           },
+          initialize: {
+            protocolVersion: "2025-11-25",
+            capabilities: { tools: {} },
+            serverInfo: { name: "hand", version: "1" }
+          },
           "tools/list": { tools: [{ name: "say", inputSchema: { type: "object" } }], ttlMs: 0, cacheScope: "private" },
           "tools/call": { content: [{ type: "text", text: "x".repeat(params?.arguments?.length ?? 0) }] }
         }
         const message = JSON.stringify({ jsonrpc: "2.0", id, result: { resultType: "complete", ...results[method] } })
-        const status = answering(String(method), request) ?? (method === undefined ? 405 : 200)
+        const answered = answering(String(method), request, response)
+        if (answered === "held") return
+        const status = answered ?? (method === undefined ? 405 : 200)
         response.writeHead(status, { "content-type": type })
         response.end(type === "application/json" ? message : `data: ${message}\n\n`)
       })
@@ -154,6 +162,49 @@ describe("tools of a server over HTTP", () => {
           "tools/call"
         ])
       }).pipe(Effect.provide(McpTools.layer({ url }, { approval: "none" })))
+    }).pipe(Effect.scoped))
+
+  it.live("W-14: a call whose stream ends without its answer is unknown, and the calls beside it have theirs", () =>
+    Effect.gen(function*() {
+      const held: Array<ServerResponse> = []
+      const methods: Array<string> = []
+      const url = yield* byHand((method, _, response) => {
+        methods.push(method)
+        if (method !== "tools/call" || held.length >= 2) return undefined
+        held.push(response)
+        response.writeHead(200, { "content-type": "text/event-stream" })
+        response.write(": here\n\n")
+        if (held.length < 2) return "held"
+        response.end()
+        return "held"
+      })
+      yield* Effect.gen(function*() {
+        const tools = yield* McpTools.tools
+        const beside = yield* Effect.forkChild(ToolRunner.run([call("say")], tools, { toolTimeout: "infinity" }))
+        yield* until("the call", Effect.sync(() => held.length), (count) => count === 1)
+        const content = contentOf(yield* ToolRunner.run([call("say")], tools, { toolTimeout: "infinity" }))
+        assert.include(content, "unknown_effect")
+        assert.isUndefined(beside.pollUnsafe())
+        assert.strictEqual(contentOf(yield* ToolRunner.run([call("say", { length: 2 })], tools)), "xx")
+        assert.strictEqual(methods.filter((method) => method === "server/discover").length, 1)
+        yield* Fiber.interrupt(beside)
+      }).pipe(Effect.provide(McpTools.layer({ url }, { approval: "none" })))
+    }).pipe(Effect.scoped))
+
+  it.live("W-14: a stream of notices that ends at once is opened again once in a second, whatever the server says", () =>
+    Effect.gen(function*() {
+      const opened: Array<number> = []
+      const url = yield* byHand((method, request, response) => {
+        if (method === "server/discover") return 404
+        if (request.method !== "GET") return method.startsWith("notifications/") ? 202 : undefined
+        opened.push(performance.now())
+        response.writeHead(200, { "content-type": "text/event-stream" })
+        response.end("retry: 1\nid: 1\n\n")
+        return "held"
+      })
+      const again = until("the second stream", Effect.sync(() => opened.length), (count) => count > 1)
+      yield* Effect.provide(again, McpTools.layer({ url }, { approval: "none" }))
+      assert.isAbove(opened[1]! - opened[0]!, 900)
     }).pipe(Effect.scoped))
 
   for (const type of ["application/json", "text/event-stream"] as const) {

@@ -69,6 +69,36 @@ describe("the server of all features", { timeout: limit }, () => {
       assert.isTrue(tools.every(({ destructive, readOnly }) => destructive && !readOnly))
     }).pipe(Effect.provide(everything())))
 
+  it.live("W-13: has sixteen tools with roots and sampling, which list the roots and have the answer of a model", () =>
+    Effect.gen(function*() {
+      yield* listed("trigger-sampling-request")
+      yield* listed("get-roots-list")
+      const leftOut = yield* until("a tool that is left out", McpTools.leftOut, (left) => left.length > 0)
+      assert.deepStrictEqual(leftOut.map(({ name }) => name), ["simulate-research-query"])
+      assert.strictEqual((yield* McpTools.tools).length + leftOut.length, 16)
+      const roots = yield* text("get-roots-list")
+      assert.include(roots, "file:///srv/books")
+      assert.include(roots, "the books")
+      const sampled = yield* text("trigger-sampling-request", { prompt: "What is new?", maxTokens: 7 })
+      assert.include(
+        sampled,
+        "7: You are a helpful test server. Resource trigger-sampling-request context: What is new?"
+      )
+      assert.include(sampled, "m-1")
+    }).pipe(Effect.provide(everything({
+      roots: [{ uri: "file:///srv/books", name: "the books" }],
+      onSample: ({ maxTokens, messages, system = "" }) =>
+        Effect.succeed({ text: `${maxTokens}: ${system} ${messages.map(Message.text).join()}`, model: "m-1" })
+    }))))
+
+  it.live("W-13: a model's answer that the program does not give is declined, and the server reads no more of it", () =>
+    Effect.gen(function*() {
+      yield* listed("trigger-sampling-request")
+      const declined = yield* text("trigger-sampling-request", { prompt: "What is new?" })
+      assert.include(declined, "declined")
+      assert.notInclude(declined, "canary-8843")
+    }).pipe(Effect.provide(everything({ onSample: () => Effect.fail(new Error("canary-8843")) }))))
+
   it.live("W-13: texts, images, structured content, failures, progress and environment arrive as Heddle's own", () =>
     Effect.gen(function*() {
       assert.strictEqual(yield* answer("echo", { message: "hi" }), "Echo: hi")

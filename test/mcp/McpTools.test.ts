@@ -5,12 +5,13 @@ import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as TestClock from "effect/testing/TestClock"
-import * as Tracer from "effect/Tracer"
 import { Chat, type Event, Message, Session, Tool, ToolRunner } from "heddle"
 import { McpTools } from "heddle/mcp"
+import { Telemetry } from "heddle/telemetry"
 import { Script } from "heddle/testing"
 import * as Backend from "../../src/mcp/internal/backend.ts"
 import * as Servers from "../../src/mcp/internal/servers.ts"
+import { recording } from "../support/spans.ts"
 import { type Definition, Fake, result, said } from "./support/fake.ts"
 
 const look: Definition = { name: "look", description: "Looks", annotations: { readOnlyHint: true } }
@@ -210,7 +211,7 @@ describe("what a call comes to", () => {
     }).pipe(Effect.provide(layerOf(fake)))
   })
 
-  it.effect("W-13: progress is shown, a stop interrupts the call, and a span gets the facts and is the parent on the wire", () => {
+  it.effect("W-13: progress is shown, a stop interrupts the call, and a span gets the facts", () => {
     const fake = new Fake([look])
     return Effect.gen(function*() {
       const isShown = yield* Deferred.make<void>()
@@ -221,14 +222,7 @@ describe("what a call comes to", () => {
           return Effect.onInterrupt(Effect.never, () => Deferred.succeed(isInterrupted, undefined))
         })
       const shown: Array<unknown> = []
-      const spans: Array<Tracer.Span> = []
-      const tracer = Tracer.make({
-        span: (options) => {
-          const span = new Tracer.NativeSpan(options)
-          spans.push(span)
-          return span
-        }
-      })
+      const { spans, tracer } = recording()
       const onEvent = (event: Event.Event) =>
         event._tag === "ToolProgress" && shown.push(event.progress) > 0
           ? Deferred.succeed(isShown, undefined)
@@ -249,7 +243,55 @@ describe("what a call comes to", () => {
       const span = spans.find(({ name }) => name === "execute_tool look")
       assert.strictEqual(span?.attributes.get("mcp.method.name"), "tools/call")
       assert.strictEqual(span?.attributes.get("network.transport"), "pipe")
-      assert.strictEqual(fake.requests[0]?.meta["traceparent"], `00-${span?.traceId}-${span?.spanId}-01`)
+    }).pipe(Effect.provide(layerOf(fake, { trust: "annotations" })))
+  })
+
+  it.effect("W-13: the span of a call has the facts of the protocol, and a server gets the trace only where it propagates", () =>
+    Effect.gen(function*() {
+      const seen = (options: McpTools.Options, isTraced = true) => {
+        const fake = new Fake([look])
+        fake.answering = () => Effect.succeed({ ...said("no such thing"), isError: true } as Backend.Response)
+        const { spans, tracer } = recording()
+        const calls = Effect.flatMap(McpTools.tools, (tools) => ToolRunner.run([call("look")], tools))
+        return calls.pipe(
+          Effect.provide(layerOf(fake, { trust: "annotations", ...options })),
+          Effect.withTracerEnabled(isTraced),
+          Effect.withTracer(tracer),
+          Effect.map(() => ({ spans, meta: fake.requests[0]?.meta }))
+        )
+      }
+      const without = yield* seen({})
+      const [span, ...others] = without.spans
+      assert.lengthOf(others, 0)
+      assert.strictEqual(span?.name, "execute_tool look")
+      assert.containsAllKeys(Object.fromEntries(span?.attributes ?? []), ["gen_ai.tool.call.id"])
+      assert.deepInclude(Object.fromEntries(span?.attributes ?? []), {
+        "mcp.method.name": "tools/call",
+        "mcp.protocol.version": "2026-07-28",
+        "network.transport": "pipe",
+        "heddle.mcp.server": "shop",
+        "heddle.mcp.tool": "look",
+        "error.type": "tool_error"
+      })
+      assert.deepStrictEqual(without.meta, {})
+      const { meta, spans: [sent] } = yield* seen({ propagate: true })
+      assert.deepStrictEqual(meta, { traceparent: `00-${sent?.traceId}-${sent?.spanId}-01` })
+      assert.deepStrictEqual((yield* seen({ propagate: true }, false)).meta, {})
+    }))
+
+  it.effect("W-13: the facts are on the span of the call although the span is made at its end, and on no other", () => {
+    const fake = new Fake([look])
+    fake.answering = () => Effect.fail(new Backend.Failure({ reason: "rpc", message: "no such tool", code: -32602 }))
+    const { spans, tracer } = recording()
+    return Effect.gen(function*() {
+      const tools = yield* McpTools.tools
+      yield* ToolRunner.run([call("look")], tools).pipe(
+        Effect.provide(Telemetry.layer({ capture: "none", toolSpans: "failed" })),
+        Effect.withSpan("app"),
+        Effect.withTracer(tracer)
+      )
+      const withFacts = spans.filter(({ attributes }) => attributes.has("mcp.method.name"))
+      assert.deepStrictEqual(withFacts.map(({ name }) => name), ["execute_tool look"])
     }).pipe(Effect.provide(layerOf(fake, { trust: "annotations" })))
   })
 })
@@ -348,7 +390,9 @@ describe("questions of a server", () => {
   const answering = (fake: Fake) => {
     fake.answering = ({ responses, state }) => {
       const answer = responses?.["q"]
-      if (answer === undefined) return Effect.succeed({ _tag: "Input", requests: { q: asks }, state: "s1" })
+      if (answer === undefined) {
+        return Effect.succeed({ _tag: "Input", requests: { q: { _tag: "Elicitation", ...asks } }, state: "s1" })
+      }
       return Effect.succeed(said(`${state}: ${JSON.stringify(answer)}`))
     }
   }
@@ -402,7 +446,7 @@ describe("questions of a server", () => {
           responses === undefined
             ? {
               _tag: "Input",
-              requests: { url: { message: "Go to evil.example" }, roots: undefined },
+              requests: { url: { _tag: "Elicitation", message: "Go to evil.example" }, roots: undefined },
               state: undefined
             }
             : said(JSON.stringify(responses))
@@ -449,6 +493,102 @@ describe("questions of a server", () => {
         ]))
       }
     }))
+})
+
+describe("a server that asks for the answer of a model", () => {
+  const sampling: Backend.Sampling = { messages: [Message.user("Which city?")], maxTokens: 5 }
+  const onSample: McpTools.Options["onSample"] = ({ messages, server }) =>
+    Effect.succeed({ text: `${server}: ${Message.text(messages[0]!)}`, model: "m" })
+
+  it.effect("W-13: gets it from the program with its other answers, and is declined where that fails", () => {
+    const fake = new Fake([pay])
+    fake.answering = ({ responses }) =>
+      Effect.succeed(
+        responses !== undefined ? said(JSON.stringify(responses)) : {
+          _tag: "Input",
+          requests: {
+            ["__proto__"]: undefined,
+            s: { _tag: "Sampling", ...sampling },
+            r: { _tag: "Known", response: { roots: [] } }
+          },
+          state: undefined
+        }
+      )
+    return Effect.gen(function*() {
+      const answers = Effect.map(run("pay"), (result) => String(contentOf(result)))
+      assert.strictEqual(
+        yield* Effect.provide(answers, layerOf(fake, { onSample })),
+        "{\"__proto__\":{\"action\":\"decline\"},\"s\":{\"role\":\"assistant\",\"content\":{\"type\":\"text\","
+          + "\"text\":\"shop: Which city?\"},\"model\":\"m\"},\"r\":{\"roots\":[]}}\n"
+          + "[the server asked \"__proto__\", and was declined: it is not answered]"
+      )
+      const broken = [() => Effect.fail("no budget"), () => Effect.die(new Error("canary-8841"))]
+      for (const onSample of broken) {
+        const declined = yield* Effect.provide(answers, layerOf(fake, { onSample }))
+        assert.include(declined, "\"s\":{\"action\":\"decline\"}")
+        assert.notInclude(declined, "canary-8841")
+      }
+    })
+  })
+
+  it.effect("W-14: and floods it with questions has ten answers in a call, and none without one", () => {
+    const fake = new Fake([pay])
+    let elicited = 0
+    let sampled = 0
+    const options: McpTools.Options = {
+      onElicit: () => Effect.sync(() => (elicited++, { action: "cancel" })),
+      onSample: () => Effect.sync(() => (sampled++, { text: "", model: "m" }))
+    }
+    const flood = Effect.suspend(() =>
+      Effect.forEach(
+        Array.from({ length: 500 }),
+        () => Effect.zip(fake.listener!.elicit({ message: "?", schema: {} }), fake.listener!.sample(sampling)),
+        { concurrency: "unbounded" }
+      )
+    )
+    fake.answering = () => Effect.as(flood, said("done"))
+    return Effect.gen(function*() {
+      yield* flood
+      assert.deepStrictEqual([elicited, sampled], [0, 0])
+      assert.strictEqual(contentOf(yield* run("pay")), "done")
+      assert.strictEqual(elicited + sampled, 10)
+      yield* flood
+      assert.strictEqual(elicited + sampled, 10)
+    }).pipe(Effect.provide(layerOf(fake, options)))
+  })
+
+  it.effect("W-14: and declined, a flood of questions is not one of words for the model, nor of keys", () => {
+    const fake = new Fake([pay])
+    const flood = Effect.suspend(() =>
+      Effect.forEach(Array.from({ length: 500 }), () => fake.listener!.elicit({ message: "?".repeat(5_000) }))
+    )
+    fake.answering = () => Effect.as(flood, said("done"))
+    return Effect.gen(function*() {
+      assert.isBelow(String(contentOf(yield* run("pay"))).length, 25_000)
+      fake.answering = () =>
+        Effect.succeed({
+          _tag: "Input",
+          requests: Object.fromEntries(Array.from({ length: 5_000 }, (_, index) => [`k${index}`, undefined])),
+          state: undefined
+        })
+      assert.include(String(contentOf(yield* run("pay"))), "asked more than 10 questions at once")
+    }).pipe(Effect.provide(layerOf(fake)))
+  })
+
+  it.effect("W-14: or its user, and breaks the program, is declined and reads nothing of it", () => {
+    const fake = new Fake([pay])
+    fake.answering = () =>
+      Effect.map(fake.listener!.elicit({ message: "?", schema: {} }), (answer) => said(JSON.stringify(answer)))
+    const onElicit = () => Effect.die(new Error("canary-8842"))
+    return Effect.gen(function*() {
+      assert.strictEqual(contentOf(yield* run("pay")), "{\"action\":\"decline\"}")
+    }).pipe(Effect.provide(layerOf(fake, { onElicit })))
+  })
+
+  it("a root that is no file is a defect that names it", () => {
+    const make = () => McpTools.layer({ name: "x", command: "x" }, { roots: [{ uri: "https://a.example" }] })
+    assert.throws(make, "the uri of a root must begin with \"file://\"; got: https://a.example")
+  })
 })
 
 describe("a question of an older server while several calls are under way", () => {

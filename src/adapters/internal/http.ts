@@ -15,7 +15,6 @@ import * as HttpClient from "effect/http/HttpClient"
 import type * as HttpClientError from "effect/http/HttpClientError"
 import * as HttpClientRequest from "effect/http/HttpClientRequest"
 import type * as HttpClientResponse from "effect/http/HttpClientResponse"
-import * as TraceContext from "effect/http/HttpTraceContext"
 import * as Option from "effect/Option"
 import * as Random from "effect/Random"
 import * as Redacted from "effect/Redacted"
@@ -23,7 +22,6 @@ import * as Result from "effect/Result"
 import * as Schedule from "effect/Schedule"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
-import * as Tracer from "effect/Tracer"
 import type * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
 import { type NamesOf, readDuration } from "../../internal/declare/schema.ts"
@@ -31,6 +29,7 @@ import * as Json from "../../internal/json.ts"
 import * as Telemetry from "../../internal/telemetry.ts"
 import * as Answer from "./answerBody.ts"
 import * as Errors from "./errors.ts"
+import { traceparent } from "./propagation.ts"
 
 export type HeaderValues = Readonly<Record<string, string | Redacted.Redacted<string>>>
 
@@ -375,13 +374,10 @@ const propagated = (
   request: HttpClientRequest.HttpClientRequest
 ): Effect.Effect<HttpClientRequest.HttpClientRequest> =>
   propagate
-    ? Effect.map(Effect.orDie(Effect.currentSpan), (span) => {
-      const { traceparent } = TraceContext.toHeaders(span)
-      const isMade = !Context.get(span.annotations, Tracer.DisablePropagation)
-      return isMade && traceparent !== undefined
-        ? HttpClientRequest.setHeaders(request, { traceparent })
-        : request
-    })
+    ? Effect.map(
+      traceparent,
+      (header) => header === undefined ? request : HttpClientRequest.setHeaders(request, { traceparent: header })
+    )
     : Effect.succeed(request)
 
 /** A redirect would send the key to its target. A client that is not made of `fetch` handles redirects itself. */

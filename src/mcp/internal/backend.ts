@@ -5,6 +5,7 @@
 import * as Data from "effect/Data"
 import type * as Effect from "effect/Effect"
 import type * as Json from "../../internal/json.ts"
+import type * as Message from "../../Message.ts"
 
 /** A tool as the server describes it. Nothing of it is to be believed. */
 export interface Listed {
@@ -41,12 +42,33 @@ export type Elicited =
   | { readonly action: "accept"; readonly content: Json.JsonObject }
   | { readonly action: "decline" | "cancel" }
 
+/** A request of a server for the answer of a model, as `sampling/createMessage` has it. */
+export interface Sampling {
+  readonly messages: ReadonlyArray<Message.Message>
+  readonly system?: string | undefined
+  readonly maxTokens: number
+  readonly temperature?: number | undefined
+  readonly stopSequences?: ReadonlyArray<string> | undefined
+}
+
+/** The answer to it. */
+export interface Sampled {
+  readonly text: string
+  readonly model: string
+}
+
+/** A thing that a server wants to know before it answers a call: from the user, from a model, or known already. */
+export type Wanted =
+  | ({ readonly _tag: "Elicitation" } & Elicitation)
+  | ({ readonly _tag: "Sampling" } & Sampling)
+  | { readonly _tag: "Known"; readonly response: Json.JsonObject }
+
 /** A call. The repeat of a call that asked for input has the answers, and the state as it was given. */
 export interface Request {
   readonly tool: Listed
   readonly arguments: Json.JsonObject
   readonly meta: Json.JsonObject
-  readonly responses?: Readonly<Record<string, Elicited>> | undefined
+  readonly responses?: Readonly<Record<string, unknown>> | undefined
   readonly state?: string | undefined
 }
 
@@ -60,18 +82,18 @@ export type Response =
   }
   | {
     readonly _tag: "Input"
-    /** The questions by their keys. `undefined` stands for one that is none to a user. */
-    readonly requests: Readonly<Record<string, Elicitation | undefined>>
+    /** The questions by their keys. `undefined` stands for one that is not answered. */
+    readonly requests: Readonly<Record<string, Wanted | undefined>>
     readonly state: string | undefined
   }
 
 /**
  * A failure of the client. `lost`: the connection ended, so that a request that was sent may have had its effect.
- * `unsent`: it had ended before, so that the server has not had the request. `rpc`: the server refused the request,
- * with a code.
+ * `unanswered`: so did the answer to this request alone. `unsent`: the connection had ended before, so that the server
+ * has not had the request. `rpc`: the server refused the request, with a code.
  */
 export class Failure extends Data.TaggedError("McpFailure")<{
-  readonly reason: "lost" | "unsent" | "rpc" | "other"
+  readonly reason: "lost" | "unanswered" | "unsent" | "rpc" | "other"
   readonly message: string
   readonly code?: number | undefined
 }> {}
@@ -95,6 +117,8 @@ export interface Listener {
   readonly lost: (failure: Failure) => void
   /** The server asks within a call, which it holds open. It is interrupted when the server asks no more. */
   readonly elicit: (elicitation: Elicitation) => Effect.Effect<Elicited>
+  /** The server asks for the answer of a model. There is none where it is declined. */
+  readonly sample: (sampling: Sampling) => Effect.Effect<Sampled | undefined>
 }
 
 /** Opens a connection. */

@@ -18,6 +18,10 @@ export interface Caller {
   /** The principal for which it acts. */
   readonly principal: string
   readonly request: HttpServerRequest.HttpServerRequest
+  /** The way that its messages take, as spans name it. */
+  readonly transport: "tcp" | "pipe"
+  /** The id of its message, where that is known. */
+  readonly messageId?: string | undefined
   /** Asks whether the client may do something. */
   readonly may: (question: Access.Question) => Effect.Effect<unknown, Refusals.Refusal>
   /** The questions that wait in the session of a client of the legacy era. */
@@ -29,6 +33,7 @@ export const local: Caller = {
   by: "local",
   principal: "local",
   request: HttpServerRequest.fromWeb(new Request("http://localhost/mcp")),
+  transport: "pipe",
   may: () => Effect.void,
   waiting: new Set()
 }

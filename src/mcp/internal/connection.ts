@@ -27,9 +27,17 @@ export interface Snapshot {
 
 /** A call under way, which the server may ask something. */
 export interface Asked {
+  /** The number of questions that are still answered. */
+  left: number
   readonly elicit: (elicitation: Backend.Elicitation) => Effect.Effect<Backend.Elicited>
   /** Notes that a question was declined which may have been about this call. */
   readonly declined: (elicitation: Backend.Elicitation) => void
+}
+
+/** The answers of the program to questions of the server, where it gives any. */
+export interface Answers {
+  readonly elicit: Asked["elicit"] | undefined
+  readonly sample: Backend.Listener["sample"] | undefined
 }
 
 /** The number of times that a lost connection is opened again before the calls that wait for it fail. */
@@ -61,7 +69,7 @@ export class Connection {
   readonly server: string
   private readonly connect: Backend.Connect
   private readonly scope: Scope.Scope
-  private readonly elicit: Asked["elicit"] | undefined
+  private readonly answers: Answers
   private readonly run: <A>(effect: Effect.Effect<A>) => Fiber.Fiber<A>
   private backend: Backend.Backend | undefined
   private opening: Deferred.Deferred<Backend.Backend, Backend.Failure> | undefined
@@ -79,12 +87,12 @@ export class Connection {
     connect: Backend.Connect,
     scope: Scope.Scope,
     services: Context.Context<never>,
-    elicit: Asked["elicit"] | undefined
+    answers: Answers
   ) {
     this.server = server
     this.connect = connect
     this.scope = scope
-    this.elicit = elicit
+    this.answers = answers
     this.run = Effect.runForkWith(services)
   }
 
@@ -167,12 +175,17 @@ export class Connection {
         if (backend !== undefined) this.leave(backend)
       },
       elicit: (elicitation) => {
-        const [asked, ...others] = this.underWay
-        if (asked !== undefined && others.length === 0) return asked.elicit(elicitation)
-        if (this.elicit !== undefined) return this.elicit(elicitation)
+        const asked = this.takeQuestion()
+        if (asked === undefined) return Effect.succeed({ action: "decline" })
+        if (this.underWay.size === 1) return asked.elicit(elicitation)
+        if (this.answers.elicit !== undefined) return this.answers.elicit(elicitation)
         for (const each of this.underWay) each.declined(elicitation)
         return Effect.succeed({ action: "decline" })
-      }
+      },
+      sample: (sampling) =>
+        this.answers.sample === undefined || this.takeQuestion() === undefined
+          ? Effect.succeed(undefined)
+          : this.answers.sample(sampling)
     }
     return Effect.uninterruptibleMask((restore) =>
       Effect.gen({ self: this }, function*() {
@@ -190,6 +203,16 @@ export class Connection {
       })
     )
   })
+
+  /** Counts a question against a call under way. A server is answered nothing without one. */
+  private takeQuestion(): Asked | undefined {
+    for (const asked of this.underWay) {
+      if (asked.left <= 0) continue
+      asked.left--
+      return asked
+    }
+    return undefined
+  }
 
   private list(backend: Backend.Backend): Effect.Effect<void, Backend.Failure> {
     return Effect.map(

@@ -3,7 +3,7 @@ import type * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import type { NamesOf } from "../../internal/declare/schema.ts"
 import type * as Json from "../../internal/json.ts"
-import type * as Backend from "./backend.ts"
+import type * as Message from "../../Message.ts"
 
 /**
  * A tool of a server failed, as the server says. The model reads `text`.
@@ -160,6 +160,53 @@ export type Elicited =
   }
 
 /**
+ * A folder or a file that a server may look at.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface Root {
+  /** The address, which begins with `file://`. */
+  readonly uri: string
+  /** The name before people. None by default. */
+  readonly name?: string
+}
+
+/**
+ * A request of a server for the answer of a model. All of it is the server's.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Sampling {
+  /** The name of the server. */
+  readonly server: string
+  /** The messages, of the roles `user` and `assistant`. */
+  readonly messages: ReadonlyArray<Message.Message>
+  /** The system prompt that the server would like. */
+  readonly system?: string
+  /** The most tokens of the answer. */
+  readonly maxTokens: number
+  /** The temperature that the server would like. */
+  readonly temperature?: number
+  /** The texts that end the answer. */
+  readonly stopSequences?: ReadonlyArray<string>
+}
+
+/**
+ * The answer of a model to a server.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Sampled {
+  /** The text. */
+  readonly text: string
+  /** The name of the model, as the server is to know it. */
+  readonly model: string
+}
+
+/**
  * Options of the tools of a server.
  *
  * @category options
@@ -186,12 +233,24 @@ export interface Options {
    * trusted as idempotent, and the model reads why.
    */
   readonly onElicit?: (elicitation: Elicitation) => Effect.Effect<Elicited>
+  /**
+   * The folders and files that the server reads of when it asks for its roots, each by a `file://` address. Without them
+   * it may not ask. None by default.
+   */
+  readonly roots?: ReadonlyArray<Root>
+  /**
+   * Answers a server that asks for the answer of a model, which the program chooses and pays for. A failure declines.
+   * The server may ask ten times in a call, with its other questions, and only then. Without it the server may not ask.
+   */
+  readonly onSample?: (sampling: Sampling) => Effect.Effect<Sampled, unknown>
+  /**
+   * `true` to send the trace context to the server, as `traceparent`: for a server of your own, whose spans then belong
+   * to the trace. A third party learns its ids. `false` by default.
+   */
+  readonly propagate?: boolean
   /** The most bytes of a message of the server. A longer one ends the connection. 16 MiB by default. */
   readonly maxMessageBytes?: number
 }
-
-/** Answers a question of a server by the program. */
-export type Elicit = (server: string, elicitation: Backend.Elicitation) => Effect.Effect<Backend.Elicited>
 
 /** The options of the tools of a server. */
 export const knownOptions = {
@@ -199,6 +258,9 @@ export const knownOptions = {
   trust: true,
   approval: true,
   onElicit: true,
+  roots: true,
+  onSample: true,
+  propagate: true,
   maxMessageBytes: true
 } satisfies NamesOf<Options>
 

@@ -64,6 +64,12 @@ const notFound = HttpServerResponse.empty({ status: 404 })
 /** The session of an id that names none. It belongs to no principal. */
 const unknown: Session = { by: "", waiting: new Set(), usedAt: 0, open: 0 }
 
+/** The most characters of the id of a message in a span. */
+const longestId = 128
+
+const idOf = ({ id }: Json.JsonObject): string | undefined =>
+  typeof id === "string" || typeof id === "number" ? String(id).slice(0, longestId) : undefined
+
 /** Returns a request as the endpoint takes it: with the headers of the protocol, without those that were checked. */
 const inner = (method: string, headers: Request["headers"], body?: string): Request =>
   HttpServerRequest.fromWeb(
@@ -129,6 +135,8 @@ export class Gate {
         by: grant.principal,
         principal: grant.of ?? grant.principal,
         request,
+        transport: "tcp",
+        messageId: idOf(message),
         may: (question) => this.may(request, question, grant),
         waiting: session?.waiting ?? new Set()
       }

@@ -5,7 +5,7 @@
 import * as Media from "../../adapters/internal/media.ts"
 import * as ToolOutcomes from "../../internal/declare/outcome.ts"
 import * as Json from "../../internal/json.ts"
-import type * as Message from "../../Message.ts"
+import * as Message from "../../Message.ts"
 import * as Tool from "../../Tool.ts"
 import type * as Backend from "./backend.ts"
 
@@ -105,6 +105,29 @@ export const questionOf = (
     answerSchema,
     resume: Json.toJson(resume)
   })
+}
+
+/** Returns the answer of a model as the server wants it. */
+export const sampledOf = (sampled: Backend.Sampled | undefined): Json.JsonObject | undefined =>
+  sampled && { role: "assistant", content: { type: "text", text: sampled.text }, model: sampled.model }
+
+/** Reads a request for the answer of a model. One that offers tools is none that is answered. */
+export const samplingOf = (params: unknown): Backend.Sampling | undefined => {
+  if (!Json.isObject(params) || !Array.isArray(params["messages"]) || params["tools"] !== undefined) return undefined
+  const { maxTokens, stopSequences, systemPrompt, temperature } = params
+  if (typeof maxTokens !== "number") return undefined
+  const messages = params["messages"].filter(Json.isObject).map(({ content, role }) => {
+    const parts = partsOf((Array.isArray(content) ? content : [content]).filter(Json.isObject), [])
+    return role === "assistant" ? Message.assistant(parts) : Message.user(parts)
+  })
+  const system = stringOf(systemPrompt)
+  return {
+    messages,
+    maxTokens,
+    ...(system === undefined ? {} : { system }),
+    ...(typeof temperature === "number" ? { temperature } : {}),
+    ...(Array.isArray(stopSequences) ? { stopSequences: stopSequences.filter((text) => typeof text === "string") } : {})
+  }
 }
 
 /** Returns the user's answer as the server wants it. */

@@ -8,8 +8,12 @@ import type * as SdkStdio from "@modelcontextprotocol/client/stdio"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import type * as Fiber from "effect/Fiber"
 import * as Json from "../../internal/json.ts"
+import { names } from "../../internal/telemetry.ts"
 import * as Backend from "./backend.ts"
+import type * as Declared from "./declared.ts"
+import * as Results from "./results.ts"
 
 /** A server that is started as a process. */
 export interface Stdio {
@@ -33,6 +37,10 @@ const openingMillis = 120_000
 
 /** The time in which a server says which protocol it speaks. One that does not gets the older one. */
 const probeMillis = 20_000
+
+/** The least and the longest time before a stream is opened again, in milliseconds, whatever the server says. */
+const leastReconnectMillis = 1_000
+const mostReconnectMillis = 30_000
 
 const lost = (message: string): Backend.Failure => new Backend.Failure({ reason: "lost", message })
 
@@ -62,9 +70,10 @@ const overHttp = ({ cause, name, status }: Json.JsonObject): "lost" | "unsent" |
 /** Returns the failure that an error of the SDK is. */
 const failureOf = (error: unknown): Backend.Failure => {
   if (error instanceof Backend.Failure) return error
-  const { cause, code, message, name, status } = Json.isObject(error) || error instanceof Error
+  const { cause, code, data, message, name, status } = Json.isObject(error) || error instanceof Error
     ? error as unknown as Json.JsonObject
     : {} as Json.JsonObject
+  if (data instanceof Backend.Failure) return data
   const text = shown(typeof message === "string" ? message : Json.render(error))
   const ended = lostCodes.has(code) || text === "Not connected" ? "lost" : overHttp({ cause, name, status })
   if (ended !== undefined) return new Backend.Failure({ reason: ended, message: text })
@@ -127,12 +136,20 @@ const ignored = <A>(run: () => Promise<A>): Effect.Effect<void> => Effect.ignore
 
 const missing = "McpTools needs the package @modelcontextprotocol/client: npm install @modelcontextprotocol/client"
 
+/** The parts of the options of a server that its client is made with. */
+interface Settings {
+  readonly maxMessageBytes: number
+  readonly roots: ReadonlyArray<Declared.Root> | undefined
+  readonly isSampling: boolean
+}
+
 /** Returns the function that opens connections to a server. */
-export const connect = (server: Stdio | Http, maxMessageBytes: number): Backend.Connect => (listener) =>
+export const connect = (server: Stdio | Http, settings: Settings): Backend.Connect => (listener) =>
   // Nothing but the attempts to connect is interrupted, so that each connection is either closed or returned.
   Effect.uninterruptibleMask((restore) =>
     Effect.gen(function*() {
       const isStdio = "command" in server
+      const { maxMessageBytes } = settings
       const load = <A>(run: () => Promise<A>) =>
         Effect.orDie(Effect.tryPromise({ try: run, catch: (cause) => new Error(missing, { cause }) }))
       const sdk = yield* load(() => import("@modelcontextprotocol/client"))
@@ -141,11 +158,12 @@ export const connect = (server: Stdio | Http, maxMessageBytes: number): Backend.
       const heard = (chunk: unknown) => {
         words = (words + String(chunk)).slice(-mostWords)
       }
+      const run = Effect.runForkWith(yield* Effect.context<never>())
       const open = (mode: "auto" | "legacy") =>
-        opened(sdk, mode, listener, restore, maxMessageBytes, () =>
+        opened(sdk, mode, listener, restore, settings, () =>
           stdio !== undefined && "command" in server
             ? stdioOf(stdio, server, maxMessageBytes, heard)
-            : httpOf(sdk, server as Http, maxMessageBytes))
+            : httpOf(sdk, server as Http, maxMessageBytes, run))
       // Some old servers end when they are asked for anything before their handshake.
       const { client, close, over, transport } = yield* open("auto").pipe(
         Effect.catch((failure) => isStdio && failure.reason === "lost" ? open("legacy") : Effect.fail(failure)),
@@ -162,8 +180,8 @@ export const connect = (server: Stdio | Http, maxMessageBytes: number): Backend.
       const whileOpen = <A>(effect: Effect.Effect<A, Backend.Failure>) => Effect.raceFirst(effect, Deferred.await(over))
       return {
         facts: {
-          "network.transport": isStdio ? "pipe" : "tcp",
-          ...(version === undefined ? {} : { "mcp.protocol.version": version })
+          [names.transport]: isStdio ? "pipe" : "tcp",
+          ...(version === undefined ? {} : { [names.mcpVersion]: version })
         },
         close,
         list: Effect.suspend(() => {
@@ -194,7 +212,7 @@ export const connect = (server: Stdio | Http, maxMessageBytes: number): Backend.
               toolDefinition: tool.definition as unknown as Sdk.Tool
             })
           )
-          return Effect.map(whileOpen(called), responseOf)
+          return Effect.map(whileOpen(called), (result) => responseOf(result, settings))
         }
       }
     })
@@ -205,13 +223,17 @@ const opened = (
   mode: "auto" | "legacy",
   listener: Backend.Listener,
   restore: <A, E>(effect: Effect.Effect<A, E>) => Effect.Effect<A, E>,
-  maxMessageBytes: number,
+  { isSampling, maxMessageBytes, roots }: Settings,
   transportOf: () => Sdk.Transport & { readonly terminateSession?: () => Promise<void> }
 ): Effect.Effect<Opened, Backend.Failure> =>
   Effect.gen(function*() {
     const services = yield* Effect.context<never>()
     const client = new sdk.Client({ name: "heddle", version: "0.1.0" }, {
-      capabilities: { elicitation: { form: {} } },
+      capabilities: {
+        elicitation: { form: {} },
+        ...(roots === undefined ? {} : { roots: {} }),
+        ...(isSampling ? { sampling: {} } : {})
+      },
       versionNegotiation: { mode, probe: { timeoutMs: probeMillis } },
       listChanged: { tools: { autoRefresh: false, debounceMs: 0, onChanged: () => listener.changed() } },
       inputRequired: { autoFulfill: false }
@@ -223,7 +245,19 @@ const opened = (
         : listener.elicit(elicitation)
       return Effect.runPromiseWith(services)(elicited, { signal }) as Promise<Sdk.ElicitResult>
     })
+    if (roots !== undefined) client.setRequestHandler("roots/list", () => rootsOf(roots))
+    if (isSampling) {
+      client.setRequestHandler("sampling/createMessage", ({ params }, { mcpReq: { signal } }) => {
+        const sampling = Results.samplingOf(params)
+        const sampled = sampling === undefined ? Effect.succeed(undefined) : listener.sample(sampling)
+        return Effect.runPromiseWith(services)(
+          Effect.flatMap(sampled, (answer) => answer === undefined ? Effect.fail(rejected) : Effect.succeed(answer)),
+          { signal }
+        ).then((answer) => Results.sampledOf(answer) as unknown as Sdk.CreateMessageResult)
+      })
+    }
     const transport = transportOf()
+    answered(transport)
     const over = Deferred.makeUnsafe<never, Backend.Failure>()
     let isConnected = false
     const end = (failure: Backend.Failure) => {
@@ -266,11 +300,53 @@ const stdioOf = (
   return transport
 }
 
-const httpOf = ({ StreamableHTTPClientTransport }: typeof Sdk, { headers, url }: Http, maxMessageBytes: number) =>
-  new StreamableHTTPClientTransport(new URL(url), {
+const httpOf = (
+  { StreamableHTTPClientTransport }: typeof Sdk,
+  { headers, url }: Http,
+  maxMessageBytes: number,
+  run: (effect: Effect.Effect<void>) => Fiber.Fiber<void>
+) => {
+  const waiting = new Set<Fiber.Fiber<void>>()
+  const transport = new StreamableHTTPClientTransport(new URL(url), {
     requestInit: { headers: { ...headers } },
+    reconnectionScheduler: (reconnect, delay) => {
+      const millis = Math.min(Math.max(delay, leastReconnectMillis), mostReconnectMillis)
+      const fiber = run(Effect.delay(Effect.sync(reconnect), millis))
+      waiting.add(fiber)
+      fiber.addObserver(() => waiting.delete(fiber))
+    },
     fetch: (input, init) => fetch(input, init).then((response) => bounded(response, maxMessageBytes))
   })
+  const close = transport.close.bind(transport)
+  return Object.assign(transport, {
+    close: () => {
+      for (const fiber of waiting) fiber.interruptUnsafe()
+      return close()
+    }
+  })
+}
+
+/** Answers each request whose stream ends without its answer: the client would wait for ever. */
+const answered = (transport: Sdk.Transport): void => {
+  const send = transport.send.bind(transport)
+  Object.assign(transport, {
+    send: (message: Parameters<typeof send>[0], options: Parameters<typeof send>[1]) => {
+      if (!("id" in message) || !("method" in message)) return send(message, options)
+      const onRequestStreamEnd = () => {
+        const ended = new Backend.Failure({
+          reason: "unanswered",
+          message: "the answer of the server ended without a result"
+        })
+        transport.onmessage?.({
+          jsonrpc: "2.0",
+          id: message.id,
+          error: { code: -32000, message: ended.message, data: ended }
+        })
+      }
+      return send(message, { ...options, onRequestStreamEnd })
+    }
+  })
+}
 
 /** Takes tools that the client would refuse out of lists, which it would refuse as a whole. Returns them. */
 const sifted = (sdk: typeof Sdk, transport: Sdk.Transport): Map<string, string> => {
@@ -307,7 +383,33 @@ const listedOf = (tool: Sdk.Tool): Backend.Listed => ({
   definition: tool
 })
 
-const responseOf = (result: unknown): Backend.Response => {
+/** The error of a request for the answer of a model that is declined, as the protocol has it. */
+const rejected = Object.assign(new Error("The request was declined"), { code: -1 })
+
+const rootsOf = (roots: ReadonlyArray<Declared.Root>) => ({
+  roots: roots.map(({ name, uri }) => ({ uri, ...(name === undefined ? {} : { name }) }))
+})
+
+/** Returns what a server wants to know, if it is something that is answered. */
+const wantedOf = (request: unknown, { isSampling, roots }: Settings): Backend.Wanted | undefined => {
+  const { method, params } = Json.isObject(request) ? request : {} as Json.JsonObject
+  switch (method) {
+    case "elicitation/create": {
+      const elicitation = elicitationOf(params)
+      return elicitation && { _tag: "Elicitation", ...elicitation }
+    }
+    case "sampling/createMessage": {
+      const sampling = isSampling ? Results.samplingOf(params) : undefined
+      return sampling && { _tag: "Sampling", ...sampling }
+    }
+    case "roots/list":
+      return roots && { _tag: "Known", response: rootsOf(roots) }
+    default:
+      return undefined
+  }
+}
+
+const responseOf = (result: unknown, settings: Settings): Backend.Response => {
   const { content, inputRequests, isError, requestState, resultType, structuredContent } = Json.isObject(result)
     ? result
     : {} as Json.JsonObject
@@ -317,10 +419,7 @@ const responseOf = (result: unknown): Backend.Response => {
       _tag: "Input",
       state: typeof requestState === "string" ? requestState : undefined,
       requests: Object.fromEntries(
-        Object.entries(requests).map(([key, request]) => {
-          const { method, params } = Json.isObject(request) ? request : {} as Json.JsonObject
-          return [key, method === "elicitation/create" ? elicitationOf(params) : undefined]
-        })
+        Object.entries(requests).map(([key, request]) => [key, wantedOf(request, settings)])
       )
     }
   }

@@ -1,7 +1,9 @@
 /** The servers that layers have connected, in one registry for all layers that are built together. */
+import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as Json from "../../internal/json.ts"
 import type * as Backend from "./backend.ts"
 import * as Connections from "./connection.ts"
 import * as Declared from "./declared.ts"
@@ -33,24 +35,40 @@ export const serversOf = Effect.flatMap(McpTools, ({ servers }) => {
   return Effect.as(Effect.forEach(all, ({ settled }) => settled, { discard: true }), all)
 })
 
+const declined = { action: "decline" } as const
+
 /** Connects by a client of the protocol. */
 export const layerOf = (
   name: string,
   connect: Backend.Connect,
-  { approval = "destructive", onElicit, prefix = "", trust }: Declared.Options
+  { approval = "destructive", onElicit, onSample, prefix = "", propagate = false, trust }: Declared.Options
 ): Layer.Layer<McpTools, Declared.McpUnavailable> =>
   Layer.effectDiscard(Effect.gen(function*() {
     const { servers } = yield* McpTools
     const scope = yield* Effect.scope
-    const elicit: Declared.Elicit | undefined = onElicit === undefined ?
-      undefined :
-      (server, { message, schema }) =>
-        schema === undefined
-          ? Effect.succeed({ action: "decline" })
-          : onElicit({ server, message, schema })
+    // A server learns nothing of what broke in the program.
+    const answering = <A>(option: string, answer: Effect.Effect<A, unknown>): Effect.Effect<A | undefined> =>
+      Effect.catchCause(answer, (cause) =>
+        Cause.hasInterruptsOnly(cause)
+          ? Effect.interrupt
+          : Effect.logWarning(`${option} failed for the MCP server "${name}"`, Json.nameOf(Cause.squash(cause))).pipe(
+            Effect.andThen(Effect.logDebug(cause)),
+            Effect.as(undefined)
+          ))
+    const elicit = onElicit && (({ message, schema }: Backend.Elicitation): Effect.Effect<Backend.Elicited> =>
+      schema === undefined
+        ? Effect.succeed(declined)
+        : Effect.map(
+          answering("onElicit", Effect.suspend(() => onElicit({ server: name, message, schema }))),
+          (elicited) => elicited ?? declined
+        ))
+    const sample = onSample && ((sampling: Backend.Sampling) =>
+      answering(
+        "onSample",
+        Effect.suspend(() => onSample({ server: name, ...sampling } as Declared.Sampling))
+      ))
     const services = yield* Effect.context<never>()
-    const asked = elicit && ((elicitation: Backend.Elicitation) => elicit(name, elicitation))
-    const connection = new Connections.Connection(name, connect, scope, services, asked)
+    const connection = new Connections.Connection(name, connect, scope, services, { elicit, sample })
     yield* Effect.mapError(
       connection.open,
       ({ message: detail }) => new Declared.McpUnavailable({ server: name, detail })
@@ -58,7 +76,7 @@ export const layerOf = (
     const one: Server = {
       name,
       settled: connection.settled,
-      offered: () => Offers.offered(connection, { prefix, trust, approval, elicit })
+      offered: () => Offers.offered(connection, { prefix, trust, approval, elicit, sample, propagate })
     }
     servers.add(one)
     yield* Effect.addFinalizer(() => Effect.sync(() => servers.delete(one)))

@@ -5,9 +5,10 @@
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
-import * as Option from "effect/Option"
 import * as Result from "effect/Result"
+import { traceparent } from "../../adapters/internal/propagation.ts"
 import * as Json from "../../internal/json.ts"
+import { annotateCall, names } from "../../internal/telemetry.ts"
 import * as Tool from "../../Tool.ts"
 import * as Backend from "./backend.ts"
 import type * as Connection from "./connection.ts"
@@ -34,10 +35,15 @@ interface Settings {
   readonly prefix: string
   readonly trust: Declared.Options["trust"]
   readonly approval: NonNullable<Declared.Options["approval"]>
-  readonly elicit: Declared.Elicit | undefined
+  readonly elicit: Connection.Answers["elicit"]
+  readonly sample: Connection.Answers["sample"]
+  readonly propagate: boolean
 }
 
 const longestName = 64
+
+/** The most characters of the name of a tool in a span. */
+const longestInSpan = 128
 
 /** Returns the name of a tool for providers, which allow fewer characters than servers. */
 const nameFor = (prefix: string, { hash, listed: { name } }: Connection.Known): string => {
@@ -146,7 +152,7 @@ class Changed extends Error {}
 interface Paused {
   /** The questions of a server that has ended its answer with them, by their keys. */
   readonly requests?: Readonly<Record<string, Backend.Elicitation>>
-  readonly responses?: Readonly<Record<string, Backend.Elicited>>
+  readonly responses?: Readonly<Record<string, unknown>>
   readonly state?: string
   /** The key of the question that was put to the user. */
   readonly key?: string
@@ -157,6 +163,12 @@ interface Paused {
 }
 
 const mostRounds = 10
+
+/** The number of questions of a server at once, and within a call that it holds open. */
+const mostQuestions = 10
+
+/** The number of declined questions that the model reads of. */
+const mostNotes = 10
 
 /** The number of times that an idempotent call is sent again after its connection was lost. */
 const mostRepeats = 2
@@ -194,7 +206,9 @@ class Call {
   }
 
   decline({ message }: Backend.Elicitation, why: string): Backend.Elicited {
-    this.notes.push(`[the server asked "${Results.cut(message)}", and was declined: ${why}]`)
+    if (this.notes.length < mostNotes) {
+      this.notes.push(`[the server asked "${Results.cut(message)}", and was declined: ${why}]`)
+    }
     return { action: "decline" }
   }
 }
@@ -220,36 +234,55 @@ const run = (it: Call, check: Effect.Effect<void, Changed>): Effect.Effect<unkno
       for (const [key, asked] of Object.entries(requests ?? {})) {
         if (responses !== undefined && Object.hasOwn(responses, key)) continue
         if (settings.elicit !== undefined) {
-          responses = { ...responses, [key]: yield* settings.elicit(connection.server, asked) }
+          responses = { ...responses, [key]: yield* settings.elicit(asked) }
           continue
         }
         const question = Results.questionOf(connection.server, asked, { requests, responses, state, key })
         if (question !== undefined) return question
         responses = { ...responses, [key]: it.decline(asked, "no answer to it could be checked") }
       }
-      const request: Backend.Request = { tool: listed, arguments: it.args, meta: yield* trace, responses, state }
+      const request: Backend.Request = { tool: listed, arguments: it.args, meta: yield* trace(it), responses, state }
       const response = yield* sent(it, request, given, check)
       if (response._tag === "Outcome") return response.outcome
       if (response._tag === "Result") {
         if (!response.isError) return Results.valueOf(response, it.notes)
-        yield* Effect.annotateCurrentSpan("error.type", "tool_error")
         const { server } = connection
         return yield* new McpToolFailed({ server, tool: listed.name, text: Results.wordsOf(response, it.notes) })
       }
       requests = {}
       responses = {}
       state = response.state
-      for (const [key, asked] of Object.entries(response.requests)) {
-        if (asked === undefined) {
-          responses = { ...responses, [key]: it.decline({ message: key }, "only forms are answered") }
-        } else requests = { ...requests, [key]: asked }
+      const wanted = Object.entries(response.requests)
+      if (wanted.length > mostQuestions) {
+        const text = `the server asked more than ${mostQuestions} questions at once`
+        return yield* new McpToolFailed({ server: connection.server, tool: listed.name, text })
+      }
+      for (const [key, asked] of wanted) {
+        if (asked?._tag === "Elicitation") {
+          const { _tag, ...elicitation } = asked
+          requests = { ...requests, [key]: elicitation }
+          continue
+        }
+        const known = asked?._tag === "Sampling" ? yield* sampled(it, asked) : asked?.response
+        responses = { ...responses, [key]: known ?? it.decline({ message: key }, "it is not answered") }
       }
     }
     const text = `the server asked more than ${mostRounds} times`
     return yield* new McpToolFailed({ server: connection.server, tool: listed.name, text })
   })
 
+/** Returns the answer of a model as a server reads it, or nothing where it is declined. */
+const sampled = (
+  { settings: { sample } }: Call,
+  sampling: Backend.Sampling
+): Effect.Effect<Json.JsonObject | undefined> =>
+  sample === undefined ? Effect.succeed(undefined) : Effect.map(sample(sampling), Results.sampledOf)
+
 type Sent = Backend.Response | { readonly _tag: "Outcome"; readonly outcome: unknown }
+
+/** Tells whether a call that failed may have had its effect. */
+const isUnknown = (error: Backend.Failure | Changed): boolean =>
+  error instanceof Backend.Failure && (error.reason === "lost" || error.reason === "unanswered")
 
 /** Sends a call, and again where its connection is lost and it may be repeated. */
 const sent = (
@@ -264,12 +297,13 @@ const sent = (
     const held = Deferred.makeUnsafe<unknown>()
     const left = [...given]
     const asked: Connection.Asked = {
+      left: mostQuestions,
       declined: (elicitation) => void it.decline(elicitation, "several calls were under way, and it may be about any"),
       elicit: Effect.fnUntraced(function*(elicitation) {
         const known = left.findIndex((other) => Json.isSame(other.asked, elicitation))
         const [answer] = known < 0 ? [] : left.splice(known, 1)
         if (answer !== undefined) return answer.elicited
-        if (settings.elicit !== undefined) return yield* settings.elicit(connection.server, elicitation)
+        if (settings.elicit !== undefined) return yield* settings.elicit(elicitation)
         if (!isIdempotent) return it.decline(elicitation, "it holds the call open, which cannot wait for the user")
         const question = Results.questionOf(connection.server, elicitation, { given, asked: elicitation })
         if (question === undefined) return it.decline(elicitation, "no answer to it could be checked")
@@ -292,13 +326,13 @@ const sent = (
     })
     const judged = Effect.tapError(attempt, (error) =>
       Effect.sync(() => {
-        if (isSent && error instanceof Backend.Failure && error.reason === "lost") isInDoubt = true
+        if (isSent && isUnknown(error)) isInDoubt = true
       }))
     const again = Effect.retry(judged, {
       times: mostRepeats,
       while: (error) =>
         error instanceof Backend.Failure && isSent &&
-        (error.reason === "unsent" || error.reason === "lost" && isIdempotent)
+        (error.reason === "unsent" || isUnknown(error) && isIdempotent)
     })
     return yield* Effect.catch(again, (error): Effect.Effect<Sent> => {
       const failed = (outcome: unknown) => Effect.succeed({ _tag: "Outcome", outcome } as const)
@@ -312,20 +346,17 @@ const sent = (
     })
   })
 
-/** Adds the facts of the call to the span around it, if there is one. */
+/** Adds the facts of the call to its span, if there is one. */
 const annotated = ({ connection, known }: Call): Effect.Effect<void> =>
-  Effect.annotateCurrentSpan({
-    "mcp.method.name": "tools/call",
-    "mcp.tool.name": known.listed.name,
-    "mcp.server.name": connection.server,
+  annotateCall({
+    [names.mcpMethod]: "tools/call",
+    [names.mcpTool]: known.listed.name.slice(0, longestInSpan),
+    [names.mcpServer]: connection.server,
     ...connection.facts
   })
 
-/** The trace that the call belongs to, as a server reads it. */
-const trace: Effect.Effect<Json.JsonObject> = Effect.map(
-  Effect.option(Effect.currentSpan),
-  Option.match({
-    onNone: () => Json.none,
-    onSome: ({ sampled, spanId, traceId }) => ({ traceparent: `00-${traceId}-${spanId}-${sampled ? "01" : "00"}` })
-  })
-)
+/** The trace that the call belongs to, as a server reads it that may learn of it. */
+const trace = ({ settings: { propagate } }: Call): Effect.Effect<Json.JsonObject> =>
+  propagate
+    ? Effect.map(traceparent, (header) => header === undefined ? Json.none : { traceparent: header })
+    : Effect.succeed(Json.none)

@@ -58,7 +58,7 @@ export class Fake {
       }
       this.listener = listener
       return {
-        facts: { "network.transport": "pipe" },
+        facts: { "network.transport": "pipe", "mcp.protocol.version": "2026-07-28" },
         list: Effect.suspend(() => Effect.as(this.listing(), { tools: this.tools.map(listed), leftOut: [] })),
         call: (request, progress) =>
           Effect.suspend(() => {
