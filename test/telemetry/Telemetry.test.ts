@@ -224,7 +224,7 @@ describe("Telemetry: spans of calls", () => {
           span.events.map(([name, at]) => `${name} ${Number(at) / 1e6}`)
         ]),
         [
-          ["execute_tool ghost", 50, 0, "ERROR unknown_tool", []],
+          ["execute_tool _OTHER", 50, 0, "ERROR unknown_tool", []],
           ["execute_tool flaky", 50, 0.1, "ERROR handler_raised", ["heddle.retry 150"]]
         ]
       )
@@ -373,7 +373,7 @@ describe("Telemetry: failures", () => {
       const { spans } = yield* watched(Chat.run("Go", options), model)
       assert.deepStrictEqual(named(spans, "execute_tool").map((span) => [span.name, statusOf(span)]), [
         ["execute_tool slow", "ERROR cancelled"],
-        ["execute_tool ghost", "ERROR unknown_tool"]
+        ["execute_tool _OTHER", "ERROR unknown_tool"]
       ])
       assert.strictEqual(statusOf(named(spans, "invoke_agent")[0]!), "ERROR unknown_tool")
     }))
@@ -677,6 +677,103 @@ describe("Telemetry: content", () => {
       assert.throws(() => Telemetry.layer(options as Telemetry.Options), message)
     }
   })
+})
+
+// Where telemetry may break: a run goes on as if there were none.
+
+const throws = (): never => {
+  throw new Error("of the telemetry")
+}
+
+/** A tracer whose spans have other methods. */
+const tracerWith = (methods: object): Tracer.Tracer =>
+  Tracer.make({ span: (options) => Object.assign(new Tracer.NativeSpan(options), methods) })
+
+const registryWith = (methods: object) => Object.assign(new Map(), methods)
+
+const eventful = Effect.suspend(() => {
+  let left = 1
+  const flaky = Tool.make("flaky", {
+    parameters,
+    retry: Schedule.recurs(1),
+    handler: () => Effect.suspend(() => left-- > 0 ? Effect.fail("busy") : Effect.succeed("ok"))
+  })
+  const inner = Tool.make("inner", {
+    parameters,
+    handler: () => Effect.map(Chat.run("Look"), ({ outcome }) => outcome._tag)
+  })
+  const dying = Tool.make("dying", { parameters, handler: () => Effect.die(new Error("broken")) })
+  const tools = [flaky, inner, dying]
+  return Stream.runCollect(Chat.stream("Go", { tools, requestId: "run", maxConcurrency: 1 }))
+})
+
+const eventfulModel = modelOf(
+  [
+    toolCall("c0", "flaky"),
+    toolCall("c1", "inner"),
+    toolCall("c2", "dying"),
+    toolCall("c3", "ghost"),
+    counted(10),
+    finish("tool_calls")
+  ],
+  [text("in"), finish("stop")],
+  [text("It"), delay(50), text(" is."), counted(30), finish("stop")]
+)
+
+describe("Telemetry: what breaks in it", () => {
+  const everywhere: Telemetry.Options = { capture: "spans-and-events", ...everything }
+  const breaking: Readonly<
+    Record<
+      string,
+      | readonly [Telemetry.Options, Effect.Effect<any>]
+      | readonly [
+        Telemetry.Options,
+        (run: Effect.Effect<any, any>) => Effect.Effect<any, any>
+      ]
+    >
+  > = {
+    "a tracer": [everywhere, Effect.withTracer(Tracer.make({ span: throws }))],
+    "an attribute of a span": [everywhere, Effect.withTracer(tracerWith({ attribute: throws }))],
+    "an event of a span": [everywhere, Effect.withTracer(tracerWith({ event: throws }))],
+    "the end of a span": [everywhere, Effect.withTracer(tracerWith({ end: throws }))],
+    "a logger": [everywhere, Effect.provide(Logger.layer([Logger.make(throws)]))],
+    "a registry that is read": [
+      everywhere,
+      Effect.provideService(Metric.MetricRegistry, registryWith({ get: throws }))
+    ],
+    "a registry that is written to": [
+      everywhere,
+      Effect.provideService(Metric.MetricRegistry, registryWith({ set: throws }))
+    ],
+    "a redaction": [{ ...everywhere, redact: throws }, (run) => run]
+  }
+  for (const [name, [options, under]] of Object.entries(breaking)) {
+    it.effect(`W-12: ${name} that throws changes no event of a run`, () =>
+      Effect.gen(function*() {
+        const quiet = Effect.provide(eventful, [eventfulModel, Logger.layer([])])
+        const plain = yield* overTime(quiet)
+        const broken = (under as (run: typeof quiet) => typeof quiet)(
+          Effect.provide(Effect.provide(eventful, eventfulModel), layerOf(options))
+        ).pipe(
+          Effect.provideService(Metric.MetricRegistry, new Map()),
+          Effect.provide(Logger.layer([]))
+        )
+        assert.deepStrictEqual(JSON.stringify(yield* overTime(broken)), JSON.stringify(plain))
+      }))
+  }
+
+  it.live("W-12: nor does a tracer that throws keep an adapter from its request", () =>
+    Effect.gen(function*() {
+      const server = yield* Server.serve(() => ({ pieces: [Adapters.openAiChat.whole] }))
+      for (const methods of [{ attribute: throws }, { end: throws }, undefined]) {
+        const tracer = methods === undefined ? Tracer.make({ span: throws }) : tracerWith(methods)
+        const { outcome } = yield* Chat.run("Hi").pipe(
+          Effect.provide(Adapters.openAiChat.layer(server.url, { propagate: true } as object)),
+          Effect.withTracer(tracer)
+        )
+        assert.strictEqual(outcome._tag, "Completed")
+      }
+    }).pipe(Effect.scoped))
 })
 
 describe("Telemetry: over the wire", () => {

@@ -360,12 +360,13 @@ const attempt = (
     Effect.flatMap((request) => head(exchange, request)),
     Effect.flatMap((response) => begun(exchange, response)),
     // A span keeps what it ends with: an answer its request with all headers, and an error what the provider wrote.
-    Effect.tapError(({ error }) => Effect.annotateCurrentSpan("error.type", error.reason)),
+    Effect.tapError(({ error }) => Telemetry.annotate({ "error.type": error.reason })),
     Effect.mapBoth({ onSuccess: Redacted.make, onFailure: (failure) => Redacted.make(failure) }),
-    Effect.withSpan("POST", {
-      kind: "client",
-      attributes: { "http.request.method": "POST", "server.address": new URL(request.url).hostname }
-    }),
+    (tried) =>
+      Telemetry.requesting(tried, "POST", {
+        "http.request.method": "POST",
+        "server.address": new URL(request.url).hostname
+      }),
     Effect.mapBoth({ onSuccess: Redacted.value, onFailure: (failure) => Redacted.value(failure) })
   )
 
@@ -375,7 +376,10 @@ const propagated = (
   request: HttpClientRequest.HttpClientRequest
 ): Effect.Effect<HttpClientRequest.HttpClientRequest> =>
   propagate
-    ? Effect.map(Effect.orDie(Effect.currentSpan), (span) => {
+    ? Effect.map(Effect.option(Effect.currentSpan), (current) => {
+      // A tracer that broke has made none.
+      if (current._tag === "None") return request
+      const span = current.value
       const { traceparent } = TraceContext.toHeaders(span)
       const isMade = !Context.get(span.annotations, Tracer.DisablePropagation)
       return isMade && traceparent !== undefined
@@ -404,7 +408,7 @@ const head = (
       duration: exchange.settings.connectTimeout,
       orElse: () => Effect.fail(silent(exchange))
     }),
-    Effect.tap((response) => Effect.annotateCurrentSpan("http.response.status_code", response.status)),
+    Effect.tap((response) => Telemetry.annotate({ "http.response.status_code": response.status })),
     Effect.flatMap((response) => accepted(exchange, response))
   )
 

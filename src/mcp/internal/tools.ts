@@ -8,6 +8,7 @@ import * as Exit from "effect/Exit"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import * as Json from "../../internal/json.ts"
+import * as Telemetry from "../../internal/telemetry.ts"
 import * as Tool from "../../Tool.ts"
 import * as Backend from "./backend.ts"
 import type * as Connection from "./connection.ts"
@@ -232,7 +233,7 @@ const run = (it: Call, check: Effect.Effect<void, Changed>): Effect.Effect<unkno
       if (response._tag === "Outcome") return response.outcome
       if (response._tag === "Result") {
         if (!response.isError) return Results.valueOf(response, it.notes)
-        yield* Effect.annotateCurrentSpan("error.type", "tool_error")
+        yield* Telemetry.annotate({ "error.type": "tool_error" })
         const { server } = connection
         return yield* new McpToolFailed({ server, tool: listed.name, text: Results.wordsOf(response, it.notes) })
       }
@@ -314,7 +315,7 @@ const sent = (
 
 /** Adds the facts of the call to the span around it, if there is one. */
 const annotated = ({ connection, known }: Call): Effect.Effect<void> =>
-  Effect.annotateCurrentSpan({
+  Telemetry.annotate({
     "mcp.method.name": "tools/call",
     "mcp.tool.name": known.listed.name,
     "mcp.server.name": connection.server,
