@@ -745,7 +745,8 @@ describe("Telemetry: what breaks in it", () => {
       everywhere,
       Effect.provideService(Metric.MetricRegistry, registryWith({ set: throws }))
     ],
-    "a redaction": [{ ...everywhere, redact: throws }, (run) => run]
+    "a redaction": [{ ...everywhere, redact: throws }, (run) => run],
+    "the promise of a redaction": [{ ...everywhere, redact: (async () => throws()) as never }, (run) => run]
   }
   for (const [name, [options, under]] of Object.entries(breaking)) {
     it.effect(`W-12: ${name} that throws changes no event of a run`, () =>
@@ -774,6 +775,142 @@ describe("Telemetry: what breaks in it", () => {
         assert.strictEqual(outcome._tag, "Completed")
       }
     }).pipe(Effect.scoped))
+})
+
+describe("Telemetry: a hostile model", () => {
+  const ghost = `ghost-${canary}`
+
+  it.effect("W-12: a name that a model makes up is in no span, metric or log record", () =>
+    Effect.gen(function*() {
+      const scripts: ReadonlyArray<readonly [object, ReadonlyArray<Script.Entry>]> = [
+        [{}, [toolCall("c0", ghost), finish("tool_calls")]],
+        [{}, [toolCall("c0", ghost), finish("content_filter")]],
+        [{}, [{ ...toolCall("c0", ghost), argumentsLost: "json_decode_error" }, finish("tool_calls")]],
+        [{ maxTurns: 0 }, [toolCall("c0", ghost), finish("tool_calls")]],
+        [{ policy: { ...Policy.standard, start: "afterTurn", unknownTool: "failTurn" } }, [
+          toolCall("c0", ghost),
+          finish("tool_calls")
+        ]]
+      ]
+      for (const [options, reply] of scripts) {
+        const model = modelOf(reply, [text("ok"), finish("stop")])
+        const seen = yield* watched(Chat.run("Go", { tools: [slow], ...options }), model, everything)
+        assert.notInclude(visible(seen), canary, JSON.stringify(options))
+        for (const span of named(seen.spans, "execute_tool")) {
+          assert.deepStrictEqual([span.name, attribute(span, names.toolName)], ["execute_tool _OTHER", "_OTHER"])
+        }
+      }
+    }))
+
+  it.effect("W-12: an id or a model of a reply that is no word is in no span, metric or log record", () =>
+    Effect.gen(function*() {
+      const words = `some words ${canary}`
+      const reply: ReadonlyArray<Script.Entry> = [
+        toolCall(words, "slow"),
+        finish("tool_calls", { rawFinishReason: words, metadata: { responseId: words, model: words } })
+      ]
+      const model = modelOf(reply, [text("ok"), finish("stop")])
+      assert.notInclude(visible(yield* watched(Chat.run("Go", { tools: [slow] }), model, everything)), canary)
+    }))
+
+  it.effect("W-12: what an option of a tool throws is in no log record above debug", () =>
+    Effect.gen(function*() {
+      const leaks = (): never => {
+        throw Object.assign(new Error(canary), { name: `Odd ${canary}` })
+      }
+      const handler = () => Effect.void
+      const tools = [
+        Tool.make("a", { parameters, approval: leaks, handler }),
+        Tool.make("b", { parameters, readOnly: leaks, handler }),
+        Tool.make("c", { parameters, concurrency: leaks, handler }),
+        Tool.make("d", { parameters, authorize: leaks, handler }),
+        Tool.make("e", { parameters, handler: leaks })
+      ]
+      const model = modelOf([...tools.map(({ name }) => toolCall(name, name)), finish("tool_calls")])
+      const { logs, spans } = yield* watched(Chat.run("Go", { tools }), model)
+      const shown = logs.filter(({ level }) => level !== "Debug")
+      assert.isAbove(shown.length, 3)
+      assert.notInclude(visible({ spans, metrics: [], logs: shown }), canary)
+    }))
+
+  it.effect("W-12: a log record of content is no event of a span", () =>
+    Effect.gen(function*() {
+      const { spans, tracer } = recording()
+      yield* leak.pipe(
+        Effect.provide([leakingModel, layerOf({ capture: "events" }), Logger.layer([Logger.tracerLogger])]),
+        Effect.provideService(Metric.MetricRegistry, new Map()),
+        Effect.withTracer(tracer),
+        overTime
+      )
+      assert.isAbove(spans.length, 7)
+      assert.notInclude(visible({ spans, metrics: [], logs: [] }), canary)
+    }))
+
+  it.effect("W-12: the redaction gets names and ids that a model made up, numbers and media types too", () =>
+    Effect.gen(function*() {
+      const card = 4000123412341234
+      const model = modelOf(
+        [toolCall(canary, ghost, { card, [canary]: [card] }), finish("tool_calls")],
+        [text("ok"), finish("stop")]
+      )
+      const input = [Message.user([{ type: "image", data: "aGk=", mediaType: `image/${canary}` }])]
+      const redact = (text: string) => text.replaceAll(canary, "[hidden]").replaceAll(String(card), "[card]")
+      const { logs, spans } = yield* watched(Chat.run(input, { tools: [slow] }), model, {
+        capture: "spans-and-events",
+        redact
+      })
+      const written = [...logs.map(({ attributes }) => attributes), ...spans.map(({ attributes }) => [...attributes])]
+      const content = JSON.stringify(written).replaceAll(JSON.stringify(["gen_ai.tool.call.id", canary]), "")
+      assert.notInclude(content, canary)
+      assert.notInclude(content, String(card))
+      assert.include(content, "[card]")
+    }))
+
+  it.effect("W-12: a text is not cut within a character", () =>
+    Effect.gen(function*() {
+      const echo = Tool.make("echo", { parameters, handler: () => Effect.succeed("😀😀") })
+      const model = modelOf([toolCall("c0", "echo"), finish("tool_calls")], [text("ok"), finish("stop")])
+      const { spans } = yield* watched(Chat.run("Go", { tools: [echo] }), model, { capture: "spans", maxPartLength: 3 })
+      assert.strictEqual(attribute(named(spans, "execute_tool")[0]!, "gen_ai.tool.call.result"), "😀…")
+    }))
+
+  it.effect("W-17: metrics have a bounded number of values of each attribute, whatever providers make up", () =>
+    Effect.gen(function*() {
+      const replies = Array.from({ length: 300 }, (_, index) => [
+        toolCall("c0", `ghost-${index}`),
+        counted(1),
+        finish("tool_calls", { metadata: { model: `model-${index}` } })
+      ])
+      const { metrics } = yield* watched(Chat.run("Go", { tools: [slow], maxTurns: 300 }), modelOf(...replies))
+      const durations = histogram(metrics, "gen_ai.client.operation.duration")
+      assert.strictEqual(new Set(durations.map(({ attributes }) => attributes?.[names.responseModel])).size, 101)
+      assert.lengthOf(histogram(metrics, "gen_ai.execute_tool.duration"), 1)
+      assert.strictEqual(sumOf(metrics, "gen_ai.client.token.usage", "input"), 300)
+    }))
+
+  it.effect("W-17: figures that no sum can take in are left out", () =>
+    Effect.gen(function*() {
+      const reply = (inputTokens: number, totalCost: number) => [
+        usage({ inputTokens, totalCost }),
+        toolCall("c0", "slow"),
+        finish("tool_calls")
+      ]
+      const model = modelOf(reply(NaN, NaN), reply(-3, -3), reply(Infinity, Infinity), reply(2, 2), [finish("stop")])
+      const { metrics } = yield* watched(Chat.run("Go", { tools: [slow] }), model)
+      assert.strictEqual(sumOf(metrics, "gen_ai.client.token.usage", "input"), 2)
+      const cost = metrics.find(({ id }) => id === names.totalCost)
+      assert.strictEqual(cost?.type === "Counter" && cost.state.count, 2)
+    }))
+
+  it.effect("W-17: a call that is tried again without end has a bounded number of events", () =>
+    Effect.gen(function*() {
+      const flaky = Tool.make("flaky", { parameters, retry: Schedule.recurs(200), handler: () => Effect.fail("busy") })
+      const model = modelOf([toolCall("c0", "flaky"), finish("tool_calls")], [text("ok"), finish("stop")])
+      const { spans } = yield* watched(Chat.run("Go", { tools: [flaky] }), model)
+      const [call] = named(spans, "execute_tool")
+      assert.lengthOf(call!.events, 128)
+      assert.strictEqual(attribute(call!, names.attempts), 201)
+    }))
 })
 
 describe("Telemetry: over the wire", () => {
