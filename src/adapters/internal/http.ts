@@ -254,12 +254,15 @@ export const serverOf = (baseUrl: string): Pick<Adapter.Service, "server"> => {
   return { server: port === "" ? { address } : { address, port: Number(port) } }
 }
 
+/** Returns a URL that cannot be used as a message names it: its user, its password and its query are secrets. */
+const named = (text: string): string => text.replace(/[?#].*/s, "").replace(/[^/]*@/g, "")
+
 const checkUrl = (text: string): Result.Result<URL, string> =>
   Result.try(() => new URL(text)).pipe(
-    Result.mapError(() => `the base URL is no URL: ${text}`),
+    Result.mapError(() => `the base URL is no URL: ${named(text)}`),
     Result.flatMap((url) => {
       if (url.protocol !== "http:" && url.protocol !== "https:") {
-        return Result.fail(`the base URL must start with http:// or https://: ${text}`)
+        return Result.fail(`the base URL must start with http:// or https://: ${named(text)}`)
       }
       return url.username === "" && url.password === ""
         ? Result.succeed(url)
