@@ -306,7 +306,7 @@ describe("sessions of the legacy era", () => {
           params: { protocolVersion: "2025-11-25", capabilities: {}, clientInfo: { name: "raw", version: "1" } }
         }
       }),
-      ({ headers, status }) => ({ status, id: headers.get("mcp-session-id") ?? "" })
+      ({ headers, status, text }) => ({ status, text, id: headers.get("mcp-session-id") ?? "" })
     )
 
   const list = (url: string, id: string, headers: Record<string, string> = {}) =>
