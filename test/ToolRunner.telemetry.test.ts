@@ -157,7 +157,7 @@ describe("ToolRunner: telemetry", () => {
       assert.deepStrictEqual(
         spans.map((span) => [span.name, span.attributes.get("error.type"), ending(span).millis, ending(span).exit]),
         [
-          ["execute_tool ghost", "unknown_tool", 0, Exit.fail("unknown_tool")],
+          ["execute_tool _OTHER", "unknown_tool", 0, Exit.fail("unknown_tool")],
           ["execute_tool strict", "invalid_arguments", 0, Exit.fail("invalid_arguments")],
           ["execute_tool echo", "invalid_arguments", 0, Exit.fail("invalid_arguments")],
           ["execute_tool denied", "denied", 0, Exit.fail("denied")]

@@ -31,6 +31,7 @@ import * as Claims from "../internal/session/claim.ts"
 import * as Journals from "../internal/session/journal.ts"
 import * as Keeping from "../internal/session/kept.ts"
 import { Running, Worker as Hooks } from "../internal/stop/ownedFibers.ts"
+import * as Telemetry from "../internal/telemetry.ts"
 import type * as Session from "../Session.ts"
 import type * as Tool from "../Tool.ts"
 import * as Drives from "./internal/drive.ts"
@@ -332,10 +333,10 @@ export const layer = <
         if (error instanceof Claims.SessionClaimed) return Effect.void
         const log = error instanceof Journals.SessionConflict
           ? Effect.logDebug(`${Drives.named(claim)} was written to by another program`, cause)
-          : Effect.andThen(
+          : Telemetry.logged(Effect.andThen(
             Effect.logWarning(`${Drives.named(claim)} failed and is tried again`, Cause.map(cause, Json.nameOf)),
             Effect.logDebug(`${Drives.named(claim)} failed`, cause)
-          )
+          ))
         return Effect.andThen(log, pause(claim, failures))
       }
 
@@ -353,7 +354,7 @@ export const layer = <
             Effect.catchCauseIf(
               work,
               (cause) => !Cause.hasInterruptsOnly(cause),
-              (cause) => Effect.logWarning(`${name} of ${Drives.named(claim)} died`, cause)
+              (cause) => Telemetry.warned(`${name} of ${Drives.named(claim)} died`, cause)
             ),
             Exit.void,
             { name, onSoftStop: "unaffected" }
@@ -474,7 +475,7 @@ export const layer = <
         onFailure: (cause) => {
           owner.answered(false)
           return Effect.andThen(
-            Effect.logWarning("the store could not list sessions with work left", cause),
+            Telemetry.logged(Effect.logWarning("the store could not list sessions with work left", cause)),
             Effect.suspend(() => Effect.sleep(pauseOf(unanswered++)))
           )
         }

@@ -10,6 +10,7 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as References from "effect/References"
+import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as Tracer from "effect/Tracer"
@@ -167,17 +168,30 @@ export const tracing = <R>(services: Context.Context<R>): Tracing | undefined =>
 export const annotateCall = (attributes: Attributes): Effect.Effect<void> =>
   Effect.map(CurrentCall, (call) => call?.set(attributes))
 
+/** The value of an attribute for any text that is not one of those that are known. */
+export const other = "_OTHER"
+
+/** Returns an id or a name that a provider or a model gave, if it is one word, and nothing of any other text. */
+const wordOf = (text: string | null | undefined): string | undefined =>
+  typeof text === "string" && /^[!-~]{1,256}$/.test(text) ? text : undefined
+
+/** The attribute of the id of a call, where it is a word. */
+export const callId = (id: string): Record<string, string> => {
+  const word = wordOf(id)
+  return word === undefined ? {} : { [names.toolCall]: word }
+}
+
 const ours: ReadonlySet<unknown> = new Set(["AdapterError", "ToolError", "EngineError", "ValidationError"])
 
 /**
  * Returns the code of an error: the reason of one of Heddle's own, else the name of its class, and nothing of its text.
  */
 const codeOf = (error: unknown): string => {
-  if (!Json.isObject(error)) return "_OTHER"
+  if (!Json.isObject(error)) return other
   const { _tag, name, reason } = error
   if (ours.has(_tag) && typeof reason === "string") return reason
   const own = Json.nameOf({ _tag, name })
-  return own === "Error" ? "_OTHER" : own
+  return own === "Error" ? other : own
 }
 
 /** Returns the tag of an outcome as attributes write it: `AskUser` as `ask_user`. */
@@ -202,6 +216,12 @@ interface Plan {
   readonly made?: Listener["toolSpans"] | undefined
 }
 
+/** Tells a tracer or a listener something. A run does not depend on them: an error that they throw is lost. */
+const told = (tell: () => void): void => void Result.try(tell)
+
+/** The number of events that a span is given, as OpenTelemetry limits it by default. */
+const mostEvents = 128
+
 /** One operation of a run, with its span. It ends once. */
 export class Operation<F extends Facts = Facts> {
   readonly facts: F
@@ -214,6 +234,7 @@ export class Operation<F extends Facts = Facts> {
   private readonly clock: Clock.Clock
   /** The attributes so far. */
   readonly attributes: Record<string, unknown> = {}
+  private eventCount = 0
   private readonly events: Array<readonly [name: string, at: bigint, attributes: Record<string, unknown>]> = []
 
   constructor(tracing: Tracing, facts: F, plan: Plan) {
@@ -239,9 +260,11 @@ export class Operation<F extends Facts = Facts> {
   private open(): void {
     const { attributes, clock, plan: { links, name, spanKind = "internal" }, startedAt, tracing: { context } } = this
     const atStart = Object.create(clock, { currentTimeNanosUnsafe: { value: () => startedAt } }) as Clock.Clock
-    this.span = Effect.runSyncWith(Context.add(context, Clock.Clock, atStart))(
-      Effect.makeSpan(name, { kind: spanKind, attributes, ...(links === undefined ? {} : { links }) })
-    )
+    told(() => {
+      this.span = Effect.runSyncWith(Context.add(context, Clock.Clock, atStart))(
+        Effect.makeSpan(name, { kind: spanKind, attributes, ...(links === undefined ? {} : { links }) })
+      )
+    })
   }
 
   /** Adds attributes. A value that is `undefined` or `null` is none. */
@@ -249,15 +272,17 @@ export class Operation<F extends Facts = Facts> {
     for (const [name, value] of Object.entries(attributes)) {
       if (value === undefined || value === null) continue
       this.attributes[name] = value
-      this.span?.attribute(name, value)
+      told(() => this.span?.attribute(name, value))
     }
   }
 
-  /** Adds an event that happens now. */
+  /** Adds an event that happens now, unless there are too many: a call may be tried again without end. */
   event(name: string, attributes: Record<string, unknown>): void {
+    if (this.eventCount++ >= mostEvents) return
     const at = this.clock.currentTimeNanosUnsafe()
-    if (this.span === undefined) this.events.push([name, at, attributes])
-    else this.span.event(name, at, attributes)
+    const { span } = this
+    if (span === undefined) this.events.push([name, at, attributes])
+    else told(() => span.event(name, at, attributes))
   }
 
   /** Ends the operation, unless it has ended. */
@@ -269,10 +294,10 @@ export class Operation<F extends Facts = Facts> {
     this.set({ [names.error]: ending.code, [names.outcome]: ending.outcome })
     if (made === "failed" && ending.code !== undefined) {
       this.open()
-      for (const [name, at, attributes] of this.events) this.span?.event(name, at, attributes)
+      for (const [name, at, attributes] of this.events) told(() => this.span?.event(name, at, attributes))
     }
-    listener?.ended(this)
-    this.span?.end(Context.get(context, References.TracerTimingEnabled) ? endedAt : 0n, exitOf(ending))
+    told(() => listener?.ended(this))
+    told(() => this.span?.end(Context.get(context, References.TracerTimingEnabled) ? endedAt : 0n, exitOf(ending)))
   }
 
   /** Puts an effect under the span. */
@@ -342,7 +367,7 @@ const sampled = (
   const stops = typeof stop === "string" ? [stop] : stop
   const count = ownOption(options, "n")
   return {
-    [names.provider]: described?.provider ?? "_OTHER",
+    [names.provider]: described?.provider ?? other,
     [names.model]: model ?? described?.model,
     [names.address]: described?.server?.address,
     [names.port]: described?.server?.port,
@@ -578,7 +603,7 @@ export class Step {
     const { lastChunkAt } = this
     const { context, listener } = inference.tracing
     const now = this.lastChunkAt = Context.get(context, Clock.Clock).currentTimeNanosUnsafe()
-    if (lastChunkAt !== undefined) listener?.chunk(inference, Number(now - lastChunkAt) / 1e9)
+    if (lastChunkAt !== undefined) told(() => listener?.chunk(inference, Number(now - lastChunkAt) / 1e9))
     else inference.set({ [names.timeToFirstChunk]: Number(now - inference.startedAt) / 1e9 })
   }
 
@@ -593,8 +618,8 @@ export class Step {
     if (inference === undefined || inference.endedAt !== undefined) return
     inference.facts.response = response
     inference.set({
-      [names.responseId]: response.id,
-      [names.responseModel]: response.model,
+      [names.responseId]: wordOf(response.id),
+      [names.responseModel]: wordOf(response.model),
       ...finishReasons(response),
       ...tokens(response.usage)
     })
@@ -617,8 +642,10 @@ export class Step {
   ): void {
     const code = this.operation.code = codeOf(error)
     for (const call of calls) {
-      const plan = { call, requestId: settings.requestId, sessionId: settings.sessionId, stepIndex: this.index }
-      unstarted(this.operation.within(), plan, tools.has(call.name) ? notRun : { code, outcome: "refused" })
+      const isOffered = tools.has(call.name)
+      const { requestId, sessionId } = settings
+      const plan = { call, isOffered, requestId, sessionId, stepIndex: this.index }
+      unstarted(this.operation.within(), plan, isOffered ? notRun : { code, outcome: "refused" })
     }
   }
 
@@ -639,33 +666,35 @@ export const notRun = { code: "cancelled", outcome: "not_run" } as const
 /** A call as its span describes it. */
 interface CallPlan {
   readonly call: Message.ToolCall
+  /** Tells whether the run has a tool of the call's name. A model may make up any other name, of any text. */
+  readonly isOffered: boolean
   readonly requestId: string
   readonly sessionId: string | null
   readonly stepIndex: number
 }
 
-const longestName = 128
-
 const callPlan = (
   { listener, run }: Tracing,
-  { call, requestId, sessionId, stepIndex }: CallPlan,
+  { call, isOffered, requestId, sessionId, stepIndex }: CallPlan,
   attributes: Attributes
-): Plan => ({
-  // The name of an unknown tool may be anything.
-  name: `execute_tool ${call.name.slice(0, longestName)}`,
-  made: listener?.toolSpans,
-  attributes: {
-    [names.operation]: "execute_tool",
-    [names.toolName]: call.name.slice(0, longestName),
-    [names.toolType]: "function",
-    [names.toolCall]: call.id,
-    [names.agentName]: run?.agent?.name,
-    [names.conversation]: sessionId,
-    [names.requestId]: requestId,
-    [names.step]: stepIndex,
-    ...attributes
+): Plan => {
+  const name = isOffered ? call.name : other
+  return {
+    name: `execute_tool ${name}`,
+    made: listener?.toolSpans,
+    attributes: {
+      [names.operation]: "execute_tool",
+      [names.toolName]: name,
+      [names.toolType]: "function",
+      ...callId(call.id),
+      [names.agentName]: run?.agent?.name,
+      [names.conversation]: sessionId,
+      [names.requestId]: requestId,
+      [names.step]: stepIndex,
+      ...attributes
+    }
   }
-})
+}
 
 /** The start of a call: the time that it waited for, and the number of its first attempt here. */
 interface Start {
@@ -726,7 +755,48 @@ export const retried = (error: unknown, attempt: number): Effect.Effect<void> =>
     Effect.zip(Effect.serviceOption(Tracer.ParentSpan), Clock.Clock),
     ([parent, clock]) => {
       if (parent._tag === "None" || parent.value._tag !== "Span") return
+      const { value: span } = parent
       const attributes = { [names.error]: codeOf(error), [names.attempt]: attempt }
-      parent.value.event(names.retry, clock.currentTimeNanosUnsafe(), attributes)
+      told(() => span.event(names.retry, clock.currentTimeNanosUnsafe(), attributes))
     }
+  )
+
+/** Adds attributes to the span that this code runs under. */
+export const annotate = (attributes: Record<string, unknown>): Effect.Effect<void> =>
+  Effect.catchDefect(Effect.annotateCurrentSpan(attributes), () => Effect.void)
+
+/** Runs a request under a span of its own. Secrets are for the caller to keep out of it. */
+export const requesting = <A, E, R>(
+  effect: Effect.Effect<A, E, R>,
+  name: string,
+  attributes: Record<string, unknown>
+): Effect.Effect<A, E, Exclude<R, Tracer.ParentSpan>> =>
+  Effect.acquireUseRelease(
+    Effect.catchDefect(Effect.makeSpan(name, { kind: "client", attributes }), () => Effect.undefined),
+    (span) => (span === undefined ? effect : Effect.withParentSpan(effect, span)) as typeof effect,
+    (span, exit) =>
+      Effect.map(Effect.zip(Clock.Clock, References.TracerTimingEnabled), ([clock, isTimed]) =>
+        told(() => span?.end(isTimed ? clock.currentTimeNanosUnsafe() : 0n, exit)))
+  ) as Effect.Effect<A, E, Exclude<R, Tracer.ParentSpan>>
+
+// Log records.
+
+/** Logs what an operator should see. A run does not depend on its loggers: one that throws changes nothing of it. */
+export const logged = (record: Effect.Effect<void>): Effect.Effect<void> =>
+  Effect.catchDefect(record, () => Effect.void)
+
+/**
+ * Logs a warning with the name of what broke. The words of that, which may be a user's, are logged at debug level. The
+ * other attributes are the caller's.
+ */
+export const warned = (
+  message: string,
+  cause: Cause.Cause<unknown>,
+  attributes: Attributes = {}
+): Effect.Effect<void> =>
+  logged(
+    Effect.logWarning(message).pipe(
+      Effect.andThen(Effect.logDebug(message, cause)),
+      Effect.annotateLogs({ [names.error]: Json.nameOf(Cause.squash(cause)), ...attributes })
+    )
   )

@@ -6,8 +6,10 @@
  * @since 0.1.0
  */
 import * as Config from "effect/Config"
+import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as Logger from "effect/Logger"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import * as Tracer from "effect/Tracer"
@@ -138,7 +140,11 @@ const log = (
   const record = Effect.logWithLevel(level)(event).pipe(
     Effect.annotateLogs({ "event.name": event, ...own, ...further })
   )
-  Effect.runSyncWith(context)(span === undefined ? record : Effect.provideService(record, Tracer.ParentSpan, span))
+  // The logger that turns records into events of spans would put the content into the span.
+  const loggers = new Set(Context.get(context, Logger.CurrentLoggers))
+  loggers.delete(Logger.tracerLogger)
+  const logged = Effect.provideService(record, Logger.CurrentLoggers, loggers)
+  Effect.runSyncWith(context)(span === undefined ? logged : Effect.provideService(logged, Tracer.ParentSpan, span))
 }
 
 const listener = (options: Options, capture: Capture): Telemetry.Listener => {
@@ -150,19 +156,25 @@ const listener = (options: Options, capture: Capture): Telemetry.Listener => {
     const isWanted = isOnSpans || isLogged && operation.kind === "inference"
     return isWanted ? Captures.attributesOf(operation, writing) : {}
   }
-  const write = (operation: Telemetry.Operation): void => {
-    const content = contentOf(operation)
+  const writeContent = (operation: Telemetry.Operation): void => {
+    // Content that is too long for a text is none.
+    const content = Result.getOrElse(Result.try(() => contentOf(operation)), () => Json.none)
     if (isOnSpans) operation.set(content)
     if (dialects.length > 0) operation.set(Dialects.attributesOf(operation, isOnSpans ? content : {}, dialects))
-    Metrics.ended(operation)
-    if (operation.kind !== "inference") return
-    if (isLogged) log(operation, "Info", "gen_ai.client.inference.operation.details", content)
-    if (operation.code !== undefined) {
-      log(operation, "Warn", "gen_ai.client.operation.exception", { "exception.type": operation.code })
+    if (isLogged && operation.kind === "inference") {
+      log(operation, "Info", "gen_ai.client.inference.operation.details", content)
     }
   }
-  // A run does not depend on its listener: a logger may throw.
-  return { toolSpans, chunk: Metrics.chunk, ended: (operation) => void Result.try(() => write(operation)) }
+  const writeFailure = (operation: Telemetry.Operation): void => {
+    if (operation.kind !== "inference" || operation.code === undefined) return
+    log(operation, "Warn", "gen_ai.client.operation.exception", { "exception.type": operation.code })
+  }
+  // A logger that throws keeps back nothing else.
+  const writers = [Metrics.ended, writeContent, writeFailure]
+  const ended = (operation: Telemetry.Operation) => {
+    for (const write of writers) Result.try(() => write(operation))
+  }
+  return { toolSpans, chunk: Metrics.chunk, ended }
 }
 
 /**

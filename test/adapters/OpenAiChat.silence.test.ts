@@ -37,6 +37,19 @@ describe("silence", () => {
       assert.notInclude(withPassword, "hunter2")
     }))
 
+  it.effect("W-12: a base URL that cannot be used is named without its user, its password and its query", () =>
+    Effect.gen(function*() {
+      const urls = ["localhost:80/v1?key=", "ftp://me:@host/v1#", "http://host:99999/v1?key=", "me:secret@host?k="]
+      for (const url of urls) {
+        const { error } = yield* Chunks.outcome(
+          Chunks.stream("", { baseUrl: `${url.replace("me:@", "me:hunter2@").replace("secret", "hunter2")}hunter2` })
+        )
+        assert.strictEqual(error?.reason, "invalid_request")
+        assert.include(error?.detail, "host")
+        assert.notInclude(String(error?.detail), "hunter2")
+      }
+    }))
+
   it.effect("R-122: a server that does not answer in time is asked again, and given up", () =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve(() => ({ pieces: [], ending: "open" }))

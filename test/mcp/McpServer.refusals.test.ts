@@ -306,7 +306,7 @@ describe("sessions of the legacy era", () => {
           params: { protocolVersion: "2025-11-25", capabilities: {}, clientInfo: { name: "raw", version: "1" } }
         }
       }),
-      ({ headers, status }) => ({ status, id: headers.get("mcp-session-id") ?? "" })
+      ({ headers, status, text }) => ({ status, text, id: headers.get("mcp-session-id") ?? "" })
     )
 
   const list = (url: string, id: string, headers: Record<string, string> = {}) =>
@@ -324,7 +324,13 @@ describe("sessions of the legacy era", () => {
   it.live("W-15: they are served only where that is said", () =>
     Effect.gen(function*() {
       const url = yield* serve([echo], { legacy: undefined as never })
-      assert.strictEqual((yield* initialize(url)).status, 400)
+      const refused = yield* initialize(url)
+      assert.strictEqual(refused.status, 400)
+      const { error, id } = JSON.parse(refused.text)
+      assert.deepStrictEqual([id, error.code], [1, -32020])
+      for (const remedy of ["versionNegotiation: { mode: \"auto\" }", "legacy: true"]) {
+        assert.include(error.message, remedy)
+      }
       const modern = yield* connect(url, { era: "modern" })
       assert.isFalse((yield* call(modern, "echo")).isError)
     }))

@@ -224,7 +224,7 @@ describe("Telemetry: spans of calls", () => {
           span.events.map(([name, at]) => `${name} ${Number(at) / 1e6}`)
         ]),
         [
-          ["execute_tool ghost", 50, 0, "ERROR unknown_tool", []],
+          ["execute_tool _OTHER", 50, 0, "ERROR unknown_tool", []],
           ["execute_tool flaky", 50, 0.1, "ERROR handler_raised", ["heddle.retry 150"]]
         ]
       )
@@ -373,7 +373,7 @@ describe("Telemetry: failures", () => {
       const { spans } = yield* watched(Chat.run("Go", options), model)
       assert.deepStrictEqual(named(spans, "execute_tool").map((span) => [span.name, statusOf(span)]), [
         ["execute_tool slow", "ERROR cancelled"],
-        ["execute_tool ghost", "ERROR unknown_tool"]
+        ["execute_tool _OTHER", "ERROR unknown_tool"]
       ])
       assert.strictEqual(statusOf(named(spans, "invoke_agent")[0]!), "ERROR unknown_tool")
     }))
@@ -677,6 +677,240 @@ describe("Telemetry: content", () => {
       assert.throws(() => Telemetry.layer(options as Telemetry.Options), message)
     }
   })
+})
+
+// Where telemetry may break: a run goes on as if there were none.
+
+const throws = (): never => {
+  throw new Error("of the telemetry")
+}
+
+/** A tracer whose spans have other methods. */
+const tracerWith = (methods: object): Tracer.Tracer =>
+  Tracer.make({ span: (options) => Object.assign(new Tracer.NativeSpan(options), methods) })
+
+const registryWith = (methods: object) => Object.assign(new Map(), methods)
+
+const eventful = Effect.suspend(() => {
+  let left = 1
+  const flaky = Tool.make("flaky", {
+    parameters,
+    retry: Schedule.recurs(1),
+    handler: () => Effect.suspend(() => left-- > 0 ? Effect.fail("busy") : Effect.succeed("ok"))
+  })
+  const inner = Tool.make("inner", {
+    parameters,
+    handler: () => Effect.map(Chat.run("Look"), ({ outcome }) => outcome._tag)
+  })
+  const dying = Tool.make("dying", { parameters, handler: () => Effect.die(new Error("broken")) })
+  const tools = [flaky, inner, dying]
+  return Stream.runCollect(Chat.stream("Go", { tools, requestId: "run", maxConcurrency: 1 }))
+})
+
+const eventfulModel = modelOf(
+  [
+    toolCall("c0", "flaky"),
+    toolCall("c1", "inner"),
+    toolCall("c2", "dying"),
+    toolCall("c3", "ghost"),
+    counted(10),
+    finish("tool_calls")
+  ],
+  [text("in"), finish("stop")],
+  [text("It"), delay(50), text(" is."), counted(30), finish("stop")]
+)
+
+describe("Telemetry: what breaks in it", () => {
+  const everywhere: Telemetry.Options = { capture: "spans-and-events", ...everything }
+  const breaking: Readonly<
+    Record<
+      string,
+      | readonly [Telemetry.Options, Effect.Effect<any>]
+      | readonly [
+        Telemetry.Options,
+        (run: Effect.Effect<any, any>) => Effect.Effect<any, any>
+      ]
+    >
+  > = {
+    "a tracer": [everywhere, Effect.withTracer(Tracer.make({ span: throws }))],
+    "an attribute of a span": [everywhere, Effect.withTracer(tracerWith({ attribute: throws }))],
+    "an event of a span": [everywhere, Effect.withTracer(tracerWith({ event: throws }))],
+    "the end of a span": [everywhere, Effect.withTracer(tracerWith({ end: throws }))],
+    "a logger": [everywhere, Effect.provide(Logger.layer([Logger.make(throws)]))],
+    "a registry that is read": [
+      everywhere,
+      Effect.provideService(Metric.MetricRegistry, registryWith({ get: throws }))
+    ],
+    "a registry that is written to": [
+      everywhere,
+      Effect.provideService(Metric.MetricRegistry, registryWith({ set: throws }))
+    ],
+    "a redaction": [{ ...everywhere, redact: throws }, (run) => run],
+    "the promise of a redaction": [{ ...everywhere, redact: (async () => throws()) as never }, (run) => run]
+  }
+  for (const [name, [options, under]] of Object.entries(breaking)) {
+    it.effect(`W-12: ${name} that throws changes no event of a run`, () =>
+      Effect.gen(function*() {
+        const quiet = Effect.provide(eventful, [eventfulModel, Logger.layer([])])
+        const plain = yield* overTime(quiet)
+        const broken = (under as (run: typeof quiet) => typeof quiet)(
+          Effect.provide(Effect.provide(eventful, eventfulModel), layerOf(options))
+        ).pipe(
+          Effect.provideService(Metric.MetricRegistry, new Map()),
+          Effect.provide(Logger.layer([]))
+        )
+        assert.deepStrictEqual(JSON.stringify(yield* overTime(broken)), JSON.stringify(plain))
+      }))
+  }
+
+  it.live("W-12: nor does a tracer that throws keep an adapter from its request", () =>
+    Effect.gen(function*() {
+      const server = yield* Server.serve(() => ({ pieces: [Adapters.openAiChat.whole] }))
+      for (const methods of [{ attribute: throws }, { end: throws }, undefined]) {
+        const tracer = methods === undefined ? Tracer.make({ span: throws }) : tracerWith(methods)
+        const { outcome } = yield* Chat.run("Hi").pipe(
+          Effect.provide(Adapters.openAiChat.layer(server.url, { propagate: true } as object)),
+          Effect.withTracer(tracer)
+        )
+        assert.strictEqual(outcome._tag, "Completed")
+      }
+    }).pipe(Effect.scoped))
+})
+
+describe("Telemetry: a hostile model", () => {
+  const ghost = `ghost-${canary}`
+
+  it.effect("W-12: a name that a model makes up is in no span, metric or log record", () =>
+    Effect.gen(function*() {
+      const scripts: ReadonlyArray<readonly [object, ReadonlyArray<Script.Entry>]> = [
+        [{}, [toolCall("c0", ghost), finish("tool_calls")]],
+        [{}, [toolCall("c0", ghost), finish("content_filter")]],
+        [{}, [{ ...toolCall("c0", ghost), argumentsLost: "json_decode_error" }, finish("tool_calls")]],
+        [{ maxTurns: 0 }, [toolCall("c0", ghost), finish("tool_calls")]],
+        [{ policy: { ...Policy.standard, start: "afterTurn", unknownTool: "failTurn" } }, [
+          toolCall("c0", ghost),
+          finish("tool_calls")
+        ]]
+      ]
+      for (const [options, reply] of scripts) {
+        const model = modelOf(reply, [text("ok"), finish("stop")])
+        const seen = yield* watched(Chat.run("Go", { tools: [slow], ...options }), model, everything)
+        assert.notInclude(visible(seen), canary, JSON.stringify(options))
+        for (const span of named(seen.spans, "execute_tool")) {
+          assert.deepStrictEqual([span.name, attribute(span, names.toolName)], ["execute_tool _OTHER", "_OTHER"])
+        }
+      }
+    }))
+
+  it.effect("W-12: an id or a model of a reply that is no word is in no span, metric or log record", () =>
+    Effect.gen(function*() {
+      const words = `some words ${canary}`
+      const reply: ReadonlyArray<Script.Entry> = [
+        toolCall(words, "slow"),
+        finish("tool_calls", { rawFinishReason: words, metadata: { responseId: words, model: words } })
+      ]
+      const model = modelOf(reply, [text("ok"), finish("stop")])
+      assert.notInclude(visible(yield* watched(Chat.run("Go", { tools: [slow] }), model, everything)), canary)
+    }))
+
+  it.effect("W-12: what an option of a tool throws is in no log record above debug", () =>
+    Effect.gen(function*() {
+      const leaks = (): never => {
+        throw Object.assign(new Error(canary), { name: `Odd ${canary}` })
+      }
+      const handler = () => Effect.void
+      const tools = [
+        Tool.make("a", { parameters, approval: leaks, handler }),
+        Tool.make("b", { parameters, readOnly: leaks, handler }),
+        Tool.make("c", { parameters, concurrency: leaks, handler }),
+        Tool.make("d", { parameters, authorize: leaks, handler }),
+        Tool.make("e", { parameters, handler: leaks })
+      ]
+      const model = modelOf([...tools.map(({ name }) => toolCall(name, name)), finish("tool_calls")])
+      const { logs, spans } = yield* watched(Chat.run("Go", { tools }), model)
+      const shown = logs.filter(({ level }) => level !== "Debug")
+      assert.isAbove(shown.length, 3)
+      assert.notInclude(visible({ spans, metrics: [], logs: shown }), canary)
+    }))
+
+  it.effect("W-12: a log record of content is no event of a span", () =>
+    Effect.gen(function*() {
+      const { spans, tracer } = recording()
+      yield* leak.pipe(
+        Effect.provide([leakingModel, layerOf({ capture: "events" }), Logger.layer([Logger.tracerLogger])]),
+        Effect.provideService(Metric.MetricRegistry, new Map()),
+        Effect.withTracer(tracer),
+        overTime
+      )
+      assert.isAbove(spans.length, 7)
+      assert.notInclude(visible({ spans, metrics: [], logs: [] }), canary)
+    }))
+
+  it.effect("W-12: the redaction gets names and ids that a model made up, numbers and media types too", () =>
+    Effect.gen(function*() {
+      const card = 4000123412341234
+      const model = modelOf(
+        [toolCall(canary, ghost, { card, [canary]: [card] }), finish("tool_calls")],
+        [text("ok"), finish("stop")]
+      )
+      const input = [Message.user([{ type: "image", data: "aGk=", mediaType: `image/${canary}` }])]
+      const redact = (text: string) => text.replaceAll(canary, "[hidden]").replaceAll(String(card), "[card]")
+      const { logs, spans } = yield* watched(Chat.run(input, { tools: [slow] }), model, {
+        capture: "spans-and-events",
+        redact
+      })
+      const written = [...logs.map(({ attributes }) => attributes), ...spans.map(({ attributes }) => [...attributes])]
+      const content = JSON.stringify(written).replaceAll(JSON.stringify(["gen_ai.tool.call.id", canary]), "")
+      assert.notInclude(content, canary)
+      assert.notInclude(content, String(card))
+      assert.include(content, "[card]")
+    }))
+
+  it.effect("W-12: a text is not cut within a character", () =>
+    Effect.gen(function*() {
+      const echo = Tool.make("echo", { parameters, handler: () => Effect.succeed("😀😀") })
+      const model = modelOf([toolCall("c0", "echo"), finish("tool_calls")], [text("ok"), finish("stop")])
+      const { spans } = yield* watched(Chat.run("Go", { tools: [echo] }), model, { capture: "spans", maxPartLength: 3 })
+      assert.strictEqual(attribute(named(spans, "execute_tool")[0]!, "gen_ai.tool.call.result"), "😀…")
+    }))
+
+  it.effect("W-17: metrics have a bounded number of values of each attribute, whatever providers make up", () =>
+    Effect.gen(function*() {
+      const replies = Array.from({ length: 300 }, (_, index) => [
+        toolCall("c0", `ghost-${index}`),
+        counted(1),
+        finish("tool_calls", { metadata: { model: `model-${index}` } })
+      ])
+      const { metrics } = yield* watched(Chat.run("Go", { tools: [slow], maxTurns: 300 }), modelOf(...replies))
+      const durations = histogram(metrics, "gen_ai.client.operation.duration")
+      assert.strictEqual(new Set(durations.map(({ attributes }) => attributes?.[names.responseModel])).size, 101)
+      assert.lengthOf(histogram(metrics, "gen_ai.execute_tool.duration"), 1)
+      assert.strictEqual(sumOf(metrics, "gen_ai.client.token.usage", "input"), 300)
+    }))
+
+  it.effect("W-17: figures that no sum can take in are left out", () =>
+    Effect.gen(function*() {
+      const reply = (inputTokens: number, totalCost: number) => [
+        usage({ inputTokens, totalCost }),
+        toolCall("c0", "slow"),
+        finish("tool_calls")
+      ]
+      const model = modelOf(reply(NaN, NaN), reply(-3, -3), reply(Infinity, Infinity), reply(2, 2), [finish("stop")])
+      const { metrics } = yield* watched(Chat.run("Go", { tools: [slow] }), model)
+      assert.strictEqual(sumOf(metrics, "gen_ai.client.token.usage", "input"), 2)
+      const cost = metrics.find(({ id }) => id === names.totalCost)
+      assert.strictEqual(cost?.type === "Counter" && cost.state.count, 2)
+    }))
+
+  it.effect("W-17: a call that is tried again without end has a bounded number of events", () =>
+    Effect.gen(function*() {
+      const flaky = Tool.make("flaky", { parameters, retry: Schedule.recurs(200), handler: () => Effect.fail("busy") })
+      const model = modelOf([toolCall("c0", "flaky"), finish("tool_calls")], [text("ok"), finish("stop")])
+      const { spans } = yield* watched(Chat.run("Go", { tools: [flaky] }), model)
+      const [call] = named(spans, "execute_tool")
+      assert.lengthOf(call!.events, 128)
+      assert.strictEqual(attribute(call!, names.attempts), 201)
+    }))
 })
 
 describe("Telemetry: over the wire", () => {

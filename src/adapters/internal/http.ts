@@ -253,12 +253,15 @@ export const serverOf = (baseUrl: string): Pick<Adapter.Service, "server"> => {
   return { server: port === "" ? { address } : { address, port: Number(port) } }
 }
 
+/** Returns a URL that cannot be used as a message names it: its user, its password and its query are secrets. */
+const named = (text: string): string => text.replace(/[?#].*/s, "").replace(/[^/]*@/g, "")
+
 const checkUrl = (text: string): Result.Result<URL, string> =>
   Result.try(() => new URL(text)).pipe(
-    Result.mapError(() => `the base URL is no URL: ${text}`),
+    Result.mapError(() => `the base URL is no URL: ${named(text)}`),
     Result.flatMap((url) => {
       if (url.protocol !== "http:" && url.protocol !== "https:") {
-        return Result.fail(`the base URL must start with http:// or https://: ${text}`)
+        return Result.fail(`the base URL must start with http:// or https://: ${named(text)}`)
       }
       return url.username === "" && url.password === ""
         ? Result.succeed(url)
@@ -359,12 +362,13 @@ const attempt = (
     Effect.flatMap((request) => head(exchange, request)),
     Effect.flatMap((response) => begun(exchange, response)),
     // A span keeps what it ends with: an answer its request with all headers, and an error what the provider wrote.
-    Effect.tapError(({ error }) => Effect.annotateCurrentSpan("error.type", error.reason)),
+    Effect.tapError(({ error }) => Telemetry.annotate({ "error.type": error.reason })),
     Effect.mapBoth({ onSuccess: Redacted.make, onFailure: (failure) => Redacted.make(failure) }),
-    Effect.withSpan("POST", {
-      kind: "client",
-      attributes: { "http.request.method": "POST", "server.address": new URL(request.url).hostname }
-    }),
+    (tried) =>
+      Telemetry.requesting(tried, "POST", {
+        "http.request.method": "POST",
+        "server.address": new URL(request.url).hostname
+      }),
     Effect.mapBoth({ onSuccess: Redacted.value, onFailure: (failure) => Redacted.value(failure) })
   )
 
@@ -400,7 +404,7 @@ const head = (
       duration: exchange.settings.connectTimeout,
       orElse: () => Effect.fail(silent(exchange))
     }),
-    Effect.tap((response) => Effect.annotateCurrentSpan("http.response.status_code", response.status)),
+    Effect.tap((response) => Telemetry.annotate({ "http.response.status_code": response.status })),
     Effect.flatMap((response) => accepted(exchange, response))
   )
 

@@ -21,6 +21,7 @@ import * as Operations from "../../internal/session/operations.ts"
 import * as SessionRun from "../../internal/session/run.ts"
 import * as Replays from "../../internal/session/turnReplay.ts"
 import type * as Writers from "../../internal/session/writer.ts"
+import * as Telemetry from "../../internal/telemetry.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Owners from "./ownerHealth.ts"
 
@@ -122,10 +123,10 @@ const takingOver = (kept: Keeping.Kept, processName: string): Effect.Effect<void
   const { interrupted, state } = kept
   return interrupted === undefined || state.run?.processName === processName ? Effect.void : Effect.andThen(
     Metric.update(Owners.metrics.takenOver, 1),
-    Effect.logWarning(
+    Telemetry.logged(Effect.logWarning(
       `${named(kept)} is taken over: its run ${interrupted.requestId} was left by another process, and was resumed `
         + `${times(interrupted.resumptions)} before`
-    )
+    ))
   )
 }
 
@@ -169,8 +170,10 @@ export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPubli
       return kept.claim.during(Effect.gen(function*() {
         yield* publish(event)
         yield* Metric.update(Owners.metrics.givenUp, 1)
-        yield* Effect.logWarning(`${named(kept)} is given up: it failed ${times(failures ?? 0)}`, Json.nameOf(error))
-        yield* Effect.logDebug(`${named(kept)} failed`, error)
+        yield* Telemetry.logged(Effect.andThen(
+          Effect.logWarning(`${named(kept)} is given up: it failed ${times(failures ?? 0)}`, Json.nameOf(error)),
+          Effect.logDebug(`${named(kept)} failed`, error)
+        ))
         yield* onGiveUp(error)
       }))
     }

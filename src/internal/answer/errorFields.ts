@@ -13,6 +13,7 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { isCrash } from "../declare/outcome.ts"
 import * as Json from "../json.ts"
+import * as Telemetry from "../telemetry.ts"
 
 /** The longest that the fields of one error get, in characters of JSON. */
 const longest = 8_192
@@ -422,15 +423,17 @@ interface Call {
 }
 
 const errorName = (cause: unknown): string => {
-  const { _tag, name } = causeFields(cause)
-  return typeof name === "string" ? ` (${name})` : typeof _tag === "string" ? ` (${_tag})` : ""
+  const { _tag, name = _tag } = causeFields(cause)
+  return typeof name === "string" ? ` (${Json.nameOf({ name })})` : ""
 }
 
 /** One warning without the error's own words, which may hold a user's data; those are logged at debug level. */
 const warned = (subject: string, call: Call, code: string, error: unknown, cause: Cause.Cause<unknown>) =>
-  Effect.logWarning(`${subject} of tool "${call.name}" broke: ${code}${errorName(error)}`).pipe(
-    Effect.andThen(Effect.logDebug(`what ${subject} of tool "${call.name}" broke with`, cause)),
-    Effect.annotateLogs({ "gen_ai.tool.name": call.name, "gen_ai.tool.call.id": call.id, "error.type": code })
+  Telemetry.logged(
+    Effect.logWarning(`${subject} of tool "${call.name}" broke: ${code}${errorName(error)}`).pipe(
+      Effect.andThen(Effect.logDebug(`what ${subject} of tool "${call.name}" broke with`, cause)),
+      Effect.annotateLogs({ "gen_ai.tool.name": call.name, ...Telemetry.callId(call.id), "error.type": code })
+    )
   )
 
 /** The warning for a call that crashed. One that took too long did not break. */

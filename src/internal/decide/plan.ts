@@ -22,6 +22,7 @@ import * as ToolOptions from "../declare/toolOptions.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
 import type { HookFibers } from "../stop/ownedFibers.ts"
+import * as Telemetry from "../telemetry.ts"
 
 type Calls = ReadonlyArray<Message.ToolCall>
 
@@ -61,6 +62,8 @@ interface Cancel {
   readonly index: number
   readonly call: Message.ToolCall
   readonly tool: undefined
+  /** Tells whether the run has a tool of the call's name. */
+  readonly isOffered: boolean
   readonly detail: string
   /** `true` if a question that is withdrawn has answered the call. */
   readonly isSettlement?: boolean
@@ -170,11 +173,12 @@ const refuse = (index: number, call: Message.ToolCall, tool: Tool.Any | undefine
   outcome: { _tag: "Error", error }
 })
 
-const cancel = (index: number, call: Message.ToolCall, detail: string): Cancel => ({
+const cancel = (index: number, call: Message.ToolCall, tools: ToolOptions.Toolbox, detail: string): Cancel => ({
   _tag: "Cancel",
   index,
   call,
   tool: undefined,
+  isOffered: tools.has(call.name),
   detail
 })
 
@@ -273,7 +277,7 @@ export const needsApproval = (
   return Effect.suspend(() => ToolOptions.toEffect<unknown, unknown, any>(approval(args, context), "approval")).pipe(
     Effect.map((needed) => needed !== false),
     Effect.catchCause((cause) =>
-      Effect.as(Effect.logWarning(`approval of tool "${call.name}" broke; the call waits for one`, cause), true)
+      Effect.as(Telemetry.warned(`approval of tool "${call.name}" broke; the call waits for one`, cause), true)
     )
   )
 }
@@ -318,7 +322,7 @@ export const divide = (
     return {
       calls,
       manual: [],
-      jobs: open.map((call) => cancel(position(call), call, `not run: ${ending(finishReason)}`))
+      jobs: open.map((call) => cancel(position(call), call, tools, `not run: ${ending(finishReason)}`))
     }
   }
   const manual = manualCalls(open, rules)
@@ -383,6 +387,7 @@ export const ended = (
     const closed = withdrawn(
       suspensions,
       response,
+      rules.tools,
       isCut ? "the run was cancelled" : "another call of the turn ended the run"
     )
     return { calls, manual: isCut ? [] : manual, halt, suspensions: [], closed }
@@ -392,6 +397,7 @@ export const ended = (
 const withdrawn = (
   suspensions: ReadonlyArray<Event.Suspension>,
   { toolCalls }: Response.Response,
+  tools: ToolOptions.Toolbox,
   detail: string
 ): ReadonlyArray<Cancel> => {
   const position = positions(toolCalls)
@@ -400,12 +406,14 @@ const withdrawn = (
   const unknown = new Set(suspensions.flatMap((open) => open.kind === "unknown" ? [OpenCalls.outerOf(open)] : []))
   const own = suspensions.filter(({ path }) => path === undefined)
   const settled = (call: Message.ToolCall): Cancel => {
-    const closed = { ...cancel(position(call), call, `withdrawn: ${detail}`), isSettlement: true }
+    const closed = { ...cancel(position(call), call, tools, `withdrawn: ${detail}`), isSettlement: true }
     return unknown.has(call.id) ? { ...closed, isUnknown: true } : closed
   }
   const waited = outer.map(settled)
   const closed = own.map(({ kind, toolCall: call }) =>
-    kind === "question" || kind === "unknown" ? settled(call) : cancel(position(call), call, `not run: ${detail}`)
+    kind === "question" || kind === "unknown"
+      ? settled(call)
+      : cancel(position(call), call, tools, `not run: ${detail}`)
   )
   return [...waited, ...closed]
 }

@@ -3,12 +3,14 @@
  * option, before anything runs; a function that returns a promise where an Effect is required fails with such a message
  * when it is called.
  */
+import * as Cause from "effect/Cause"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Result from "effect/Result"
 import type * as Message from "../../Message.ts"
 import * as Json from "../json.ts"
+import * as Telemetry from "../telemetry.ts"
 import * as ToolOutcomes from "./outcome.ts"
 import { checkNames, type NamesOf, readDuration } from "./schema.ts"
 import type * as Declared from "./tool.ts"
@@ -202,7 +204,8 @@ export const answerOf = <Option extends ByArguments>(
 ): Effect.Effect<Answer<Option>> => {
   const answer = asked(tool, option, args, usual)
   if (Result.isSuccess(answer)) return Exit.succeed(answer.success)
-  const warning = Effect.logWarning(`${option} of tool "${tool.name}" threw; ${consequences[option]}`, answer.failure)
+  const message = `${option} of tool "${tool.name}" threw; ${consequences[option]}`
+  const warning = Telemetry.warned(message, Cause.die(answer.failure))
   return Effect.as(warning, careful[option])
 }
 

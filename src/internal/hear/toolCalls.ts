@@ -11,6 +11,7 @@ import type * as Types from "effect/Types"
 import type * as Message from "../../Message.ts"
 import type * as Response from "../../Response.ts"
 import * as Json from "../json.ts"
+import * as Telemetry from "../telemetry.ts"
 
 // ---------------------------------------------------------------------------------------------------------------------
 // arguments
@@ -577,19 +578,27 @@ export const lostOf = (calls: ReadonlyArray<Message.ToolCall>): ReadonlyArray<Lo
   )
 
 const warning = ({ bytes, id, name, reason }: LostArguments): Effect.Effect<void> =>
-  Effect.logWarning(`the arguments of a call of "${name}" were lost: ${reason}`).pipe(
-    Effect.annotateLogs({
-      "gen_ai.tool.name": name,
-      "gen_ai.tool.call.id": id,
-      "heddle.arguments.lost": reason,
-      "heddle.arguments.bytes": bytes
-    })
+  Telemetry.logged(
+    Effect.logWarning(`the arguments of a call of "${name}" were lost: ${reason}`).pipe(
+      Effect.annotateLogs({
+        "gen_ai.tool.name": name,
+        ...Telemetry.callId(id),
+        "heddle.arguments.lost": reason,
+        "heddle.arguments.bytes": bytes
+      })
+    )
   )
 
-/** The same value, after one warning for each of its calls that lost its arguments. */
+/**
+ * The same value, after one warning for each of its calls that lost its arguments. A name that none of the tools has is
+ * what a model made up, and is not written.
+ */
 export const reported = <A extends { readonly toolCalls: ReadonlyArray<Message.ToolCall> }>(
-  said: A
+  said: A,
+  tools?: ReadonlyMap<string, unknown>
 ): Effect.Effect<A> => {
-  const lost = lostOf(said.toolCalls)
+  const lost = lostOf(said.toolCalls).map((call) =>
+    tools === undefined || tools.has(call.name) ? call : { ...call, name: Telemetry.other }
+  )
   return lost.length === 0 ? Effect.succeed(said) : Effect.as(Effect.forEach(lost, warning, { discard: true }), said)
 }

@@ -609,7 +609,7 @@ class Loop<E, R> implements Driver {
       const said = Fold.toResponse(this.state)
       const isCut = this.isCancelled && this.state.message === null && said.error === undefined
       const response = isCut ? { ...said, finishReason: "other" as const, rawFinishReason: "cancelled" } : said
-      return this.after(ToolCalls.reported(response), (response) => this.startCalls(response, batch))
+      return this.after(ToolCalls.reported(response, this.rules.tools), (response) => this.startCalls(response, batch))
     })
   }
 

@@ -368,7 +368,8 @@ export class Batch<E> implements Host<E> {
     const entry = this.entryOf(job)
     if (tracing === undefined || entry.hasSpan) return
     entry.hasSpan = true
-    const plan = { call: job.call, requestId: settings.requestId, sessionId: settings.sessionId, stepIndex }
+    const isOffered = entry.job._tag === "Cancel" ? entry.job.isOffered : entry.job.tool !== undefined
+    const plan = { call: job.call, isOffered, requestId: settings.requestId, sessionId: settings.sessionId, stepIndex }
     if (!("raw" in end)) return Telemetry.unstarted(tracing, plan, end)
     // A policy may put a result in the place of the error.
     const refused = entry.job._tag === "Refuse" && entry.job.outcome._tag === "Error"
@@ -389,7 +390,7 @@ export class Batch<E> implements Host<E> {
     entry.hasSpan = true
     return new Telemetry.Call(
       tracing,
-      { call: job.call, requestId: settings.requestId, sessionId: settings.sessionId, stepIndex },
+      { call: job.call, isOffered: true, requestId: settings.requestId, sessionId: settings.sessionId, stepIndex },
       { queuedMillis: this.now() - (entry.cameUpAt ?? this.now()), isEarly: entry.way === "early", attempt }
     )
   }

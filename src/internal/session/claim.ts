@@ -25,6 +25,7 @@ import * as Settings from "../ask/options.ts"
 import { checkNames, type NamesOf } from "../declare/schema.ts"
 import * as Json from "../json.ts"
 import { Running, Worker } from "../stop/ownedFibers.ts"
+import * as Telemetry from "../telemetry.ts"
 import type * as Journals from "./journal.ts"
 import * as Nested from "./nested.ts"
 
@@ -359,10 +360,10 @@ export class HeldClaim {
     const lost = other === undefined ? this.loss : new SessionClaimed({ reason: "held", id: this.id, ...other })
     Deferred.doneUnsafe(this.lost, Exit.fail(lost))
     this.onLost(this.clock.currentTimeMillisUnsafe(), lateMillis)
-    return Effect.logWarning(
+    return Telemetry.logged(Effect.logWarning(
       `the claim on session ${JSON.stringify(this.id)} is lost: the store confirmed it ${lateMillis} ms ago, and its `
         + `term is ${this.termMillis} ms`
-    )
+    ))
   }
 
   // Leaving.

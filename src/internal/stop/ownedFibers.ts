@@ -29,6 +29,7 @@ import * as Fiber from "effect/Fiber"
 import * as Latch from "effect/Latch"
 import type * as Event from "../../Event.ts"
 import type { HeldPermits } from "../permits/permits.ts"
+import * as Telemetry from "../telemetry.ts"
 import type * as Cancellation from "./cancellation.ts"
 import * as Deadline from "./deadline.ts"
 import * as Timers from "./timers.ts"
@@ -481,7 +482,9 @@ const named = ({ id, kind, name, startedAt }: Task, now: number): Event.Abandone
 
 const report = (abandoned: ReadonlyArray<Event.Abandoned>): Effect.Effect<void> => {
   const what = abandoned.every(({ kind }) => kind === "handler") ? "tool handlers" : "tool handlers or hooks"
-  return Effect.logWarning(`${abandoned.length} ${what} refused to stop and were abandoned`, abandoned)
+  return Telemetry.logged(
+    Effect.logWarning(`${abandoned.length} ${what} refused to stop and were abandoned`, abandoned)
+  )
 }
 
 /** The name that reports a piece of work when it is given up, and the effect of a soft stop on it. */

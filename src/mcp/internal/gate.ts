@@ -61,6 +61,21 @@ const forbidden = Refusals.forbidden("forbidden", "This is not allowed.")
 
 const notFound = HttpServerResponse.empty({ status: 404 })
 
+/**
+ * Answers a client of the legacy era where none is served, with the code by which clients know that a request lacks the
+ * header of the revision.
+ */
+const modernOnly = (id: unknown): Response =>
+  HttpServerResponse.jsonUnsafe({
+    jsonrpc: "2.0",
+    id: typeof id === "string" || typeof id === "number" ? id : null,
+    error: {
+      code: -32020,
+      message: "This server has no sessions: it speaks the revision 2026-07-28 alone. Make the client of the SDK with "
+        + `versionNegotiation: { mode: "auto" }, or the server with legacy: true.`
+    }
+  }, { status: 400 })
+
 /** The session of an id that names none. It belongs to no principal. */
 const unknown: Session = { by: "", waiting: new Set(), usedAt: 0, open: 0 }
 
@@ -141,9 +156,8 @@ export class Gate {
         waiting: session?.waiting ?? new Set()
       }
       const posted = inner("POST", request.headers, text)
-      return message["method"] === "initialize" && this.legacy !== undefined
-        ? yield* this.open(posted, caller, this.legacy)
-        : yield* this.run(posted, caller)
+      if (message["method"] !== "initialize") return yield* this.run(posted, caller)
+      return this.legacy === undefined ? modernOnly(message["id"]) : yield* this.open(posted, caller, this.legacy)
     })
   }
 

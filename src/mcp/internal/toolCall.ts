@@ -15,6 +15,7 @@ import * as Event from "../../Event.ts"
 import * as ToolOutcomes from "../../internal/declare/outcome.ts"
 import * as Json from "../../internal/json.ts"
 import * as Replay from "../../internal/run/callReplay.ts"
+import * as Telemetry from "../../internal/telemetry.ts"
 import type * as Message from "../../Message.ts"
 import * as Policy from "../../Policy.ts"
 import type * as Tool from "../../Tool.ts"
@@ -299,6 +300,6 @@ const failing = (name: string, cause: Cause.Cause<unknown>): Effect.Effect<End> 
   Cause.hasInterrupts(cause)
     ? Effect.failCause(cause as Cause.Cause<never>)
     : Effect.as(
-      Effect.logError(`the call of tool "${name}" broke`, cause),
+      Telemetry.warned(`the call of tool "${name}" broke`, cause),
       ended(textResult("The call broke. It was logged.", true))
     )

@@ -2,6 +2,7 @@
  * The content of model calls, runs and tool calls, as the conventions write it: messages of parts, as one JSON text for
  * each attribute. Every text passes the caller's redaction and is cut, before it is written anywhere.
  */
+import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Telemetry from "../../internal/telemetry.ts"
 import type * as Message from "../../Message.ts"
@@ -23,25 +24,34 @@ const redacted = (text: string, { redact }: Writing): string => {
   if (redact === undefined) return text
   try {
     const shown: unknown = redact(text)
-    return typeof shown === "string" ? shown : failed
+    if (typeof shown === "string") return shown
+    // A promise that is rejected later would end the process.
+    void Promise.resolve(shown).catch(() => undefined)
+    return failed
   } catch {
     return failed
   }
 }
 
+/** A text that is cut, without half a character at the end, which a collector may refuse. */
 const cut = (text: string, { maxPartLength }: Writing): string =>
-  text.length <= maxPartLength ? text : `${text.slice(0, maxPartLength)}…`
+  text.length <= maxPartLength ? text : `${ToolCalls.shortened(text, maxPartLength)}…`
 
 const textOf = (text: string, writing: Writing): string => cut(redacted(text, writing), writing)
 
+/** Returns JSON with each text, each name of a member and each number, as a text, changed. */
 const withTexts = (json: unknown, change: (text: string) => string): unknown => {
   if (typeof json === "string") return change(json)
+  if (typeof json === "number") {
+    const text = change(String(json))
+    return text === String(json) ? json : text
+  }
   if (Array.isArray(json)) return json.map((member) => withTexts(member, change))
   if (!Json.isObject(json)) return json
   return Object.fromEntries(Object.entries(json).map(([key, member]) => [change(key), withTexts(member, change)]))
 }
 
-/** Returns a value as JSON with its texts redacted. One that is too long becomes a text, and is cut. */
+/** Returns a value as JSON with its texts and numbers redacted. One that is too long becomes a text, and is cut. */
 const valueOf = (value: unknown, writing: Writing): unknown => {
   const json = withTexts(Json.toJson(value), (text) => redacted(text, writing))
   const text = typeof json === "string" ? json : JSON.stringify(json) ?? "null"
@@ -54,7 +64,8 @@ const written = (value: unknown, writing: Writing): string => {
 }
 
 const mediaOf = (part: Message.ImagePart | Message.FilePart, writing: Writing): Part => {
-  const { data, mediaType, url } = part
+  const { data, url } = part
+  const mediaType = part.mediaType === undefined ? undefined : textOf(part.mediaType, writing)
   const modality = part.type === "image" ? "image" : mediaType?.split("/")[0] ?? "document"
   const common = { modality, ...(mediaType === undefined ? {} : { mime_type: mediaType }) }
   if (url !== undefined) return { type: "uri", ...common, uri: textOf(url, writing) }
@@ -75,8 +86,8 @@ const partsOf = (content: Message.Message["content"], writing: Writing): Readonl
 
 const callOf = ({ arguments: args, id, name }: Message.ToolCall, writing: Writing): Part => ({
   type: "tool_call",
-  id,
-  name,
+  id: textOf(id, writing),
+  name: textOf(name, writing),
   arguments: valueOf(args, writing)
 })
 
@@ -84,7 +95,11 @@ const messageOf = (message: Message.Message, writing: Writing): Part => {
   const { content, reasoning = [], role, toolCallId, toolCalls = [] } = message
   const texts = partsOf(content, writing)
   const parts = role === "tool"
-    ? [{ type: "tool_call_response", id: toolCallId, response: responseOf(content, texts, writing) }]
+    ? [{
+      type: "tool_call_response",
+      id: textOf(toolCallId ?? "", writing),
+      response: responseOf(content, texts, writing)
+    }]
     : [
       ...reasoning.map((part) => partOf(part, writing)),
       ...texts,

@@ -2,10 +2,10 @@
  * The metrics of model calls, runs and tool calls, with the bounds and units of the conventions. A duration is that of
  * the span, to the nanosecond.
  */
-import type * as Context from "effect/Context"
+import * as Context from "effect/Context"
 import * as Metric from "effect/Metric"
 import type * as Telemetry from "../../internal/telemetry.ts"
-import { names } from "../../internal/telemetry.ts"
+import { names, other } from "../../internal/telemetry.ts"
 
 /** Returns so many bounds, each so many times the one before. */
 const bounds = (first: number, factor: number, count: number): ReadonlyArray<number> =>
@@ -64,12 +64,29 @@ const histograms = {
   tool: { ...seconds, name: "gen_ai.execute_tool.duration", description: "Duration of a tool call" }
 } as const satisfies Readonly<Record<string, Histogram>>
 
-type Attributes = Readonly<Record<string, unknown>>
+/** The number of values of an attribute that metrics have. A registry keeps all of them as long as it lives. */
+const mostValues = 100
+
+/** The values of attributes that a registry has, by name. */
+const known = new WeakMap<object, Map<string, Set<string>>>()
+
+/** Returns the value, or `_OTHER` for one too many: providers and servers may make up any number. */
+const bounded = (name: string, value: string, context: Context.Context<never>): string => {
+  const registry = Context.get(context, Metric.MetricRegistry)
+  const byName = known.get(registry) ?? new Map<string, Set<string>>()
+  known.set(registry, byName)
+  const values = byName.get(name) ?? new Set()
+  byName.set(name, values)
+  return values.has(value) || values.size < mostValues && values.add(value) ? value : other
+}
 
 /** Returns the attributes of a metric, as texts: those of the operation that have these names. */
-const chosen = (attributes: Attributes, keys: ReadonlyArray<string>): Record<string, string> => {
+const chosen = (
+  { attributes, tracing: { context } }: Telemetry.Operation,
+  keys: ReadonlyArray<string>
+): Record<string, string> => {
   const out: Record<string, string> = {}
-  for (const key of keys) if (attributes[key] !== undefined) out[key] = String(attributes[key])
+  for (const key of keys) if (attributes[key] !== undefined) out[key] = bounded(key, String(attributes[key]), context)
   return out
 }
 
@@ -86,22 +103,26 @@ const ofRun = [names.operation, names.provider, names.agentName, names.model, na
 const ofCounts = [names.agentName]
 const ofTool = [names.operation, names.toolName, names.toolType, names.agentName, names.error]
 
+/** Returns `true` for a figure that a sum can take in. A provider may report any number. */
+const isCounted = (value: unknown): value is number => typeof value === "number" && value >= 0 && value < Infinity
+
 const record = (
   { boundaries, description, name, unit }: Histogram,
   value: unknown,
   attributes: Record<string, string>,
   context: Context.Context<never>
 ): void => {
-  if (typeof value !== "number") return
+  if (!isCounted(value)) return
   Metric.histogram(name, { boundaries, description, attributes: { ...attributes, unit } }).updateUnsafe(value, context)
 }
 
 /** Records the time between two chunks of a reply. */
-export const chunk = ({ attributes, tracing: { context } }: Telemetry.Operation, seconds: number): void =>
-  record(histograms.nextChunk, seconds, chosen(attributes, ofInference), context)
+export const chunk = (operation: Telemetry.Operation, seconds: number): void =>
+  record(histograms.nextChunk, seconds, chosen(operation, ofInference), operation.tracing.context)
 
-const inferenceEnded = ({ attributes, seconds, tracing: { context } }: Telemetry.Operation): void => {
-  const own = chosen(attributes, ofInference)
+const inferenceEnded = (operation: Telemetry.Operation): void => {
+  const { attributes, seconds, tracing: { context } } = operation
+  const own = chosen(operation, ofInference)
   record(histograms.inference, seconds, own, context)
   record(histograms.firstChunk, attributes[names.timeToFirstChunk], own, context)
   const tokens = { input: attributes[names.inputTokens], output: attributes[names.outputTokens] }
@@ -109,27 +130,22 @@ const inferenceEnded = ({ attributes, seconds, tracing: { context } }: Telemetry
     record(histograms.tokens, count, { ...own, "gen_ai.token.type": type }, context)
   }
   const cost = attributes[names.totalCost]
-  if (typeof cost === "number") {
+  if (isCounted(cost)) {
     const description = "Cost of model calls, as providers report it"
     Metric.counter(names.totalCost, { description, incremental: true, attributes: own }).updateUnsafe(cost, context)
   }
 }
 
-const runEnded = (
-  { attributes, seconds, tracing: { context } }: Telemetry.Operation,
-  { inferenceCalls, toolCalls }: Telemetry.RunFacts
-): void => {
-  record(histograms.run, seconds, chosen(attributes, ofRun), context)
-  const own = chosen(attributes, ofCounts)
+const runEnded = (operation: Telemetry.Operation, { inferenceCalls, toolCalls }: Telemetry.RunFacts): void => {
+  const { seconds, tracing: { context } } = operation
+  record(histograms.run, seconds, chosen(operation, ofRun), context)
+  const own = chosen(operation, ofCounts)
   record(histograms.inferences, inferenceCalls, own, context)
   record(histograms.tools, toolCalls, own, context)
 }
 
-const toolEnded = ({ attributes, code, seconds, tracing: { context } }: Telemetry.Operation): void => {
-  // A model may make up any number of names.
-  const known = code === "unknown_tool" ? { ...attributes, [names.toolName]: "_OTHER" } : attributes
-  record(histograms.tool, seconds, chosen(known, ofTool), context)
-}
+const toolEnded = (operation: Telemetry.Operation): void =>
+  record(histograms.tool, operation.seconds, chosen(operation, ofTool), operation.tracing.context)
 
 /** Records the metrics of an operation that has ended. */
 export const ended = (operation: Telemetry.Operation): void => {
