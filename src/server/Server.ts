@@ -13,7 +13,7 @@ import * as HttpServer from "effect/http/HttpServer"
 import type * as HttpServerError from "effect/http/HttpServerError"
 import * as Layer from "effect/Layer"
 import type * as Adapter from "../Adapter.ts"
-import type * as Worker from "../durable/Worker.ts"
+import * as Worker from "../durable/Worker.ts"
 import type * as Event from "../Event.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import type * as Journals from "../internal/session/journal.ts"
@@ -186,6 +186,10 @@ export const layer = <R = never, RAuthorize = never, RMcp = never>(
     const routes = Layer.effectDiscard(Effect.gen(function*() {
       yield* Effect.addFinalizer(() => close)
       const router = yield* HttpRouter.HttpRouter
+      const owner = yield* Worker.Worker
+      // Readers of a run that was broken off, by the loss of its claim or by its store, go on with the journal. Those of a
+      // process that leaves come back to another one.
+      owner.onEnd.add((key) => owner.isLeaving ? undefined : site.hub.end(key, false))
       yield* Routes.add(router, site)
       if (options.mcp !== undefined) yield* options.mcp.mount(router, site)
     }))

@@ -57,6 +57,8 @@ const windowMillis = 5 * 60_000
 /** Collects the health of an owner. */
 export class Owner {
   private readonly driven = new Set<string>()
+  /** Receive each session that the owner no longer drives. */
+  readonly onEnd = new Set<(id: string) => void>()
   private lost: ReadonlyArray<{ readonly at: number; readonly lateMillis: number }> = []
   /** `true` where the owner was asked to leave. */
   isLeaving = false
@@ -83,7 +85,9 @@ export class Owner {
   }
 
   end(id: string): void {
-    if (this.driven.delete(id)) metrics.driven.modifyUnsafe(-1, this.context)
+    if (!this.driven.delete(id)) return
+    metrics.driven.modifyUnsafe(-1, this.context)
+    for (const listener of this.onEnd) listener(id)
   }
 
   leave(): void {
