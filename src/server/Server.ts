@@ -187,8 +187,8 @@ export const layer = <R = never, RAuthorize = never, RMcp = never>(
       yield* Effect.addFinalizer(() => close)
       const router = yield* HttpRouter.HttpRouter
       const owner = yield* Worker.Worker
-      // Readers of a run that was broken off, by the loss of its claim or by its store, go on with the journal. Those of a
-      // process that leaves come back to another one.
+      // Sends the readers of a run that was broken off, by the loss of its claim or by its store, to the journal. The
+      // readers of a process that leaves come back to another one.
       owner.onEnd.add((key) => owner.isLeaving ? undefined : site.hub.end(key, false))
       yield* Routes.add(router, site)
       if (options.mcp !== undefined) yield* options.mcp.mount(router, site)
