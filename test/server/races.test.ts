@@ -12,7 +12,7 @@ import { Counters } from "../../src/server/internal/bounds.ts"
 import { Hub, type RunLog } from "../../src/server/internal/log.ts"
 import { until } from "../support/until.ts"
 import { codeOf, obedient } from "./support/hostile.ts"
-import { eventsOf, type Reader, saidIn, type Sent, serve, type Site } from "./support/site.ts"
+import { eventsOf, type Reader, saidIn, type Sent, serve, type Site, textsIn } from "./support/site.ts"
 import { told } from "./support/told.ts"
 
 const at = "/agents/helper/sessions"
@@ -625,5 +625,101 @@ describe("lifetimes", () => {
         assert.include(JSON.stringify(body.messages), "Heard: Hi")
       }
       yield* nothingLeft
+    }))
+})
+
+/** Folds what a reader of plain events got by the rules of the guide: the text of each run, and its ends. */
+const runsIn = (sent: ReadonlyArray<Sent>) => {
+  const runs = new Map<string, Array<any>>()
+  let current = ""
+  for (const { data, event } of sent) {
+    if (event === "reset") runs.delete(data.runId)
+    else {
+      if (data._tag === "RunStarted") {
+        assert.isFalse(runs.has(data.runId), "a run begins again without a reset")
+        runs.set(current = data.runId, [])
+      }
+      runs.get(current)?.push(data)
+    }
+  }
+  return Array.from(runs.values(), (events) => [
+    textsIn(events).join("|"),
+    events.filter(({ _tag }) => _tag === "ChatCompleted").length
+  ])
+}
+
+describe("a session of two servers", () => {
+  it.live("W-09: a reader has the end of a run elsewhere before the run that begins here", () =>
+    Effect.gen(function*() {
+      const context = yield* Layer.build(Session.Store.layerMemory)
+      const store = Context.get(context, Session.Store)
+      const [first, second] = [told(), told()]
+      const here = yield* serve([helper()], first.model, { store: Layer.succeedContext(context) })
+      yield* post(here, `${at}/s1/messages?wait=false`, { content: "one" })
+      // The reader does not look at the journal between the end of the first run and the beginning of the second.
+      let seen: number | undefined
+      const version = (id: string) => Effect.map(store.version(id), (now) => Math.min(now, seen ?? now))
+      const agent = Agent.make({
+        name: "helper",
+        description: "Helps",
+        run: () => Effect.sync(() => (seen = undefined, {}))
+      })
+      const late = Layer.succeed(Session.Store, { ...store, version })
+      const there = yield* serve([agent], second.model, { store: late, poll: "1 hour" })
+      const reader = yield* open(there, "GET", `${at}/s1/events`)
+      yield* Effect.promise(() => reader.until(({ data }) => data._tag === "RunStarted"))
+      seen = yield* Effect.orDie(store.version("local:s1"))
+      yield* first.say("first", undefined)
+      yield* until("the end", read(here, "s1"), ({ body }) => body.next === "nothing")
+      yield* post(there, `${at}/s1/messages?wait=false`, { content: "two" })
+      yield* second.say("second", undefined)
+      const sent = yield* Effect.promise(() =>
+        reader.until(({ data }) => data._tag === "ChatCompleted" && JSON.stringify(reader.sent).includes("second"))
+      )
+      reader.leave()
+      assert.deepStrictEqual(runsIn(sent), [["first", 1], ["second", 1]])
+    }))
+
+  it.live("W-07: a run that loses its claim goes on for each reader, where it was and where it is now", () =>
+    Effect.gen(function*() {
+      const context = yield* Layer.build(Session.Store.layerMemory)
+      const store = Layer.succeedContext(context)
+      const [first, second] = [told(), told()]
+      // This server does not find what it has lost.
+      const blind = Layer.succeed(Session.Store, {
+        ...Context.get(context, Session.Store),
+        claimUnfinished: () => Effect.succeed([])
+      })
+      const here = yield* serve([helper()], first.model, { store: blind, term: "1500 millis" })
+      yield* post(here, `${at}/s1/messages?wait=false`, { content: "one" })
+      yield* first.say("lost")
+      const there = yield* serve([helper()], second.model, { store, poll: "20 millis" })
+      const events = [yield* open(here, "GET", `${at}/s1/events`), yield* open(there, "GET", `${at}/s1/events`)]
+      const streams = [
+        yield* open(here, "GET", `${at}/s1/stream`),
+        yield* open(there, "GET", `${at}/s1/stream`),
+        yield* open(here, "GET", "/agui/helper/s1")
+      ]
+      for (const reader of events) {
+        yield* Effect.promise(() => reader.until(({ data }) => data._tag === "RunStarted"))
+      }
+      assert.isTrue(yield* Effect.provideContext(Session.revoke("local:s1"), context))
+      yield* second.say("found", undefined)
+      for (const reader of events) {
+        const sent = yield* Effect.promise(() => reader.until(({ data }) => data._tag === "ChatCompleted"))
+        assert.deepStrictEqual(runsIn(sent), [["found", 1]])
+      }
+      for (const stream of streams) {
+        const sent = yield* Effect.promise(() => stream.end())
+        assert.include(JSON.stringify(sent.slice(-8)), "found")
+      }
+      // The next run is where the first one was.
+      yield* post(here, `${at}/s1/messages?wait=false`, { content: "two" })
+      yield* first.say("next", undefined)
+      for (const reader of events) {
+        const sent = yield* Effect.promise(() => reader.until(() => runsIn(reader.sent)[1]?.[1] === 1))
+        reader.leave()
+        assert.deepStrictEqual(runsIn(sent), [["found", 1], ["next", 1]])
+      }
     }))
 })

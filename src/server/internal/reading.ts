@@ -105,8 +105,6 @@ const poll = "1 second"
 class Reader {
   /** `true` once the session was found to be removed. */
   isRemoved = false
-  /** The run of which the journal gave events last. */
-  shown: string | undefined
   private telling: Telling.Telling
   private version = 0
   private readonly site: Site
@@ -129,24 +127,35 @@ class Reader {
     return this.telling.runs
   }
 
-  /** Reads on in the journal, and emits the events of the wanted runs. Their offsets are always answered by a reset. */
+  /**
+   * Reads on in the journal, and emits the events of the wanted runs. Their offsets are always answered by a reset. It
+   * stops before the first record that is too far.
+   */
   advance(
-    wants: (runId: string, event: Event.PublicEvent) => boolean
+    wants: (runId: string, event: Event.PublicEvent) => boolean,
+    isTooFar: (version: number) => boolean = () => false
   ): Effect.Effect<void, Journals.StoreError, Journals.Store> {
     return Effect.gen({ self: this }, function*() {
       const store = yield* Journals.Store
       const now = yield* store.version(this.key)
       this.isRemoved = now < this.version
       if (now <= this.version) return
-      yield* Stream.runForEach(store.read(this.key, this.version), (entry) => {
+      yield* Stream.runForEachWhile(store.read(this.key, this.version), (entry) => {
+        if (isTooFar(entry.version)) return Effect.succeed(false)
         this.version = entry.version
-        return Effect.forEach(this.telling.take(entry), ({ event, runId }) => {
-          if (!wants(runId, event)) return Effect.void
-          this.shown = runId
-          return this.emit([
-            { _tag: "Event", offset: `${runId}.0.${this.version}`, event, text: JSON.stringify(event) }
-          ])
-        }, { discard: true })
+        return Effect.as(
+          Effect.forEach(
+            this.telling.take(entry),
+            ({ event, runId }) =>
+              wants(runId, event)
+                ? this.emit([
+                  { _tag: "Event", offset: `${runId}.0.${this.version}`, event, text: JSON.stringify(event) }
+                ])
+                : Effect.void,
+            { discard: true }
+          ),
+          true
+        )
       })
     })
   }
@@ -160,14 +169,15 @@ class Reader {
     return this.emit([{ _tag: "Reset", runId }])
   }
 
-  /** Emits runs as the journal has them, from its beginning. */
+  /** Emits runs as the journal has them, from its beginning. It stops before the first record that is too far. */
   retell(
-    wants: (runId: string, event: Event.PublicEvent) => boolean
+    wants: (runId: string, event: Event.PublicEvent) => boolean,
+    isTooFar?: (version: number) => boolean
   ): Effect.Effect<void, Journals.StoreError, Journals.Store> {
     return Effect.suspend(() => {
       this.telling = new Telling.Telling(this.key, this.site.publish)
       this.version = 0
-      return this.advance(wants)
+      return this.advance(wants, isTooFar)
     })
   }
 
@@ -177,10 +187,12 @@ class Reader {
       const isWanted = (other: string) => other === runId
       const { begun } = log
       const isHere = () => log.begun !== begun || log.next?.begun !== undefined
-      yield* this.retell(isWanted)
+      // The runs behind it are read later, by one who wants them.
+      const isOver = () => this.runs.includes(runId) && this.state.run?.requestId !== runId
+      yield* this.retell(isWanted, isOver)
       while (this.state.run?.requestId === runId && !isHere() && !this.isRemoved) {
         yield* pause(log)
-        yield* this.advance(isWanted)
+        yield* this.advance(isWanted, isOver)
       }
     })
   }
@@ -293,41 +305,68 @@ export const events = (
       const local = new Set<string>()
       const isForeign = (runId: string) => !local.has(runId) && log.begun?.runId !== runId
       let from = 0
+      /** The run that the reader has something of, or names by its offset: what comes of it again needs a reset. */
+      let shown: string | undefined
+      /** The run whose log was broken off: the journal tells it anew if another process resumes it. */
+      let broken: string | undefined
+      const tells = (runId: string) => {
+        if (isForeign(runId)) shown = runId
+        return isForeign(runId)
+      }
+      /** Resets a run, and emits it and those behind it as the journal has them. */
+      const retellFrom = (first: string, isTooFar?: (version: number) => boolean) =>
+        Effect.suspend(() => {
+          let isReached = false
+          const isWanted = (runId: string) => {
+            isReached ||= runId === first
+            return isReached && tells(runId)
+          }
+          return Effect.andThen(reader.reset(first), reader.retell(isWanted, isTooFar))
+        })
       yield* reader.advance(() => false)
       if (after === undefined) {
         const wanted = reader.runs.slice(endedRuns).filter(isForeign)
-        if (wanted.length > 0) yield* reader.retell((runId) => wanted.includes(runId) && isForeign(runId))
-      } else if (isHeld(log, after)) from = after.index + 1
-      else {
-        reader.shown = after.runId
+        if (wanted.length > 0) yield* reader.retell((runId) => wanted.includes(runId) && tells(runId))
+      } else if (isHeld(log, after)) {
+        from = after.index + 1
+      } else {
+        shown = after.runId
         const wanted = new Set(reader.runs.slice(Math.max(0, reader.runs.indexOf(after.runId))))
         if (isForeign(after.runId)) yield* reader.reset(after.runId)
-        yield* reader.retell((runId) => wanted.has(runId) && isForeign(runId))
+        yield* reader.retell((runId) => wanted.has(runId) && tells(runId))
       }
       while (!reader.isRemoved) {
         if (log.begun === undefined) {
           yield* pause(log)
           if (log.isRemoved) return
-          if (log.begun === undefined) yield* reader.advance(isForeign)
+          if (log.begun !== undefined) continue
+          yield* reader.advance((runId) => broken === undefined && tells(runId))
+          const { run } = reader.state
+          // This process has the run still, and may resume it, until another one does.
+          if (broken === undefined || run?.requestId === broken && run.processName === site.processName) continue
+          yield* retellFrom(broken)
+          broken = undefined
           continue
         }
-        const { runId } = log.begun
-        if (reader.shown === runId) yield* reader.reset(runId)
-        reader.shown = runId
+        const { runId, version } = log.begun
+        // The runs of other processes before it come first.
+        const isBehind = (other: number) => other > version
+        if (broken !== undefined && broken !== runId) yield* retellFrom(broken, isBehind)
+        else yield* reader.advance(tells, isBehind)
+        broken = undefined
+        if (shown === runId) yield* reader.reset(runId)
+        shown = runId
         local.add(runId)
         const isDelivered = yield* reader.deliver(log, from)
         from = 0
         if (!isDelivered) yield* reader.reset(runId)
         if (!isDelivered) yield* reader.follow(runId, log)
         if (log.next === undefined) return
-        const isBroken = isDelivered && !log.isWhole
+        if (isDelivered && !log.isWhole) {
+          broken = runId
+          local.delete(runId)
+        }
         log = log.next
-        if (!isBroken) continue
-        // Another process may resume the run.
-        local.delete(runId)
-        if (log.begun !== undefined) continue
-        yield* reader.reset(runId)
-        yield* reader.retell((other) => other === runId)
       }
     }))
 
@@ -361,7 +400,8 @@ export const run = (
       let log = start
       let found = "runId" in wanted ? wanted.runId : undefined
       const isNext = (runId: string | undefined) => "known" in wanted && runId !== wanted.after
-      let isShown = false
+      /** The run that the reader has something of: one that could not start is followed by another one. */
+      let shown: string | undefined
       const isEarlier = (runId: string, { _tag }: Event.PublicEvent) =>
         earlier.includes(runId) && _tag !== "ChatCompleted"
       if (earlier.length > 0) yield* reader.retell(isEarlier)
@@ -384,8 +424,8 @@ export const run = (
           const isElsewhere = found !== undefined && log.begun === undefined
             && (state.run?.requestId !== found || state.run.processName !== site.processName)
           if (isElsewhere && found !== undefined) {
-            if (isShown) yield* reader.reset(found)
-            isShown = true
+            if (shown !== undefined) yield* reader.reset(shown)
+            shown = found
             yield* reader.follow(found, log)
             if (reader.state.run?.requestId !== found) return
           }
@@ -395,8 +435,8 @@ export const run = (
         const isWanted = "takes" in wanted && begun.takes === wanted.takes || begun.runId === found
         if (isWanted || isNext(begun.runId) && found === undefined) {
           found = begun.runId
-          if (isShown) yield* reader.reset(found)
-          isShown = true
+          if (shown !== undefined) yield* reader.reset(shown)
+          shown = found
           const isDelivered = yield* reader.deliver(log, 0)
           if (!isDelivered) {
             yield* reader.reset(found)
