@@ -20,7 +20,8 @@ const call = (name: string, args: Record<string, unknown> = {}) => Message.toolC
 /** A server by hand, whose one tool says something of a length. `answering` may answer in its place, with a status or itself. */
 const byHand = (
   answering: (method: string, request: IncomingMessage, response: ServerResponse) => number | "held" | undefined | void,
-  type = "application/json"
+  type = "application/json",
+  tools: ReadonlyArray<unknown> = [{ name: "say", inputSchema: { type: "object" } }]
 ) =>
   Effect.gen(function*() {
     const server = createServer((request, response) => {
@@ -39,7 +40,7 @@ const byHand = (
             capabilities: { tools: {} },
             serverInfo: { name: "hand", version: "1" }
           },
-          "tools/list": { tools: [{ name: "say", inputSchema: { type: "object" } }], ttlMs: 0, cacheScope: "private" },
+          "tools/list": { tools, ttlMs: 0, cacheScope: "private" },
           "tools/call": { content: [{ type: "text", text: "x".repeat(params?.arguments?.length ?? 0) }] }
         }
         const message = JSON.stringify({ jsonrpc: "2.0", id, result: { resultType: "complete", ...results[method] } })
@@ -205,6 +206,43 @@ describe("tools of a server over HTTP", () => {
       const again = until("the second stream", Effect.sync(() => opened.length), (count) => count > 1)
       yield* Effect.provide(again, McpTools.layer({ url }, { approval: "none" }))
       assert.isAbove(opened[1]! - opened[0]!, 900)
+    }).pipe(Effect.scoped))
+
+  it.live("W-14: a server that repeats the headers that it was sent puts no key before the model", () =>
+    Effect.gen(function*() {
+      const url = yield* byHand((method, { headers }, response) => {
+        if (method !== "tools/call") return undefined
+        response.writeHead(500, { "content-type": "text/plain" })
+        response.end(`${"x".repeat(900)} refused ${headers["authorization"]} and ${headers["x-key"]}`)
+        return "held"
+      })
+      yield* Effect.gen(function*() {
+        const content = contentOf(yield* ToolRunner.run([call("say")], yield* McpTools.tools))
+        assert.include(content, "refused")
+        for (const secret of ["canary-one", "canary-two"]) assert.notInclude(content, secret)
+      }).pipe(Effect.provide(McpTools.layer(
+        { url, headers: { authorization: "Bearer canary-one", "x-key": "canary-two" } },
+        { approval: "none" }
+      )))
+    }).pipe(Effect.scoped))
+
+  it.live("W-14: definitions that are too large, too deep or too many are left out, and hidden signs of the others", () =>
+    Effect.gen(function*() {
+      const deep: any = { type: "object" }
+      for (let depth = 0, at = deep; depth < 500; depth++) at = at.properties = { type: "object" }
+      const plain = { type: "object" }
+      const url = yield* byHand(() => undefined, "application/json", [
+        { name: "large", description: "x".repeat(70_000), inputSchema: plain },
+        { name: "deep", inputSchema: deep },
+        { name: "sly", description: "Says\u001b[31m \u202eit\u{e0041}.", inputSchema: plain },
+        ...Array.from({ length: 1_100 }, (_, index) => ({ name: `t${index}`, inputSchema: plain }))
+      ])
+      yield* Effect.gen(function*() {
+        const tools = yield* McpTools.tools
+        assert.strictEqual(tools.length, 1_024)
+        assert.strictEqual(tools[0]?.description, "Says[31m it.")
+        assert.deepStrictEqual((yield* McpTools.leftOut).map(({ name }) => name), ["large", "deep", "…"])
+      }).pipe(Effect.provide(McpTools.layer({ url }, { approval: "none" })))
     }).pipe(Effect.scoped))
 
   for (const type of ["application/json", "text/event-stream"] as const) {

@@ -12,9 +12,14 @@ import type * as Backend from "./backend.ts"
 /** The most characters of a description or a question: what a server writes is in prompts, and before people. */
 const longest = 2_000
 
-/** Returns a foreign text, cut between characters. */
-export const cut = (text: string): string =>
-  text.length <= longest ? text : `${text.slice(0, longest).replace(/[\uD800-\uDBFF]$/, "")}…`
+/** Signs that cannot be seen, except line ends, tabs and those that join letters. */
+const hiddenSigns = /[^\P{C}\n\t\u200c\u200d]/gu
+
+/** Returns a foreign text without hidden signs, cut between characters. */
+export const cut = (text: string): string => {
+  const plain = text.slice(0, 2 * longest).replaceAll(hiddenSigns, "")
+  return plain.length <= longest ? plain : `${plain.slice(0, longest).replace(/[\uD800-\uDBFF]$/, "")}…`
+}
 
 type Result = Extract<Backend.Response, { readonly _tag: "Result" }>
 

@@ -32,7 +32,7 @@ export interface Http {
 /** Longest delay of a timer, in milliseconds. */
 const never = 2 ** 31 - 1
 
-/** The time that a server has for its handshake, and for a page of its tools, in milliseconds. */
+/** The time that a server has for its handshake, and for the list of its tools, in milliseconds. */
 const openingMillis = 120_000
 
 /** The time in which a server says which protocol it speaks. One that does not gets the older one. */
@@ -54,8 +54,21 @@ const lostCodes: ReadonlySet<unknown> = new Set([
 /** The most characters of a foreign text in an error. */
 const longestText = 1_000
 
-/** Returns a foreign text for an error, without secrets. */
-const shown = (text: string): string => Json.withoutSecrets(text.slice(0, 2 * longestText), false).slice(0, longestText)
+/** Returns a foreign text for an error, without what looks like a secret. It is cut once what was given is hidden. */
+const shown = (text: string): string => Json.withoutSecrets(text.slice(0, 2 * longestText), false)
+
+/** The least length of a value that is kept out of errors: a shorter one stands in too many of them. */
+const shortestSecret = 6
+
+/** Returns a function that hides in a text the headers or the variables that a server was given, and cuts the text. */
+const hiding = (server: Stdio | Http): (text: string) => string => {
+  const given = "command" in server ? server.env : server.headers
+  // A header may have a scheme before its key.
+  const secrets = Object.values(given ?? {}).flatMap((value) => [value, ...value.split(/\s+/)])
+    .filter(({ length }) => length >= shortestSecret)
+    .sort((left, right) => right.length - left.length)
+  return (text) => secrets.reduce((hidden, secret) => hidden.replaceAll(secret, "…"), text).slice(0, longestText)
+}
 
 /** Errors of connections that were never there. */
 const unreached: ReadonlySet<unknown> = new Set(["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN"])
@@ -81,6 +94,13 @@ const failureOf = (error: unknown): Backend.Failure => {
     ? new Backend.Failure({ reason: "rpc", message: text, code })
     : new Backend.Failure({ reason: "other", message: text })
 }
+
+/** Fails where a server takes too long for something that the client does not limit as a whole. */
+const inTime = <A>(effect: Effect.Effect<A, Backend.Failure>, what: string): Effect.Effect<A, Backend.Failure> =>
+  Effect.timeoutOrElse(effect, {
+    duration: openingMillis,
+    orElse: () => new Backend.Failure({ reason: "other", message: `${what} took longer than ${openingMillis} ms` })
+  })
 
 const attempt = <A>(run: (signal: AbortSignal) => Promise<A>): Effect.Effect<A, Backend.Failure> =>
   Effect.tryPromise({ try: run, catch: failureOf })
@@ -149,6 +169,12 @@ export const connect = (server: Stdio | Http, settings: Settings): Backend.Conne
   Effect.uninterruptibleMask((restore) =>
     Effect.gen(function*() {
       const isStdio = "command" in server
+      const hide = hiding(server)
+      const hidden = <A, R>(effect: Effect.Effect<A, Backend.Failure, R>) =>
+        Effect.mapError(
+          effect,
+          ({ code, message, reason }) => new Backend.Failure({ reason, code, message: hide(message) })
+        )
       const { maxMessageBytes } = settings
       const load = <A>(run: () => Promise<A>) =>
         Effect.orDie(Effect.tryPromise({ try: run, catch: (cause) => new Error(missing, { cause }) }))
@@ -171,13 +197,14 @@ export const connect = (server: Stdio | Http, settings: Settings): Backend.Conne
           new Backend.Failure({
             reason,
             code,
-            message: words === "" ? message : `${message}; it wrote: ${shown(words.trim())}`
+            message: words === "" ? hide(message) : `${hide(message)}; it wrote: ${hide(shown(words.trim()))}`
           })
         )
       )
       const unreadable = sifted(sdk, transport)
       const version = client.getNegotiatedProtocolVersion()
-      const whileOpen = <A>(effect: Effect.Effect<A, Backend.Failure>) => Effect.raceFirst(effect, Deferred.await(over))
+      const whileOpen = <A>(effect: Effect.Effect<A, Backend.Failure>) =>
+        hidden(Effect.raceFirst(effect, Deferred.await(over)))
       return {
         facts: {
           [names.transport]: isStdio ? "pipe" : "tcp",
@@ -190,10 +217,13 @@ export const connect = (server: Stdio | Http, settings: Settings): Backend.Conne
           const listed = attempt((signal) =>
             client.listTools(undefined, { signal, timeout: openingMillis, cacheMode: "refresh" })
           )
-          return Effect.map(whileOpen(listed), ({ tools }) => ({
-            tools: tools.map(listedOf),
-            leftOut: Array.from(unreadable, ([name, reason]) => ({ name, reason }))
-          }))
+          return Effect.map(whileOpen(inTime(listed, "the list of its tools")), ({ tools }) => {
+            if (tools.length > mostTools) unreadable.set(tooMany.name, tooMany.reason)
+            return {
+              tools: tools.slice(0, mostTools).map(listedOf),
+              leftOut: Array.from(unreadable, ([name, reason]) => ({ name, reason }))
+            }
+          })
         }),
         call: ({ arguments: args, meta, responses, state, tool }, progress) => {
           const params = {
@@ -275,7 +305,7 @@ const opened = (
       ignored(() => client.close())
     )
     const connected = attempt((signal) => client.connect(transport, { signal, timeout: openingMillis }))
-    yield* Effect.onError(restore(connected), () => close)
+    yield* Effect.onError(restore(inTime(connected, "its handshake")), () => close)
     isConnected = true
     return { client, transport, close, over }
   })
@@ -356,7 +386,7 @@ const sifted = (sdk: typeof Sdk, transport: Sdk.Transport): Map<string, string> 
     const result = Json.isObject(message) ? message["result"] : undefined
     if (Json.isObject(result) && Array.isArray(result["tools"])) {
       const tools = result["tools"].filter((tool: unknown) => {
-        const problem = unreadableOf(sdk, tool)
+        const problem = unreadable.size < mostTools ? unreadableOf(sdk, tool) : tooMany
         if (problem !== undefined) unreadable.set(problem.name, problem.reason)
         return problem === undefined
       })
@@ -368,10 +398,33 @@ const sifted = (sdk: typeof Sdk, transport: Sdk.Transport): Map<string, string> 
   return unreadable
 }
 
+/** The most tools that a server may have, and the most that are named where they are left out. */
+const mostTools = 1_024
+
+const tooMany: Backend.LeftOut = { name: "…", reason: `more than ${mostTools} tools` }
+
+/** The most characters and the deepest nesting of the definition of a tool, which is sent with each request. */
+const longestDefinition = 65_536
+const deepestDefinition = 64
+
+/** Tells whether a value is nested too deep to be read by functions that call themselves. */
+const isTooDeep = (value: unknown): boolean => {
+  let level: ReadonlyArray<unknown> = [value]
+  for (let depth = 0; depth <= deepestDefinition; depth++) {
+    level = level.flatMap((each) => typeof each === "object" && each !== null ? Object.values(each) : [])
+    if (level.length === 0) return false
+  }
+  return true
+}
+
 const unreadableOf = (sdk: typeof Sdk, tool: unknown): Backend.LeftOut | undefined => {
-  if (sdk.isSpecType.Tool(tool)) return undefined
-  const name = Json.isObject(tool) && typeof tool["name"] === "string" ? tool["name"] : "?"
-  return { name, reason: "its definition is not that of a tool" }
+  const name = Json.isObject(tool) && typeof tool["name"] === "string" ? tool["name"].slice(0, longestText) : "?"
+  if (isTooDeep(tool) || JSON.stringify(tool).length > longestDefinition) {
+    const reason =
+      `its definition has more than ${longestDefinition} characters, or is nested deeper than ${deepestDefinition}`
+    return { name, reason }
+  }
+  return sdk.isSpecType.Tool(tool) ? undefined : { name, reason: "its definition is not that of a tool" }
 }
 
 const listedOf = (tool: Sdk.Tool): Backend.Listed => ({
