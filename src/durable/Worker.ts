@@ -429,7 +429,7 @@ export const layer = <
       const found = (id: string, claimant: string, began: Claims.Moment) => {
         const reason = { isFound: true, isRetry: false }
         return peers === undefined || peers.isHere(id)
-          ? accept(id, claimant, began, reason)
+          ? Effect.asVoid(accept(id, claimant, began, reason))
           // A session that cannot be passed on is found again.
           : Effect.ignore(Effect.andThen(store.release(id, claimant), take(id, reason)))
       }
