@@ -22,6 +22,17 @@ interface Written {
   readonly run: () => Promise<unknown>
 }
 
+/**
+ * Returns a program that reads the environment as it is when it runs: Effect reads it once for each process, and another
+ * test of the process may have been the first.
+ */
+const withEnvironment = (program: string): string => {
+  if (!program.includes(".layerConfig(")) return program
+  const environment = "ExampleContext.make(ExampleConfig.ConfigProvider, ExampleConfig.fromEnv())"
+  return program.replaceAll("Effect.runPromise(", `Effect.runPromiseWith(${environment})(`)
+    + `\nimport * as ExampleContext from "effect/Context"\nimport * as ExampleConfig from "effect/ConfigProvider"\n`
+}
+
 /** Writes the programs of examples to a folder. One that cannot be made into a program fails where it is run. */
 const write = (name: string, examples: ReadonlyArray<Example>): ReadonlyArray<Written> => {
   const target = path.join(folder, name)
@@ -31,7 +42,7 @@ const write = (name: string, examples: ReadonlyArray<Example>): ReadonlyArray<Wr
     const extension = example.isPage === true ? "tsx" : "ts"
     const file = path.join(target, `${example.place.replaceAll(/[^\w]+/g, "-")}.${extension}`)
     try {
-      fs.writeFileSync(file, programOf(example))
+      fs.writeFileSync(file, withEnvironment(programOf(example)))
       return { place: example.place, run: () => import(file) }
     } catch (error) {
       return { place: example.place, run: () => Promise.reject(error) }

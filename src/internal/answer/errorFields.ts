@@ -13,7 +13,7 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { isCrash } from "../declare/outcome.ts"
 import * as Json from "../json.ts"
-import * as Telemetry from "../telemetry.ts"
+import * as Logging from "../logging.ts"
 
 /** The longest that the fields of one error get, in characters of JSON. */
 const longest = 8_192
@@ -429,10 +429,10 @@ const errorName = (cause: unknown): string => {
 
 /** One warning without the error's own words, which may hold a user's data; those are logged at debug level. */
 const warned = (subject: string, call: Call, code: string, error: unknown, cause: Cause.Cause<unknown>) =>
-  Telemetry.logged(
+  Logging.logged(
     Effect.logWarning(`${subject} of tool "${call.name}" broke: ${code}${errorName(error)}`).pipe(
       Effect.andThen(Effect.logDebug(`what ${subject} of tool "${call.name}" broke with`, cause)),
-      Effect.annotateLogs({ "gen_ai.tool.name": call.name, ...Telemetry.callId(call.id), "error.type": code })
+      Effect.annotateLogs({ "gen_ai.tool.name": call.name, ...Logging.callId(call.id), "error.type": code })
     )
   )
 

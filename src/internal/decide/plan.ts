@@ -21,8 +21,8 @@ import { timedOut, ToolError, toolError } from "../declare/outcome.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
+import * as Logging from "../logging.ts"
 import type { HookFibers } from "../stop/ownedFibers.ts"
-import * as Telemetry from "../telemetry.ts"
 
 type Calls = ReadonlyArray<Message.ToolCall>
 
@@ -277,7 +277,7 @@ export const needsApproval = (
   return Effect.suspend(() => ToolOptions.toEffect<unknown, unknown, any>(approval(args, context), "approval")).pipe(
     Effect.map((needed) => needed !== false),
     Effect.catchCause((cause) =>
-      Effect.as(Telemetry.warned(`approval of tool "${call.name}" broke; the call waits for one`, cause), true)
+      Effect.as(Logging.warned(`approval of tool "${call.name}" broke; the call waits for one`, cause), true)
     )
   )
 }

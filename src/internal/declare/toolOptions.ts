@@ -10,7 +10,7 @@ import * as Exit from "effect/Exit"
 import * as Result from "effect/Result"
 import type * as Message from "../../Message.ts"
 import * as Json from "../json.ts"
-import * as Telemetry from "../telemetry.ts"
+import * as Logging from "../logging.ts"
 import * as ToolOutcomes from "./outcome.ts"
 import { checkNames, type NamesOf, readDuration } from "./schema.ts"
 import type * as Declared from "./tool.ts"
@@ -205,7 +205,7 @@ export const answerOf = <Option extends ByArguments>(
   const answer = asked(tool, option, args, usual)
   if (Result.isSuccess(answer)) return Exit.succeed(answer.success)
   const message = `${option} of tool "${tool.name}" threw; ${consequences[option]}`
-  const warning = Telemetry.warned(message, Cause.die(answer.failure))
+  const warning = Logging.warned(message, Cause.die(answer.failure))
   return Effect.as(warning, careful[option])
 }
 

@@ -11,7 +11,7 @@ import type * as Types from "effect/Types"
 import type * as Message from "../../Message.ts"
 import type * as Response from "../../Response.ts"
 import * as Json from "../json.ts"
-import * as Telemetry from "../telemetry.ts"
+import * as Logging from "../logging.ts"
 
 // ---------------------------------------------------------------------------------------------------------------------
 // arguments
@@ -578,11 +578,11 @@ export const lostOf = (calls: ReadonlyArray<Message.ToolCall>): ReadonlyArray<Lo
   )
 
 const warning = ({ bytes, id, name, reason }: LostArguments): Effect.Effect<void> =>
-  Telemetry.logged(
+  Logging.logged(
     Effect.logWarning(`the arguments of a call of "${name}" were lost: ${reason}`).pipe(
       Effect.annotateLogs({
         "gen_ai.tool.name": name,
-        ...Telemetry.callId(id),
+        ...Logging.callId(id),
         "heddle.arguments.lost": reason,
         "heddle.arguments.bytes": bytes
       })
@@ -598,7 +598,7 @@ export const reported = <A extends { readonly toolCalls: ReadonlyArray<Message.T
   tools?: ReadonlyMap<string, unknown>
 ): Effect.Effect<A> => {
   const lost = lostOf(said.toolCalls).map((call) =>
-    tools === undefined || tools.has(call.name) ? call : { ...call, name: Telemetry.other }
+    tools === undefined || tools.has(call.name) ? call : { ...call, name: Logging.other }
   )
   return lost.length === 0 ? Effect.succeed(said) : Effect.as(Effect.forEach(lost, warning, { discard: true }), said)
 }
