@@ -12,10 +12,10 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import type * as Event from "./Event.ts"
+import * as Answers from "./internal/answer/answer.ts"
 import * as Requests from "./internal/ask/request.ts"
 import * as Fold from "./internal/fold/fold.ts"
 import * as Outcomes from "./internal/fold/runOutcome.ts"
-import * as ToolCalls from "./internal/hear/toolCalls.ts"
 import * as Json from "./internal/json.ts"
 import type * as Telemetry from "./internal/telemetry.ts"
 import type * as Message from "./Message.ts"
@@ -281,5 +281,5 @@ export const classify = (
     )
     yield* read
     if (state.error !== undefined) return yield* AdapterError.from(state.error.value)
-    return yield* ToolCalls.reported(Outcomes.classification(state))
+    return yield* Answers.warnedOfLost(Outcomes.classification(state))
   })

@@ -7,7 +7,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Schema from "effect/Schema"
 import { Tool } from "heddle"
-import { afterCrashOf } from "../src/internal/declare/toolOptions.ts"
+import { afterCrashOf } from "../src/internal/decide/plan.ts"
 
 /** What making a tool is refused with. */
 const refusal = (name: unknown, options: unknown): string => {

@@ -7,7 +7,7 @@ import { spawnSync } from "node:child_process"
 import * as fs from "node:fs"
 import * as path from "node:path"
 import { undocumentedIn, unshownIn } from "./support/documentation.ts"
-import { type Example, examplesOf, programOf, unmarkedIn } from "./support/examples.ts"
+import { type Example, examplesOf, programOf, unmarkedIn, withEnvironment } from "./support/examples.ts"
 import { anchorsIn, linksIn, repository, targetOf } from "./support/links.ts"
 import * as PageModel from "./support/pageModel.ts"
 import { readSource, readSources, root, type SourceText } from "./support/source.ts"
@@ -20,17 +20,6 @@ const folder = path.join(root, "node_modules/.cache/heddle-examples")
 interface Written {
   readonly place: string
   readonly run: () => Promise<unknown>
-}
-
-/**
- * Returns a program that reads the environment as it is when it runs: Effect reads it once for each process, and another
- * test of the process may have been the first.
- */
-const withEnvironment = (program: string): string => {
-  if (!program.includes(".layerConfig(")) return program
-  const environment = "ExampleContext.make(ExampleConfig.ConfigProvider, ExampleConfig.fromEnv())"
-  return program.replaceAll("Effect.runPromise(", `Effect.runPromiseWith(${environment})(`)
-    + `\nimport * as ExampleContext from "effect/Context"\nimport * as ExampleConfig from "effect/ConfigProvider"\n`
 }
 
 /** Writes the programs of examples to a folder. One that cannot be made into a program fails where it is run. */

@@ -27,11 +27,11 @@ import type * as Event from "../Event.ts"
 import * as Settings from "../internal/ask/options.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import * as Json from "../internal/json.ts"
-import * as Logging from "../internal/logging.ts"
 import * as Claims from "../internal/session/claim.ts"
 import * as Journals from "../internal/session/journal.ts"
 import * as Keeping from "../internal/session/kept.ts"
 import { Running, Worker as Hooks } from "../internal/stop/ownedFibers.ts"
+import * as Telemetry from "../internal/telemetry.ts"
 import type * as Session from "../Session.ts"
 import type * as Tool from "../Tool.ts"
 import * as Drives from "./internal/drive.ts"
@@ -333,7 +333,7 @@ export const layer = <
         if (error instanceof Claims.SessionClaimed) return Effect.void
         const log = error instanceof Journals.SessionConflict
           ? Effect.logDebug(`${Drives.named(claim)} was written to by another program`, cause)
-          : Logging.logged(Effect.andThen(
+          : Telemetry.logged(Effect.andThen(
             Effect.logWarning(`${Drives.named(claim)} failed and is tried again`, Cause.map(cause, Json.nameOf)),
             Effect.logDebug(`${Drives.named(claim)} failed`, cause)
           ))
@@ -354,7 +354,7 @@ export const layer = <
             Effect.catchCauseIf(
               work,
               (cause) => !Cause.hasInterruptsOnly(cause),
-              (cause) => Logging.warned(`${name} of ${Drives.named(claim)} died`, cause)
+              (cause) => Telemetry.warned(`${name} of ${Drives.named(claim)} died`, cause)
             ),
             Exit.void,
             { name, onSoftStop: "unaffected" }
@@ -475,7 +475,7 @@ export const layer = <
         onFailure: (cause) => {
           owner.answered(false)
           return Effect.andThen(
-            Logging.logged(Effect.logWarning("the store could not list sessions with work left", cause)),
+            Telemetry.logged(Effect.logWarning("the store could not list sessions with work left", cause)),
             Effect.suspend(() => Effect.sleep(pauseOf(unanswered++)))
           )
         }

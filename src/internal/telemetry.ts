@@ -17,7 +17,6 @@ import * as Tracer from "effect/Tracer"
 import type * as Message from "../Message.ts"
 import type * as Response from "../Response.ts"
 import * as Json from "./json.ts"
-import { callId, other, wordOf } from "./logging.ts"
 
 /** The version of this package, on the span of each run. */
 export const version = "0.1.0"
@@ -168,6 +167,19 @@ export const tracing = <R>(services: Context.Context<R>): Tracing | undefined =>
 /** Adds attributes to the span of the call whose handler runs this, whatever spans the handler has opened within. */
 export const annotateCall = (attributes: Attributes): Effect.Effect<void> =>
   Effect.map(CurrentCall, (call) => call?.set(attributes))
+
+/** The value of an attribute for any text that is not one of those that are known. */
+export const other = "_OTHER"
+
+/** Returns an id or a name that a provider or a model gave, if it is one word, and nothing of any other text. */
+const wordOf = (text: string | null | undefined): string | undefined =>
+  typeof text === "string" && /^[!-~]{1,256}$/.test(text) ? text : undefined
+
+/** The attribute of the id of a call, where it is a word. */
+export const callId = (id: string): Record<string, string> => {
+  const word = wordOf(id)
+  return word === undefined ? {} : { [names.toolCall]: word }
+}
 
 const ours: ReadonlySet<unknown> = new Set(["AdapterError", "ToolError", "EngineError", "ValidationError"])
 
@@ -766,3 +778,25 @@ export const requesting = <A, E, R>(
       Effect.map(Effect.zip(Clock.Clock, References.TracerTimingEnabled), ([clock, isTimed]) =>
         told(() => span?.end(isTimed ? clock.currentTimeNanosUnsafe() : 0n, exit)))
   ) as Effect.Effect<A, E, Exclude<R, Tracer.ParentSpan>>
+
+// Log records.
+
+/** Logs what an operator should see. A run does not depend on its loggers: one that throws changes nothing of it. */
+export const logged = (record: Effect.Effect<void>): Effect.Effect<void> =>
+  Effect.catchDefect(record, () => Effect.void)
+
+/**
+ * Logs a warning with the name of what broke. The words of that, which may be a user's, are logged at debug level. The
+ * other attributes are the caller's.
+ */
+export const warned = (
+  message: string,
+  cause: Cause.Cause<unknown>,
+  attributes: Attributes = {}
+): Effect.Effect<void> =>
+  logged(
+    Effect.logWarning(message).pipe(
+      Effect.andThen(Effect.logDebug(message, cause)),
+      Effect.annotateLogs({ [names.error]: Json.nameOf(Cause.squash(cause)), ...attributes })
+    )
+  )

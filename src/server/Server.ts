@@ -5,7 +5,6 @@
  *
  * @since 0.1.0
  */
-import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as HttpMiddleware from "effect/http/HttpMiddleware"
 import * as HttpRouter from "effect/http/HttpRouter"
@@ -14,12 +13,10 @@ import type * as HttpServerError from "effect/http/HttpServerError"
 import * as Layer from "effect/Layer"
 import type * as Adapter from "../Adapter.ts"
 import type * as Worker from "../durable/Worker.ts"
-import type * as Event from "../Event.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import type * as Journals from "../internal/session/journal.ts"
 import type * as Agents from "./Agent.ts"
 import * as Access from "./internal/access.ts"
-import type * as Bounded from "./internal/bounds.ts"
 import * as Hosting from "./internal/hosting.ts"
 import * as Routes from "./internal/routes.ts"
 import * as Spans from "./internal/spans.ts"
@@ -35,11 +32,9 @@ export type { Mount } from "./internal/routes.ts"
  * @category options
  * @since 0.1.0
  */
-export interface Options<R = never, RAuthorize = never, RMcp = never> {
+export interface Options<R = never, RAuthorize = never, RMcp = never> extends Hosting.Settings<RAuthorize> {
   /** The agents, each with a name of its own. At least one. */
   readonly agents: ReadonlyArray<Agents.Agent<R>>
-  /** Decides about every request but `/health` and `/ready`. There is no default: see {@link allowLoopback}. */
-  readonly authorize: Access.Authorize<RAuthorize>
   /**
    * The names of this server, as the `Host` of a request has them, with a port or for any port. Requests to another
    * name are refused. The names of this machine by default, under {@link allowLoopback} itself; else at least one.
@@ -47,39 +42,6 @@ export interface Options<R = never, RAuthorize = never, RMcp = never> {
   readonly hosts?: ReadonlyArray<string>
   /** Origins of other pages that may use the server, such as `"https://app.example.com"`. None by default. */
   readonly origins?: ReadonlyArray<string>
-  /**
-   * `"detached"` lets a run outlive its request; `"attached"` stops it when the request ends. `"detached"` by default.
-   */
-  readonly mode?: "detached" | "attached"
-  /**
-   * `"refuse"` answers a message while a run is under way with 409; `"follow"` takes it, for the run that follows.
-   * `"refuse"` by default.
-   */
-  readonly whileRunning?: "refuse" | "follow"
-  /** Bounds of bodies, sessions, runs, streams and logs. */
-  readonly bounds?: Bounded.Bounds
-  /**
-   * Longest time that calls under way have when the server is released. A number is milliseconds. 20 seconds by
-   * default.
-   */
-  readonly drain?: Duration.Input
-  /** Extent to which calls are published, or a function of the name of the tool. `"all"` by default. */
-  readonly publish?: Event.Publish | ((tool: string) => Event.Publish)
-  /** `true` if the model's reasoning is published. `false` by default. */
-  readonly publishReasoning?: boolean
-  /** Tells whether a file of a message may be given by this address. Files are `data:` URLs by default. */
-  readonly allowUrl?: (url: string) => boolean
-  /** Milliseconds for which deltas are held, so that those that follow are sent with them. 50 by default. */
-  readonly joinMillis?: number
-  /** `true` if raw events are served to those who may `inspect`. `false` by default. */
-  readonly raw?: boolean
-  /**
-   * Duration of the claim of a session unless it is renewed: the sessions of a process that died are taken over after
-   * it. A number is milliseconds. 30 seconds by default.
-   */
-  readonly term?: Duration.Input
-  /** Interval at which work left by other processes is looked for. A number is milliseconds. 200 by default. */
-  readonly poll?: Duration.Input
   /** The routes of MCP, which offer the agents as tools: `McpServer.routes()` of `heddle/mcp`. None by default. */
   readonly mcp?: Routes.Mount<RMcp>
 }

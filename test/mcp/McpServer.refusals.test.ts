@@ -8,20 +8,9 @@ import * as TestClock from "effect/testing/TestClock"
 import { Policy, Tool } from "heddle"
 import { bearer, byToken, send } from "../server/support/hostile.ts"
 import { call, connect, eras, sendRaw, textOf } from "./support/clients.ts"
-import { serve } from "./support/serving.ts"
+import { paying, serve } from "./support/serving.ts"
 
 const yes = { approval: { action: "accept", content: { approve: true } } }
-
-/** A tool whose calls wait for an approval, and what it has paid. */
-const paying = () => {
-  const paid: Array<number> = []
-  const tool = Tool.make("pay", {
-    parameters: { amount: Schema.Finite },
-    approval: true,
-    handler: ({ amount }) => Effect.sync(() => (paid.push(amount), `paid ${amount}`))
-  })
-  return { paid, tool }
-}
 
 /** A tool without a limit of time that runs until it is stopped, and tells when it began and ended. */
 const endless = () => {

@@ -5,7 +5,7 @@ import * as Queue from "effect/Queue"
 import * as Schema from "effect/Schema"
 import { Tool } from "heddle"
 import { type Asked, call, connect, eras, type Given, textOf } from "./support/clients.ts"
-import { serve } from "./support/serving.ts"
+import { paying, serve } from "./support/serving.ts"
 
 const add = Tool.make("add", {
   description: "Adds two numbers",
@@ -29,17 +29,6 @@ const closed = Tool.make("closed", {
   authorize: () => Effect.succeed({ allowed: false, reason: "not on Sundays" }),
   handler: () => Effect.succeed("open")
 })
-/** A tool whose calls wait for an approval, and what it has paid. */
-const paying = () => {
-  const paid: Array<number> = []
-  const tool = Tool.make("pay", {
-    parameters: { amount: Schema.Finite },
-    approval: true,
-    handler: ({ amount }) => Effect.sync(() => (paid.push(amount), `paid ${amount}`))
-  })
-  return { paid, tool }
-}
-
 const Seats = Schema.Struct({ seats: Schema.Int, aisle: Schema.Boolean })
 
 const asking = [

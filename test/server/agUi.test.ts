@@ -1,26 +1,17 @@
 /** The real client of AG-UI, with its verifier, against sessions that it did not begin. */
 import { HttpAgent, type Message as AgMessage } from "@ag-ui/client"
-import { afterEach, assert, beforeEach, describe, it } from "@effect/vitest"
+import { assert, describe, it } from "@effect/vitest"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Schema from "effect/Schema"
 import { Tool } from "heddle"
 import { Agent } from "heddle/server"
-import { vi } from "vitest"
+import { warningsOfTests } from "../support/warnings.ts"
 import { memory, obedient } from "./support/hostile.ts"
 import { serve } from "./support/site.ts"
 
-const warnings: Array<string> = []
-
-beforeEach(() => {
-  warnings.length = 0
-  for (const level of ["warn", "error"] as const) {
-    vi.spyOn(console, level).mockImplementation((...words) => void warnings.push(words.join(" ")))
-  }
-})
-
-afterEach(() => void vi.restoreAllMocks())
+const warnings = warningsOfTests()
 
 /** The client, with the one method that it leaves to others: it joins a thread by a GET. */
 class ThreadAgent extends HttpAgent {

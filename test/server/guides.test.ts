@@ -156,9 +156,12 @@ describe("the guide to production", () => {
 
   it("W-21: it has every option", () => {
     const listed = table("docs/in-production.md", "Option of Server.layer").map(([option = ""]) => option)
-    const [, options = ""] =
-      /export interface Options<[^]*?\{\n([^]*?)\n\}/.exec(readSource("src/server/Server.ts").text) ?? []
-    const known = Array.from(options.matchAll(/^  readonly (\w+)\??:/gm), ([, name]) => name)
+    const fieldsOf = (file: string, name: string) => {
+      const { text } = readSource(`src/server/${file}.ts`)
+      const [, fields = ""] = new RegExp(`export interface ${name}<[^]*?\\{\\n([^]*?)\\n\\}`).exec(text) ?? []
+      return Array.from(fields.matchAll(/^  readonly (\w+)\??:/gm), ([, field]) => field)
+    }
+    const known = [...fieldsOf("Server", "Options"), ...fieldsOf("internal/hosting", "Settings")]
     assert.deepStrictEqual(listed.toSorted(), known.toSorted())
   })
 

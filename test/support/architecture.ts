@@ -29,11 +29,10 @@ export const order: ReadonlyArray<string> = [
 
 /**
  * The rooms of `src/internal` in the order in which they are built on one another: each may import only what stands before
- * it. `json`, `logging` and `telemetry` are files, the others folders.
+ * it. `json` and `telemetry` are files, the others folders.
  */
 export const rooms: ReadonlyArray<string> = [
   "json",
-  "logging",
   "telemetry",
   "declare",
   "ask",
@@ -343,7 +342,7 @@ const housed = (file: File): ReadonlyArray<Fault> => {
   const room = roomOf(file.path)
   if (room === undefined) return []
   const isFile = file.path === `src/internal/${room}.ts`
-  const isHoused = isFile ? ["json", "logging", "telemetry"].includes(room) : rooms.indexOf(room) > 2
+  const isHoused = isFile ? room === "json" || room === "telemetry" : rooms.indexOf(room) > 1
   if (!isHoused) return [{ offset: 0, message: `${room} is no room` }]
   return file.imports.flatMap(({ offset, target }) => {
     const other = target === undefined ? undefined : roomOf(target)

@@ -158,3 +158,14 @@ const proseOf = (source: SourceText): ReadonlyArray<{ readonly line: number; rea
     }))
   )
 }
+
+/**
+ * Returns a program that reads the environment as it is when it runs: Effect reads it once for each process, and another
+ * test of the process may have been the first.
+ */
+export const withEnvironment = (program: string): string => {
+  if (!program.includes(".layerConfig(")) return program
+  const environment = "ExampleContext.make(ExampleConfig.ConfigProvider, ExampleConfig.fromEnv())"
+  return program.replaceAll("Effect.runPromise(", `Effect.runPromiseWith(${environment})(`)
+    + `\nimport * as ExampleContext from "effect/Context"\nimport * as ExampleConfig from "effect/ConfigProvider"\n`
+}

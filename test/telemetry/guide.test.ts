@@ -3,6 +3,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Guide from "../server/support/guide.ts"
 import { collector } from "../support/collector.ts"
+import { withEnvironment } from "../support/examples.ts"
 import * as PageModel from "../support/pageModel.ts"
 
 describe("the guide to telemetry", () => {
@@ -12,12 +13,8 @@ describe("the guide to telemetry", () => {
       assert.isAtMost(Guide.linesOf(example), 5)
       const { bodies, url } = yield* collector
       yield* Effect.acquireRelease(Effect.promise(PageModel.start), (stop) => Effect.sync(stop))
-      // Effect reads the environment once in a process, which may have been before the model was there.
-      const imports =
-        `${example.imports}\nimport * as Context from "effect/Context"\nimport * as Config from "effect/ConfigProvider"`
-      const code = example.code.replace("http://localhost:4318", url)
-        .replace("Effect.runPromise(", "Effect.runPromiseWith(Context.make(Config.ConfigProvider, Config.fromEnv()))(")
-      const file = Guide.write("telemetry.ts", { ...example, imports, code })
+      const code = withEnvironment(example.code.replace("http://localhost:4318", url))
+      const file = Guide.write("telemetry.ts", { ...example, code })
       yield* Effect.promise(() => import(file))
       const spans = (bodies.get("/v1/traces") ?? []).flatMap((body) => body.resourceSpans[0].scopeSpans[0].spans)
       assert.deepStrictEqual(

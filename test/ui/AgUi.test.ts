@@ -1,32 +1,23 @@
 /** `AgUi` against the client of AG-UI, with its verifier. */
 import { HttpAgent, type Message as AgMessage, type RunAgentParameters } from "@ag-ui/client"
-import { afterEach, assert, beforeEach, describe, it } from "@effect/vitest"
+import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
 import { type Event, Message } from "heddle"
 import { Script } from "heddle/testing"
 import { AgUi } from "heddle/ui"
-import { vi } from "vitest"
 import { cases } from "../support/cases.ts"
 import { callsOf, published, textsOf } from "../support/pages.ts"
 import { property } from "../support/property.ts"
 import { chatOf } from "../support/scenarios.ts"
 import { tools } from "../support/sessions.ts"
 import { fail, slow } from "../support/tools.ts"
+import { warningsOfTests } from "../support/warnings.ts"
 import { play } from "../support/worlds.ts"
 
 const { finish, text, toolCall } = Script
 
-const warnings: Array<string> = []
-
-beforeEach(() => {
-  warnings.length = 0
-  for (const level of ["warn", "error"] as const) {
-    vi.spyOn(console, level).mockImplementation((...words) => void warnings.push(words.join(" ")))
-  }
-})
-
-afterEach(() => void vi.restoreAllMocks())
+const warnings = warningsOfTests()
 
 const eventsOf = (events: ReadonlyArray<Event.PublicEvent>, options: Partial<AgUi.Options> = {}) => {
   const encoder = AgUi.make({ threadId: "s1", runId: "r1", ...options })

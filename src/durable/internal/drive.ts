@@ -13,7 +13,6 @@ import * as Adapter from "../../Adapter.ts"
 import type * as Chat from "../../Chat.ts"
 import type * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
-import * as Logging from "../../internal/logging.ts"
 import * as Claims from "../../internal/session/claim.ts"
 import * as SessionData from "../../internal/session/data.ts"
 import * as Journals from "../../internal/session/journal.ts"
@@ -22,6 +21,7 @@ import * as Operations from "../../internal/session/operations.ts"
 import * as SessionRun from "../../internal/session/run.ts"
 import * as Replays from "../../internal/session/turnReplay.ts"
 import type * as Writers from "../../internal/session/writer.ts"
+import * as Telemetry from "../../internal/telemetry.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Owners from "./ownerHealth.ts"
 
@@ -123,7 +123,7 @@ const takingOver = (kept: Keeping.Kept, processName: string): Effect.Effect<void
   const { interrupted, state } = kept
   return interrupted === undefined || state.run?.processName === processName ? Effect.void : Effect.andThen(
     Metric.update(Owners.metrics.takenOver, 1),
-    Logging.logged(Effect.logWarning(
+    Telemetry.logged(Effect.logWarning(
       `${named(kept)} is taken over: its run ${interrupted.requestId} was left by another process, and was resumed `
         + `${times(interrupted.resumptions)} before`
     ))
@@ -170,7 +170,7 @@ export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPubli
       return kept.claim.during(Effect.gen(function*() {
         yield* publish(event)
         yield* Metric.update(Owners.metrics.givenUp, 1)
-        yield* Logging.logged(Effect.andThen(
+        yield* Telemetry.logged(Effect.andThen(
           Effect.logWarning(`${named(kept)} is given up: it failed ${times(failures ?? 0)}`, Json.nameOf(error)),
           Effect.logDebug(`${named(kept)} failed`, error)
         ))

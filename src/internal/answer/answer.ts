@@ -16,7 +16,9 @@ import * as ToolOutcomes from "../declare/outcome.ts"
 import { isCrash, ToolError, toolError } from "../declare/outcome.ts"
 import type { OnToolError } from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
+import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
+import * as Telemetry from "../telemetry.ts"
 import * as Contents from "./content.ts"
 import type { Subject } from "./content.ts"
 import * as ErrorFields from "./errorFields.ts"
@@ -192,7 +194,7 @@ export const failed = <E, R>(
   if (!isCrash(reason)) return answer
   const cause = ErrorFields.crashFields(reason)
   return Effect.andThen(
-    ErrorFields.warnOfCrash(subject.call, reason),
+    warnOfCrash(subject.call, reason),
     Effect.map(answer, (answer) => ({ ...answer, ...cause }))
   )
 }
@@ -446,4 +448,67 @@ export const readResultObject = (outcome: unknown): Reading => {
   const { contextUpdate } = value
   const ok = { _tag: "Ok", value: value["data"] } as const
   return Json.isObject(contextUpdate) ? { outcome: ok, contextUpdate } : { outcome: ok }
+}
+
+// Defects of user code are reported to its developer: by a warning that names the call and the error without its text,
+// by the whole error at debug level, and by its public fields in the event that completes the call.
+
+/** The call whose code broke. */
+interface Call {
+  readonly id: string
+  readonly name: string
+}
+
+const errorName = (cause: unknown): string => {
+  const { _tag, name = _tag } = ErrorFields.causeFields(cause)
+  return typeof name === "string" ? ` (${Json.nameOf({ name })})` : ""
+}
+
+/** One warning without the error's own words, which may hold a user's data; those are logged at debug level. */
+const warned = (subject: string, call: Call, code: string, error: unknown, cause: Cause.Cause<unknown>) =>
+  Telemetry.logged(
+    Effect.logWarning(`${subject} of tool "${call.name}" broke: ${code}${errorName(error)}`).pipe(
+      Effect.andThen(Effect.logDebug(`what ${subject} of tool "${call.name}" broke with`, cause)),
+      Effect.annotateLogs({ "gen_ai.tool.name": call.name, ...Telemetry.callId(call.id), "error.type": code })
+    )
+  )
+
+/** The warning for a call that crashed. One that took too long did not break. */
+const warnOfCrash = (call: Call, error: unknown): Effect.Effect<void> =>
+  isCrash(error) && error.reason !== "timeout"
+    ? warned("a call", call, error.reason, error.cause, Cause.die(error.cause ?? error))
+    : Effect.void
+
+/** The warning for a gate that died. One that fails has explained its denial and is as it is to be. */
+export const warnOfGate = (gate: string, call: Call, cause: Cause.Cause<unknown>): Effect.Effect<void> =>
+  Cause.hasDies(cause) ? warned(gate, call, "denied", Cause.squash(cause), cause) : Effect.void
+
+/** The warning for a tool that could not find out what a call came to. */
+export const warnOfLookUp = (call: Call, cause: Cause.Cause<unknown>): Effect.Effect<void> =>
+  warned("lookUp", call, "unknown_effect", Cause.squash(cause), cause)
+
+const warningOf = ({ bytes, id, name, reason }: ToolCalls.LostArguments): Effect.Effect<void> =>
+  Telemetry.logged(
+    Effect.logWarning(`the arguments of a call of "${name}" were lost: ${reason}`).pipe(
+      Effect.annotateLogs({
+        "gen_ai.tool.name": name,
+        ...Telemetry.callId(id),
+        "heddle.arguments.lost": reason,
+        "heddle.arguments.bytes": bytes
+      })
+    )
+  )
+
+/**
+ * Returns the value after one warning for each of its calls that lost its arguments. The warning has the name of a call
+ * only where one of the tools has it: a model may have made up any other.
+ */
+export const warnedOfLost = <A extends { readonly toolCalls: ReadonlyArray<Message.ToolCall> }>(
+  said: A,
+  tools?: ReadonlyMap<string, unknown>
+): Effect.Effect<A> => {
+  const lost = ToolCalls.lostOf(said.toolCalls).map((call) =>
+    tools === undefined || tools.has(call.name) ? call : { ...call, name: Telemetry.other }
+  )
+  return lost.length === 0 ? Effect.succeed(said) : Effect.as(Effect.forEach(lost, warningOf, { discard: true }), said)
 }

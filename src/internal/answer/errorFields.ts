@@ -5,7 +5,6 @@
  * numbers and booleans.
  */
 import * as Cause from "effect/Cause"
-import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Option from "effect/Option"
 import * as Redacted from "effect/Redacted"
@@ -13,7 +12,6 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { isCrash } from "../declare/outcome.ts"
 import * as Json from "../json.ts"
-import * as Logging from "../logging.ts"
 
 /** The longest that the fields of one error get, in characters of JSON. */
 const longest = 8_192
@@ -413,43 +411,6 @@ export const causeFields = (cause: unknown): Json.JsonObject => {
     : bounded({ message: described(value).text })
 }
 
-// Defects of user code are reported to its developer: by a warning that names the call and the error without its text,
-// by the whole error at debug level, and by its public fields in the event that completes the call.
-
-/** The call whose code broke. */
-interface Call {
-  readonly id: string
-  readonly name: string
-}
-
-const errorName = (cause: unknown): string => {
-  const { _tag, name = _tag } = causeFields(cause)
-  return typeof name === "string" ? ` (${Json.nameOf({ name })})` : ""
-}
-
-/** One warning without the error's own words, which may hold a user's data; those are logged at debug level. */
-const warned = (subject: string, call: Call, code: string, error: unknown, cause: Cause.Cause<unknown>) =>
-  Logging.logged(
-    Effect.logWarning(`${subject} of tool "${call.name}" broke: ${code}${errorName(error)}`).pipe(
-      Effect.andThen(Effect.logDebug(`what ${subject} of tool "${call.name}" broke with`, cause)),
-      Effect.annotateLogs({ "gen_ai.tool.name": call.name, ...Logging.callId(call.id), "error.type": code })
-    )
-  )
-
-/** The warning for a call that crashed. One that took too long did not break. */
-export const warnOfCrash = (call: Call, error: unknown): Effect.Effect<void> =>
-  isCrash(error) && error.reason !== "timeout"
-    ? warned("a call", call, error.reason, error.cause, Cause.die(error.cause ?? error))
-    : Effect.void
-
 /** Returns the fields by which the completing event tells of a crash. */
 export const crashFields = (error: unknown): { readonly cause?: Json.JsonObject } =>
   isCrash(error) && error.cause !== undefined ? { cause: causeFields(error.cause) } : {}
-
-/** The warning for a gate that died. One that fails has explained its denial and is as it is to be. */
-export const warnOfGate = (gate: string, call: Call, cause: Cause.Cause<unknown>): Effect.Effect<void> =>
-  Cause.hasDies(cause) ? warned(gate, call, "denied", Cause.squash(cause), cause) : Effect.void
-
-/** The warning for a tool that could not find out what a call came to. */
-export const warnOfLookUp = (call: Call, cause: Cause.Cause<unknown>): Effect.Effect<void> =>
-  warned("lookUp", call, "unknown_effect", Cause.squash(cause), cause)

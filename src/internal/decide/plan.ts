@@ -8,6 +8,7 @@ import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
@@ -21,8 +22,8 @@ import { timedOut, ToolError, toolError } from "../declare/outcome.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
-import * as Logging from "../logging.ts"
 import type { HookFibers } from "../stop/ownedFibers.ts"
+import * as Telemetry from "../telemetry.ts"
 
 type Calls = ReadonlyArray<Message.ToolCall>
 
@@ -134,6 +135,36 @@ export const mayStartEarly = (tool: Tool.Any, { start }: Start): boolean =>
   (start === "onCallReady" || tool.readOnly !== false)
 
 /**
+ * Returns the answer of an option for a call with these decoded arguments, an `Exit` unless there is something to warn
+ * of.
+ */
+const answerOf = <Option extends ToolOptions.ByArguments>(
+  tool: Tool.Any,
+  option: Option,
+  args: unknown,
+  usual: ToolOptions.Answer<Option>
+): Effect.Effect<ToolOptions.Answer<Option>> => {
+  const asked = ToolOptions.asked(tool, option, args, usual)
+  if (Result.isSuccess(asked)) return Exit.succeed(asked.success)
+  const { answer, message } = ToolOptions.broken(tool, option)
+  return Effect.as(Telemetry.warned(message, Cause.die(asked.failure)), answer)
+}
+
+/**
+ * Returns the policy for a call of a tool of which it is not known whether it had its effect, where the tool cannot
+ * look it up.
+ */
+export const afterCrashOf = (
+  tool: Tool.Any,
+  args: unknown,
+  otherwise: Tool.AfterCrash = "report"
+): Effect.Effect<Tool.AfterCrash> => {
+  if (tool.afterCrash !== undefined) return Exit.succeed(tool.afterCrash)
+  if (tool.idempotent) return Exit.succeed("retry")
+  return Effect.mapEager(answerOf(tool, "readOnly", args, false), (isReadOnly) => isReadOnly ? "retry" : otherwise)
+}
+
+/**
  * Tells whether a call that may start early does, by its arguments where its tool decides by them. A reply is not held
  * up for that: a call whose arguments take time to decode starts when the reply has ended.
  */
@@ -141,7 +172,7 @@ export const startsEarly = ({ call, tool }: Decode, { start }: Start): Effect.Ef
   if (start === "onCallReady" || typeof tool.readOnly !== "function") return Exit.succeed(true)
   const decoding = ToolOptions.attempt(() => tool.parameters.decode(call.arguments ?? {}))
   return Exit.isExit(decoding) && Exit.isSuccess(decoding)
-    ? ToolOptions.answerOf(tool, "readOnly", decoding.value, false)
+    ? answerOf(tool, "readOnly", decoding.value, false)
     : Exit.succeed(false)
 }
 
@@ -246,11 +277,11 @@ const runnable = (
   args: unknown,
   { concurrency, interrupt }: Policy.Policy
 ): Effect.Effect<Run> => {
-  const ran = ToolOptions.answerOf(tool, "concurrency", args, concurrency)
+  const ran = answerOf(tool, "concurrency", args, concurrency)
   return Effect.flatMapEager(
     ran,
     (ran) =>
-      Effect.mapEager(ToolOptions.answerOf(tool, "interrupt", args, interrupt), (stopped): Run => ({
+      Effect.mapEager(answerOf(tool, "interrupt", args, interrupt), (stopped): Run => ({
         _tag: "Run",
         index,
         call,
@@ -277,7 +308,7 @@ export const needsApproval = (
   return Effect.suspend(() => ToolOptions.toEffect<unknown, unknown, any>(approval(args, context), "approval")).pipe(
     Effect.map((needed) => needed !== false),
     Effect.catchCause((cause) =>
-      Effect.as(Logging.warned(`approval of tool "${call.name}" broke; the call waits for one`, cause), true)
+      Effect.as(Telemetry.warned(`approval of tool "${call.name}" broke; the call waits for one`, cause), true)
     )
   )
 }

@@ -3,14 +3,12 @@
  * option, before anything runs; a function that returns a promise where an Effect is required fails with such a message
  * when it is called.
  */
-import * as Cause from "effect/Cause"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Result from "effect/Result"
 import type * as Message from "../../Message.ts"
 import * as Json from "../json.ts"
-import * as Logging from "../logging.ts"
 import * as ToolOutcomes from "./outcome.ts"
 import { checkNames, type NamesOf, readDuration } from "./schema.ts"
 import type * as Declared from "./tool.ts"
@@ -160,8 +158,8 @@ const checkAfterCrash = (name: string, { afterCrash, lookUp, manual }: Readonly<
 const free = { readOnly: true, destructive: false, concurrency: "shared", interrupt: "cancel" } as const
 const careful = { readOnly: false, destructive: true, concurrency: "exclusive", interrupt: "block" } as const
 
-type ByArguments = keyof typeof careful
-type Answer<Option extends ByArguments> = (typeof careful)[Option] | (typeof free)[Option]
+export type ByArguments = keyof typeof careful
+export type Answer<Option extends ByArguments> = (typeof careful)[Option] | (typeof free)[Option]
 
 const consequences: { readonly [Option in ByArguments]: string } = {
   readOnly: "the call counts as one that changes something",
@@ -174,7 +172,7 @@ const consequences: { readonly [Option in ByArguments]: string } = {
  * Returns the answer of an option for a call, `usual` where the tool says nothing, or what the function of the tool
  * threw.
  */
-const asked = <Option extends ByArguments>(
+export const asked = <Option extends ByArguments>(
   tool: Declared.Any,
   option: Option,
   args: unknown,
@@ -192,22 +190,14 @@ const asked = <Option extends ByArguments>(
   }
 }
 
-/**
- * Returns the answer of an option for a call with these decoded arguments, an `Exit` unless there is something to warn
- * of. A function that throws, or returns none of the two answers, counts as the careful one.
- */
-export const answerOf = <Option extends ByArguments>(
+/** Returns the answer that counts if the function of an option threw or returned neither answer, with a warning. */
+export const broken = <Option extends ByArguments>(
   tool: Declared.Any,
-  option: Option,
-  args: unknown,
-  usual: Answer<Option>
-): Effect.Effect<Answer<Option>> => {
-  const answer = asked(tool, option, args, usual)
-  if (Result.isSuccess(answer)) return Exit.succeed(answer.success)
-  const message = `${option} of tool "${tool.name}" threw; ${consequences[option]}`
-  const warning = Logging.warned(message, Cause.die(answer.failure))
-  return Effect.as(warning, careful[option])
-}
+  option: Option
+): { readonly answer: Answer<Option>; readonly message: string } => ({
+  answer: careful[option],
+  message: `${option} of tool "${tool.name}" threw; ${consequences[option]}`
+})
 
 /** Tells whether a call is read-only, without a warning. */
 export const isReadOnly = (tool: Declared.Any, args: unknown): boolean =>
@@ -216,20 +206,6 @@ export const isReadOnly = (tool: Declared.Any, args: unknown): boolean =>
 /** Tells whether a call is destructive, without a warning. */
 export const isDestructive = (tool: Declared.Any, args: unknown): boolean =>
   Result.getOrElse(asked(tool, "destructive", args, false), () => true)
-
-/**
- * Returns the policy for a call of a tool of which it is not known whether it had its effect, where the tool cannot
- * look it up.
- */
-export const afterCrashOf = (
-  tool: Declared.Any,
-  args: unknown,
-  otherwise: Declared.AfterCrash = "report"
-): Effect.Effect<Declared.AfterCrash> => {
-  if (tool.afterCrash !== undefined) return Exit.succeed(tool.afterCrash)
-  if (tool.idempotent) return Exit.succeed("retry")
-  return Effect.mapEager(answerOf(tool, "readOnly", args, false), (isReadOnly) => isReadOnly ? "retry" : otherwise)
-}
 
 const knownLimit = { key: true, permits: true } satisfies NamesOf<Declared.Limit<any>>
 

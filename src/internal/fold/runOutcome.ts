@@ -181,9 +181,9 @@ export const stepCompleted = (
 })
 
 /**
- * The question stands in the result's thread, so that the user's reply follows it. Where other calls wait as well,
- * their answers are to come first, and nothing may stand between them and the calls. The question of a nested run, or
- * of a handler that is started again with the answer, leaves its call without an answer: it stands nowhere.
+ * Adds the question to the result's thread, so that the user's reply follows it. Where other calls wait as well, their
+ * answers come first, and nothing may stand between them and the calls. The question of a nested run, or of a handler
+ * that is started again with the answer, is not added: its call has no answer yet.
  */
 export const withQuestion = (
   thread: Thread.Thread,

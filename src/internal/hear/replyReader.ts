@@ -16,8 +16,8 @@ import * as Stream from "effect/Stream"
 import type * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
 import * as Json from "../json.ts"
-import * as Logging from "../logging.ts"
 import type { Worker } from "../stop/ownedFibers.ts"
+import * as Telemetry from "../telemetry.ts"
 
 /**
  * The end of a reply: as the adapter ended it, or broken, by the adapter's failure or defect. `hasBegun` is `true` if
@@ -171,7 +171,7 @@ export class ReplyReader<A, E, R> {
     if (closing === undefined || (Exit.isExit(closing) && Exit.isSuccess(closing))) return void closed.openUnsafe()
     const quietly = Effect.catchCause(
       closing,
-      (cause) => Logging.warned("the adapter failed to close its connection", cause)
+      (cause) => Telemetry.warned("the adapter failed to close its connection", cause)
     )
     this.fibers.closing.end(quietly, this.context, () => closed.openUnsafe())
   }

@@ -5,13 +5,11 @@
  * which reads these events. A text is only appended to and parsed at most three times, so the work is linear in the
  * fragments.
  */
-import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as Types from "effect/Types"
 import type * as Message from "../../Message.ts"
 import type * as Response from "../../Response.ts"
 import * as Json from "../json.ts"
-import * as Logging from "../logging.ts"
 
 // ---------------------------------------------------------------------------------------------------------------------
 // arguments
@@ -576,29 +574,3 @@ export const lostOf = (calls: ReadonlyArray<Message.ToolCall>): ReadonlyArray<Lo
       ? []
       : [{ id, name, reason: argumentsLost, bytes: new TextEncoder().encode(rawArguments).length }]
   )
-
-const warning = ({ bytes, id, name, reason }: LostArguments): Effect.Effect<void> =>
-  Logging.logged(
-    Effect.logWarning(`the arguments of a call of "${name}" were lost: ${reason}`).pipe(
-      Effect.annotateLogs({
-        "gen_ai.tool.name": name,
-        ...Logging.callId(id),
-        "heddle.arguments.lost": reason,
-        "heddle.arguments.bytes": bytes
-      })
-    )
-  )
-
-/**
- * The same value, after one warning for each of its calls that lost its arguments. A name that none of the tools has is
- * what a model made up, and is not written.
- */
-export const reported = <A extends { readonly toolCalls: ReadonlyArray<Message.ToolCall> }>(
-  said: A,
-  tools?: ReadonlyMap<string, unknown>
-): Effect.Effect<A> => {
-  const lost = lostOf(said.toolCalls).map((call) =>
-    tools === undefined || tools.has(call.name) ? call : { ...call, name: Logging.other }
-  )
-  return lost.length === 0 ? Effect.succeed(said) : Effect.as(Effect.forEach(lost, warning, { discard: true }), said)
-}

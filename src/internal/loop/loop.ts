@@ -37,6 +37,7 @@ import * as Policy from "../../Policy.ts"
 import * as Response from "../../Response.ts"
 import * as Thread from "../../Thread.ts"
 import type * as Tool from "../../Tool.ts"
+import * as Answers from "../answer/answer.ts"
 import * as Settings from "../ask/options.ts"
 import * as Requests from "../ask/request.ts"
 import * as Plan from "../decide/plan.ts"
@@ -46,7 +47,6 @@ import * as Fold from "../fold/fold.ts"
 import * as Outcomes from "../fold/runOutcome.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import { type Ending, type Heard, isEvents, ReplyReader } from "../hear/replyReader.ts"
-import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Batches from "../run/batch.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
@@ -609,7 +609,10 @@ class Loop<E, R> implements Driver {
       const said = Fold.toResponse(this.state)
       const isCut = this.isCancelled && this.state.message === null && said.error === undefined
       const response = isCut ? { ...said, finishReason: "other" as const, rawFinishReason: "cancelled" } : said
-      return this.after(ToolCalls.reported(response, this.rules.tools), (response) => this.startCalls(response, batch))
+      return this.after(
+        Answers.warnedOfLost(response, this.rules.tools),
+        (response) => this.startCalls(response, batch)
+      )
     })
   }
 

@@ -13,8 +13,8 @@ import type * as Executor from "../../Executor.ts"
 import type * as Message from "../../Message.ts"
 import type * as Policy from "../../Policy.ts"
 import type * as Tool from "../../Tool.ts"
-import type * as Answers from "../answer/answer.ts"
-import * as ErrorFields from "../answer/errorFields.ts"
+import * as Answers from "../answer/answer.ts"
+import * as Plan from "../decide/plan.ts"
 import * as ToolOutcomes from "../declare/outcome.ts"
 import { toolError } from "../declare/outcome.ts"
 import type * as Declared from "../declare/tool.ts"
@@ -138,7 +138,7 @@ const lookedUp = (
 ): Resolved =>
   Effect.matchCauseEffect(Effect.scoped(Effect.suspend(() => found(lookUp(args, call)))), {
     onSuccess: (option) => Option.isNone(option) ? run : Effect.succeed(outcomeOf(option.value)),
-    onFailure: (cause) => Effect.as(ErrorFields.warnOfLookUp(call, cause), unknownEffect(call))
+    onFailure: (cause) => Effect.as(Answers.warnOfLookUp(call, cause), unknownEffect(call))
   })
 
 const found = (
@@ -166,7 +166,7 @@ export const resolveUnknown = (
 ): Resolved => {
   const run: Resolved = Effect.suspend(() => executor.execute(tool, args, call))
   if (tool.lookUp !== undefined) return lookedUp(tool.lookUp, args, call, run)
-  return Effect.flatMap(ToolOptions.afterCrashOf(tool, args, otherwise), (policy): Resolved => {
+  return Effect.flatMap(Plan.afterCrashOf(tool, args, otherwise), (policy): Resolved => {
     switch (policy) {
       case "ask":
         return Effect.sync(() => asked(call))

@@ -10,7 +10,7 @@ import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import type * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
-import * as ErrorFields from "../answer/errorFields.ts"
+import * as Answers from "../answer/answer.ts"
 import type * as Plan from "../decide/plan.ts"
 import { toolError } from "../declare/outcome.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
@@ -90,7 +90,7 @@ const ask = (
   gate === undefined
     ? Effect.succeed(undefined)
     : Effect.suspend(() => ToolOptions.toEffect(gate(args, context), kind.name)).pipe(
-      Effect.tapCause((cause) => ErrorFields.warnOfGate(kind.name, call, cause)),
+      Effect.tapCause((cause) => Answers.warnOfGate(kind.name, call, cause)),
       Effect.exit,
       Effect.map((exit) => judge(call, kind, exit))
     )

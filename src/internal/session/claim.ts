@@ -24,8 +24,8 @@ import type * as Scope from "effect/Scope"
 import * as Settings from "../ask/options.ts"
 import { checkNames, type NamesOf } from "../declare/schema.ts"
 import * as Json from "../json.ts"
-import * as Logging from "../logging.ts"
 import { Running, Worker } from "../stop/ownedFibers.ts"
+import * as Telemetry from "../telemetry.ts"
 import type * as Journals from "./journal.ts"
 import * as Nested from "./nested.ts"
 
@@ -360,7 +360,7 @@ export class HeldClaim {
     const lost = other === undefined ? this.loss : new SessionClaimed({ reason: "held", id: this.id, ...other })
     Deferred.doneUnsafe(this.lost, Exit.fail(lost))
     this.onLost(this.clock.currentTimeMillisUnsafe(), lateMillis)
-    return Logging.logged(Effect.logWarning(
+    return Telemetry.logged(Effect.logWarning(
       `the claim on session ${JSON.stringify(this.id)} is lost: the store confirmed it ${lateMillis} ms ago, and its `
         + `term is ${this.termMillis} ms`
     ))

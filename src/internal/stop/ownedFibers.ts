@@ -28,8 +28,8 @@ import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Latch from "effect/Latch"
 import type * as Event from "../../Event.ts"
-import * as Logging from "../logging.ts"
 import type { HeldPermits } from "../permits/permits.ts"
+import * as Telemetry from "../telemetry.ts"
 import type * as Cancellation from "./cancellation.ts"
 import * as Deadline from "./deadline.ts"
 import * as Timers from "./timers.ts"
@@ -482,7 +482,7 @@ const named = ({ id, kind, name, startedAt }: Task, now: number): Event.Abandone
 
 const report = (abandoned: ReadonlyArray<Event.Abandoned>): Effect.Effect<void> => {
   const what = abandoned.every(({ kind }) => kind === "handler") ? "tool handlers" : "tool handlers or hooks"
-  return Logging.logged(
+  return Telemetry.logged(
     Effect.logWarning(`${abandoned.length} ${what} refused to stop and were abandoned`, abandoned)
   )
 }

@@ -11,7 +11,7 @@ import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Schedule from "effect/Schedule"
 import * as Scope from "effect/Scope"
-import * as Logging from "../../internal/logging.ts"
+import * as Telemetry from "../../internal/telemetry.ts"
 import * as Backend from "./backend.ts"
 
 /** A tool of the server, and the hash of what a trust or an approval was given for. */
@@ -249,7 +249,7 @@ export class Connection {
       this.leave(backend)
       return Cause.hasInterruptsOnly(cause)
         ? Effect.void
-        : Logging.warned(`the tools of the MCP server "${this.server}" could not be listed again`, cause)
+        : Telemetry.warned(`the tools of the MCP server "${this.server}" could not be listed again`, cause)
     })
     this.run(Effect.forkIn(
       Effect.ensuring(

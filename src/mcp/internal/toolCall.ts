@@ -14,8 +14,8 @@ import * as Stream from "effect/Stream"
 import * as Event from "../../Event.ts"
 import * as ToolOutcomes from "../../internal/declare/outcome.ts"
 import * as Json from "../../internal/json.ts"
-import * as Logging from "../../internal/logging.ts"
 import * as Replay from "../../internal/run/callReplay.ts"
+import * as Telemetry from "../../internal/telemetry.ts"
 import type * as Message from "../../Message.ts"
 import * as Policy from "../../Policy.ts"
 import type * as Tool from "../../Tool.ts"
@@ -300,6 +300,6 @@ const failing = (name: string, cause: Cause.Cause<unknown>): Effect.Effect<End> 
   Cause.hasInterrupts(cause)
     ? Effect.failCause(cause as Cause.Cause<never>)
     : Effect.as(
-      Logging.warned(`the call of tool "${name}" broke`, cause),
+      Telemetry.warned(`the call of tool "${name}" broke`, cause),
       ended(textResult("The call broke. It was logged.", true))
     )

@@ -37,17 +37,40 @@ const maxFailures = 2
 
 /** The options of a server that concern its sessions. */
 export interface Settings<RAuthorize> {
+  /** Decides about every request but `/health` and `/ready`. There is no default: see `Server.allowLoopback`. */
   readonly authorize: Access.Authorize<RAuthorize>
+  /**
+   * `"detached"` lets a run outlive its request; `"attached"` stops it when the request ends. `"detached"` by default.
+   */
   readonly mode?: "detached" | "attached"
+  /**
+   * `"refuse"` answers a message while a run is under way with 409; `"follow"` takes it, for the run that follows.
+   * `"refuse"` by default.
+   */
   readonly whileRunning?: "refuse" | "follow"
+  /** Bounds of bodies, sessions, runs, streams and logs. */
   readonly bounds?: Bounded.Bounds
+  /**
+   * Longest time that calls under way have when the server is released. A number is milliseconds. 20 seconds by
+   * default.
+   */
   readonly drain?: Duration.Input
+  /** Extent to which calls are published, or a function of the name of the tool. `"all"` by default. */
   readonly publish?: Event.Publish | ((tool: string) => Event.Publish)
+  /** `true` if the model's reasoning is published. `false` by default. */
   readonly publishReasoning?: boolean
+  /** Tells whether a file of a message may be given by this address. Files are `data:` URLs by default. */
   readonly allowUrl?: (url: string) => boolean
+  /** Milliseconds for which deltas are held, so that those that follow are sent with them. 50 by default. */
   readonly joinMillis?: number
+  /** `true` if raw events are served to those who may `inspect`. `false` by default. */
   readonly raw?: boolean
+  /**
+   * Duration of the claim of a session unless it is renewed: the sessions of a process that died are taken over after
+   * it. A number is milliseconds. 30 seconds by default.
+   */
   readonly term?: Duration.Input
+  /** Interval at which work left by other processes is looked for. A number is milliseconds. 200 by default. */
   readonly poll?: Duration.Input
 }
 

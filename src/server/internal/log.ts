@@ -52,8 +52,8 @@ export class RunLog {
   changes = 0
 
   /**
-   * Waits until the log has more changes than the caller has seen, who may have been held up since. `onWait` receives
-   * a function that ends the wait before.
+   * Waits until the log has more changes than the caller has seen, since a fiber may yield between its look at the log
+   * and the wait. `onWait` receives a function that ends this wait alone, which a `Deferred` of all readers cannot do.
    */
   changed(seen: number, onWait?: (wake: () => void) => void): Effect.Effect<void> {
     return Effect.callback((resume) => {

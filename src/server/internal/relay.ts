@@ -1,7 +1,7 @@
 /**
- * Reads sessions that another process of a cluster owns. The owner reads them from its log, and this process passes on
- * what it gets. Where the owner changes, the reader continues at the next one by the rules of offsets: a reset, and the
- * run again.
+ * Reads sessions that another process of a cluster owns. The owner reads them from its log, and this process passes its
+ * frames on. If the owner changes, the reader gets a reset and the run again from the next owner, as for an offset that
+ * does not hold.
  *
  * @since 0.1.0
  */

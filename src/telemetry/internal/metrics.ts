@@ -4,9 +4,8 @@
  */
 import * as Context from "effect/Context"
 import * as Metric from "effect/Metric"
-import { other } from "../../internal/logging.ts"
 import type * as Telemetry from "../../internal/telemetry.ts"
-import { names } from "../../internal/telemetry.ts"
+import { names, other } from "../../internal/telemetry.ts"
 
 /** Returns so many bounds, each so many times the one before. */
 const bounds = (first: number, factor: number, count: number): ReadonlyArray<number> =>

@@ -3,8 +3,9 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as HttpServer from "effect/http/HttpServer"
 import * as Layer from "effect/Layer"
+import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
-import type { Tool } from "heddle"
+import { Tool } from "heddle"
 import { McpServer } from "heddle/mcp"
 import { Server } from "heddle/server"
 
@@ -19,3 +20,14 @@ export const serve = (
     const { address } = Context.get(context, HttpServer.HttpServer)
     return `http://127.0.0.1:${(address as { readonly port: number }).port}`
   }).pipe(Effect.orDie)
+
+/** A tool whose calls wait for an approval, and what it has paid. */
+export const paying = () => {
+  const paid: Array<number> = []
+  const tool = Tool.make("pay", {
+    parameters: { amount: Schema.Finite },
+    approval: true,
+    handler: ({ amount }) => Effect.sync(() => (paid.push(amount), `paid ${amount}`))
+  })
+  return { paid, tool }
+}
