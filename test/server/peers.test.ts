@@ -1,6 +1,6 @@
 /**
  * Sessions that another process owns, over a connection that the test has in its hands: it breaks after any frame, or has
- * nothing at its end. The connection itself is that of `cluster.test.ts`.
+ * nothing at its end. The connection itself is that of `cluster.process.test.ts`.
  */
 import { assert, describe, it } from "@effect/vitest"
 import { readUIMessageStream } from "ai"
