@@ -74,12 +74,13 @@ export interface Options extends Protocol.Options {
 const defaultVersion = "2023-06-01"
 const vertexVersion = "vertex-2023-10-16"
 
-const requestBody = (options: Options, request: Adapter.Request): Json.JsonObject => {
+const requestBody = (options: Options, request: Adapter.Request, { server }: Protocol.Sending): Json.JsonObject => {
   const model = request.model ?? options.model
   const { output_config, tools: own, ...rest } = { ...options.options, ...request.options }
   const { container, messages, system } = AnthropicRequest.write(
     request.messages,
-    options.inlineSystem ?? AnthropicRequest.takesInlineSystem(model)
+    options.inlineSystem ?? AnthropicRequest.takesInlineSystem(model),
+    server
   )
   const hosted = Wire.list(own)
   const tools = AnthropicRequest.tools(options, request, hosted)
@@ -271,6 +272,7 @@ const protocol: Protocol.Protocol<Options> = {
   },
   provider: "anthropic",
   baseUrl: "https://api.anthropic.com",
+  kept: { key: AnthropicReply.key, ids: AnthropicRequest.ids, isOfServer: () => false },
   environment: { model: "ANTHROPIC_MODEL", apiKey: ["ANTHROPIC_API_KEY"], baseUrl: "ANTHROPIC_BASE_URL" },
   path: (options, request) => {
     if (options.vertex === true) return `/${request.model ?? options.model}:streamRawPredict`

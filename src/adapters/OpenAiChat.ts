@@ -35,7 +35,7 @@ export type { Reasoning, ReasoningForm } from "./internal/chatRequest.ts"
 export interface Options extends Protocol.Options {
   /**
    * The name of the server, of those that are spoken to in their own way. Known by its address by default: give it for
-   * a server behind a proxy.
+   * a server behind a proxy. Kimi is `"moonshot"`. Errors name it as their provider.
    */
   readonly vendor?: ChatRequest.Name
   /** The amount that the model may think, in the vendor's own form. The vendor's default when it is left out. */
@@ -55,8 +55,9 @@ export interface Options extends Protocol.Options {
   /** `true` if usage is asked for with `stream_options`. `true` by default, except for vendors that refuse it. */
   readonly includeUsage?: boolean
   /**
-   * The form in which reasoning goes back with an assistant message. The vendor's own by default; to an unknown server
-   * it does not go back.
+   * The form in which the text of reasoning goes back with every assistant message. The vendor's own by default, and to
+   * DeepSeek that of turns with calls; to an unknown server no text goes back. What a server signed or encrypted goes
+   * back to it in any case, but for reasoning under `"none"`.
    */
   readonly sendReasoningAs?: ChatRequest.ReasoningForm
   /**
@@ -75,20 +76,22 @@ const vendorOf = (options: Options): ChatRequest.Vendor => {
   return {
     ...ChatRequest.find(vendor, baseUrl),
     ...Wire.defined({ emptyContent, includeUsage, sendReasoningAs }),
-    ...(sendReasoningAs === undefined ? {} : { isReasoningOfLoop: false })
+    ...(sendReasoningAs === undefined ? {} : { reasoningOf: "everyMessage" as const })
   }
 }
 
-const requestBody = (options: Options, request: Adapter.Request, now: number): Json.JsonObject => {
+const requestBody = (options: Options, request: Adapter.Request, to: Protocol.Sending): Json.JsonObject => {
   const vendor = vendorOf(options)
   const model = request.model ?? options.model
   const { cache, reasoning, systemRole = "system" } = options
+  const thinking = reasoning === undefined ? {} : vendor.reasoning(reasoning)
+  const isThinking = vendor.isThinking({ ...thinking, ...options.options, ...request.options }, model)
   return {
     model,
-    messages: ChatRequest.write(request.messages, { ...vendor, systemRole, now }),
-    ...ChatRequest.tools(request, vendor, options),
+    messages: ChatRequest.write(request.messages, { ...vendor, ...to, systemRole, isThinking }),
+    ...ChatRequest.tools(request, vendor, options, isThinking),
     ...ChatRequest.responseFormat(request.responseFormat),
-    ...(reasoning === undefined ? {} : vendor.reasoning(reasoning)),
+    ...thinking,
     ...Wire.defined({ temperature: request.temperature }),
     ...Wire.defined({ [maxTokensField(options, vendor, model)]: request.maxTokens }),
     ...Wire.defined({ prompt_cache_key: cache && (cache.key ?? request.cacheKey) }),
@@ -100,6 +103,14 @@ const requestBody = (options: Options, request: Adapter.Request, now: number): J
   }
 }
 
+/** A server that wants its reasoning back, and is not known to. */
+const advice = (options: Options, { detail = "", reason }: Adapter.AdapterError): string | undefined =>
+  reason === "invalid_request" && /reasoning_content/.test(detail) &&
+    vendorOf(options).sendReasoningAs !== "reasoning_content"
+    ? "give OpenAiChat.layer the vendor of the server, such as vendor: \"deepseek\" or \"moonshot\", " +
+      "or sendReasoningAs: \"reasoning_content\""
+    : undefined
+
 const maxTokensField = (options: Options, vendor: ChatRequest.Vendor, model: string): string =>
   options.maxTokensField ?? (/(^|\/)(o\d|gpt-5)/.test(model) ? "max_completion_tokens" : vendor.maxTokensField)
 
@@ -110,7 +121,7 @@ class Reader extends Answer.ReplyReader {
   private readonly soundFormat: unknown
   private text = ""
   private reasoning = ""
-  private readonly details = new ChatReply.ReasoningDetails()
+  private readonly opaque = new ChatReply.Opaque()
   private readonly notes = new ChatReply.Notes()
   private readonly sound = new ChatReply.Sound()
   private readonly images: Array<Message.Part> = []
@@ -184,10 +195,10 @@ class Reader extends Answer.ReplyReader {
 
   private choice(choice: Json.JsonObject, word: string | undefined, out: Answer.Out): void {
     const message = this.messageOf(choice)
-    const { annotations, details, fragments, images, refusal, sound, text, thought } = ChatReply.read(message)
+    const { annotations, fragments, images, opaque, refusal, sound, text, thought } = ChatReply.read(message)
     this.sound.add(sound)
     this.images.push(...images)
-    this.details.add(details)
+    this.opaque.add(opaque)
     this.notes.add(annotations, choice["logprobs"])
     this.reasoning += thought
     Answer.think(thought, out)
@@ -200,9 +211,9 @@ class Reader extends Answer.ReplyReader {
   }
 
   private get thoughts(): ReadonlyArray<Message.Part> {
-    const { list } = this.details
-    if (this.reasoning === "" && list.length === 0) return []
-    const metadata = list.length === 0 ? {} : { metadata: { [ChatRequest.metadataKey]: { reasoning_details: list } } }
+    const { fields } = this.opaque
+    const metadata = Wire.filled("metadata", Wire.filled(ChatRequest.metadataKey, fields))
+    if (this.reasoning === "" && Object.keys(fields).length === 0) return []
     return [{ type: "reasoning", text: this.reasoning, ...metadata }]
   }
 
@@ -301,6 +312,9 @@ const protocol: Protocol.Protocol<Options> = {
   provider: "openai",
   baseUrl: "https://api.openai.com/v1",
   environment: { model: "OPENAI_MODEL", apiKey: ["OPENAI_API_KEY"], baseUrl: "OPENAI_BASE_URL" },
+  vendorOf: ({ baseUrl = protocol.baseUrl, vendor }) => ChatRequest.vendorOf(vendor, baseUrl),
+  kept: { key: ChatRequest.metadataKey, ids: ChatRequest.ids, isOfServer: ChatReply.isOpaque },
+  advice,
   spans: ({ baseUrl = protocol.baseUrl, vendor }) => ({ provider: ChatRequest.providerOf(vendor, baseUrl) }),
   path: () => "/chat/completions",
   headers,

@@ -53,11 +53,15 @@ export interface Options extends Protocol.Options {
   }
 }
 
-const requestBody = (options: Options, request: Adapter.Request): Json.JsonObject => {
+const requestBody = (
+  options: Options,
+  request: Adapter.Request,
+  { server }: Protocol.Sending
+): Json.JsonObject => {
   const model = request.model ?? options.model
   const given = givenOptions(options, request)
   const store = given["store"] ?? options.store ?? false
-  const { instructions, items } = ResponsesRequest.write(request.messages, store === true)
+  const { instructions, items } = ResponsesRequest.write(request.messages, store === true, server)
   const tools = ResponsesRequest.tools(request, Wire.list(given["tools"]), options)
   const isEncrypted = store !== true && mayReason.test(model)
   const include = [...(isEncrypted ? ["reasoning.encrypted_content"] : []), ...names(given["include"])]
@@ -259,6 +263,7 @@ const protocol: Protocol.Protocol<Options> = {
   },
   provider: "openai",
   baseUrl: "https://api.openai.com/v1",
+  kept: { key: ResponsesReply.metadataKey, ids: ResponsesRequest.ids, isOfServer: () => false },
   environment: { model: "OPENAI_MODEL", apiKey: ["OPENAI_API_KEY"], baseUrl: "OPENAI_BASE_URL" },
   path: () => "/responses",
   headers: ({ apiKey }) => apiKey === undefined ? {} : { authorization: Http.bearer(apiKey) },

@@ -52,20 +52,23 @@ describe("text", () => {
   it.effect("R-334: reasoning is kept apart, and its alternative fields are not added up", () =>
     Effect.gen(function*() {
       const details = [{ type: "reasoning.text", text: "b" }]
-      const { events } = yield* outcomeOf(body(
-        chunk({ reasoning_content: "a" }),
-        chunk({ reasoning: "b", reasoning_details: details }),
-        chunk({ reasoning_details: [{ type: "reasoning.summary", summary: "c" }] }),
-        chunk({
-          content: [{ type: "thinking", thinking: [{ type: "text", text: "d" }] }, { type: "text", text: "Hi" }]
-        }),
-        finish("stop")
-      ))
+      const { events } = yield* outcomeOf(
+        body(
+          chunk({ reasoning_content: "a" }),
+          chunk({ reasoning: "b", reasoning_details: details }),
+          chunk({ reasoning_details: [{ type: "reasoning.summary", summary: "c" }] }),
+          chunk({
+            content: [{ type: "thinking", thinking: [{ type: "text", text: "d" }] }, { type: "text", text: "Hi" }]
+          }),
+          finish("stop")
+        ),
+        { vendor: "openrouter" }
+      )
       assert.deepStrictEqual(of(events, "ReasoningDelta").map((event) => event.delta), ["a", "b", "c", "d"])
       assert.deepStrictEqual(of(events, "TextCompleted").map((event) => event.text), ["Hi"])
       const kept = [...details, { type: "reasoning.summary", summary: "c" }]
       assert.deepStrictEqual(completed(events).message.reasoning, [
-        { type: "reasoning", text: "abcd", metadata: { openaiChat: { reasoning_details: kept } } }
+        { type: "reasoning", text: "abcd", metadata: { openaiChat: { reasoning_details: kept, server: "openrouter" } } }
       ])
     }))
 
@@ -377,11 +380,16 @@ describe("calls", () => {
   it.effect("R-342: what the wire attaches to a call is kept with it", () =>
     Effect.gen(function*() {
       const extra = { google: { thought_signature: "abc" } }
-      const { events } = yield* outcomeOf(body(
-        call({ index: 0, id: "a", name: "search", arguments: "{}", extra_content: extra, custom: {}, padding: null }),
-        finish("tool_calls")
-      ))
-      assert.deepStrictEqual(of(events, "ToolCallCompleted")[0]!.metadata, { openaiChat: { extra_content: extra } })
+      const { events } = yield* outcomeOf(
+        body(
+          call({ index: 0, id: "a", name: "search", arguments: "{}", extra_content: extra, custom: {}, padding: null }),
+          finish("tool_calls")
+        ),
+        { vendor: "openrouter" }
+      )
+      assert.deepStrictEqual(of(events, "ToolCallCompleted")[0]!.metadata, {
+        openaiChat: { extra_content: extra, server: "openrouter" }
+      })
     }))
 
   it.effect("R-349: a call of the legacy kind, and the zero value of one, are read as what they are", () =>

@@ -204,13 +204,17 @@ describe("settings", () => {
         { format: "f", index: 2, type: "reasoning.summary", summary: "de" }
       ])
       const hidden = yield* Chunks.outcomeOf(
-        Chunks.body(detail({ type: "reasoning.encrypted", data: "x" }), Chunks.finish("stop"))
+        Chunks.body(detail({ type: "reasoning.encrypted", data: "x" }), Chunks.finish("stop")),
+        { vendor: "openrouter" }
       )
       assert.deepStrictEqual(completed(hidden.events).message.reasoning, [{
         type: "reasoning",
         text: "",
         metadata: {
-          openaiChat: { reasoning_details: [{ format: "f", index: 0, type: "reasoning.encrypted", data: "x" }] }
+          openaiChat: {
+            reasoning_details: [{ format: "f", index: 0, type: "reasoning.encrypted", data: "x" }],
+            server: "openrouter"
+          }
         }
       }])
     }))
@@ -289,17 +293,24 @@ describe("reasoning that goes back", () => {
       })
     }))
 
-  it.effect("R-358: DeepSeek receives its reasoning only while the tool loop is open", () =>
+  it.effect("R-358, O-06: DeepSeek receives its reasoning of turns with calls, and of no other", () =>
     Effect.gen(function*() {
+      const silent = { ...Message.assistant("Ho"), reasoning: [thought] }
       const messages = [
         ...thread([thought]),
-        Message.assistant("So."),
+        silent,
         Message.user("2"),
+        silent,
+        Message.user("3"),
         ...thread([thought]).slice(1)
       ]
-      assert.deepStrictEqual(yield* back(messages, { vendor: "deepseek" }), { content: "Hi" })
-      const later = yield* back(messages, { vendor: "deepseek" }, 5)
-      assert.deepStrictEqual(later, { content: "Hi", reasoning_content: "why" })
+      const told = [1, 3, 5, 7].map((index) => back(messages, { vendor: "deepseek" }, index))
+      assert.deepStrictEqual(yield* Effect.all(told), [
+        { content: "Hi", reasoning_content: "why" },
+        { content: "Ho", reasoning_content: "why" },
+        { content: "Ho" },
+        { content: "Hi", reasoning_content: "why" }
+      ])
       const all = yield* back(messages, { vendor: "zai" })
       assert.deepStrictEqual(all, { content: "Hi", reasoning_content: "why" })
     }))

@@ -8,7 +8,7 @@
  */
 import * as Result from "effect/Result"
 import type * as Adapter from "../../Adapter.ts"
-import type * as Json from "../../internal/json.ts"
+import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
 import * as AnthropicReply from "./anthropicReply.ts"
@@ -27,9 +27,12 @@ export interface Written {
   readonly container: string | undefined
 }
 
+/** The rules for ids of calls. */
+export const ids: Wire.IdRules = { letters: "word", mayRepeat: false }
+
 /** `isInline`: the model accepts system texts within the thread, too. Else they all come first. */
-export const write = (messages: ReadonlyArray<Message.Message>, isInline: boolean): Written => {
-  const writer = new Writer(messages, isInline)
+export const write = (messages: ReadonlyArray<Message.Message>, isInline: boolean, server: string): Written => {
+  const writer = new Writer(messages, isInline, server)
   for (const [index, message] of messages.entries()) writer.add(message, index)
   return writer.end()
 }
@@ -78,7 +81,8 @@ class Writer {
   /** System texts that wait for their place, which is after a user message and before an assistant's. */
   private waiting: Array<Json.JsonObject> = []
   private readonly exchanges: Array<Exchange> = []
-  private readonly ids = new Wire.SentIds({ letters: "word", mayRepeat: false })
+  private readonly ids = new Wire.SentIds(ids)
+  private readonly server: string
   /** The server-side calls that were written, whose results may be written too. */
   private readonly serverCalls = new Set<string>()
   /** The server-side calls that have a result somewhere. */
@@ -87,8 +91,9 @@ class Writer {
   private readonly opening: number
   private container: string | undefined
 
-  constructor(messages: ReadonlyArray<Message.Message>, isInline: boolean) {
+  constructor(messages: ReadonlyArray<Message.Message>, isInline: boolean, server: string) {
     this.isInline = isInline
+    this.server = server
     this.opening = messages.findLastIndex((message) => message.role === "user") + 1
     this.served = new Set(
       messages.filter((message) => message.role === "assistant").flatMap((message) =>
@@ -179,9 +184,11 @@ class Writer {
   }
 
   private call({ arguments: input, id, metadata, name }: Message.ToolCall): Json.JsonObject {
-    const caller = Wire.object(Wire.object(metadata[AnthropicReply.key])["caller"])
+    const kept = metadata[AnthropicReply.key]
+    const caller = Wire.object(Wire.object(kept)["caller"])
     const isCalledByServer = this.serverCalls.has(String(caller["tool_id"]))
-    return { type: "tool_use", id: this.ids.called(id), name, input, ...(isCalledByServer ? { caller } : {}) }
+    const isOwn = Json.isObject(kept) && Wire.isMadeBy(this.server, kept)
+    return { type: "tool_use", id: this.ids.called(id, isOwn), name, input, ...(isCalledByServer ? { caller } : {}) }
   }
 
   /**

@@ -15,7 +15,8 @@ import * as Wire from "./wire.ts"
 export interface Said {
   readonly text: string
   readonly thought: string
-  readonly details: ReadonlyArray<Json.JsonObject>
+  /** Fields that the server alone can read, and wants back: signed reasoning, signatures, fields of its own. */
+  readonly opaque: Json.JsonObject
   readonly refusal: string
   readonly annotations: ReadonlyArray<Json.JsonObject>
   /** A piece of the model's sound, whose words are among the text. */
@@ -33,7 +34,7 @@ export const read = (delta: Json.JsonObject): Said => {
     sound,
     images: Wire.list(delta["images"]).flatMap(image),
     thought: parts === undefined ? reasoning(delta) : thinking(parts),
-    details: Wire.list(delta["reasoning_details"]),
+    opaque: opaqueOf(delta),
     refusal: Wire.string(delta["refusal"]) ?? "",
     annotations: Wire.list(delta["annotations"]),
     fragments: fragments(delta)
@@ -71,9 +72,12 @@ const joined = (items: ReadonlyArray<Json.JsonObject>, key: string): string =>
 const thinking = (parts: ReadonlyArray<Json.JsonObject>): string =>
   parts.map(({ thinking }) => Wire.string(thinking) ?? joined(Wire.list(thinking), "text")).join("")
 
+/** The fields of reasoning in letters: DeepSeek's and llama.cpp's, Ollama's and OpenRouter's, and GitHub Copilot's. */
+const texts = ["reasoning_content", "reasoning", "reasoning_text"] as const
+
 /** The same reasoning may stand in several fields: they are alternatives, and never added up. */
 const reasoning = (delta: Json.JsonObject): string => {
-  const plain = Wire.string(delta["reasoning_content"]) ?? Wire.string(delta["reasoning"])
+  const plain = texts.map((name) => Wire.string(delta[name])).find((text) => text !== undefined)
   if (plain !== undefined) return plain
   const details = Wire.list(delta["reasoning_details"])
   return joined(details, "text") || joined(details, "summary")
@@ -93,7 +97,7 @@ const fragments = (delta: Json.JsonObject): ReadonlyArray<Fragment> => {
     ...fragment(Wire.object(called)),
     index: typeof index === "number" ? index : undefined,
     id: Wire.string(id),
-    metadata: Object.fromEntries(Object.entries(metadata).filter(([, value]) => isSaid(value)))
+    metadata: saidIn({ ...metadata, ...Wire.filled("function", opaqueOf(Wire.object(called))) })
   }))
   if (calls.length > 0 || !Json.isObject(legacy)) return own
   return [{ ...fragment(legacy), index: "function_call", id: undefined, metadata: {} }]
@@ -101,7 +105,24 @@ const fragments = (delta: Json.JsonObject): ReadonlyArray<Fragment> => {
 
 /** Some servers write what is not there as `null`, an empty string or an empty object. */
 const isSaid = (value: unknown): boolean =>
-  value !== null && value !== "" && !(Json.isObject(value) && Object.keys(value).length === 0)
+  value !== null && value !== undefined && value !== "" &&
+  !(typeof value === "object" && Object.keys(value).length === 0)
+
+const saidIn = (record: Json.JsonObject): Json.JsonObject =>
+  Object.fromEntries(Object.entries(record).filter(([, value]) => isSaid(value)))
+
+/**
+ * The names of fields that their server reads again, and no other server can: OpenRouter's and MiniMax's `reasoning_details`,
+ * the `thinking_blocks` and `provider_specific_fields` of LiteLLM, Gemini's `extra_content`, Venice's
+ * `thought_signature`, GitHub Copilot's `reasoning_opaque`, and whatever else names itself a signature or encrypted.
+ * Other unknown fields stay here: there are servers that refuse a message for any field that they do not know.
+ */
+const opaque =
+  /^(reasoning_details|thinking_blocks|provider_specific_fields|extra_content)$|signature|opaque|encrypted/i
+
+/** The fields of a message, or of a call, that go back to the server that wrote them. */
+export const opaqueOf = (record: Json.JsonObject): Json.JsonObject =>
+  saidIn(Object.fromEntries(Object.entries(record).filter(([name]) => opaque.test(name))))
 
 const fragment = (called: Json.JsonObject) => {
   const args = called["arguments"]
@@ -110,6 +131,10 @@ const fragment = (called: Json.JsonObject) => {
     text: typeof args === "string" ? args : Json.isObject(args) ? JSON.stringify(args) : undefined
   }
 }
+
+/** Returns `true` if some fields that are kept with a message or a call go back to the server that wrote them. */
+export const isOpaque = (kept: Json.JsonObject): boolean =>
+  [kept, Wire.object(kept["function"])].some((fields) => Object.keys(opaqueOf(fields)).length > 0)
 
 // ---------------------------------------------------------------------------------------------------------------------
 // calls: which call a fragment belongs to
@@ -302,35 +327,54 @@ export class Notes {
   }
 }
 
-/** The members of reasoning details that come in pieces. */
-const pieced = ["text", "summary"] as const
+/** The members of a list's items that come in pieces. */
+const pieced = ["text", "summary", "thinking"] as const
 
-/** Reasoning details, put together so that they can go back as the provider signed them. */
-export class ReasoningDetails {
-  readonly list: Array<Record<string, unknown>> = []
+/** Opaque fields, put together so that they can go back as the provider wrote them. */
+export class Opaque {
+  readonly fields: Record<string, unknown> = {}
 
-  add(pieces: ReadonlyArray<Json.JsonObject>): void {
-    for (const piece of pieces) {
-      const last = this.list.at(-1)
-      if (last === undefined || !isContinued(last, piece)) this.list.push(Wire.said(piece))
-      else append(last, piece)
-    }
+  add(pieces: Json.JsonObject): void {
+    for (const [name, piece] of Object.entries(pieces)) this.fields[name] = together(this.fields[name], piece)
   }
 }
 
-/** Returns `true` if a piece continues a detail. Encrypted details come whole. */
-const isContinued = (detail: Json.JsonObject, piece: Json.JsonObject): boolean =>
-  detail["type"] === piece["type"] && detail["index"] === piece["index"] && isPieced(detail) && isPieced(piece)
+/** A field with another piece of it: lists and objects grow, and any other value is said anew. */
+const together = (value: unknown, piece: unknown): unknown => {
+  if (Array.isArray(piece)) return items(Array.isArray(value) ? value : [], piece)
+  if (!Json.isObject(value) || !Json.isObject(piece)) return piece
+  const members = Object.entries(piece).filter(([, member]) => isSaid(member))
+  return { ...value, ...Object.fromEntries(members.map(([name, member]) => [name, together(value[name], member)])) }
+}
+
+/** A list with further items, the first of which may continue its last. */
+const items = (list: Array<unknown>, pieces: ReadonlyArray<unknown>): Array<unknown> => {
+  for (const piece of pieces) {
+    const last = list.at(-1)
+    if (!Json.isObject(piece)) list.push(piece)
+    else if (Json.isObject(last) && isContinued(last, piece)) list[list.length - 1] = appended(last, piece)
+    else list.push(Wire.said(piece))
+  }
+  return list
+}
+
+/** Returns `true` if a piece continues an item. Encrypted items come whole. */
+const isContinued = (item: Json.JsonObject, piece: Json.JsonObject): boolean =>
+  item["type"] === piece["type"] && item["index"] === piece["index"] && isPieced(item) && isPieced(piece) &&
+  !(isSigned(item) && piece["thinking"] !== undefined)
 
 /** A signature alone ends the text that it signs. */
-const isPieced = (detail: Json.JsonObject): boolean =>
-  pieced.some((name) => typeof detail[name] === "string") ||
-  (detail["data"] === undefined && typeof detail["signature"] === "string")
+const isPieced = (item: Json.JsonObject): boolean =>
+  pieced.some((name) => typeof item[name] === "string") ||
+  (item["data"] === undefined && typeof item["signature"] === "string")
 
-const append = (detail: Record<string, unknown>, piece: Json.JsonObject): void => {
-  for (const [name, value] of Object.entries(Wire.said(piece))) {
-    const isText = pieced.some((text) => text === name) && typeof value === "string"
-    const before = isText ? detail[name] : undefined
-    detail[name] = typeof before === "string" ? before + String(value) : value
-  }
+/** A block of thinking that is signed is whole: another one follows. */
+const isSigned = (item: Json.JsonObject): boolean => Wire.string(item["signature"]) !== undefined
+
+const appended = (item: Json.JsonObject, piece: Json.JsonObject): Json.JsonObject => {
+  const members = Object.entries(Wire.said(piece)).map(([name, value]) => {
+    const before = pieced.some((text) => text === name) && typeof value === "string" ? item[name] : undefined
+    return [name, typeof before === "string" ? before + String(value) : value]
+  })
+  return { ...item, ...Object.fromEntries(members) }
 }

@@ -3,9 +3,10 @@
  * that speak the protocol differ in what they expect.
  */
 import type * as Adapter from "../../Adapter.ts"
-import type * as Json from "../../internal/json.ts"
+import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
+import * as ChatReply from "./chatReply.ts"
 import * as Media from "./media.ts"
 import * as StrictSchema from "./strictSchema.ts"
 import * as Wire from "./wire.ts"
@@ -17,11 +18,16 @@ export const metadataKey = Media.chatKey
 // ---------------------------------------------------------------------------------------------------------------------
 // messages
 
+/** The rules for ids of calls: there are servers that refuse longer ones. A thread may hold an id twice. */
+export const ids: Wire.IdRules = { mayRepeat: true }
+
 /** The style in which messages are written for a server. */
-export interface Style extends Pick<Vendor, "sendReasoningAs" | "isReasoningOfLoop" | "emptyContent"> {
+export interface Style
+  extends Protocol.Sending, Pick<Vendor, "sendReasoningAs" | "reasoningOf" | "missingReasoning" | "emptyContent">
+{
   readonly systemRole: "system" | "developer"
-  /** The time, in milliseconds since 1970: a sound of the model is known by its id for a while. */
-  readonly now: number
+  /** `true` if the model thinks before it answers. */
+  readonly isThinking: boolean
 }
 
 /**
@@ -35,18 +41,40 @@ export const write = (messages: ReadonlyArray<Message.Message>, style: Style): R
     if (attached.length > 0) written.push({ role: "user", content: attached })
     attached = []
   }
-  const ids = new Wire.SentIds({ mayRepeat: true })
-  const loop = messages.findLastIndex(({ role }) => role === "user")
+  const sentIds = new Wire.SentIds(ids)
+  const wanted = wantedReasoning(messages, style)
   for (const [index, message] of messages.entries()) {
     if (message.role !== "tool") flush()
-    const isThoughtLeft = style.isReasoningOfLoop && index < loop
-    const body = messageBody(message, isThoughtLeft ? { ...style, sendReasoningAs: "none" } : style, ids)
+    const body = messageBody(message, wanted(index) ? style : { ...style, sendReasoningAs: "none" }, sentIds)
     if (!isSilent(body)) written.push(body)
     const media = message.role === "tool" ? Media.held(message.content, isHeld).flatMap(part) : []
-    if (media.length > 0) attached.push(text(`From the tool call ${ids.answered(message.toolCallId ?? "")}:`), ...media)
+    if (media.length > 0) {
+      attached.push(text(`From the tool call ${sentIds.answered(message.toolCallId ?? "")}:`), ...media)
+    }
   }
   flush()
   return written
+}
+
+/**
+ * Returns whether the reasoning of the message at an index goes back. What the model thought between two messages of
+ * the user does if it called a tool there, and while it is not known yet whether it will, where a vendor wants no other.
+ */
+const wantedReasoning = (
+  messages: ReadonlyArray<Message.Message>,
+  { reasoningOf }: Style
+): (index: number) => boolean => {
+  if (reasoningOf === "everyMessage") return () => true
+  const open = messages.findLastIndex(({ role }) => role === "user")
+  const asked: Array<number> = []
+  let turn = 0
+  const turns = messages.map((message, index) => {
+    if (message.role === "user") turn = index
+    if (Wire.ownCalls(message).length > 0) asked.push(turn)
+    return turn
+  })
+  const withCalls = new Set(asked)
+  return (index) => index > open || withCalls.has(turns[index] ?? 0)
 }
 
 /** An assistant message with neither content nor calls: servers refuse it, or answer it with nothing. */
@@ -81,11 +109,8 @@ const isHeld = (media: Media.Media): boolean => {
   return isInline ? type === "application/pdf" : url?.startsWith("file-") === true
 }
 
-const assistantBody = (
-  message: Message.Message,
-  { emptyContent, now, sendReasoningAs }: Style,
-  ids: Wire.SentIds
-): Json.JsonObject => {
+const assistantBody = (message: Message.Message, style: Style, ids: Wire.SentIds): Json.JsonObject => {
+  const { emptyContent, now, server } = style
   const calls = Wire.ownCalls(message)
   const whole = Message.text(message)
   const sound = soundIn(message, whole, now)
@@ -93,8 +118,8 @@ const assistantBody = (
   return {
     ...(sound === undefined ? {} : { audio: { id: sound.id } }),
     ...(sound !== undefined && said === "" ? {} : { content: said === "" && calls.length > 0 ? emptyContent : said }),
-    ...(calls.length === 0 ? {} : { tool_calls: calls.map((call) => toolCall(call, ids.called(call.id))) }),
-    ...reasoningBody(Media.partsOf(message).filter(isOwnReasoning), sendReasoningAs, said)
+    ...(calls.length === 0 ? {} : { tool_calls: calls.map((call) => toolCall(call, server, ids)) }),
+    ...reasoningBody(message, style, said)
   }
 }
 
@@ -123,28 +148,60 @@ const isOwnReasoning = (part: Message.Part): part is Thought =>
   part.type === "reasoning" &&
   (part.metadata === undefined ? part.signature === undefined : part.metadata[metadataKey] !== undefined)
 
-const reasoningBody = (
-  thoughts: ReadonlyArray<Thought>,
-  form: ReasoningForm,
+/** Fields of opaque reasoning, which goes back to its maker alone. */
+const opaqueReasoning = ["reasoning_details", "thinking_blocks", "reasoning_opaque"]
+
+/**
+ * Returns the reasoning as it goes back: its text in the form of the vendor, and the opaque fields of this server.
+ * Details that no server is known to have made go to those that read them.
+ */
+const reasoningBody = (message: Message.Message, style: Style, said: string): Json.JsonObject => {
+  const { sendReasoningAs: form, server } = style
+  const thoughts = Media.partsOf(message).filter(isOwnReasoning)
+  const thought = thoughts.map(({ text }) => text).join("")
+  const isWanted = (name: string, kept: Json.JsonObject): boolean =>
+    !opaqueReasoning.includes(name) || name === form || (form !== "none" && kept["server"] !== undefined)
+  const opaque = new ChatReply.Opaque()
+  for (const kept of Media.keptIn(thoughts, metadataKey).filter((kept) => Wire.isMadeBy(server, kept))) {
+    const fields = Object.entries(ChatReply.opaqueOf(kept)).filter(([name]) => isWanted(name, kept))
+    opaque.add(Object.fromEntries(fields))
+  }
+  const { fields } = opaque
+  const words = inWords(message, thought, style, said)
+  // GitHub Copilot signs the text that it wrote beside its opaque one.
+  const signed = fields["reasoning_opaque"] === undefined || thought === "" ? {} : { reasoning_text: thought }
+  return { ...(form === "reasoning_details" && form in fields ? {} : words), ...signed, ...fields }
+}
+
+const inWords = (
+  message: Message.Message,
+  thought: string,
+  { isThinking, missingReasoning, sendReasoningAs: form, reasoningOf }: Style,
   said: string
 ): Json.JsonObject => {
-  const thought = thoughts.map(({ text }) => text).join("")
-  const details = thoughts.flatMap(({ metadata }) =>
-    Wire.list(Wire.object(metadata?.[metadataKey])["reasoning_details"])
-  )
-  if (form === "reasoning_details" && details.length > 0) return { reasoning_details: details }
-  if (form === "none" || thought === "") return {}
+  if (form === undefined || form === "none") return {}
+  if (thought === "") {
+    const isMissed = form === "reasoning_content" && isThinking &&
+      (reasoningOf === "turnsWithCalls" || Wire.ownCalls(message).length > 0)
+    return isMissed ? Wire.defined({ reasoning_content: missingReasoning }) : {}
+  }
   if (form !== "thinking") return { [form === "reasoning_details" ? "reasoning" : form]: thought }
   return { content: [{ type: "thinking", thinking: [text(thought)] }, ...(said === "" ? [] : [text(said)])] }
 }
 
-const toolCall = (call: Message.ToolCall, id: string): Json.JsonObject => {
-  const extra = Wire.object(call.metadata[metadataKey])["extra_content"]
+const toolCall = (call: Message.ToolCall, server: string, ids: Wire.SentIds): Json.JsonObject => {
+  const kept = call.metadata[metadataKey]
+  const isOwn = Json.isObject(kept) && Wire.isMadeBy(server, kept)
+  const own = isOwn ? kept : Json.none
   return {
-    id,
+    id: ids.called(call.id, isOwn),
     type: "function",
-    function: { name: call.name, arguments: Wire.argumentsOf(call) },
-    ...Wire.defined({ extra_content: extra })
+    function: {
+      name: call.name,
+      arguments: Wire.argumentsOf(call),
+      ...ChatReply.opaqueOf(Wire.object(own["function"]))
+    },
+    ...ChatReply.opaqueOf(own)
   }
 }
 
@@ -182,14 +239,15 @@ export const unsupported = (messages: ReadonlyArray<Message.Message>): string | 
 export const tools = (
   request: Adapter.Request,
   vendor: Vendor,
-  options: { readonly strict?: boolean; readonly parallelToolCalls?: boolean }
+  options: { readonly strict?: boolean; readonly parallelToolCalls?: boolean },
+  isThinking: boolean
 ): Json.JsonObject =>
   request.tools.length === 0 ? {} : {
     tools: request.tools.map((definition) => ({
       type: "function",
       function: tool(definition, options.strict === true)
     })),
-    ...toolChoice(request.toolChoice, vendor),
+    ...toolChoice(isThinking && isForced(request.toolChoice) ? undefined : request.toolChoice, vendor),
     ...Wire.defined({ parallel_tool_calls: options.parallelToolCalls })
   }
 
@@ -202,6 +260,9 @@ const tool = ({ description, name, parameters }: Tool.Definition, isWanted: bool
     ...(isStrict ? { strict: true } : {})
   }
 }
+
+const isForced = (choice: Adapter.ToolChoice | undefined): boolean =>
+  choice === "required" || typeof choice === "object"
 
 const toolChoice = (choice: Adapter.ToolChoice | undefined, vendor: Vendor): Json.JsonObject => {
   if (choice === undefined) return {}
@@ -246,9 +307,20 @@ export interface Vendor {
   /** The server's value for a model that has to call some tool. */
   readonly required: string
   readonly reasoning: (wanted: Reasoning) => Json.JsonObject
-  readonly sendReasoningAs: ReasoningForm
-  /** `true` if reasoning goes back only while the tool loop is open that it belongs to. */
-  readonly isReasoningOfLoop: boolean
+  /** The form in which reasoning goes back. Without one nothing is known of the server, and no text goes back. */
+  readonly sendReasoningAs?: ReasoningForm
+  /** The messages whose reasoning goes back: all, or those between two messages of the user of which one has calls. */
+  readonly reasoningOf: "everyMessage" | "turnsWithCalls"
+  /**
+   * The text that stands for reasoning which a message does not have, where a server whose model thinks wants some with
+   * every call: of another model's call, or of one that was made without thinking.
+   */
+  readonly missingReasoning?: string
+  /**
+   * Returns `true` if a model thinks, by its name and by the settings that are sent, at a server that refuses a forced
+   * choice of a tool then.
+   */
+  readonly isThinking: (settings: Json.JsonObject, model: string) => boolean
   /** The spelling of an empty text beside calls: servers that check the type of the content refuse `null`. */
   readonly emptyContent: "" | null
 }
@@ -277,9 +349,15 @@ const generic: Vendor = {
   includeUsage: true,
   required: "required",
   reasoning: effortWords,
-  sendReasoningAs: "none",
-  isReasoningOfLoop: false,
+  reasoningOf: "everyMessage",
+  isThinking: () => false,
   emptyContent: ""
+}
+
+/** Thinking that is on until it is switched off, but for models that do not think by themselves. */
+const unless = (resting: RegExp) => ({ thinking }: Json.JsonObject, model: string): boolean => {
+  const { type = resting.test(model) ? "disabled" : "enabled" } = Wire.object(thinking)
+  return type !== "disabled"
 }
 
 const vendors = {
@@ -288,9 +366,39 @@ const vendors = {
   azure: { ...generic, keyHeader: "api-key" },
   openrouter: { ...generic, reasoning: unified, sendReasoningAs: "reasoning_details" },
   snowflake: { ...generic, reasoning: unified, sendReasoningAs: "reasoning_details", emptyContent: null },
-  deepseek: { ...generic, reasoning: switched, sendReasoningAs: "reasoning_content", isReasoningOfLoop: true },
+  // api-docs.deepseek.com/guides/thinking_mode: what was thought in a turn with calls is wanted in every later request,
+  // also where it is empty (deepseek-ai/deepseek-harness discussions 739 and 1850); else it is ignored. A forced choice
+  // is a 400 while the model thinks (deepseek-ai/DeepSeek-V3 issue 1376).
+  deepseek: {
+    ...generic,
+    reasoning: switched,
+    sendReasoningAs: "reasoning_content",
+    reasoningOf: "turnsWithCalls",
+    missingReasoning: "",
+    isThinking: unless(/deepseek-chat/)
+  },
+  // Kimi. platform.moonshot.ai/docs/guide/use-kimi-k2-thinking-model: all that was thought goes back; each call needs
+  // some, and an empty text counts as none (openclaw pull requests 59689 and 74846). A forced choice is a 400 while the
+  // model thinks (UKGovernmentBEIS/inspect_ai pull request 5152).
+  moonshot: {
+    ...generic,
+    reasoning: switched,
+    sendReasoningAs: "reasoning_content",
+    missingReasoning: "(no reasoning)",
+    isThinking: unless(/moonshot-v1/)
+  },
+  // platform.xiaomimimo.com/docs/en-US/usage-guide/passing-back-reasoning_content: as DeepSeek.
+  xiaomi: {
+    ...generic,
+    reasoning: switched,
+    sendReasoningAs: "reasoning_content",
+    missingReasoning: "",
+    isThinking: unless(/mimo-v2-flash/)
+  },
+  // docs.z.ai/guides/capabilities/thinking-mode: what was thought goes back unchanged, and is not demanded.
   zai: { ...generic, reasoning: switched, sendReasoningAs: "reasoning_content" },
-  qwen: { ...generic, reasoning: flag },
+  // A forced choice is a 400 while the model thinks (cloudwego/eino issue 994).
+  qwen: { ...generic, reasoning: flag, isThinking: ({ enable_thinking }) => enable_thinking === true },
   mistral: { ...generic, includeUsage: false, required: "any", sendReasoningAs: "thinking" }
 } satisfies Readonly<Record<string, Vendor>>
 
@@ -303,6 +411,8 @@ const hosts: ReadonlyArray<readonly [host: RegExp, name: Name]> = [
   [/(^|\.)openrouter\.ai$/, "openrouter"],
   [/(^|\.)snowflakecomputing\.com$/, "snowflake"],
   [/(^|\.)deepseek\.com$/, "deepseek"],
+  [/(^|\.)(moonshot\.(ai|cn)|kimi\.(ai|com))$/, "moonshot"],
+  [/(^|\.)xiaomimimo\.com$/, "xiaomi"],
   [/(^|\.)(z\.ai|bigmodel\.cn)$/, "zai"],
   [/(^|\.)aliyuncs\.com$/, "qwen"],
   [/(^|\.)mistral\.ai$/, "mistral"]
@@ -310,6 +420,12 @@ const hosts: ReadonlyArray<readonly [host: RegExp, name: Name]> = [
 
 /** The host of an address, or nothing if it is none. */
 const hostOf = (address: string): string => /^https?:\/\/([^/?#:]+)/i.exec(address.trim())?.[1]?.toLowerCase() ?? ""
+
+/** Returns the name of a known vendor. */
+export const vendorOf = (name: Name | undefined, baseUrl: string): Name | undefined => {
+  const known = nameOf(name, baseUrl)
+  return known === "generic" ? undefined : known
+}
 
 const nameOf = (name: Name | undefined, baseUrl: string): Name => {
   const host = hostOf(baseUrl)

@@ -20,8 +20,8 @@ export interface Input {
 }
 
 /** The system messages a thread begins with are its instructions; without anything else they are its input. */
-export const write = (messages: ReadonlyArray<Message.Message>, isStored: boolean): Input => {
-  const calls = new Calls()
+export const write = (messages: ReadonlyArray<Message.Message>, isStored: boolean, server: string): Input => {
+  const calls = new Calls(server)
   const first = messages.findIndex((message) => message.role !== "system")
   const leading = first < 0 ? [] : messages.slice(0, first)
   return {
@@ -43,20 +43,25 @@ const itemsOf = (message: Message.Message, calls: Calls, isStored: boolean): Rea
   }
 }
 
-/** The protocol's own limit: there are servers that make ids almost as long. */
-const longestId = 64
+/** The rules for ids of calls, with the protocol's own limit: there are servers that make ids almost as long. */
+export const ids: Wire.IdRules = { longest: 64, mayRepeat: false }
 
 /** Ids of calls as they are sent, and what kind of item each call is. */
 class Calls {
-  private readonly ids = new Wire.SentIds({ longest: longestId, mayRepeat: false })
+  private readonly ids = new Wire.SentIds(ids)
+  private readonly server: string
   /** The type of the latest call of each id in the thread. */
   private readonly types = new Map<string, string>()
+
+  constructor(server: string) {
+    this.server = server
+  }
 
   /** The id under which a call goes out. Answers that follow are answers to this call. */
   open(call: Message.ToolCall): string {
     const kept = call.metadata[metadataKey]
     this.types.set(call.id, Wire.string(Wire.object(Wire.object(kept)["item"])["type"]) ?? "function_call")
-    return this.ids.called(call.id, kept !== undefined)
+    return this.ids.called(call.id, Json.isObject(kept) && Wire.isMadeBy(this.server, kept))
   }
 
   answer(message: Message.Message): Json.JsonObject {
@@ -158,7 +163,7 @@ const compare = (left: number, right: number): number => left === right ? 0 : le
 
 const callItem = (call: Message.ToolCall, callIds: Calls): Placed => {
   const kept = Wire.object(call.metadata[metadataKey])
-  const { index: _, item, ...rest } = kept
+  const { index: _, item, server: __, ...rest } = kept
   const place = placeOf(kept)
   const call_id = callIds.open(call)
   if (Json.isObject(item)) return { place, item: { ...item, call_id } }

@@ -5,6 +5,7 @@
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Random from "effect/Random"
+import type * as Event from "../../Event.ts"
 import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
@@ -56,6 +57,55 @@ export const divided = (text: string, lengths: ReadonlyArray<unknown>): Readonly
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
+// makers: what a server keeps with a message or a call, and the ids that it made, go back to it, and to no other
+
+/** Returns the name of a server as a maker: its host and its port. */
+export const serverOf = (baseUrl: string): string => URL.canParse(baseUrl) ? new URL(baseUrl).host : baseUrl
+
+/** Returns `true` if a server made what was kept. What names no maker, such as what a program wrote, is for any server. */
+export const isMadeBy = (server: string, kept: Json.JsonObject): boolean => {
+  const { server: maker = server } = kept
+  return maker === server
+}
+
+/** The things that are kept under a protocol's key with the server that made them. */
+export interface Kept {
+  /** The key of the protocol in metadata. */
+  readonly key: string
+  /** The rules by which an id is rewritten for other servers: one that they would change is kept with its maker. */
+  readonly ids: IdRules
+  /** Returns `true` if fields that are kept mean something to one server alone, and not to all of the protocol. */
+  readonly isOfServer: (kept: Json.JsonObject) => boolean
+}
+
+const withMaker = (metadata: Json.JsonObject | undefined, key: string, server: string): Json.JsonObject => ({
+  ...metadata,
+  [key]: { ...object(metadata?.[key]), server }
+})
+
+/** The events of a reply with its maker beside what is kept for it. */
+export const made = (event: Event.AdapterEvent, { ids, isOfServer, key }: Kept, server: string): Event.AdapterEvent => {
+  const call = <Call extends { readonly id: string; readonly metadata?: Json.JsonObject }>(call: Call): Call =>
+    isOfServer(object(call.metadata?.[key])) || plain(ids, call.id) !== call.id
+      ? { ...call, metadata: withMaker(call.metadata, key, server) }
+      : call
+  const part = (part: Message.Part): Message.Part =>
+    part.type === "reasoning" && isOfServer(object(part.metadata?.[key]))
+      ? { ...part, metadata: withMaker(part.metadata, key, server) }
+      : part
+  if (event._tag === "ToolCallCompleted") return call(event)
+  if (event._tag !== "MessageCompleted") return event
+  const { message } = event
+  return {
+    ...event,
+    message: {
+      ...message,
+      ...defined({ toolCalls: message.toolCalls?.map(call), reasoning: message.reasoning?.map(part) })
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
 // usage: the latest report of a figure counts, and a report that leaves a figure out or calls it zero takes nothing
 // back
 
@@ -95,7 +145,7 @@ export const idMaker: Effect.Effect<() => string> = Effect.gen(function*() {
   }
 })
 
-/** The rules of a protocol for ids. */
+/** The rules of a protocol for ids that its servers did not make. */
 export interface IdRules {
   /** The characters that an id may hold, if not anything: the rest becomes underscores. */
   readonly letters?: "word"
@@ -105,9 +155,15 @@ export interface IdRules {
   readonly mayRepeat: boolean
 }
 
+/** An id as any server of a protocol takes it. */
+export const plain = ({ letters, longest = ToolCalls.longestId }: IdRules, id: string): string => {
+  const legal = letters === undefined ? id : id.replaceAll(/[^A-Za-z0-9_-]/g, "_") || "call"
+  return ToolCalls.shortened(legal, longest)
+}
+
 /**
- * The ids of a thread's calls as they are sent, in the order of the thread: an id that a server may refuse becomes
- * another one, which is the same for a call and its answer and in every request, and no other call's.
+ * The ids of a thread's calls as they are sent, in the order of the thread: an id of another server that this one may
+ * refuse becomes another one, which is the same for a call and its answer and in every request, and no other call's.
  */
 export class SentIds {
   private readonly rules: IdRules
@@ -123,7 +179,7 @@ export class SentIds {
 
   /** The id of a call. One that the server made itself goes back as it is. */
   called(id: string, isKept = false): string {
-    const wanted = isKept ? id : this.plain(id)
+    const wanted = isKept ? id : plain(this.rules, id)
     const sent = this.rules.mayRepeat ? this.repeated(wanted, id) : this.unique.take(wanted)
     this.latest.set(id, sent)
     return sent
@@ -131,7 +187,7 @@ export class SentIds {
 
   /** The id that an answer names. */
   answered(id: string): string {
-    return this.latest.get(id) ?? this.plain(id)
+    return this.latest.get(id) ?? plain(this.rules, id)
   }
 
   /** Keeps an id that goes back as it is from every other call. */
@@ -145,10 +201,5 @@ export class SentIds {
     const sent = this.known.get(pair) ?? this.unique.take(wanted)
     this.known.set(pair, sent)
     return sent
-  }
-
-  private plain(id: string): string {
-    const legal = this.rules.letters === undefined ? id : id.replaceAll(/[^A-Za-z0-9_-]/g, "_") || "call"
-    return ToolCalls.shortened(legal, this.rules.longest ?? ToolCalls.longestId)
   }
 }

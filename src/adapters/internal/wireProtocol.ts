@@ -70,12 +70,24 @@ interface Environment {
   readonly baseUrl: string
 }
 
+/** The server that a request goes to, as the maker of what it made before, and the time. */
+export interface Sending {
+  readonly server: string
+  readonly now: number
+}
+
 export interface Protocol<O extends Options> {
   /** The module's name, for the errors of callers. */
   readonly name: string
   readonly knownOptions: NamesOf<O>
-  /** The name of the provider in errors, unless the options have one. */
+  /** The name of the provider in errors, unless the options have one or the server has its own. */
   readonly provider: string
+  /** Returns the name of the vendor whose server it is, where the protocol knows several. */
+  readonly vendorOf?: (options: O) => string | undefined
+  /** The things that go back to the server that made them. */
+  readonly kept: Wire.Kept
+  /** Returns advice on an error of the server that an option of the layer would avoid. */
+  readonly advice?: (options: O, error: Adapter.AdapterError) => string | undefined
   readonly baseUrl: string
   /** The names of the provider and of the operation in spans, where they are not the usual ones. */
   readonly spans?: (options: O) => Pick<Adapter.Service, "provider" | "operation">
@@ -84,8 +96,8 @@ export interface Protocol<O extends Options> {
   readonly path: (options: O, request: Adapter.Request) => string
   /** The headers of every request, the secret ones redacted. */
   readonly headers: (options: O) => Http.HeaderValues
-  /** The body of a request that is sent `now`, in milliseconds since 1970. */
-  readonly body: (options: O, request: Adapter.Request, now: number) => Json.JsonObject
+  /** The body of a request that is sent to a server `now`, in milliseconds since 1970. */
+  readonly body: (options: O, request: Adapter.Request, to: Sending) => Json.JsonObject
   /** Returns the reason why the protocol cannot express a request, if it cannot. */
   readonly unsupported: (request: Adapter.Request, options: O) => string | undefined
   /** The reasons of the protocol's own error codes. */
@@ -109,7 +121,10 @@ const make = <O extends Options>(
   if (typeof options.model !== "string" || options.model === "") {
     return Http.misuse(name, "model must be the name of a model")
   }
-  const { apiKey, baseUrl = protocol.baseUrl, provider = protocol.provider } = options
+  const { apiKey, baseUrl = protocol.baseUrl } = options
+  const vendor = protocol.vendorOf?.(options)
+  const provider = options.provider ?? vendor ?? protocol.provider
+  const server = vendor ?? Wire.serverOf(baseUrl)
   return Effect.map(HttpClient.HttpClient, (client) => ({
     provider,
     ...protocol.spans?.(options),
@@ -131,13 +146,19 @@ const make = <O extends Options>(
           headers: { ...protocol.headers(options), ...options.headers },
           secrets: apiKey === undefined ? [] : [apiKey],
           errorWords: protocol.errors,
-          body: () => protocol.body(options, request, now),
+          body: () => protocol.body(options, request, { server, now }),
           makeReader: (origin) =>
             Effect.map(Wire.idMaker, (makeId) => protocol.reader(origin, makeId, request, options))
-        })
+        }).pipe(
+          Stream.map((event) => Wire.made(event, protocol.kept, server)),
+          Stream.mapError((error) => advised(error, protocol.advice?.(options, error)))
+        )
       }))
   }))
 }
+
+const advised = (error: Adapter.AdapterError, advice: string | undefined): Adapter.AdapterError =>
+  advice === undefined ? error : new Adapter.AdapterError({ ...error, detail: `${error.detail ?? ""}; ${advice}` })
 
 export const layer = <O extends Options>(
   protocol: Protocol<O>,
