@@ -24,7 +24,7 @@ export default defineConfig({
           // The examples of the documentation are written there as programs, and are read like tests.
           /heddle-examples/,
           // Some of these, too, are published with their sources, which Node does not read from a package.
-          /node_modules\/(@ai-sdk|@modelcontextprotocol|ai|ai-sdk-v\d|eventsource|eventsource-parser)\//
+          /node_modules\/(@ai-sdk|@modelcontextprotocol|ai|ai-v\d|ai-sdk-v\d|eventsource|eventsource-parser)\//
         ]
       }
     }

@@ -58,6 +58,7 @@ const knownOptions = {
   publish: true,
   publishReasoning: true,
   allowUrl: true,
+  protocol: true,
   joinMillis: true,
   raw: true,
   term: true,

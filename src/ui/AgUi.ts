@@ -339,7 +339,7 @@ class AgEncoder implements Encoder {
       case "stepEnd":
         return [...this.caughtUp(), { type: "STEP_FINISHED", stepName: `turn ${this.turn}` }]
       case "stepReset":
-        return this.reset(messageId)
+        return this.reset(move, messageId)
       case "textStart":
         return [{ type: "TEXT_MESSAGE_START", messageId, role: "assistant" }]
       case "textDelta":
@@ -403,11 +403,21 @@ class AgEncoder implements Encoder {
     }
   }
 
-  private reset(messageId: string): ReadonlyArray<AgEvent> {
+  private reset(
+    { discarded }: Extract<Machine.Move, { readonly kind: "stepReset" }>,
+    messageId: string
+  ): ReadonlyArray<AgEvent> {
     const ends = Array.from(this.open, (toolCallId): AgEvent => ({ type: "TOOL_CALL_END", toolCallId }))
     this.open.clear()
+    const shown = discarded.flatMap(({ id }) => {
+      const own = this.idOf(id)
+      // A client that cannot discard keeps the call, and takes one of the same id for it.
+      if (this.options.messages !== undefined) this.ids.delete(id)
+      return this.settled({ id: own, isError: true })
+    })
     return [
       ...ends,
+      ...shown,
       ...(this.options.messages === undefined
         ? [{ type: "CUSTOM", name: "heddle.reset", value: { messageId } }]
         : this.snapshot())
@@ -425,7 +435,7 @@ class AgEncoder implements Encoder {
   }
 
   /** Ends what is shown of a call while it runs. */
-  private settled({ id, isError }: Machine.Answer): ReadonlyArray<AgEvent> {
+  private settled({ id, isError }: Pick<Machine.Answer, "id" | "isError">): ReadonlyArray<AgEvent> {
     const name = this.active.get(id)
     this.active.delete(id)
     return name === undefined ? [] : this.activity(id, { name, state: isError ? "failed" : "done" })

@@ -13,11 +13,14 @@ import type * as Message from "../Message.ts"
 import type * as Thread from "../Thread.ts"
 import type * as Body from "./Body.ts"
 import * as Machine from "./internal/machine.ts"
+import * as Majors from "./internal/majors.ts"
 import * as Paced from "./internal/paced.ts"
 import * as Posted from "./internal/posted.ts"
 import * as ThreadEvents from "./internal/threadEvents.ts"
 
 export type { SubRun } from "./internal/machine.ts"
+export type { Protocol } from "./internal/majors.ts"
+
 /**
  * A chunk of the stream: plain JSON with the fields that the protocol gives its `type`.
  *
@@ -42,11 +45,8 @@ export interface Options {
    * gives it one by default.
    */
   readonly messageId?: string
-  /**
-   * The generation of the client: 7 for `ai` 6 and 7, and 5 for `ai` 5, whose chunks have no approvals, denials, resets
-   * and finish reasons. 7 by default.
-   */
-  readonly protocol?: 5 | 7
+  /** The major version of `ai` on the page. 7 by default. Anything but a {@link Protocol} is a defect. */
+  readonly protocol?: Majors.Protocol
   /**
    * `false` for a response that continues no message: answers to calls of earlier messages are left out, since the
    * client has no part for them in this one and would fail. `true` by default.
@@ -81,12 +81,16 @@ const finishReasons: { readonly [reason: string]: string } = {
   error: "error"
 }
 
-const finishReasonOf = ({ _tag, finishReason }: Event.PublicOutcome): string | undefined => {
+const finishReasonOf = (
+  { _tag, finishReason }: Event.PublicOutcome,
+  protocol: Majors.Protocol
+): string | undefined => {
+  if (protocol < 6) return undefined
   switch (_tag) {
     case "Completed":
       return finishReason === undefined ? undefined : finishReasons[finishReason] ?? "other"
     case "Cancelled":
-      return "interrupted"
+      return protocol < 7 ? "other" : "interrupted"
     case "AskUser":
     case "ManualToolCalls":
     case "ApprovalRequested":
@@ -123,14 +127,20 @@ const questionOf = (callId: string, suspension: Event.PublicSuspension): Chunk =
   }
 }
 
-/** Tells whether what waits is a permission for a call of the message itself. */
-const isApproval = (callId: string, { id, kind }: Event.PublicSuspension): boolean =>
-  kind === "approval" && id === callId
+/** Tells whether what waits is a permission for a call of the message itself, which the client has a word for. */
+const isApproval = (callId: string, { id, kind }: Event.PublicSuspension, protocol: Majors.Protocol): boolean =>
+  kind === "approval" && id === callId && protocol >= 6
+
+/** The sentence for a call that was discarded with its reply. */
+const discardedText = "The reply broke off, and the call was discarded with it."
 
 class UiEncoder implements Encoder {
   private readonly machine = new Machine.Machine()
   private readonly options: Options
+  private readonly protocol: Majors.Protocol
   private isStarted = false
+  /** `true` if the last step of the message was opened by this response and has no call. */
+  private isPlain = false
   /** The chunks that made calls available which are not answered. */
   private readonly available = new Map<string, Chunk>()
   /** The calls of these that show an output or an error which is not final. */
@@ -141,6 +151,7 @@ class UiEncoder implements Encoder {
 
   constructor(options: Options) {
     this.options = options
+    this.protocol = Majors.protocolOf("UiStream.make", options)
   }
 
   readonly push = (event: Event.PublicEvent): ReadonlyArray<Chunk> => this.written(this.machine.push(event))
@@ -156,18 +167,15 @@ class UiEncoder implements Encoder {
     return [{ type: "start", ...(messageId === undefined ? {} : { messageId }) }, ...chunks]
   }
 
-  private get isOld(): boolean {
-    return this.options.protocol === 5
-  }
-
   private chunksOf(move: Machine.Move): ReadonlyArray<Chunk> {
     switch (move.kind) {
       case "stepStart":
+        this.isPlain = true
         return [{ type: "start-step" }]
       case "stepEnd":
         return [{ type: "finish-step" }]
       case "stepReset":
-        return this.isOld ? [{ type: "finish-step" }, { type: "start-step" }] : [{ type: "reset-step" }]
+        return this.reset(move)
       case "textStart":
         return [{ type: "text-start", id: move.id }]
       case "textEnd":
@@ -181,6 +189,7 @@ class UiEncoder implements Encoder {
       case "reasoningDelta":
         return [{ type: "reasoning-delta", id: move.id, delta: move.delta }]
       case "callStart":
+        this.isPlain = false
         return [{ type: "tool-input-start", toolCallId: move.id, toolName: move.name, dynamic: true }]
       case "callDelta":
         return move.sent > mostArguments
@@ -219,6 +228,26 @@ class UiEncoder implements Encoder {
     }
   }
 
+  /** Discards the parts of the step, or tells that they are. */
+  private reset({ discarded }: Extract<Machine.Move, { readonly kind: "stepReset" }>): ReadonlyArray<Chunk> {
+    this.isPlain = true
+    for (const { id } of discarded) {
+      this.available.delete(id)
+      this.outputs.delete(id)
+    }
+    if (this.protocol >= 7) return [{ type: "reset-step" }]
+    return [
+      ...discarded.flatMap(({ id, isDone }) => isDone ? [] : [this.failed(id, discardedText)]),
+      { type: "data-heddle-reset", data: {} },
+      { type: "finish-step" },
+      { type: "start-step" }
+    ]
+  }
+
+  private failed(toolCallId: string, errorText: string): Chunk {
+    return { type: "tool-output-error", toolCallId, errorText, dynamic: true }
+  }
+
   /** Writes progress as an output that is not final. A call that waits afterwards has to be without it again. */
   private progress(toolCallId: string, progress: unknown): ReadonlyArray<Chunk> {
     if (!this.available.has(toolCallId)) return []
@@ -227,6 +256,7 @@ class UiEncoder implements Encoder {
       type: "tool-output-available",
       toolCallId,
       output: (progress ?? null) as Schema.Json,
+      dynamic: true,
       preliminary: true
     }]
   }
@@ -249,25 +279,26 @@ class UiEncoder implements Encoder {
   }
 
   private answer({ code, content, id: toolCallId, isError, isProviders }: Machine.Answer): Chunk {
-    if (code === "denied" && !this.isOld) return { type: "tool-output-denied", toolCallId }
-    if (isError) return { type: "tool-output-error", toolCallId, errorText: Machine.textOf(content) }
+    if (code === "denied" && this.protocol >= 6) return { type: "tool-output-denied", toolCallId }
+    if (isError) return this.failed(toolCallId, Machine.textOf(content))
     return {
       type: "tool-output-available",
       toolCallId,
       output: outputOf(content),
+      // The client of the fifth major looks for the part by it.
+      dynamic: true,
       ...(isProviders ? { providerExecuted: true } : {})
     }
   }
 
   private waits(toolCallId: string, toolName: string, suspension: Event.PublicSuspension): ReadonlyArray<Chunk> {
     const { answerId: approvalId, expiresAt } = suspension
-    if (!isApproval(toolCallId, suspension)) {
+    if (!isApproval(toolCallId, suspension, this.protocol)) {
       const available = this.available.get(toolCallId)
       if (available === undefined) this.unknown.set(toolCallId, toolName)
       const before = available !== undefined && this.outputs.delete(toolCallId) ? [available] : []
       return [...before, questionOf(toolCallId, suspension)]
     }
-    if (this.isOld) return []
     const expiry = expiresAt === undefined ? {} : { approvalDescriptor: { expiresAt } }
     return [{ type: "tool-approval-request", approvalId, toolCallId, ...expiry }]
   }
@@ -286,17 +317,17 @@ class UiEncoder implements Encoder {
   }
 
   private finish(move: Extract<Machine.Move, { readonly kind: "end" }>): ReadonlyArray<Chunk> {
-    const { isMoved, outcome, suspensions, usage } = move
+    const { outcome, suspensions, usage } = move
     const messageMetadata = { outcome, ...(usage === undefined ? {} : { usage }) } as unknown as Schema.Json
     if (outcome._tag === "Failed") {
       const errorText = outcome.error?.message ?? "The run failed."
       return [{ type: "message-metadata", messageMetadata }, { type: "error", errorText }]
     }
-    const isOver = suspensions.length === 0 && !isMoved
-    // The client sends its message again unless the response has settled a call or opened a step.
-    const step: ReadonlyArray<Chunk> = isOver ? [{ type: "start-step" }, { type: "finish-step" }] : []
-    const finishReason = this.isOld ? undefined : finishReasonOf(outcome)
-    const reason = outcome.reason === undefined || this.isOld ? {} : { reason: outcome.reason }
+    // The client may send its message again where the calls of the last step are all settled.
+    const isSettled = suspensions.length === 0 && !this.isPlain
+    const step: ReadonlyArray<Chunk> = isSettled ? [{ type: "start-step" }, { type: "finish-step" }] : []
+    const finishReason = finishReasonOf(outcome, this.protocol)
+    const reason = outcome.reason === undefined || this.protocol < 6 ? {} : { reason: outcome.reason }
     return [
       ...this.availableAgain(suspensions),
       ...step,
@@ -319,6 +350,7 @@ class UiEncoder implements Encoder {
  *   are such; `call` where it is a call of the run inside that call's handler.
  * - `data-heddle-call`: a call that waits for its turn, or has started. It is transient: only `onData` sees it.
  * - `data-heddle-subrun`: the run inside a call's handler, as a {@link SubRun}. Its id is that of the call.
+ * - `data-heddle-reset`, before `protocol: 7`: all parts of its step belong to a reply that was discarded.
  *
  * **Example** (A text)
  *
@@ -460,12 +492,19 @@ export interface MessagesOptions {
   readonly runId?: string
   /** Names a message by the index of its first message in the thread. `message-INDEX` by default. */
   readonly messageId?: (index: number, role: "user" | "assistant") => string
+  /** The major version of `ai` on the page. 7 by default. Anything but a {@link Protocol} is a defect. */
+  readonly protocol?: Majors.Protocol
 }
 
 /** Folds moves into the parts of a message. */
 class Parts {
   readonly parts: Array<Record<string, Schema.Json>> = []
   private readonly calls = new Map<string, Record<string, Schema.Json>>()
+  private readonly protocol: Majors.Protocol
+
+  constructor(protocol: Majors.Protocol) {
+    this.protocol = protocol
+  }
 
   push(move: Machine.Move): void {
     switch (move.kind) {
@@ -500,7 +539,7 @@ class Parts {
       }
       case "callWaits": {
         const { callId, suspension } = move
-        if (!isApproval(callId, suspension)) {
+        if (!isApproval(callId, suspension, this.protocol)) {
           this.parts.push(questionOf(callId, suspension) as Record<string, Schema.Json>)
         } else {Object.assign(this.calls.get(callId) ?? {}, {
             state: "approval-requested",
@@ -513,7 +552,7 @@ class Parts {
         Object.assign(
           this.calls.get(id) ?? {},
           isError
-            ? code === "denied"
+            ? code === "denied" && this.protocol >= 6
               ? { state: "output-denied" }
               : { state: "output-error", errorText: Machine.textOf(content) }
             : { state: "output-available", output: outputOf(content) }
@@ -571,7 +610,8 @@ const userPart = (part: Message.Part): ReadonlyArray<Chunk> => {
  * @since 0.1.0
  */
 export const messages = (thread: Thread.Thread, options: MessagesOptions = {}): ReadonlyArray<UiMessage> => {
-  const { messageId = (index) => `message-${index}`, ...rules } = options
+  const { messageId = (index) => `message-${index}`, protocol: _, ...rules } = options
+  const protocol = Majors.protocolOf("UiStream.messages", options)
   return ThreadEvents.entriesOf(thread, rules).map((entry): UiMessage => {
     const id = messageId(entry.index, entry.role)
     if (entry.role === "user") {
@@ -582,7 +622,7 @@ export const messages = (thread: Thread.Thread, options: MessagesOptions = {}): 
       return { id, role: "user", parts: parts.flatMap(userPart) }
     }
     const machine = new Machine.Machine()
-    const folded = new Parts()
+    const folded = new Parts(protocol)
     for (const event of entry.events) for (const move of machine.push(event)) folded.push(move)
     return { id, role: "assistant", parts: folded.parts as unknown as ReadonlyArray<Chunk> }
   })

@@ -96,11 +96,14 @@ const problemsOf = (read: Read, result: Event.ChatResult, from: number, hasTexts
     read.messages.flatMap((message) => message.role === "tool" ? [[message.toolCallId, message] as const] : [])
   )
   if (isFailed) return problems
-  const isOwn = ({ answer, id }: { readonly answer: unknown; readonly id: string }) =>
-    answer !== undefined && !waiting.has(id)
-  const right = callsOf(result.thread, from).filter(isOwn).map(({ answer }) => Message.text(answer!))
-  const calls = seen.map(({ id }) => ({ id, answer: answers.get(id) })).filter(isOwn)
-    .map(({ answer }) => String(answer?.content)).filter((content) => content !== "" || right.includes(""))
+  const all = callsOf(result.thread, from)
+  // Of the calls of one id the last one waits.
+  const last = new Map(all.map((call) => [call.id, call]))
+  const right = all.filter((call) => call.answer !== undefined && !(waiting.has(call.id) && last.get(call.id) === call))
+    .map(({ answer }) => Message.text(answer!))
+  const open = new Set(read.pending.map(({ toolCallId }) => toolCallId))
+  const calls = seen.filter(({ id }) => answers.has(id) && !open.has(id))
+    .map(({ id }) => String(answers.get(id)?.content)).filter((content) => content !== "" || right.includes(""))
   expect("answers", [...calls].sort(), [...right].sort())
   return problems
 }
@@ -286,6 +289,52 @@ describe("AgUi.make", () => {
       assert.deepStrictEqual(read.messages.map(({ content }) => content), ["go", "Right"])
       const told = eventsOf(events).filter(({ type }) => type === "CUSTOM")
       assert.deepStrictEqual(told, [{ type: "CUSTOM", name: "heddle.reset", value: { messageId: "r1-1" } }])
+    }))
+
+  it.effect("O-28: after a reset, and another one, the client has what a run without them gives it", () =>
+    Effect.promise(async () => {
+      const suspension = {
+        id: "p",
+        answerId: "run~p",
+        kind: "approval",
+        toolCall: { id: "p", name: "pay", arguments: {} }
+      } as const
+      const asking: ReadonlyArray<Event.PublicEvent> = [
+        { _tag: "MessageStarted" },
+        { _tag: "TextDelta", id: null, delta: "I ask." },
+        ...["p", "e"].flatMap((id): ReadonlyArray<Event.PublicEvent> => [
+          { _tag: "ToolCallStarted", id, name: "pay" },
+          { _tag: "ToolCallCompleted", id, name: "pay", arguments: {} }
+        ]),
+        { _tag: "ToolExecutionStarted", id: "e", name: "pay" },
+        { _tag: "ToolApprovalRequested", toolCallId: "p", toolName: "pay", suspensions: [suspension] }
+      ]
+      const reset: Event.PublicEvent = { _tag: "StepReset", error: { code: "resumed", message: "" } }
+      const ending: ReadonlyArray<Event.PublicEvent> = [
+        { _tag: "ToolResultEncoded", id: "e", content: "fine" },
+        { _tag: "StepCompleted" },
+        { _tag: "ChatCompleted", outcome: { _tag: "ApprovalRequested" }, suspensions: [suspension] }
+      ]
+      const messages = [{ id: "u1", role: "user" as const, content: "go" }]
+      const shown = async (events: ReadonlyArray<Event.PublicEvent>) => {
+        const read = await readEvents(eventsOf(events, { messages }))
+        assert.deepStrictEqual(read.problems, [])
+        const parts = read.messages.map((message) => JSON.stringify({ ...message, id: "" }))
+        return [parts.sort(), read.pending.map(({ id, toolCallId }) => [id, toolCallId])]
+      }
+      const alone = await shown([...asking, ...ending])
+      assert.deepStrictEqual(await shown([...asking, reset, ...asking, ...ending]), alone)
+      assert.deepStrictEqual(await shown([...asking, reset, ...asking, reset, ...asking, ...ending]), alone)
+      // A call that the next reply does not make again is shown as running no longer.
+      const gone = await readEvents(eventsOf([
+        ...asking,
+        reset,
+        { _tag: "MessageStarted" },
+        { _tag: "TextDelta", id: null, delta: "No." },
+        { _tag: "StepCompleted" },
+        { _tag: "ChatCompleted", outcome: { _tag: "Completed" } }
+      ], { messages }))
+      assert.notInclude(JSON.stringify(gone.messages), "running")
     }))
 
   it.effect("W-02: 1,000 calls come as a list of messages at the end of their step", () =>

@@ -4,7 +4,6 @@ import { assert, describe, it } from "@effect/vitest"
 import {
   lastAssistantMessageIsCompleteWithApprovalResponses,
   lastAssistantMessageIsCompleteWithToolCalls,
-  readUIMessageStream,
   type UIMessage,
   type UIMessageChunk
 } from "ai"
@@ -22,115 +21,15 @@ import { type Adapter, Event, Message, Session, Thread, Tool } from "heddle"
 import { Script } from "heddle/testing"
 import { type Body, UiStream } from "heddle/ui"
 import { cases } from "../support/cases.ts"
-import { callsOf, published, shown, textsOf } from "../support/pages.ts"
+import { published } from "../support/pages.ts"
 import { property } from "../support/property.ts"
 import { chatOf } from "../support/scenarios.ts"
 import { payer, tools } from "../support/sessions.ts"
 import { ask, echo, fail, slow } from "../support/tools.ts"
 import { play } from "../support/worlds.ts"
+import { chunksOf, hasAllTexts, problemsOf, readMessage, stepTexts, toolParts } from "./support/page.ts"
 
 const { finish, text, toolCall } = Script
-
-/** The chunks of a run, through JSON. */
-const chunksOf = (events: ReadonlyArray<Event.PublicEvent>, options: UiStream.Options = {}): Array<UiStream.Chunk> => {
-  const encoder = UiStream.make(options)
-  const chunks = [...events.flatMap(encoder.push), ...encoder.end()]
-  return JSON.parse(JSON.stringify(chunks)) as Array<UiStream.Chunk>
-}
-
-interface Read {
-  readonly message: UIMessage | undefined
-  readonly error: unknown
-}
-
-/** The message that the AI SDK's reader makes of chunks. */
-const readMessage = async (chunks: ReadonlyArray<UiStream.Chunk>, message?: UIMessage): Promise<Read> => {
-  const stream = new ReadableStream<UIMessageChunk>({
-    start: (controller) => {
-      for (const chunk of chunks) controller.enqueue(chunk as unknown as UIMessageChunk)
-      controller.close()
-    }
-  })
-  let last: UIMessage | undefined
-  try {
-    const read = readUIMessageStream({ stream, terminateOnError: true, ...(message === undefined ? {} : { message }) })
-    for await (const one of read) last = one
-    return { message: last, error: undefined }
-  } catch (error) {
-    return { message: last, error }
-  }
-}
-
-type Part = UIMessage["parts"][number]
-type ToolPart = Extract<Part, { type: "dynamic-tool" }>
-
-const toolParts = (message: UIMessage | undefined): ReadonlyArray<ToolPart> =>
-  (message?.parts ?? []).filter((part): part is ToolPart => part.type === "dynamic-tool")
-
-/** The text of each step of a message. */
-const stepTexts = (message: UIMessage | undefined): ReadonlyArray<string> => {
-  const texts: Array<string> = []
-  for (const part of message?.parts ?? []) {
-    if (part.type === "step-start") texts.push("")
-    if (part.type === "text") texts.push((texts.pop() ?? "") + part.text)
-  }
-  return texts
-}
-
-/** What is wrong with the message of a run. */
-const problemsOf = (
-  { error, message }: Read,
-  result: Event.ChatResult,
-  from: number,
-  hasTexts = true
-): ReadonlyArray<string> => {
-  const problems: Array<string> = []
-  const expect = (what: string, seen: unknown, right: unknown): void => {
-    if (JSON.stringify(seen) !== JSON.stringify(right)) {
-      problems.push(`${what}: ${JSON.stringify(seen)} in place of ${JSON.stringify(right)}`)
-    }
-  }
-  const isFailed = result.outcome._tag === "Failed"
-  if (isFailed !== (error !== undefined)) problems.push(`the reader's error: ${String(error)}`)
-  const waiting = new Map((result.suspensions ?? []).map((one) => [one.path?.[0] ?? one.id, one] as const))
-  // A reply that was stopped before it said anything is in no thread.
-  const said = (texts: ReadonlyArray<string>) => texts.filter((one) => one !== "")
-  if (!isFailed && hasTexts) expect("texts", said(stepTexts(message)), said(textsOf(result.thread, from)))
-  const parts = toolParts(message)
-  const own = parts.filter(({ providerExecuted }) => providerExecuted !== true)
-  for (const { state } of parts) if (state === "input-streaming") problems.push("a call is still open")
-  const calls = callsOf(result.thread, from)
-  // A run that fails takes its last turn back. The page has seen it, and shows an error in its place.
-  for (const { state } of own.slice(calls.length)) expect("state of a call that was taken back", state, "output-error")
-  if (!isFailed) expect("calls", own.length, calls.length)
-  const last = new Map(calls.map((call) => [call.id, call]))
-  // A call that came without an id has one of the page's, until its message has ended.
-  const rest = [...own]
-  const take = (index: number): ToolPart | undefined => index < 0 ? undefined : rest.splice(index, 1)[0]
-  const byId = calls.map(({ id }) => take(rest.findIndex(({ toolCallId }) => toolCallId === id)))
-  calls.forEach((call, index) => {
-    const { answer, id } = call
-    const { errorText, output, state } = byId[index] ?? take(0) ?? {}
-    const open = last.get(id) === call ? waiting.get(id) : undefined
-    if (open !== undefined) {
-      expect(`state of ${id}`, state, open.kind === "approval" ? "approval-requested" : "input-available")
-    } else if (answer?.isError === true && state === "output-denied") {
-      if (!Message.text(answer).includes("denied")) problems.push(`${id} is shown as denied`)
-    } else if (answer?.isError === true) {
-      expect(`state of ${id}`, state, "output-error")
-      expect(`error of ${id}`, errorText, Message.text(answer))
-    } else {
-      expect(`state of ${id}`, state, "output-available")
-      expect(`output of ${id}`, output, answer === undefined ? undefined : shown(answer.content))
-    }
-  })
-  for (const part of message?.parts ?? []) {
-    if ((part.type === "text" || part.type === "reasoning") && part.state !== "done") {
-      problems.push(`open: ${part.type}`)
-    }
-  }
-  return problems
-}
 
 /** Requires that the reader makes of a run what its thread has. */
 const holds = (events: ReadonlyArray<Event.Event>, result: Event.ChatResult, from = 1) =>
@@ -147,12 +46,7 @@ describe("UiStream.make", () => {
       const end = events.at(-1)
       if (end?._tag !== "ChatCompleted") return []
       const read = yield* Effect.promise(() => readMessage(chunksOf(published(events))))
-      // The text of a reply that broke or was stopped is in its deltas only, which may be hidden.
-      const messages = events.filter(({ _tag }) => _tag === "MessageStarted" || _tag === "MessageCompleted")
-      const hasTexts = !any.driving.hidesDeltas ||
-        messages.every(({ _tag }, index) => _tag === (index % 2 === 0 ? "MessageStarted" : "MessageCompleted"))
-          && messages.length % 2 === 0
-      return problemsOf(read, end.result, 1, hasTexts)
+      return problemsOf(read, end.result, 1, hasAllTexts(any, events))
     }), 3000)
 
   const scripts: { readonly [name: string]: () => ReturnType<typeof chatOf> } = {

@@ -19,6 +19,7 @@ import type * as Event from "../../Event.ts"
 import * as Claims from "../../internal/session/claim.ts"
 import type * as Journals from "../../internal/session/journal.ts"
 import type * as Keeping from "../../internal/session/kept.ts"
+import * as Majors from "../../ui/internal/majors.ts"
 import type * as Agents from "../Agent.ts"
 import type * as Access from "./access.ts"
 import * as Offered from "./agents.ts"
@@ -61,6 +62,11 @@ export interface Settings<RAuthorize> {
   readonly publishReasoning?: boolean
   /** Tells whether a file of a message may be given by this address. Files are `data:` URLs by default. */
   readonly allowUrl?: (url: string) => boolean
+  /**
+   * The major version of the package `ai` on the pages. Their streams and messages have its words: `UiStream.Protocol`
+   * says what older ones lack. 7 by default. Anything but 5, 6 and 7 is a defect.
+   */
+  readonly protocol?: Majors.Protocol
   /** Milliseconds for which deltas are held, so that those that follow are sent with them. 50 by default. */
   readonly joinMillis?: number
   /** `true` if raw events are served to those who may `inspect`. `false` by default. */
@@ -92,6 +98,7 @@ export const make = <R, RAuthorize>(
   Effect.gen(function*() {
     const bounds = { ...Bounded.standard, ...options.bounds }
     const { drain = "20 seconds", joinMillis = 50, poll = "200 millis", term = "30 seconds" } = options
+    const protocol = Majors.protocolOf("Server.layer", options)
     const publish: Event.PublicOptions = {
       publish: options.publish ?? "all",
       publishReasoning: options.publishReasoning ?? false
@@ -140,6 +147,7 @@ export const make = <R, RAuthorize>(
       closing: Deferred.await(closing),
       hub,
       publish,
+      protocol,
       peers,
       processName,
       bounds,

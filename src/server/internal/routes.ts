@@ -48,6 +48,8 @@ export interface Site extends Relays.Site, Bodies.Site {
   readonly authorize: Access.Authorize
   /** The agents by their names. */
   readonly agents: ReadonlyMap<string, { readonly name: string; readonly description: string }>
+  /** The major version of the AI SDK on the pages. */
+  readonly protocol: UiStream.Protocol
   readonly isAttached: boolean
   readonly isQueued: boolean
   readonly isRaw: boolean
@@ -233,8 +235,9 @@ const postUi = (site: Site) => (request: Request, { agent }: Params): Effect.Eff
     const taking = yield* write(site, request, agent, posted)
     const continues = posted.messageId !== undefined
     const frames = yield* quietly(yield* framesOf(site, request, taking))
-    const options = posted.messageId === undefined ? { continues } : { continues, messageId: posted.messageId }
-    return Writing.ui(frames, options)
+    const { protocol } = site
+    const messageId = posted.messageId === undefined ? {} : { messageId: posted.messageId }
+    return Writing.ui(frames, { protocol, continues, ...messageId })
   })
 
 /** Returns the run that is under way or about to begin. */
@@ -261,7 +264,9 @@ const resumeUi = (site: Site) => (request: Request, params: Params): Effect.Effe
     const earlier = isNew ? [] : telling.chain.filter((runId) => runId !== run)
     const wantedRun = { _tag: "Run" as const, wanted, earlier }
     const frames = yield* quietly(yield* Relays.frames(site, session.key, log, wantedRun, until))
-    return Writing.ui(frames, isNew || telling.message === undefined ? {} : { messageId: telling.message })
+    const { protocol } = site
+    const messageId = isNew || telling.message === undefined ? {} : { messageId: telling.message }
+    return Writing.ui(frames, { protocol, ...messageId })
   })
 
 const postMessages = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
@@ -385,6 +390,7 @@ const getSession = (site: Site) => (request: Request, params: Params): Effect.Ef
       publishReasoning,
       suspensions,
       runId: States.askerOf(state) ?? "",
+      protocol: site.protocol,
       messageId: (index) => telling.names.get(index) ?? `message-${index}`
     })
     const last = messages.at(-1)

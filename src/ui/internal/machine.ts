@@ -42,7 +42,11 @@ export interface Answer {
 export type Move =
   | { readonly kind: "stepStart"; readonly turn: number }
   | { readonly kind: "stepEnd"; readonly usage?: Event.PublicUsage }
-  | { readonly kind: "stepReset" }
+  | {
+    readonly kind: "stepReset"
+    /** The calls of the discarded reply. */
+    readonly discarded: ReadonlyArray<{ readonly id: string; readonly isDone: boolean }>
+  }
   | { readonly kind: "textStart" | "textEnd" | "reasoningStart" | "reasoningEnd"; readonly id: string }
   | { readonly kind: "textDelta" | "reasoningDelta"; readonly id: string; readonly delta: string }
   | { readonly kind: "callStart"; readonly id: string; readonly name: string }
@@ -80,8 +84,6 @@ export type Move =
     readonly outcome: Event.PublicOutcome
     readonly usage?: Event.PublicUsage
     readonly suspensions: ReadonlyArray<Event.PublicSuspension>
-    /** `true` if a step was opened or a call was answered. */
-    readonly isMoved: boolean
   }
 
 type Of<Tag extends Event.PublicEvent["_tag"]> = Extract<Event.PublicEvent, { readonly _tag: Tag }>
@@ -191,13 +193,13 @@ export class Machine {
   /** The ids of calls that the page knows by another one. */
   private readonly aliases = new Map<string, string>()
   private readonly nested = new Map<string, Nested>()
-  private readonly asked = new Set<string>()
+  /** The calls that were shown as waiting, by what each waits for. */
+  private readonly asked = new Map<string, string>()
   private turn = 0
   private blocks = 0
   private isStepOpen = false
   /** `true` between a discarded reply and the next one, which goes into the same step. */
   private isReset = false
-  private isMoved = false
   private open: { readonly kind: "text" | "reasoning"; readonly id: string; readonly source: string | null } | undefined
   /** The text of the step. */
   private said = ""
@@ -290,7 +292,6 @@ export class Machine {
     else {
       this.endStep(undefined)
       this.isStepOpen = true
-      this.isMoved = true
       this.namesakes.clear()
       this.reserved.clear()
       this.reservedIds.clear()
@@ -471,7 +472,6 @@ export class Machine {
     if (nested !== undefined && nested.end(isError)) {
       this.add({ kind: "callNested", id, name: nested.name, run: nested.run })
     }
-    this.isMoved = true
     this.add({
       kind: "callAnswer",
       answer: {
@@ -487,7 +487,7 @@ export class Machine {
 
   private wait(callId: string, name: string, suspension: Event.PublicSuspension): void {
     if (this.asked.has(suspension.answerId)) return
-    this.asked.add(suspension.answerId)
+    this.asked.set(suspension.answerId, callId)
     const call = this.calls.get(callId)
     // A call whose arguments were never said to be whole may wait, too.
     if (call?.isReady === false) this.ready(call, suspension.toolCall)
@@ -497,13 +497,21 @@ export class Machine {
   private reset(): void {
     this.close()
     if (!this.isStepOpen) return
-    for (const { id } of Array.from(this.namesakes.values()).flat()) this.calls.delete(id)
+    const discarded = Array.from(this.namesakes.values()).flat()
+    const ids = new Set(discarded.map(({ id }) => id))
+    for (const id of ids) {
+      this.calls.delete(id)
+      this.nested.delete(id)
+    }
+    // A run that is resumed may ask again for what it had asked for in the discarded reply.
+    for (const [answerId, id] of this.asked) if (ids.has(id)) this.asked.delete(answerId)
+    for (const [alias, id] of this.aliases) if (ids.has(id)) this.aliases.delete(alias)
     this.namesakes.clear()
     this.reserved.clear()
     this.reservedIds.clear()
     this.said = ""
     this.isReset = true
-    this.add({ kind: "stepReset" })
+    this.add({ kind: "stepReset", discarded: discarded.map(({ id, isDone }) => ({ id, isDone })) })
   }
 
   private endStep(usage: Event.PublicUsage | undefined): void {
@@ -540,7 +548,6 @@ export class Machine {
       kind: "end",
       outcome,
       suspensions,
-      isMoved: this.isMoved,
       ...(usage === undefined ? {} : { usage })
     })
   }
