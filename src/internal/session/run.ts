@@ -511,9 +511,8 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
     const isContinued = begun.answered.length > 0 || begun.turn !== undefined && resumed === undefined
     const isOwn = isContinued || begun.turn?.isEarlier === true || writer.store !== undefined
     const stops = isOwn ? yield* stopsOf(run, options.cancel ?? undefined, deadline) : unstopped
-    for (const nestedUsage of [steps.at(-1)?.nestedUsage, resumed?.run.nestedUsage ?? undefined]) {
-      if (nestedUsage !== undefined) spending.takeUp(nestedUsage)
-    }
+    const nestedUsage = resumed === undefined ? null : States.nestedUsageOf(resumed.run)
+    if (nestedUsage !== null) spending.takeUp(nestedUsage)
     yield* spending.enter(scope)
     yield* run.begin(stops.deadline, toolbox)
 

@@ -1001,6 +1001,14 @@ const stepCompleted = (state: State, run: Run, record: Records.StepCompleted): v
   })
 }
 
+/** Returns the usage of the nested runs of a run so far, as its records have it. */
+export const nestedUsageOf = ({ nestedUsage, steps }: Pick<Run, "nestedUsage" | "steps">): Response.Usage | null =>
+  Response.sumUsage([steps.at(-1)?.nestedUsage ?? null, nestedUsage])
+
+/** Returns the usage of a run and of its nested runs so far, as its records have it. */
+export const totalUsageOf = (run: Pick<Run, "nestedUsage" | "steps">): Response.Usage | null =>
+  Response.sumUsage([...run.steps.map(({ result }) => result.response.usage), nestedUsageOf(run)])
+
 /** Returns the outcomes of the calls of the run so far. */
 export const reportSoFar = (state: State): StopReport =>
   state.run === undefined ? { stopped: [], ended: [], refused: [], unknown: [] } : reportOf(state.run, state, [])

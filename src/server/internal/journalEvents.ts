@@ -77,7 +77,7 @@ export class Telling {
 
   /** Applies a record, and returns the events of what it tells. */
   take({ record }: { readonly record: Records.Record }): ReadonlyArray<Told> {
-    const { turn } = this.state
+    const { run, turn } = this.state
     const toolCall = (id: string) => this.state.turn?.calls.get(id)?.toolCall ?? turn?.calls.get(id)?.toolCall
     States.apply(this.state, record)
     this.records++
@@ -149,11 +149,10 @@ export class Telling {
         // A run that could not start has given back what it took.
         if (record.haltedReason === undefined && this.reply === undefined && this.usages.length === 0) return []
         const { suspensions } = States.sessionOf(this.state)
-        const usage = Response.sumUsage(this.usages)
         const result = {
           outcome: outcomeOf(record, this.response?.finishReason),
-          usage,
-          totalUsage: usage,
+          usage: Response.sumUsage(this.usages),
+          totalUsage: run === undefined ? null : States.totalUsageOf(run),
           suspensions
         }
         return this.tell(record.requestId, [{ _tag: "ChatCompleted", result }])

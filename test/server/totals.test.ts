@@ -1,0 +1,115 @@
+/**
+ * The usage of a run as its journal tells it, for a page that is loaded again: the same as the run told while it lived.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
+import * as Stream from "effect/Stream"
+import { Adapter, Chat, type Event, Session, Tool } from "heddle"
+import { Script } from "heddle/testing"
+import * as Telling from "../../src/server/internal/journalEvents.ts"
+
+type Completed = Extract<Event.PublicEvent, { readonly _tag: "ChatCompleted" }>
+
+const used = (inputTokens: number) => Script.usage({ inputTokens, outputTokens: 0 })
+
+const calls = (inputTokens: number, ...names: ReadonlyArray<string>) => [
+  ...names.map((name, index) => Script.toolCall(`${name}${index}`, name, {})),
+  used(inputTokens),
+  Script.finish("tool_calls")
+]
+
+const says = (inputTokens: number, text: string) => [Script.text(text), used(inputTokens), Script.finish("stop")]
+
+const sub = Tool.fromChat("sub", { parameters: {}, chat: () => Chat.stream("sub") })
+
+const asking = Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.succeed("paid") })
+
+const careful = Tool.fromChat("careful", { parameters: {}, chat: () => Chat.stream("careful", { tools: [asking] }) })
+
+const tools = [sub, careful]
+
+/** The ends of the runs as the journal tells them. */
+const folded = Effect.map(
+  Telling.read("s", {}),
+  ({ told }) => told.flatMap(({ event }) => event._tag === "ChatCompleted" ? [event] : [])
+)
+
+/** Collects the results of runs as they are told while the runs live. */
+const living = () => {
+  const results: Array<Event.ChatResult> = []
+  const onEvent = (event: Event.Event) => {
+    if (event._tag === "ChatCompleted") results.push(event.result)
+  }
+  return { results, options: { tools, onEvent } }
+}
+
+const inputs = (results: ReadonlyArray<Pick<Completed | Event.ChatResult, "usage" | "totalUsage">>) =>
+  results.map(({ totalUsage, usage }) => [usage?.inputTokens, totalUsage?.inputTokens])
+
+describe("the usage that a journal tells", () => {
+  it.effect("O-65: has the usage of sub-agents in the total, of each run its own", () =>
+    Effect.gen(function*() {
+      const { options, results } = living()
+      const opened = yield* Session.open("s")
+      const first = yield* Session.keep(opened, (session) => Session.reply(session, "go", options))
+      yield* Session.keep(first, (session) => Session.reply(session, "again", options))
+      assert.deepStrictEqual(inputs(results), [[3, 33], [2, 102]])
+      assert.deepStrictEqual(inputs(yield* folded), inputs(results))
+    }).pipe(
+      Effect.provide(Script.layer([
+        calls(1, "sub", "sub"),
+        says(10, "a"),
+        says(20, "b"),
+        says(2, "end"),
+        calls(1, "sub"),
+        says(100, "c"),
+        says(1, "end")
+      ])),
+      Effect.provide(Session.Store.layerMemory)
+    ))
+
+  it.effect("O-65: of a run that waits and of the one that goes on, each has what it used", () =>
+    Effect.gen(function*() {
+      const { options, results } = living()
+      const opened = yield* Session.open("s")
+      const asked = yield* Session.keep(opened, (session) => Session.reply(session, "go", options))
+      const [suspension] = asked.session.suspensions
+      const allowed = yield* Session.keep(asked, (session) => Session.approve(session, suspension?.id ?? ""))
+      yield* Session.keep(allowed, (session) => Session.continue(session, null, options))
+      assert.deepStrictEqual(inputs(results), [[1, 11], [2, 102]])
+      assert.deepStrictEqual(inputs(yield* folded), inputs(results))
+    }).pipe(
+      Effect.provide(Script.layer([calls(1, "careful"), calls(10, "pay"), says(100, "paid"), says(2, "end")])),
+      Effect.provide(Session.Store.layerMemory)
+    ))
+
+  it.effect("O-65: of a run that another process goes on with, has what both used", () =>
+    Effect.gen(function*() {
+      const { options, results } = living()
+      const opened = yield* Session.open("s")
+      const asked = yield* Deferred.make<void>()
+      let requests = 0
+      const first = Layer.effect(
+        Adapter.Adapter,
+        Effect.map(Adapter.Adapter, (model) => ({
+          ...model,
+          stream: (request: Adapter.Request) =>
+            ++requests < 3
+              ? model.stream(request)
+              : Stream.fromEffect(Effect.andThen(Deferred.succeed(asked, undefined), Effect.never))
+        }))
+      ).pipe(Layer.provide(Script.layer([calls(1, "sub"), says(10, "a")])))
+      const cut = Effect.provide(Session.keep(opened, (session) => Session.reply(session, "go", options)), first)
+      const fiber = yield* Effect.forkChild(cut, { startImmediately: true })
+      yield* Deferred.await(asked)
+      yield* Fiber.interrupt(fiber)
+      const kept = yield* Session.load("s")
+      const last = Script.layer([calls(2, "sub"), says(100, "b"), says(3, "end")])
+      yield* Effect.provide(Session.resume(kept!, { ...options, takeOver: true }), last)
+      assert.deepStrictEqual(inputs(results), [[6, 116]])
+      assert.deepStrictEqual(inputs(yield* folded), inputs(results))
+    }).pipe(Effect.provide(Session.Store.layerMemory)))
+})
