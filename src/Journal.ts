@@ -7,7 +7,7 @@
 import type * as Records from "./internal/session/records.ts"
 import * as States from "./internal/session/state.ts"
 
-export { Origin, Receipt, Record, RunError } from "./internal/session/records.ts"
+export { LastRun, Origin, Receipt, Record, RunError } from "./internal/session/records.ts"
 
 export type {
   AttemptFailed,
@@ -31,7 +31,7 @@ export type {
 
 export { MaxRecordBytes, SessionConflict, StoreError, summaryAfter } from "./internal/session/journal.ts"
 
-export type { AppendOptions, Claim, Listed, ListOptions, Service } from "./internal/session/journal.ts"
+export type { AppendOptions, Claim, Counts, Listed, ListOptions, Service } from "./internal/session/journal.ts"
 
 export { SessionClaimed } from "./internal/session/claim.ts"
 

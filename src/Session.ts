@@ -599,6 +599,32 @@ export const list: (
   options?: Journals.ListOptions
 ) => Stream.Stream<Journals.Listed, Journals.StoreError, Journals.Store> = Keeping.list
 
+/**
+ * Counts the sessions of the store by their status: those whose ids begin with a prefix, or all of them. Reads no
+ * journal.
+ *
+ * **Example** (Failed jobs)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const program = Effect.gen(function*() {
+ *   for (const id of ["jobs/1", "jobs/2"]) yield* Session.open(id)
+ *   const { error, idle } = yield* Session.count({ prefix: "jobs/" })
+ *   return { error, idle }
+ * })
+ *
+ * await Effect.runPromise(program.pipe(Effect.provide(Session.Store.layerMemory))) // => { error: 0, idle: 2 }
+ * ```
+ *
+ * @category keeping
+ * @since 0.1.0
+ */
+export const count: (
+  options?: Journals.ListOptions
+) => Effect.Effect<Journals.Counts, Journals.StoreError, Journals.Store> = Keeping.count
+
 const remove: (id: string) => Effect.Effect<void, Journals.StoreError, Journals.Store> = Keeping.remove
 
 export {

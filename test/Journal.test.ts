@@ -293,9 +293,36 @@ describe("the suite", () => {
     "a message that is not found": [
       broken((store) => ({
         append: (id, expected, records, options = {}) =>
-          store.append(id, expected, records, { summary: { next: "nothing" }, ...options })
+          store.append(id, expected, records, { summary: { next: "nothing", status: "idle" }, ...options })
       })),
       "a new session may begin with work left"
+    ],
+    "a summary without one field": [
+      broken((store) => ({
+        list: (options) => Stream.map(store.list(options), (listed) => Struct.omit(listed, ["lastLine"]))
+      })),
+      "each field of a summary"
+    ],
+    "a list of every status": [
+      broken((store) => ({ list: ({ prefix = "" } = {}) => store.list({ prefix }) })),
+      "of a status alone"
+    ],
+    "counts of a status that was": [
+      broken((store) => {
+        const first = new Map<string, Session.Status>()
+        return {
+          append: (id, expected, records, options) => {
+            if (options?.summary !== undefined && !first.has(id)) first.set(id, options.summary.status)
+            return store.append(id, expected, records, options)
+          },
+          count: (options) =>
+            Effect.map(
+              Stream.runCollect(store.list(options)),
+              (listed) => Journals.countsOf(listed.map(({ id }) => [first.get(id) ?? "idle", 1]))
+            )
+        }
+      }),
+      "of a status alone"
     ],
     "a time that begins anew with each append": [
       broken((store) => ({
@@ -392,7 +419,7 @@ describe("the suite", () => {
             id,
             expected,
             records,
-            summary === undefined ? options : { ...options, summary: { next: summary.next } }
+            summary === undefined ? options : { ...options, summary: { next: summary.next, status: summary.status } }
           )
       })),
       "once its first suspension has expired"

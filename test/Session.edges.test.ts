@@ -1108,7 +1108,7 @@ describe("calls that an earlier process has started", () => {
       ran.length = 0
       yield* Effect.gen(function*() {
         const store = yield* Session.Store
-        yield* store.append("s", 0, before as [Journal.Record], { summary: { next: "resume" } })
+        yield* store.append("s", 0, before as [Journal.Record], { summary: { next: "resume", status: "idle" } })
         // The stop is in the journal before the starts of the second attempts can be.
         const held: Journal.Service = {
           ...store,

@@ -103,8 +103,8 @@ describe("the sessions of a store", () => {
       for (const id of ["ada/1", "ada/2", "bob/1"]) yield* Session.open(id)
       yield* appendAll(store, "ada/2", [started])
       assert.deepStrictEqual(yield* Stream.runCollect(Session.list({ prefix: "ada/" })), [
-        { id: "ada/1", version: 1, since: 0, next: "nothing" },
-        { id: "ada/2", version: 2, since: 0, next: "resume", resumptions: 0 }
+        { id: "ada/1", version: 1, since: 0, next: "nothing", status: "idle" },
+        { id: "ada/2", version: 2, since: 0, next: "resume", status: "idle", resumptions: 0 }
       ])
       assert.deepStrictEqual(yield* Stream.runCollect(Session.unfinished), ["ada/2"])
       const running = (yield* Session.load("bob/1"))!

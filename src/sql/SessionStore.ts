@@ -28,11 +28,13 @@
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
+import * as Result from "effect/Result"
 import * as Migrator from "effect/sql/Migrator"
 import * as SqlClient from "effect/sql/SqlClient"
 import type * as SqlError from "effect/sql/SqlError"
 import type * as Statement from "effect/sql/Statement"
 import * as Stream from "effect/Stream"
+import * as Json from "../internal/json.ts"
 import * as Journals from "../internal/session/journal.ts"
 import type * as States from "../internal/session/state.ts"
 import * as Changes from "./internal/changes.ts"
@@ -67,22 +69,22 @@ interface Journal {
   readonly oldest: number
   readonly next: States.Next
   readonly since: number
-  readonly resumptions: number | null
-  readonly expires_at: number | null
+  readonly status: States.Summary["status"]
+  readonly summary: string
 }
 
 /** The row of a journal, with the claim that has not ended. */
 type Claimed = Journal & { readonly owner: string | null; readonly until: number }
 
 const listedOf = (
-  { expires_at: expiresAt, id, next, owner, resumptions, since, until, version }: Claimed
+  { id, next, owner, since, status, summary, until, version }: Claimed
 ): Journals.Listed => ({
+  ...Result.getOrElse(Json.parse(summary), () => ({})) as States.Summary,
   id: Keys.idOf(id),
   version,
   next,
+  status,
   since,
-  ...(resumptions === null ? {} : { resumptions }),
-  ...(expiresAt === null ? {} : { expiresAt }),
   ...(owner === null ? {} : { claim: { owner: Keys.idOf(owner), until } })
 })
 
@@ -108,20 +110,57 @@ const reasonOf = ({ reason }: SqlError.SqlError): Journals.StoreError["reason"] 
   return reasons.get(typeof number === "number" ? number & 0xff : code) ?? "unavailable"
 }
 
-/** Reads the journals from a key on, in the order of their keys, a page at a time. */
-const listedFrom = (sql: SqlClient.SqlClient, key: string): Stream.Stream<Claimed, SqlError.SqlError> => {
+/** The condition of the listed journals. */
+const isListed = (
+  sql: SqlClient.SqlClient,
+  { prefix = "", status }: Journals.ListOptions
+): Statement.Fragment => {
+  const isPrefixed = Keys.isPrefixed(sql, "journals.id", Keys.prefixOf(prefix))
+  return status === undefined ? isPrefixed : sql`${isPrefixed} AND status = ${status}`
+}
+
+/** Reads the listed journals in the order of their keys, a page at a time. */
+const listedIn = (
+  sql: SqlClient.SqlClient,
+  options: Journals.ListOptions
+): Stream.Stream<Journals.Listed, SqlError.SqlError> => {
+  const { prefix = "" } = options
   const id = Keys.ordered(sql, "journals.id")
-  return Stream.paginate<Statement.Fragment, Claimed, SqlError.SqlError>(sql`${id} >= ${key}`, (after) =>
+  return Stream.paginate<Statement.Fragment, Claimed, SqlError.SqlError>(sql.literal("1 = 1"), (after) =>
     Effect.map(
-      sql<Claimed>`SELECT journals.id, version, next, since, resumptions, expires_at, owner, until
+      sql<Claimed>`SELECT journals.id, version, next, since, status, summary, owner, until
         FROM heddle_journals journals
         LEFT JOIN heddle_claims claims ON claims.id = journals.id AND claims.until > ${Keys.now(sql)}
-        WHERE ${after} ORDER BY ${id} LIMIT ${pageSize}`,
+        WHERE ${isListed(sql, options)} AND ${after} ORDER BY ${id} LIMIT ${pageSize}`,
       (rows) => {
         const last = rows.length < pageSize ? undefined : rows.at(-1)
         return [rows, last === undefined ? Option.none() : Option.some(sql`${id} > ${last.id}`)] as const
       }
-    ))
+    )).pipe(
+      Stream.map(listedOf),
+      // The key of a prefix that ends inside a character is shorter.
+      Stream.filter((listed) => listed.id.startsWith(prefix))
+    )
+}
+
+/** Counts the listed journals by their status. */
+const counted = (
+  sql: SqlClient.SqlClient,
+  options: Journals.ListOptions
+): Effect.Effect<Journals.Counts, SqlError.SqlError> => {
+  const { prefix = "" } = options
+  if (/[\ud800-\udbff]$/.test(prefix)) {
+    return Effect.map(
+      Stream.runCollect(listedIn(sql, options)),
+      (listed) => Journals.countsOf(listed.map(({ status }) => [status, 1]))
+    )
+  }
+  return Effect.map(
+    sql<{ readonly status: States.Summary["status"]; readonly count: number }>`
+      SELECT status, CAST(COUNT(*) AS DOUBLE PRECISION) AS count FROM heddle_journals journals
+      WHERE ${isListed(sql, options)} GROUP BY status`,
+    (rows) => Journals.countsOf(rows.map(({ count, status }) => [status, count]))
+  )
 }
 
 /** A journal with work left, and the time from which on it is one. */
@@ -181,15 +220,8 @@ export const make: Effect.Effect<Journals.Service, never, SqlClient.SqlClient> =
           Effect.mapError(failed("read", id))
         ), Effect.mapError(journal(id), failed("read", id))),
     unfinished: unfinishedIn(sql).pipe(Stream.map((row) => Keys.idOf(row.id)), Stream.mapError(failed("unfinished"))),
-    list: ({ prefix = "" } = {}) => {
-      const key = Keys.prefixOf(prefix)
-      return listedFrom(sql, key).pipe(
-        Stream.takeWhile((row) => row.id.startsWith(key)),
-        Stream.map(listedOf),
-        Stream.filter((listed) => listed.id.startsWith(prefix)),
-        Stream.mapError(failed("list"))
-      )
-    },
+    list: (options = {}) => Stream.mapError(listedIn(sql, options), failed("list")),
+    count: (options = {}) => Effect.mapError(counted(sql, options), failed("count")),
     truncate: (id, before) =>
       Effect.catchTag(
         Changes.truncate(sql, id, before),

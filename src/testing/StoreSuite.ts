@@ -306,7 +306,7 @@ const listed = (store: Journals.Service, prefix: string) =>
   )
 
 /** Returns the options of an append that leaves this work. */
-const leaving = (next: States.Next): Journals.AppendOptions => ({ summary: { next } })
+const leaving = (next: States.Next): Journals.AppendOptions => ({ summary: { next, status: "idle" } })
 
 const lists: Conformance.Suite<Journals.Store> = [
   of("a session has work left where the summary of its last append says so", function*(store, id) {
@@ -332,7 +332,7 @@ const lists: Conformance.Suite<Journals.Store> = [
     yield* Conformance.equals("work left", yield* isUnfinished(store, id), true)
   }),
   of("the summary of a session is listed, with since when that is left to do", function*(store, id) {
-    const resuming = (resumptions: number) => ({ summary: { next: "resume", resumptions } as const })
+    const resuming = (resumptions: number) => ({ summary: { next: "resume", status: "idle", resumptions } as const })
     yield* store.append(id, 0, [opened(id)], resuming(0))
     const [first] = yield* listed(store, id)
     yield* pass(3)
@@ -341,7 +341,7 @@ const lists: Conformance.Suite<Journals.Store> = [
     yield* Conformance.equals("the resumptions", second?.resumptions, 1)
     yield* Conformance.equals("since when", second?.since, first?.since)
     yield* pass(3)
-    yield* store.append(id, 2, [said("b")], { summary: { next: "wait", expiresAt: 7 } })
+    yield* store.append(id, 2, [said("b")], { summary: { next: "wait", status: "awaiting_tools", expiresAt: 7 } })
     const [third] = yield* listed(store, id)
     yield* Conformance.equals("the expiry", [third?.next, third?.expiresAt, third?.resumptions], [
       "wait",
@@ -349,6 +349,87 @@ const lists: Conformance.Suite<Journals.Store> = [
       undefined
     ])
     yield* Conformance.holds("since when", (third?.since ?? 0) > (first?.since ?? 0))
+  }),
+  of("each field of a summary is listed as the last append gave it, in the first append too", function*(store, id) {
+    const listedAs = (id: string) =>
+      Effect.map(listed(store, id), ([found]) => {
+        if (found === undefined) return undefined
+        const { claim: _, id: __, since: ___, version: ____, ...summary } = found
+        return summary
+      })
+    const whole: States.Summary = {
+      next: "resume",
+      status: "error",
+      resumptions: 3,
+      expiresAt: 1_700_000_000_000,
+      lastOutcome: "error",
+      error: { reason: "network_error", detail: "no \"route\" \u0000 \ud83d" },
+      title: "Grüße 😀",
+      lastLine: "'; --",
+      agent: "travel",
+      forkedFrom: { id: "other", version: 7, message: "m1" }
+    }
+    const others: States.Summary = {
+      next: "wait",
+      status: "awaiting_user",
+      resumptions: 0,
+      expiresAt: 1_700_000_000_001,
+      lastOutcome: "completed",
+      error: { reason: "other", detail: "" },
+      title: "Another",
+      lastLine: "Last",
+      agent: "other",
+      forkedFrom: { id: "other", version: 8, message: "m1" }
+    }
+    yield* store.append(id, 0, [opened(id)], { summary: whole })
+    yield* Conformance.equals("the first summary", yield* listedAs(id), whole)
+    let version = 1
+    for (const field of Object.keys(whole) as ReadonlyArray<keyof States.Summary>) {
+      const { [field]: _, ...less } = whole
+      const changed = { ...whole, [field]: others[field] }
+      const isRequired = field === "next" || field === "status"
+      for (const summary of isRequired ? [changed] : [changed, less as States.Summary]) {
+        version = yield* store.append(id, version, [said("on")], { summary })
+        yield* Conformance.equals(`the summary with another ${field}`, yield* listedAs(id), summary)
+        const fresh = `${id}-${version}`
+        yield* store.append(fresh, 0, [opened(fresh)], { summary })
+        yield* Conformance.equals(`that of a new session with another ${field}`, yield* listedAs(fresh), summary)
+      }
+    }
+    const idle: States.Summary = { ...whole, next: "nothing" }
+    version = yield* store.append(id, version, [said("on")], { summary: idle })
+    version = yield* store.append(id, version, [submitted])
+    yield* Conformance.equals("the summary behind a message", yield* listedAs(id), { ...idle, next: "reply" })
+    yield* store.append(id, version, [said("on")])
+    yield* Conformance.equals("the summary behind other records", yield* listedAs(id), { ...idle, next: "reply" })
+  }),
+  of("list and count have the sessions of a status alone, each by its last summary", function*(store, id) {
+    const statuses = ["idle", "awaiting_user", "awaiting_tools", "completed", "stopped", "error"] as const
+    yield* Effect.forEach(
+      statuses,
+      (status, index) =>
+        Effect.forEach(Array.from({ length: index + 1 }), (_, number) => {
+          const key = `${id}/${status}${number}`
+          return store.append(key, 0, [opened(key)], { summary: { next: "nothing", status } })
+        })
+    )
+    const prefix = `${id}/`
+    const counts = { idle: 1, awaiting_user: 2, awaiting_tools: 3, completed: 4, stopped: 5, error: 6 }
+    const none = { idle: 0, awaiting_user: 0, awaiting_tools: 0, completed: 0, stopped: 0, error: 0 }
+    yield* Conformance.equals("the counts", yield* store.count({ prefix }), counts)
+    for (const status of statuses) {
+      const found = yield* Stream.runCollect(store.list({ prefix, status }))
+      const ids = Array.from({ length: counts[status] }, (_, number) => `${prefix}${status}${number}`)
+      yield* Conformance.equals(`those in status ${status}`, found.map(({ id }) => id).toSorted(), ids)
+      const counted = yield* store.count({ prefix, status })
+      yield* Conformance.equals(`the counts of status ${status}`, counted, { ...none, [status]: counts[status] })
+    }
+    yield* store.append(`${prefix}error0`, 1, [said("on")], leaving("nothing"))
+    yield* store.delete(`${prefix}error1`)
+    yield* Conformance.equals("the counts later", yield* store.count({ prefix }), { ...counts, idle: 2, error: 4 })
+    yield* Conformance.equals("those of another prefix", yield* store.count({ prefix: `${prefix}x` }), none)
+    yield* store.append(`${prefix}😀`, 0, [opened(id)], leaving("nothing"))
+    yield* Conformance.equals("those of half a character", (yield* store.count({ prefix: `${prefix}\ud83d` })).idle, 1)
   }),
   of("an append that is repeated under its name adds nothing, also behind a command", function*(store, id) {
     const once = store.append(id, 0, [opened(id), said("a")], { name: "n1" })
@@ -585,7 +666,7 @@ const claims: Conformance.Suite<Journals.Store> = [
       const [early, late, open] = [`${id}-early`, `${id}-late`, `${id}-open`]
       const { until } = yield* store.claim(id, "first", 40)
       const waiting = (expiresAt?: number) => ({
-        summary: { next: "wait", ...(expiresAt === undefined ? {} : { expiresAt }) } as const
+        summary: { next: "wait", status: "awaiting_tools", ...(expiresAt === undefined ? {} : { expiresAt }) } as const
       })
       yield* store.append(early, 0, [opened(early)], waiting(until))
       yield* store.append(late, 0, [opened(late)], waiting(until + long))

@@ -142,7 +142,7 @@ describe("a run that cannot succeed", () => {
           operation: "reply",
           messages: [Message.user("fail invalid_request")],
           startedAt: 0
-        }], { summary: { next: "resume" } })
+        }], { summary: { next: "resume", status: "idle" } })
         yield* Layer.build(Worker.layer({ ...options, run: () => ({}) }).pipe(Layer.provide([model, logger])))
         yield* until(hasStatus("s", "error"), 100)
         yield* TestClock.adjust("10 minutes")

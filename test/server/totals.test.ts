@@ -37,7 +37,7 @@ const folded = Effect.map(
   ({ told }) => told.flatMap(({ event }) => event._tag === "ChatCompleted" ? [event] : [])
 )
 
-/** Collects the results of runs as they are told while the runs live. */
+/** Collects the results of runs while the runs live. */
 const living = () => {
   const results: Array<Event.ChatResult> = []
   const onEvent = (event: Event.Event) => {

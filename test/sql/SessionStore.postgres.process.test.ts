@@ -103,10 +103,10 @@ describe("what an idle poll costs", () => {
       yield* Effect.gen(function*() {
         const store = yield* Session.Store
         const sql = yield* SqlClient.SqlClient
-        yield* sql`INSERT INTO heddle_journals (id, version, next, expires_at, due)
-          SELECT 's' || n, 1, CASE WHEN n % 2 = 0 THEN 'wait' ELSE 'nothing' END, 1e15,
+        yield* sql`INSERT INTO heddle_journals (id, version, next, status, due)
+          SELECT 's' || n, 1, CASE WHEN n % 2 = 0 THEN 'wait' ELSE 'nothing' END, 'completed',
             CASE WHEN n % 2 = 0 THEN 1e15 END FROM generate_series(1, 20000) n`
-        yield* store.append("free", 0, [said("a")], { summary: { next: "reply" } })
+        yield* store.append("free", 0, [said("a")], { summary: { next: "reply", status: "idle" } })
         yield* sql`ANALYZE`
         const sent: Array<Statement.Statement<unknown>> = []
         yield* Effect.andThen(Stream.runDrain(store.unfinished), store.claimUnfinished("me", 60_000, 5)).pipe(
@@ -209,6 +209,7 @@ describe("a server that goes away", { timeout: limit }, () => {
         read: Stream.runDrain(store.read("s")),
         unfinished: Stream.runDrain(store.unfinished),
         list: Stream.runDrain(store.list()),
+        count: store.count(),
         truncate: store.truncate("s", 2),
         delete: store.delete("s"),
         claim: store.claim("s", "me", 1000),

@@ -89,7 +89,7 @@ describe("the cost of an append", () => {
     Effect.gen(function*() {
       const store = yield* Session.Store
       const sql = yield* SqlClient.SqlClient
-      yield* store.append("s", 0, [said("a")], { summary: { next: "reply" } })
+      yield* store.append("s", 0, [said("a")], { summary: { next: "reply", status: "idle" } })
       const found = [
         ...(yield* statementsOf(Stream.runDrain(store.unfinished))),
         ...(yield* statementsOf(store.claimUnfinished("me", 1000, 5)))
@@ -202,7 +202,7 @@ describe("a file that another connection writes to", () => {
   it.live("N-16: an owner that waits for its lock does not hold up its own client", () =>
     Effect.gen(function*() {
       const [other, mine] = yield* two
-      yield* mine.store.append("s", 0, [said("a")], { summary: { next: "reply" } })
+      yield* mine.store.append("s", 0, [said("a")], { summary: { next: "reply", status: "idle" } })
       const claimed = yield* Effect.scoped(Effect.gen(function*() {
         yield* held(other.sql)
         const looked = yield* Deferred.make<void>()
@@ -226,7 +226,7 @@ describe("a file that another connection writes to", () => {
   it.live("N-16: an owner whose session another one takes leaves without the lock", () =>
     Effect.gen(function*() {
       const [other, mine] = yield* two
-      yield* mine.store.append("s", 0, [said("a")], { summary: { next: "reply" } })
+      yield* mine.store.append("s", 0, [said("a")], { summary: { next: "reply", status: "idle" } })
       const looked = yield* Deferred.make<void>()
       const fiber = yield* other.sql.withTransaction(Effect.gen(function*() {
         assert.deepStrictEqual(yield* other.store.claimUnfinished("other", 600_000, 10), ["s"])
@@ -421,7 +421,7 @@ describe("a database that is no longer a store", () => {
     Effect.gen(function*() {
       const store = yield* Session.Store
       const sql = yield* SqlClient.SqlClient
-      yield* store.append("s", 0, [said("a")], { summary: { next: "reply" } })
+      yield* store.append("s", 0, [said("a")], { summary: { next: "reply", status: "idle" } })
       yield* sql`PRAGMA query_only = 1`
       const writes = {
         append: store.append("s", 1, [said("b")]),

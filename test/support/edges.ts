@@ -6,12 +6,14 @@ import { assert } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
 import { Journal, Session } from "heddle"
 import { SessionStore } from "heddle/sql"
 import { check } from "heddle/testing"
+import * as States from "../../src/internal/session/state.ts"
 import { acting, agent, casting } from "./nests.ts"
 import { sampleOf } from "./property.ts"
 import type { Deed } from "./survivor.ts"
@@ -122,6 +124,12 @@ export const isLoaded = (kept: Session.Kept, where = "") =>
     assert.deepStrictEqual(plain(loaded.session), plain(kept.session), where)
     assert.deepStrictEqual([loaded.version, Session.next(loaded)], [kept.version, Session.next(kept)], where)
     isValid(kept.session, where)
+    // The summary that the store lists says what the fold of the journal says.
+    const listed = yield* Stream.runHead(Stream.filter(Session.list({ prefix: kept.id }), ({ id }) => id === kept.id))
+    if (loaded.interrupted === undefined && Option.isSome(listed)) {
+      const { claim: _, id: __, since: ___, version: ____, ...summary } = listed.value
+      assert.deepStrictEqual(summary, States.summaryOf(loaded.state), where)
+    }
     yield* inOrder
   })
 

@@ -661,7 +661,7 @@ const copyOf = (shared: Shared) =>
       const entries = yield* Stream.runCollect(shared.store.read(id))
       const [first, ...rest] = entries.map(({ record }) => record)
       const next = Rules.next(stateOf(shared, id)) as never
-      if (first !== undefined) yield* copy.store.append(id, 0, [first, ...rest], { summary: { next } })
+      if (first !== undefined) yield* copy.store.append(id, 0, [first, ...rest], { summary: { next, status: "idle" } })
     }
     for (const [id, { happenings, states }] of shared.followed) {
       copy.followed.set(id, { happenings: happenings.slice(), states: states.slice() })

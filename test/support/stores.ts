@@ -15,6 +15,7 @@ export const untouched: Journal.Service = {
   read: () => Stream.fromEffect(never("read")),
   unfinished: Stream.fromEffect(never("unfinished")),
   list: () => Stream.fromEffect(never("list")),
+  count: () => never("count"),
   truncate: () => never("truncate"),
   delete: () => never("delete"),
   claim: () => never("claim"),

@@ -22,6 +22,7 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import * as Json from "../json.ts"
+import type * as SessionData from "./data.ts"
 import * as Records from "./records.ts"
 import type * as States from "./state.ts"
 
@@ -71,6 +72,7 @@ export class StoreError extends Schema.TaggedError<StoreError>("heddle/Journal/S
     "read",
     "unfinished",
     "list",
+    "count",
     "truncate",
     "delete",
     "claim",
@@ -173,6 +175,23 @@ export interface AppendOptions {
 export interface ListOptions {
   /** Prefix of the ids. Empty by default: all sessions. */
   readonly prefix?: string
+  /** The status of the sessions. Any by default. */
+  readonly status?: SessionData.Status
+}
+
+/**
+ * Number of sessions of each status.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Counts = Readonly<Record<SessionData.Status, number>>
+
+/** Returns the numbers by status, 0 where no session has it. Every store uses this function. */
+export const countsOf = (found: Iterable<readonly [status: SessionData.Status, count: number]>): Counts => {
+  const counts = { idle: 0, awaiting_user: 0, awaiting_tools: 0, completed: 0, stopped: 0, error: 0 }
+  for (const [status, count] of found) counts[status] += count
+  return counts
 }
 
 /**
@@ -220,8 +239,12 @@ export interface Service {
    * of all sessions.
    */
   readonly unfinished: Stream.Stream<string, StoreError>
-  /** Lists the sessions whose ids begin with `prefix`, or all of them, in no particular order. */
+  /**
+   * Lists the sessions whose ids begin with `prefix` and that have the status, or all of them, in no particular order.
+   */
   readonly list: (options?: ListOptions) => Stream.Stream<Listed, StoreError>
+  /** Counts the sessions that `list` lists, by their status. */
+  readonly count: (options?: ListOptions) => Effect.Effect<Counts, StoreError>
   /**
    * Removes the records below version `before`, whose record must be an `Opened`, the snapshot; dies otherwise. The
    * version of the journal does not change. Does nothing if the records or the session do not exist.
@@ -270,6 +293,9 @@ export const dueOf = ({ expiresAt, next }: States.Summary): number | null => {
   return next === "wait" ? expiresAt ?? null : null
 }
 
+/** The summary of a session of which no append has said anything. */
+export const unsaid: States.Summary = { next: "nothing", status: "idle" }
+
 /**
  * Returns the summary of a session after an append to it. Every store uses this function, so that all stores agree.
  *
@@ -280,8 +306,8 @@ export const dueOf = ({ expiresAt, next }: States.Summary): number | null => {
  *
  * const submitted: Journal.Record = { _tag: "MessageSubmitted", id: "m1", message: Message.user("Hi") }
  *
- * Journal.summaryAfter({ next: "nothing" }, [submitted]) // => { next: "reply" }
- * Journal.summaryAfter({ next: "wait" }, [submitted]) // => { next: "wait" }
+ * Journal.summaryAfter({ next: "nothing", status: "idle" }, [submitted]).next // => "reply"
+ * Journal.summaryAfter({ next: "wait", status: "awaiting_user" }, [submitted]).next // => "wait"
  * ```
  *
  * @category stores
@@ -565,7 +591,7 @@ interface Kept {
   readonly named: { readonly name: string; readonly version: number } | undefined
 }
 
-const empty = (): Kept => ({ removed: 0, texts: [], summary: { next: "nothing" }, since: 0, named: undefined })
+const empty = (): Kept => ({ removed: 0, texts: [], summary: unsaid, since: 0, named: undefined })
 
 const versionIn = ({ removed, texts }: Kept): number => removed + texts.length
 
@@ -612,6 +638,8 @@ const memory = (): Service => {
     return texts.slice(from, from + limit).map((text, index) => ({ version: removed + from + index + 1, text }))
   }
   const entriesOf = Stream.suspend(() => Stream.fromIterable(Array.from(journals)))
+  const isListed = ({ prefix = "", status }: ListOptions = {}) => ([id, { summary }]: readonly [string, Kept]) =>
+    id.startsWith(prefix) && (status === undefined || summary.status === status)
   return {
     append: (id, expected, records, options = {}) =>
       Effect.flatMap(toTexts(id, expected, records), (lines) => commit(id, expected, lines, records, options)),
@@ -633,9 +661,9 @@ const memory = (): Service => {
           Stream.map(([id]) => id)
         ))
     ),
-    list: ({ prefix = "" } = {}) =>
+    list: (options) =>
       entriesOf.pipe(
-        Stream.filter(([id]) => id.startsWith(prefix)),
+        Stream.filter(isListed(options)),
         Stream.mapEffect(([id, journal]) =>
           Effect.map(Clock.currentTimeMillis, (now): Listed => {
             const claim = claims.get(id)
@@ -643,6 +671,10 @@ const memory = (): Service => {
             return claim === undefined || claim.until <= now ? listed : { ...listed, claim }
           })
         )
+      ),
+    count: (options) =>
+      Effect.sync(() =>
+        countsOf(Array.from(journals).filter(isListed(options)).map(([, { summary }]) => [summary.status, 1]))
       ),
     truncate: (id, before) =>
       Effect.gen(function*() {

@@ -353,9 +353,28 @@ export const list = (
   options?: Journals.ListOptions
 ): Stream.Stream<Journals.Listed, Journals.StoreError, Journals.Store> =>
   Stream.unwrap(Effect.map(Journals.Store, (store) => {
-    checkNames("Session.list", options, { prefix: true } satisfies NamesOf<Journals.ListOptions>)
+    checkListed("Session.list", options)
     return store.list(options)
   }))
+
+/** Counts the sessions of the store by their status. */
+export const count = (
+  options?: Journals.ListOptions
+): Effect.Effect<Journals.Counts, Journals.StoreError, Journals.Store> =>
+  Effect.flatMap(Journals.Store, (store) => {
+    checkListed("Session.count", options)
+    return store.count(options)
+  })
+
+/** Refuses options of a list that are not known, and a status that no session has. */
+const checkListed = (operation: string, options: Journals.ListOptions | undefined): void => {
+  checkNames(operation, options, { prefix: true, status: true } satisfies NamesOf<Journals.ListOptions>)
+  const { status } = options ?? {}
+  if (status !== undefined && !SessionData.isStatus(status)) {
+    const known = SessionData.Status.literals.join(", ")
+    throw new TypeError(`${operation}: status ${JSON.stringify(status)} is not one of ${known}`)
+  }
+}
 
 /** Removes a session. The nested runs go first, so that a failed removal can be repeated. */
 export const remove = (id: string): Effect.Effect<void, Journals.StoreError, Journals.Store> =>
@@ -380,6 +399,12 @@ const removeWithin = (id: string): Effect.Effect<void, Journals.StoreError, Jour
 /** Refuses an id that names no session. */
 const checkId = (id: string): Effect.Effect<void> =>
   id === "" ? Effect.die(new TypeError("the id of a session must not be empty")) : Effect.void
+
+const summaryOfNew = (id: string, records: Records.Records): States.Summary => {
+  const state = States.initial(id)
+  for (const record of records) States.apply(state, record)
+  return States.summaryOf(state)
+}
 
 const openedWith = (session: SessionData.Session, origin: Records.Origin = {}): Records.Opened => ({
   _tag: "Opened",
@@ -735,6 +760,7 @@ export const submit = <E = never>(
       const records: Records.Records = version === 0
         ? [openedWith(SessionData.make({ id }), origin), submitted]
         : [submitted]
+      if (version === 0) summary = summaryOfNew(id, records)
       const accepted = yield* appended(id, version, records, summary === undefined ? {} : { summary })
       if (Option.isSome(accepted)) return { id: submitted.id, accepted: accepted.value }
     }

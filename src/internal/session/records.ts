@@ -114,13 +114,35 @@ export class Receipt extends Schema.Opaque<Receipt>()(Schema.Struct({
   error: Schema.optionalKey(RunError)
 })) {}
 
+/**
+ * The last run that has ended.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class LastRun extends Schema.Opaque<LastRun>()(Schema.Struct({
+  /** Its `haltedReason`: `"error"` where it failed, `"abandoned"` where it was abandoned. */
+  outcome: Schema.String,
+  /** Its error. Left out unless it failed. */
+  error: Schema.optionalKey(RunError)
+})) {}
+
 const origin = {
   /** The principal whose session it is, as the server that created it names them. Left out elsewhere. */
   principal: Schema.optionalKey(Schema.String),
   /** The name of the agent that runs the session. Left out where none does. */
   agent: Schema.optionalKey(Schema.String),
   /** The data that the server keeps with the session. Left out where there are none. */
-  metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
+  metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
+  /** The session that this one branched from. Left out for any other session. */
+  forkedFrom: Schema.optionalKey(Schema.Struct({
+    /** The id of that session. */
+    id: Schema.String,
+    /** The version of its journal at the branch. */
+    version: Schema.Int,
+    /** The id of the message before which this session branched. */
+    message: Schema.String
+  }))
 }
 
 /**
@@ -158,6 +180,8 @@ export class Opened extends Schema.Opaque<Opened>()(Schema.TaggedStruct("Opened"
   /** The session that the journal begins with. */
   session: SessionData.Session,
   ...origin,
+  /** The last run that has ended. Left out where none has. */
+  lastRun: Schema.optionalKey(LastRun),
   /** Receipts of the last commands, in a snapshot. */
   receipts: Schema.optionalKey(Schema.Array(Receipt)),
   /**

@@ -210,6 +210,8 @@ export interface State {
   run: Run | undefined
   /** The last run that has ended. */
   ended: Ended | undefined
+  /** The outcome of the last run that has ended. A later run does not change it before its own end. */
+  lastRun: Records.LastRun | undefined
   /** The parent of a nested run. */
   parent: Records.Parent | undefined
   /** The span of the last run. `undefined` where it was not traced. */
@@ -367,6 +369,7 @@ export const stateOf = (session: Session): State => {
     answered: session.answered,
     run: undefined,
     ended: undefined,
+    lastRun: undefined,
     parent: undefined,
     span: undefined,
     origin: {},
@@ -756,16 +759,17 @@ const resting = (call: Call): Call => {
   }
 }
 
-const originOf = ({ agent, metadata, principal }: Records.Origin): Records.Origin => ({
+const originOf = ({ agent, forkedFrom, metadata, principal }: Records.Origin): Records.Origin => ({
   ...(principal === undefined ? {} : { principal }),
   ...(agent === undefined ? {} : { agent }),
-  ...(metadata === undefined ? {} : { metadata })
+  ...(metadata === undefined ? {} : { metadata }),
+  ...(forkedFrom === undefined ? {} : { forkedFrom })
 })
 
 const opened = (state: State, record: Records.Opened): void => {
-  const { calls = {}, receipts, session } = record
+  const { calls = {}, lastRun, receipts, session } = record
   const { clientTools, inbox, receipts: known } = state
-  Object.assign(state, stateOf(session), { inbox, clientTools, origin: originOf(record) })
+  Object.assign(state, stateOf(session), { inbox, clientTools, lastRun, origin: originOf(record) })
   for (const receipt of receipts ?? known.values()) state.receipts.set(receipt.id, receipt)
   for (const [id, call] of state.turn?.calls ?? []) {
     if (Object.hasOwn(calls, id)) state.turn?.calls.set(id, { ...call, ...calls[id] })
@@ -1048,6 +1052,18 @@ const becameOf = ({ haltedReason, status }: Records.RunEnded): Records.Receipt["
   return status === "stopped" ? "stopped" : "completed"
 }
 
+/** Returns the outcome of a run that has ended, unless it was a step that only ran tools. */
+const lastRunOf = (
+  { error, haltedReason = "error", metadata, status }: Records.RunEnded
+): Records.LastRun | undefined => {
+  if (haltedReason === "") return undefined
+  if (error !== undefined || status !== "error") {
+    return { outcome: haltedReason, ...(error === undefined ? {} : { error }) }
+  }
+  const { detail, reason } = Records.runErrorOf(metadata?.["error"])
+  return { outcome: haltedReason, error: { detail, reason: reason === "unknown" ? haltedReason : reason } }
+}
+
 /** Tells whether a run that fails gives back what it has taken: no call has started, and no step is whole. */
 export const isUnstarted = ({ hasStarted, steps }: Run): boolean => !hasStarted && steps.length === 0
 
@@ -1056,6 +1072,7 @@ const runEnded = (state: State, run: Run, record: Records.RunEnded): void => {
   const { steps, taken } = run
   const stop = state.stop
   state.failures = haltedReason === undefined ? state.failures + 1 : 0
+  state.lastRun = lastRunOf(record)
   const isGivenBack = haltedReason === undefined && isUnstarted(run)
   state.ended = {
     requestId,
@@ -1165,8 +1182,8 @@ export const next = (state: State): Next => {
 }
 
 /**
- * Data that a store keeps with the version of a session, so that sessions with work left are found without reading
- * journals.
+ * Data that a store keeps with the version of a session, so that sessions are listed, and those with work left found,
+ * without reading journals. Records inside a run do not change it.
  *
  * @category models
  * @since 0.1.0
@@ -1174,22 +1191,70 @@ export const next = (state: State): Next => {
 export interface Summary {
   /** The work that is left. */
   readonly next: Next
+  /** The status of the session. While a run is open, `"idle"` unless one of its calls waits. */
+  readonly status: Session["status"]
   /** Number of times that the open run was resumed. Left out where there is none. */
   readonly resumptions?: number
   /** Time at which the first suspension expires, in milliseconds since 1970. Left out where none does. */
   readonly expiresAt?: number
+  /**
+   * The `haltedReason` of the last run that has ended: `"error"` where it failed, `"abandoned"` where it was abandoned.
+   * Left out where none has.
+   */
+  readonly lastOutcome?: string
+  /** The error of that run. Left out unless it failed. */
+  readonly error?: Records.RunError
+  /** The first message of the user, in one line of at most 120 characters. Left out where there is none. */
+  readonly title?: string
+  /**
+   * The last message of the user or of the model with a text, in one line of at most 120 characters. Left out where
+   * there is none.
+   */
+  readonly lastLine?: string
+  /** The agent that runs the session. Left out where none does. */
+  readonly agent?: string
+  /** The session that this one branched from. Left out for any other session. */
+  readonly forkedFrom?: NonNullable<Records.Origin["forkedFrom"]>
+}
+
+const longestLine = 120
+
+/** Returns a text in one line of bounded length, cut between characters. */
+const lineOf = (message: Message.Message | undefined): string | undefined => {
+  if (message === undefined) return undefined
+  // White space may be many times as long as the line.
+  const line = Message.text(message).slice(0, 32 * longestLine).replaceAll(/\s+/g, " ").trim()
+  return line.slice(0, longestLine).replace(/[\uD800-\uDBFF]$/, "").trimEnd() || undefined
+}
+
+/** Returns the first message of the user, or of the model or the user the last one with a text. */
+const linesOf = (state: State): Pick<Summary, "lastLine" | "title"> => {
+  const messages = SharedMessages.list(threadOf(state))
+  const submitted = state.inbox[0]?.message
+  const title = lineOf(messages.find(({ role }) => role === "user") ?? submitted)
+  const isSaid = (message: Message.Message) =>
+    (message.role === "user" || message.role === "assistant") && lineOf(message) !== undefined
+  const lastLine = lineOf(messages.findLast(isSaid) ?? submitted)
+  return { ...(title === undefined ? {} : { title }), ...(lastLine === undefined ? {} : { lastLine }) }
 }
 
 /** Returns the summary that a store keeps of the session. */
 export const summaryOf = (state: State): Summary => {
+  const { lastRun, origin: { agent, forkedFrom }, run } = state
   const left = next(state)
   const expiry = left === "wait"
     ? suspensionsOf(state).reduce((first, { expiresAt = Infinity }) => Math.min(first, expiresAt), Infinity)
     : Infinity
   return {
     next: left,
-    ...(state.run === undefined ? {} : { resumptions: state.run.resumptions }),
-    ...(expiry === Infinity ? {} : { expiresAt: expiry })
+    status: sessionOf(state).status,
+    ...(run === undefined ? {} : { resumptions: run.resumptions }),
+    ...(expiry === Infinity ? {} : { expiresAt: expiry }),
+    ...(lastRun === undefined ? {} : { lastOutcome: lastRun.outcome }),
+    ...(lastRun?.error === undefined ? {} : { error: lastRun.error }),
+    ...linesOf(state),
+    ...(agent === undefined ? {} : { agent }),
+    ...(forkedFrom === undefined ? {} : { forkedFrom })
   }
 }
 
@@ -1242,7 +1307,9 @@ export const openedBy = (state: State, session: Session): Records.Opened => {
     const wait = _tag === "Waiting" && call.requestId !== undefined ? { requestId: call.requestId } : {}
     return [[toolCall.id, { idempotencyKey, attempt, ...wait }] as const]
   })
-  const opened: Records.Opened = { _tag: "Opened", format: 1, session, ...state.origin }
+  const { lastRun, origin } = state
+  const last = lastRun === undefined ? {} : { lastRun }
+  const opened: Records.Opened = { _tag: "Opened", format: 1, session, ...origin, ...last }
   return calls.length === 0 ? opened : { ...opened, calls: Object.fromEntries(calls) }
 }
 

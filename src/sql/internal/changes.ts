@@ -79,11 +79,11 @@ const rowsOf = (sql: Sql, texts: ReadonlyArray<string>): Statement.Fragment => {
 const summarised = (sql: Sql, records: Records.Records, { summary }: Journals.AppendOptions): Statement.Fragment => {
   const now = Keys.now(sql)
   if (summary !== undefined) {
-    const { expiresAt = null, next, resumptions = null } = summary
-    return sql`, since = CASE WHEN next = ${next} THEN since ELSE ${now} END, next = ${next},
-      resumptions = ${resumptions}, expires_at = ${expiresAt}, due = ${Journals.dueOf(summary)}`
+    const { next, status } = summary
+    return sql`, since = CASE WHEN next = ${next} THEN since ELSE ${now} END, next = ${next}, status = ${status},
+      summary = ${JSON.stringify(summary)}, due = ${Journals.dueOf(summary)}`
   }
-  const { next } = Journals.summaryAfter({ next: "nothing" }, records)
+  const { next } = Journals.summaryAfter(Journals.unsaid, records)
   return next === "nothing"
     ? sql.literal("")
     : sql`, since = CASE WHEN next = 'nothing' THEN ${now} ELSE since END,
@@ -104,13 +104,13 @@ export const append = (
     const key = Keys.keyOf(id)
     const version = expected + texts.length
     const { name = null } = options
-    const first = Journals.summaryAfter({ next: "nothing" }, records, options)
+    const first = Journals.summaryAfter(Journals.unsaid, records, options)
     const named = name === null ? sql.literal("") : sql`, name = ${name}, named_version = ${version}`
     const journal = expected === 0
       ? sql`INSERT INTO heddle_journals
-          (id, version, next, since, resumptions, expires_at, due, name, named_version)
-        VALUES (${key}, ${version}, ${first.next}, ${Keys.now(sql)}, ${first.resumptions ?? null},
-          ${first.expiresAt ?? null}, ${Journals.dueOf(first)}, ${name}, ${name === null ? null : version})
+          (id, version, next, since, status, summary, due, name, named_version)
+        VALUES (${key}, ${version}, ${first.next}, ${Keys.now(sql)}, ${first.status}, ${JSON.stringify(first)},
+          ${Journals.dueOf(first)}, ${name}, ${name === null ? null : version})
         ON CONFLICT (id) DO NOTHING RETURNING id`
       : sql`UPDATE heddle_journals SET version = ${version}${summarised(sql, records, options)}${named}
         WHERE id = ${key} AND version = ${expected} RETURNING id`

@@ -16,6 +16,22 @@ export { escaped as keyOf, unescaped as idOf } from "../../internal/json.ts"
  */
 export const prefixOf = (prefix: string): string => Json.escaped(prefix.replace(/[\ud800-\udbff]$/, ""))
 
+/** Returns the smallest key behind all keys with a prefix, or nothing where each later key has it. */
+const behind = (prefix: string): string | undefined => {
+  const points = Array.from(prefix, (character) => character.codePointAt(0) ?? 0)
+  while (points.at(-1) === 0x10ffff) points.pop()
+  const last = points.pop()
+  // No key has a lone surrogate.
+  return last === undefined ? undefined : String.fromCodePoint(...points, last === 0xd7ff ? 0xe000 : last + 1)
+}
+
+/** The condition of the keys with a prefix, in byte order, so that an index has them in a row. */
+export const isPrefixed = (sql: SqlClient.SqlClient, column: string, prefix: string): Statement.Fragment => {
+  const id = ordered(sql, column)
+  const end = behind(prefix)
+  return end === undefined ? sql`${id} >= ${prefix}` : sql`${id} >= ${prefix} AND ${id} < ${end}`
+}
+
 /**
  * A column of ids in byte order, as SQLite compares them. A Postgres database may order by a language, which
  * separates ids with the same prefix.

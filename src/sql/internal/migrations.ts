@@ -10,16 +10,17 @@ import * as Keys from "./keys.ts"
 const tables = Effect.gen(function*() {
   const sql = yield* SqlClient.SqlClient
   const id = Keys.ordered(sql, "id")
-  // Stores the fields of a summary: the work that is left, and since when. `due` is the time from which on the session
-  // is unfinished: 0 where work is left, and the first expiry where it waits. `name` is that of the last named append.
+  // Stores the summary as JSON. The fields by which sessions are found have columns, and these win: a submitted message
+  // changes `next` alone. `since` is the time since which `next` holds. `due` is the time from which on the session is
+  // unfinished: 0 where work is left, and the first expiry where it waits. `name` is that of the last named append.
   yield* sql`CREATE TABLE heddle_journals (
     id TEXT NOT NULL PRIMARY KEY,
     version INTEGER NOT NULL,
     oldest INTEGER NOT NULL DEFAULT 1,
     next TEXT NOT NULL DEFAULT 'nothing',
     since DOUBLE PRECISION NOT NULL DEFAULT 0,
-    resumptions INTEGER,
-    expires_at DOUBLE PRECISION,
+    status TEXT NOT NULL DEFAULT 'idle',
+    summary TEXT NOT NULL DEFAULT '{}',
     due DOUBLE PRECISION,
     name TEXT,
     named_version INTEGER

@@ -51,6 +51,7 @@ export const register = (
           id: `${"aB_bAä"[index % 6]}${index}`,
           version: 1,
           next: "resume",
+          status: index % 2 === 0 ? "error" : "stopped",
           due: 0
         }))
         const ids = rows.map(({ id }) => id)
@@ -58,12 +59,20 @@ export const register = (
         const all = yield* Stream.runCollect(store.list())
         assert.deepStrictEqual(all.map(({ id }) => id).toSorted(), ids.toSorted())
         assert.strictEqual((yield* Stream.runCollect(store.unfinished)).length, 600)
+        for (const [index, status] of ["error", "stopped"].entries()) {
+          const found = yield* Stream.runCollect(store.list({ status: status as Session.Status }))
+          const own = ids.filter((_, place) => place % 2 === index)
+          assert.deepStrictEqual(found.map(({ id }) => id).toSorted(), own.toSorted())
+        }
+        assert.deepInclude(yield* store.count(), { error: 300, stopped: 300, idle: 0 })
         for (const prefix of ["a", "B", "_", "b", "A", "ä"]) {
           const found = yield* Stream.runCollect(store.list({ prefix }))
           assert.deepStrictEqual(
             found.map(({ id }) => id).toSorted(),
             ids.filter((id) => id.startsWith(prefix)).toSorted()
           )
+          const { error, stopped } = yield* store.count({ prefix })
+          assert.strictEqual(error + stopped, found.length)
         }
       }).pipe(Effect.provide(Layer.provideMerge(SessionStore.layer, client), { local: true }))
     }).pipe(Effect.scoped))
@@ -103,7 +112,8 @@ export const register = (
       const contexts = yield* Effect.all(Array.from({ length: 3 }, () => Layer.build(Layer.fresh(layer))))
       const stores = yield* Effect.forEach(contexts, (context) => Effect.provideContext(Session.Store, context))
       const ids = Array.from({ length: 60 }, (_, index) => `s${index}`)
-      yield* Effect.forEach(ids, (id) => stores[0]!.append(id, 0, [started], { summary: { next: "resume" } }), {
+      yield* Effect.forEach(ids, (id) =>
+        stores[0]!.append(id, 0, [started], { summary: { next: "resume", status: "idle" } }), {
         concurrency: 8
       })
       const take = (owner: number) =>
@@ -120,7 +130,9 @@ export const register = (
       const found = yield* Effect.all([take(0), take(1), take(2)], { concurrency: "unbounded" })
       assert.deepStrictEqual(found.flat().toSorted(), ids.toSorted())
       for (const [owner, ids] of found.entries()) {
-        for (const id of ids) assert.strictEqual((yield* stores[0]!.claim(id, "other", 1000)).owner, `${owner}`)
+        for (const id of ids) {
+          assert.strictEqual((yield* stores[0]!.claim(id, "other", 1000)).owner, `${owner}`)
+        }
       }
     }).pipe(Effect.scoped))
 
@@ -135,9 +147,9 @@ export const register = (
       const isOneRead = (sent: ReadonlyArray<string>) => sent.length === 1 && sent[0]!.startsWith("SELECT")
       const empty = yield* statementsOf(poll)
       assert.isTrue(isOneRead(empty), empty.join(";\n"))
-      yield* store.append("done", 0, [started], { summary: { next: "nothing" } })
-      yield* store.append("waits", 0, [started], { summary: { next: "wait" } })
-      yield* store.append("claimed", 0, [started], { summary: { next: "resume" } })
+      yield* store.append("done", 0, [started], { summary: { next: "nothing", status: "idle" } })
+      yield* store.append("waits", 0, [started], { summary: { next: "wait", status: "idle" } })
+      yield* store.append("claimed", 0, [started], { summary: { next: "resume", status: "idle" } })
       yield* store.claim("claimed", "other", 600_000)
       const idle = yield* statementsOf(poll)
       assert.isTrue(isOneRead(idle), idle.join(";\n"))
