@@ -92,10 +92,6 @@ export const make = <
   const made = Schemas.parameters(parameters)
   return {
     description: "",
-    readOnly: false,
-    destructive: false,
-    idempotent: false,
-    openWorld: false,
     manual: false,
     compact: false,
     metadata: {},
@@ -392,9 +388,9 @@ export const isReadOnly = <T extends Declared.Any>(tool: T, args: Declared.Param
 
 /**
  * Tells whether a call with these arguments may destroy something, as its tool declares with `destructive`, for a user
- * interface that asks before such a call. `args` are the arguments as the handler receives them:
- * `tool.parameters.decode` makes them of those of a `Message.ToolCall`. Where the tool's function throws, or returns
- * anything but `false`, the call counts as one that may.
+ * interface that asks before such a call. A tool that declares nothing counts as one that does not. `args` are the
+ * arguments as the handler receives them: `tool.parameters.decode` makes them of those of a `Message.ToolCall`. Where
+ * the tool's function throws, or returns anything but `false`, the call counts as one that may.
  *
  * **Example** (A shell that removes)
  *

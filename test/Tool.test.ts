@@ -28,16 +28,16 @@ describe("Tool.make", () => {
     assert.deepInclude(tool, {
       name: "tool",
       description: "",
-      readOnly: false,
-      destructive: false,
-      idempotent: false,
-      openWorld: false,
       manual: false,
       compact: false,
       metadata: {}
     })
     for (
       const key of [
+        "readOnly",
+        "destructive",
+        "idempotent",
+        "openWorld",
         "concurrency",
         "interrupt",
         "validate",

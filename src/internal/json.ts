@@ -347,6 +347,14 @@ const keeping: Writing = {
 /** Any value as JSON. Total: cycles, functions, errors and what throws when it is read are rendered. */
 export const toJson = (value: unknown): Schema.Json => write(value, keeping, new Room()) ?? null
 
+/** Returns a value with the members of its objects in one order, for a hash or a signature. */
+export const ordered = (value: unknown): unknown => {
+  if (Array.isArray(value)) return value.map(ordered)
+  if (typeof value !== "object" || value === null) return value
+  const members = Object.entries(value).sort(([one], [other]) => one < other ? -1 : 1)
+  return Object.fromEntries(members.map(([name, member]) => [name, ordered(member)]))
+}
+
 const hasSameMembers = (one: unknown, other: unknown, depth: number): boolean => {
   if (Object.is(one, other)) return true
   if (depth === deepest || !isPlain(one) || !isPlain(other) || Array.isArray(one) !== Array.isArray(other)) return false

@@ -29,6 +29,7 @@ import * as AgentCall from "./internal/agentCall.ts"
 import * as Caller from "./internal/caller.ts"
 import * as CallSpan from "./internal/callSpan.ts"
 import * as Gate from "./internal/gate.ts"
+import * as Hints from "./internal/hints.ts"
 import * as RequestState from "./internal/requestState.ts"
 import * as ToolCall from "./internal/toolCall.ts"
 
@@ -143,12 +144,10 @@ const task = {
   additionalProperties: false
 } as const
 
-const flag = (value: boolean | ((args: any) => boolean), otherwise: boolean): boolean =>
-  typeof value === "function" ? otherwise : value
-
 /** Something that is offered, and how a call of it is served. */
 interface Offered {
   readonly tool: McpSchema.Tool
+  readonly hints: Json.JsonObject
   readonly serve: (
     args: Json.JsonObject,
     progress: Caller.Progress
@@ -159,14 +158,9 @@ const offeredTool = (tool: Tool.Any, calls: ToolCall.Calls, guard: Gate.Guard): 
   tool: new McpSchema.Tool({
     name: tool.name,
     description: tool.description,
-    inputSchema: tool.parameters.jsonSchema as unknown as McpSchema.ToolJson,
-    annotations: McpSchema.ToolAnnotations.make({
-      readOnlyHint: flag(tool.readOnly, false),
-      destructiveHint: flag(tool.destructive, true),
-      idempotentHint: tool.idempotent,
-      openWorldHint: tool.openWorld
-    })
+    inputSchema: tool.parameters.jsonSchema as unknown as McpSchema.ToolJson
   }),
+  hints: Hints.declared(tool),
   serve: (args, progress) =>
     Effect.scoped(Effect.gen(function*() {
       const { by, may } = yield* Caller.Current
@@ -181,12 +175,8 @@ const offeredAgent = (
   { description, name }: { readonly name: string; readonly description: string },
   calls: AgentCall.Calls
 ): Offered => ({
-  tool: new McpSchema.Tool({
-    name,
-    description,
-    inputSchema: task,
-    annotations: McpSchema.ToolAnnotations.make({})
-  }),
+  tool: new McpSchema.Tool({ name, description, inputSchema: task }),
+  hints: Json.none,
   serve: (args, progress) =>
     typeof args["task"] === "string"
       ? AgentCall.serve(calls, name, args, progress)
@@ -212,6 +202,9 @@ const offer = (
   if (named.size === 0) misuse("nothing is offered; give tools or agents")
   return named.size === all.length ? named : misuse("two tools or agents have the same name; give each its own")
 }
+
+const listing = (offered: ReadonlyMap<string, Offered>) =>
+  Hints.listed(new Map(Array.from(offered, ([name, { hints }]) => [name, hints])))
 
 /** Leaves out of the list what the client may not list, as the list of agents does. A call is asked for by itself. */
 const listed = McpEffect.visibility(({ method, target }) =>
@@ -302,7 +295,7 @@ const mount = (
       }).pipe(Layer.provideMerge(HttpRouter.layer), Layer.fresh) as Layer.Layer<HttpRouter.HttpRouter>
     )
     const inner = Context.get(endpoint, HttpRouter.HttpRouter)
-    const gate = new Gate.Gate(guard, inner, new Set(offered.keys()), legacy)
+    const gate = new Gate.Gate(guard, inner, { names: new Set(offered.keys()), listing: listing(offered) }, legacy)
     yield* router.add("*", "/mcp", (request) => gate.handle(request))
   })
 

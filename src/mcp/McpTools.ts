@@ -7,8 +7,8 @@
  *
  * A server is foreign: nothing of what it says about its tools is believed unless it is trusted. Without `trust` a
  * tool counts as one that may destroy something, and each of its calls waits for an approval. Trust and approvals are
- * for a tool as it is: one whose description or parameters have changed is asked about again, and a call that was made
- * or approved before that is denied.
+ * for a tool as it is: one whose title, description, parameters or hints have changed is asked about again, and a call
+ * that was made or approved before that is denied.
  *
  * A stop tells the server that the call is cancelled. That nothing outlives the run ends there: a server may carry on,
  * and what it has started itself is its own.
@@ -45,8 +45,9 @@ export type { McpTool } from "./internal/tools.ts"
 
 /**
  * The tools of all servers as they are now, for the `tools` of a run: what a server changes later holds from the next
- * run on. Their names have what providers allow, other characters as `_`. Dies where two tools have one name, and
- * names both.
+ * run on. Their names have what providers allow, other characters as `_`. Where two would have one name, a tool keeps
+ * the one that it had, and the other gets an end of its own, with a warning that names both. A server that takes longer
+ * than five seconds to list its tools again has those that it had.
  *
  * **Example** (A run with the tools of a server)
  *
@@ -64,27 +65,14 @@ export type { McpTool } from "./internal/tools.ts"
  * @category getters
  * @since 0.1.0
  */
-export const tools: Effect.Effect<ReadonlyArray<Offers.McpTool>, never, Servers.McpTools> = Effect.flatMap(
-  Servers.serversOf,
-  (servers) => {
-    const all = servers.flatMap(({ name: server, offered }) => offered().tools.map((tool) => ({ server, ...tool })))
-    const byName = new Map<string, typeof all[number]>()
-    for (const one of all) {
-      const other = byName.get(one.tool.name)
-      if (other !== undefined) {
-        const both = [other, one].map(({ own, server }) => `"${own}" of "${server}"`).join(" and ")
-        return Effect.die(
-          new TypeError(`McpTools: ${both} are both named "${one.tool.name}"; give one server a prefix`)
-        )
-      }
-      byName.set(one.tool.name, one)
-    }
-    return Effect.succeed(all.map(({ tool }) => tool))
-  }
+export const tools: Effect.Effect<ReadonlyArray<Offers.McpTool>, never, Servers.McpTools> = Effect.map(
+  Servers.offers,
+  ({ tools }) => tools
 )
 
 /**
- * The tools that are not offered, each with the reason: one that runs as a task only, or that cannot be read.
+ * The tools that are not offered, each with the reason: one that runs as a task only, that cannot be read,
+ * or that is listed twice.
  *
  * **Example** (What a server has and a run does not)
  *
@@ -102,8 +90,8 @@ export const tools: Effect.Effect<ReadonlyArray<Offers.McpTool>, never, Servers.
  * @since 0.1.0
  */
 export const leftOut: Effect.Effect<ReadonlyArray<Declared.LeftOut>, never, Servers.McpTools> = Effect.map(
-  Servers.serversOf,
-  (servers) => servers.flatMap(({ name: server, offered }) => offered().leftOut.map((left) => ({ server, ...left })))
+  Servers.offers,
+  ({ leftOut }) => leftOut
 )
 
 /**

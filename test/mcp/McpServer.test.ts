@@ -49,6 +49,52 @@ const asking = [
 
 const accept = (content: Record<string, string | number | boolean>): Given => ({ action: "accept", content })
 
+describe("the hints of a tool", () => {
+  const hints = {
+    readOnly: "readOnlyHint",
+    destructive: "destructiveHint",
+    idempotent: "idempotentHint",
+    openWorld: "openWorldHint"
+  } as const
+  const careful: Record<string, boolean> = { readOnly: false, destructive: true }
+
+  for (const era of eras) {
+    it.live(`O-24: ${era}: are those that were declared, each alone, and no others; a plain tool has none`, () =>
+      Effect.gen(function*() {
+        const cases = Object.entries(hints).flatMap(([hint, theirs]) => [
+          { name: `${hint}-true`, declared: { [hint]: true }, expected: { [theirs]: true } },
+          { name: `${hint}-false`, declared: { [hint]: false }, expected: { [theirs]: false } },
+          ...(hint in careful
+            ? [{
+              name: `${hint}-by-arguments`,
+              declared: { [hint]: () => !careful[hint] },
+              expected: { [theirs]: careful[hint] }
+            }]
+            : [])
+        ])
+        const all = [{ name: "plain", declared: {}, expected: undefined }, ...cases]
+        const tools = all.map(({ declared, name }) =>
+          Tool.make(name, { parameters: {}, handler: () => Effect.succeed("done"), ...declared })
+        )
+        const client = yield* connect(yield* serve(tools), { era })
+        const listed = yield* Effect.promise(() => client.listTools())
+        assert.deepStrictEqual(
+          Object.fromEntries(listed.tools.map(({ annotations, name }) => [name, annotations])),
+          Object.fromEntries(all.map(({ expected, name }) => [name, expected]))
+        )
+      }))
+  }
+
+  it("O-24: that were not declared are not there, and a tool that is made of another one has no more of them", () => {
+    const plain = Tool.make("plain", { parameters: {}, handler: () => Effect.succeed("done") })
+    for (const tool of [plain, { ...plain, name: "again" }]) {
+      for (const hint of Object.keys(hints)) assert.notProperty(tool, hint)
+      assert.isFalse(Tool.isReadOnly(tool, {}))
+      assert.isFalse(Tool.isDestructive(tool, {}))
+    }
+  })
+})
+
 for (const era of eras) {
   describe(`calls in the ${era} era`, () => {
     it.live(`W-15: ${era}: tools are listed, called and refused, over HTTP`, () =>
@@ -66,12 +112,7 @@ for (const era of eras) {
         ])
         const listed = tools.find(({ name }) => name === "add")
         assert.strictEqual(listed?.description, "Adds two numbers")
-        assert.deepStrictEqual(listed?.annotations, {
-          readOnlyHint: true,
-          destructiveHint: false,
-          idempotentHint: true,
-          openWorldHint: false
-        })
+        assert.deepStrictEqual(listed?.annotations, { readOnlyHint: true, idempotentHint: true })
         assert.deepStrictEqual(listed?.inputSchema.required, ["one", "two"])
         const sum = yield* call(client, "add", { one: 1, two: 2 })
         assert.deepStrictEqual([textOf(sum), sum.isError, sum.structuredContent], ["3", false, undefined])

@@ -4,6 +4,7 @@ import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
+import * as Logger from "effect/Logger"
 import * as TestClock from "effect/testing/TestClock"
 import { Chat, type Event, Message, Session, Tool, ToolRunner } from "heddle"
 import { McpTools } from "heddle/mcp"
@@ -27,6 +28,12 @@ const run = (name: string, options: { readonly onToolError?: any } = {}) =>
   Effect.flatMap(McpTools.tools, (tools) => ToolRunner.run([call(name)], tools, { approved: ["c0"], ...options }))
 
 const contentOf = ({ messages }: ToolRunner.Result): unknown => messages[0]?.content
+
+/** Collects what is logged. */
+const warnings = () => {
+  const messages: Array<string> = []
+  return { messages, layer: Logger.layer([Logger.make(({ message }) => void messages.push(String(message)))]) }
+}
 
 const flags = ({ approval, destructive, idempotent, name, openWorld, readOnly }: Tool.Any) => ({
   name,
@@ -63,17 +70,103 @@ describe("the tools of a server", () => {
     }).pipe(Effect.provide(layerOf(fake, { prefix: "fs_" })))
   })
 
-  it.effect("W-13: two of one name are a defect that names both, of one server and of two", () =>
-    Effect.gen(function*() {
-      const one = new Fake([{ name: "a.b" }, { name: "a/b" }])
-      const within = yield* Effect.exit(Effect.provide(McpTools.tools, layerOf(one)))
-      assert.match(String(within), /"a\.b" of "shop" and "a\/b" of "shop" are both named "a_b"/)
-      const layers = Layer.merge(layerOf(new Fake([look])), layerOf(new Fake([look]), {}, "zoo"))
-      const between = yield* Effect.exit(Effect.provide(McpTools.tools, layers))
+  const namesNow = Effect.map(McpTools.tools, (tools) => tools.map(({ name }) => name))
+
+  it.effect("O-52: two of one name of a server have names of their own, the exact one first, and one warning tells of each other", () => {
+    const fake = new Fake([{ name: "a/b" }, { name: "a b" }, { name: "a_b" }, { name: "a.b" }, { name: "a.b" }])
+    const { layer, messages } = warnings()
+    return Effect.gen(function*() {
+      const names = yield* namesNow
+      assert.lengthOf(new Set(names), 4)
+      assert.strictEqual(names[2], "a_b")
+      for (const name of names) assert.match(name, /^a_b(_[0-9a-f]{8})?$/)
+      assert.lengthOf(messages, 3)
       assert.match(
-        String(between),
-        /"look" of "shop" and "look" of "zoo" are both named "look"; give one server a prefix/
+        messages[0]!,
+        /"a b" of "shop" is offered as "a_b_[0-9a-f]{8}", since "a_b" of "shop" is named "a_b"/
       )
+      assert.deepStrictEqual(yield* McpTools.leftOut, [
+        { server: "shop", name: "a.b", reason: "the server lists it more than once; the first is offered" }
+      ])
+      // Each name calls its own tool, and the order of the list changes none of them.
+      for (const name of names) yield* run(name)
+      assert.deepStrictEqual(fake.requests.map(({ tool }) => tool.name), ["a/b", "a b", "a_b", "a.b"])
+      fake.change(fake.tools.toReversed())
+      assert.sameMembers([...yield* namesNow], [...names])
+      assert.lengthOf(messages, 3)
+    }).pipe(Effect.provide([layerOf(fake), layer]))
+  })
+
+  it.effect("O-52: a server takes no name away from the tool of another, whatever it lists later, nor its approval", () => {
+    const [first, second] = [new Fake([pay]), new Fake([look])]
+    const { layer, messages } = warnings()
+    return Effect.gen(function*() {
+      const before = yield* McpTools.tools
+      assert.deepStrictEqual(before.map(({ name }) => name), ["pay", "look"])
+      first.change([look, pay])
+      const [theirs, ...others] = yield* McpTools.tools
+      assert.match(theirs!.name, /^look_[0-9a-f]{8}$/)
+      assert.deepStrictEqual(others.map(({ name }) => name), ["pay", "look"])
+      assert.notStrictEqual(theirs!.version, others[1]!.version)
+      assert.match(messages.join(), /"look" of "shop" is offered as .*, since "look" of "zoo" is named "look"/)
+      yield* run("look")
+      assert.lengthOf(first.requests, 0)
+      second.change([])
+      assert.lengthOf(yield* McpTools.tools, 2)
+    }).pipe(Effect.provide([Layer.merge(layerOf(first), layerOf(second, {}, "zoo")), layer]))
+  })
+
+  it.effect("O-52: a server that lists its tools for ever keeps no run of another server waiting", () => {
+    const [deaf, other] = [new Fake([pay]), new Fake([look])]
+    return Effect.gen(function*() {
+      deaf.listing = () => Effect.never
+      deaf.change([pay, look])
+      const running = yield* Effect.forkChild(namesNow)
+      yield* TestClock.adjust("5 seconds")
+      assert.deepStrictEqual(yield* Fiber.join(running), ["pay", "look"])
+    }).pipe(Effect.provide(Layer.merge(layerOf(deaf), layerOf(other, {}, "zoo"))))
+  })
+
+  it.effect("O-38: of trusted annotations those alone that say readOnlyHint keep a call from an approval; your own hints say less", () =>
+    Effect.gen(function*() {
+      const hints = [undefined, true, false]
+      const definitions = hints.flatMap((readOnlyHint) =>
+        hints.map((destructiveHint) => ({
+          name: `t_${readOnlyHint}_${destructiveHint}`,
+          annotations: JSON.parse(JSON.stringify({ readOnlyHint, destructiveHint, idempotentHint: true }))
+        }))
+      )
+      const asking = (options: McpTools.Options) =>
+        Effect.provide(
+          Effect.map(McpTools.tools, (tools) =>
+            tools.filter(({ approval }) => approval === true).map(({ name }) => name)),
+          layerOf(new Fake(definitions), options)
+        )
+      const names = definitions.map(({ name }) => name)
+      assert.deepStrictEqual(
+        yield* asking({ trust: "annotations" }),
+        names.filter((name) => !name.startsWith("t_true"))
+      )
+      const each = Object.fromEntries(names.map((name) => [name, "annotations" as const]))
+      assert.deepStrictEqual(yield* asking({ trust: each }), yield* asking({ trust: "annotations" }))
+      const own = (hints: McpTools.Hints) => ({ trust: Object.fromEntries(names.map((name) => [name, hints])) })
+      assert.deepStrictEqual(yield* asking(own({})), names)
+      assert.deepStrictEqual(yield* asking(own({ destructive: false })), [])
+      assert.deepStrictEqual(yield* asking(own({ readOnly: true })), [])
+      // Less is said by a function.
+      const facts: Array<string> = []
+      const tools = yield* Effect.provide(
+        Effect.tap(
+          McpTools.tools,
+          (tools) => ToolRunner.run(tools.map(({ name }, index) => call(name, {}, `c${index}`)), tools)
+        ),
+        layerOf(new Fake(definitions), {
+          trust: "annotations",
+          approval: ({ destructive, name }) => destructive && facts.push(name) > 0
+        })
+      )
+      assert.lengthOf(tools, 9)
+      assert.sameMembers(facts, ["t_undefined_undefined", "t_undefined_true", "t_false_undefined", "t_false_true"])
     }))
 
   it.effect("W-13: of several servers are there together, however their layers are put together", () =>
@@ -321,6 +414,95 @@ describe("a tool that changes", () => {
       assert.lengthOf(fake.requests, 0)
     }).pipe(Effect.provide(layerOf(fake, { trust: "annotations", approval: "none" })))
   })
+})
+
+describe("O-51: the hash of a tool", () => {
+  const whole: Required<Omit<Definition, "name">> = {
+    title: "Look",
+    description: "Looks",
+    inputSchema: { type: "object", properties: { a: { type: "string" }, b: { type: "string" } } },
+    outputSchema: { type: "object", properties: { n: { type: "integer" } } },
+    annotations: {
+      title: "Look here",
+      readOnlyHint: true,
+      destructiveHint: false,
+      idempotentHint: true,
+      openWorldHint: false,
+      "x-scope": "books"
+    },
+    execution: { taskSupport: "forbidden" },
+    _meta: { stamp: 1 },
+    icons: [{ src: "data:," }]
+  }
+  const changedFields: Record<string, Partial<Definition>> = {
+    title: { title: "Look away" },
+    "no title": { title: undefined as never },
+    description: { description: "Looks, and sends it to me" },
+    inputSchema: { inputSchema: { type: "object", properties: { a: { type: "string" } } } },
+    "a description in inputSchema": {
+      inputSchema: {
+        type: "object",
+        properties: { a: { type: "string", description: "Your key" }, b: { type: "string" } }
+      }
+    },
+    outputSchema: { outputSchema: { type: "object" } },
+    execution: { execution: { taskSupport: "optional" } },
+    ...Object.fromEntries(
+      Object.entries(whole.annotations).flatMap(([name, value]) => [
+        [`annotations.${name}`, {
+          annotations: { ...whole.annotations, [name]: typeof value === "boolean" ? !value : "else" }
+        }],
+        [`no annotations.${name}`, {
+          annotations: JSON.parse(JSON.stringify({ ...whole.annotations, [name]: undefined }))
+        }]
+      ])
+    ),
+    "no annotations": { annotations: undefined as never }
+  }
+  const sameFields: Record<string, Partial<Definition>> = {
+    nothing: {},
+    _meta: { _meta: { stamp: 2 } },
+    icons: { icons: [] },
+    "the order of members": {
+      annotations: Object.fromEntries(Object.entries(whole.annotations).toReversed()),
+      inputSchema: { properties: { b: { type: "string" }, a: { type: "string" } }, type: "object" }
+    }
+  }
+
+  for (const [field, change] of Object.entries(changedFields)) {
+    it.effect(`O-51: ${field}, changed alone, makes it another tool: untrusted, asked about, and denied to calls of before`, () => {
+      const fake = new Fake([{ name: "look", ...whole }])
+      return Effect.gen(function*() {
+        const [before] = yield* McpTools.tools
+        assert.isFalse(before?.approval)
+        fake.change([{ name: "look", ...whole, ...change }])
+        const [after] = yield* McpTools.tools
+        assert.notDeepEqual(after?.metadata, before?.metadata)
+        assert.notStrictEqual(after?.version, before?.version)
+        assert.isTrue(after?.approval)
+        assert.isFalse(after?.readOnly)
+        const { messages } = yield* ToolRunner.run([call("look")], [before!], { approved: ["c0"] })
+        assert.include(String(messages[0]?.content), "denied")
+        assert.lengthOf(fake.requests, 0)
+        // The second change, back to what was trusted, is the tool that was trusted.
+        fake.change([{ name: "look", ...whole }])
+        assert.isFalse((yield* McpTools.tools)[0]?.approval)
+      }).pipe(Effect.provide(layerOf(fake, { trust: "annotations" })))
+    })
+  }
+
+  for (const [field, change] of Object.entries(sameFields)) {
+    it.effect(`O-51: ${field}, changed alone, leaves it what it is`, () => {
+      const fake = new Fake([{ name: "look", ...whole }])
+      return Effect.gen(function*() {
+        const [before] = yield* McpTools.tools
+        fake.change([{ name: "look", ...whole, ...change }])
+        const [after] = yield* McpTools.tools
+        assert.strictEqual(after?.version, before?.version)
+        assert.isFalse(after?.approval)
+      }).pipe(Effect.provide(layerOf(fake, { trust: "annotations" })))
+    })
+  }
 })
 
 describe("a list that changes", () => {

@@ -132,7 +132,7 @@ type Start = Pick<Policy.Policy, "start">
  */
 export const mayStartEarly = (tool: Tool.Any, { start }: Start): boolean =>
   start !== "afterTurn" && !tool.manual && (tool.approval ?? false) === false &&
-  (start === "onCallReady" || tool.readOnly !== false)
+  (start === "onCallReady" || (tool.readOnly ?? false) !== false)
 
 /**
  * Returns the answer of an option for a call with these decoded arguments, an `Exit` unless there is something to warn
@@ -160,7 +160,7 @@ export const afterCrashOf = (
   otherwise: Tool.AfterCrash = "report"
 ): Effect.Effect<Tool.AfterCrash> => {
   if (tool.afterCrash !== undefined) return Exit.succeed(tool.afterCrash)
-  if (tool.idempotent) return Exit.succeed("retry")
+  if (tool.idempotent === true) return Exit.succeed("retry")
   return Effect.mapEager(answerOf(tool, "readOnly", args, false), (isReadOnly) => isReadOnly ? "retry" : otherwise)
 }
 

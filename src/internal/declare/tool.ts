@@ -121,14 +121,17 @@ export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = 
     args: Params,
     call: CallContext
   ) => Effect.Effect<Success | ToolOutcomes.AskUser | ToolOutcomes.Halt, Failure, R>
-  /** `true` if it changes nothing, or a function that tells whether a call does. `Tool.isReadOnly` asks it. */
-  readonly readOnly: boolean | ((args: Params) => boolean)
+  /**
+   * `true` if it changes nothing, or a function that tells whether a call does. `Tool.isReadOnly` asks it. Of this and
+   * the other hints, those that were not declared are left out.
+   */
+  readonly readOnly?: boolean | ((args: Params) => boolean)
   /** `true` if it may destroy something, or a function that tells whether a call may. `Tool.isDestructive` asks it. */
-  readonly destructive: boolean | ((args: Params) => boolean)
+  readonly destructive?: boolean | ((args: Params) => boolean)
   /** `true` if running it again with the same arguments changes nothing more. */
-  readonly idempotent: boolean
+  readonly idempotent?: boolean
   /** `true` if it reaches what is outside of the application. */
-  readonly openWorld: boolean
+  readonly openWorld?: boolean
   /** The policy for a call of which it is not known whether it had its effect. By the flags when it is left out. */
   readonly afterCrash?: AfterCrash
   /** Looks in the world for what such a call came to. */

@@ -11,6 +11,7 @@ import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Schedule from "effect/Schedule"
 import * as Scope from "effect/Scope"
+import * as Json from "../../internal/json.ts"
 import * as Telemetry from "../../internal/telemetry.ts"
 import * as Backend from "./backend.ts"
 
@@ -18,6 +19,8 @@ import * as Backend from "./backend.ts"
 export interface Known {
   readonly listed: Backend.Listed
   readonly hash: string
+  /** A hash of the names of the server and of the tool, which stays the same whatever the tool becomes. */
+  readonly nameHash: string
 }
 
 /** The tools of a server, as it listed them last. */
@@ -57,14 +60,28 @@ const closingMillis = 6_000
 
 const encoder = new TextEncoder()
 
-/** Returns a hash of the parts of a tool that the model and people read. */
-const hashOf = ({ description = "", inputSchema, name }: Backend.Listed): Effect.Effect<string> =>
+/** Returns the SHA-256 of a value. The order of the members of its objects does not count. */
+const hashOf = (value: unknown): Effect.Effect<string> =>
   Effect.map(
-    Effect.promise(() =>
-      crypto.subtle.digest("SHA-256", encoder.encode(JSON.stringify([name, description, inputSchema])))
-    ),
+    Effect.promise(() => crypto.subtle.digest("SHA-256", encoder.encode(JSON.stringify(Json.ordered(value))))),
     (digest) => Array.from(new Uint8Array(digest), (byte) => byte.toString(16).padStart(2, "0")).join("")
   )
+
+/**
+ * Returns the parts of a tool that models and people read, or that its trust depends on. Its `_meta` and its icons are
+ * none of them, and a server may change them at any time.
+ */
+const trustedOf = (
+  { definition: { annotations, description, execution, inputSchema, name, outputSchema, title } }: Backend.Listed
+) => ({
+  name,
+  title,
+  description,
+  inputSchema,
+  outputSchema,
+  annotations,
+  execution
+})
 
 export class Connection {
   readonly server: string
@@ -219,14 +236,27 @@ export class Connection {
     return Effect.map(
       Effect.flatMap(backend.list, ({ leftOut, tools }) =>
         Effect.map(
-          Effect.forEach(tools, (listed) => Effect.map(hashOf(listed), (hash) => ({ listed, hash }))),
+          Effect.forEach(tools, (listed) =>
+            Effect.all({
+              listed: Effect.succeed(listed),
+              hash: hashOf(trustedOf(listed)),
+              nameHash: hashOf([this.server, listed.name])
+            })),
           (known) => ({ known, leftOut })
         )),
       ({ known, leftOut }) => {
-        this.known = { tools: new Map(known.map((tool) => [tool.listed.name, tool])), leftOut }
-        for (const { hash, listed: { name } } of known) {
+        const tools = new Map<string, Known>()
+        const again: Array<Backend.LeftOut> = []
+        for (const tool of known) {
+          const { hash, listed: { name } } = tool
+          if (tools.has(name)) {
+            again.push({ name, reason: "the server lists it more than once; the first is offered" })
+            continue
+          }
+          tools.set(name, tool)
           if (!this.first.has(name) && this.first.size < mostNames) this.first.set(name, hash)
         }
+        this.known = { tools, leftOut: [...leftOut, ...again] }
       }
     )
   }

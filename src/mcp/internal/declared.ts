@@ -86,8 +86,9 @@ export interface HttpServer {
  */
 export interface Hints {
   /**
-   * The `hash` that the tool must have, as `metadata.mcp.hash` of the tool says: SHA-256 of its name, its description
-   * and its parameters. By default it must be what it was when this process first saw it.
+   * The `hash` that the tool must have, as `metadata.mcp.hash` of the tool says: SHA-256 of its name, its title, its
+   * description, its schemas, its annotations and its `execution`. By default it must be what it was when this process
+   * first saw it.
    */
   readonly hash?: string
   /** `true` if it changes nothing: it may start before the reply has ended. `false` by default. */
@@ -114,7 +115,7 @@ export interface Facts {
   readonly server: string
   /** The name of the tool, as the server has it. */
   readonly name: string
-  /** The hash of its name, its description and its parameters. */
+  /** The hash of what models and people read of it, and of what its trust depends on. */
   readonly hash: string
   /** `true` if it is another tool than the one that this process first saw under its name. */
   readonly isChanged: boolean
@@ -223,8 +224,9 @@ export interface Options {
   readonly trust?: "annotations" | { readonly [tool: string]: "annotations" | Hints }
   /**
    * The calls that wait for an approval: those of tools that may destroy something (`"destructive"`), which is each
-   * tool that is not trusted; `"all"`; `"none"`, but for tools that have changed; or those for which a function
-   * returns `true`. `"destructive"` by default.
+   * tool that is not trusted, or whose server says no more of it than that it destroys nothing: trusted annotations
+   * have to say `readOnlyHint`, your own hints `readOnly: true` or `destructive: false`; `"all"`; `"none"`, but for
+   * tools that have changed; or those for which a function returns `true`. `"destructive"` by default.
    */
   readonly approval?: "destructive" | "all" | "none" | ((tool: Facts, args: Json.JsonObject) => boolean)
   /**

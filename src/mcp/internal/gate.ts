@@ -36,6 +36,12 @@ export interface Legacy {
   readonly idle: Duration.Duration
 }
 
+/** The names that are offered, and a function that finishes the text of a message that lists them. */
+export interface Offer {
+  readonly names: ReadonlySet<string>
+  readonly listing: (text: string) => string
+}
+
 /** A session of a client of the legacy era. */
 interface Session {
   readonly by: string
@@ -109,18 +115,18 @@ export class Gate {
   private opening = 0
   private readonly guard: Guard
   private readonly endpoint: HttpRouter.HttpRouter
-  private readonly names: ReadonlySet<string>
+  private readonly offer: Offer
   private readonly legacy: Legacy | undefined
 
   constructor(
     guard: Guard,
     endpoint: HttpRouter.HttpRouter,
-    names: ReadonlySet<string>,
+    offer: Offer,
     legacy: Legacy | undefined
   ) {
     this.guard = guard
     this.endpoint = endpoint
-    this.names = names
+    this.offer = offer
     this.legacy = legacy
   }
 
@@ -156,6 +162,7 @@ export class Gate {
         waiting: session?.waiting ?? new Set()
       }
       const posted = inner("POST", request.headers, text)
+      if (message["method"] === "tools/list") return yield* this.list(posted, caller)
       if (message["method"] !== "initialize") return yield* this.run(posted, caller)
       return this.legacy === undefined ? modernOnly(message["id"]) : yield* this.open(posted, caller, this.legacy)
     })
@@ -171,6 +178,19 @@ export class Gate {
         this.sessions.delete(request.headers[sessionHeader] ?? "")
       }
       return response
+    })
+  }
+
+  private list(request: Request, caller: Caller.Caller): Effect.Effect<Response, never, Scope.Scope> {
+    return Effect.gen({ self: this }, function*() {
+      const answer = yield* this.run(request, caller)
+      const type = "contentType" in answer.body ? answer.body.contentType : undefined
+      if (type?.startsWith("application/json") !== true) return answer
+      const response = yield* whole(answer)
+      const { body } = response
+      if (body._tag !== "Uint8Array") return response
+      const text = this.offer.listing(new TextDecoder().decode(body.body))
+      return HttpServerResponse.setBody(response, HttpBody.text(text, "application/json"))
     })
   }
 
@@ -205,12 +225,12 @@ export class Gate {
         for (const question of session.waiting) granted = yield* this.may(request, question)
       }
       const name = method === "tools/call" && Json.isObject(params) ? params["name"] : undefined
-      if (typeof name === "string" && this.names.has(name)) {
+      if (typeof name === "string" && this.offer.names.has(name)) {
         granted = yield* this.may(request, { agent: name, action: "write" })
       }
       if (granted !== undefined) return granted
       let refusal: Refusals.Refusal | undefined
-      for (const agent of this.names) {
+      for (const agent of this.offer.names) {
         const asked = yield* Effect.result(this.may(request, { agent, action: "list" }))
         if (Result.isSuccess(asked)) return asked.success
         refusal ??= asked.failure

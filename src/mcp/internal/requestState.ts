@@ -7,6 +7,7 @@
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Redacted from "effect/Redacted"
+import * as Json from "../../internal/json.ts"
 
 /** The call that a state belongs to. A state is none of another principal, tool or arguments. */
 interface Subject {
@@ -14,14 +15,6 @@ interface Subject {
   readonly by: string
   readonly name: string
   readonly arguments: unknown
-}
-
-/** Returns a value with the members of its objects in one order. */
-const ordered = (value: unknown): unknown => {
-  if (Array.isArray(value)) return value.map(ordered)
-  if (typeof value !== "object" || value === null) return value
-  const members = Object.entries(value).sort(([one], [other]) => one < other ? -1 : 1)
-  return Object.fromEntries(members.map(([name, member]) => [name, ordered(member)]))
 }
 
 const hex = (bytes: ArrayBuffer): string =>
@@ -50,7 +43,7 @@ export const signer = (secret: Redacted.Redacted<string> | undefined): Effect.Ef
     const algorithm = { name: "HMAC", hash: "SHA-256" }
     const key = yield* Effect.promise(() => crypto.subtle.importKey("raw", raw, algorithm, false, ["sign", "verify"]))
     const messageOf = (id: string, expiresAt: string, { arguments: args, by, name, principal }: Subject) =>
-      new TextEncoder().encode(JSON.stringify([id, expiresAt, principal, by, name, ordered(args)]))
+      new TextEncoder().encode(JSON.stringify([id, expiresAt, principal, by, name, Json.ordered(args)]))
     return {
       sign: (id, expiresAt, subject) =>
         Effect.map(

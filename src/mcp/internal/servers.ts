@@ -25,14 +25,87 @@ interface Server {
 export class McpTools extends Context.Service<McpTools, {
   /** The servers, which `McpTools.tools` reads. */
   readonly servers: Set<unknown>
+  /** The tools that have a name, by their names: a tool keeps its name while its server lists it. */
+  readonly named: Map<string, unknown>
 }>()("heddle/mcp/McpTools") {}
 
-const registry = Layer.sync(McpTools, () => ({ servers: new Set() }))
+const registry = Layer.sync(McpTools, () => ({ servers: new Set(), named: new Map() }))
 
-/** The servers, once the lists that have changed are known. */
-export const serversOf = Effect.flatMap(McpTools, ({ servers }) => {
-  const all = Array.from(servers as Set<Server>).sort((left, right) => left.name < right.name ? -1 : 1)
-  return Effect.as(Effect.forEach(all, ({ settled }) => settled, { discard: true }), all)
+/** The time that a run waits for servers that list their tools again. One that takes longer has those it had. */
+const listingMillis = 5_000
+
+/** A tool of a server, and what is known of its name. */
+interface Candidate {
+  readonly server: Server
+  readonly offer: Offers.Offer
+}
+
+const isSame = (one: Candidate, other: Candidate | undefined): boolean =>
+  one.server === other?.server && one.offer.own === other.offer.own
+
+const isBefore = (one: Candidate, other: Candidate): number =>
+  Number(other.offer.isExact) - Number(one.offer.isExact) || (one.offer.own < other.offer.own ? -1 : 1)
+
+const wordsOf = ({ offer, server }: Candidate): string => `"${offer.own}" of "${server.name}"`
+
+/**
+ * Gives each tool a name of its own. A name belongs to the tool that had it before, else to one that has it as it is:
+ * no server takes the name of another one's tool away. The others get a longer one, with a warning.
+ */
+const nameAll = (candidates: ReadonlyArray<Candidate>, named: Map<string, Candidate>) => {
+  const before = new Map(named)
+  const names = new Map<Candidate, string>()
+  const warnings: Array<string> = []
+  named.clear()
+  const name = (candidate: Candidate, name: string | undefined) => {
+    if (name === undefined) return
+    named.set(name, candidate)
+    names.set(candidate, name)
+  }
+  for (const candidate of candidates) {
+    name(candidate, candidate.offer.names.find((name) => isSame(candidate, before.get(name))))
+  }
+  for (const candidate of candidates.filter((candidate) => !names.has(candidate)).sort(isBefore)) {
+    const [wanted = ""] = candidate.offer.names
+    const holder = named.get(wanted)
+    const free = candidate.offer.names.find((name) => !named.has(name))
+    name(candidate, free)
+    if (holder === undefined || free === undefined) continue
+    warnings.push(
+      `the tool ${wordsOf(candidate)} is offered as "${free}", since ${wordsOf(holder)} is named "${wanted}"; give one `
+        + "server a prefix"
+    )
+  }
+  return { names, warnings }
+}
+
+/** The tools of all servers under names that are their own, and those that are not offered. */
+export const offers = Effect.gen(function*() {
+  const { named, servers } = yield* McpTools
+  const all = Array.from(servers as Set<Server>).sort(({ name: left }, { name: right }) =>
+    left < right ? -1 : Number(left > right)
+  )
+  const settled = ({ settled }: Server) => Effect.timeoutOption(settled, listingMillis)
+  yield* Effect.forEach(all, settled, { concurrency: "unbounded", discard: true })
+  const offered = all.map((server) => ({ server, ...server.offered() }))
+  const candidates = offered.flatMap(({ server, tools }) => tools.map((offer) => ({ server, offer })))
+  const { names, warnings } = nameAll(candidates, named as Map<string, Candidate>)
+  yield* Effect.forEach(warnings, (warning) => Effect.logWarning(warning), { discard: true })
+  return {
+    tools: candidates.flatMap((candidate) => {
+      const { tool } = candidate.offer
+      const name = names.get(candidate)
+      return name === undefined ? [] : [name === tool.name ? tool : { ...tool, name }]
+    }),
+    leftOut: [
+      ...offered.flatMap(({ leftOut, server }) => leftOut.map((left) => ({ server: server.name, ...left }))),
+      ...candidates.filter((candidate) => !names.has(candidate)).map(({ offer, server }) => ({
+        server: server.name,
+        name: offer.own,
+        reason: "the names that it could have are those of other tools"
+      }))
+    ]
+  }
 })
 
 const declined = { action: "decline" } as const

@@ -25,9 +25,18 @@ import * as Results from "./results.ts"
  */
 export type McpTool = Tool.Tool<string, Json.JsonObject, unknown, McpToolFailed, never>
 
-/** The tools of a server under the names that a model reads, and those that are not offered. */
+/** A tool of a server, and the names under which a model may read it, the wanted one first. */
+export interface Offer {
+  readonly own: string
+  readonly names: ReadonlyArray<string>
+  /** `true` if the wanted name is its own one, behind the prefix. */
+  readonly isExact: boolean
+  readonly tool: McpTool
+}
+
+/** The tools of a server, and those that are not offered. */
 export interface Offered {
-  readonly tools: ReadonlyArray<{ readonly own: string; readonly tool: McpTool }>
+  readonly tools: ReadonlyArray<Offer>
   readonly leftOut: ReadonlyArray<Backend.LeftOut>
 }
 
@@ -45,17 +54,21 @@ const longestName = 64
 /** The most characters of the name of a tool in a span. */
 const longestInSpan = 128
 
-/** Returns the name of a tool for providers, which allow fewer characters than servers. */
-const nameFor = (prefix: string, { hash, listed: { name } }: Connection.Known): string => {
+/**
+ * Returns the names that a tool may have for providers, which allow fewer characters than servers, the one that it has
+ * if no other tool has it first.
+ */
+const namesFor = (prefix: string, { listed: { name }, nameHash }: Connection.Known): ReadonlyArray<string> => {
   const safe = `${prefix}${name}`.replaceAll(/[^a-zA-Z0-9_-]/g, "_")
-  return safe.length <= longestName ? safe : `${safe.slice(0, longestName - 9)}_${hash.slice(0, 8)}`
+  const ends = [8, 16, 32].map((length) => `${safe.slice(0, longestName - length - 1)}_${nameHash.slice(0, length)}`)
+  return safe.length <= longestName ? [safe, ...ends] : ends
 }
 
 /** Returns the tools of a server as they are now. */
 export const offered = (connection: Connection.Connection, settings: Settings): Offered => {
   const { leftOut, tools } = connection.current
   const missing: Array<Backend.LeftOut> = [...leftOut]
-  const made: Array<Offered["tools"][number]> = []
+  const made: Array<Offer> = []
   for (const known of tools.values()) {
     const { definition, name } = known.listed
     const { taskSupport } = Json.isObject(definition["execution"]) ? definition["execution"] : {} as Json.JsonObject
@@ -64,8 +77,10 @@ export const offered = (connection: Connection.Connection, settings: Settings): 
       continue
     }
     const tool = Result.try(() => make(connection, settings, known))
-    if (Result.isSuccess(tool)) made.push({ own: name, tool: tool.success })
-    else missing.push({ name, reason: tool.failure instanceof Error ? tool.failure.message : String(tool.failure) })
+    if (Result.isSuccess(tool)) {
+      const names = namesFor(settings.prefix, known)
+      made.push({ own: name, names, isExact: names[0] === `${settings.prefix}${name}`, tool: tool.success })
+    } else missing.push({ name, reason: tool.failure instanceof Error ? tool.failure.message : String(tool.failure) })
   }
   return { tools: made, leftOut: missing }
 }
@@ -75,7 +90,7 @@ const hintsOf = (
   connection: Connection.Connection,
   { trust }: Settings,
   { hash, listed: { annotations = {}, name } }: Connection.Known
-): Declared.Hints | undefined => {
+): (Declared.Hints & { readonly isServers: boolean }) | undefined => {
   const given = trust === "annotations"
     ? trust
     : trust !== undefined && Object.hasOwn(trust, name)
@@ -85,9 +100,10 @@ const hintsOf = (
     ? given.hash === hash
     : connection.isFirst(name, hash)
   if (given === undefined || !isKnown) return undefined
-  if (given !== "annotations") return given
+  if (given !== "annotations") return { ...given, isServers: false }
   const { destructiveHint, idempotentHint, openWorldHint, readOnlyHint } = annotations
   return {
+    isServers: true,
     readOnly: readOnlyHint === true,
     destructive: readOnlyHint !== true && destructiveHint !== false,
     idempotent: idempotentHint === true || readOnlyHint === true,
@@ -107,23 +123,27 @@ const make = (
   const { destructive = true, idempotent = false, openWorld = true, readOnly = false } = hints ?? {}
   const isChanged = !connection.isFirst(listed.name, hash)
   const facts = { server, name: listed.name, hash, isChanged, isTrusted: hints !== undefined, readOnly, destructive }
+  // A server that says of a tool only that it destroys nothing has not said that it does no harm.
+  const mayDestroy = !readOnly && (destructive || hints?.isServers === true)
   const { approval } = settings
   const check = Effect.suspend(() => {
     const now = connection.current.tools.get(listed.name)
     if (now?.hash === hash) return Effect.void
     return Effect.fail(new Changed(now === undefined ? `the server has no tool "${listed.name}" any more` : changed))
   })
-  const tool = Tool.make(nameFor(settings.prefix, known), {
+  const [name = ""] = namesFor(settings.prefix, known)
+  const tool = Tool.make(name, {
     description: Results.cut(listed.description ?? listed.title ?? ""),
     parameters,
     readOnly,
     destructive: destructive && !readOnly,
     idempotent,
     openWorld,
-    version: hash,
+    // A call that was approved for a tool is none for that of another server that has its name by then.
+    version: `${server} ${listed.name} ${hash}`,
     approval: typeof approval === "function"
       ? (args: Json.JsonObject) => approval(facts, args)
-      : approval === "all" || (approval === "none" ? isChanged : destructive && !readOnly),
+      : approval === "all" || (approval === "none" ? isChanged : mayDestroy),
     authorize: () =>
       Effect.match(Effect.andThen(connection.settled, check), {
         onSuccess: () => true,
@@ -140,8 +160,8 @@ const make = (
 }
 
 const changed =
-  "the tool is another one than the one that the run began with: its name is the same, and its description "
-  + "or its parameters are not"
+  "the tool is another one than the one that the run began with: its name is the same, and its title, its "
+  + "description, its parameters or its hints are not"
 
 /** A tool changed, or is gone. */
 class Changed extends Error {}

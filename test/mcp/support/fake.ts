@@ -5,10 +5,14 @@ import * as Backend from "../../../src/mcp/internal/backend.ts"
 /** The definition of a tool of a server. */
 export interface Definition {
   readonly name: string
+  readonly title?: string
   readonly description?: string
   readonly inputSchema?: Record<string, unknown>
   readonly annotations?: Record<string, unknown>
   readonly execution?: Record<string, unknown>
+  readonly outputSchema?: Record<string, unknown>
+  readonly _meta?: Record<string, unknown>
+  readonly icons?: ReadonlyArray<unknown>
 }
 
 const listed = (definition: Definition): Backend.Listed => {
