@@ -230,9 +230,12 @@ export class HeldClaim {
     this.onLost = terms.onLost ?? (() => {})
     this.store = store
     const requests = new Running(Settings.defaultGrace, context)
+    // Each evaluation has a fiber of its own: a caller may ask again before the fiber of its last request has ended.
     this.request = (name, request) =>
-      new Worker(requests, { kind: "store", id, name, onSoftStop: "unaffected", once: true })
-        .do(request, Exit.interrupt())
+      Effect.suspend(() =>
+        new Worker(requests, { kind: "store", id, name, onSoftStop: "unaffected", once: true })
+          .do(request, Exit.interrupt())
+      )
     this.close = Effect.suspend(() => requests.end(Exit.void))
     this.clock = Context.get(context, Clock.Clock)
     this.hurry = Context.get(context, Hurry)

@@ -51,6 +51,9 @@ export class SessionConflict extends Schema.TaggedError<SessionConflict>("heddle
   }
 }
 
+/** Cause of the failure of an operation whose append was abandoned. */
+const givenUp = "an append was given up: it did not end within the grace period, and may have been written or not"
+
 /**
  * A store operation failed. After a failed append the journal contains all of its records or none; reading it shows
  * which.
@@ -104,6 +107,7 @@ export class StoreError extends Schema.TaggedError<StoreError>("heddle/Journal/S
     const asked = `(${this.operation} of ${session})`
     switch (this.reason) {
       case "unavailable":
+        if (this.cause === givenUp) return `${givenUp} ${asked}; load the session again`
         return `the store is unavailable ${asked}; try again, and load a session again before the next operation`
       case "full":
         return `the store is full ${asked}: nothing was written; make room, and load the session again`
@@ -125,6 +129,10 @@ export class StoreError extends Schema.TaggedError<StoreError>("heddle/Journal/S
     }
   }
 }
+
+/** The error of an operation that needs what an abandoned append may have written. */
+export const appendGivenUp = (id: string): StoreError =>
+  new StoreError({ reason: "unavailable", operation: "append", id, cause: givenUp })
 
 /** Returns the error for a journal that is damaged from a version on. */
 export const damaged = (id: string, version: number, cause: unknown): StoreError =>

@@ -272,13 +272,13 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
       const spending = spent.get(id) ?? new Spendings.Spending(yield* Spendings.CurrentSpending)
       spent.set(id, spending)
       const early = known === undefined && !isReplied(state, writer) ? { toolCall } : {}
-      yield* writer.append(
-        [{ _tag: "CallStarted", requestId, toolCallId: id, ...early, attempt, idempotencyKey }],
+      const isRecorded = yield* writer.start(
+        { _tag: "CallStarted", requestId, toolCallId: id, ...early, attempt, idempotencyKey },
         running
       )
-      yield* writer.confirmation
-      // The stop was requested before the handler starts.
-      if (state.stop?.requestId === requestId) return notRun(call, known, "not run: the run was stopped")
+      if (isRecorded) yield* writer.confirmation
+      // The run was stopped before the handler starts.
+      if (!isRecorded || state.stop?.requestId === requestId) return notRun(call, known, "not run: the run was stopped")
       const answers = known !== undefined && "answers" in known ? known.answers : []
       const given = answers.length > 0 || isAgain ? answers : undefined
       const nested = writer.store === undefined

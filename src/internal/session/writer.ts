@@ -53,21 +53,30 @@ interface Writing {
   /** Owns the append of these records, if they are its first ones. */
   readonly running: Running
   /**
-   * Succeeds when the records are in the journal. If they cannot be written, their writer waits until the operation
-   * is stopped.
+   * Succeeds with `true` when the records are in the journal, and with `false` where the run was stopped before the
+   * start of a handler was. If they cannot be written, their writer waits until the operation is stopped.
    */
-  readonly written: Deferred.Deferred<void>
+  readonly written: Deferred.Deferred<boolean>
   /** Tells whether its writer was interrupted: an intent that no append contains yet is then not written. */
   isWithdrawn: boolean
 }
 
 const isReply = (record: Records.Record): boolean => record._tag === "ReplyReceived"
 
+const requestIdOf = (record: Records.Record): string | undefined => "requestId" in record ? record.requestId : undefined
+
 /** Tells whether a record belongs to a run that has started. */
 const isOfRun = (record: Records.Record): boolean => "requestId" in record && record._tag !== "RunStarted"
 
+/** Tells whether a record announces a handler. */
+const isStart = ({ _tag }: Records.Record): boolean => _tag === "CallStarted"
+
 /** Tells whether a record announces what is about to begin, and reports nothing that has happened. */
-const isIntent = ({ _tag }: Records.Record): boolean => _tag === "CallStarted" || _tag === "RunStarted"
+const isIntent = (record: Records.Record): boolean => isStart(record) || record._tag === "RunStarted"
+
+/** Tells whether records report what has happened in a run that has started. */
+const isReport = (records: ReadonlyArray<Records.Record>): boolean =>
+  records.every((record) => isOfRun(record) && !isStart(record))
 
 /**
  * Tells whether a record closes the interrupted run of another owner. It is made from the known verdicts, and a later
@@ -204,14 +213,27 @@ export class Writer implements Omit<Parent, "store"> {
    * contains it.
    */
   append(records: Records.Records, running = this.own): Effect.Effect<void> {
-    if (this.store === undefined) return Effect.sync(() => this.apply(records))
+    return Effect.asVoid(this.write(records, running))
+  }
+
+  /**
+   * Appends the start of a handler, as `append` does. Succeeds with `true` where the handler may start: its start is in
+   * the journal. Succeeds with `false` where its run was stopped before: a stop precedes it in the journal, or its append
+   * was abandoned.
+   */
+  start(record: Records.CallStarted, running: Running): Effect.Effect<boolean> {
+    return this.write([record], running)
+  }
+
+  private write(records: Records.Records, running: Running): Effect.Effect<boolean> {
+    if (this.store === undefined) return Effect.sync(() => (this.apply(records), true))
     return Effect.contextWith((context: Context.Context<never>) => {
-      const writing = { records, running, written: Deferred.makeUnsafe<void>(), isWithdrawn: false }
+      const writing = { records, running, written: Deferred.makeUnsafe<boolean>(), isWithdrawn: false }
       this.waiting.push(writing)
       this.count(records)
       if (!this.isJoined(records)) this.begin?.()
       this.appendWaiting(context)
-      if (records.every(isReply)) return Effect.void
+      if (records.every(isReply)) return Effect.succeed(true)
       return Effect.onInterrupt(Deferred.await(writing.written), () => this.withdraw(writing))
     })
   }
@@ -220,11 +242,11 @@ export class Writer implements Omit<Parent, "store"> {
   flush(running = this.own): Effect.Effect<void> {
     return Effect.contextWith((context: Context.Context<never>) => {
       if (this.waiting.length === 0 && !this.isAppending) return Effect.void
-      const writing: Writing = { records: [], running, written: Deferred.makeUnsafe<void>(), isWithdrawn: false }
+      const writing: Writing = { records: [], running, written: Deferred.makeUnsafe<boolean>(), isWithdrawn: false }
       this.waiting.push(writing)
       this.begin?.()
       this.appendWaiting(context)
-      return Deferred.await(writing.written)
+      return Effect.asVoid(Deferred.await(writing.written))
     })
   }
 
@@ -315,8 +337,11 @@ export class Writer implements Omit<Parent, "store"> {
       const failure = Exit.findErrorOption(exit)
       if (Option.isSome(failure)) {
         this.unwritten.push(...taken)
-        this.fail(failure.value)
-      } else for (const { written } of taken) Deferred.doneUnsafe(written, exit as Exit.Exit<void>)
+        // The end of an abandoned append says nothing about its operation, which was told that it is unknown.
+        if (!this.isClosed) this.fail(failure.value)
+      } else {for (const { written } of taken) {
+          Deferred.doneUnsafe(written, Exit.isSuccess(exit) ? Exit.succeed(true) : exit as Exit.Exit<never>)
+        }}
       this.appendWaiting(context)
     })
   }
@@ -343,21 +368,19 @@ export class Writer implements Omit<Parent, "store"> {
     this.refuse([...this.taken, ...this.waiting.splice(0)])
   }
 
-  /** Refuses records that can no longer be written. A run that is being stopped may end; nothing else may begin. */
+  /**
+   * Refuses records that can no longer be written. A run that is being stopped may end, and a handler whose start was
+   * refused never starts. Nothing else may begin.
+   */
   private refuse(writings: ReadonlyArray<Writing>): void {
     this.unwritten.push(...writings)
     if (this.hasFailed) return
-    const ending = writings.filter(({ records }) => records.every(isOfRun))
-    for (const { written } of ending) Deferred.doneUnsafe(written, Exit.void)
-    if (ending.length === writings.length) return
-    this.fail(
-      new Journals.StoreError({
-        reason: "unavailable",
-        operation: "append",
-        id: this.id,
-        cause: "an append before it did not end within the grace period; open the session again"
-      })
-    )
+    const starts = writings.filter(({ records }) => records.some(isStart))
+    for (const { written } of starts) Deferred.doneUnsafe(written, Exit.succeed(false))
+    const reports = writings.filter(({ records }) => isReport(records))
+    for (const { written } of reports) Deferred.doneUnsafe(written, Exit.succeed(true))
+    if (starts.length + reports.length === writings.length) return
+    this.fail(Journals.appendGivenUp(this.id))
   }
 
   private get hasFailed(): boolean {
@@ -383,10 +406,18 @@ export class Writer implements Omit<Parent, "store"> {
   }
 
   private appendTaken(store: Journals.Service): Effect.Effect<void, KeepError> {
-    const written = this.taken.filter(({ isWithdrawn }) => !isWithdrawn)
+    const written = this.taken.filter((writing) => !writing.isWithdrawn && !this.isOvertaken(writing))
     const [first, ...rest] = written.flatMap(({ records }) => records)
     // All waiting records may have been withdrawn.
     return first === undefined ? Effect.void : this.appendNow([first, ...rest], store)
+  }
+
+  /** Tells whether a stop is in the journal before the start of a handler, which then does not start. */
+  private isOvertaken({ records, written }: Writing): boolean {
+    const { stop } = this.state
+    const isOvertaken = records.some((record) => isStart(record) && stop?.requestId === requestIdOf(record))
+    if (isOvertaken) Deferred.doneUnsafe(written, Exit.succeed(false))
+    return isOvertaken
   }
 
   private appendNow(records: Records.Records, store: Journals.Service): Effect.Effect<void, KeepError> {
@@ -460,8 +491,11 @@ export class Writer implements Omit<Parent, "store"> {
   private look(store: Journals.Service): Effect.Effect<void, Journals.StoreError> {
     const look = Effect.suspend(() => {
       const { id, version: expected } = this
+      // What is behind an abandoned append may be that append.
+      if (this.isClosed) return Effect.void
       return Effect.flatMap(store.version(id), (actual) => {
-        if (actual <= expected || this.isBusySince(expected)) return Effect.void
+        if (actual <= expected) return Effect.void
+        if (this.isBusySince(expected)) return this.isAppending ? this.listen(store, expected) : Effect.void
         const conflict = new Journals.SessionConflict({ id, expected, actual })
         const mayTake = (record: Records.Record) =>
           isCommand(record) && (record._tag !== "CallSettled" || this.state.run !== undefined)
@@ -480,8 +514,16 @@ export class Writer implements Omit<Parent, "store"> {
     })
   }
 
+  /** Stops the run where another process asks for it while an append is under way, which may hang. */
+  private listen(store: Journals.Service, version: number): Effect.Effect<void, Journals.StoreError> {
+    return Stream.runForEach(store.read(this.id, version), ({ record }) =>
+      Effect.sync(() => {
+        if (record._tag === "StopRequested") this.listeners.get(record.requestId)?.()
+      }))
+  }
+
   private isBusySince(version: number): boolean {
-    return this.isAppending || this.version !== version
+    return this.isAppending || this.isClosed || this.version !== version
   }
 
   // The claim that the operation runs under.
