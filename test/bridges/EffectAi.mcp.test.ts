@@ -56,7 +56,9 @@ const results: { readonly [name: string]: object } = {
   },
   plain: { content: [text("only"), text("words")] },
   broken: { isError: true, content: [text("the lens is dirty"), image, text("clean it")] },
-  mute: { isError: true, content: [] }
+  mute: { isError: true, content: [] },
+  detailed: { isError: true, content: [text("no lens")], structuredContent: { line: 3 } },
+  repeated: { isError: true, content: [text("{\"line\": 3}")], structuredContent: { line: 3 } }
 }
 
 const others = Layer.effectDiscard(Effect.gen(function*() {
@@ -158,6 +160,13 @@ describe("MCP", () => {
         JSON.stringify({ error: "the lens is dirty\n[image: image/png, 8 bytes]\nclean it" })
       )
       assert.strictEqual(mute?.content, "{\"error\":\"MCP tool reported an error\"}")
+    }).pipe(Effect.provide(client)))
+
+  it.live("O-10: the model reads the details of a failure, which no text says, once", () =>
+    Effect.gen(function*() {
+      const [detailed, repeated] = yield* answersOf("detailed", "repeated")
+      assert.strictEqual(detailed?.content, JSON.stringify({ error: "no lens\n{\"line\":3}" }))
+      assert.strictEqual(repeated?.content, JSON.stringify({ error: "{\"line\": 3}" }))
     }).pipe(Effect.provide(client)))
 
   it.live("N-25: so is one of the connection, and the words of a tool's own failure", () =>

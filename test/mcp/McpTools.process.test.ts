@@ -179,7 +179,10 @@ describe("a hostile server", { timeout: limit }, () => {
         assert.strictEqual(yield* text("twice"), "first")
         assert.strictEqual(yield* text("late"), "done")
         assert.strictEqual(yield* text("noise"), "after the noise")
-        assert.include(yield* text("invalid"), "handler_raised")
+        assert.match(
+          yield* text("invalid"),
+          /^\{\}\n\{"n":"no number"\}\n\[the result is not as the server describes it: /
+        )
         assert.include(yield* text("fails"), "out of seats")
         assert.include(yield* text("refuses"), "handler_raised")
         // It never answers: the call ends by its timeout, and the server hears of it.
@@ -187,6 +190,64 @@ describe("a hostile server", { timeout: limit }, () => {
         assert.include((yield* seen).map(({ method }) => method), "notifications/cancelled")
         assert.strictEqual(yield* text("twice"), "first")
       }).pipe(Effect.provide(hostile({}, era))))
+
+    it.live(`O-10: ${era}: what a server said of a call reaches the model, however it said it`, () => {
+      const usable = { type: "text", text: "usable" }
+      const misfit = "\n[the result is not as the server describes it: "
+      const cases: ReadonlyArray<readonly [tool: string, result: unknown, told: string | RegExp, isError?: boolean]> = [
+        [
+          "says",
+          { isError: true, content: [usable], structuredContent: { line: 3 } },
+          /usable\\n\{\\"line\\":3\}/,
+          true
+        ],
+        ["says", { isError: true, content: [], structuredContent: { line: 3 } }, /"\{\\"line\\":3\}"/, true],
+        ["says", { isError: true, structuredContent: { line: 3 } }, /"\{\\"line\\":3\}"/, true],
+        [
+          "says",
+          { isError: true, content: [{ type: "text", text: `{"line": 3}` }], structuredContent: { line: 3 } },
+          /^\{"error":"\{\\"line\\": 3\}"\}$/,
+          true
+        ],
+        ["says", { isError: true, content: [] }, /did not say why/, true],
+        [
+          "says_n",
+          { isError: true, content: [usable], structuredContent: { n: "x" } },
+          /^\{"error":"usable\\n\{\\"n\\":\\"x\\"\}"\}$/,
+          true
+        ],
+        ["says_n", { isError: true, content: [usable] }, /^\{"error":"usable"\}$/, true],
+        ["says_n", { content: [], structuredContent: { n: 1 } }, `{"n":1}`],
+        ["says_n", { content: [usable] }, `usable${misfit}there is no structured content]`],
+        [
+          "says_n",
+          { content: [usable], structuredContent: { n: "x" } },
+          new RegExp(`^usable\\n\\{"n":"x"\\}${misfit.replace("[", "\\[")}`)
+        ],
+        [
+          "says_n",
+          { content: [{ type: "text", text: `{"n":"x"}` }], structuredContent: { n: "x" } },
+          new RegExp(`^\\{"n":"x"\\}${misfit.replace("[", "\\[")}`)
+        ],
+        ["says_by_nothing", { content: [usable], structuredContent: { n: 1 } }, `{"n":1}`],
+        ["says", { content: [{ type: "new kind" }, usable] }, "[new kind content]\nusable"],
+        ["says", { content: [{ type: "text", text: 5 }] }, "5"],
+        ["says", { content: "usable" }, "usable"],
+        ["says", { content: null, structuredContent: { n: 2 } }, `{"n":2}`],
+        ["says", { content: [{ type: "image", data: 5 }, usable] }, "[no data]\nusable"],
+        ["says", { content: [usable], structuredContent: [1, 2] }, "[1,2]"],
+        ["says", { content: [{ ...usable, annotations: { priority: 7 } }] }, "usable"]
+      ]
+      return Effect.gen(function*() {
+        for (const [tool, result, told, isError] of cases) {
+          const { messages: [message] } = yield* run(tool, { result })
+          const what = `${tool} ${JSON.stringify(result)}`
+          if (typeof told === "string") assert.strictEqual(message?.content, told, what)
+          else assert.match(String(message?.content), told, what)
+          assert.strictEqual(message?.isError, isError, what)
+        }
+      }).pipe(Effect.provide(hostile({}, era)))
+    })
   }
 
   it.live("W-14: is started again once for a burst of calls, of which those under way are unknown", () =>

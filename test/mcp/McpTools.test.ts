@@ -267,6 +267,10 @@ describe("what a call comes to", () => {
           { type: "text", text: "words\nc: file:///c\n[new kind content]" }
         ]
       )
+      // A note of a declined question takes nothing of the result away.
+      fake.answering = () =>
+        Effect.as(fake.listener!.elicit({ message: "?" }), result([{ type: "text", text: "done" }], { n: 1 }))
+      assert.match(String(contentOf(yield* run("look"))), /^done\n\{"n":1\}\n\[the server asked "\?", and was declined/)
       // A failure is a text: what is none is a line of its kind and its size.
       fake.answering = () => Effect.succeed({ _tag: "Result", content: [png], structured: undefined, isError: true })
       const { messages } = yield* run("look")

@@ -13,6 +13,7 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Base64 from "effect/encoding/Base64"
 import * as Option from "effect/Option"
+import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as SchemaAST from "effect/SchemaAST"
 import * as Stream from "effect/Stream"
@@ -213,11 +214,20 @@ const mcpPart = (block: McpSchema.ContentBlock): Message.Part => {
 const mcpMedia = (mediaType: string | undefined, bytes: Uint8Array | string, filename?: string): Message.Part =>
   Media.made(mediaType, { data: typeof bytes === "string" ? bytes : Base64.encode(bytes) }, filename)
 
-/** The words of a failure, once: those of a tool that failed are its result, in which media are a line each. */
+/**
+ * The words of a failure, once: those of a tool that failed are its result, in which media are a line each, and its
+ * structured content where no text says that.
+ */
 const mcpWords = (reason: McpReason): string => {
   if (reason._tag !== "ToolError") return reason.message
-  const words = Media.textWith(mcpParts(reason.result), () => false)
-  return words === "" ? reason.message : words
+  const parts = mcpParts(reason.result)
+  const { structuredContent } = reason.result
+  const isSaid = structuredContent === undefined ||
+    parts.some((part) =>
+      part.type === "text" && Json.isSame(Result.getOrUndefined(Json.parse(part.text)), structuredContent)
+    )
+  const words = [Media.textWith(parts, () => false), isSaid ? "" : Json.render(structuredContent)]
+  return words.filter((text) => text !== "").join("\n") || reason.message
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -79,6 +79,8 @@ export type Response =
     readonly content: ReadonlyArray<Json.JsonObject>
     readonly structured: unknown
     readonly isError: boolean
+    /** The reason for which the result is not as the `outputSchema` of its tool has it. Left out where it is. */
+    readonly misfit?: string | undefined
   }
   | {
     readonly _tag: "Input"

@@ -2,6 +2,7 @@
  * Results of tools as Heddle has them, and questions of servers as questions of a session: a form of one field asks
  * for that field, and one without fields for a yes.
  */
+import * as Result from "effect/Result"
 import * as Media from "../../adapters/internal/media.ts"
 import * as ToolOutcomes from "../../internal/declare/outcome.ts"
 import * as Json from "../../internal/json.ts"
@@ -21,7 +22,7 @@ export const cut = (text: string): string => {
   return plain.length <= longest ? plain : `${plain.slice(0, longest).replace(/[\uD800-\uDBFF]$/, "")}…`
 }
 
-type Result = Extract<Backend.Response, { readonly _tag: "Result" }>
+type Response = Extract<Backend.Response, { readonly _tag: "Result" }>
 
 const text = (value: string): Message.Part => ({ type: "text", text: value })
 
@@ -34,7 +35,7 @@ const partOf = (block: Json.JsonObject): Message.Part => {
   const { data, description, mimeType, name, resource, title, type, uri } = block
   switch (type) {
     case "text":
-      return text(stringOf(block["text"]) ?? "")
+      return text(block["text"] === undefined ? "" : Json.render(block["text"]))
     case "image":
     case "audio":
       return mediaOf(data, mimeType)
@@ -64,20 +65,36 @@ const partsOf = (blocks: ReadonlyArray<Json.JsonObject>, notes: ReadonlyArray<st
   return parts
 }
 
+/** Tells whether a text of a result says its structured content. */
+const isSaid = ({ content, structured }: Response): boolean =>
+  structured === undefined || content.some(({ text, type }) =>
+    type === "text" && typeof text === "string" &&
+    Json.isSame(Result.getOrUndefined(Json.parse(text)), structured)
+  )
+
+/** Returns all that a server has said: its parts, its structured content where no text says it, and the notes. */
+const allOf = (result: Response, notes: ReadonlyArray<string>): ReadonlyArray<Message.Part> => {
+  const misfit = result.misfit === undefined
+    ? []
+    : [`[the result is not as the server describes it: ${cut(result.misfit)}]`]
+  const structured = isSaid(result) ? [] : [Json.render(result.structured)]
+  return partsOf(result.content, [...structured, ...misfit, ...notes])
+}
+
 /** Returns the text of a result, in which an image or a file is a line. */
-export const wordsOf = ({ content }: Result, notes: ReadonlyArray<string> = []): string =>
-  Media.textWith(partsOf(content, notes), () => false)
+export const wordsOf = (result: Response, notes: ReadonlyArray<string> = []): string =>
+  Media.textWith(allOf(result, notes), () => false) || "The tool failed, and did not say why."
 
 /**
- * Returns the value of a result: its structured content, its text, or its parts where one of them is none. Beside
- * structured content, texts say it again.
+ * Returns the value of a result: its structured content where that is as the server describes it, its text, or its
+ * parts where one of them is none. Beside such structured content, texts say it again.
  */
-export const valueOf = ({ content, structured }: Result, notes: ReadonlyArray<string>): unknown => {
-  const known = partsOf(content, notes)
-  const media = known.filter(({ type }) => type !== "text")
-  const isTold = structured !== undefined && notes.length === 0
+export const valueOf = (result: Response, notes: ReadonlyArray<string>): unknown => {
+  const { content, misfit, structured } = result
+  const media = partsOf(content, []).filter(({ type }) => type !== "text")
+  const isTold = structured !== undefined && misfit === undefined && notes.length === 0
   if (isTold && media.length === 0) return structured
-  const parts = isTold ? [text(Json.render(structured)), ...media] : known
+  const parts = isTold ? [text(Json.render(structured)), ...media] : allOf(result, notes)
   const [first] = parts
   if (first === undefined) return ""
   return parts.length === 1 && first.type === "text" ? first.text : Tool.content(parts)

@@ -226,6 +226,8 @@ export const connect = (server: Stdio | Http, settings: Settings): Backend.Conne
           })
         }),
         call: ({ arguments: args, meta, responses, state, tool }, progress) => {
+          // The client would refuse, and lose, a result that this schema does not describe.
+          const { outputSchema, ...withoutOutput } = tool.definition
           const params = {
             name: tool.name,
             arguments: { ...args },
@@ -239,10 +241,10 @@ export const connect = (server: Stdio | Http, settings: Settings): Backend.Conne
               onprogress: progress,
               timeout: never,
               allowInputRequired: true,
-              toolDefinition: tool.definition as unknown as Sdk.Tool
+              toolDefinition: withoutOutput as unknown as Sdk.Tool
             })
           )
-          return Effect.map(whileOpen(called), (result) => responseOf(result, settings))
+          return Effect.flatMap(whileOpen(called), (result) => fitted(responseOf(result, settings), outputSchema))
         }
       }
     })
@@ -378,6 +380,19 @@ const answered = (transport: Sdk.Transport): void => {
   })
 }
 
+/** The member of `_meta` under which the result of a call passes the client as the server has sent it. */
+const asSent = "heddle/result"
+
+/** Returns the result of a call as the client takes it. One that is not by the letter would be refused, and lost. */
+const passing = (result: Json.JsonObject): Json.JsonObject => {
+  const { resultType } = result
+  const isOfCall = resultType !== "input_required" &&
+    ("content" in result || "structuredContent" in result || "isError" in result)
+  return isOfCall
+    ? { ...(resultType === undefined ? {} : { resultType }), content: [], _meta: { [asSent]: result } }
+    : result
+}
+
 /** Takes tools that the client would refuse out of lists, which it would refuse as a whole. Returns them. */
 const sifted = (sdk: typeof Sdk, transport: Sdk.Transport): Map<string, string> => {
   const unreadable = new Map<string, string>()
@@ -391,7 +406,7 @@ const sifted = (sdk: typeof Sdk, transport: Sdk.Transport): Map<string, string> 
         return problem === undefined
       })
       message["result"] = { ...result, tools }
-    }
+    } else if (Json.isObject(result)) message["result"] = passing(result)
     onmessage?.(message)
   }
   Object.assign(transport, { onmessage: sift })
@@ -462,10 +477,35 @@ const wantedOf = (request: unknown, { isSampling, roots }: Settings): Backend.Wa
   }
 }
 
-const responseOf = (result: unknown, settings: Settings): Backend.Response => {
-  const { content, inputRequests, isError, requestState, resultType, structuredContent } = Json.isObject(result)
-    ? result
-    : {} as Json.JsonObject
+/** Notes that a result is not as the schema has it. A schema that cannot be read says nothing of a result. */
+const fitted = (response: Backend.Response, schema: unknown): Effect.Effect<Backend.Response> =>
+  Effect.suspend(() => {
+    if (response._tag !== "Result" || response.isError || !Json.isObject(schema)) return Effect.succeed(response)
+    if (response.structured === undefined) {
+      return Effect.succeed({ ...response, misfit: "there is no structured content" })
+    }
+    const judged = Effect.map(
+      Effect.tryPromise(() => import("@modelcontextprotocol/client/validators/ajv")),
+      ({ AjvJsonSchemaValidator }) => new AjvJsonSchemaValidator().getValidator(schema)(response.structured)
+    )
+    return Effect.match(Effect.catchDefect(judged, Effect.fail), {
+      onSuccess: ({ errorMessage, valid }) => valid ? response : { ...response, misfit: shown(errorMessage) },
+      onFailure: () => response
+    })
+  })
+
+/** Returns a block of content, also where a server gives its text alone. */
+const blockOf = (block: unknown): ReadonlyArray<Json.JsonObject> => {
+  if (Json.isObject(block)) return [block]
+  return typeof block === "string" ? [{ type: "text", text: block }] : []
+}
+
+const responseOf = (answer: unknown, settings: Settings): Backend.Response => {
+  const result = Json.isObject(answer) ? answer : Json.none
+  const sent = Json.isObject(result["_meta"]) ? result["_meta"][asSent] : undefined
+  const { content, inputRequests, isError, requestState, resultType, structuredContent } = Json.isObject(sent)
+    ? sent
+    : result
   if (resultType === "input_required") {
     const requests = Json.isObject(inputRequests) ? inputRequests : {}
     return {
@@ -478,7 +518,7 @@ const responseOf = (result: unknown, settings: Settings): Backend.Response => {
   }
   return {
     _tag: "Result",
-    content: Array.isArray(content) ? content.filter(Json.isObject) : [],
+    content: (Array.isArray(content) ? content : [content]).flatMap(blockOf),
     structured: structuredContent,
     isError: isError === true
   }
