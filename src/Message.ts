@@ -5,7 +5,6 @@
  * @since 0.1.0
  */
 import * as Schema from "effect/Schema"
-import * as FinishReasons from "./internal/declare/finishReason.ts"
 import * as ToolOutcomes from "./internal/declare/outcome.ts"
 import * as Json from "./internal/json.ts"
 
@@ -182,7 +181,7 @@ export class Message extends Schema.Opaque<Message>()(Schema.Struct({
   /** `true` when the answer of a `tool` message is an error. Left out when it is not. */
   isError: Schema.optionalKey(Schema.Boolean),
   /** The reason why a message of the model ended. `null` when the provider gave no reason. */
-  finishReason: Schema.optionalKey(Schema.NullOr(FinishReasons.FinishReason)),
+  finishReason: Schema.optionalKey(Schema.NullOr(ToolOutcomes.FinishReason)),
   /** The calls that a message of the model makes. Left out when there are none. */
   toolCalls: Schema.optionalKey(Schema.Array(ToolCall)),
   /** The reasoning that has to be sent back with a message of the model. */
@@ -226,7 +225,11 @@ export type Content = Message["content"]
  * @category constructors
  * @since 0.1.0
  */
-export const system = (content: Content): Message => ({ role: "system", content, metadata: Json.none })
+export const system = (content: Content): Message => ({
+  role: "system",
+  content: Json.wellFormed(content),
+  metadata: Json.none
+})
 
 /**
  * A user message.
@@ -247,7 +250,11 @@ export const system = (content: Content): Message => ({ role: "system", content,
  * @category constructors
  * @since 0.1.0
  */
-export const user = (content: Content): Message => ({ role: "user", content, metadata: Json.none })
+export const user = (content: Content): Message => ({
+  role: "user",
+  content: Json.wellFormed(content),
+  metadata: Json.none
+})
 
 /**
  * An assistant message, with the tool calls it made, if any.
@@ -267,8 +274,8 @@ export const user = (content: Content): Message => ({ role: "user", content, met
  */
 export const assistant = (content: Content, toolCalls?: ReadonlyArray<ToolCall>): Message =>
   toolCalls === undefined || toolCalls.length === 0
-    ? { role: "assistant", content, metadata: Json.none }
-    : { role: "assistant", content, toolCalls, metadata: Json.none }
+    ? { role: "assistant", content: Json.wellFormed(content), metadata: Json.none }
+    : { role: "assistant", content: Json.wellFormed(content), toolCalls, metadata: Json.none }
 
 /**
  * The answer to one tool call.
@@ -287,7 +294,7 @@ export const assistant = (content: Content, toolCalls?: ReadonlyArray<ToolCall>)
 export const tool = (toolCallId: string, content: Content): Message => ({
   role: "tool",
   toolCallId,
-  content,
+  content: Json.wellFormed(content),
   metadata: Json.none
 })
 
@@ -315,7 +322,10 @@ export const answer = (toolCallId: string, value: unknown): Message => {
   const content = ToolOutcomes.partsOf(value)
   if (content !== undefined) return tool(toolCallId, content)
   if (Array.isArray(value) && value.length > 0 && isParts(value)) return tool(toolCallId, ToolOutcomes.owned(value))
-  return tool(toolCallId, Json.isObject(value) ? JSON.stringify(Json.toJson(value)) : Json.render(value))
+  return tool(
+    toolCallId,
+    Json.isObject(value) ? Json.wellFormedJson(JSON.stringify(Json.toJson(value))) : Json.render(value)
+  )
 }
 
 /**

@@ -101,7 +101,7 @@ export class ValidationError extends Schema.TaggedError<ValidationError>("heddle
  * @since 0.1.0
  */
 export const fromMessages = (messages: ReadonlyArray<Message.Input>): Thread => ({
-  messages: messages.map((message) =>
+  messages: Json.wellFormed(messages).map((message) =>
     message.metadata ? message as Message.Message : { ...message, metadata: Json.none }
   ),
   metadata: Json.none

@@ -80,6 +80,35 @@ export const unescaped = (text: string): string => String(JSON.parse(`"${text}"`
 export const isObject = (value: unknown): value is JsonObject =>
   typeof value === "object" && value !== null && !Array.isArray(value)
 
+// Halves of surrogate pairs, which UTF-8 cannot write, and which providers refuse a whole conversation for. A half may
+// be the beginning of a pair whose other half comes with the next delta, so that only whole texts are looked at.
+
+const hasHalves = (value: unknown, depth: number): boolean => {
+  if (typeof value === "string") return !value.isWellFormed()
+  if (depth === deepest || !isPlain(value)) return false
+  return Object.values(value).some((member) => hasHalves(member, depth + 1))
+}
+
+const withoutHalves = (value: unknown, depth: number): unknown => {
+  if (typeof value === "string") return value.toWellFormed()
+  if (depth === deepest || !isPlain(value)) return value
+  if (Array.isArray(value)) return value.map((item) => withoutHalves(item, depth + 1))
+  return Object.fromEntries(Object.entries(value).map(([name, member]) => [name, withoutHalves(member, depth + 1)]))
+}
+
+/** The same text, or data with the same texts, in which U+FFFD stands for each half of a surrogate pair. */
+export const wellFormed = <A>(value: A): A => hasHalves(value, 0) ? withoutHalves(value, 0) as A : value
+
+/** Escapes of JSON of which a half may be one: a pair, which is whole, a half, and any other that might hide one. */
+const escapes = /\\u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}|\\u[dD][89a-fA-F][\da-fA-F]{2}|\\[^u]/g
+const halfLength = "\\ud800".length
+
+/** The same for a text of JSON, where a half is an escape as well. */
+export const wellFormedJson = (json: string): string =>
+  /\\u[dD]/.test(json)
+    ? json.toWellFormed().replace(escapes, (found) => found.length === halfLength ? "\ufffd" : found)
+    : json.toWellFormed()
+
 const isWord = (value: unknown): value is string => typeof value === "string" && /^[\w./-]{1,64}$/.test(value)
 
 /** Returns the name of an error and its reason, which are a program's own words, without what was written into it. */

@@ -84,6 +84,15 @@ const expectedBack = (parts: ReadonlyArray<Json>): ReadonlyArray<Json> => {
   return back
 }
 
+/** The same data, in which a half of a surrogate pair is U+FFFD. */
+const wellFormed = (value: unknown): unknown => {
+  if (typeof value === "string") return value.toWellFormed()
+  if (typeof value !== "object" || value === null) return value
+  return Array.isArray(value)
+    ? value.map(wellFormed)
+    : Object.fromEntries(Object.entries(value).map(([key, member]) => [key.toWellFormed(), wellFormed(member)]))
+}
+
 describe("every reply", () => {
   it.effect.prop(
     "R-349: is read the same in either framing and at any cut",
@@ -101,7 +110,7 @@ describe("every reply", () => {
   )
 
   it.effect.prop(
-    "R-342: goes back as it came",
+    "R-342, O-12: goes back as it came, but for halves of surrogate pairs",
     [reply],
     ([{ chunks }]) =>
       Effect.scoped(Effect.gen(function*() {
@@ -115,7 +124,7 @@ describe("every reply", () => {
           contents: ReadonlyArray<{ role: string; parts: ReadonlyArray<Json> }>
         }
         const back = contents.filter(({ role }) => role === "model").flatMap(({ parts }) => parts)
-        assert.deepStrictEqual(back, expectedBack(chunks.flat()))
+        assert.deepStrictEqual(back, wellFormed(expectedBack(chunks.flat())))
       })),
     { arbitrary: { runs: shareOf(100), size: 8 } }
   )

@@ -112,7 +112,7 @@ const saidIn = (record: Json.JsonObject): Json.JsonObject =>
   Object.fromEntries(Object.entries(record).filter(([, value]) => isSaid(value)))
 
 /**
- * The names of fields that their server reads again, and no other server can: OpenRouter's and MiniMax's `reasoning_details`,
+ * The names of fields that their server reads again, and no other can: OpenRouter's and MiniMax's `reasoning_details`,
  * the `thinking_blocks` and `provider_specific_fields` of LiteLLM, Gemini's `extra_content`, Venice's
  * `thought_signature`, GitHub Copilot's `reasoning_opaque`, and whatever else names itself a signature or encrypted.
  * Other unknown fields stay here: there are servers that refuse a message for any field that they do not know.

@@ -58,7 +58,7 @@ export const write = (messages: ReadonlyArray<Message.Message>, style: Style): R
 
 /**
  * Returns whether the reasoning of the message at an index goes back. What the model thought between two messages of
- * the user does if it called a tool there, and while it is not known yet whether it will, where a vendor wants no other.
+ * the user does if it called a tool there, and while it is open whether it will, where a vendor wants no other.
  */
 const wantedReasoning = (
   messages: ReadonlyArray<Message.Message>,

@@ -223,7 +223,7 @@ const makeRequest = (
       const url = yield* checkUrl(exchange.url)
       const headers = yield* checkHeaders(exchange.headers)
       const body = yield* Result.mapError(
-        Result.try(() => JSON.stringify(exchange.body())),
+        Result.try(() => Json.wellFormedJson(JSON.stringify(exchange.body()))),
         (problem) => `the request cannot be written as JSON: ${Json.render(problem)}`
       )
       return HttpClientRequest.post(url).pipe(

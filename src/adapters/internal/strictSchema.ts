@@ -5,7 +5,7 @@
  * becomes one that may be null, and the nulls that stand for missing members are removed from the model's arguments.
  */
 import * as Option from "effect/Option"
-import { referenceTarget } from "../../internal/declare/schema.ts"
+import { admitsNull, withoutNulls } from "../../internal/declare/jsonSchema.ts"
 import * as Json from "../../internal/json.ts"
 import * as Wire from "./wire.ts"
 
@@ -93,7 +93,7 @@ const make = (schema: Schema, dialect: Dialect): Option.Option<Strict> => {
   if (!isOfObjects(schema)) return Option.none()
   return Option.map(convert(schema, dialect), (strict) => ({
     schema: strict,
-    restore: dialect.isAllRequired ? (value) => Wire.object(restored(schema, schema, value)) : (value) => value
+    restore: dialect.isAllRequired ? (value) => Wire.object(withoutNulls(() => schema, value)) : (value) => value
   }))
 }
 
@@ -196,61 +196,9 @@ const requiredOf = (schema: Schema): ReadonlySet<unknown> =>
   new Set(Array.isArray(schema["required"]) ? schema["required"] : [])
 
 const nullable = (schema: Schema): Schema => {
-  if (admitsNull(schema)) return schema
+  if (admitsNull(schema, Json.none)) return schema
   if (Array.isArray(schema["anyOf"])) return { ...schema, anyOf: [...schema["anyOf"], { type: "null" }] }
   if (schema["type"] === undefined) return { anyOf: [schema, { type: "null" }] }
   const values = Array.isArray(schema["enum"]) ? { enum: [...schema["enum"], null] } : {}
   return { ...schema, type: [...types(schema), "null"], ...values }
-}
-
-const admitsNull = (schema: Schema): boolean =>
-  types(schema).includes("null") || Wire.list(schema["anyOf"] ?? schema["oneOf"]).some(admitsNull) ||
-  (Array.isArray(schema["enum"]) && schema["enum"].includes(null))
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Arguments, read back.
-
-/** A value without the nulls that stand for members that are missing. */
-const restored = (schema: Schema, root: Schema, value: unknown): unknown => {
-  const own = resolved(schema, root)
-  if (own === undefined || value === null || typeof value !== "object") return value
-  if (Array.isArray(value)) {
-    const items = Wire.object(own["items"])
-    return value.map((item) => restored(items, root, item))
-  }
-  const branch = Wire.list(own["anyOf"] ?? own["oneOf"]).find((schema) => fits(resolved(schema, root), value as Schema))
-  if (branch !== undefined) return restored(branch, root, value)
-  const properties = Wire.object(own["properties"])
-  const required = requiredOf(own)
-  const entries = Object.entries(value).flatMap(([name, member]) => {
-    const schema = Object.hasOwn(properties, name) ? Wire.object(properties[name]) : {}
-    const isMissing = member === null && Object.hasOwn(properties, name) && !required.has(name) &&
-      !admitsNull(resolved(schema, root) ?? {})
-    return isMissing ? [] : [[name, restored(schema, root, member)] as const]
-  })
-  return Object.fromEntries(entries)
-}
-
-/** The schema that a reference names. */
-const resolved = (schema: Schema, root: Schema, depth = 0): Schema | undefined => {
-  const reference = schema["$ref"]
-  if (typeof reference !== "string") return schema
-  if (depth > 8) return undefined
-  const target = referenceTarget(reference, root)
-  return Json.isObject(target) ? resolved(target, root, depth + 1) : undefined
-}
-
-/**
- * Returns `true` if an object may be meant by this branch of a choice: it has its members, and the values they are
- * fixed to.
- */
-const fits = (schema: Schema | undefined, value: Schema): boolean => {
-  if (schema === undefined || !isOfObjects(schema)) return false
-  const properties = Wire.object(schema["properties"])
-  return Object.entries(value).every(([name, member]) => {
-    if (!Object.hasOwn(properties, name)) return false
-    const { const: constant, enum: values } = Wire.object(properties[name])
-    if (member === null) return true
-    return Array.isArray(values) ? values.includes(member) : constant === undefined || constant === member
-  })
 }

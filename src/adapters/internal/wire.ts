@@ -44,7 +44,11 @@ export const ownCalls = ({ toolCalls = [] }: Message.Message): ReadonlyArray<Mes
 
 /** The arguments of a call. A text that is no JSON object is not sent back: servers refuse the whole history for it. */
 export const argumentsOf = ({ arguments: args, rawArguments = "" }: Message.ToolCall): string =>
-  rawArguments.trim() !== "" && ToolCalls.isWhole(ToolCalls.ofText(rawArguments)) ? rawArguments : JSON.stringify(args)
+  Json.wellFormedJson(
+    rawArguments.trim() !== "" && ToolCalls.isWhole(ToolCalls.ofText(rawArguments))
+      ? rawArguments
+      : JSON.stringify(args)
+  )
 
 /**
  * The pieces of a text, by their lengths; what is no number has none. Nothing if these are not the lengths of the whole
@@ -62,7 +66,7 @@ export const divided = (text: string, lengths: ReadonlyArray<unknown>): Readonly
 /** Returns the name of a server as a maker: its host and its port. */
 export const serverOf = (baseUrl: string): string => URL.canParse(baseUrl) ? new URL(baseUrl).host : baseUrl
 
-/** Returns `true` if a server made what was kept. What names no maker, such as what a program wrote, is for any server. */
+/** Returns `true` if a server made what was kept. What names no maker is for any server: a program wrote it. */
 export const isMadeBy = (server: string, kept: Json.JsonObject): boolean => {
   const { server: maker = server } = kept
   return maker === server

@@ -7,6 +7,7 @@ import * as Base64 from "effect/encoding/Base64"
 import * as Result from "effect/Result"
 import * as Media from "../../adapters/internal/media.ts"
 import * as Wire from "../../adapters/internal/wire.ts"
+import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import * as Layout from "./layout.ts"
 
@@ -33,7 +34,7 @@ export const turns = (owner: Layout.Owner, messages: ReadonlyArray<Message.Messa
   const written: Array<Turn> = []
   const ids = new Ids(owner)
   let answers: Array<Answer> = []
-  for (const message of messages) {
+  for (const message of Json.wellFormed(messages)) {
     if (message.role === "tool") {
       if (answers.length === 0) written.push({ role: "tool", answers })
       answers.push({ ...ids.answered(message), message })

@@ -151,7 +151,9 @@ const broken = <E, R>(
  * Returns the content that a policy puts in the place of an error. Under R-039 a tool's limit is for its own results.
  */
 const replaced = <E, R>({ policy }: Answering<E, R>, { tool }: Subject, content: Message.Content): Contents.Shown =>
-  policy.resultCut === "head" ? { content } : Contents.cutResult(content, tool?.maxResultChars, policy)
+  policy.resultCut === "head"
+    ? { content: Json.wellFormed(content) }
+    : Contents.cutResult(content, tool?.maxResultChars, policy)
 
 const decided = <E, R>(
   answering: Answering<E, R>,

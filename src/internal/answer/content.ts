@@ -54,8 +54,12 @@ const inTime = <S>(
 /** The failure of a result whose time to be written is up. */
 export const late = (millis: number): Error => new Error(`writing the result timed out after ${millis} ms`)
 
-const written = (writing: Writing, value: unknown): Effect.Effect<unknown, unknown> =>
-  ToolOptions.attempt(() => given(writing.encoder.encode(value)))
+/** The text of a value. JSON, which any other than a text becomes, holds halves of surrogate pairs as escapes. */
+const written = (writing: Writing, value: unknown): Effect.Effect<unknown, unknown> => {
+  const encoding = ToolOptions.attempt(() => given(writing.encoder.encode(value)))
+  if (typeof value === "string") return encoding
+  return Effect.mapEager(encoding, (text) => typeof text === "string" ? Json.wellFormedJson(text) : text)
+}
 
 /** Tells whether the model can read what was written: an encoder has to yield a text. */
 export const isContent = (content: unknown): content is Message.Content =>
@@ -113,7 +117,10 @@ export const encodeInTime = (
 ): Effect.Effect<unknown, unknown, any> => inTime(writing, subject, encode(writing, subject, outcome))
 
 const literal = (fields: Json.JsonObject): string =>
-  Result.getOrElse(Result.try(() => JSON.stringify(fields)), () => "{\"error\":\"the error cannot be shown\"}")
+  Result.getOrElse(
+    Result.try(() => Json.wellFormedJson(JSON.stringify(fields))),
+    () => "{\"error\":\"the error cannot be shown\"}"
+  )
 
 /** The last resort, which cannot fail: a value may break even while it is being rendered. */
 export const literalError = (reason: unknown): string => {
@@ -284,7 +291,8 @@ export const cutResult = (
 ): Shown => {
   const limit = (own === undefined ? resultLimit : own) ?? 0
   const cut = cuts[resultCut]
-  return typeof content === "string" ? within(content, limit, cut) : partsWithin(content, limit, cut)
+  const whole = Json.wellFormed(content)
+  return typeof whole === "string" ? within(whole, limit, cut) : partsWithin(whole, limit, cut)
 }
 
 /** The limit of results that a caller submits later, if there is one. */
@@ -296,5 +304,9 @@ export const limitOf = (own: number | undefined, { resultCut, resultLimit }: Kno
 /** The text of an error, cut. Where only the head of a result is kept, errors stay whole. */
 export const cutError = (content: string, { resultCut, resultLimit }: Knobs): Text =>
   resultCut === "head"
-    ? { content }
-    : within(content, resultLimit > 0 ? Math.min(longestError, resultLimit) : longestError, headAndTail)
+    ? { content: Json.wellFormed(content) }
+    : within(
+      Json.wellFormed(content),
+      resultLimit > 0 ? Math.min(longestError, resultLimit) : longestError,
+      headAndTail
+    )

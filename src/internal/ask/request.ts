@@ -5,8 +5,8 @@
  */
 import type * as Types from "effect/Types"
 import type * as Message from "../../Message.ts"
+import { danglingReferences } from "../declare/jsonSchema.ts"
 import { toolError } from "../declare/outcome.ts"
-import { danglingReferences } from "../declare/schema.ts"
 import type * as Declared from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"

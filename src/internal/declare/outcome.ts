@@ -12,6 +12,9 @@ import * as SchemaRepresentation from "effect/SchemaRepresentation"
 import * as Json from "../json.ts"
 import { checkNames, jsonCodec, jsonSchemaOf, type NamesOf, readDuration } from "./schema.ts"
 
+/** The finish reasons, for the schemas of messages and of responses. Public as `Response.FinishReason`. */
+export const FinishReason = Schema.Literals(["stop", "length", "tool_calls", "content_filter", "error", "other"])
+
 /**
  * The handler produced a value.
  *

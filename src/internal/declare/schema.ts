@@ -14,6 +14,7 @@ import * as SchemaAST from "effect/SchemaAST"
 import * as SchemaIssue from "effect/SchemaIssue"
 import type { StandardJSONSchemaV1, StandardSchemaV1 } from "effect/StandardSchema"
 import * as Json from "../json.ts"
+import { withoutNulls } from "./jsonSchema.ts"
 
 // JSON, read by a Schema. The codec is Schema's own JSON codec but for numbers: that one writes `NaN` and the
 // infinities as words and reads them back, so that a model would be offered three words beside each number, and read of
@@ -449,8 +450,16 @@ const misfit = (name: string, value: unknown): string => {
   return `${name} must be a Schema, such as Schema.String; got: ${show(value)}`
 }
 
-/** The parameters, or why they cannot be used. */
-export const parameters = (input: unknown): Result.Result<Parameters<any, any>, string> => {
+/** The parameters, or why they cannot be used. A null in place of an optional member is read as none. */
+export const parameters = (input: unknown): Result.Result<Parameters<any, any>, string> =>
+  Result.map(declared(input), (given) => ({
+    get jsonSchema() {
+      return given.jsonSchema
+    },
+    decode: (value) => given.decode(withoutNulls(() => given.jsonSchema, value))
+  }))
+
+const declared = (input: unknown): Result.Result<Parameters<any, any>, string> => {
   if (Schema.isSchema(input)) {
     if (isEmpty(input)) return Result.succeed(none)
     return readsObject(input)
@@ -461,7 +470,7 @@ export const parameters = (input: unknown): Result.Result<Parameters<any, any>, 
   if (!Json.isObject(input) || !isPlain(input)) return Result.fail(forms)
   const fields = Object.entries(input)
   if (fields.every(([, field]) => Schema.isSchema(field))) {
-    return parameters(Schema.Struct(input as Schema.Struct.Fields))
+    return declared(Schema.Struct(input as Schema.Struct.Fields))
   }
   if (isJsonSchema(input) && !fields.some(([, field]) => isSchemaOfAny(field))) return raw(input)
   const wrong = fields.flatMap(([name, field]) => Schema.isSchema(field) ? [] : [misfit(name, field)])
@@ -472,94 +481,6 @@ export const parameters = (input: unknown): Result.Result<Parameters<any, any>, 
 export const encoder = (schema: Schema.Constraint): (value: unknown) => Effect.Effect<unknown, unknown, any> => {
   const encode = once(() => Schema.encodeUnknownEffect(Schema.toCodecJson(schema as Schema.Top)))
   return (value) => encode()(value)
-}
-
-// References within a JSON Schema: what `$ref` points at, and which ones point nowhere. A reference is a JSON pointer,
-// or names an anchor or another part of the schema by its `$id`. An address elsewhere is not looked up.
-
-/** Keywords whose members are schemas, whatever their names. */
-const schemaMaps: ReadonlySet<string> = new Set([
-  "$defs",
-  "definitions",
-  "dependentSchemas",
-  "patternProperties",
-  "properties"
-])
-
-/** Keywords that hold data, in which nothing is a reference. */
-const dataKeywords: ReadonlySet<string> = new Set(["const", "default", "enum", "examples"])
-
-const percentDecoded = (text: string): string => {
-  try {
-    return decodeURIComponent(text)
-  } catch {
-    return text
-  }
-}
-
-const unescaped = (step: string): string => step.replaceAll("~1", "/").replaceAll("~0", "~")
-
-const isContainer = (value: unknown): value is Json.JsonObject => typeof value === "object" && value !== null
-
-const memberAt = (root: Json.JsonObject, pointer: string): unknown =>
-  pointer.split("/").slice(1).map(unescaped)
-    .reduce<unknown>((node, step) => isContainer(node) && Object.hasOwn(node, step) ? node[step] : undefined, root)
-
-const isPart = (value: unknown): boolean => Json.isObject(value) || typeof value === "boolean"
-
-/** The schema that a pointer within `root` leads to: `#`, or `#/$defs/Name`. */
-export const referenceTarget = (reference: string, root: Json.JsonObject): unknown => {
-  if (reference !== "#" && !reference.startsWith("#/")) return undefined
-  const found = memberAt(root, reference.slice(1))
-  const value = found === undefined ? memberAt(root, percentDecoded(reference.slice(1))) : found
-  return isPart(value) ? value : undefined
-}
-
-interface Reference {
-  readonly path: string
-  readonly reference: string
-  /** The part of the schema that its pointers begin at. */
-  readonly base: Json.JsonObject
-}
-
-/** The references of a schema, and the names by which its parts may be pointed at. */
-class Parts {
-  readonly references: Array<Reference> = []
-  readonly names = new Set<string>()
-  private readonly seen = new Set<unknown>()
-
-  read(node: unknown, path: string, base: Json.JsonObject): void {
-    if (!isContainer(node) || this.seen.has(node)) return
-    this.seen.add(node)
-    const id = Array.isArray(node) ? undefined : node["$id"]
-    const own = typeof id === "string" && !id.startsWith("#") ? node : base
-    for (const [key, value] of Object.entries(node)) {
-      const place = path === "" ? key : `${path}.${key}`
-      if (typeof value === "string") this.word(key, value, place, own)
-      else if (schemaMaps.has(key) && Json.isObject(value)) {
-        for (const [name, schema] of Object.entries(value)) this.read(schema, `${place}.${name}`, own)
-      } else if (!dataKeywords.has(key)) this.read(value, place, own)
-    }
-  }
-
-  private word(key: string, value: string, path: string, base: Json.JsonObject): void {
-    if (key === "$ref") this.references.push({ path, reference: value, base })
-    if (key === "$anchor" || key === "$dynamicAnchor") this.names.add(`#${value}`)
-    if (key === "$id") this.names.add(value)
-  }
-}
-
-/** The references that point nowhere, each with its path in the schema. */
-export const danglingReferences = (
-  schema: Json.JsonObject
-): ReadonlyArray<{ readonly path: string; readonly reference: string }> => {
-  const parts = new Parts()
-  parts.read(schema, "", schema)
-  return parts.references.filter(({ base, reference }) => {
-    if (/^[a-z][a-z0-9+.-]*:/i.test(reference) || parts.names.has(reference)) return false
-    if (!reference.startsWith("#")) return !parts.names.has(reference.replace(/#.*$/s, ""))
-    return referenceTarget(reference, base) === undefined && referenceTarget(reference, schema) === undefined
-  })
 }
 
 // Durations, as options give them.

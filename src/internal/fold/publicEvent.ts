@@ -5,8 +5,7 @@
  * is left out, since progress may be anything that looks like an event. Public as `Event.toPublic`.
  */
 import * as Message from "../../Message.ts"
-import * as FinishReasons from "../declare/finishReason.ts"
-import { ToolError } from "../declare/outcome.ts"
+import { FinishReason, ToolError } from "../declare/outcome.ts"
 import type * as Json from "../json.ts"
 import * as EventJson from "./eventJson.ts"
 
@@ -365,7 +364,7 @@ const fields = {
   delta: text,
   done: flag,
   expiresAt: finite,
-  finishReason: oneOf(FinishReasons.FinishReason.literals),
+  finishReason: oneOf(FinishReason.literals),
   haltToolCallId: text,
   id: text,
   isError: flag,

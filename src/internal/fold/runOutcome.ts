@@ -153,7 +153,7 @@ export const assistantMessage = (
 ): Message.Message => {
   const message: Types.Mutable<Message.Message> = {
     role: "assistant",
-    content: response.outputText ?? "",
+    content: Json.wellFormed(response.outputText ?? ""),
     finishReason: response.finishReason ?? null,
     metadata: Json.none
   }

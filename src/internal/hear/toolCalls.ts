@@ -48,7 +48,7 @@ export const ofValue = (value: unknown): Arguments => {
 /** The arguments in a text that is whole. An empty text is a call without parameters. */
 export const ofText = (text: string): Arguments => {
   if (text.trim() === "") return { arguments: {} }
-  const parsed = Json.parse(text)
+  const parsed = Json.parse(Json.wellFormedJson(text))
   if (Result.isFailure(parsed)) return lost("json_decode_error")
   // Every level takes two characters.
   return text.length <= 2 * deepest && Json.isObject(parsed.success)

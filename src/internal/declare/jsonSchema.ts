@@ -1,0 +1,209 @@
+/**
+ * Reads JSON Schemas: what their references point at, and what the nulls in a model's arguments stand for.
+ */
+import * as Json from "../json.ts"
+
+// References: what `$ref` points at, and which ones point nowhere. A reference is a JSON pointer, or names an anchor or
+// another part of the schema by its `$id`. An address elsewhere is not looked up.
+
+/** Keywords whose members are schemas, whatever their names. */
+const schemaMaps: ReadonlySet<string> = new Set([
+  "$defs",
+  "definitions",
+  "dependentSchemas",
+  "patternProperties",
+  "properties"
+])
+
+/** Keywords that hold data, in which nothing is a reference. */
+const dataKeywords: ReadonlySet<string> = new Set(["const", "default", "enum", "examples"])
+
+const percentDecoded = (text: string): string => {
+  try {
+    return decodeURIComponent(text)
+  } catch {
+    return text
+  }
+}
+
+const unescaped = (step: string): string => step.replaceAll("~1", "/").replaceAll("~0", "~")
+
+const isContainer = (value: unknown): value is Json.JsonObject => typeof value === "object" && value !== null
+
+const memberAt = (root: Json.JsonObject, pointer: string): unknown =>
+  pointer.split("/").slice(1).map(unescaped)
+    .reduce<unknown>((node, step) => isContainer(node) && Object.hasOwn(node, step) ? node[step] : undefined, root)
+
+const isPart = (value: unknown): boolean => Json.isObject(value) || typeof value === "boolean"
+
+/** The schema that a pointer within `root` leads to: `#`, or `#/$defs/Name`. */
+export const referenceTarget = (reference: string, root: Json.JsonObject): unknown => {
+  if (reference !== "#" && !reference.startsWith("#/")) return undefined
+  const found = memberAt(root, reference.slice(1))
+  const value = found === undefined ? memberAt(root, percentDecoded(reference.slice(1))) : found
+  return isPart(value) ? value : undefined
+}
+
+interface Reference {
+  readonly path: string
+  readonly reference: string
+  /** The part of the schema that its pointers begin at. */
+  readonly base: Json.JsonObject
+}
+
+/** The references of a schema, and the names by which its parts may be pointed at. */
+class Parts {
+  readonly references: Array<Reference> = []
+  readonly names = new Set<string>()
+  private readonly seen = new Set<unknown>()
+
+  read(node: unknown, path: string, base: Json.JsonObject): void {
+    if (!isContainer(node) || this.seen.has(node)) return
+    this.seen.add(node)
+    const id = Array.isArray(node) ? undefined : node["$id"]
+    const own = typeof id === "string" && !id.startsWith("#") ? node : base
+    for (const [key, value] of Object.entries(node)) {
+      const place = path === "" ? key : `${path}.${key}`
+      if (typeof value === "string") this.word(key, value, place, own)
+      else if (schemaMaps.has(key) && Json.isObject(value)) {
+        for (const [name, schema] of Object.entries(value)) this.read(schema, `${place}.${name}`, own)
+      } else if (!dataKeywords.has(key)) this.read(value, place, own)
+    }
+  }
+
+  private word(key: string, value: string, path: string, base: Json.JsonObject): void {
+    if (key === "$ref") this.references.push({ path, reference: value, base })
+    if (key === "$anchor" || key === "$dynamicAnchor") this.names.add(`#${value}`)
+    if (key === "$id") this.names.add(value)
+  }
+}
+
+/** The references that point nowhere, each with its path in the schema. */
+export const danglingReferences = (
+  schema: Json.JsonObject
+): ReadonlyArray<{ readonly path: string; readonly reference: string }> => {
+  const parts = new Parts()
+  parts.read(schema, "", schema)
+  return parts.references.filter(({ base, reference }) => {
+    if (/^[a-z][a-z0-9+.-]*:/i.test(reference) || parts.names.has(reference)) return false
+    if (!reference.startsWith("#")) return !parts.names.has(reference.replace(/#.*$/s, ""))
+    return referenceTarget(reference, base) === undefined && referenceTarget(reference, schema) === undefined
+  })
+}
+
+// Nulls that stand for members which are not there: models write null for an optional member, asked to or not. A null
+// counts where the schema of its member has it; where it has not, the member is absent.
+
+type Schema = Json.JsonObject
+
+/** The number of schemas that are gone through for one value: a schema may refer to itself without an end. */
+const deepest = 64
+
+const objects = (value: unknown): ReadonlyArray<Schema> => Array.isArray(value) ? value.filter(Json.isObject) : []
+
+const members = (schema: Schema, keyword: string): Schema =>
+  Json.isObject(schema[keyword]) ? schema[keyword] : Json.none
+
+/** The schema that a reference names; nothing for one that leads nowhere. */
+export const resolved = (schema: Schema, root: Schema, depth = 0): Schema | undefined => {
+  const { $ref, ...beside } = schema
+  if (typeof $ref !== "string") return schema
+  const target = depth > 8 ? undefined : referenceTarget($ref, root)
+  return Json.isObject(target) ? resolved({ ...target, ...beside }, root, depth + 1) : undefined
+}
+
+/** Returns `true` if null is a value of a schema. A schema that leads nowhere has none. */
+export const admitsNull = (schema: unknown, root: Schema, depth = 0): boolean => {
+  if (!Json.isObject(schema)) return schema === true
+  const found = depth > deepest ? undefined : resolved(schema, root)
+  if (found === undefined) return false
+  const { allOf, anyOf, const: only, enum: values, oneOf, type } = found
+  const inside = (part: unknown): boolean => admitsNull(part, root, depth + 1)
+  const options = anyOf ?? oneOf
+  return (type === undefined || type === "null" || (Array.isArray(type) && type.includes("null"))) &&
+    (!("const" in found) || only === null) && (!Array.isArray(values) || values.includes(null)) &&
+    (!Array.isArray(options) || options.some(inside)) && (!Array.isArray(allOf) || allOf.every(inside))
+}
+
+const typesOf = ({ type }: Schema): ReadonlyArray<unknown> =>
+  Array.isArray(type) ? type : type === undefined ? [] : [type]
+
+const isOf = (schema: Schema, type: "object" | "array"): boolean =>
+  typesOf(schema).includes(type) || (schema["type"] === undefined && type === "object" && "properties" in schema)
+
+const requires = ({ required }: Schema, name: string): boolean => Array.isArray(required) && required.includes(name)
+
+/**
+ * Returns `true` if an object may be meant by this branch of a choice: the branch has its members, and the values that
+ * they are fixed to. A null may stand for a member of another branch.
+ */
+const fits = (schema: Schema, value: Schema): boolean => {
+  const properties = members(schema, "properties")
+  return isOf(schema, "object") && Object.entries(value).every(([name, member]) => {
+    if (member === null) return true
+    if (!Object.hasOwn(properties, name)) return false
+    const { const: constant, enum: values } = members(properties, name)
+    return Array.isArray(values) ? values.includes(member) : constant === undefined || constant === member
+  })
+}
+
+/** The schemas that hold of a value, and those of a choice that do not. */
+interface Held {
+  readonly own: Array<Schema>
+  readonly others: Array<Schema>
+}
+
+const hold = (given: unknown, root: Schema, value: object, held: Held, depth: number): Held => {
+  const schema = Json.isObject(given) && depth <= deepest ? resolved(given, root) : undefined
+  if (schema === undefined) return held
+  held.own.push(schema)
+  for (const part of objects(schema["allOf"])) hold(part, root, value, held, depth + 1)
+  const branches = objects(schema["anyOf"] ?? schema["oneOf"]).map((branch) => resolved(branch, root) ?? Json.none)
+  const chosen = branches.find((branch) => Array.isArray(value) ? isOf(branch, "array") : fits(branch, value as Schema))
+  held.others.push(...branches.filter((branch) => branch !== chosen))
+  return chosen === undefined ? held : hold(chosen, root, value, held, depth + 1)
+}
+
+const read = (schemas: ReadonlyArray<unknown>, root: Schema, value: unknown, depth: number): unknown => {
+  if (typeof value !== "object" || value === null || depth > 4 * deepest) return value
+  const held: Held = { own: [], others: [] }
+  for (const schema of schemas) hold(schema, root, value, held, 0)
+  if (Array.isArray(value)) {
+    return value.map((item, index) => read(held.own.map((schema) => itemOf(schema, index)), root, item, depth + 1))
+  }
+  const entries = Object.entries(value).flatMap(([name, member]) => {
+    if (member === null && isAbsent(name, held, root)) return []
+    return [[name, read(held.own.map((schema) => memberOf(schema, name)), root, member, depth + 1)] as const]
+  })
+  return Object.fromEntries(entries)
+}
+
+const itemOf = ({ items, prefixItems }: Schema, index: number): unknown =>
+  Array.isArray(prefixItems) && index < prefixItems.length ? prefixItems[index] : items
+
+const memberOf = (schema: Schema, name: string): unknown => {
+  const properties = members(schema, "properties")
+  return Object.hasOwn(properties, name) ? properties[name] : schema["additionalProperties"]
+}
+
+const isAbsent = (name: string, { others, own }: Held, root: Schema): boolean => {
+  const declaring = (schemas: ReadonlyArray<Schema>) =>
+    schemas.map((schema) => members(schema, "properties")).filter((properties) => Object.hasOwn(properties, name))
+  if (own.some((schema) => requires(schema, name))) return false
+  const declared = declaring(own)
+  if (declared.length > 0) return !declared.every((properties) => admitsNull(properties[name], root))
+  const foreign = declaring(others)
+  return foreign.length > 0 && !foreign.some((properties) => admitsNull(properties[name], root))
+}
+
+const hasNull = (value: unknown, depth = 0): boolean =>
+  value === null ||
+  (typeof value === "object" && depth < 4 * deepest &&
+    Object.values(value).some((member) => hasNull(member, depth + 1)))
+
+/** The same arguments without the nulls that stand for members which are not there. */
+export const withoutNulls = (schemaOf: () => Schema, value: unknown): unknown => {
+  if (typeof value !== "object" || !hasNull(value)) return value
+  const schema = schemaOf()
+  return read([schema], schema, value, 0)
+}
