@@ -6,7 +6,7 @@
  */
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import * as Outcomes from "./internal/declare/outcome.ts"
+import * as ToolOutcomes from "./internal/declare/outcome.ts"
 import * as Json from "./internal/json.ts"
 import * as Message from "./Message.ts"
 
@@ -16,7 +16,7 @@ import * as Message from "./Message.ts"
  * @category schemas
  * @since 0.1.0
  */
-export const FinishReason = Outcomes.FinishReason
+export const FinishReason = ToolOutcomes.FinishReason
 
 /**
  * @see {@link FinishReason}
