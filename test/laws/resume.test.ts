@@ -4,15 +4,18 @@
  */
 import { assert, describe } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
+import * as Cause from "effect/Cause"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as References from "effect/References"
+import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
-import { Adapter, type Event, type Journal, Message, Policy, Session, Tool } from "heddle"
+import { Adapter, type Event, type Journal, Message, Policy, Session, Step, Tool } from "heddle"
 import { check } from "heddle/testing"
 import { property } from "../support/property.ts"
 import { journalOf, prefixed } from "../support/survivor.ts"
@@ -39,11 +42,24 @@ type Name = keyof typeof handlers
 
 const names = Object.keys(handlers) as [Name, ...Array<Name>]
 
-const toolsOf = (ran: Array<string>) =>
-  names.map((name) =>
-    Tool.make(name, {
+/** What has become of the tools, the mode and the policy by the time a run is resumed, and what its reader does. */
+const changes = Arbitrary.schema(Schema.Struct({
+  manual: Schema.Array(Schema.Literals(names)).check(Schema.isMaxLength(3)),
+  gone: Schema.Array(Schema.Literals(names)).check(Schema.isMaxLength(2)),
+  mode: Schema.Literals(["auto", "auto", "manual"]),
+  unknownTool: Schema.Literals(["answer", "failTurn"]),
+  afterCrash: Schema.Literals(["retry", "report", "ask"]),
+  cancel: Schema.Literals(["never", "never", "at once", "while the reply is repeated", "later"]),
+  observer: Schema.Literals(["none", "slow"])
+}))
+
+type Changes = typeof changes extends Arbitrary.Arbitrary<infer A> ? A : never
+
+const toolsOf = (ran: Array<string>, { afterCrash = "retry", gone = [], manual = [] }: Partial<Changes> = {}) =>
+  names.filter((name) => !gone.includes(name)).map((name) =>
+    manual.includes(name) ? Tool.make(name, { parameters: anything, manual: true }) : Tool.make(name, {
       parameters: anything,
-      ...(name === "manual" ? {} : { afterCrash: "retry" as const }),
+      ...(name === "manual" ? {} : { afterCrash }),
       ...(name === "date" ? { success: Schema.Struct({ at: Schema.Date }) } : {}),
       ...(name === "late" ? { timeout: 10 } : {}),
       ...(name === "approved" ? { approval: true } : {}),
@@ -173,7 +189,7 @@ const cutAt = (records: ReadonlyArray<Journal.Record>, percent: number) => {
 }
 
 /** An operation on the session that was cut, and how it loads after it. */
-const onCut = <A extends Session.Kept, E>(
+const onCut = <A, E>(
   knobs: Knobs,
   before: ReadonlyArray<Journal.Record>,
   operation: (cut: Session.Kept) => Effect.Effect<A, E, Adapter.Adapter | Session.Store>
@@ -185,7 +201,103 @@ const onCut = <A extends Session.Kept, E>(
     }).pipe(Effect.provide(Layer.merge(modelOf(knobs[0]), prefixed("s", before))), Effect.orDie)
   )
 
+/** The words of an answer that says that nothing happened. */
+const unrun = /not run|not started/
+
 describe("laws of a run that is cut", () => {
+  property(
+    "O-44, O-45, O-71 to O-73: a run that is resumed with other tools, mode or policy, or stopped meanwhile, keeps each answer, and the session goes on",
+    Arbitrary.all([knobs, changes]),
+    ([knobs, changed]) =>
+      Effect.gen(function*() {
+        const whole = yield* uncut(knobs)
+        const cut = cutAt(whole.records, knobs[6])
+        if (cut === undefined) return []
+        const { before } = cut
+        const where = `${cut.where}, ${JSON.stringify(changed)}`
+        const ran: Array<string> = []
+        const usual = optionsOf(knobs, ran)
+        const cancel = {
+          never: undefined,
+          "at once": Effect.void,
+          "while the reply is repeated": Effect.sleep(3),
+          later: Effect.sleep(30)
+        }[changed.cancel]
+        const options = {
+          ...usual,
+          tools: toolsOf(ran, changed),
+          mode: changed.mode,
+          grace: 100,
+          policy: changed.unknownTool === "failTurn"
+            ? { ...usual.policy, unknownTool: "failTurn" as const, start: "afterTurn" as const }
+            : usual.policy,
+          ...(cancel === undefined ? {} : { cancel }),
+          ...(changed.observer === "none" ? {} : { onEvent: () => Effect.sleep(1) })
+        }
+        const answers = new Map(before.flatMap((record) =>
+          record._tag === "CallEnded" ? [[record.message.toolCallId ?? "", record.message] as const] : []
+        ))
+        const waited = new Set(before.flatMap((record) =>
+          record._tag === "CallWaits" ? [record.toolCallId] : []
+        ))
+        const last = before.findLastIndex(({ _tag }) => _tag === "StepCompleted" || _tag === "RunStarted")
+        const started = before.slice(last).flatMap((record) => record._tag === "CallStarted" ? [record.toolCallId] : [])
+        const inDoubt = started.filter((id) => !answers.has(id) && !waited.has(id))
+        const { kept: { after, again, length, next }, loaded } = yield* onCut(knobs, before, (cut) =>
+          Effect.gen(function*() {
+            const again = yield* Effect.result(Session.resume(cut, { ...options, takeOver: true }))
+            const after = (yield* Session.load("s"))!
+            const { length } = yield* journalOf("s")
+            if (Session.next(after) === "resume") {
+              return { again, after, length, next: undefined }
+            }
+            const next = yield* Effect.exit(Session.keep(after, (session) =>
+              Session.reply(session.status === "error" ? Session.recover(session) : session, "go on", {
+                ...optionsOf(knobs, ran),
+                pending: "deny"
+              })))
+            return { again, after, length, next }
+          }))
+        if (Result.isFailure(again) && again.failure instanceof Session.ResumeError) {
+          const { reason, toolCallId = "" } = again.failure
+          const isRight = reason === "tool_missing" && inDoubt.includes(toolCallId) && length === before.length
+          return isRight ? [] : [`${where}: refused ${again.failure}`]
+        }
+        const isFailed = Result.isFailure(again) && again.failure instanceof Step.EngineError
+        if (Result.isFailure(again) && !(isFailed && changed.gone.length > 0)) {
+          return [`${where}: failed ${again.failure}`]
+        }
+        if (next === undefined) {
+          return [`${where}: it is left to resume`]
+        }
+        if (Exit.isFailure(next)) {
+          return [`${where}: the next reply: ${Cause.pretty(next.cause)}`]
+        }
+        const { session: { suspensions, thread } } = after
+        const pending = suspensions.map(({ id }) =>
+          id
+        )
+        const said = new Map(thread.messages.flatMap((message) =>
+          message.role === "tool" ? [[message.toolCallId ?? "", message] as const] : []
+        ))
+        return [
+          ...check.thread(thread, { pending }).map((problem) =>
+            `${where}: ${JSON.stringify(problem)}`
+          ),
+          ...difference(`${where}: loaded`, loaded?.session, next.value.session),
+          ...[...answers.keys()].filter((id) =>
+            ran.includes(id)
+          ).map((id) => `${where}: repeated ${id}`),
+          ...[...answers].flatMap(([id, message]) => difference(`${where}: answer of ${id}`, said.get(id), message)),
+          ...inDoubt.flatMap((id) => {
+            const text = Message.text(said.get(id) ?? Message.assistant(""))
+            return unrun.test(text) && !ran.includes(id) ? [`${where}: the started ${id} is answered ${text}`] : []
+          })
+        ]
+      }),
+    700
+  )
+
   property(
     "D-03: cut behind any record, a generated run comes to the result of the uncut one, and no finished call is repeated",
     knobs,

@@ -22,7 +22,7 @@ import { timedOut, ToolError, toolError } from "../declare/outcome.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
-import type { HookFibers } from "../stop/ownedFibers.ts"
+import type { HookFibers, RecordedCall, RecordedCalls } from "../stop/ownedFibers.ts"
 import * as Telemetry from "../telemetry.ts"
 
 type Calls = ReadonlyArray<Message.ToolCall>
@@ -72,11 +72,21 @@ interface Cancel {
   readonly isUnknown?: boolean
 }
 
+/** A call that the caller runs. */
+export interface HandOver {
+  readonly _tag: "HandOver"
+  readonly index: number
+  readonly call: Message.ToolCall
+  readonly tool: Tool.Any | undefined
+  /** The suspension under which it waits, if it was handed over before the run was resumed. */
+  readonly suspension: Event.Suspension | undefined
+}
+
 /** A call as a turn is opened with it. */
-export type Job = Decode | Refuse | Cancel
+export type Job = Decode | Refuse | Cancel | HandOver
 
 /** A call as it is acted on. */
-export type Decided = Run | Refuse | Cancel
+export type Decided = Run | Refuse | Cancel | HandOver
 
 /** The declarations and policies that decide about the calls of a turn. */
 export interface Rules {
@@ -105,15 +115,20 @@ export class EngineError extends Schema.TaggedError<EngineError>("heddle/Step/En
   }
 }
 
-/** Returns the error of a turn that a policy fails for one unknown name: no tool of the turn runs. */
+/**
+ * Returns the error of a turn that a policy fails for one unknown name: no tool of the turn runs. A call that has begun
+ * before the run was resumed fails nothing.
+ */
 export const failing = (
   calls: Calls,
   tools: ToolOptions.Toolbox,
-  policy: Policy.Policy
+  policy: Policy.Policy,
+  recorded?: RecordedCalls
 ): EngineError | undefined => {
   if (policy.unknownTool === "answer") return undefined
   const unknown = calls.find((call) =>
-    tools.get(call.name) === undefined && ToolOptions.help(call, tools) === undefined
+    tools.get(call.name) === undefined && ToolOptions.help(call, tools) === undefined &&
+    recorded?.has(call.id) !== true
   )
   if (unknown === undefined) return undefined
   const names = Array.from(tools.keys()).join(", ")
@@ -318,7 +333,7 @@ export const needsApproval = (
 /** The calls of a turn: all of them, those that are handed over to the caller, and what is done with the rest. */
 export interface Plan {
   readonly calls: Calls
-  readonly manual: Calls
+  readonly manual: ReadonlyArray<HandOver>
   readonly jobs: ReadonlyArray<Job>
 }
 
@@ -331,35 +346,63 @@ const positions = (calls: Calls): (call: { readonly id: string }) => number => {
 export const ending = (finishReason: Response.FinishReason | null): string =>
   `the reply ended with ${finishReason ?? "no finish reason"}`
 
-/** Calls of manual tools. Where lost arguments are answered, a call that lost them is not worth handing over. */
-const manualCalls = (calls: Calls, { settings: { policy }, tools }: Rules): Calls =>
-  calls.filter(({ argumentsLost, name }) =>
-    tools.get(name)?.manual === true && (argumentsLost === undefined || policy.badArguments !== "answer")
-  )
+/** Tells whether a call is one of a manual tool. One that lost its arguments is not worth handing over. */
+const isManualCall = ({ argumentsLost, name }: Message.ToolCall, { settings: { policy }, tools }: Rules): boolean =>
+  tools.get(name)?.manual === true && (argumentsLost === undefined || policy.badArguments !== "answer")
 
-/** Plans the calls of a reply. Those that were started while it was read are not planned again. */
+/**
+ * Plans one call by its record in the journal, where it has one, and its tool. `refusal` says why no call may begin, if
+ * none may. The record decides before the tools, the mode, the policy and the reply: an answered call has its answer, a
+ * waiting one waits, and one that had started is never called "not run".
+ */
+const plannedAs = (
+  recorded: RecordedCall | undefined,
+  index: number,
+  call: Message.ToolCall,
+  rules: Rules,
+  refusal: string | undefined
+): Job => {
+  const { mode, settings: { policy }, tools } = rules
+  const isManual = mode === "manual" || isManualCall(call, rules)
+  const suspension = recorded?._tag === "handed" ? recorded.suspension : undefined
+  const mayBegin = recorded === undefined || recorded._tag === "granted"
+  if (suspension !== undefined || mayBegin && isManual && refusal === undefined) {
+    return { _tag: "HandOver", index, call, tool: tools.get(call.name), suspension }
+  }
+  if (mayBegin && refusal !== undefined) return cancel(index, call, tools, `not run: ${refusal}`)
+  return recorded?._tag === "started" && (refusal !== undefined || isManual)
+    ? { ...cancel(index, call, tools, ""), isUnknown: true }
+    : planned(index, call, tools, policy)
+}
+
+/**
+ * Plans the calls of a reply. Those that were started while it was read are not planned again. `recorded` has the
+ * calls of the turn that a resumed run begins in.
+ */
 export const divide = (
   calls: Calls,
-  { finishReason, toolCalls }: Response.Response,
+  toolCalls: Calls,
   rules: Rules,
   isStarted: (position: number) => boolean,
-  isActedOn: boolean
+  refusal: string | undefined,
+  recorded: RecordedCalls | undefined
 ): Plan => {
-  const { mode, settings: { policy }, tools } = rules
-  if (calls.length === 0 || (isActedOn && mode === "manual")) return { calls, manual: [], jobs: [] }
   const position = positions(toolCalls)
-  const open = calls.filter((call) => !isStarted(position(call)))
-  if (!isActedOn) {
-    return {
-      calls,
-      manual: [],
-      jobs: open.map((call) => cancel(position(call), call, tools, `not run: ${ending(finishReason)}`))
-    }
+  const manual: Array<HandOver> = []
+  const jobs: Array<Job> = []
+  for (const call of calls) {
+    const index = position(call)
+    if (isStarted(index)) continue
+    const job = plannedAs(recorded?.get(call.id), index, call, rules, refusal)
+    if (job._tag === "HandOver") manual.push(job)
+    else jobs.push(job)
   }
-  const manual = manualCalls(open, rules)
-  const own = manual.length === 0 ? open : open.filter((call) => !manual.includes(call))
-  return { calls, manual, jobs: own.map((call) => planned(position(call), call, tools, policy)) }
+  return { calls, manual, jobs }
 }
+
+/** Plans the calls of an earlier turn that may begin, or that have begun. */
+export const earlier = (recorded: RecordedCalls, rules: Rules): ReadonlyArray<Job> =>
+  Array.from(recorded.values(), (call, index) => plannedAs(call, index, call.toolCall, rules, undefined))
 
 /** The result of a batch: the halt that decided, and the calls that wait for an answer from outside. */
 export interface Worked {
@@ -368,7 +411,10 @@ export interface Worked {
 }
 
 /** A turn that has been worked: what is committed of it. */
-export interface Ended extends Worked, Omit<Plan, "jobs"> {
+export interface Ended extends Worked {
+  readonly calls: Calls
+  /** The calls that are handed over to the caller. */
+  readonly manual: Calls
   /** Calls that would wait if the run were not over. They are answered as cancelled instead. */
   readonly closed: ReadonlyArray<Cancel>
 }
@@ -376,52 +422,55 @@ export interface Ended extends Worked, Omit<Plan, "jobs"> {
 /** The calls of a turn that failed are not committed: they would never be answered. */
 export const uncommitted: Ended = { calls: [], manual: [], halt: undefined, suspensions: [], closed: [] }
 
+/** Returns the suspension of a call that the caller runs. One that was handed over before keeps its own. */
+export const handedOver = (
+  { call, suspension, tool }: HandOver,
+  policy: Policy.Policy,
+  now: number
+): Event.Suspension =>
+  suspension ??
+    { ...OpenCalls.suspension("manual", call, tool, now), ...Contents.limitOf(tool?.maxResultChars, policy) }
+
 /**
  * The calls that wait for an answer from outside, in call order: those of the batch, and those that are handed over.
  */
 const waiting = (
-  { calls, jobs, manual }: Plan,
+  { manual }: Plan,
   response: Response.Response,
-  { mode, settings: { policy }, tools }: Rules,
+  { settings: { policy } }: Rules,
   own: ReadonlyArray<Event.Suspension>
 ): Effect.Effect<ReadonlyArray<Event.Suspension>> => {
-  const handedOver = mode === "manual" && jobs.length === 0 ? calls : manual
-  if (handedOver.length === 0) return Effect.succeed(own)
+  if (manual.length === 0) return Effect.succeed(own)
   const position = positions(response.toolCalls)
-  return Effect.map(Clock.currentTimeMillis, (now) => {
-    const manual = handedOver.map((call): Event.Suspension => {
-      const tool = tools.get(call.name)
-      return { ...OpenCalls.suspension("manual", call, tool, now), ...Contents.limitOf(tool?.maxResultChars, policy) }
-    })
-    return [...own, ...manual].toSorted((left, right) =>
-      position({ id: OpenCalls.outerOf(left) }) - position({ id: OpenCalls.outerOf(right) })
-    )
-  })
+  return Effect.map(
+    Clock.currentTimeMillis,
+    (now) =>
+      [...own, ...manual.map((job) => handedOver(job, policy, now))].toSorted((left, right) =>
+        position({ id: OpenCalls.outerOf(left) }) - position({ id: OpenCalls.outerOf(right) })
+      )
+  )
 }
 
 /**
  * Returns what a worked turn leaves open: a question ends the run and waits; a run that ends otherwise leaves nothing
- * open.
+ * open. `over` is the reason for which the run ends with this turn, if it does.
  */
 export const ended = (
   plan: Plan,
   response: Response.Response,
   rules: Rules,
   worked: Worked | undefined,
-  isCut: boolean
+  over: string | undefined
 ): Effect.Effect<Ended> =>
   Effect.mapEager(waiting(plan, response, rules, worked?.suspensions ?? []), (suspensions) => {
-    const { calls, manual } = plan
+    const { calls } = plan
+    const manual = plan.manual.map(({ call }) => call)
     const halt = worked?.halt
-    const isOver = isCut || (halt !== undefined && halt.haltedReason !== "ask_user")
+    const isOver = over !== undefined || (halt !== undefined && halt.haltedReason !== "ask_user")
     if (!isOver) return { calls, manual, halt, suspensions, closed: [] }
-    const closed = withdrawn(
-      suspensions,
-      response,
-      rules.tools,
-      isCut ? "the run was cancelled" : "another call of the turn ended the run"
-    )
-    return { calls, manual: isCut ? [] : manual, halt, suspensions: [], closed }
+    const why = over ?? "another call of the turn ended the run"
+    const closed = withdrawn(suspensions, response, rules.tools, why)
+    return { calls, manual: over === undefined ? manual : [], halt, suspensions: [], closed }
   })
 
 /** Open calls of a run that is over: what was asked is withdrawn, and the rest is answered unrun. */

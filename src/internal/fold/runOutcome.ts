@@ -16,16 +16,18 @@ import * as SharedMessages from "./sharedMessages.ts"
 export const ofStep = (step: Event.StepResult, stepIndex: number): Event.Outcome | undefined => {
   if (step.halt !== undefined) return ofHalt(step.halt)
   const { suspensions = [] } = step
-  const nested = suspensions.filter(({ path }) => path !== undefined)
   const question = suspensions.find(({ kind }) => kind === "question")
   if (question !== undefined) {
     const { id: pendingToolCallId, opts: askUserOpts = [], question: pendingQuestion = "" } = question
     return { _tag: "AskUser", pendingQuestion, pendingToolCallId, askUserOpts }
   }
-  const handedOver = nested.flatMap(({ kind, toolCall }) => kind === "manual" ? [toolCall] : [])
-  const manualToolCalls = [...step.manualToolCalls ?? [], ...handedOver]
-  if (manualToolCalls.length > 0) return { _tag: "ManualToolCalls", stepIndex, manualToolCalls }
   if (step.mode === "manual") return { _tag: "ManualToolCalls", stepIndex }
+  const own = step.manualToolCalls ?? []
+  const others = suspensions.flatMap(({ kind, path, toolCall }) =>
+    kind === "manual" && (path !== undefined || own.every(({ id }) => id !== toolCall.id)) ? [toolCall] : []
+  )
+  const manualToolCalls = [...own, ...others]
+  if (manualToolCalls.length > 0) return { _tag: "ManualToolCalls", stepIndex, manualToolCalls }
   // A call whose effect is not known waits for permission to run again, or for its result.
   const approvals = suspensions.filter(({ kind }) => kind === "approval" || kind === "unknown")
   if (approvals.length > 0) {

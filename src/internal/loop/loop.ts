@@ -4,7 +4,10 @@
  *
  *     Opening ─► Asking ─► Hearing ─► Deciding ─► Working ─► Stepping ─► Finishing ─► Done
  *
- *     Opening    ► Asking; Finishing if the run is cancelled
+ *     Opening    ► Asking; Finishing if the run is cancelled; Settling in a run that begins with calls of an earlier
+ *                  one; Repeating in a run that is resumed in its open turn
+ *     Settling   ► Opening; Done if the run ends with these calls
+ *     Repeating  ► Deciding, as behind a reply that was read
  *     Asking     ► Hearing; Deciding if it is cancelled while it waits to ask again
  *     Hearing    ► Deciding; Asking if a broken reply is asked for again;
  *                  Finishing if a later step fails before its first event
@@ -51,7 +54,16 @@ import * as Batches from "../run/batch.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
-import { CurrentHandler, CurrentOperation, type Driver, type Past, Running, Worker } from "../stop/ownedFibers.ts"
+import {
+  CurrentHandler,
+  CurrentOperation,
+  type Driver,
+  type Earlier,
+  type Past,
+  Running,
+  type Turn,
+  Worker
+} from "../stop/ownedFibers.ts"
 import * as Telemetry from "../telemetry.ts"
 import type * as Pulled from "./scopedPull.ts"
 
@@ -160,12 +172,22 @@ interface Working<E> {
   readonly ended: Plan.Ended | undefined
 }
 
+/** The phase in which the settled calls of an earlier turn run. */
+interface Settling<E> {
+  readonly _tag: "Settling"
+  readonly batch: Batches.Batch<E> | undefined
+  readonly earlier: Earlier
+}
+
 /** The phase of a run, with which its next pull begins. */
 type Phase<E> =
   /** The next step opens. */
   | { readonly _tag: "Opening" }
   /** The model is asked, or asked again after `retryIn` milliseconds. */
   | { readonly _tag: "Asking"; readonly retryIn: number | undefined }
+  | Settling<E>
+  /** The reply of the open turn that the run is resumed in is repeated. */
+  | { readonly _tag: "Repeating"; readonly turn: Turn }
   | Hearing<E>
   /** The reply is over, and its calls are decided on. The batch is that of its early calls. */
   | { readonly _tag: "Deciding"; readonly batch: Batches.Batch<E> | undefined }
@@ -220,6 +242,11 @@ class Loop<E, R> implements Driver {
   private closing: Event.ChatResult["finalized"]
   /** The result of the first pass of a structured run. */
   private first: Event.ChatResult | undefined
+  /** The open turn that the run begins in, until its calls are decided on. */
+  private turn: Turn | undefined
+  /** The turn of an earlier run that the run begins in, until its calls are worked. */
+  private earlier: Earlier | undefined
+  private readonly hadEarlier: boolean
   /** The services of the fiber that reads, as of its latest pull. */
   private context: Context.Context<R> = Context.empty() as Context.Context<R>
 
@@ -235,14 +262,18 @@ class Loop<E, R> implements Driver {
     this.bounds = bounds
     ambient.spending.of(this.state)
     running.loop = this
-    if (running.operation?.past !== undefined) this.takeUp(running.operation.past)
+    const past = running.operation?.past
+    this.turn = past?.turn
+    this.earlier = past?.earlier
+    this.hadEarlier = past?.earlier !== undefined
+    if (past !== undefined) this.takeUp(past)
   }
 
   /**
    * Resumes the run after its whole steps. The consequence of the last of them is decided again, unless the reply of
    * the next step is known.
    */
-  private takeUp({ hasReply, steps }: Past): void {
+  private takeUp({ steps, turn }: Past): void {
     const last = steps.at(-1)
     if (last === undefined) return
     for (const { result: { contextUpdate } } of steps) {
@@ -256,7 +287,7 @@ class Loop<E, R> implements Driver {
       if (ended !== undefined) this.first = this.firstPass(first, ended)
       this.bounds = secondPass(first.length)
     } else this.closing = last.closing
-    if (!hasReply) this.phase = { _tag: "Stepping", isCut: false }
+    if (turn === undefined) this.phase = { _tag: "Stepping", isCut: false }
     // The step whose reply is known may be the last one, in which the model had no tools.
     else this.bounded()
   }
@@ -314,6 +345,10 @@ class Loop<E, R> implements Driver {
     switch (phase._tag) {
       case "Opening":
         return this.opening()
+      case "Settling":
+        return this.settling(phase)
+      case "Repeating":
+        return this.repeating(phase.turn)
       case "Asking":
         return this.asking(phase.retryIn)
       case "Hearing":
@@ -383,11 +418,14 @@ class Loop<E, R> implements Driver {
 
   private opening(): Emitted<E, R> {
     const { bounds, context, id, parts, step } = this
+    if (this.earlier !== undefined) return this.beginEarlier(this.earlier)
     if (bounds !== undefined) {
       this.checkDeadline()
       if (this.isCancelled) return this.become({ _tag: "Finishing", outcome: this.cancelled })
     }
-    this.phase = { _tag: "Asking", retryIn: undefined }
+    this.phase = this.turn === undefined
+      ? { _tag: "Asking", retryIn: undefined }
+      : { _tag: "Repeating", turn: this.turn }
     const tracing = parts.span === undefined ? Telemetry.tracing(context) : parts.span.tracing(context)
     if (tracing === undefined) return Effect.succeed(undefined)
     step.spans = new Telemetry.Step(tracing, id, step.index)
@@ -417,6 +455,44 @@ class Loop<E, R> implements Driver {
       template: template.tools.length === 0 ? template : { ...template, toolChoice: "none" },
       settings: { ...settings, policy: { ...settings.policy, unknownTool: "answer" } }
     }
+  }
+
+  /** Works the settled calls of an earlier turn. A policy fails no turn for them. */
+  private beginEarlier(earlier: Earlier): Emitted<E, R> {
+    const { context, parts: { ambient, running }, rules, rules: { settings }, step } = this
+    this.earlier = undefined
+    const policy = { ...settings.policy, unknownTool: "answer" } as const
+    const own = { ...settings, policy, approved: new Set(earlier.calls.keys()) }
+    const jobs = Plan.earlier(earlier.calls, { ...rules, settings: own })
+    if (jobs.length === 0) return this.become({ _tag: "Settling", batch: undefined, earlier })
+    const batch = Batches.open<E, R>(context, jobs.length, own, 0, running, ambient)
+    step.batches.push(batch)
+    batch.add(jobs, "waited")
+    batch.seal()
+    return this.become({ _tag: "Settling", batch, earlier })
+  }
+
+  private settling({ batch, earlier }: Settling<E>): Emitted<E, R> {
+    if (batch !== undefined && !batch.isAtEnd) return batch.take
+    return this.after(this.leave(Exit.void), () => {
+      this.step = stepAt(0)
+      const end = earlier.end(this.parts.ambient.cancellation)
+      if (end.isOver) {
+        return Effect.flatMapEager(
+          this.parts.running.beginStop(),
+          (abandoned) => this.become({ _tag: "Done" }, end.events.map((event) => naming(event, abandoned)))
+        )
+      }
+      this.thread = end.thread
+      this.state.thread = end.thread
+      if (end.contextUpdate !== undefined) this.rules = withContext(this.rules, end.contextUpdate)
+      return this.become({ _tag: "Opening" })
+    })
+  }
+
+  /** Repeats the recorded reply of the open turn: its calls are decided on by their table. */
+  private repeating(turn: Turn): Emitted<E, R> {
+    return this.become({ _tag: "Deciding", batch: undefined }, turn.events)
   }
 
   private asking(retryIn: number | undefined): Emitted<E, R> {
@@ -581,10 +657,11 @@ class Loop<E, R> implements Driver {
   private leaveReply({ batch }: Hearing<E>, ending: Ending): Emitted<E, R> {
     if (this.step.spans !== undefined) this.endInference(this.step.spans, ending)
     if (ending._tag === "Ended") return this.become({ _tag: "Deciding", batch })
-    const { error, hasBegun } = ending
+    const { error: given, hasBegun } = ending
+    const error = this.step.index === 0 && !hasBegun ? Adapter.AdapterError.from(given) : given
     const events: Events = [{ _tag: "Error", error }]
     if (hasBegun) return this.become({ _tag: "Deciding", batch }, events)
-    if (this.step.index === 0) return Effect.fail(Adapter.AdapterError.from(error))
+    if (this.step.index === 0 && !this.hadEarlier) return Effect.fail(error as Adapter.AdapterError)
     return Effect.flatMapEager(
       this.closeStep(),
       () => this.become({ _tag: "Finishing", outcome: { _tag: "Failed", error } }, events)
@@ -617,49 +694,64 @@ class Loop<E, R> implements Driver {
   }
 
   private startCalls(response: Response.Response, early: Batches.Batch<E> | undefined): Emitted<E, R> {
-    const { mode, settings: { policy }, tools } = this.rules
+    const { rules: { mode, settings: { policy }, tools }, turn } = this
+    this.turn = undefined
+    const recorded = turn?.calls
     const isActedOn = !this.isCancelled && Fold.isToolTurn(policy, response)
     const calls = Response.actionableCalls(response)
-    const error = isActedOn && mode === "auto" ? Plan.failing(calls, tools, policy) : undefined
+    const error = isActedOn && mode === "auto" ? Plan.failing(calls, tools, policy, recorded) : undefined
+    const isStarted = (index: number) => this.state.calls.isTaken(index)
     if (error !== undefined) {
       this.step.spans?.refused(error, calls, this.rules)
       const failed: Response.Response = { ...response, finishReason: "error", error }
-      const plan: Plan.Plan = { calls: [], manual: [], jobs: [] }
-      return this.become(
-        { _tag: "Working", response: failed, plan, batch: undefined, ended: Plan.uncommitted },
-        [{ _tag: "Error", error }]
-      )
+      const events: Events = [{ _tag: "Error", error }]
+      const hasBegun = recorded !== undefined && recorded.size > 0
+      const nothing: Plan.Plan = { calls: [], manual: [], jobs: [] }
+      return hasBegun
+        ? this.openWork(
+          failed,
+          Plan.divide(calls, response.toolCalls, this.rules, isStarted, failedTurn, recorded),
+          events
+        )
+        : this.become(
+          { _tag: "Working", response: failed, plan: nothing, batch: undefined, ended: Plan.uncommitted },
+          events
+        )
     }
     const { finishReason } = response
-    const plan = Plan.divide(calls, response, this.rules, (index) => this.state.calls.isTaken(index), isActedOn)
+    const refusal = isActedOn ? undefined : Plan.ending(finishReason)
+    const plan = Plan.divide(calls, response.toolCalls, this.rules, isStarted, refusal, recorded)
     // A reply that was filtered or failed has its early calls interrupted, and the others do not run.
     if (finishReason === "content_filter" || finishReason === "error") early?.cancel(Plan.ending(finishReason))
-    return this.openWork(response, plan, undefined, plan.jobs, early)
+    return this.openWork(response, plan, noEvents, early)
   }
 
   private openWork(
     response: Response.Response,
     plan: Plan.Plan,
-    ended: Plan.Ended | undefined,
-    jobs: ReadonlyArray<Plan.Job>,
-    early?: Batches.Batch<E>
+    events: Events,
+    early?: Batches.Batch<E>,
+    ended?: Plan.Ended
   ): Emitted<E, R> {
+    const jobs = ended?.closed ?? plan.jobs
     const batch = early ?? (jobs.length === 0 ? undefined : this.openBatch(jobs.length))
     batch?.add(jobs, ended === undefined ? undefined : "waited")
     batch?.seal()
-    return this.become({ _tag: "Working", response, plan, batch, ended })
+    return this.become({ _tag: "Working", response, plan, batch, ended }, events)
   }
 
   private working({ batch, ended, plan, response }: Working<E>): Emitted<E, R> {
     if (batch !== undefined && !batch.isAtEnd) return batch.take
     if (ended !== undefined) return this.completeStep(response, ended)
+    const hasFailed = response.error instanceof Plan.EngineError
+    const over = this.isCancelled ? "the run was cancelled" : hasFailed ? failedTurn : undefined
     // Calls that wait stay open, unless the run is over: then they are answered as cancelled.
     return this.after(
-      Plan.ended(plan, response, this.rules, this.workedOf(batch, response), this.isCancelled),
+      Plan.ended(plan, response, this.rules, this.workedOf(batch, response), over),
       (ended) =>
         ended.closed.length === 0
           ? this.completeStep(response, ended)
-          : this.openWork(response, plan, ended, ended.closed)
+          : this.openWork(response, plan, noEvents, undefined, ended)
     )
   }
 
@@ -687,7 +779,11 @@ class Loop<E, R> implements Driver {
       const messages = introduced.length === 0 ? added : introduced.concat(added)
       const isToolTurn = Fold.isToolTurn(policy, response)
       const isDone = isCut || Fold.isDone(policy, response)
-      const step = { response, thread, messages, mode, manualToolCalls: manual }
+      // All calls of a manual turn are handed over, unless those of a resumed turn were answered before.
+      const isManual = mode === "manual" && (calls.length === 0 || manual.length > 0)
+      const step = isManual
+        ? { response, thread, messages, mode, manualToolCalls: [] }
+        : { response, thread, messages, mode: "auto" as const, manualToolCalls: manual }
       const closing = this.first === undefined ? this.closing : "structured"
       const event = Outcomes.stepCompleted(step, isToolTurn, isDone, halt, suspensions, closing)
       return this.become({ _tag: "Stepping", isCut }, [event])
@@ -814,6 +910,15 @@ class Loop<E, R> implements Driver {
     return running.isLeft ? Effect.flatMapEager(running.beginStop(), () => closed) : both(disconnected, closed)
   }
 }
+
+/** Returns the end of a run with what it has abandoned. */
+const naming = (event: Event.Event, abandoned: ReadonlyArray<Event.Abandoned>): Event.Event =>
+  abandoned.length === 0 || event._tag !== "ChatCompleted"
+    ? event
+    : { ...event, result: { ...event.result, abandoned } }
+
+/** The reason for which the calls of a turn do not run that a policy fails. */
+const failedTurn = "the turn called a tool that does not exist"
 
 /** Runs two effects, one after the other. Where they have nothing to do, this takes no step. */
 const both = (first: Effect.Effect<void>, second: Effect.Effect<void>): Effect.Effect<void> =>

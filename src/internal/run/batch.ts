@@ -19,8 +19,10 @@ import * as Executor from "../../Executor.ts"
 import type * as Message from "../../Message.ts"
 import type * as Policy from "../../Policy.ts"
 import * as Answers from "../answer/answer.ts"
+import * as OpenCalls from "../answer/openCalls.ts"
 import * as Settings from "../ask/options.ts"
 import * as Plan from "../decide/plan.ts"
+import * as ToolOutcomes from "../declare/outcome.ts"
 import { toolError } from "../declare/outcome.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
@@ -199,6 +201,7 @@ export class Batch<E> implements Host<E> {
         const error = job.isUnknown === true ? Replay.unknownEffect(job.call).error : undefined
         this.respond(job, Answers.cancelled(this.answering, job, job.detail, error))
       }
+      if (job._tag === "HandOver") this.handOver(job)
     }
     const { ban } = this
     if (ban !== undefined) return runs.forEach((run) => this.abort(run, `not run: ${ban}`))
@@ -230,6 +233,14 @@ export class Batch<E> implements Host<E> {
     return true
   }
 
+  /** Suspends an approved call that the caller runs, unless no call may start. */
+  private handOver(job: Plan.HandOver): void {
+    const { ban, environment: { found } } = this
+    if (ban !== undefined) return this.abort(job, `not run: ${ban}`)
+    const suspension = Plan.handedOver(job, this.policy, found.clock.currentTimeMillisUnsafe())
+    this.suspend(job, OpenCalls.suspended(job.call, ToolOutcomes.suspended([suspension])))
+  }
+
   /** Returns the answer of a call whose tool is another one by now, or is gone: it does not run. */
   private changed(job: Answers.Numbered): Effect.Effect<Answers.Answer, E, any> | undefined {
     const known = this.known(job.call)
@@ -256,7 +267,7 @@ export class Batch<E> implements Host<E> {
     return this.cancellation ?? this.skipping?.detail
   }
 
-  private abort(job: Plan.Run, detail: string): void {
+  private abort(job: Answers.Numbered, detail: string): void {
     if (this.since !== undefined) this.entryOf(job).unrun = detail
     const isUnknown = this.known(job.call)?.isUnknown === true
     this.respond(job, isUnknown ? this.unknown(job) : Answers.cancelled(this.answering, job, detail))
@@ -340,7 +351,7 @@ export class Batch<E> implements Host<E> {
   }
 
   /** Suspends a call. It is no call's sibling from then on, and the batch does not wait for it. */
-  suspend(job: Plan.Run, event: Event.Of<"ToolApprovalRequested" | "ToolSuspended">): void {
+  suspend(job: Answers.Numbered, event: Event.Of<"ToolApprovalRequested" | "ToolSuspended">): void {
     if (this.isSpokenFor(job)) return
     this.entryOf(job).isWaiting = true
     this.unstarted(job, { outcome: event._tag === "ToolSuspended" ? "suspended" : "approval_requested" })

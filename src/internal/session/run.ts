@@ -25,7 +25,6 @@ import * as Policy from "../../Policy.ts"
 import * as Step from "../../Step.ts"
 import * as Thread from "../../Thread.ts"
 import type * as Tool from "../../Tool.ts"
-import * as ToolRunner from "../../ToolRunner.ts"
 import * as Answers from "../answer/answer.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
 import * as SubAgent from "../answer/subAgent.ts"
@@ -38,7 +37,14 @@ import * as Replay from "../run/callReplay.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
-import { CurrentOperation, Running } from "../stop/ownedFibers.ts"
+import {
+  CurrentOperation,
+  type Earlier,
+  type RecordedCall,
+  type RecordedCalls,
+  Running,
+  type Turn
+} from "../stop/ownedFibers.ts"
 import * as Spendings from "../stop/spending.ts"
 import * as Telemetry from "../telemetry.ts"
 import * as Claims from "./claim.ts"
@@ -390,26 +396,41 @@ const settlements = (state: States.State, policy: Policy.Policy): ReadonlyArray<
  */
 const resumedTurns = <E, R>(
   turns: Stream.Stream<Event.Event, E, R>,
-  { operation: { resumed }, requestId, state: { run, turn } }: OperationRun<SessionEvents.Mode>,
-  adapter: Adapter.Service | undefined,
+  { operation: { resumed } }: OperationRun<SessionEvents.Mode>,
   { cancellation }: Stops
 ): Stream.Stream<Event.Event, E, R> => {
-  const response = turn?.isEarlier === false && turn.isStepped !== true ? turn.response : undefined
-  const replaying = response === undefined || adapter === undefined
-    ? turns
-    : Stream.provideService(
-      turns,
-      Adapter.Adapter,
-      Replays.replaying(adapter, requestId, run?.steps.length ?? 0, response)
-    )
   const ending = resumed?.ending
-  if (ending === undefined) return replaying as Stream.Stream<Event.Event, E, R>
-  const ended = Stream.map(replaying, (event): Event.Event => {
+  if (ending === undefined) return turns
+  const ended = Stream.map(turns, (event): Event.Event => {
     if (event._tag === "StepCompleted") stop(cancellation, ending)
     return event._tag === "ChatCompleted" && ending._tag === "Failure" ? failedWith(event, ending.error) : event
   })
-  return ended as Stream.Stream<Event.Event, E, R>
+  return ended
 }
+
+/** Returns the open turn in which the run begins, if its reply is recorded. */
+const turnOf = ({ turn }: States.State): Turn | undefined =>
+  turn?.isEarlier !== false || turn.isStepped === true || turn.message === undefined || turn.response === undefined
+    ? undefined
+    : { events: Replays.eventsOf(turn.response), calls: recordedIn(turn, () => true) }
+
+/** Returns calls of which something has begun, as they are now: the table changes while they run. */
+const recordedIn = (
+  turn: States.Turn | undefined,
+  isIncluded: (id: string, call: States.Call) => boolean
+): RecordedCalls => {
+  const recorded = new Map<string, RecordedCall>()
+  for (const [id, call] of turn?.calls ?? []) {
+    if (call._tag === "Asked" || !isIncluded(id, call)) continue
+    const { toolCall } = call
+    const [suspension] = call._tag === "Waiting" ? call.suspensions : []
+    const isHanded = suspension?.kind === "manual" && suspension.path === undefined
+    recorded.set(id, isHanded ? { _tag: "handed", toolCall, suspension } : { _tag: recordedAs[call._tag], toolCall })
+  }
+  return recorded
+}
+
+const recordedAs = { Granted: "granted", Started: "started", Waiting: "settled", Answered: "settled" } as const
 
 const stop = (cancellation: Cancellation.Cancellation | undefined, { _tag }: Operations.Ending): void =>
   _tag === "Deadline"
@@ -534,32 +555,44 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
 
     const hasOpening = run.hasOpening || States.isOpening(state)
     const settled = steps.length > 0 ? [] : settlements(state, policy)
-    const calls = hasOpening ? Array.from(state.turn?.calls.values() ?? [], ({ toolCall }) => toolCall) : []
-    const opening = calls.length === 0 ? Stream.empty : Stream.provideService(
-      openingCalls<T, E, R>(run, adjusted as Step.Options<T, E, R>, policy),
-      CurrentOperation,
-      { running, abandoned: run.abandoned }
-    )
-    const first = Stream.concat(Stream.fromIterable(settled), opening).pipe(Stream.mapArrayEffect(observed))
+    const earlier: Earlier | undefined = !hasOpening ? undefined : {
+      // The calls that may run now, and those that did so before the interruption.
+      calls: recordedIn(state.turn, (id, { _tag }) =>
+        _tag === "Granted" || _tag === "Started" || resumed?.run.came.has(`earlier ${id}`) === true),
+      end: () => {
+        const end = openingOf(state, stops, policy)
+        if (isStep || isOver(end)) {
+          const before = withdrawals(state, end, policy)
+          return { isOver: true, events: [...before, endOfOpening(run, end)] }
+        }
+        return {
+          isOver: false,
+          thread: SharedMessages.plain(States.threadOf(state)),
+          contextUpdate: States.contextUpdateOf(state)
+        }
+      }
+    }
+    const first = Stream.fromIterable(settled).pipe(Stream.mapArrayEffect(observed))
 
     const turns = Stream.suspend((): Stream.Stream<Event.Event, Errors<T, E>, Services<T, R | RHalt | REvent>> => {
       const isReplied = isOpen(state)
-      if (resumed?.ending !== undefined && !isReplied) stop(stops.cancellation, resumed.ending)
-      const end = openingOf(state, stops, policy)
-      if (hasOpening && (isStep || isOver(end))) {
-        const last = Stream.suspend(() => Stream.make(endOfOpening(run, end)))
-        return Stream.concat(Stream.fromIterable(withdrawals(state, end, policy)), last).pipe(
-          Stream.mapArrayEffect(observed)
-        )
+      if (resumed?.ending !== undefined && !isReplied) {
+        stop(stops.cancellation, resumed.ending)
       }
       const thread = SharedMessages.plain(isReplied ? state.thread : States.threadOf(state))
-      if (mode === "step") return Step.stream(thread, adjusted)
+      if (mode === "step") {
+        return Step.stream(thread, adjusted)
+      }
       const contextUpdate = steps.length > 0 ? undefined : States.contextUpdateOf(state)
       const context = contextUpdate === undefined ? adjusted.context : { ...adjusted.context, ...contextUpdate }
       const turns = Chat.stream(thread, { ...adjusted, context })
-      if (!hasOpening && isFinal === undefined) return turns
+      if (!hasOpening && isFinal === undefined) {
+        return turns
+      }
       const ended = (error: unknown) =>
-        Stream.suspend(() => Stream.fromIterable(endOfFailed(run, error))).pipe(Stream.mapArrayEffect(observed))
+        Stream.suspend(() =>
+          Stream.fromIterable(endOfFailed(run, error))
+        ).pipe(Stream.mapArrayEffect(observed))
       return orElse(turns, (error, hasBegun) => {
         // A failure must not lose the calls that ran, since the caller would run them twice by trying again.
         if (hasOpening && !hasBegun) return ended(error)
@@ -569,15 +602,17 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
         return Stream.unwrap(Effect.as(run.append(States.failing(state)), ended(error)))
       })
     })
-    const hasReply = isOpen(state)
-    const past = steps.length === 0 ? {} : { past: { steps, hasReply } }
+    const turn = resumed === undefined ? undefined : turnOf(state)
+    const past = steps.length === 0 && turn === undefined && earlier === undefined
+      ? {}
+      : { past: { steps, turn, earlier } }
     const own = Context.getOrUndefined(context, Adapter.Adapter)
     const adapter = own && writer.claim ? Replays.staying(own, requestId, writer) : own
     const recorded = Replays.recorded(
       { writer, requestId, running, ending: resumed?.ending?._tag, nestingOf: nesting },
       executor
     )
-    const all = Stream.concat(first, resumed === undefined ? turns : resumedTurns(turns, run, adapter, stops))
+    const all = Stream.concat(first, resumed === undefined ? turns : resumedTurns(turns, run, stops))
     const events = (Result.isSuccess(resolved) ? all : Stream.die(resolved.failure)).pipe(
       (events) => adapter === undefined ? events : Stream.provideService(events, Adapter.Adapter, adapter),
       Stream.mapArrayEffect(run.takeAll),
@@ -600,27 +635,6 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
       )
     }
   })
-
-/**
- * Runs the calls of an earlier turn that may run now, or did so before the interruption, through the runner of every
- * call.
- */
-const openingCalls = <T extends Tools, E, R>(
-  { operation: { resumed }, state }: OperationRun<SessionEvents.Mode>,
-  options: Step.Options<T, E, R>,
-  policy: Policy.Policy
-): Stream.Stream<Event.Event, E | Tool.Fatal<T[number]>, R | Tool.Services<T[number]>> => {
-  const all = Array.from(state.turn?.calls ?? [])
-  const isToRun = ({ _tag }: States.Call) => _tag === "Granted" || _tag === "Started"
-  const calls = all.flatMap(([id, call]) =>
-    isToRun(call) || resumed?.run.came.has(`earlier ${id}`) === true ? [call.toolCall] : []
-  )
-  return ToolRunner.stream<T, E, R>(calls, options.tools ?? none as T, {
-    ...options,
-    policy: { ...policy, unknownTool: "answer" },
-    approved: calls.map(({ id }) => id)
-  })
-}
 
 /** Returns the events of an operation, which is checked when it begins. */
 export const stream = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt, REvent>(

@@ -25,7 +25,6 @@ import * as Cancellation from "../stop/cancellation.ts"
 import * as Inherited from "../stop/inherited.ts"
 import { CurrentOperation, type Running } from "../stop/ownedFibers.ts"
 import * as Spendings from "../stop/spending.ts"
-import * as Telemetry from "../telemetry.ts"
 import type * as SessionData from "./data.ts"
 import * as SessionEvents from "./events.ts"
 import type * as Records from "./records.ts"
@@ -107,7 +106,7 @@ const checkCall = (
 const replayed = { replayed: true } as const
 
 /** Returns the events that fold to a reply. */
-const eventsOf = (response: Response.Response): ReadonlyArray<Event.AdapterEvent> => {
+export const eventsOf = (response: Response.Response): ReadonlyArray<Event.AdapterEvent> => {
   const { finishReason, id, message, metadata, model, outputText, rawFinishReason, reasoning, toolCalls, usage } =
     response
   const facts: Record<string, unknown> = { ...metadata }
@@ -138,30 +137,6 @@ const eventsOf = (response: Response.Response): ReadonlyArray<Event.AdapterEvent
     ]),
     completed
   ]
-}
-
-/**
- * Returns the adapter that emits the recorded reply when its step asks for it, and asks the model for everything
- * else.
- */
-export const replaying = (
-  adapter: Adapter.Service,
-  requestId: string,
-  stepIndex: number,
-  response: Response.Response
-): Adapter.Service => {
-  let isReplayed = false
-  return {
-    ...adapter,
-    stream: (request) => {
-      const { run } = request
-      if (isReplayed || run?.requestId !== requestId || run.stepIndex !== stepIndex) return adapter.stream(request)
-      return Telemetry.known(Stream.suspend(() => {
-        isReplayed = true
-        return Stream.fromIterable(eventsOf(response))
-      }))
-    }
-  }
 }
 
 /** Returns the adapter that asks no model where the owner of the session is leaving. */

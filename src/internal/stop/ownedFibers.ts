@@ -28,6 +28,9 @@ import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Latch from "effect/Latch"
 import type * as Event from "../../Event.ts"
+import type * as Message from "../../Message.ts"
+import type * as Thread from "../../Thread.ts"
+import type * as Json from "../json.ts"
 import type { HeldPermits } from "../permits/permits.ts"
 import * as Telemetry from "../telemetry.ts"
 import type * as Cancellation from "./cancellation.ts"
@@ -88,9 +91,46 @@ export interface Past {
     readonly result: Event.StepResult
     readonly closing?: Event.Of<"StepCompleted">["closing"]
   }>
-  /** Tells whether the reply of the next step is known. */
-  readonly hasReply: boolean
+  /** The open turn, in which the run begins: its recorded reply, and its table of calls. */
+  readonly turn?: Turn | undefined
+  /** The turn of an earlier run that waited, and whose settled calls run. */
+  readonly earlier?: Earlier | undefined
 }
+
+/**
+ * A call in the journal, once something of it has begun. `granted`: it was approved, and may begin; `handed`: it waits
+ * for the caller, who runs it; `started`: it may have had its effect; `settled`: it is answered, or waits for another
+ * answer.
+ */
+export type RecordedCall =
+  & { readonly toolCall: Message.ToolCall }
+  & (
+    | { readonly _tag: "granted" | "started" | "settled" }
+    | { readonly _tag: "handed"; readonly suspension: Event.Suspension }
+  )
+
+/** The calls of a turn that the journal had when the run began, by their ids. Nothing has begun of any other call. */
+export type RecordedCalls = ReadonlyMap<string, RecordedCall>
+
+/** The open turn in which a resumed run begins. */
+export interface Turn {
+  readonly calls: RecordedCalls
+  /** The events that repeat the reply. */
+  readonly events: ReadonlyArray<Event.Event>
+}
+
+/** The turn of an earlier run in which a run begins. */
+export interface Earlier {
+  /** The calls that may begin, or that have begun. */
+  readonly calls: RecordedCalls
+  /** Returns the end of these calls, once each is answered or waits. */
+  readonly end: (cancellation: Cancellation.Cancellation | undefined) => EarlierEnd
+}
+
+/** The end of the calls of an earlier turn: the run is over, or continues with the thread. */
+export type EarlierEnd =
+  | { readonly isOver: true; readonly events: ReadonlyArray<Event.Event> }
+  | { readonly isOver: false; readonly thread: Thread.Thread; readonly contextUpdate: Json.JsonObject | undefined }
 
 /** The operation of a session that a run is a part of. */
 export interface Operation {

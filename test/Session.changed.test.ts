@@ -1,0 +1,168 @@
+/**
+ * A run that is resumed, or continued, by a program that has changed: its table of calls decides, and not the tools, the
+ * mode or the policy of today.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
+import * as TestClock from "effect/testing/TestClock"
+import { type Chat, type Journal, Message, Policy, Session, Tool } from "heddle"
+import { check, Script } from "heddle/testing"
+import { calling, done } from "./support/sessions.ts"
+import { journalOf, prefixed } from "./support/survivor.ts"
+
+const ran: Array<string> = []
+
+const pay = Tool.make("pay", {
+  parameters: {},
+  handler: (_, { id }) => Effect.sync(() => (ran.push(id), "paid"))
+})
+const slow = Tool.make("slow", { parameters: {}, handler: () => Effect.as(Effect.sleep(50), "slept") })
+const byHand = Tool.make("byHand", { parameters: {}, manual: true })
+const payByHand = Tool.make("pay", { parameters: {}, manual: true })
+
+type Options = Chat.Options<any, any, any>
+
+/** The records of a run of these tools, up to the first for which `isLast` holds. */
+const cutRun = (
+  reply: ReadonlyArray<string>,
+  options: Options,
+  isLast: (record: Journal.Record) => boolean
+) =>
+  Effect.gen(function*() {
+    const opened = yield* Session.open("s")
+    const fiber = yield* Effect.forkChild(
+      Session.keep(opened, (session) => Session.reply(session, "go", { requestId: "r", ...options }))
+    )
+    yield* TestClock.adjust(1_000)
+    yield* Fiber.await(fiber)
+    const records = yield* journalOf("s")
+    const end = records.findIndex(isLast)
+    assert.isAtLeast(end, 0)
+    return records.slice(0, end + 1)
+  }).pipe(Effect.provide([Script.layer([calling(...reply), done, done]), Session.Store.layerMemory]))
+
+const ended = (id: string) => (record: Journal.Record) =>
+  record._tag === "CallEnded" && record.message.toolCallId === id
+
+const started = (id: string) => (record: Journal.Record) => record._tag === "CallStarted" && record.toolCallId === id
+
+/** Resumes what the records left, and replies once more. */
+const resumed = (records: ReadonlyArray<Journal.Record>, options: Options) =>
+  Effect.gen(function*() {
+    ran.length = 0
+    const cut = yield* Session.load("s")
+    const fiber = yield* Effect.forkChild(Effect.result(Session.resume(cut!, { ...options, takeOver: true })))
+    yield* TestClock.adjust(1_000)
+    const result = yield* Fiber.join(fiber)
+    const after = (yield* Session.load("s"))!
+    const { messages } = after.session.thread
+    const answers = Object.fromEntries(
+      messages.flatMap((message) => message.role === "tool" ? [[message.toolCallId, Message.text(message)]] : [])
+    )
+    const pending = after.session.suspensions.map(({ id }) => id)
+    assert.isEmpty(check.thread(after.session.thread, { pending }))
+    const next = yield* Effect.exit(Session.keep(after, (session) =>
+      Session.reply(session.status === "error" ? Session.recover(session) : session, "and?", {
+        tools: [pay, slow, byHand],
+        pending: "deny"
+      })))
+    assert.isTrue(Exit.isSuccess(next), "the session goes on")
+    return { result, answers, suspensions: after.session.suspensions, ran: [...ran] }
+  }).pipe(Effect.provide([Script.layer([done, done]), prefixed("s", records)]))
+
+describe("a run that is resumed by a changed program", () => {
+  it.effect("O-44: a manual call that a stop has answered is not handed out again", () =>
+    Effect.gen(function*() {
+      const tools = [slow, byHand]
+      const records = yield* cutRun(["slow:a", "byHand:b"], { tools, grace: 100, cancel: Effect.sleep(10) }, ended("b"))
+      const { answers, suspensions } = yield* resumed(records, { tools })
+      assert.isEmpty(suspensions)
+      assert.match(answers["b"] ?? "", /not run/)
+    }))
+
+  it.effect("O-45: the answer of a call stays, and a started call is unknown, where their tool is manual by now", () =>
+    Effect.gen(function*() {
+      const answered = yield* cutRun(["pay:a"], { tools: [pay] }, ended("a"))
+      const kept = yield* resumed(answered, { tools: [payByHand] })
+      assert.deepStrictEqual([kept.answers["a"], kept.suspensions, kept.ran], ["paid", [], []])
+
+      const begun = yield* cutRun(["pay:a"], { tools: [pay] }, started("a"))
+      const unknown = yield* resumed(begun, { tools: [payByHand] })
+      assert.match(unknown.answers["a"] ?? "", /unknown_effect/)
+      assert.isEmpty(unknown.suspensions)
+    }))
+
+  it.effect("O-71: under mode manual, an answered call stays and a started one is unknown; only the others are handed over", () =>
+    Effect.gen(function*() {
+      const records = yield* cutRun(
+        ["pay:a", "slow:b", "byHand:c"],
+        { tools: [pay, slow, byHand], maxConcurrency: 8 },
+        ended("a")
+      )
+      const { answers, suspensions } = yield* resumed(records, { tools: [pay, slow, byHand], mode: "manual" })
+      assert.strictEqual(answers["a"], "paid")
+      assert.match(answers["b"] ?? "", /unknown_effect/)
+      assert.deepStrictEqual(suspensions.map(({ id, kind }) => [id, kind]), [["c", "manual"]])
+    }))
+
+  it.effect("O-71: a turn whose calls are all answered is no manual one: the model is asked next", () =>
+    Effect.gen(function*() {
+      const records = yield* cutRun(["pay:a"], { tools: [pay] }, ended("a"))
+      const { result } = yield* resumed(records, { tools: [pay], mode: "manual" })
+      assert.isTrue(result._tag === "Success" && result.success.value.result.outcome._tag === "Completed")
+    }))
+
+  it.effect("O-72: a policy that fails turns decides about calls that were only asked for", () =>
+    Effect.gen(function*() {
+      const policy: Policy.Policy = { ...Policy.standard, unknownTool: "failTurn", start: "afterTurn" }
+      const answered = yield* cutRun(["pay:a"], { tools: [pay] }, ended("a"))
+      const kept = yield* resumed(answered, { tools: [slow], policy })
+      assert.strictEqual(kept.answers["a"], "paid")
+
+      // The turn fails for the other call, and keeps the answer and what had started.
+      const records = yield* cutRun(["pay:a", "slow:b", "byHand:c"], { tools: [pay, slow, byHand] }, ended("a"))
+      const { answers, result } = yield* resumed(records, { tools: [slow], policy })
+      assert.strictEqual(answers["a"], "paid")
+      assert.match(answers["b"] ?? "", /unknown_effect/)
+      assert.match(answers["c"] ?? "", /not run/)
+      assert.isTrue(result._tag === "Failure" && `${result.failure}`.includes("byHand"))
+    }))
+
+  it.effect("O-73: a call that had started is never called not run, also where a stop meets the repeated reply", () =>
+    Effect.gen(function*() {
+      const records = yield* cutRun(["pay:a"], { tools: [pay] }, started("a"))
+      const { answers } = yield* resumed(records, {
+        tools: [pay],
+        cancel: Effect.sleep(10),
+        onEvent: () => Effect.sleep(20)
+      })
+      assert.match(answers["a"] ?? "", /unknown_effect/)
+    }))
+
+  for (const options of [{ tools: [payByHand] }, { tools: [pay], mode: "manual" }] as ReadonlyArray<Options>) {
+    it.effect(`O-74: an approved call is handed over with its approved arguments (${options.mode ?? "a manual tool"})`, () =>
+      Effect.gen(function*() {
+        const guarded = Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.succeed("paid") })
+        const opened = yield* Session.open("s")
+        const waiting = yield* Session.keep(opened, (session) => Session.reply(session, "go", { tools: [guarded] }))
+        const approved = yield* Session.keep(
+          waiting,
+          (session) => Session.approve(session, "a", { arguments: { amount: 7 } })
+        )
+        const after = yield* Session.keep(approved, (session) => Session.continue(session, null, options))
+        const [suspension] = after.session.suspensions
+        assert.deepStrictEqual([suspension?.kind, suspension?.toolCall.arguments], ["manual", { amount: 7 }])
+        const { outcome } = after.value.result
+        assert.strictEqual(outcome._tag, "ManualToolCalls")
+        assert.deepStrictEqual((yield* Session.load("s"))?.session, after.session)
+
+        const answered = yield* Session.keep(after, (session) => Session.answer(session, "a", "paid by hand"))
+        const done = yield* Session.keep(answered, (session) => Session.continue(session, null, options))
+        assert.strictEqual(done.value.result.outcome._tag, "Completed")
+        assert.strictEqual(Message.text(done.session.thread.messages[2]!), "paid by hand")
+      }).pipe(Effect.provide(Layer.merge(Script.layer([calling("pay:a"), done]), Session.Store.layerMemory))))
+  }
+})
