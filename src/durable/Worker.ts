@@ -403,15 +403,17 @@ export const layer = <
       const claims = new Map<Claims.HeldClaim, Fiber.Fiber<void>>()
       const begin = (claim: Claims.HeldClaim, reason: Reason) => {
         owner.begin(claim.id)
+        // The fiber notes its claim itself: a drive that waits for nothing has ended before its fiber is known here.
+        const driven = Effect.withFiber((fiber) => {
+          claims.set(claim, fiber as Fiber.Fiber<void>)
+          return drive(claim, reason)
+        })
         const left = Effect.sync(() => {
           owner.end(claim.id)
           claims.delete(claim)
           ended.openUnsafe()
         })
-        return Effect.map(
-          FiberSet.run(fibers, Effect.ensuring(drive(claim, reason), left)),
-          (fiber) => claims.set(claim, fiber)
-        )
+        return FiberSet.run(fibers, Effect.ensuring(driven, left))
       }
 
       const claimSome = Effect.gen(function*() {

@@ -197,6 +197,61 @@ describe("a worker that is asked to leave", () => {
       assert.deepStrictEqual(bank, { charged: ["a", "b"], begun: 2, lookUps: 0 })
     }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 
+  /** A worker that is left while a charge of a sub-agent is under way, `deep` agents down, and its claim then. */
+  const leavingWithin = (deep: number, drain: "1 second" | "20 seconds", leftAfter: "charge" | "reply") =>
+    Effect.gen(function*() {
+      const { bank, charge } = bankOf()
+      const names = Array.from({ length: deep }, (_, depth) => `sub${depth}`)
+      const parts = Object.fromEntries(
+        ["go", ...names].map((name, depth) => [name, [[["a", names[depth] ?? "charge", {}]], "Done"] as const])
+      )
+      const replied = casting(parts)
+      const asked = yield* Deferred.make<void>()
+      // A model that is asked for the reply of the last sub-agent and does not answer.
+      const silent = Layer.effect(
+        Adapter.Adapter,
+        Effect.map(Adapter.Adapter, (adapter) => ({
+          ...adapter,
+          stream: (request: Adapter.Request) =>
+            JSON.stringify(request.messages[0]).includes(names.at(-1)!)
+              ? Stream.fromEffect(Effect.andThen(Deferred.succeed(asked, undefined), Effect.never))
+              : adapter.stream(request)
+        }))
+      ).pipe(Layer.provide(replied))
+      const tools = names.reduceRight<ReadonlyArray<Tool.Any>>((tools, name) => [agent(name, tools)], [charge()])
+      yield* Session.submit("s", "go")
+      const first = yield* working(tools, leftAfter === "reply" ? silent : replied, { drain })
+      yield* leftAfter === "reply" ? Deferred.await(asked) : until(Effect.sync(() => bank.begun === 1))
+      const leaving = yield* first.leave
+      yield* TestClock.adjust("2 seconds")
+      yield* Fiber.await(leaving)
+      const claim = yield* (yield* Session.Store).claimOf("s")
+      yield* working(tools, replied)
+      const restarted = yield* Clock.currentTimeMillis
+      yield* until(isDone("s"))
+      return { isHeld: claim !== undefined, bank, after: (yield* Clock.currentTimeMillis) - restarted }
+    }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory))
+
+  for (const deep of [1, 2]) {
+    for (const leftAfter of ["charge", "reply"] as const) {
+      it.effect(`O-48: gives the claim of a sub-agent back whose calls have ended: ${leftAfter}, ${deep} deep`, () =>
+        Effect.gen(function*() {
+          const { after, bank, isHeld } = yield* leavingWithin(deep, "20 seconds", leftAfter)
+          assert.isFalse(isHeld)
+          assert.isBelow(after, 5_000)
+          assert.deepStrictEqual(bank, { charged: ["a"], begun: 1, lookUps: 0 })
+        }))
+    }
+
+    it.effect(`O-48: keeps the claim of a sub-agent with a call whose end is unknown, ${deep} deep`, () =>
+      Effect.gen(function*() {
+        const { after, bank, isHeld } = yield* leavingWithin(deep, "1 second", "charge")
+        assert.isTrue(isHeld)
+        assert.isAtLeast(after, 25_000)
+        assert.deepStrictEqual(bank, { charged: ["a"], begun: 2, lookUps: 1 })
+      }))
+  }
+
   it.effect("N-05: lets the runs within a call that is under way go on with it", () =>
     Effect.gen(function*() {
       const began = yield* Deferred.make<void>()

@@ -403,15 +403,17 @@ export class HeldClaim {
   }
 
   /**
-   * Notes that an operation is over, and that no handler of it is under way. `hasStarted` tells whether it leaves a
-   * call without an end in that journal.
+   * Notes that an operation is over, and that no handler of it is under way. `calls` tells what it leaves without an
+   * end in that journal: a call that has started, nothing but runs of sub-agents, which have noted their own calls, or
+   * none, and then nothing in its nested runs either.
    */
-  left(journal: string, hasStarted: boolean): void {
+  left(journal: string, calls: "started" | "nested" | "none"): void {
     this.noneUnderWay(journal)
-    if (hasStarted) return void this.started.add(journal)
-    // An operation that leaves no started call leaves none in its nested runs either.
+    if (calls === "started") return void this.started.add(journal)
+    this.started.delete(journal)
+    if (calls === "nested") return
     for (const other of this.started) {
-      if (other === journal || Nested.isWithin(journal, other)) this.started.delete(other)
+      if (Nested.isWithin(journal, other)) this.started.delete(other)
     }
   }
 

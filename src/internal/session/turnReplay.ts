@@ -283,7 +283,8 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
       // A call that is already started was started by another process.
       const isUnknown = known?._tag === "Started"
       if (writer.isParked) return park(call)
-      if (!SubAgent.isSubAgent(tool) && writer.isLeft) writer.handlerBegins(call.id)
+      if (SubAgent.isSubAgent(tool)) writer.runsSubAgent(call.id)
+      else if (writer.isLeft) writer.handlerBegins(call.id)
       if (isEnding) {
         // The nested run of a sub-agent ends at the deadline, unless it has ended before.
         if (isUnknown && ending === "Deadline" && SubAgent.isSubAgent(tool)) {

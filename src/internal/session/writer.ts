@@ -175,6 +175,8 @@ export class Writer implements Omit<Parent, "store"> {
   /** Distinguishes the appends of this writer from those of others. */
   private readonly name = globalThis.crypto.randomUUID()
   private appends = 0
+  /** The calls of sub-agents: whatever has happened in them is in the journals of their runs. */
+  private readonly subAgents = new Set<string>()
   /** Listeners for a stop, by the ids of the runs. */
   private readonly listeners = new Map<string, () => void>()
 
@@ -556,6 +558,11 @@ export class Writer implements Omit<Parent, "store"> {
     this.claim?.begin(this.id, call)
   }
 
+  /** Notes that a call runs a sub-agent, whose runs are resumed. */
+  runsSubAgent(call: string): void {
+    this.subAgents.add(call)
+  }
+
   /** Notes that the end of a handler is recorded. */
   handlerEnded(call: string): void {
     this.claim?.end(this.id, call)
@@ -563,14 +570,15 @@ export class Writer implements Omit<Parent, "store"> {
 
   /**
    * Gives an append that is under way at the end of its operation the grace period to finish. A call that is started
-   * then keeps the claim.
+   * then keeps the claim. That of a sub-agent does not: nothing is in doubt unless a call of its runs is.
    */
   readonly leave: Effect.Effect<void> = Effect.suspend(() =>
     Effect.map(this.own.end(Exit.void), () => {
-      const { claim, id, state: { turn } } = this
-      const calls = Array.from(turn?.calls.values() ?? [])
+      const { claim, id, state: { turn }, subAgents } = this
+      const started = Array.from(turn?.calls.values() ?? []).filter(({ _tag }) => _tag === "Started")
       for (const { written } of this.unwritten.splice(0)) Deferred.doneUnsafe(written, Exit.interrupt())
-      claim?.left(id, calls.some(({ _tag }) => _tag === "Started"))
+      const isInDoubt = started.some(({ toolCall }) => !subAgents.has(toolCall.id))
+      claim?.left(id, isInDoubt ? "started" : started.length > 0 ? "nested" : "none")
     })
   )
 }
