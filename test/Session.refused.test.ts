@@ -2,10 +2,13 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
+import * as Logger from "effect/Logger"
 import * as Stream from "effect/Stream"
 import { type Event, Journal, Session, Tool } from "heddle"
-import { passing, recordsOf, until, wrapped } from "./support/edges.ts"
-import { casting } from "./support/nests.ts"
+import { Worker } from "heddle/durable"
+import { isLoaded, passing, recordsOf, stores, until, wrapped } from "./support/edges.ts"
+import { agent, casting } from "./support/nests.ts"
 
 const model = casting({ go: [[["a", "charge", {}]], "Done"] })
 
@@ -188,4 +191,77 @@ describe("an append that hangs while a run is stopped", () => {
         )
       }).pipe(Effect.provide([model, store]))
     }))
+})
+
+const quiet = Logger.layer([])
+
+describe("a run that is stopped with handlers that refuse to stop", () => {
+  const deaf = Tool.make("deaf", {
+    parameters: {},
+    handler: () => Effect.as(Effect.uninterruptible(Effect.sleep(2_000)), "late")
+  })
+  const block = Tool.make("block", {
+    parameters: {},
+    interrupt: "block",
+    handler: () => Effect.as(Effect.sleep(2_000), "late")
+  })
+  const sub = agent("sub", [deaf, block])
+  const both = casting({
+    go: [[["a", "deaf", {}], ["b", "block", {}]], "Done"],
+    outer: [[["c", "sub", {}], ["d", "block", {}]], "Done"],
+    sub: [[["a", "deaf", {}], ["b", "block", {}]], "Done"]
+  })
+
+  for (const [where, base] of Object.entries(stores)) {
+    for (const way of ["cancel", "deadline", "stop"] as const) {
+      for (const says of ["go", "outer"] as const) {
+        it.effect(`O-64: has ended in its journal, with what it abandoned: ${way}, ${says}, ${where}`, () =>
+          Effect.gen(function*() {
+            const { options, stop } = ways[way]
+            const events: Array<Event.Event> = []
+            const fiber = yield* Effect.forkChild(Effect.scoped(Effect.gen(function*() {
+              const kept = yield* Session.claim("s", { poll: 20 })
+              return yield* Session.keep(kept, (session) =>
+                Session.reply(session, says, {
+                  ...options,
+                  tools: [deaf, block, sub],
+                  grace: 400,
+                  onEvent: (event) => Effect.sync(() => void events.push(event))
+                }))
+            })))
+            yield* passing(stop)
+            const kept = yield* passing(Fiber.join(fiber))
+            const records = yield* recordsOf("s")
+            const ended = records.at(-1)
+            assert.isTrue(ended?._tag === "RunEnded" && ended.haltedReason === "cancelled")
+            assert.isTrue(ended?._tag === "RunEnded" && (ended.abandoned?.length ?? 0) > 0, "names what is left")
+            assert.strictEqual(records.filter(({ _tag }) => _tag === "RunStarted").length, 1)
+            assert.deepStrictEqual(callsIn(records).filter((said) => said !== "CallStarted").length, 2)
+            assert.lengthOf(answersIn(events), 2)
+            assert.deepStrictEqual([Session.next(kept), kept.interrupted], ["nothing", undefined])
+            yield* passing(isLoaded(kept))
+          }).pipe(Effect.provide([both, base, quiet])))
+      }
+    }
+  }
+
+  it.effect("O-64: a worker does not resume the run that it has stopped", () =>
+    Effect.gen(function*() {
+      const ends: Array<string> = []
+      const worker = Worker.layer({
+        run: () => ({ tools: [deaf, block], grace: 400 }),
+        poll: 20,
+        onEnd: (_, { outcome }) => Effect.sync(() => void ends.push(outcome._tag))
+      })
+      yield* Layer.build(worker)
+      yield* Session.submit("s", "go")
+      yield* until(Effect.map(recordsOf("s"), (records) => callsIn(records).length === 2))
+      yield* Session.stop("s")
+      yield* until(Effect.sync(() => ends.length > 0))
+      yield* passing(Effect.sleep(5_000))
+      const records = yield* recordsOf("s")
+      assert.deepStrictEqual(ends, ["Cancelled"])
+      assert.strictEqual(records.filter(({ _tag }) => _tag === "RunStarted").length, 1)
+      assert.notInclude(JSON.stringify(records), "unknown_effect")
+    }).pipe(Effect.scoped, Effect.provide([both, Session.Store.layerMemory, quiet])))
 })

@@ -192,7 +192,7 @@ export const ErrorDecision: {
  * - `unknown_tool`, `invalid_arguments`, `truncated_arguments`: the call itself cannot be run
  * - `denied`: its tool's `validate` or `authorize` did not let it run; `metadata.gate` names which
  * - `cancelled`: the call was answered without having been run to its end
- * - `unknown_effect`: its process ended while it ran: its effect is not known (`Tool.Options.afterCrash`)
+ * - `unknown_effect`: its run was cut off while it ran: its effect is not known (`Tool.Options.afterCrash`)
  *
  * @category errors
  * @since 0.1.0

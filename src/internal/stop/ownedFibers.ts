@@ -268,9 +268,11 @@ export class Running {
     this.works.forEach((work) => this.applySoftStop(work, since))
   }
 
-  private applySoftStop({ worker }: Work, since: number): void {
+  private applySoftStop(work: Work, since: number): void {
+    const { worker } = work
     if (worker.onSoftStop === "unaffected") return
-    if (worker.onSoftStop === "none" || this.isSoftTimeUp) return worker.detach(since)
+    if (worker.onSoftStop === "none") return worker.detach(since)
+    if (this.isSoftTimeUp) return this.recordLate(work, since)
     const left = this.until(since) - this.now()
     // All workers share one timer. A run whose reader has left waits for all tasks together.
     if (this.softTimers !== undefined || this.isLeft || !Number.isFinite(left)) return
@@ -281,6 +283,17 @@ export class Running {
     }
     if (left <= 0) timeUp()
     else this.softTimers.after(left, timeUp)
+  }
+
+  /**
+   * Gives what begins to be recorded after the grace period of a soft stop, such as answers of calls that outlived it
+   * and the end of the run, one more grace period together. Without it a run that has ended would have no recorded end.
+   */
+  private recordLate(work: Work, since: number): void {
+    const until = Math.min(since + 2 * this.graceMillis, this.around?.permits.until ?? Infinity)
+    const left = until - this.now()
+    if (work.kind !== "store" || work.startedAt < this.until(since) || left <= 0) return work.worker.detach(since)
+    if (Number.isFinite(left)) this.whileAlive(work, left, () => work.worker.detach(since))
   }
 
   private now(): number {
