@@ -264,7 +264,7 @@ const stableOnly = (file: File): ReadonlyArray<Fault> =>
     )
 
 /** The client of the protocol of `mcp`. */
-const ofMcp = /^@modelcontextprotocol\/client(\/stdio)?$/
+const ofMcp = /^@modelcontextprotocol\/client(\/(stdio|validators\/ajv))?$/
 
 /** The modules of Node, and the package that brings it to Effect. */
 const ofNode = /^node:|^@effect\/platform-node\//
@@ -275,6 +275,9 @@ const packages = (file: File): ReadonlyArray<Fault> =>
       (specifier.startsWith("node:") && file.area === "testing") ||
       (specifier === "node:sqlite" && file.area === "sql") ||
       (ofMcp.test(specifier) && file.path === "src/mcp/internal/sdk.ts") ||
+      // The types of the process of a server.
+      (/^(@modelcontextprotocol\/client\/stdio|node:child_process)$/.test(specifier) &&
+        file.path === "src/mcp/internal/serverProcess.ts") ||
       // The command imports the module that it is given.
       (specifier === "undefined" && file.area === "command") ||
       (ofNode.test(specifier) &&

@@ -123,5 +123,8 @@ export interface Listener {
   readonly sample: (sampling: Sampling) => Effect.Effect<Sampled | undefined>
 }
 
-/** Opens a connection. */
+/**
+ * Opens a connection. Nothing but its attempts is interrupted, so that each connection is either closed or returned: it
+ * is run without interruption, and allows it where it waits.
+ */
 export type Connect = (listener: Listener) => Effect.Effect<Backend, Failure>

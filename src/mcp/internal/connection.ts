@@ -56,7 +56,7 @@ const mostLists = 5
 const mostNames = 10_000
 
 /** The time that closing may take, in milliseconds. A process that does not leave is killed by then. */
-const closingMillis = 6_000
+const closingMillis = 3_000
 
 const encoder = new TextEncoder()
 
@@ -208,7 +208,7 @@ export class Connection {
     return Effect.uninterruptibleMask((restore) =>
       Effect.gen({ self: this }, function*() {
         this.isStale = false
-        const made = yield* restore(this.connect(listener))
+        const made = yield* this.connect(listener)
         backend = made
         yield* Effect.onError(restore(this.list(made)), () => Effect.sync(() => this.close(made)))
         if (failure !== undefined) {

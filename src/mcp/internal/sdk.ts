@@ -14,6 +14,7 @@ import { names } from "../../internal/telemetry.ts"
 import * as Backend from "./backend.ts"
 import type * as Declared from "./declared.ts"
 import * as Results from "./results.ts"
+import * as ServerProcess from "./serverProcess.ts"
 
 /** A server that is started as a process. */
 export interface Stdio {
@@ -165,8 +166,7 @@ interface Settings {
 
 /** Returns the function that opens connections to a server. */
 export const connect = (server: Stdio | Http, settings: Settings): Backend.Connect => (listener) =>
-  // Nothing but the attempts to connect is interrupted, so that each connection is either closed or returned.
-  Effect.uninterruptibleMask((restore) =>
+  Effect.uninterruptible(
     Effect.gen(function*() {
       const isStdio = "command" in server
       const hide = hiding(server)
@@ -186,7 +186,7 @@ export const connect = (server: Stdio | Http, settings: Settings): Backend.Conne
       }
       const run = Effect.runForkWith(yield* Effect.context<never>())
       const open = (mode: "auto" | "legacy") =>
-        opened(sdk, mode, listener, restore, settings, () =>
+        opened(sdk, mode, listener, settings, () =>
           stdio !== undefined && "command" in server
             ? stdioOf(stdio, server, maxMessageBytes, heard)
             : httpOf(sdk, server as Http, maxMessageBytes, run))
@@ -254,7 +254,6 @@ const opened = (
   sdk: typeof Sdk,
   mode: "auto" | "legacy",
   listener: Backend.Listener,
-  restore: <A, E>(effect: Effect.Effect<A, E>) => Effect.Effect<A, E>,
   { isSampling, maxMessageBytes, roots }: Settings,
   transportOf: () => Sdk.Transport & { readonly terminateSession?: () => Promise<void> }
 ): Effect.Effect<Opened, Backend.Failure> =>
@@ -304,23 +303,22 @@ const opened = (
     const { terminateSession } = transport
     const close = Effect.andThen(
       terminateSession === undefined ? Effect.void : ignored(() => terminateSession.call(transport)),
-      ignored(() => client.close())
+      // A client has its transport only once its server has said which protocol it speaks.
+      Effect.andThen(ignored(() => client.close()), ignored(() => transport.close()))
     )
     const connected = attempt((signal) => client.connect(transport, { signal, timeout: openingMillis }))
-    yield* Effect.onError(restore(inTime(connected, "its handshake")), () => close)
+    yield* Effect.onError(Effect.interruptible(inTime(connected, "its handshake")), () => close)
     isConnected = true
     return { client, transport, close, over }
   })
 
 const stdioOf = (
-  { StdioClientTransport }: typeof SdkStdio,
+  stdio: typeof SdkStdio,
   { args, command, cwd, env }: Stdio,
   maxBufferSize: number,
   heard: (chunk: unknown) => void
 ): Sdk.Transport => {
-  // A subclass is asked which protocol it speaks in the process that serves, and not in a second one.
-  class Transport extends StdioClientTransport {}
-  const transport = new Transport({
+  const transport = ServerProcess.make(stdio, {
     command,
     args: [...args ?? []],
     ...(env === undefined ? {} : { env: { ...env } }),

@@ -55,7 +55,7 @@ export class Fake {
   readonly connect: Backend.Connect = (listener) =>
     Effect.gen({ self: this }, function*() {
       this.opened++
-      yield* this.gate
+      yield* Effect.interruptible(this.gate)
       if (this.refusals > 0) {
         this.refusals--
         return yield* new Backend.Failure({ reason: "lost", message: "not reached" })
