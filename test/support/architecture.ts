@@ -275,8 +275,8 @@ const packages = (file: File): ReadonlyArray<Fault> =>
       (specifier.startsWith("node:") && file.area === "testing") ||
       (specifier === "node:sqlite" && file.area === "sql") ||
       (ofMcp.test(specifier) && file.path === "src/mcp/internal/sdk.ts") ||
-      // The types of the process of a server.
-      (/^(@modelcontextprotocol\/client\/stdio|node:child_process)$/.test(specifier) &&
+      // The process of a server, which is loaded with it.
+      (/^(@modelcontextprotocol\/client\/stdio|node:child_process|node:process)$/.test(specifier) &&
         file.path === "src/mcp/internal/serverProcess.ts") ||
       // The command imports the module that it is given.
       (specifier === "undefined" && file.area === "command") ||

@@ -14,7 +14,7 @@ import { names } from "../../internal/telemetry.ts"
 import * as Backend from "./backend.ts"
 import type * as Declared from "./declared.ts"
 import * as Results from "./results.ts"
-import * as ServerProcess from "./serverProcess.ts"
+import type * as Process from "./serverProcess.ts"
 
 /** A server that is started as a process. */
 export interface Stdio {
@@ -179,7 +179,9 @@ export const connect = (server: Stdio | Http, settings: Settings): Backend.Conne
       const load = <A>(run: () => Promise<A>) =>
         Effect.orDie(Effect.tryPromise({ try: run, catch: (cause) => new Error(missing, { cause }) }))
       const sdk = yield* load(() => import("@modelcontextprotocol/client"))
-      const stdio = isStdio ? yield* load(() => import("@modelcontextprotocol/client/stdio")) : undefined
+      const stdio = isStdio
+        ? yield* load(() => Promise.all([import("@modelcontextprotocol/client/stdio"), import("./serverProcess.ts")]))
+        : undefined
       let words = ""
       const heard = (chunk: unknown) => {
         words = (words + String(chunk)).slice(-mostWords)
@@ -188,7 +190,7 @@ export const connect = (server: Stdio | Http, settings: Settings): Backend.Conne
       const open = (mode: "auto" | "legacy") =>
         opened(sdk, mode, listener, settings, () =>
           stdio !== undefined && "command" in server
-            ? stdioOf(stdio, server, maxMessageBytes, heard)
+            ? stdioOf(stdio, server, maxMessageBytes, heard, run)
             : httpOf(sdk, server as Http, maxMessageBytes, run))
       // Some old servers end when they are asked for anything before their handshake.
       const { client, close, over, transport } = yield* open("auto").pipe(
@@ -313,10 +315,11 @@ const opened = (
   })
 
 const stdioOf = (
-  stdio: typeof SdkStdio,
+  [stdio, ServerProcess]: readonly [typeof SdkStdio, typeof Process],
   { args, command, cwd, env }: Stdio,
   maxBufferSize: number,
-  heard: (chunk: unknown) => void
+  heard: (chunk: unknown) => void,
+  run: (effect: Effect.Effect<unknown>) => Fiber.Fiber<unknown>
 ): Sdk.Transport => {
   const transport = ServerProcess.make(stdio, {
     command,
@@ -325,7 +328,7 @@ const stdioOf = (
     ...(cwd === undefined ? {} : { cwd }),
     stderr: "pipe",
     maxBufferSize
-  })
+  }, run)
   transport.stderr?.on("data", heard)
   return transport
 }

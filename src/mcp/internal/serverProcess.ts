@@ -3,12 +3,15 @@
  * too, has ended its process, and so has the end of this process.
  */
 import type * as SdkStdio from "@modelcontextprotocol/client/stdio"
+import * as Effect from "effect/Effect"
+import type * as Fiber from "effect/Fiber"
 import type { ChildProcess } from "node:child_process"
+import { default as node } from "node:process"
 
-/** The time that a process has to leave once its input has ended, in milliseconds. Then it is told to. */
+/** The time that a process has to leave once its input has ended, in milliseconds. Then it gets a signal. */
 const leavingMillis = 300
 
-/** The time that it has once it was told to. Then it is killed. */
+/** The time that it has after the signal. Then it is killed. */
 const dyingMillis = 2_000
 
 /** The time in which what a process wrote last is still read, although others may hold its output open. */
@@ -22,11 +25,11 @@ const killAll = (): void => {
 }
 
 const keep = (child: ChildProcess): void => {
-  if (living.size === 0) process.on("exit", killAll)
+  if (living.size === 0) node.on("exit", killAll)
   living.add(child)
   child.once("exit", () => {
     living.delete(child)
-    if (living.size === 0) process.off("exit", killAll)
+    if (living.size === 0) node.off("exit", killAll)
   })
 }
 
@@ -38,14 +41,17 @@ const release = ({ stderr, stdout }: ChildProcess): void => {
 
 const hasEnded = ({ exitCode, signalCode }: ChildProcess): boolean => exitCode !== null || signalCode !== null
 
+/** Runs work beside that of the connection. */
+type Run = (work: Effect.Effect<unknown>) => Fiber.Fiber<unknown>
+
 /** Ends a process, whose input ends at the same time. */
-const end = (child: ChildProcess): void => {
-  if (hasEnded(child)) return release(child)
-  const told = setTimeout(() => child.kill("SIGTERM"), leavingMillis)
-  const killed = setTimeout(() => child.kill("SIGKILL"), leavingMillis + dyingMillis)
+const end = (child: ChildProcess, run: Run): void => {
+  const signal = (name: "SIGTERM" | "SIGKILL") => Effect.sync(() => child.kill(name))
+  const ending = run(
+    Effect.andThen(Effect.delay(signal("SIGTERM"), leavingMillis), Effect.delay(signal("SIGKILL"), dyingMillis))
+  )
   child.once("exit", () => {
-    clearTimeout(told)
-    clearTimeout(killed)
+    ending.interruptUnsafe()
     release(child)
   })
 }
@@ -60,26 +66,43 @@ const childOf = (transport: unknown): ChildProcess | undefined =>
  */
 export const make = (
   { StdioClientTransport }: typeof SdkStdio,
-  parameters: SdkStdio.StdioServerParameters
+  parameters: SdkStdio.StdioServerParameters,
+  run: Run
 ): SdkStdio.StdioClientTransport => {
   class Transport extends StdioClientTransport {
-    private isClosed = false
+    private closing: Promise<void> | undefined
+    private draining: Fiber.Fiber<unknown> | undefined
 
     override start(): Promise<void> {
-      if (this.isClosed) return Promise.reject(new Error("the connection was closed"))
+      if (this.closing !== undefined) return Promise.reject(new Error("the connection was closed"))
       const started = super.start()
       const child = childOf(this)
       if (child?.pid === undefined) return started
       keep(child)
-      child.once("exit", () => setTimeout(() => release(child), drainingMillis).unref())
+      child.once("exit", () => {
+        if (this.closing !== undefined) return
+        this.draining = run(Effect.delay(Effect.sync(() => release(child)), drainingMillis))
+      })
       return started
     }
 
     override close(): Promise<void> {
-      this.isClosed = true
+      return this.closing ??= this.end()
+    }
+
+    /** The transport of the SDK waits neither for what it kills nor, closed once more, for its first end. */
+    private end(): Promise<void> {
+      this.draining?.interruptUnsafe()
       const child = childOf(this)
-      if (child !== undefined) end(child)
-      return super.close()
+      const closed = super.close()
+      if (child?.pid === undefined) return closed
+      if (hasEnded(child)) {
+        release(child)
+        return closed
+      }
+      const ended = new Promise<void>((resolve) => child.once("exit", () => resolve()))
+      end(child, run)
+      return closed.then(() => ended)
     }
   }
   return new Transport(parameters)
