@@ -16,7 +16,7 @@ import type * as Event from "./Event.ts"
 import { described } from "./internal/answer/errorFields.ts"
 import * as Settings from "./internal/ask/options.ts"
 import * as Plan from "./internal/decide/plan.ts"
-import { reasonText, ToolError } from "./internal/declare/outcome.ts"
+import { isCrash, reasonText, ToolError } from "./internal/declare/outcome.ts"
 import { checkNames, type NamesOf } from "./internal/declare/schema.ts"
 import * as Fold from "./internal/fold/fold.ts"
 import * as Json from "./internal/json.ts"
@@ -157,7 +157,9 @@ const errorText = (error: unknown): string => error instanceof ToolError ? reaso
 
 const about = (error: unknown): Json.JsonObject => {
   if (!(error instanceof ToolError)) return {}
-  return error.reason === "cancelled" ? { cancelled: true } : error.metadata ?? {}
+  if (error.reason === "cancelled") return { cancelled: true }
+  if (error.reason === "abandoned") return { abandoned: true, ...(isCrash(error) ? {} : { cancelled: true }) }
+  return error.metadata ?? {}
 }
 
 const value = (outcome: Tool.Outcome): unknown => {

@@ -93,7 +93,7 @@ describe("Step: handlers that outlive their calls", () => {
 
   const script = [toolCall("c0", "tidy"), finish("tool_calls")]
 
-  it.effect("R-144: a step does not wait for the clean-up, the end of the run does", () =>
+  it.effect("R-144, O-09: a step waits for the clean-up of a call that it has stopped", () =>
     Effect.gen(function*() {
       const log: Array<string> = []
       const model = yield* Script.make(script)
@@ -105,7 +105,7 @@ describe("Step: handlers that outlive their calls", () => {
           Effect.provide(model.layer)
         )
       )
-      assert.deepStrictEqual(log, ["step at 10", "tidied", "end at 1010"])
+      assert.deepStrictEqual(log, ["tidied", "step at 1010", "end at 1010"])
     }))
 
   it.effect("R-144: a reader that leaves at StepCompleted waits for it as well", () =>

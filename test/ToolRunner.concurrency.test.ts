@@ -112,7 +112,7 @@ describe("ToolRunner: exclusive calls", () => {
       assert.deepStrictEqual(
         value.messages.map(({ content }) => /"code":"(\w+)"/.exec(String(content))?.[1] ?? content),
         [
-          "timeout",
+          "abandoned",
           "cancelled",
           "{}"
         ]

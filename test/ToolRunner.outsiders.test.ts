@@ -84,7 +84,7 @@ describe("handlers that outlive their turn", () => {
       const result = succeeded(report)
       assert.strictEqual(seen.besideExclusive, 0)
       assert.deepStrictEqual(result.messages.map((message) => /"code":"(\w+)"/.exec(String(message.content))?.[1]), [
-        "timeout",
+        "abandoned",
         "cancelled",
         "cancelled"
       ])

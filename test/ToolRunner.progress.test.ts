@@ -153,10 +153,10 @@ describe("ToolRunner: progress", () => {
       assert.deepStrictEqual(line.slice(2), [
         [20, "ToolProgress", "c0"],
         [40, "ToolProgress", "c0"],
-        [50, "ToolExecutionCompleted", "c0"],
-        [50, "ToolResultEncoded", "c0"],
         [150, "ToolExecutionCompleted", "c1"],
-        [150, "ToolResultEncoded", "c1"]
+        [150, "ToolResultEncoded", "c1"],
+        [200, "ToolExecutionCompleted", "c0"],
+        [200, "ToolResultEncoded", "c0"]
       ])
     }))
 })
@@ -235,12 +235,12 @@ describe("ToolRunner: slow readers", () => {
       const { pull } = yield* opened(ToolRunner.stream(calling("reluctant"), [reluctant]))
       yield* pull
       yield* TestClock.adjust(50)
-      yield* pull
-      const end = yield* Effect.forkChild(Effect.flip(Effect.sandbox(pull)), { startImmediately: true })
+      const answered = yield* Effect.forkChild(pull, { startImmediately: true })
       yield* TestClock.adjust(29)
-      assert.isUndefined(end.pollUnsafe())
+      assert.isUndefined(answered.pollUnsafe())
       yield* TestClock.adjust(1)
-      assert.isTrue(Pull.isDoneCause(yield* Fiber.join(end)))
+      yield* Fiber.join(answered)
+      assert.isTrue(Pull.isDoneCause(yield* Effect.flip(Effect.sandbox(pull))))
       assert.deepInclude(yield* recorder.counts(), { live: 0, finalizers: 1 })
     }))
 

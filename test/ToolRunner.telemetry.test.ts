@@ -103,18 +103,18 @@ describe("ToolRunner: telemetry", () => {
       assert.deepStrictEqual(outcomes(odd.spans), ["invalid"])
     }))
 
-  it.effect("R-080, R-081: a timeout ends its span as a failure, at once and with its true duration", () =>
+  it.effect("R-080, R-081, O-09: a timeout ends its span as a failure, once its handler has ended or is abandoned", () =>
     Effect.gen(function*() {
       const deaf = Tool.make("deaf", { parameters: {}, handler: () => Effect.uninterruptible(Effect.never) })
-      for (const tool of [Tools.slow(200), deaf]) {
+      for (const [tool, at, code] of [[Tools.slow(200), 50, "timeout"], [deaf, 5_050, "abandoned"]] as const) {
         const { spans, provide } = recording()
         yield* provide(elapsed(ToolRunner.run(calling(tool.name), [tool], { toolTimeout: 50 })))
         assert.strictEqual(spans.length, 1)
         const { millis, exit } = ending(spans[0])
-        assert.strictEqual(millis, 50)
+        assert.strictEqual(millis, at)
         const error = Exit.isFailure(exit) ? Option.getOrUndefined(Exit.findErrorOption(exit)) : undefined
-        assert.strictEqual(error, "timeout")
-        assert.deepStrictEqual(outcomes(spans), ["timeout"])
+        assert.strictEqual(error, code)
+        assert.deepStrictEqual(outcomes(spans), [code])
       }
     }))
 

@@ -25,6 +25,12 @@ const calling = (...names: ReadonlyArray<string>) => names.map((name, index) => 
 const timeoutError = (name: string, millis = 50) =>
   `{"error":"tool error (${name}): timeout: timed out after ${millis} ms","code":"timeout"}`
 
+const leftError = (name: string) =>
+  JSON.stringify({
+    error: `tool error (${name}): abandoned: timed out after 50 ms; it has not stopped, and may still take effect`,
+    code: "abandoned"
+  })
+
 /** A tool that cannot be stopped. */
 const deaf = Tool.make("deaf", { parameters: {}, handler: () => Effect.uninterruptible(Effect.never) })
 
@@ -102,14 +108,14 @@ describe("ToolRunner: timeouts", () => {
       }
     }))
 
-  it.effect("R-056: a finalizer counts as part of its handler", () =>
+  it.effect("R-056, O-09: a finalizer counts as part of its handler, and the answer waits for it", () =>
     Effect.gen(function*() {
       const tool = Tool.make("tidy", {
         parameters: {},
         handler: () => Effect.as(Effect.addFinalizer(() => Effect.sleep(100)), "done")
       })
       const { line } = yield* watched(ToolRunner.stream(calling("tidy"), [tool], { toolTimeout: 50 }))
-      assert.deepStrictEqual(completedAt(line), [[50, "c0"]])
+      assert.deepStrictEqual(completedAt(line), [[100, "c0"]])
     }))
 
   it.effect("R-034, R-056: an encoder that never returns is a failure to encode, when the call's time is up again", () =>
@@ -191,18 +197,18 @@ describe("ToolRunner: timeouts", () => {
 })
 
 describe("ToolRunner: handlers that refuse to stop", () => {
-  it.effect("R-056: an uninterruptible handler is answered at its timeout, and the run ends one grace later and names it", () =>
+  it.effect("R-056, O-09: an uninterruptible handler is answered one grace after its timeout, and the run ends then and names it", () =>
     Effect.gen(function*() {
       const { line } = yield* watched(
         ToolRunner.stream(calling("deaf", "echo"), [deaf, Tools.echo], { toolTimeout: 50 })
       )
-      assert.deepStrictEqual(completedAt(line), [[0, "c1"], [50, "c0"]])
+      assert.deepStrictEqual(completedAt(line), [[0, "c1"], [5_050, "c0"]])
       const { at, value } = yield* elapsed(
         ToolRunner.run(calling("deaf"), [deaf], { toolTimeout: 50, grace: "2 seconds" })
       )
       assert.strictEqual(at, 2_050)
       assert.deepStrictEqual(value, {
-        messages: [{ role: "tool", toolCallId: "c0", content: timeoutError("deaf"), isError: true, metadata: {} }],
+        messages: [{ role: "tool", toolCallId: "c0", content: leftError("deaf"), isError: true, metadata: {} }],
         abandoned: [{ kind: "handler", id: "c0", name: "deaf", ageMillis: 2_050 }]
       })
     }))

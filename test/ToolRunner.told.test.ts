@@ -293,7 +293,7 @@ describe("ToolRunner: what a model reads of the runtime's own errors", () => {
       assert.deepStrictEqual(parsed(value), { error: "writing the result timed out after 50 ms" })
     }))
 
-  it.effect("M-14: a cancelled answer has its code, whatever the stop cut off", () =>
+  it.effect("M-14, O-09: a cancelled answer has its code, whatever the stop cut off", () =>
     Effect.gen(function*() {
       const boom = Tool.make("t", { parameters: {}, handler: () => Effect.die("kaboom") })
       const never = Tool.make("t", { parameters: {}, handler: () => Effect.never })
@@ -302,22 +302,23 @@ describe("ToolRunner: what a model reads of the runtime's own errors", () => {
       const stuck = (_call: Message.ToolCall, _error: unknown) => Effect.never
       const unwritten = { encode: () => Effect.never }
       const rows = [
-        [boom, stuck, Encoder.json],
-        [boom, "continue", unwritten],
-        [never, "halt", unwritten],
-        [never, "continue", Encoder.json],
-        [deaf, "continue", Encoder.json],
-        [undecoded, "continue", Encoder.json]
+        [boom, stuck, Encoder.json, "cancelled"],
+        [boom, "continue", unwritten, "cancelled"],
+        [never, "halt", unwritten, "cancelled"],
+        [never, "continue", Encoder.json, "cancelled"],
+        [deaf, "continue", Encoder.json, "abandoned"],
+        [deaf, "continue", unwritten, "abandoned"],
+        [undecoded, "continue", Encoder.json, "cancelled"]
       ] as const
-      for (const [tool, onToolError, encoder] of rows) {
+      for (const [tool, onToolError, encoder, expected] of rows) {
         const { value } = yield* elapsed(
           contentOf(tool, { onToolError, cancel: Effect.sleep(1), grace: 10 }).pipe(
             Effect.provide(Encoder.layer(encoder))
           )
         )
         const { code, error } = parsed(value) as { readonly code: string; readonly error: string }
-        assert.strictEqual(code, "cancelled")
-        assert.include(error, "cancelled")
+        assert.strictEqual(code, expected)
+        assert.include(error, expected)
       }
     }))
 

@@ -84,6 +84,10 @@ const rows: Readonly<Record<string, Row>> = {
   "the arguments were cut off": { tool: { handler: done }, entry: { argumentsLost: "truncated" } },
   "a gate denies it": { tool: { validate: () => false, handler: done } },
   "it is stopped before its end": { tool: { handler: () => Effect.never }, options: { cancel: Effect.sleep(10) } },
+  "it is stopped, or takes too long, and [does not end](stopping.md#the-grace-period)": {
+    tool: { timeout: 10, handler: () => Effect.uninterruptible(Effect.never) },
+    options: { grace: 10 }
+  },
   "the process ended while it ran ([more](tools.md#calls-that-may-have-had-their-effect))": {
     tool: { handler: () => Effect.die("must not run") },
     layer: afterCrash

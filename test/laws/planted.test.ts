@@ -184,7 +184,7 @@ describe("planted violations", () => {
           /1 handlers were left behind, 0 are named/
         )
         const waited = yield* play(parent, "stream", null, awaiting)
-        finds(Lawful.failures(parent, waited), /call "c0_0" came to timeout instead of Ok/)
+        finds(Lawful.failures(parent, waited), /call "c0_0" came to abandoned instead of Ok/)
       }
     }))
 

@@ -44,7 +44,7 @@ export const failures: ReadonlyArray<Row> = [
       floor.work("b", takes(200), cancelable)
     ],
     results: [failed("a", 7, "timeout"), cancelled("b", 7)],
-    marks: [[0, "start", "a"], [0, "start", "b"], [7, "stop", "b"], [7, "stop", "a"]]
+    marks: [[0, "start", "a"], [0, "start", "b"], [7, "stop", "a"], [7, "stop", "b"]]
   },
   {
     name: "R-394: a call that takes the place of a timed-out call is not its sibling",

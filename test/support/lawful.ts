@@ -319,8 +319,16 @@ const possible = (
  * What a call may come to that was started and stopped. A run that blocks interruption says itself that it was, and a call
  * that blocks it and had failed before is not tried again: its last failure is its answer.
  */
-const stoppedAs = ({ kind }: Call): ReadonlyArray<Word> =>
-  isNested(kind) || kind === "retry" ? ["cancelled", "reported"] : ["cancelled"]
+const stoppedAs = ({ kind }: Call): ReadonlyArray<Word> => [
+  "cancelled",
+  ...(isNested(kind) || kind === "retry" ? ["reported"] as const : []),
+  ...(kind === "nestedDeaf" || kinds[kind].refuses !== undefined ? ["abandoned"] as const : [])
+]
+
+/** O-09: whether the answer of a call says that it stopped, although its handler has started and never ends. */
+const isEffectDenied = (call: Message.ToolCall, { kind }: Call, word: Word, { events }: Trace): boolean =>
+  (word === "cancelled" || word === "timeout") && kinds[kind].refuses === "never" && kinds[kind].forks === undefined &&
+  events.some((event) => event._tag === "ToolExecutionStarted" && event.id === call.id)
 
 /** Law 8, for calls: each failure is of its own kind. For cases whose failures go on as they are. */
 export const failures = (played: Case, trace: Trace): Problems => {
@@ -338,7 +346,13 @@ export const failures = (played: Case, trace: Trace): Problems => {
       if (spec === undefined || spec.id !== null || outcome === undefined) return []
       const wanted = possible(call, spec, played, step)
       const isTold = wanted.includes(toWord(outcome)) || (toWord(outcome) === "cancelled" && isHeldUp(spec))
-      return when(!isTold, `call "${call.id}" came to ${toWord(outcome)} instead of ${wanted.join(" or ")}`)
+      return [
+        ...when(!isTold, `call "${call.id}" came to ${toWord(outcome)} instead of ${wanted.join(" or ")}`),
+        ...when(
+          isEffectDenied(call, spec, toWord(outcome), trace),
+          `call "${call.id}" is said to have stopped, and has not`
+        )
+      ]
     })
   })
 }

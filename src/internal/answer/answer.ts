@@ -326,15 +326,12 @@ export const updating = (answer: Answer, contextUpdate: Json.JsonObject | undefi
 export const cancelled = <E, R>(
   answering: Answering<E, R>,
   subject: Subject,
-  detail: string,
-  error: Tool.ToolError = toolError("cancelled", subject.call, { detail })
+  error: Tool.ToolError
 ): Effect.Effect<Answer, never, any> => continued(answering, subject, error)
 
 /** The answer to a call whose grace period is over. It is written at once, without code of the caller's. */
-export const unfinished = (subject: Subject, detail: string): Answer => {
-  const error = toolError("cancelled", subject.call, { detail })
-  return told(subject, error, { content: Contents.literalError(error) })
-}
+export const unfinished = (subject: Subject, error: Tool.ToolError): Answer =>
+  told(subject, error, { content: Contents.literalError(error) })
 
 /**
  * The answer when writing one broke off: a fiber was interrupted from outside, or a value could not even be looked at.
@@ -475,9 +472,9 @@ const warned = (subject: string, call: Call, code: string, error: unknown, cause
     )
   )
 
-/** The warning for a call that crashed. One that took too long did not break. */
+/** The warning for a call that crashed. One that took too long did not break, whether or not it has stopped. */
 const warnOfCrash = (call: Call, error: unknown): Effect.Effect<void> =>
-  isCrash(error) && error.reason !== "timeout"
+  isCrash(error) && error.reason !== "timeout" && error.reason !== "abandoned"
     ? warned("a call", call, error.reason, error.cause, Cause.die(error.cause ?? error))
     : Effect.void
 

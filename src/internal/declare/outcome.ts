@@ -193,6 +193,8 @@ export const ErrorDecision: {
  * - `denied`: its tool's `validate` or `authorize` did not let it run; `metadata.gate` names which
  * - `cancelled`: the call was answered without having been run to its end
  * - `unknown_effect`: its run was cut off while it ran: its effect is not known (`Tool.Options.afterCrash`)
+ * - `abandoned`: it was stopped, and its handler had not ended when the time for that was over: it may still take
+ *   effect. `metadata.after` is `"timeout"` where its time was up
  *
  * @category errors
  * @since 0.1.0
@@ -211,7 +213,8 @@ export class ToolError extends Schema.TaggedError<ToolError>("heddle/Tool/ToolEr
     "truncated_arguments",
     "denied",
     "cancelled",
-    "unknown_effect"
+    "unknown_effect",
+    "abandoned"
   ]),
   /** The name of the tool. */
   toolName: Schema.optionalKey(Schema.String),
@@ -252,6 +255,20 @@ export const toolError = (
 export const timedOut = (call: Subject, millis: number, subject = ""): ToolError =>
   toolError("timeout", call, { detail: `${subject}timed out after ${millis} ms` })
 
+/**
+ * The error of a call that was stopped with `error`, and whose handler has not ended: nothing is known of its effect,
+ * and nothing waits for it any longer.
+ */
+export const abandoned = (call: Subject, { detail, reason }: ToolError): ToolError =>
+  toolError("abandoned", call, {
+    detail: `${detail === undefined ? "" : `${detail}; `}it has not stopped, and may still take effect`,
+    metadata: { after: reason }
+  })
+
+/** Tells whether a call was abandoned by a stop, which is no failure: a call that took too long is one. */
+const isLeftByStop = ({ metadata, reason }: ToolError): boolean =>
+  reason === "abandoned" && metadata?.["after"] !== "timeout"
+
 /** Reasons for which a call was not run, or not to its end. */
 const unrun: ReadonlySet<ToolError["reason"]> = new Set([
   "unknown_tool",
@@ -263,7 +280,8 @@ const unrun: ReadonlySet<ToolError["reason"]> = new Set([
 ])
 
 /** Returns `true` if a call broke: it ran, and its handler did not report how it ended. */
-export const isCrash = (error: unknown): error is ToolError => error instanceof ToolError && !unrun.has(error.reason)
+export const isCrash = (error: unknown): error is ToolError =>
+  error instanceof ToolError && !unrun.has(error.reason) && !isLeftByStop(error)
 
 /** The reason of an error alone: of a denial, the message of the gate that denied. */
 export const reasonText = (error: ToolError): string =>

@@ -436,9 +436,9 @@ export interface Declarations<P, E, R, Fatal> {
    */
   readonly interrupt?: Interrupt | ((args: Schemas.Type<P>) => Interrupt)
   /**
-   * The time that a call may take; a number is milliseconds, `"infinity"` is no limit. The call is answered when its
-   * time is up, even if its handler does not stop, and the handler's later outcome is dropped. The run's `toolTimeout`
-   * by default.
+   * The time that a call may take; a number is milliseconds, `"infinity"` is no limit. When it is over the handler is
+   * interrupted, its later outcome is dropped, and the call is answered once it has ended: after the grace period, five
+   * seconds at most, also if it has not. The run's `toolTimeout` by default.
    */
   readonly timeout?: Duration.Input | "infinity"
   /**

@@ -18,6 +18,7 @@ import type * as Event from "../../Event.ts"
 import * as Executor from "../../Executor.ts"
 import type * as Message from "../../Message.ts"
 import type * as Policy from "../../Policy.ts"
+import type * as Tool from "../../Tool.ts"
 import * as Answers from "../answer/answer.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
 import * as Settings from "../ask/options.ts"
@@ -42,6 +43,8 @@ interface Entry {
   isWaiting: boolean
   /** The reason why it did not run, if it was in the queue when the batch was cancelled, or came up later. */
   unrun: string | undefined
+  /** The error of a call whose handler has not stopped in time. Its answer may take time to be written. */
+  left: Tool.ToolError | undefined
   /** Tells whether it has been reported as waiting for its turn. */
   isQueued: boolean
   /** The time at which it came up, in milliseconds, and the way in which it did. Kept if the run is observed. */
@@ -134,6 +137,7 @@ export class Batch<E> implements Host<E> {
         answer: undefined,
         isWaiting: false,
         unrun: undefined,
+        left: undefined,
         isQueued: false,
         cameUpAt,
         way,
@@ -198,8 +202,8 @@ export class Batch<E> implements Host<E> {
         this.respond(job, isUnknown ? this.unknown(job) : Answers.fromOutcome(this.answering, job, job.outcome))
       }
       if (job._tag === "Cancel") {
-        const error = job.isUnknown === true ? Replay.unknownEffect(job.call).error : undefined
-        this.respond(job, Answers.cancelled(this.answering, job, job.detail, error))
+        const error = job.isUnknown === true ? Replay.unknownEffect(job.call).error : cancelled(job, job.detail)
+        this.respond(job, Answers.cancelled(this.answering, job, error))
       }
       if (job._tag === "HandOver") this.handOver(job)
     }
@@ -259,7 +263,7 @@ export class Batch<E> implements Host<E> {
 
   /** Answers a call that had started in another process and cannot run in this one. */
   private unknown(job: Answers.Numbered): Effect.Effect<Answers.Answer, E, any> {
-    return Answers.cancelled(this.answering, job, "", Replay.unknownEffect(job.call).error)
+    return Answers.cancelled(this.answering, job, Replay.unknownEffect(job.call).error)
   }
 
   /** The reason why no call may start now, if there is one. */
@@ -270,7 +274,7 @@ export class Batch<E> implements Host<E> {
   private abort(job: Answers.Numbered, detail: string): void {
     if (this.since !== undefined) this.entryOf(job).unrun = detail
     const isUnknown = this.known(job.call)?.isUnknown === true
-    this.respond(job, isUnknown ? this.unknown(job) : Answers.cancelled(this.answering, job, detail))
+    this.respond(job, isUnknown ? this.unknown(job) : Answers.cancelled(this.answering, job, cancelled(job, detail)))
   }
 
   // The queue starts calls, and they leave their places.
@@ -328,8 +332,9 @@ export class Batch<E> implements Host<E> {
   // Calls are answered.
 
   /** Writes the answer of a call in a fiber of its own. */
-  respond(job: Answers.Numbered, answer: Effect.Effect<Answers.Answer, E, any>): void {
+  respond(job: Answers.Numbered, answer: Effect.Effect<Answers.Answer, E, any>, error?: Tool.ToolError): void {
     if (this.isOver) return
+    this.entryOf(job).left = error
     const fiber = Effect.runForkWith(this.services)(
       Effect.withFiber((fiber) => {
         this.answering.fibers.own(job.call, fiber)
@@ -536,14 +541,24 @@ export class Batch<E> implements Host<E> {
     this.timers.after(left, () => this.conclude(since, detail))
   }
 
-  /** Answers each open call without the code that it waits for: a blocking handler, a policy, a decoder, an encoder. */
+  /** Interrupts the blocking handlers, whose time is over. They have one turn of the scheduler to stop. */
   private conclude(since: number, detail: string): void {
+    const calls = this.company.all
+    for (const call of calls) call.cancel(detail, since)
+    if (calls.some(({ isOwing }) => isOwing)) this.timers.when(Effect.yieldNow, () => this.answerRest(since, detail))
+    else this.answerRest(since, detail)
+  }
+
+  /** Answers each open call without the code that it waits for: a handler, a policy, a decoder, an encoder. */
+  private answerRest(since: number, detail: string): void {
     this.isConcluding = false
     this.hasConcluded = true
     const calls = this.company.all
-    for (const call of calls) call.cancel(detail, since)
-    for (const { job, unrun } of this.all) {
-      if (!this.isSpokenFor(job)) void this.settle(job, Answers.unfinished(job, unrun ?? detail))
+    for (const call of calls) call.abandon()
+    for (const { job, left, unrun } of this.all) {
+      if (!this.isSpokenFor(job)) {
+        void this.settle(job, Answers.unfinished(job, left ?? cancelled(job, unrun ?? detail)))
+      }
     }
     for (const call of calls) call.giveUp(since)
     this.answering.fibers.interrupt(since)
@@ -623,6 +638,8 @@ export class Batch<E> implements Host<E> {
       : this.entries.find((entry) => entry?.answer?.halt !== undefined)?.answer?.halt
   }
 }
+
+const cancelled = ({ call }: Answers.Numbered, detail: string) => toolError("cancelled", call, { detail })
 
 const isDone = <A>(effect: Effect.Effect<A, unknown, unknown>): effect is Exit.Success<A> =>
   Exit.isExit(effect) && Exit.isSuccess(effect)

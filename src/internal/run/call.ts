@@ -1,8 +1,9 @@
 /**
  * One call, from its permits to its one answer. It waits for its permits, passes its tool's gates, runs its handler,
  * and writes the outcome as the answer: all of that in one fiber that the run owns (`life`). A timeout or a
- * cancellation may answer the call first (`overrule`); the outcome of its fiber is then ignored. The call keeps its
- * place and its permits until its fiber has ended, or has refused to end for a whole grace period.
+ * cancellation may stop the call first (`overrule`); the outcome of its fiber is then ignored. The answer of a stopped
+ * handler waits until the fiber has ended: it tells a call that has stopped from one that may still take effect. The
+ * call keeps its place and its permits until its fiber has ended, or has refused to end for a whole grace period.
  */
 import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
@@ -72,8 +73,12 @@ export interface Host<E> {
   readonly isOver: boolean
   /** Takes in the answer of a call. The returned effect waits until it is recorded, and need not be run. */
   readonly settle: (job: Answers.Numbered, answer: Answers.Answer) => Effect.Effect<void>
-  /** Writes the answer of a call in a fiber of its own. */
-  readonly respond: (job: Answers.Numbered, answer: Effect.Effect<Answers.Answer, E, any>) => void
+  /** Writes the answer of a call in a fiber of its own. `error` is that of a call which has not stopped. */
+  readonly respond: (
+    job: Answers.Numbered,
+    answer: Effect.Effect<Answers.Answer, E, any>,
+    error?: Tool.ToolError
+  ) => void
   /** Takes in the exit of a fiber that was to write an answer. */
   readonly answerEnded: (job: Answers.Numbered, exit: Exit.Exit<unknown, E>) => void
   /** Suspends the call, which waits for an answer from outside. */
@@ -86,10 +91,21 @@ export interface Host<E> {
   readonly vacated: (call: Call<E>) => void
 }
 
+/** The longest time, in milliseconds, that the answer of a stopped call waits for its handler. */
+const longestWait = 5_000
+
+/** The answer of a call that was stopped, which waits for its handler. */
+interface Owed<E> {
+  /** The error of a call that has stopped. */
+  readonly error: Tool.ToolError
+  readonly answer: (error: Tool.ToolError) => Effect.Effect<Answers.Answer, E, any>
+}
+
 /**
  * The phase of a call. `waiting`: it waits for its permits; `gating`: its tool's gates are asked; `running`: its
  * handler runs; `writing`: its result is encoded; `answering`: its own fiber has the answer, or has nothing more to do;
- * `overruled`: a timeout or a cancellation has answered it.
+ * `overruled`: a timeout or a cancellation has answered it, or does so once
+ * its handler has ended.
  */
 type Phase = "waiting" | "gating" | "running" | "writing" | "answering" | "overruled"
 
@@ -117,6 +133,8 @@ export class Call<E> implements Task, Handler {
   private updates: Json.JsonObject | undefined
   /** Stops passing the soft stop of the run on to `inner`. */
   private unfollow: (() => void) | undefined
+  /** The answer that waits for the handler of a call that was stopped. */
+  private owed: Owed<E> | undefined
 
   // The members of `Task` and of `Handler`, by which the run knows the call.
 
@@ -133,6 +151,7 @@ export class Call<E> implements Task, Handler {
   readonly permits: HeldPermits
   /** The soft stop of the runs that the handler starts, in place of an interruption. Set only for calls that block. */
   inner: Cancellation.Cancellation | undefined
+  hasAbandoned = false
 
   constructor(job: Plan.Run, host: Host<E>) {
     const { ambient, calls, found: { services }, running, settings, stepIndex } = host.environment
@@ -443,19 +462,18 @@ export class Call<E> implements Task, Handler {
     return Timers.elapsedMillis(this.host.environment.found.clock, this.enteredAt) > millis
   }
 
-  /** Answers the call when its time is up, whether or not its handler heeds the interruption. */
+  /** Stops the call when its time is up. */
   private timeUp(): void {
     const { call } = this.job
     if (this.phase === "gating") {
       const late = Gates.late(call, this.millis)
-      return this.overrule(late, () => Answers.denied(this.host.answering, this.job, late))
+      return this.overrule(late, (error) => Answers.denied(this.host.answering, this.job, error))
     }
     if (this.phase === "writing") {
       const late = Cause.fail(Contents.late(this.millis))
       return this.overrule(toolError("encoding_failed", call), () => this.unwritten(late))
     }
-    const error = timedOut(call, this.millis)
-    this.overrule(error, () => Answers.failed(this.host.answering, this.job, error))
+    this.overrule(timedOut(call, this.millis), (error) => Answers.failed(this.host.answering, this.job, error))
   }
 
   /** Returns the answer in place of a result that the fiber could not write. */
@@ -464,12 +482,12 @@ export class Call<E> implements Task, Handler {
     return Effect.map(answer, (answer) => Answers.updating(answer, this.updates))
   }
 
-  /** Answers the call as cancelled and interrupts its handler, unless its answer is already being written. */
+  /** Interrupts the handler of the call, which is answered as cancelled, unless its answer is already being written. */
   cancel(detail: string, graceSince?: number): void {
     if (this.phase === "writing") return
-    const error = this.isInDoubt ? Replay.unknownEffect(this.job.call).error : undefined
-    const answer = () => Answers.cancelled(this.host.answering, this.job, detail, error)
-    this.overrule(error ?? toolError("cancelled", this.job.call), answer, graceSince)
+    const { call } = this.job
+    const error = this.isInDoubt ? Replay.unknownEffect(call).error : toolError("cancelled", call, { detail })
+    this.overrule(error, (error) => Answers.cancelled(this.host.answering, this.job, error), graceSince)
   }
 
   /** Tells whether an earlier process has started the call, and this one has not: its effect is not known. */
@@ -481,22 +499,57 @@ export class Call<E> implements Task, Handler {
     return calls?.find(this.job.call, { requestId, stepIndex, isApproved })?.attempt === replayed.attempt
   }
 
-  /** Answers the call in place of its own fiber, whose grace period begins now, or began at `graceSince`. */
-  private overrule(
-    error: Tool.ToolError,
-    answer: () => Effect.Effect<Answers.Answer, E, any>,
-    graceSince?: number
-  ): void {
-    if (this.phase === "answering" || this.phase === "overruled") return
+  /**
+   * Answers the call in place of its own fiber, whose grace period begins now, or began at `graceSince`. The answer
+   * waits for a handler at work. It is abandoned at the end of its grace period, or after the longest wait.
+   */
+  private overrule(error: Tool.ToolError, answer: Owed<E>["answer"], graceSince?: number): void {
+    const { phase } = this
+    if (phase === "answering" || phase === "overruled") return
     this.phase = "overruled"
     this.isWriting = false
     this.timer?.stop()
+    this.owed = { error, answer }
+    if (phase !== "running") this.pay(error)
+    this.interrupt(graceSince)
+    // The interruption may have ended the fiber at once.
+    if (this.isOwing) this.armOwed()
+  }
+
+  private armOwed(): void {
+    const now = this.host.environment.found.clock.currentTimeMillisUnsafe()
+    const { since } = this.grace ?? { since: now }
+    const left = Math.min(since + longestWait, this.running.until(since)) - now
+    if (left > 0) this.timer = this.host.timers.after(left, () => this.abandon())
+  }
+
+  /** Answers a call that was stopped. */
+  private pay(error: Tool.ToolError): void {
+    const { owed } = this
+    if (owed === undefined) return
+    this.owed = undefined
+    this.timer?.stop()
     // A call that was stopped has neither failed nor succeeded.
     const { reason } = error
-    this.span?.end({ ...(reason === "cancelled" ? { isCut: true } : { code: reason, result: error }), outcome: reason })
+    const cut = reason === "cancelled" ? { isCut: true } : { code: reason, result: error }
+    this.span?.end({ ...cut, outcome: reason })
     // The call is answered while it still has its place, so that no call that takes its place counts as its sibling.
-    this.host.respond(this.job, answer())
-    this.interrupt(graceSince)
+    this.host.respond(this.job, owed.answer(error), reason === "abandoned" ? error : undefined)
+  }
+
+  /** Tells whether the call is stopped, and its answer waits for its handler. */
+  get isOwing(): boolean {
+    return this.owed !== undefined
+  }
+
+  /** Answers a call whose handler has not ended when the time for that is over: it may still take effect. */
+  abandon(): void {
+    if (this.owed !== undefined) this.pay(this.errorOf(this.owed, true))
+  }
+
+  /** Returns the error of a stopped call. That of a call in doubt says already that it may have had its effect. */
+  private errorOf({ error }: Owed<E>, isAbandoned: boolean): Tool.ToolError {
+    return isAbandoned && error.reason !== "unknown_effect" ? ToolOutcomes.abandoned(this.job.call, error) : error
   }
 
   get isWaiting(): boolean {
@@ -531,7 +584,10 @@ export class Call<E> implements Task, Handler {
   }
 
   private interrupt(graceSince = this.host.environment.found.clock.currentTimeMillisUnsafe()): void {
-    this.running.interrupt(this, graceSince, () => this.vacate())
+    this.running.interrupt(this, graceSince, () => {
+      this.abandon()
+      this.vacate()
+    })
   }
 
   onAbandoned(): void {
@@ -554,6 +610,7 @@ export class Call<E> implements Task, Handler {
     const { job, host, phase } = this
     this.unfollow?.()
     if (phase === "answering" || phase === "overruled" || host.isOver) {
+      if (this.owed !== undefined) this.pay(this.errorOf(this.owed, this.hasAbandoned))
       this.span?.end({ isCut: true, outcome: "interrupted" })
       // The exit of a fiber whose call was answered by a stop is ignored. A fiber that fails while it writes the answer
       // fails the call.

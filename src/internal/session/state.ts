@@ -126,7 +126,7 @@ interface Before {
 }
 
 /** The outcome of a call of a run. */
-type Came = "asked" | "open" | "ended" | "stopped" | "unknown"
+type Came = "asked" | "open" | "ended" | "stopped" | "refused" | "unknown"
 
 /** A run without a recorded end. */
 export interface Run {
@@ -904,6 +904,7 @@ const use = (run: Run, nestedUsage: Response.Usage | undefined): void => {
 /** Returns the outcome of an answered call. A cancelled call was stopped only if a stop is requested. */
 const cameOf = ({ stop }: State, reason: Records.CallEnded["reason"]): Came => {
   if (reason === "unknown_effect") return "unknown"
+  if (reason === "abandoned") return "refused"
   return reason === "cancelled" && stop !== undefined ? "stopped" : "ended"
 }
 
@@ -1018,8 +1019,11 @@ export const reportSoFar = (state: State): StopReport =>
   state.run === undefined ? { stopped: [], ended: [], refused: [], unknown: [] } : reportOf(state.run, state, [])
 
 const reportOf = (run: Run, state: State, abandoned: ReadonlyArray<Event.Abandoned>): StopReport => {
-  const refused = new Set(abandoned.flatMap(({ id, kind, path = [] }) => kind === "handler" ? [path[0] ?? id] : []))
   const calls = Array.from(run.came, ([key, came]) => ({ came, id: key.slice(key.indexOf(" ") + 1) }))
+  const refused = new Set([
+    ...abandoned.flatMap(({ id, kind, path = [] }) => kind === "handler" ? [path[0] ?? id] : []),
+    ...calls.flatMap(({ came, id }) => came === "refused" ? [id] : [])
+  ])
   const isWaiting = (id: string) => state.turn?.calls.get(id)?._tag === "Waiting"
   const left = calls.filter(({ came, id }) => !refused.has(id) && !(came === "asked" && isWaiting(id)))
   const of = (...wanted: ReadonlyArray<Came>) => left.filter(({ came }) => wanted.includes(came)).map(({ id }) => id)

@@ -76,6 +76,8 @@ export interface Handler {
   readonly permits: HeldPermits
   /** The fibers of the run that it belongs to. */
   readonly running: Running
+  /** Tells whether a run that it started has abandoned a task, which may outlive it. */
+  hasAbandoned: boolean
 }
 
 /** The handler that this code runs in. */
@@ -457,14 +459,16 @@ export class Running {
 
   /** Adds the tasks that a nested run has abandoned. Each run around it names them, by the path of calls to them. */
   private addAbandonedWithin(id: string, abandoned: ReadonlyArray<Event.Abandoned>): void {
-    if (abandoned.length === 0) return
     const named = abandoned.map((entry) => ({ ...entry, path: [id, ...(entry.path ?? [entry.id])] }))
     this.abandonedWithin = [...this.abandonedWithin, ...named]
     this.reportOutward(named)
   }
 
   private reportOutward(abandoned: ReadonlyArray<Event.Abandoned>): void {
-    this.around?.running.addAbandonedWithin(this.around.id, abandoned)
+    const { around } = this
+    if (around === undefined || abandoned.length === 0) return
+    around.hasAbandoned = true
+    around.running.addAbandonedWithin(around.id, abandoned)
   }
 
   private stopAt(now: number): Effect.Effect<ReadonlyArray<Event.Abandoned>> {

@@ -59,8 +59,8 @@ const generated = {
     does: () => Effect.onInterrupt(Effect.never, () => Effect.sleep(10)),
     whenBlocking: "late"
   },
-  late: { becomes: "timeout", waits: Effect.uninterruptible(Effect.sleep(303)), refuses: "late" },
-  refuse: { becomes: "timeout", waits: Effect.uninterruptible(Effect.never), refuses: "never" },
+  late: { becomes: "abandoned", waits: Effect.uninterruptible(Effect.sleep(303)), refuses: "late" },
+  refuse: { becomes: "abandoned", waits: Effect.uninterruptible(Effect.never), refuses: "never" },
   lateChild: { becomes: "Ok", forks: Effect.uninterruptible(Effect.sleep(303)), refuses: "late" },
   deafChild: { becomes: "Ok", forks: Effect.uninterruptible(Effect.never), refuses: "never" },
   block: { becomes: "Ok", tool: "block" },
