@@ -41,7 +41,9 @@ export type { Next, Summary } from "./internal/session/state.ts"
 
 /**
  * Describes the problems of a whole journal's records, in their order. A journal that operations have written has
- * none.
+ * none. `RunStarted`, `StepCompleted`, `RunEnded` and later `Opened` records have a fingerprint of the records before
+ * them: one that is missing, doubled, moved or altered there is named. The records behind the last fingerprint are
+ * checked by their places alone. A store refuses a record whose text was altered when it reads the record.
  *
  * **Example** (A run without a start)
  *

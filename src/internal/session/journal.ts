@@ -412,14 +412,28 @@ const changed = (json: unknown, { call, reply }: Change): unknown => {
   return Json.isObject(json["toolCall"]) ? { ...json, toolCall: call(json["toolCall"]) } : json
 }
 
+/** The last member of a text: a checksum of what is before it. */
+const sumPattern = /,"sum":"([0-9a-f]{8})"\}$/
+
+const sumOf = (text: string): string => Records.hash(text).slice(0, 8)
+
+const summed = (text: string): string => `${text.slice(0, -1)},"sum":"${sumOf(text.slice(0, -1))}"}`
+
+/** Tells whether a text is as it was written. */
+const isSummed = (text: string): boolean => {
+  const found = sumPattern.exec(text.slice(-18))
+  return found !== null && found[1] === sumOf(text.slice(0, -found[0].length))
+}
+
 /**
  * Returns a record as the one line of JSON that a store keeps. Values that are not JSON are rendered. `version` adds
- * the position of the record to the text, so that reading detects a record in the wrong place.
+ * the position of the record to the text, and its last member is a checksum, so that reading detects a record in the
+ * wrong place and one that was altered.
  */
 export const toText = (id: string, record: Records.Record, version?: number): Effect.Effect<string, StoreError> =>
   encode(record).pipe(
     Effect.map((json) => changed(json, short) as Json.JsonObject),
-    Effect.map((json) => JSON.stringify(version === undefined ? json : { version, ...json })),
+    Effect.map((json) => summed(JSON.stringify(version === undefined ? json : { version, ...json }))),
     Effect.mapError((cause) => new StoreError({ reason: "unreadable", operation: "append", id, cause: cause.message }))
   )
 
@@ -440,8 +454,8 @@ const newer = (json: unknown): string | undefined => {
 }
 
 /**
- * Parses a text of {@link toText}. Any other text is `unreadable`, and so is a text whose `version` differs from the
- * given one. A record of an unknown kind is of a `newer_version`.
+ * Parses a text of {@link toText}. Any other text is `unreadable`, and so are one that was altered and one whose
+ * `version` differs from the given one. A record of an unknown kind is of a `newer_version`.
  */
 export const fromText = (id: string, text: string, version?: number): Effect.Effect<Records.Record, StoreError> => {
   const failed = (reason: "unreadable" | "newer_version", cause: string) =>
@@ -454,6 +468,7 @@ export const fromText = (id: string, text: string, version?: number): Effect.Eff
         return failed("unreadable", `the record of version ${written} stands in its place`)
       }
       const unknown = newer(json)
+      if (unknown === undefined && !isSummed(text)) return failed("unreadable", "the record was altered")
       return unknown === undefined
         ? Effect.mapError(decode(changed(json, whole)), (cause) => failed("unreadable", Json.render(cause)))
         : failed("newer_version", unknown)

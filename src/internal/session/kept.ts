@@ -332,6 +332,7 @@ export const snapshot = ({ id, version }: Kept): Effect.Effect<
     const session = States.sessionOf(state)
     const record: Records.Record = {
       ...States.openedBy(state, session),
+      after: state.fingerprint,
       ...(state.receipts.size === 0 ? {} : { receipts: Array.from(state.receipts.values()) })
     }
     States.apply(state, record)

@@ -40,6 +40,14 @@ const ofCall = {
   toolCallId: Schema.String
 }
 
+const after = {
+  /**
+   * The fingerprint of the records before it, by which `Journal.check` finds that one of them is missing, doubled, moved
+   * or altered. The writer of the record adds it.
+   */
+  after: Schema.optionalKey(Schema.String)
+}
+
 const by = {
   /** The sender, as the program names them. Left out where the program does not say. */
   by: Schema.optionalKey(Schema.String)
@@ -180,6 +188,7 @@ export class Opened extends Schema.Opaque<Opened>()(Schema.TaggedStruct("Opened"
   /** The session that the journal begins with. */
   session: SessionData.Session,
   ...origin,
+  ...after,
   /** The last run that has ended. Left out where none has. */
   lastRun: Schema.optionalKey(LastRun),
   /** Receipts of the last commands, in a snapshot. */
@@ -278,6 +287,7 @@ const verdict = {
  */
 export class RunStarted extends Schema.Opaque<RunStarted>()(Schema.TaggedStruct("RunStarted", {
   ...ofRun,
+  ...after,
   /** The operation of `Session` that started the run. */
   operation: Schema.Literals(["start", "reply", "continue", "step"]),
   /** `true` where the interrupted run `requestId` is resumed. Left out at the first start. */
@@ -426,6 +436,7 @@ export class CallSettled extends Schema.Opaque<CallSettled>()(Schema.TaggedStruc
  */
 export class StepCompleted extends Schema.Opaque<StepCompleted>()(Schema.TaggedStruct("StepCompleted", {
   ...ofRun,
+  ...after,
   /** Index of the turn in the run, from 0. */
   stepIndex: Schema.Int,
   /** Messages before the reply that no record contains. Left out where there are none. */
@@ -455,6 +466,7 @@ export class StepCompleted extends Schema.Opaque<StepCompleted>()(Schema.TaggedS
  */
 export class RunEnded extends Schema.Opaque<RunEnded>()(Schema.TaggedStruct("RunEnded", {
   ...ofRun,
+  ...after,
   /**
    * The `haltedReason` of the result: empty for a step that only ran tools, `"abandoned"` for an abandoned run, and
    * left out for a failed one.
@@ -550,7 +562,7 @@ export interface Entry {
  * Returns a 64-bit hash, computed over two halves with two multiplications per character. It distinguishes contents
  * and is not a security measure.
  */
-const hash = (text: string): string => {
+export const hash = (text: string): string => {
   let high = 0xdeadbeef
   let low = 0x41c6ce57
   for (let index = 0; index < text.length; index++) {
@@ -563,9 +575,33 @@ const hash = (text: string): string => {
   return [high, low].map((half) => (half >>> 0).toString(16).padStart(8, "0")).join("")
 }
 
-/** Returns a hash of a value as JSON, independent of the order of object members. */
-export const hashOf = (value: unknown): string =>
-  hash(JSON.stringify(Json.toJson(value), (_, member: unknown) =>
+/** Tells whether a member says nothing: a record that was read has `{}` where nothing was written. */
+const isEmpty = (value: unknown): boolean => Json.isObject(value) && Object.keys(value).length === 0
+
+/** Returns a value as JSON, independent of the order of object members, without the members that are left out. */
+const canonical = (value: unknown, isLeftOut: (member: unknown) => boolean = () => false): string =>
+  JSON.stringify(Json.toJson(value), (_, member: unknown) =>
     Json.isObject(member)
-      ? Object.fromEntries(Object.entries(member).sort(([left], [right]) => left < right ? -1 : 1))
-      : member))
+      ? Object.fromEntries(
+        Object.entries(member).filter(([, inner]) => !isLeftOut(inner)).sort(([left], [right]) => left < right ? -1 : 1)
+      )
+      : member)
+
+/** Returns a hash of a value as JSON, independent of the order of object members. */
+export const hashOf = (value: unknown): string => hash(canonical(value))
+
+// The fingerprint of a journal.
+
+/**
+ * Returns the fingerprint of a journal after a record. An `Opened` begins a new one, so that the journal has the same
+ * fingerprint with the records before a snapshot and without them.
+ */
+export const fingerprint = (before: string, record: Record): string => {
+  const { after: _, ...own } = { after: undefined, ...record }
+  return hash(`${record._tag === "Opened" ? "" : before}${canonical(own, isEmpty)}`)
+}
+
+/** Tells whether the writer adds the fingerprint of the records before it to a record. */
+export const isSealed = (record: Record): record is Opened | RunStarted | StepCompleted | RunEnded =>
+  record._tag === "Opened" || record._tag === "RunStarted" || record._tag === "StepCompleted" ||
+  record._tag === "RunEnded"

@@ -228,6 +228,8 @@ export interface State {
   failures: number
   /** Receipts of the last commands, by their ids. */
   readonly receipts: Map<string, Records.Receipt>
+  /** The fingerprint of the records. */
+  fingerprint: string
 }
 
 /**
@@ -377,7 +379,8 @@ export const stateOf = (session: Session): State => {
     inbox: [],
     stop: undefined,
     failures: 0,
-    receipts: new Map()
+    receipts: new Map(),
+    fingerprint: ""
   }
 }
 
@@ -768,8 +771,8 @@ const originOf = ({ agent, forkedFrom, metadata, principal }: Records.Origin): R
 
 const opened = (state: State, record: Records.Opened): void => {
   const { calls = {}, lastRun, receipts, session } = record
-  const { clientTools, inbox, receipts: known } = state
-  Object.assign(state, stateOf(session), { inbox, clientTools, lastRun, origin: originOf(record) })
+  const { clientTools, fingerprint, inbox, receipts: known } = state
+  Object.assign(state, stateOf(session), { inbox, clientTools, fingerprint, lastRun, origin: originOf(record) })
   for (const receipt of receipts ?? known.values()) state.receipts.set(receipt.id, receipt)
   for (const [id, call] of state.turn?.calls ?? []) {
     if (Object.hasOwn(calls, id)) state.turn?.calls.set(id, { ...call, ...calls[id] })
@@ -1128,6 +1131,7 @@ const inRun = (state: State, run: Run, record: Records.Record): void => {
  */
 export const apply = (state: State, record: Records.Record): void => {
   sessions.delete(state)
+  state.fingerprint = Records.fingerprint(state.fingerprint, record)
   switch (record._tag) {
     case "Opened":
       return opened(state, record)
@@ -1152,6 +1156,18 @@ export const apply = (state: State, record: Records.Record): void => {
     default:
       if (state.run !== undefined && state.run.requestId === record.requestId) inRun(state, state.run, record)
   }
+}
+
+/** Returns records as they follow a state, with the fingerprints of what is before them. */
+export const sealed = (state: State, records: Records.Records): Records.Records => {
+  let { fingerprint } = state
+  const next = (record: Records.Record): Records.Record => {
+    const after = fingerprint
+    fingerprint = Records.fingerprint(after, record)
+    return Records.isSealed(record) ? { ...record, after } : record
+  }
+  const [first, ...rest] = records
+  return [next(first), ...rest.map(next)]
 }
 
 /** Returns the state before the first record. */
@@ -1335,50 +1351,86 @@ export const decidingHalt = (
   return (haltPrecedence === "request" ? halts.toSorted((left, right) => left.place - right.place) : halts)[0]?.halt
 }
 
-/** Describes a problem with a record at its position. */
-const problemOf = ({ run, stop, turn }: State, record: Records.Record, isFirst: boolean): string | undefined => {
-  if (isFirst && record._tag !== "Opened") return "stands before Opened"
-  const call = (id: string) => `has call ${JSON.stringify(id)}`
-  switch (record._tag) {
-    case "Opened":
-    case "MessagesAppended":
-      return run === undefined ? undefined : `stands within run ${run.requestId}`
-    case "MessageSubmitted":
-    case "StopRequested":
-    case "CallSettled":
-      return undefined
-    case "RunStarted":
-      if (record.resumes === true) {
-        return run?.requestId === record.requestId ? undefined : `resumes run ${record.requestId}, which is not open`
-      }
-      return run === undefined ? undefined : `stands within run ${run.requestId}`
-    default:
+/** Describes a problem with a record about a call. */
+const problemOfCall = (
+  turn: Turn | undefined,
+  record: Records.CallStarted | Records.AttemptFailed | Records.CallEnded | Records.CallWaits
+): string | undefined => {
+  const id = record._tag === "CallEnded" ? record.message.toolCallId ?? "" : record.toolCallId
+  if (id === undefined) return undefined
+  const call = turn?.calls.get(id)
+  const has = `has call ${JSON.stringify(id)}`
+  if (call === undefined) {
+    const isEarly = record._tag === "CallStarted" && record.toolCall !== undefined && record.attempt === 1
+    return isEarly ? undefined : `${has}, which the turn does not have`
   }
-  if (run?.requestId !== record.requestId) return `belongs to run ${record.requestId}, which is not open`
+  if (call._tag === "Answered") return `${has}, which has its answer`
+  if (record._tag === "AttemptFailed" && call._tag !== "Started") return `${has}, which has not started`
+  if (record._tag !== "CallStarted") return undefined
+  if (call._tag === "Waiting") return `${has}, which waits`
+  const { attempt } = record
+  return attempt === call.attempt + 1 ? undefined : `${has} in attempt ${attempt}, after ${call.attempt}`
+}
+
+/** How a run ends that may leave a turn without its `StepCompleted`. */
+const broken: ReadonlySet<string> = new Set(["abandoned", "cancelled", "error"])
+
+/** Describes a problem with a record of a run. */
+const problemInRun = ({ run, stop, turn }: State, record: Records.Record): string | undefined => {
+  const steps = run?.steps.length ?? 0
   switch (record._tag) {
+    case "ReplyReceived":
+      if (record.stepIndex !== steps) return `is of step ${record.stepIndex}, after ${steps}`
+      return turn?.isEarlier === false && turn.message !== undefined ? "follows a reply without an end" : undefined
     case "CallStarted":
-      if (record.toolCall === undefined && turn?.calls.has(record.toolCallId) !== true) {
-        return `${call(record.toolCallId)}, which the turn does not have`
-      }
-      return turn?.calls.get(record.toolCallId)?._tag === "Answered"
-        ? `${call(record.toolCallId)}, which has its answer`
-        : undefined
+    case "AttemptFailed":
     case "CallEnded":
-    case "CallWaits": {
-      const id = record._tag === "CallWaits" ? record.toolCallId : record.message.toolCallId ?? ""
-      const known = turn?.calls.get(id)
-      if (known === undefined) return `${call(id)}, which the turn does not have`
-      return known._tag === "Answered" ? `${call(id)}, which has its answer` : undefined
-    }
-    case "RunEnded":
-      return record.status === "stopped" && stop === undefined ? "is stopped without a request" : undefined
+    case "CallWaits":
+      return problemOfCall(turn, record)
     case "StepCompleted": {
+      if (record.stepIndex !== steps) return `is of step ${record.stepIndex}, after ${steps}`
       if (record.messages !== undefined || turn === undefined || turn.isEarlier) return undefined
       const left = Array.from(turn.calls).find(([, { _tag }]) => _tag !== "Answered" && _tag !== "Waiting")
       return left && `leaves call ${JSON.stringify(left[0])} without an answer`
     }
+    case "RunEnded": {
+      if (record.status === "stopped" && stop === undefined) return "is stopped without a request"
+      const isOpen = turn?.isEarlier === false && turn.message !== undefined && turn.isStepped !== true
+      const isWhole = record.haltedReason !== undefined && !broken.has(record.haltedReason)
+      return isOpen && isWhole ? "leaves a turn without its StepCompleted" : undefined
+    }
     default:
       return undefined
+  }
+}
+
+/** Describes a problem with a record at its position. */
+const problemOf = (state: State, record: Records.Record, isFirst: boolean): string | undefined => {
+  const { fingerprint, receipts, run, stop } = state
+  if (isFirst) return record._tag === "Opened" ? undefined : "stands before Opened"
+  if (Records.isSealed(record) && record.after !== undefined && record.after !== fingerprint) {
+    return "does not follow the records before it: one of them is missing, doubled, moved or altered"
+  }
+  const within = run === undefined ? undefined : `stands within run ${run.requestId}`
+  switch (record._tag) {
+    case "Opened":
+    case "MessagesAppended":
+      return within
+    case "MessageSubmitted":
+      return receipts.has(record.id) ? `has the id ${JSON.stringify(record.id)} of an earlier command` : undefined
+    case "StopRequested":
+      if (run?.requestId !== record.requestId) return `stops run ${record.requestId}, which is not open`
+      return stop === undefined ? undefined : `stops run ${record.requestId} again`
+    case "CallSettled":
+      return findWaiting(state, record.id) === undefined
+        ? `settles ${JSON.stringify(record.id)}, which does not wait`
+        : undefined
+    case "RunStarted":
+      if (record.resumes !== true) return within
+      return run?.requestId === record.requestId ? undefined : `resumes run ${record.requestId}, which is not open`
+    default:
+      if (run?.requestId !== record.requestId) return `belongs to run ${record.requestId}, which is not open`
+      return problemInRun(state, record)
   }
 }
 

@@ -422,7 +422,8 @@ export class Writer implements Omit<Parent, "store"> {
     return isOvertaken
   }
 
-  private appendNow(records: Records.Records, store: Journals.Service): Effect.Effect<void, KeepError> {
+  private appendNow(written: Records.Records, store: Journals.Service): Effect.Effect<void, KeepError> {
+    const records = States.sealed(this.state, written)
     return Effect.suspend(() => {
       const name = `${this.name}:${++this.appends}`
       const options = changesSummary(records) ? { name, summary: this.summaryAfter(records) } : { name }
