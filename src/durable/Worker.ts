@@ -388,13 +388,16 @@ export const layer = <
             yield* pause(claim, kept.state.failures)
           }
         })
-        return Effect.addFinalizer(() => claim.release).pipe(
-          Effect.andThen(Effect.ensuring(driving, closed)),
+        return driving.pipe(
+          Effect.ensuring(closed),
           Effect.tapCauseIf(
             (cause) => !Cause.hasInterruptsOnly(cause),
             (cause) => failed(claim, failures, cause)
           ),
           Effect.ignoreCause,
+          // The claim goes back before the scope of the drive closes, in which its host shows the end of a run: who sees
+          // that end can claim the session at once, even if this process is killed by then.
+          Effect.ensuring(claim.release),
           Effect.scoped
         )
       }

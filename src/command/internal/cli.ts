@@ -10,6 +10,7 @@ import * as CliOutput from "effect/cli/CliOutput"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
 import * as Console from "effect/Console"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Logger from "effect/Logger"
@@ -38,6 +39,13 @@ const principal = Flag.String("principal").pipe(
   Flag.withDefault("local")
 )
 
+/** Tells whether a text is a term of claims. */
+const isTerm = (text: string): boolean =>
+  Option.exists(Duration.fromInput(text as Duration.Input), (term) => {
+    const millis = Duration.toMillis(term)
+    return Number.isFinite(millis) && millis > 0
+  })
+
 const serve = (page: URL, stop: Stop, onExit: (code: number) => void) =>
   Command.make(
     "serve",
@@ -52,10 +60,22 @@ const serve = (page: URL, stop: Stop, onExit: (code: number) => void) =>
         Flag.withDescription("The address to listen on; other than this machine only with authorize in the module"),
         Flag.withDefault("127.0.0.1")
       ),
-      store
+      store,
+      term: Flag.String("term").pipe(
+        Flag.withDescription("How long the sessions of a process that was killed stay with it, such as \"10 seconds\""),
+        Flag.filter(isTerm, () => "a term is a duration longer than 0, such as \"10 seconds\""),
+        Flag.optional
+      )
     },
-    ({ host, module, port, store }) =>
-      Effect.map(Serves.run({ host, module, port, store: Option.getOrUndefined(store) }, page, stop), onExit)
+    ({ host, module, port, store, term }) =>
+      Effect.map(
+        Serves.run(
+          { host, module, port, store: Option.getOrUndefined(store), term: Option.getOrUndefined(term) },
+          page,
+          stop
+        ),
+        onExit
+      )
   ).pipe(Command.withDescription("Serves the agents of a module over HTTP, with a page."))
 
 const call = (stop: Stop, onExit: (code: number) => void) =>

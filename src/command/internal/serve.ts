@@ -4,6 +4,7 @@
  * @since 0.1.0
  */
 import * as Console from "effect/Console"
+import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as HttpServer from "effect/http/HttpServer"
 import type * as HttpServerError from "effect/http/HttpServerError"
@@ -23,6 +24,8 @@ export interface Settings {
   readonly port: number
   readonly host: string
   readonly store: string | undefined
+  /** Duration of a claim, as text. That of the module by default. */
+  readonly term: string | undefined
 }
 
 /** Returns an address as a browser takes it. */
@@ -50,7 +53,7 @@ const unable = ({ host, port }: Settings, { cause }: HttpServerError.ServeError)
 /** Serves until a stop is asked for. Succeeds with the exit code. */
 export const run = (settings: Settings, page: URL, stop: Stop) =>
   Effect.gen(function*() {
-    const { host, port, store } = settings
+    const { host, port, store, term } = settings
     const loaded = yield* Definitions.load(settings.module)
     const { layer: _, ...definition } = loaded.definition
     const { authorize = Server.allowLoopback } = definition
@@ -65,7 +68,12 @@ export const run = (settings: Settings, page: URL, stop: Stop) =>
     const { origins = [] } = definition
     const app = Layer.provideMerge(
       Pages.layer(page, { hosts, origins, isLoopback }),
-      Server.layer({ ...definition, hosts, authorize })
+      Server.layer({
+        ...definition,
+        ...(term === undefined ? {} : { term: term as Duration.Input }),
+        hosts,
+        authorize
+      })
     )
     const server = Server.layerNode({ port, host })(app).pipe(
       Layer.provide([Definitions.layerOf(loaded), Stores.layer(store)]),

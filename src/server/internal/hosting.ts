@@ -118,8 +118,9 @@ export const make = <R, RAuthorize>(
           : yield* Effect.orDie(Telling.read(kept.id, publish))
         const past = told.flatMap((each) => each.runId === runId ? [each.event] : [])
         hub.begin(kept.id, { runId, version: kept.version, takes, past })
-        // The scope is that of the drive: once it has ended, readers look for the next owner.
-        yield* Effect.addFinalizer(() => Effect.sync(() => hub.end(kept.id, false)))
+        // The scope is that of the drive, which has given its claim back by then: readers get the end, or look for the
+        // next owner.
+        yield* Effect.addFinalizer(() => Effect.sync(() => hub.end(kept.id)))
         return {
           deadline: { after: bounds.run },
           ...given,

@@ -35,6 +35,8 @@ export class RunLog {
   begun: Beginning | undefined
   /** `true` once the attempt has ended. */
   isEnded = false
+  /** The end of the run, which its readers get once its owner has given the claim back: they answer at once. */
+  last: PublicEvent | undefined
   /** `true` where the run has come to its end in this attempt. */
   isWhole = false
   /** `true` where the log was too large to be held: the journal has the run. */
@@ -178,7 +180,7 @@ export class Hub {
 
   /** Begins the log of a run. An attempt before it that did not come to its end is over. */
   begin(key: string, beginning: Beginning): void {
-    this.end(key, false)
+    this.end(key)
     this.expected.delete(key)
     const log = this.place(key)
     log.begun = beginning
@@ -204,9 +206,9 @@ export class Hub {
       ))
     }
     this.flush(log)
-    this.add(log, shown)
+    if (event._tag === "ChatCompleted") log.last = shown
+    else this.add(log, shown)
     log.wake()
-    if (event._tag === "ChatCompleted") this.end(key, true)
     return Effect.void
   }
 
@@ -249,13 +251,14 @@ export class Hub {
     if (log !== undefined) this.empty(log)
   }
 
-  /** Ends the attempt that is under way. */
-  end(key: string, isWhole: boolean): void {
+  /** Ends the attempt that is under way, with the end of its run if it has come to that. */
+  end(key: string): void {
     const log = this.current(key)
     if (log === undefined) return
     this.flush(log)
+    if (log.last !== undefined) this.add(log, log.last)
     log.isEnded = true
-    log.isWhole = isWhole
+    log.isWhole = log.last !== undefined
     // A reader that does not read would otherwise keep all runs that follow.
     this.drop(key)
     if (this.readers.has(key)) {
