@@ -149,13 +149,13 @@ const attempted = <R>(hook: () => Effect.Effect<void, never, R>): Effect.Effect<
 interface Reason {
   /** `true` where a search has found it, `false` where it was taken by its name. */
   readonly isFound: boolean
-  /** `true` where a session whose last run failed is continued. */
-  readonly isRetry: boolean
+  /** The failed run after which the session is continued, if that was its last one. */
+  readonly failed: string | undefined
 }
 
 /** Takes sessions by name. */
 interface Taker {
-  readonly take: (id: string, isRetry?: boolean) => Effect.Effect<boolean, Journals.StoreError>
+  readonly take: (id: string, failed?: string) => Effect.Effect<boolean, Journals.StoreError>
 }
 
 /**
@@ -340,7 +340,7 @@ export const layer = <
         return Effect.andThen(log, pause(claim, failures))
       }
 
-      const drive = (claim: Claims.HeldClaim, { isFound, isRetry }: Reason) => {
+      const drive = (claim: Claims.HeldClaim, { failed: retried, isFound }: Reason) => {
         let failures = 0
         // A leave waits for hooks no longer than the grace period.
         const running = new Running(Settings.defaultGrace, context)
@@ -369,6 +369,8 @@ export const layer = <
         const driving = Effect.gen(function*() {
           const { state, version } = yield* Keeping.claimed(claim)
           failures = state.failures
+          // A retry that was asked for twice is one.
+          const isRetry = retried !== undefined && (state.ended?.requestId ?? "") === retried
           const kept = yield* Drives.drive(Keeping.reloaded(claim), run, {
             maxFailures,
             isRetry,
@@ -432,7 +434,7 @@ export const layer = <
 
       /** Begins a session that a search has found, or has its owner take it where that is another process. */
       const found = (id: string, claimant: string, began: Claims.Moment) => {
-        const reason = { isFound: true, isRetry: false }
+        const reason = { isFound: true, failed: undefined }
         return peers === undefined || peers.isHere(id)
           ? Effect.asVoid(accept(id, claimant, began, reason))
           // A session that cannot be passed on is found again.
@@ -460,8 +462,9 @@ export const layer = <
 
       const take = (id: string, reason: Reason) =>
         Effect.gen(function*() {
-          if (owner.drives(id)) return yield* Effect.as(lookAgain(id), true)
-          if (peers !== undefined && (yield* peers.take(id, reason.isRetry))) return false
+          // A drive that is about to end does nothing after it: a retry is asked for again.
+          if (owner.drives(id)) return yield* Effect.as(lookAgain(id), reason.failed === undefined)
+          if (peers !== undefined && (yield* peers.take(id, reason.failed))) return false
           if (owner.isLeaving || owner.size >= concurrency) return false
           const began = Claims.momentOf(clock)
           const claimant = `${name}:${++polls}`
@@ -503,8 +506,8 @@ export const layer = <
       })
       yield* Effect.addFinalizer(() => leave)
       // The services of the layer are those of what a caller has begun.
-      const taking = (id: string, isRetry = false) =>
-        Effect.provideContext(take(id, { isFound: false, isRetry }), context) as Effect.Effect<
+      const taking = (id: string, failed?: string) =>
+        Effect.provideContext(take(id, { isFound: false, failed }), context) as Effect.Effect<
           boolean,
           Journals.StoreError
         >

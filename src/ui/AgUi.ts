@@ -696,6 +696,7 @@ const submitted = (reader: Posted.Reader, messages: ReadonlyArray<unknown>): Rea
 /**
  * Reads what a `RunAgentInput` asks for: its last message, if that is the user's, the entries of `resume`, the answers
  * in the `tool` messages at its end, and the client's tools. It reads nothing else: the conversation is the session's.
+ * Where there is none of these, and the client has a reply, it asks for that reply again, as a `Retry`.
  *
  * **Details**
  *
@@ -743,7 +744,15 @@ export const read = (body: unknown, options: Body.ReadOptions = {}): Result.Resu
       }]
       : submitted(reader, messages)
     const actions = [...answers, ...said]
-    if (actions.length === 0) return reader.refuse("messages", "must end with a message of the user, or have an answer")
+    const reply = messages.findLast((message) => Json.isObject(message) && message["role"] === "assistant")
+    if (actions.length === 0) {
+      if (!Json.isObject(reply)) {
+        return reader.refuse("messages", "must end with a message of the user, or have an answer or a reply")
+      }
+      const messageId = reader.id(reply["id"], "messages (the last reply's id)")
+      const retry: Body.Retry = { _tag: "Retry", steps: 0, isRegeneration: false }
+      return { sessionId, runId, messageId, actions: [retry], clientTools }
+    }
     const messageIds = new Set(
       messages.flatMap((message) => Json.isObject(message) && typeof message["id"] === "string" ? [message["id"]] : [])
     )

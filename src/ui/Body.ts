@@ -94,12 +94,30 @@ export interface Deny {
 }
 
 /**
+ * A request for a reply that the client lacks, in the AI SDK: `sendMessage()` without a message, and `regenerate()`. The
+ * server tells the cases apart. A message that never arrived is sent, a reply under way is followed, and one that failed
+ * or was cut is tried again.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Retry {
+  readonly _tag: "Retry"
+  /** The last message of the user. Left out where the client has a part of its reply, whose id is the `messageId`. */
+  readonly message?: Say
+  /** Number of steps of the reply that the client has, the last of which may be in the middle. */
+  readonly steps: number
+  /** `true` for `regenerate()`, which asks for another reply where there is a whole one. */
+  readonly isRegeneration: boolean
+}
+
+/**
  * One thing that a body asks for.
  *
  * @category models
  * @since 0.1.0
  */
-export type Action = Say | Answer | Approve | Deny
+export type Action = Say | Answer | Approve | Deny | Retry
 
 /**
  * A tool that runs in the client.

@@ -48,6 +48,11 @@ export interface Options {
   /** The major version of `ai` on the page. 7 by default. Anything but a {@link Protocol} is a defect. */
   readonly protocol?: Majors.Protocol
   /**
+   * Number of steps of the message, from the first on, that the client has. The last of them may be in the middle: it is
+   * discarded, and sent again with what follows it. 0 by default.
+   */
+  readonly known?: number
+  /**
    * `false` for a response that continues no message: answers to calls of earlier messages are left out, since the
    * client has no part for them in this one and would fail. `true` by default.
    */
@@ -131,6 +136,9 @@ const questionOf = (callId: string, suspension: Event.PublicSuspension): Chunk =
 const isApproval = (callId: string, { id, kind }: Event.PublicSuspension, protocol: Majors.Protocol): boolean =>
   kind === "approval" && id === callId && protocol >= 6
 
+/** The part of a step that was discarded, where the client cannot discard it. */
+const resetType = "data-heddle-reset"
+
 /** The sentence for a call that was discarded with its reply. */
 const discardedText = "The reply broke off, and the call was discarded with it."
 
@@ -149,9 +157,14 @@ class UiEncoder implements Encoder {
   /** The names of the calls of an earlier response that wait for something else than a permission. */
   private readonly unknown = new Map<string, string>()
 
+  /** Number of steps with parts that are left out, the last of which is sent again. */
+  private behind: number
+  private isStepEmpty = true
+
   constructor(options: Options) {
     this.options = options
     this.protocol = Majors.protocolOf("UiStream.make", options)
+    this.behind = options.known ?? 0
   }
 
   readonly push = (event: Event.PublicEvent): ReadonlyArray<Chunk> => this.written(this.machine.push(event))
@@ -160,7 +173,10 @@ class UiEncoder implements Encoder {
 
   private written(moves: ReadonlyArray<Machine.Move>): ReadonlyArray<Chunk> {
     if (moves.length === 0) return []
-    const chunks = moves.flatMap((move) => this.chunksOf(move))
+    const chunks = moves.flatMap((move) => {
+      const chunks = this.chunksOf(move)
+      return this.behind === 0 || move.kind === "end" ? chunks : chunks.flatMap((chunk) => this.unknownIn(chunk))
+    })
     if (this.isStarted) return chunks
     this.isStarted = true
     const { messageId } = this.options
@@ -228,6 +244,23 @@ class UiEncoder implements Encoder {
     }
   }
 
+  /** Leaves out what the client has, and begins with its last step. */
+  private unknownIn(chunk: Chunk): ReadonlyArray<Chunk> {
+    const { transient, type } = chunk
+    if (this.behind === 0) return [chunk]
+    const isReset = type === "reset-step" || type === resetType
+    if (isReset || type === "start-step") {
+      // The client does not count a step that was discarded.
+      if (isReset && !this.isStepEmpty) this.behind++
+      this.isStepEmpty = true
+      return []
+    }
+    const isPart = type.endsWith("-start") || type.startsWith("data-") && transient !== true
+    if (!isPart || !this.isStepEmpty) return []
+    this.isStepEmpty = false
+    return --this.behind > 0 ? [] : [...this.discarding([]), chunk]
+  }
+
   /** Discards the parts of the step, or tells that they are. */
   private reset({ discarded }: Extract<Machine.Move, { readonly kind: "stepReset" }>): ReadonlyArray<Chunk> {
     this.isPlain = true
@@ -235,10 +268,15 @@ class UiEncoder implements Encoder {
       this.available.delete(id)
       this.outputs.delete(id)
     }
+    return this.discarding(discarded.flatMap(({ id, isDone }) => isDone ? [] : [id]))
+  }
+
+  /** Discards the parts of the step, and its open calls with it. */
+  private discarding(open: ReadonlyArray<string>): ReadonlyArray<Chunk> {
     if (this.protocol >= 7) return [{ type: "reset-step" }]
     return [
-      ...discarded.flatMap(({ id, isDone }) => isDone ? [] : [this.failed(id, discardedText)]),
-      { type: "data-heddle-reset", data: {} },
+      ...open.map((id) => this.failed(id, discardedText)),
+      { type: resetType, data: {} },
       { type: "finish-step" },
       { type: "start-step" }
     ]
@@ -350,7 +388,8 @@ class UiEncoder implements Encoder {
  *   are such; `call` where it is a call of the run inside that call's handler.
  * - `data-heddle-call`: a call that waits for its turn, or has started. It is transient: only `onData` sees it.
  * - `data-heddle-subrun`: the run inside a call's handler, as a {@link SubRun}. Its id is that of the call.
- * - `data-heddle-reset`, before `protocol: 7`: all parts of its step belong to a reply that was discarded.
+ * - `data-heddle-reset`, before `protocol: 7`: the texts and calls of its step are those of a reply that was discarded. A
+ *   question that is asked again keeps its place there.
  *
  * **Example** (A text)
  *
@@ -648,6 +687,22 @@ const userParts = (reader: Posted.Reader, message: Json.JsonObject, field: strin
     }
   })
 
+/** Returns the number of steps of a message that have parts, without those that were discarded. */
+const stepsOf = (parts: ReadonlyArray<unknown>): number => {
+  let count = 0
+  let isCounted = false
+  for (const part of parts) {
+    const type = Json.isObject(part) ? part["type"] : undefined
+    if (type === "step-start") isCounted = false
+    else if (type === resetType) count -= isCounted ? 1 : 0
+    else if (!isCounted) {
+      isCounted = true
+      count++
+    }
+  }
+  return count
+}
+
 /** Returns what the parts of the last step of an assistant's message answer. */
 const answersOf = (
   reader: Posted.Reader,
@@ -702,6 +757,9 @@ const answersOf = (
  *
  * Arguments that were edited come as `edits` of the body: `{ [callId]: arguments }`, for approvals in the same body.
  *
+ * `sendMessage()` without a message and `regenerate()` ask for a reply that the client lacks, as a `Retry`: of the last
+ * message of the user, or of the assistant's last message where nothing in it is answered.
+ *
  * **Example** (A new message)
  *
  * ```ts import.meta.vitest
@@ -727,11 +785,9 @@ export const read = (body: unknown, options: Body.ReadOptions = {}): Result.Resu
     const given = reader.object(body, "body")
     const sessionId = reader.sessionId(given["id"], "id")
     const { trigger } = given
-    if (trigger === "regenerate-message") {
-      return reader.unsupported("trigger", "a reply cannot be generated again: send a new message")
-    }
-    if (trigger !== undefined && trigger !== "submit-message") {
-      return reader.refuse("trigger", "must be submit-message")
+    const isRegeneration = trigger === "regenerate-message"
+    if (trigger !== undefined && trigger !== "submit-message" && !isRegeneration) {
+      return reader.refuse("trigger", "must be submit-message or regenerate-message")
     }
     const messages = reader.list(given["messages"], "messages")
     if (messages.length === 0) return reader.refuse("messages", "must have a message")
@@ -739,15 +795,21 @@ export const read = (body: unknown, options: Body.ReadOptions = {}): Result.Resu
     const last = reader.object(messages[messages.length - 1], field)
     const id = reader.id(last["id"], `${field}.id`)
     if (last["role"] === "user") {
-      if (given["messageId"] !== undefined && given["messageId"] !== null) {
-        return reader.unsupported("messageId", "a message that was sent cannot be edited: send a new one")
-      }
       const content = reader.content(userParts(reader, last, field), `${field}.parts`)
-      return { sessionId, actions: [{ _tag: "Say", id, content }], clientTools: [] }
+      const said: Body.Say = { _tag: "Say", id, content }
+      const { messageId } = given
+      const isNew = !isRegeneration && (messageId === undefined || messageId === null)
+      if (!isRegeneration && !isNew && messageId !== id) {
+        return reader.unsupported("messageId", "an earlier message cannot be sent again: send a new one")
+      }
+      const action: Body.Action = isNew ? said : { _tag: "Retry", message: said, steps: 0, isRegeneration }
+      return { sessionId, actions: [action], clientTools: [] }
     }
     if (last["role"] !== "assistant") return reader.refuse(`${field}.role`, "must be user or assistant")
+    if (isRegeneration) return reader.refuse(`${field}.role`, "must be user where a reply is to be generated again")
     const edits = given["edits"] === undefined ? {} : reader.object(given["edits"], "edits")
     const actions = answersOf(reader, last, edits, field)
-    if (actions.length === 0) return reader.refuse(`${field}.parts`, "must have an answer to a call that waits")
-    return { sessionId, messageId: id, actions, clientTools: [] }
+    if (actions.length > 0) return { sessionId, messageId: id, actions, clientTools: [] }
+    const steps = stepsOf(reader.list(last["parts"], `${field}.parts`))
+    return { sessionId, messageId: id, actions: [{ _tag: "Retry", steps, isRegeneration }], clientTools: [] }
   })

@@ -23,14 +23,14 @@ const at = "/agents/helper/sessions"
 const network = (owner: string) => {
   const members = new Map<string, Peers.Sessions>()
   const between = {
-    take: (key: string, isRetry: boolean) =>
-      Effect.suspend(() => members.get(owner)?.take(key, isRetry) ?? Effect.succeed(false)),
+    take: (key: string, failed: string | undefined) =>
+      Effect.suspend(() => members.get(owner)?.take(key, failed) ?? Effect.succeed(false)),
     read: (key: string, request: unknown): Stream.Stream<any> =>
       Stream.suspend(() => members.get(owner)?.read(key, JSON.parse(JSON.stringify(request))) ?? Stream.empty)
   }
   const peers = (name: string): Peers.Peers => ({
     isHere: () => name === owner,
-    take: (key, isRetry) => name === owner ? Effect.succeed(false) : between.take(key, isRetry),
+    take: (key, failed) => name === owner ? Effect.succeed(false) : between.take(key, failed),
     read: (key, request) => Stream.map(between.read(key, request), (part) => JSON.parse(JSON.stringify(part))),
     serve: (sessions) =>
       Effect.asVoid(Effect.acquireRelease(
@@ -230,8 +230,8 @@ describe("a session elsewhere", () => {
         Effect.promise(() => owner.ask("GET", `${at}/s1`)),
         ({ text }) => JSON.parse(text).status as string
       )
-      between.take = (key, isRetry) =>
-        Effect.tap(take(key, isRetry), until("its end", status, (status) => status === "completed"))
+      between.take = (key, failed) =>
+        Effect.tap(take(key, failed), until("its end", status, (status) => status === "completed"))
       const reader = yield* open(asked, "POST", `${at}/s1/answers`, { answers: [{ id: answerId, approve: true }] })
       assert.deepStrictEqual(read(yield* Effect.promise(() => reader.end())), ["two", "three"])
     }))

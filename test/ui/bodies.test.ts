@@ -84,9 +84,14 @@ const hostile: ReadonlyArray<
       "messages[0].role"
     ] as const
   ),
-  ["a regeneration", () => UiStream.read(uiUser(text, { trigger: "regenerate-message" })), "unsupported", "trigger"],
+  [
+    "a regeneration without a message of the user",
+    () => UiStream.read(uiAssistant([], { trigger: "regenerate-message" })),
+    "invalid_body",
+    "messages[1].role"
+  ],
   ["an unknown trigger", () => UiStream.read(uiUser(text, { trigger: canary })), "invalid_body", "trigger"],
-  ["an edit", () => UiStream.read(uiUser(text, { messageId: "m1" })), "unsupported", "messageId"],
+  ["an earlier message", () => UiStream.read(uiUser(text, { messageId: "m0" })), "unsupported", "messageId"],
   ["no parts", () => UiStream.read(uiUser([])), "invalid_body", "messages[0].parts"],
   ["parts that are none", () => UiStream.read(uiUser(canary)), "invalid_body", "messages[0].parts"],
   ["a part that is none", () => UiStream.read(uiUser([canary])), "invalid_body", "messages[0].parts[0]"],
@@ -163,15 +168,8 @@ const hostile: ReadonlyArray<
     "messages[0].parts[1].text"
   ],
   [
-    "nothing to answer",
-    () => UiStream.read(uiAssistant([{ type: "text", text: "Hi" }])),
-    "invalid_body",
-    "messages[1].parts"
-  ],
-  [
-    "a result of a call that does not wait for one",
-    () =>
-      UiStream.read(uiAssistant([{ type: "dynamic-tool", toolCallId: "p1", state: "output-available", output: 1 }])),
+    "parts of an answer that are none",
+    () => UiStream.read(uiAssistant(7 as never)),
     "invalid_body",
     "messages[1].parts"
   ],
@@ -294,7 +292,7 @@ const hostile: ReadonlyArray<
       AgUi.read({
         threadId: "s1",
         runId: "r1",
-        messages: [{ id: "1", role: "system", content: canary }, { id: "2", role: "assistant", content: canary }]
+        messages: [{ id: "1", role: "system", content: canary }, { id: "2", role: "developer", content: canary }]
       }),
     "invalid_body",
     "messages"
@@ -399,6 +397,40 @@ describe("bodies", () => {
       { _tag: "Answer", id: "r1~m1", error: "No." }
     ])
     assert.strictEqual(Result.getOrThrow(read).messageId, "a1")
+  })
+
+  it("O-29: a client that lacks a reply asks again, by the message or by as many steps as it has", () => {
+    const message = { _tag: "Say", id: "m1", content: "Hi" } as const
+    const sent: Body.Retry = { _tag: "Retry", message, steps: 0, isRegeneration: false }
+    assert.deepStrictEqual(told(UiStream.read(uiUser(text, { messageId: "m1" }))), [sent])
+    assert.deepStrictEqual(told(UiStream.read(uiUser(text, { messageId: null }))), [message])
+    const regenerated = [{ ...sent, isRegeneration: true }]
+    for (const messageId of [undefined, "m1", "a1"]) {
+      assert.deepStrictEqual(
+        told(UiStream.read(uiUser(text, { trigger: "regenerate-message", messageId }))),
+        regenerated
+      )
+    }
+    const start = { type: "step-start" }
+    const said = { type: "text", text: "Well." }
+    const call = { type: "dynamic-tool", toolCallId: "c", state: "output-available", output: canary }
+    const reset = { type: "data-heddle-reset", data: {} }
+    const counts = [
+      [],
+      [start],
+      [said],
+      [start, said, call, start, start, said, start],
+      [start, said, reset, start, call],
+      [start, reset, start, said, said]
+    ].map((parts) => {
+      const posted = Result.getOrThrow(UiStream.read(uiAssistant(parts)))
+      assert.strictEqual(posted.messageId, "a1")
+      return posted.actions
+    })
+    assert.deepStrictEqual(
+      counts,
+      [0, 0, 1, 2, 1, 1].map((steps) => [{ _tag: "Retry" as const, steps, isRegeneration: false }])
+    )
   })
 
   it("W-11: a permission for a call of a run inside a call is its output", () => {

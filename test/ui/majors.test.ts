@@ -4,6 +4,7 @@ import type { UIMessage } from "ai"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { type Event, Tool } from "heddle"
 import { Agent } from "heddle/server"
@@ -195,6 +196,41 @@ describe("UiStream and the majors of the AI SDK", () => {
       }),
     1500
   )
+
+  const cuts = Arbitrary.all({
+    any: cases,
+    at: Arbitrary.schema(Schema.Literals(Array.from({ length: 60 }, (_, n) => n)))
+  })
+
+  property("O-29: a message that is cut anywhere, and continued from the step that the page has, is as uncut", cuts, ({
+    any,
+    at
+  }) =>
+    Effect.gen(function*() {
+      const { events } = yield* play(any, "stream")
+      const end = events.at(-1)
+      if (end?._tag !== "ChatCompleted" || end.result.outcome._tag === "Failed") return []
+      const shown = published(events, { publishReasoning: true })
+      const problems: Array<string> = []
+      for (const protocol of protocols) {
+        const chunks = chunksOf(shown, { protocol, messageId: "m1" })
+        const cut = (at * 7) % chunks.length
+        const half = yield* Effect.promise(() => readMessage(chunks.slice(0, cut), undefined, protocol))
+        const message = half.message ?? { id: "m1", role: "assistant" as const, parts: [] }
+        const body = { id: "s1", messageId: "m1", trigger: "submit-message", messages: [message] }
+        const [asked] = Result.getOrThrow(UiStream.read(JSON.parse(JSON.stringify(body)))).actions
+        // A page that has the whole of a call which the client answers posts that.
+        if (asked?._tag !== "Retry") continue
+        const rest = chunksOf(shown, { protocol, messageId: "m1", known: asked.steps })
+        problems.push(...yield* Effect.promise(() => refusedBy(protocol, rest)))
+        const whole = yield* Effect.promise(() => readMessage(rest, message, protocol))
+        // An older client cannot end what was open in the step that is discarded.
+        const read = { ...whole, message: withoutDiscarded(whole.message) }
+        const found = problemsOf(read, end.result, 1, hasAllTexts(any, events), protocol)
+        problems.push(...found.map((problem) => `ai ${protocol}, cut at ${cut}, with ${asked.steps} steps: ${problem}`))
+      }
+      return problems
+    }), 1500)
 
   for (const protocol of protocols) {
     it.effect(`O-28: ai ${protocol}: what a discarded reply asked for is asked for again, whatever reset it is`, () =>

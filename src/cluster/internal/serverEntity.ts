@@ -16,7 +16,7 @@ import * as Stream from "effect/Stream"
 import type * as Peers from "../../durable/internal/peers.ts"
 
 /** Takes the session, and tells whether the owner drives it. */
-const Take = Rpc.make("Take", { payload: { isRetry: Schema.Boolean }, success: Schema.Boolean })
+const Take = Rpc.make("Take", { payload: { failed: Schema.optional(Schema.String) }, success: Schema.Boolean })
 
 /** Reads the session. */
 const Read = Rpc.make("Read", { payload: { request: Schema.Json }, success: Schema.Json, stream: true })
@@ -51,8 +51,8 @@ export const make: Effect.Effect<Peers.Peers, never, Sharding.Sharding> = Effect
   }
   return {
     isHere,
-    take: (key, isRetry) =>
-      Effect.suspend(() => isHere(key) ? Effect.succeed(false) : client(key).Take({ isRetry })).pipe(
+    take: (key, failed) =>
+      Effect.suspend(() => isHere(key) ? Effect.succeed(false) : client(key).Take({ failed })).pipe(
         Effect.timeout(patience),
         Effect.catchCause(() => Effect.succeed(false))
       ),
@@ -60,7 +60,7 @@ export const make: Effect.Effect<Peers.Peers, never, Sharding.Sharding> = Effect
     serve: ({ read, take }) => {
       const handlers = Effect.map(Entity.CurrentAddress, ({ entityId: key }) =>
         ServerEntity.of({
-          Take: ({ payload }) => take(key, payload.isRetry),
+          Take: ({ payload }) => take(key, payload.failed),
           Read: ({ payload }) => parted(read(key, payload.request))
         }))
       const layer = ServerEntity.toLayer(handlers, { concurrency: "unbounded", disableFatalDefects: true })

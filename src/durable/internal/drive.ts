@@ -158,8 +158,10 @@ export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPubli
     let kept = yield* load
     /** The error that ends the current run, which it could not start with. */
     let final: { readonly error: unknown; readonly failures: number } | undefined
+    /** `true` while the run is one that a person had tried again, who gets its end. */
+    let isFailed = false
     const isFinal: SessionRun.IsFinal = (error, failures) => {
-      if (isPassing(error) || failures < maxFailures && !isHopeless(error)) return false
+      if (isPassing(error) || !isFailed && failures < maxFailures && !isHopeless(error)) return false
       final = { error, failures }
       return true
     }
@@ -181,7 +183,7 @@ export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPubli
     let retries = isRetry
     while (!kept.claim.isLeaving) {
       const { version } = kept
-      const isFailed = retries && kept.session.status === "error"
+      isFailed = retries && kept.session.status === "error"
       retries = false
       if (Keeping.next(kept) === "wait" && isDue(kept, yield* Clock.currentTimeMillis)) {
         yield* Keeping.keep(kept, Operations.expire)

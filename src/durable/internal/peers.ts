@@ -12,8 +12,11 @@ import type * as Stream from "effect/Stream"
 
 /** The sessions of a process, as the others reach them. */
 export interface Sessions {
-  /** Takes a session, and tells whether the process drives it now. */
-  readonly take: (key: string, isRetry: boolean) => Effect.Effect<boolean>
+  /**
+   * Takes a session, and tells whether the process drives it now. One whose last run is the failed one that is named is
+   * continued.
+   */
+  readonly take: (key: string, failed: string | undefined) => Effect.Effect<boolean>
   /** Reads a session: what a request asks for, and in which form it comes, is the matter of its reader. */
   readonly read: (key: string, request: Schema.Json) => Stream.Stream<Schema.Json>
 }

@@ -53,6 +53,10 @@ export class Telling {
   readonly runs: Array<string> = []
   /** The last run that began with a message, whose id names the message of the assistant that continued runs add to. */
   message: string | undefined
+  /** The message of the client that the last run took which did not continue another one. */
+  asked: string | undefined
+  /** The runs that answered it, also those that could not start: a page may name its message by any of them. */
+  attempts = new Set<string>()
   /** The runs that add to that message, in order. */
   chain: Array<string> = []
   /** The ids of the messages of clients and of the assistant, by their places in the thread. */
@@ -146,8 +150,9 @@ export class Telling {
         ])
       }
       case "RunEnded": {
-        // A run that could not start has given back what it took.
-        if (record.haltedReason === undefined && this.reply === undefined && this.usages.length === 0) return []
+        // A run that could not start has given back what it took, for the run that follows.
+        const isUnstarted = record.haltedReason === undefined && this.reply === undefined && this.usages.length === 0
+        if (isUnstarted && Journals.isUnfinished(States.next(this.state))) return []
         const { suspensions } = States.sessionOf(this.state)
         const result = {
           outcome: outcomeOf(record, this.response?.finishReason),
@@ -166,8 +171,12 @@ export class Telling {
   private begin({ operation, requestId, takes }: Records.RunStarted): void {
     if (operation === "continue") {
       this.chain.push(requestId)
+      this.attempts.add(requestId)
       return
     }
+    if (takes === undefined || takes.id !== this.asked) this.attempts = new Set()
+    this.asked = takes?.id
+    this.attempts.add(requestId)
     const place = States.sessionOf(this.state).thread.messages.length
     if (takes !== undefined) this.names.set(place - 1, takes.id)
     this.names.set(place, requestId)

@@ -83,8 +83,8 @@ export const serve = (
         Stream.concat(Stream.succeed<Part>({ _tag: "End" }))
       )
     yield* peers.serve({
-      take: (key, isRetry) =>
-        Effect.catch(Effect.flatMap(worker, ({ take }) => take(key, isRetry)), () => Effect.succeed(false)),
+      take: (key, failed) =>
+        Effect.catch(Effect.flatMap(worker, ({ take }) => take(key, failed)), () => Effect.succeed(false)),
       read: (key, request) => read(key, request as unknown as Request)
     })
   })

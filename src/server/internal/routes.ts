@@ -145,6 +145,29 @@ interface Write {
   readonly wanted: Reading.Wanted
   /** The session before the write, where it existed. */
   readonly known: Sessions.Read | undefined
+  /** The message of a reply that is followed or tried again: the runs before that one in it, and its id. */
+  readonly reply?: Pick<LastReply, "earlier" | "message">
+}
+
+/** The last message of the assistant: the run that is under way in it, or its last one, and the runs before that one. */
+interface LastReply {
+  readonly wanted: Reading.Wanted
+  readonly earlier: ReadonlyArray<string>
+  /** The id of the message. Left out for one that is about to begin. */
+  readonly message: string | undefined
+}
+
+/** Returns the run that is under way or about to begin. */
+const underWay = ({ runs, state: { inbox: [first], run } }: Telling.Telling): Reading.Wanted =>
+  run !== undefined ? { runId: run.requestId } : first === undefined ? { known: runs.length } : { takes: first.id }
+
+const lastReply = (telling: Telling.Telling): LastReply => {
+  const { chain, message, state } = telling
+  const last = chain.at(-1)
+  const wanted = last === undefined || Journals.isUnfinished(States.next(state)) ? underWay(telling) : { runId: last }
+  // A new message of the client begins a new one of the assistant.
+  if ("takes" in wanted) return { wanted, earlier: [], message: undefined }
+  return { wanted, earlier: chain.filter((runId) => !("runId" in wanted) || runId !== wanted.runId), message }
 }
 
 /** Counts a write, and refuses one too many. Where it is `isStreamed`, so is its stream. */
@@ -179,14 +202,32 @@ export const write = (
 ): Effect.Effect<Write, Failure, Needs> =>
   Effect.gen(function*() {
     const { clientTools } = posted
-    const verdicts = posted.actions.filter((action) => action._tag !== "Say")
-    const said = posted.actions.find((action) => action._tag === "Say")
+    const verdicts = posted.actions.filter((action) => action._tag !== "Say" && action._tag !== "Retry")
+    const asked = posted.actions.find((action) => action._tag === "Retry")
     const session = yield* named(site, request, agent, posted.sessionId, actions)
     yield* admit(site, session, isStreamed)
     if (clientTools.length > 0) yield* site.checkTools(session, clientTools)
     const known = yield* Effect.catchTag(Sessions.read(session), "Refusal", () => Effect.succeed(undefined))
     const log = yield* site.hub.follow(session.key)
     const { isQueued } = site
+    const again = asked && (yield* Sessions.again(known, asked, posted.messageId))
+    const said = posted.actions.find((action) => action._tag === "Say") ??
+      (again === "send" ? asked?.message : undefined)
+    if (known !== undefined && again !== undefined && again !== "send") {
+      const { message } = asked ?? {}
+      const reply = lastReply(known.telling)
+      const isEarlier = message !== undefined && message.id !== known.telling.asked
+      const write = { named: session, actions, log, known }
+      if (again === "retry") {
+        site.hub.expect(session.key)
+        yield* Sessions.retry(session, known, () => site.hub.current(session.key) !== undefined)
+        const { chain: earlier, message, runs } = known.telling
+        return { ...write, wanted: { known: runs.length }, reply: { earlier, message } }
+      }
+      yield* Worker.take(session.key)
+      if (isEarlier) return { ...write, wanted: { takes: message.id } }
+      return { ...write, wanted: reply.wanted, reply }
+    }
     let wanted: Reading.Wanted = { known: known?.telling.runs.length ?? 0 }
     if (verdicts.length > 0) {
       const mayApprove = named(site, request, agent, posted.sessionId, ["approve"])
@@ -214,10 +255,11 @@ export const write = (
   })
 
 /** Returns the frames of the run that follows from a write. The end of an attached request stops the run. */
-export const framesOf = (site: Site, request: Request, { actions, log, named, wanted }: Write) =>
+export const framesOf = (site: Site, request: Request, { actions, log, named, reply, wanted }: Write) =>
   Effect.gen(function*() {
     const until = whileAllowed(site, request, named, actions)
-    const frames = yield* Relays.frames(site, named.key, log, { _tag: "Run", wanted, earlier: [] }, until)
+    const earlier = reply?.earlier ?? []
+    const frames = yield* Relays.frames(site, named.key, log, { _tag: "Run", wanted, earlier }, until)
     if (!site.isAttached) return frames
     const stopped = Effect.ignore(Sessions.stopRun(named, wanted))
     yield* Effect.addFinalizer(() => Effect.raceFirst(stopped, site.closing))
@@ -233,16 +275,14 @@ const postUi = (site: Site) => (request: Request, { agent }: Params): Effect.Eff
     const body = yield* Bodies.read(site, request)
     const posted = yield* Bodies.taken(UiStream.read(body, Bodies.optionsOf(site)))
     const taking = yield* write(site, request, agent, posted)
-    const continues = posted.messageId !== undefined
     const frames = yield* quietly(yield* framesOf(site, request, taking))
     const { protocol } = site
-    const messageId = posted.messageId === undefined ? {} : { messageId: posted.messageId }
-    return Writing.ui(frames, { protocol, continues, ...messageId })
+    const messageId = posted.messageId ?? taking.reply?.message
+    const asked = posted.actions.find((action) => action._tag === "Retry")
+    const known = asked === undefined ? {} : { known: asked.steps }
+    const continues = messageId !== undefined
+    return Writing.ui(frames, { protocol, continues, ...known, ...continues ? { messageId } : {} })
   })
-
-/** Returns the run that is under way or about to begin. */
-const underWay = ({ runs, state: { inbox: [first], run } }: Telling.Telling): Reading.Wanted =>
-  run !== undefined ? { runId: run.requestId } : first === undefined ? { known: runs.length } : { takes: first.id }
 
 const resumeUi = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
@@ -257,16 +297,13 @@ const resumeUi = (site: Site) => (request: Request, params: Params): Effect.Effe
     yield* site.counters.stream(session.by)
     const log = yield* site.hub.follow(session.key)
     yield* Worker.take(session.key)
-    const wanted = underWay(telling)
+    // The client reads a message from its beginning, which may be that of an earlier run.
+    const { earlier, message: messageId, wanted } = lastReply(telling)
     const until = whileAllowed(site, request, session, ["read"])
-    // The client reads a message from its beginning, which may be that of an earlier run. A new message is its run's.
-    const isNew = "takes" in wanted
-    const earlier = isNew ? [] : telling.chain.filter((runId) => runId !== run)
     const wantedRun = { _tag: "Run" as const, wanted, earlier }
     const frames = yield* quietly(yield* Relays.frames(site, session.key, log, wantedRun, until))
     const { protocol } = site
-    const messageId = isNew || telling.message === undefined ? {} : { messageId: telling.message }
-    return Writing.ui(frames, { protocol, ...messageId })
+    return Writing.ui(frames, { protocol, ...messageId === undefined ? {} : { messageId } })
   })
 
 const postMessages = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
@@ -330,16 +367,13 @@ const postRetry = (site: Site) => (request: Request, params: Params): Effect.Eff
     const session = yield* named(site, request, params.agent, params.id, ["write"])
     yield* admit(site, session, isWaited(request))
     const known = yield* Sessions.read(session)
-    const { kept } = known
-    if (kept.session.status !== "error" && !Journals.isUnfinished(Keeping.next(kept))) {
-      return yield* Refusals.conflict("nothing_to_retry", "Nothing broke, and nothing is left to do.")
-    }
+    const isFailed = Sessions.isFailed(known)
+    if (!isFailed && !Journals.isUnfinished(Keeping.next(known.kept))) return yield* Sessions.nothingToRetry
     const log = yield* site.hub.follow(session.key)
-    const worker = yield* Worker.Worker
-    yield* worker.take(session.key, true)
+    if (isFailed) yield* Sessions.retry(session, known, () => site.hub.current(session.key) !== undefined)
+    else yield* Worker.take(session.key)
     if (!isWaited(request)) return json({}, 202)
-    const run = kept.state.run?.requestId
-    const wanted: Reading.Wanted = run === undefined ? { known: known.telling.runs.length } : { runId: run }
+    const wanted = isFailed ? { known: known.telling.runs.length } : underWay(known.telling)
     const taking = { named: session, actions: ["write"] as const, log, wanted, known }
     const frames = yield* quietly(yield* framesOf(site, request, taking))
     return Writing.plain(frames)
@@ -457,10 +491,20 @@ const postAgUi = (site: Site) => (request: Request, { agent }: Params): Effect.E
     const body = yield* Bodies.read(site, request)
     const posted = yield* Bodies.taken(AgUi.read(body, Bodies.optionsOf(site)))
     const { messageIds, runId = globalThis.crypto.randomUUID(), sessionId: threadId } = posted
-    const taking = yield* write(site, request, agent, posted)
-    const frames = yield* quietly(yield* framesOf(site, request, taking))
-    const { known, wanted } = taking
     const said = posted.actions.find((action) => action._tag === "Say")
+    // A client of AG-UI asks again by another run with the messages that it has.
+    const actions: ReadonlyArray<Body.Action> = said === undefined || posted.actions.length > 1
+      ? posted.actions
+      : [{ _tag: "Retry", message: said, steps: 0, isRegeneration: false }]
+    // Its replies have the ids of their runs, with the numbers of their turns.
+    const { messageId: last } = posted
+    const messageId = last === undefined ? {} : { messageId: last.replace(/-\d+r*$/, "") }
+    const { reply, ...taking } = yield* write(site, request, agent, { ...posted, ...messageId, actions })
+    // Its messages have the runs before: it gets the run of its message alone, or the one that tries again.
+    const isFollowed = reply !== undefined && said !== undefined && !("known" in taking.wanted)
+    const wanted = isFollowed ? { takes: said.id } : taking.wanted
+    const frames = yield* quietly(yield* framesOf(site, request, { ...taking, wanted }))
+    const { known } = taking
     // The run that is under way says more before the next one begins.
     const isBehind = "takes" in wanted
       ? known?.kept.state.run !== undefined && known.kept.state.run.taken?.id !== wanted.takes
@@ -470,7 +514,9 @@ const postAgUi = (site: Site) => (request: Request, { agent }: Params): Effect.E
     const first = messages.findIndex(({ id, role }) =>
       (role === "user" || role === "assistant") && messageIds?.has(id) !== true
     )
-    return Writing.agUi(frames, { threadId, runId, messages, ...(first < 0 ? {} : { known: first }) })
+    // A client that has a part of the reply under way gets all of it.
+    const has = reply !== undefined && !isFollowed && "runId" in wanted ? 0 : first
+    return Writing.agUi(frames, { threadId, runId, messages, ...(has < 0 ? {} : { known: has }) })
   })
 
 const joinAgUi = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>

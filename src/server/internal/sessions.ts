@@ -8,11 +8,12 @@ import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Stream from "effect/Stream"
+import * as Worker from "../../durable/Worker.ts"
 import type * as Event from "../../Event.ts"
 import * as Journals from "../../internal/session/journal.ts"
 import * as Keeping from "../../internal/session/kept.ts"
 import * as Operations from "../../internal/session/operations.ts"
-import type * as Records from "../../internal/session/records.ts"
+import * as Records from "../../internal/session/records.ts"
 import * as States from "../../internal/session/state.ts"
 import * as Message from "../../Message.ts"
 import type * as Body from "../../ui/Body.ts"
@@ -122,9 +123,80 @@ export const say = (
     return (yield* Effect.ensuring(opened, Effect.sync(() => opening.delete(key)))).id
   })
 
+// Retries.
+
+/** Something that is done for a client that lacks a reply. */
+export type Again = "send" | "follow" | "retry"
+
+const unsupported = (message: string) => Refusals.badRequest("unsupported", message)
+
+/** The refusal of a retry where nothing failed. */
+export const nothingToRetry = Refusals.conflict("nothing_to_retry", "Nothing broke, and nothing is left to do.")
+
+/** Tells whether the last run of a session failed, so that a client may have it tried again. */
+export const isFailed = ({ kept }: Read): boolean =>
+  kept.session.status === "error" && !Journals.isUnfinished(Keeping.next(kept))
+
+/**
+ * Returns what is done for a client that asks again. A message that never arrived is sent. The last reply is followed,
+ * or tried again where its run failed. `messageId` is the message of the assistant that the client has.
+ */
+export const again = (
+  known: Read | undefined,
+  { isRegeneration, message }: Body.Retry,
+  messageId: string | undefined
+): Effect.Effect<Again, Refusals.Refusal> =>
+  Effect.suspend((): Effect.Effect<Again, Refusals.Refusal> => {
+    const receipt = message && known?.kept.state.receipts.get(message.id)
+    if (message !== undefined && receipt === undefined) return Effect.succeed("send")
+    if (known === undefined) return Refusals.unknownSession()
+    if (message !== undefined && receipt?.hash !== Records.hashOf(message.content)) {
+      return unsupported("A message that was sent cannot be edited: send a new one.")
+    }
+    const { kept: { session, state }, telling } = known
+    const isLast = message === undefined ? telling.attempts.has(messageId ?? "") : telling.asked === message.id
+    if (isLast && isFailed(known)) return Effect.succeed("retry")
+    const isUnderWay = state.inbox.some(({ id }) => id === message?.id)
+      || isLast && Journals.isUnfinished(States.next(state))
+    // A message alone may have lost all of its reply: it comes again, whatever became of it.
+    if (isUnderWay || message !== undefined && !isRegeneration) return Effect.succeed("follow")
+    if (session.suspensions.length > 0) return waits
+    return isRegeneration
+      ? unsupported("A reply that is whole cannot be generated again: send a new message.")
+      : nothingToRetry
+  })
+
+/** Has the last run of a session tried again that failed, and waits until the new one has begun. */
+export const retry = (
+  { key }: Named,
+  { kept: { state: { ended } } }: Read,
+  hasBegun: () => boolean
+): Effect.Effect<void, Refusals.Refusal | Journals.StoreError, Journals.Store | Worker.Worker> =>
+  Effect.gen(function*() {
+    const worker = yield* Worker.Worker
+    const failed = ended?.requestId ?? ""
+    // The claim of the failed run may be on its way back, here or in another process.
+    for (let pause = 0; pause < mostPauses; pause++) {
+      yield* worker.take(key, failed)
+      const kept = yield* Keeping.load(key)
+      if (kept === undefined) return yield* Refusals.unknownSession()
+      const { ended: last, run } = kept.state
+      if (hasBegun() || run !== undefined || (last?.requestId ?? "") !== failed) return
+      yield* Effect.sleep(pauseMillis)
+    }
+    return yield* new Refusals.Refusal({
+      status: 503,
+      code: "busy",
+      message: "The session is still held by its last run. Try again."
+    })
+  })
+
+const pauseMillis = 25
+const mostPauses = 400
+
 // Answers.
 
-type Verdict = Exclude<Body.Action, Body.Say>
+type Verdict = Exclude<Body.Action, Body.Say | Body.Retry>
 
 /** Something that a body answers, and the call that waits for it. */
 interface Settled {
@@ -193,11 +265,13 @@ const isPermission = ({ kind }: Event.Suspension): boolean => kind === "approval
 /** Tells whether a verdict looks like an answer to a question, or to a call of the client. */
 const isAnswer = (action: Body.Action): boolean => action._tag === "Answer" || "isCancelled" in action
 
+const isWrite = ({ _tag }: Body.Action): boolean => _tag === "Say" || _tag === "Retry"
+
 /** Returns the actions that verdicts are: the caller asks for each of them. */
 export const actionsOf = (actions: ReadonlyArray<Body.Action>): ReadonlyArray<"write" | "answer" | "approve"> =>
   Array.from(
     new Set(
-      actions.map((action) => action._tag === "Say" ? "write" : isAnswer(action) ? "answer" : "approve")
+      actions.map((action) => isWrite(action) ? "write" : isAnswer(action) ? "answer" : "approve")
     )
   )
 

@@ -89,8 +89,11 @@ export const withoutDiscarded = (message: UIMessage | undefined): UIMessage | un
     if (part.type === "step-start" || steps.length === 0) steps.push([])
     steps.at(-1)?.push(part)
   }
-  const isKept = (parts: ReadonlyArray<Part>) => !parts.some(({ type }) => type === "data-heddle-reset")
-  return { ...message, parts: steps.filter(isKept).flat() }
+  const isDiscarded = (parts: ReadonlyArray<Part>) => parts.some(({ type }) => type === "data-heddle-reset")
+  // A question that is asked again has its first place.
+  const kept = (parts: Array<Part>) =>
+    isDiscarded(parts) ? parts.filter(({ type }) => type === "data-heddle-question") : parts
+  return { ...message, parts: steps.flatMap(kept) }
 }
 
 export const toolParts = (message: UIMessage | undefined): ReadonlyArray<ToolPart> =>
