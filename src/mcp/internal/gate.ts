@@ -144,7 +144,7 @@ export class Gate {
 
   private post(request: Request): Effect.Effect<Response, Refusals.Refusal, Scope.Scope> {
     return Effect.gen({ self: this }, function*() {
-      const text = yield* Bodies.textOf(this.guard, request)
+      const text = yield* Bodies.textOf(this.guard, request, yield* this.entered(request))
       const parsed = Result.getOrUndefined(Json.parse(text))
       if (Array.isArray(parsed)) return yield* noBatches
       const message = Json.isObject(parsed) ? parsed : {}
@@ -205,12 +205,18 @@ export class Gate {
   /** Asks whether a request may do something, for the principals that it had. */
   private may(request: Request, question: Access.Question, before?: Access.Grant) {
     return Effect.flatMap(
-      Access.ask(this.guard.authorize, request, question),
+      Access.ask(this.guard, request, question),
       (grant) =>
         before === undefined || grant.principal === before.principal && grant.of === before.of
           ? Effect.succeed(grant)
           : forbidden
     )
+  }
+
+  /** Asks whether a body may be read, which names the tool: by one who may call, or list something. */
+  private entered(request: Request): Effect.Effect<Access.Grant, Refusals.Refusal> {
+    const lists = Array.from(this.names, (agent) => ({ agent, action: "list" as const }))
+    return Access.ask(this.guard, request, { action: "write" }, ...lists)
   }
 
   /** Asks for what a message does: a call is a write, an answer what its call waits for, all else reads the list. */

@@ -8,6 +8,7 @@ import * as Fiber from "effect/Fiber"
 import type * as HttpServerRequest from "effect/http/HttpServerRequest"
 import * as HttpServerResponse from "effect/http/HttpServerResponse"
 import * as Option from "effect/Option"
+import type * as Bounds from "./bounds.ts"
 import * as Refusals from "./refusal.ts"
 
 type Request = HttpServerRequest.HttpServerRequest
@@ -19,8 +20,11 @@ type Request = HttpServerRequest.HttpServerRequest
  * @since 0.1.0
  */
 export interface Question {
-  /** The name of the agent, or of the tool that is called over MCP. */
-  readonly agent: string
+  /**
+   * The name of the agent, or of the tool that is called over MCP. Left out before the body of a message over MCP is
+   * read, which has the name.
+   */
+  readonly agent?: string
   /** The id of the session, without its principal. Left out where the request names none. */
   readonly session?: string
   /**
@@ -184,19 +188,30 @@ const prompt = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R>
     (fiber) => Effect.onInterrupt(Fiber.join(fiber), () => Effect.sync(() => fiber.interruptUnsafe()))
   )
 
-/** Asks whether a request may do something. */
+/** The parts of a server that asking needs. */
+export interface Door<R = never> {
+  readonly authorize: Authorize<R>
+  readonly counters: Pick<Bounds.Counters, "undecided">
+}
+
+const granted = (grant: Grant): Effect.Effect<Grant, unknown> =>
+  typeof grant?.principal === "string" && grant.principal !== "" ? Effect.succeed(grant) : Effect.fail("no principal")
+
+/**
+ * Asks whether a request may do something, or one of several things: the first that is allowed gives the permission. The
+ * time for an answer is that of all questions.
+ */
 export const ask = <R>(
-  authorize: Authorize<R>,
+  { authorize, counters }: Door<R>,
   request: Request,
-  question: Question
-): Effect.Effect<Grant, Refusals.Refusal, R> =>
-  prompt(Effect.suspend(() => authorize(request, question))).pipe(
+  ...[first, ...others]: readonly [Question, ...ReadonlyArray<Question>]
+): Effect.Effect<Grant, Refusals.Refusal, R> => {
+  const asked = (question: Question) => Effect.flatMap(Effect.suspend(() => authorize(request, question)), granted)
+  const decided = prompt(others.reduce(
+    (before, question) => Effect.catchCause(before, () => asked(question)),
+    asked(first)
+  )).pipe(
     Effect.timeout("10 seconds"),
-    Effect.flatMap((grant) =>
-      typeof grant?.principal === "string" && grant.principal !== ""
-        ? Effect.succeed(grant)
-        : Effect.fail("no principal")
-    ),
     Effect.catchCause((cause) =>
       Effect.andThen(
         Effect.logDebug("a request was refused", cause),
@@ -206,3 +221,5 @@ export const ask = <R>(
       )
     )
   )
+  return counters.undecided(request, decided)
+}

@@ -5,6 +5,7 @@
  * @since 0.1.0
  */
 import * as Bytes from "effect/Bytes"
+import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import type * as HttpServerRequest from "effect/http/HttpServerRequest"
 import * as Result from "effect/Result"
@@ -30,21 +31,46 @@ const tooLarge = (bytes: number): Refusals.Refusal =>
     `A body may have ${bytes} bytes. Clients of the AI SDK can send less with prepareSendMessagesRequest.`
   )
 
-/** Reads the bytes of a body up to a bound. */
+/** Longest time without a byte of a body, in milliseconds. */
+const longestPause = 30_000
+
+/** Time for a body of no bytes, in milliseconds, and the bytes for which it has a second more. */
+const [longest, perSecond] = [120_000, 16_384]
+
+const tooSlow = new Refusals.Refusal({
+  status: 408,
+  code: "body_too_slow",
+  message: "The body came too slowly. It may pause for 30 seconds."
+})
+
+/** Reads the bytes of a body up to a bound, as long as they come. */
 const bytesOf = (
   request: HttpServerRequest.HttpServerRequest,
-  most: number
+  most: number,
+  count: (bytes: number) => void
 ): Effect.Effect<Uint8Array, Refusals.Refusal> =>
   Effect.gen(function*() {
     if (Number(request.headers["content-length"] ?? 0) > most) return yield* tooLarge(most)
+    const clock = yield* Clock.Clock
     const chunks: Array<Uint8Array> = []
-    let size = 0
-    yield* Stream.runForEach(request.stream, (chunk) => {
+    const began = clock.currentTimeMillisUnsafe()
+    let [size, last] = [0, began]
+    const reading = Stream.runForEach(request.stream, (chunk) => {
       size += chunk.length
+      last = clock.currentTimeMillisUnsafe()
       if (size > most) return Effect.fail(tooLarge(most))
+      count(chunk.length)
       chunks.push(chunk)
       return Effect.void
     })
+    const left = () => {
+      const end = Math.min(last + longestPause, began + longest + size / perSecond * 1_000)
+      return end - clock.currentTimeMillisUnsafe()
+    }
+    const late: Effect.Effect<never, Refusals.Refusal> = Effect.suspend(() =>
+      left() > 0 ? Effect.andThen(Effect.sleep(Math.ceil(left())), late) : tooSlow
+    )
+    yield* Effect.raceFirst(reading, late)
     return Bytes.concat(chunks)
   }).pipe(
     Effect.catch((error) =>
@@ -52,35 +78,29 @@ const bytesOf = (
     )
   )
 
-/** Longest time for a body. One who sends slower would keep others from theirs. */
-const slowest = "30 seconds"
-
-const tooSlow = new Refusals.Refusal({
-  status: 408,
-  code: "body_too_slow",
-  message: "The body did not come within 30 seconds."
-})
-
-/** Reads the text of a body within the bounds of the server. */
+/**
+ * Reads the text of a body within the bounds of the server. It is read for a principal that `authorize` has let in, and
+ * counts as that one's.
+ */
 export const textOf = (
   { bounds, counters }: Pick<Site, "bounds" | "counters">,
-  request: HttpServerRequest.HttpServerRequest
+  request: HttpServerRequest.HttpServerRequest,
+  { principal }: Access.Grant
 ): Effect.Effect<string, Refusals.Refusal> =>
   Effect.suspend(() => {
     if (!Access.isJson(request)) return Access.unsupported
-    const bytes = counters.body(
-      Effect.timeoutOrElse(bytesOf(request, bounds.body), { duration: slowest, orElse: () => tooSlow })
-    )
+    const bytes = counters.body(principal, (count) => bytesOf(request, bounds.body, count))
     return Effect.map(bytes, (read) => new TextDecoder().decode(read))
   })
 
 /** Reads the body of a request, which is JSON. */
 export const read = (
   site: Site,
-  request: HttpServerRequest.HttpServerRequest
+  request: HttpServerRequest.HttpServerRequest,
+  grant: Access.Grant
 ): Effect.Effect<unknown, Refusals.Refusal> =>
   Effect.gen(function*() {
-    const parsed = Json.parse(yield* textOf(site, request))
+    const parsed = Json.parse(yield* textOf(site, request, grant))
     return Result.isSuccess(parsed)
       ? parsed.success
       : yield* Refusals.badRequest("invalid_json", "The body is not valid JSON.")

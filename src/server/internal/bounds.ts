@@ -3,8 +3,12 @@
  *
  * @since 0.1.0
  */
+import * as Deferred from "effect/Deferred"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import type * as HttpServerRequest from "effect/http/HttpServerRequest"
+import * as Option from "effect/Option"
 import type * as Scope from "effect/Scope"
 import * as Refusals from "./refusal.ts"
 
@@ -27,8 +31,18 @@ export interface Bounds {
   readonly clientTools?: number
   /** Bytes of a tool of a client. 16 KiB by default. */
   readonly clientTool?: number
-  /** Bodies that are read at once in the process. 32 by default. */
+  /** Bodies of a principal that are read at once in this process. 32 by default. */
   readonly bodies?: number
+  /**
+   * Bytes of all bodies that are read at once in this process. Past it, a body of the principal whose bodies have most
+   * of them is refused. 512 MiB by default.
+   */
+  readonly bodyBytes?: number
+  /**
+   * Requests from one address that wait at once for the first answer of `authorize`, in this process. Behind a proxy all
+   * requests have its address. 1,000 by default.
+   */
+  readonly undecided?: number
   /** Sessions of a principal. 1,000 by default. */
   readonly sessions?: number
   /** Runs of a principal that are under way in this process. 8 by default. */
@@ -63,6 +77,8 @@ export const standard: Required<Bounds> = {
   clientTools: 32,
   clientTool: 16_384,
   bodies: 32,
+  bodyBytes: 512 * mebi,
+  undecided: 1_000,
   sessions: 1_000,
   runs: 8,
   streams: 16,
@@ -96,18 +112,52 @@ class Recent {
   }
 }
 
+/** Something that is held for a while, by its holders. A holder of nothing takes no memory. */
+class Held {
+  private readonly held = new Map<string, number>()
+
+  /** Holds one more, unless there are too many. */
+  take(holder: string, most: number): boolean {
+    const held = this.held.get(holder) ?? 0
+    if (held >= most) return false
+    this.held.set(holder, held + 1)
+    return true
+  }
+
+  give(holder: string): void {
+    const left = (this.held.get(holder) ?? 1) - 1
+    if (left === 0) this.held.delete(holder)
+    else this.held.set(holder, left)
+  }
+}
+
+const busy = new Refusals.Refusal({ status: 503, code: "busy", message: "The server is busy. Try again." })
+
+/** A body that is read. */
+export interface Reading {
+  readonly principal: string
+  bytes: number
+  /** Fails where the body is refused in favour of others. */
+  readonly refused: Deferred.Deferred<never, Refusals.Refusal>
+}
+
 /**
  * Counts what a process does for its principals. A principal without open streams and recent writes takes no memory.
  */
 export class Counters {
-  private readonly streams = new Map<string, number>()
+  private readonly streams = new Held()
   private readonly writes = new Recent()
   private readonly lists = new Recent()
   /** Number of the writes under way by the keys of their sessions. */
   private readonly begun = new Map<string, number>()
   /** The keys of the sessions that are being created. */
   readonly opening = new Set<string>()
-  private bodies = 0
+  private readonly bodies = new Held()
+  private readonly readings = new Set<Reading>()
+  private bytes = 0
+  private readonly addresses = new Held()
+  /** The requests that `authorize` has let in once. */
+  private readonly letIn = new WeakSet<HttpServerRequest.HttpServerRequest>()
   private readonly bounds: Required<Bounds>
 
   constructor(bounds: Required<Bounds>) {
@@ -135,20 +185,12 @@ export class Counters {
   /** Counts an open stream until the scope closes, and refuses one too many. */
   stream(principal: string): Effect.Effect<void, Refusals.Refusal, Scope.Scope> {
     return Effect.acquireRelease(
-      Effect.suspend(() => {
-        const open = this.streams.get(principal) ?? 0
-        if (open >= this.bounds.streams) {
-          return Refusals.tooMany("too_many_streams", "There are too many open streams. Close one of them first.")
-        }
-        this.streams.set(principal, open + 1)
-        return Effect.void
-      }),
-      () =>
-        Effect.sync(() => {
-          const open = (this.streams.get(principal) ?? 1) - 1
-          if (open === 0) this.streams.delete(principal)
-          else this.streams.set(principal, open)
-        })
+      Effect.suspend(() =>
+        this.streams.take(principal, this.bounds.streams)
+          ? Effect.void
+          : Refusals.tooMany("too_many_streams", "There are too many open streams. Close one of them first.")
+      ),
+      () => Effect.sync(() => this.streams.give(principal))
     )
   }
 
@@ -176,18 +218,58 @@ export class Counters {
     )
   }
 
-  /** Counts a body while it is read, and refuses one too many. */
-  body<A, E, R>(read: Effect.Effect<A, E, R>): Effect.Effect<A, E | Refusals.Refusal, R> {
+  /**
+   * Counts a body of a principal while it is read, and refuses one too many. `read` counts its bytes, and is ended where
+   * others need the room.
+   */
+  body<A, E, R>(
+    principal: string,
+    read: (count: (bytes: number) => void) => Effect.Effect<A, E, R>
+  ): Effect.Effect<A, E | Refusals.Refusal, R> {
     return Effect.acquireUseRelease(
       Effect.suspend(() => {
-        if (this.bodies >= this.bounds.bodies) {
-          return new Refusals.Refusal({ status: 503, code: "busy", message: "The server is busy. Try again." })
-        }
-        this.bodies++
-        return Effect.void
+        if (!this.bodies.take(principal, this.bounds.bodies)) return busy
+        const reading: Reading = { principal, bytes: 0, refused: Deferred.makeUnsafe() }
+        this.readings.add(reading)
+        return Effect.succeed(reading)
       }),
-      () => read,
-      () => Effect.sync(() => this.bodies--)
+      (reading) => Effect.raceFirst(read((bytes) => this.count(reading, bytes)), Deferred.await(reading.refused)),
+      (reading) =>
+        Effect.sync(() => {
+          this.bytes -= reading.bytes
+          this.readings.delete(reading)
+          this.bodies.give(principal)
+        })
     )
+  }
+
+  private count(reading: Reading, bytes: number): void {
+    reading.bytes += bytes
+    this.bytes += bytes
+    if (this.bytes <= this.bounds.bodyBytes) return
+    const sums = new Map<string, number>()
+    for (const { bytes, principal } of this.readings) sums.set(principal, (sums.get(principal) ?? 0) + bytes)
+    const most = Math.max(...sums.values())
+    const last = Array.from(this.readings).findLast((each) => each.bytes > 0 && sums.get(each.principal) === most)
+    if (last !== undefined) Deferred.doneUnsafe(last.refused, Exit.fail(busy))
+  }
+
+  /**
+   * Counts a request of an address until it is decided about, and refuses one too many. A request that was let in counts
+   * no more: a stream that is authorised again does not wait for those outside.
+   */
+  undecided<A, E, R>(
+    request: HttpServerRequest.HttpServerRequest,
+    decided: Effect.Effect<A, E, R>
+  ): Effect.Effect<A, E | Refusals.Refusal, R> {
+    return Effect.suspend(() => {
+      const address = Option.getOrUndefined(request.remoteAddress)
+      if (address === undefined || this.letIn.has(request)) return decided
+      return Effect.acquireUseRelease(
+        Effect.suspend(() => this.addresses.take(address, this.bounds.undecided) ? Effect.void : busy),
+        () => Effect.tap(decided, () => Effect.sync(() => this.letIn.add(request))),
+        () => Effect.sync(() => this.addresses.give(address))
+      )
+    })
   }
 }

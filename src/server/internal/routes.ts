@@ -90,6 +90,20 @@ const query = (request: Request, name: string): string | undefined =>
 
 // Sessions of requests.
 
+const checkAgent = ({ agents }: Site, agent: string): Effect.Effect<void, Refusals.Refusal> =>
+  agents.has(agent) ? Effect.void : Refusals.notFound("unknown_agent", "There is no such agent.")
+
+/**
+ * Reads the body of a request. Before a byte of it is read, the request is let in: by one who may write, or do something
+ * else that a body asks for. What the body really asks for is asked once it is read.
+ */
+const bodyOf = (site: Site, request: Request, agent: string): Effect.Effect<unknown, Refusals.Refusal> =>
+  Effect.gen(function*() {
+    yield* checkAgent(site, agent)
+    const others = [{ agent, action: "answer" }, { agent, action: "approve" }] as const
+    return yield* Bodies.read(site, request, yield* Access.ask(site, request, { agent, action: "write" }, ...others))
+  })
+
 const named = (
   site: Site,
   request: Request,
@@ -98,11 +112,11 @@ const named = (
   actions: ReadonlyArray<Access.Question["action"]>
 ): Effect.Effect<Sessions.Named, Refusals.Refusal> =>
   Effect.gen(function*() {
-    if (!site.agents.has(agent)) return yield* Refusals.notFound("unknown_agent", "There is no such agent.")
+    yield* checkAgent(site, agent)
     yield* Sessions.checkId(id)
     const grants = yield* Effect.forEach(
       actions,
-      (action) => Access.ask(site.authorize, request, { agent, session: id, action })
+      (action) => Access.ask(site, request, { agent, session: id, action })
     )
     const [grant] = grants
     const [principal, by] = [grant?.of ?? grant?.principal ?? "", grant?.principal ?? ""]
@@ -272,7 +286,7 @@ const isWaited = (request: Request): boolean => query(request, "wait") !== "fals
 
 const postUi = (site: Site) => (request: Request, { agent }: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
-    const body = yield* Bodies.read(site, request)
+    const body = yield* bodyOf(site, request, agent)
     const posted = yield* Bodies.taken(UiStream.read(body, Bodies.optionsOf(site)))
     const taking = yield* write(site, request, agent, posted)
     const frames = yield* quietly(yield* framesOf(site, request, taking))
@@ -308,8 +322,8 @@ const resumeUi = (site: Site) => (request: Request, params: Params): Effect.Effe
 
 const postMessages = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
-    const body = yield* Bodies.read(site, request)
     yield* Sessions.checkId(params.id)
+    const body = yield* bodyOf(site, request, params.agent)
     const posted = yield* Bodies.taken(Bodies.plain(site, params.id, body))
     const taking = yield* write(site, request, params.agent, posted, isWaited(request))
     if (!isWaited(request)) return json("takes" in taking.wanted ? { id: taking.wanted.takes } : {}, 202)
@@ -384,7 +398,7 @@ const getAgents = (site: Site) => (request: Request): Effect.Effect<Response, Fa
   Effect.gen(function*() {
     const asked = yield* Effect.forEach(site.agents.values(), ({ description, name }) =>
       Effect.result(Effect.as(
-        Access.ask(site.authorize, request, { agent: name, action: "list" }),
+        Access.ask(site, request, { agent: name, action: "list" }),
         { name, description }
       )))
     const [first] = asked
@@ -396,8 +410,8 @@ const getAgents = (site: Site) => (request: Request): Effect.Effect<Response, Fa
 
 const getList = (site: Site) => (request: Request, { agent }: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
-    if (!site.agents.has(agent)) return yield* Refusals.notFound("unknown_agent", "There is no such agent.")
-    const { of, principal } = yield* Access.ask(site.authorize, request, { agent, action: "list" })
+    yield* checkAgent(site, agent)
+    const { of, principal } = yield* Access.ask(site, request, { agent, action: "list" })
     const page = Number(query(request, "page") ?? 0)
     if (!Number.isInteger(page) || page < 0) {
       return yield* Refusals.badRequest("invalid_page", "The page is a number from 0.")
@@ -488,7 +502,7 @@ const agMessages = (
 
 const postAgUi = (site: Site) => (request: Request, { agent }: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
-    const body = yield* Bodies.read(site, request)
+    const body = yield* bodyOf(site, request, agent)
     const posted = yield* Bodies.taken(AgUi.read(body, Bodies.optionsOf(site)))
     const { messageIds, runId = globalThis.crypto.randomUUID(), sessionId: threadId } = posted
     const said = posted.actions.find((action) => action._tag === "Say")
