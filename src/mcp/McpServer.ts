@@ -23,6 +23,7 @@ import type * as Agents from "../server/Agent.ts"
 import * as Access from "../server/internal/access.ts"
 import * as Bounded from "../server/internal/bounds.ts"
 import * as Hosting from "../server/internal/hosting.ts"
+import * as Listeners from "../server/internal/listener.ts"
 import type * as Routes from "../server/internal/routes.ts"
 import type * as Tool from "../Tool.ts"
 import * as AgentCall from "./internal/agentCall.ts"
@@ -361,6 +362,7 @@ export const layerHttp = <R = never, RAuthorize = never>(
 ): Layer.Layer<never, never, HttpRouter.HttpRouter | R | RAuthorize> =>
   Layer.effectDiscard(Effect.gen(function*() {
     checkNames("McpServer.layerHttp", options, ofHttp)
+    yield* Listeners.last
     const { authorize, hosts = [], origins = [] } = options
     const isLoopback = (authorize as unknown) === Access.allowLoopback
     if (hosts.length === 0 && !isLoopback) {

@@ -18,6 +18,7 @@ import type * as Journals from "../internal/session/journal.ts"
 import type * as Agents from "./Agent.ts"
 import * as Access from "./internal/access.ts"
 import * as Hosting from "./internal/hosting.ts"
+import * as Listeners from "./internal/listener.ts"
 import * as Routes from "./internal/routes.ts"
 import * as Spans from "./internal/spans.ts"
 
@@ -144,6 +145,8 @@ export const layer = <R = never, RAuthorize = never, RMcp = never>(
       misuse("hosts is empty, so that every request would be refused; give the names of the server")
     }
     const { origins = [] } = options
+    // Requests end before the store that they need, and after the worker: they are answered while it leaves.
+    yield* Listeners.last
     const { close, site, worker } = yield* Hosting.make(options, agents, { hosts, origins, isLoopback })
     // Releasing it first lets nothing wait for a run that ends elsewhere.
     const routes = Layer.effectDiscard(Effect.gen(function*() {
@@ -234,8 +237,9 @@ const missing = "Server.layerNode needs the package @effect/platform-node, and N
   + "@effect/platform-node"
 
 /**
- * Serves an application over HTTP on Node. The application is released before the server: it takes nothing new, and
- * ends what is under way, while its readers still read.
+ * Serves an application over HTTP on Node. When it is released, the sessions end first, while requests are still
+ * answered; then the server listens no more, and what is answered has a second to end; then the store is released, and
+ * what else the application needs. A request to upgrade the connection is answered as one without.
  *
  * **Example** (An application on a free port)
  *
@@ -272,16 +276,20 @@ export const layerNode = ({ host = "127.0.0.1", port }: NodeOptions) =>
     )
     if (node === undefined) return yield* Effect.die(new Error(missing))
     const [http, { layer }] = node
-    const server = layer(() => http.createServer(), { port, host, gracefulShutdownTimeout: "1 second" })
+    const server = http.createServer()
+    const listening = layer(() => server, { port, host, disablePreemptiveShutdown: true })
     const router = Layer.provide(HttpRouter.layer, Layer.succeed(HttpRouter.RouterConfig, routerConfig))
     const byPath = Spans.byPath(yield* HttpMiddleware.TracerDisabledWhen)
-    const serving = Layer.effectDiscard(Effect.flatMap(
-      HttpRouter.HttpRouter,
-      (router) => HttpServer.serveEffect(Effect.suspend(() => router.asHttpEffect()), byPath)
-    )).pipe(Layer.provide(untraced))
+    const listener = Layer.effect(
+      Listeners.End,
+      Effect.flatMap(
+        HttpRouter.HttpRouter,
+        (router) => Listeners.make(server, HttpServer.serveEffect(Effect.suspend(() => router.asHttpEffect()), byPath))
+      )
+    ).pipe(Layer.provide(untraced))
     return app.pipe(
-      Layer.provide(Layer.provideMerge(serving, router)),
-      Layer.provideMerge(server)
+      Layer.provide(Layer.provideMerge(listener, router)),
+      Layer.provideMerge(listening)
     )
   })) as unknown as Layer.Layer<
     A | HttpServer.HttpServer,

@@ -739,7 +739,7 @@ export const read = (body: unknown, options: Body.ReadOptions = {}): Result.Resu
     const said: ReadonlyArray<Body.Action> = Json.isObject(last) && last["role"] === "user"
       ? [{
         _tag: "Say",
-        id: reader.id(last["id"], `${field}.id`),
+        id: reader.messageId(last["id"], `${field}.id`),
         content: reader.content(userParts(reader, last, field), `${field}.content`)
       }]
       : submitted(reader, messages)

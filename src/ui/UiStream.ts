@@ -793,7 +793,7 @@ export const read = (body: unknown, options: Body.ReadOptions = {}): Result.Resu
     if (messages.length === 0) return reader.refuse("messages", "must have a message")
     const field = `messages[${messages.length - 1}]`
     const last = reader.object(messages[messages.length - 1], field)
-    const id = reader.id(last["id"], `${field}.id`)
+    const id = reader.messageId(last["id"], `${field}.id`)
     if (last["role"] === "user") {
       const content = reader.content(userParts(reader, last, field), `${field}.parts`)
       const said: Body.Say = { _tag: "Say", id, content }

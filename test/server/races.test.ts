@@ -7,12 +7,13 @@ import * as Schema from "effect/Schema"
 import { Session, Tool } from "heddle"
 import { Agent, Server } from "heddle/server"
 import * as net from "node:net"
-import { afterEach, beforeEach, vi } from "vitest"
-import { Counters } from "../../src/server/internal/bounds.ts"
-import { Hub, type RunLog } from "../../src/server/internal/log.ts"
+import { afterEach } from "vitest"
+import type { RunLog } from "../../src/server/internal/log.ts"
+import type { Site as Parts } from "../../src/server/internal/routes.ts"
 import { until } from "../support/until.ts"
 import { codeOf, obedient } from "./support/hostile.ts"
-import { eventsOf, type Reader, saidIn, type Sent, serve, type Site, textsIn } from "./support/site.ts"
+import { heldBy, nothingHeld } from "./support/ledger.ts"
+import { eventsOf, parts, partsOf, type Reader, saidIn, type Sent, serve, type Site, textsIn } from "./support/site.ts"
 import { told } from "./support/told.ts"
 
 const at = "/agents/helper/sessions"
@@ -60,40 +61,10 @@ const distant = Effect.map(Layer.build(Session.Store.layerMemory), (context) => 
   })
 })
 
-/** The parts of servers that hold something for clients, as the tests find them. */
-const parts = { hubs: new Set<any>(), counters: new Set<any>() }
-
-beforeEach(() => {
-  const follow = Hub.prototype.follow
-  vi.spyOn(Hub.prototype, "follow").mockImplementation(function(this: Hub, key) {
-    parts.hubs.add(this)
-    return follow.call(this, key)
-  })
-  const stream = Counters.prototype.stream
-  vi.spyOn(Counters.prototype, "stream").mockImplementation(function(this: Counters, principal) {
-    parts.counters.add(this)
-    return stream.call(this, principal)
-  })
-})
-
-afterEach(() => {
-  vi.restoreAllMocks()
-  parts.hubs.clear()
-  parts.counters.clear()
-})
-
-const left = () => ({
-  logs: Array.from(parts.hubs, (hub) => [hub.logs.size, hub.readers.size, hub.ended.size, hub.bytes]).flat(),
-  counters: Array.from(parts.counters, (each) => [each.streams.size, each.begun.size, each.bodies, each.opening.size])
-    .flat()
-})
-
 /** Waits until no server holds anything for a client that has gone. */
-const nothingLeft = until(
-  "what servers hold",
-  Effect.sync(left),
-  ({ counters, logs }) => [...counters, ...logs].every((count) => count === 0)
-)
+const nothingLeft = Effect.suspend(() => nothingHeld(parts.values()))
+
+afterEach(() => parts.clear())
 
 describe("at once", () => {
   it.live("W-09: the same message twenty times at once is one run, and each response has it whole", () =>
@@ -418,9 +389,9 @@ describe("readers", () => {
       const socket = net.connect(Number(port), "127.0.0.1")
       socket.pause()
       socket.write(`GET ${at}/s1/events HTTP/1.1\r\nhost: localhost\r\n\r\n`)
-      yield* until("the reader", Effect.sync(left), ({ counters }) => counters[0] === 1)
+      yield* until("the reader", Effect.sync(() => heldBy(partsOf(site)).streams), (count) => count === 1)
       const logs = new Set<RunLog>()
-      const [hub] = parts.hubs
+      const hub = partsOf(site).hub as any
       const runs = 4
       for (let run = 0; run < runs; run++) {
         const writer = yield* open(site, "POST", `${at}/s1/messages`, { content: "Go" })
@@ -455,7 +426,7 @@ describe("readers", () => {
         const sent = yield* Effect.promise(() => reader.until(({ data }) => data._tag === "ChatCompleted"))
         assert.isFalse(sent.some(({ event }) => event === "reset"), `${index}`)
         assert.strictEqual(saidIn(eventsOf(sent)), text)
-        const [hub] = parts.hubs
+        const hub = partsOf(site).hub as any
         assert.isAtMost(hub.bytes, 3_000)
       }
       for (const reader of readers) reader.leave()
@@ -567,8 +538,14 @@ describe("lifetimes", () => {
   it.live("W-05, W-09: without a port, a request that is aborted leaves nothing, and its run goes on", () =>
     Effect.gen(function*() {
       const { model, say } = told()
+      const held = () => {
+        const site = parts.get("web")
+        return site && heldBy(site)
+      }
+      const mcp = { mount: (_: unknown, site: Parts) => Effect.sync(() => void parts.set("web", site)) }
+      const options = { authorize: Server.allowLoopback, bounds: many, joinMillis: 0, drain: 100, mcp }
       const { dispose, handler } = Server.toWebHandler(
-        Server.layer({ agents: [helper()], authorize: Server.allowLoopback, bounds: many, joinMillis: 0, drain: 100 })
+        Server.layer({ agents: [helper()], ...options })
           .pipe(
             Layer.provide([model, Session.Store.layerMemory])
           )
@@ -595,9 +572,9 @@ describe("lifetimes", () => {
         const reading = response.body!.getReader()
         yield* Effect.promise(() => reading.read())
       }
-      assert.deepStrictEqual(left().counters[0], 1)
+      assert.strictEqual(held()?.streams, 1)
       for (const controller of controllers) controller.abort()
-      yield* until("the readers", Effect.sync(left), ({ counters }) => counters[0] === 0)
+      yield* until("the readers", Effect.sync(held), (held) => held?.streams === 0)
       yield* say("Done", undefined)
       yield* until(
         "the session",

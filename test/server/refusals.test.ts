@@ -3,10 +3,11 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
-import type * as Layer from "effect/Layer"
+import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
-import { Session, Tool } from "heddle"
+import { Adapter, Session, Tool } from "heddle"
 import { Agent, type Server } from "heddle/server"
 import * as net from "node:net"
 import { until } from "../support/until.ts"
@@ -18,7 +19,7 @@ const at = "/agents/helper/sessions"
 /** A mark that no response may have. */
 const canary = "CANARY-5f1c"
 
-const site = (options: Partial<Server.Options> = {}) =>
+const site = (options: Partial<Server.Options> = {}, model: Layer.Layer<Adapter.Adapter> = obedient) =>
   Effect.gen(function*() {
     const paid: Array<unknown> = []
     const store = yield* memory
@@ -47,7 +48,7 @@ const site = (options: Partial<Server.Options> = {}) =>
       Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({ tools }) }),
       Agent.make({ name: "other", description: "Helps", run: () => Effect.succeed({}) })
     ]
-    const { open, url } = yield* serve(agents, obedient, {
+    const { open, url } = yield* serve(agents, model, {
       authorize: byToken(),
       hosts: ["127.0.0.1"],
       bounds: { writes: 10_000, ...options.bounds },
@@ -996,6 +997,60 @@ describe("answers", () => {
         "running"
       )
       yield* refused(all, "a message", { path: `${at}/s1/messages`, body: { content: "Hi" } }, 409, "waits_for_answers")
+    }))
+
+  it.live("O-55: no message has the id of an answer, so that one who may write takes no answer away", () =>
+    Effect.gen(function*() {
+      const reply = Deferred.makeUnsafe<void>()
+      const late = Layer.effect(
+        Adapter.Adapter,
+        Effect.map(Adapter.Adapter, (adapter) => ({
+          ...adapter,
+          stream: (request: Adapter.Request) => Stream.unwrap(Effect.as(Deferred.await(reply), adapter.stream(request)))
+        }))
+      )
+      const all = yield* site({ whileRunning: "follow" }, Layer.provide(late, obedient))
+      const content = JSON.stringify([{ id: "c0", name: "pay", args: { amount: 1 } }])
+      yield* all.ask({ path: `${at}/s1/messages?wait=false`, body: { content, id: "m1" } })
+      const begun = yield* until(
+        "the run",
+        all.ask({ path: `${at}/s1` }),
+        ({ text }) => JSON.parse(text).runId !== undefined
+      )
+      const id = `${JSON.parse(begun.text).runId}~c0`
+      const mallory = "eve@ann:read,write"
+      const user = (id: string) => ({ id, role: "user", content: "x", parts: [{ type: "text", text: "x" }] })
+      const ways = (id: string): ReadonlyArray<Sending> => [
+        { path: `${at}/s1/messages?wait=false`, body: { content: "x", id } },
+        { path: at, body: { id: "s1", trigger: "submit-message", messages: [user(id)] } },
+        { path: "/agui/helper", body: agui("s1", { messages: [user(id)] }) }
+      ]
+      // The ids of the server's own commands cannot be taken, whatever stands behind their beginning.
+      const receipts = (yield* all.records("ann:s1")).length
+      for (const own of [`heddle:answer:${id}`, "heddle:", "heddle:x"]) {
+        for (const way of ways(own)) yield* refused(all, own, way, 400, "invalid_body", mallory)
+      }
+      assert.strictEqual((yield* all.records("ann:s1")).length, receipts)
+      const given = [`answer:${id}`, id, "c0", "stop", "__proto__"]
+      for (const other of given) {
+        const said = yield* all.ask(
+          { path: `${at}/s1/messages?wait=false`, body: { content: "x", id: other } },
+          mallory
+        )
+        assert.strictEqual(said.status, 202, other)
+      }
+      yield* Deferred.succeed(reply, undefined)
+      const [open] = yield* until("the call", all.suspensions("s1"), (open) => open.length > 0)
+      assert.strictEqual(open.answerId, id)
+      const approved = yield* all.ask({ ...answer({ id, approve: true }), path: `${to}?wait=false` })
+      assert.strictEqual(approved.status, 202, approved.text)
+      yield* until("the payment", Effect.sync(() => all.paid.length), (count) => count === 1)
+      // A body with an answer says nothing under the id of something else.
+      const again = {
+        ...agui("s1", { messages: [user("m1")] }),
+        resume: [{ interruptId: id, status: "resolved", payload: { approved: true } }]
+      }
+      yield* refused(all, "another message", { path: "/agui/helper", body: again }, 409, "id_taken")
     }))
 
   it.live("W-11: an answer after its time is refused", () =>

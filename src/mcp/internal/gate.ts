@@ -215,7 +215,7 @@ export class Gate {
 
   /** Asks whether a body may be read, which names the tool: by one who may call, or list something. */
   private entered(request: Request): Effect.Effect<Access.Grant, Refusals.Refusal> {
-    const lists = Array.from(this.names, (agent) => ({ agent, action: "list" as const }))
+    const lists = Array.from(this.offer.names, (agent) => ({ agent, action: "list" as const }))
     return Access.ask(this.guard, request, { action: "write" }, ...lists)
   }
 

@@ -198,8 +198,8 @@ const granted = (grant: Grant): Effect.Effect<Grant, unknown> =>
   typeof grant?.principal === "string" && grant.principal !== "" ? Effect.succeed(grant) : Effect.fail("no principal")
 
 /**
- * Asks whether a request may do something, or one of several things: the first that is allowed gives the permission. The
- * time for an answer is that of all questions.
+ * Asks whether a request may do something, or one of several things: the first that is allowed gives the permission.
+ * The time for an answer is that of all questions.
  */
 export const ask = <R>(
   { authorize, counters }: Door<R>,

@@ -137,7 +137,7 @@ export const plain = (site: Site, sessionId: string, body: unknown): Result.Resu
     const actions: ReadonlyArray<Body.Action> = answers === undefined
       ? [{
         _tag: "Say",
-        id: id === undefined ? globalThis.crypto.randomUUID() : reader.id(id, "id"),
+        id: id === undefined ? globalThis.crypto.randomUUID() : reader.messageId(id, "id"),
         content: contentOf(reader, content)
       }]
       : reader.list(answers, "answers").map((answer, index) => answerOf(reader, answer, `answers[${index}]`))

@@ -39,8 +39,8 @@ export interface Bounds {
    */
   readonly bodyBytes?: number
   /**
-   * Requests from one address that wait at once for the first answer of `authorize`, in this process. Behind a proxy all
-   * requests have its address. 1,000 by default.
+   * Requests from one address that wait at once for the first answer of `authorize`, in this process. Behind a proxy
+   * all requests have its address. 1,000 by default.
    */
   readonly undecided?: number
   /** Sessions of a principal. 1,000 by default. */
@@ -219,8 +219,8 @@ export class Counters {
   }
 
   /**
-   * Counts a body of a principal while it is read, and refuses one too many. `read` counts its bytes, and is ended where
-   * others need the room.
+   * Counts a body of a principal while it is read, and refuses one too many. `read` counts its bytes, and is ended
+   * where others need the room.
    */
   body<A, E, R>(
     principal: string,
@@ -255,8 +255,8 @@ export class Counters {
   }
 
   /**
-   * Counts a request of an address until it is decided about, and refuses one too many. A request that was let in counts
-   * no more: a stream that is authorised again does not wait for those outside.
+   * Counts a request of an address until it is decided about, and refuses one too many. A request that was let in
+   * counts no more: a stream that is authorised again does not wait for those outside.
    */
   undecided<A, E, R>(
     request: HttpServerRequest.HttpServerRequest,

@@ -140,11 +140,13 @@ export class Hub {
     return keys
   }
 
-  /** Expects a run of a session, until it begins or nothing drives the session. */
-  expect(key: string): void {
+  /** Expects a run of a session, until it begins or nothing drives the session. Tells whether it was not expected. */
+  expect(key: string): boolean {
+    if (this.expected.has(key)) return false
     const [oldest] = this.expected
     if (oldest !== undefined && this.expected.size >= mostExpected) this.expected.delete(oldest)
     this.expected.add(key)
+    return true
   }
 
   /** Expects a run no longer. */
@@ -274,6 +276,7 @@ export class Hub {
 
   /** Tells the readers of a session that it was removed. */
   remove(key: string): void {
+    this.expected.delete(key)
     const place = this.logs.get(key)
     if (place === undefined) return
     place.isRemoved = true

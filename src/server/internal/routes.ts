@@ -94,8 +94,8 @@ const checkAgent = ({ agents }: Site, agent: string): Effect.Effect<void, Refusa
   agents.has(agent) ? Effect.void : Refusals.notFound("unknown_agent", "There is no such agent.")
 
 /**
- * Reads the body of a request. Before a byte of it is read, the request is let in: by one who may write, or do something
- * else that a body asks for. What the body really asks for is asked once it is read.
+ * Reads the body of a request. Before a byte of it is read, the request is let in: by one who may write, or do
+ * something else that a body asks for. What the body really asks for is asked once it is read.
  */
 const bodyOf = (site: Site, request: Request, agent: string): Effect.Effect<unknown, Refusals.Refusal> =>
   Effect.gen(function*() {
@@ -258,11 +258,14 @@ export const write = (
       // A client that answers may post the message again that it began with.
       if (said !== undefined && !known.kept.state.receipts.has(said.id)) wanted = { takes: said.id }
     }
-    if (site.hub.current(session.key) === undefined) site.hub.expect(session.key)
+    const isExpected = site.hub.current(session.key) === undefined && site.hub.expect(session.key)
+    const refused = Effect.sync(() => {
+      if (isExpected) site.hub.forget(session.key)
+    })
     if (said !== undefined && verdicts.length === 0) {
       const { opening } = site.counters
       const saying = { message: said, clientTools, isQueued, mostSessions: site.bounds.sessions, opening }
-      wanted = { takes: yield* Sessions.say(session, known, saying) }
+      wanted = { takes: yield* Effect.onError(Sessions.say(session, known, saying), () => refused) }
     }
     yield* Worker.take(session.key)
     return { named: session, actions, log, wanted, known }

@@ -17,6 +17,7 @@ import * as Records from "../../internal/session/records.ts"
 import * as States from "../../internal/session/state.ts"
 import * as Message from "../../Message.ts"
 import type * as Body from "../../ui/Body.ts"
+import * as Posted from "../../ui/internal/posted.ts"
 import * as Telling from "./journalEvents.ts"
 import type * as Reading from "./reading.ts"
 import * as Refusals from "./refusal.ts"
@@ -79,6 +80,7 @@ interface Saying {
   readonly opening: Set<string>
 }
 
+const idTaken = Refusals.conflict("id_taken", "Something else was sent under this id. Send it under a new one.")
 const running = Refusals.conflict("running", "The session has a run under way. Wait for its end, or stop it.")
 const waits = Refusals.conflict("waits_for_answers", "The session waits for answers. Give them first.")
 
@@ -104,7 +106,7 @@ export const say = (
         check
       }),
       "SessionError",
-      () => Refusals.conflict("id_taken", "Another message was sent under this id. Send it under a new one.")
+      () => idTaken
     )
     if (known !== undefined) return (yield* submitted).id
     const store = yield* Journals.Store
@@ -238,7 +240,7 @@ const find = (
     const { messageId = "" } = verdict as Body.Answer
     if (!isNamed && messageId === "") return stale
     const run = isNamed ? verdict.id.slice(0, at) : messageId.replace(/-\d+r*$/, "")
-    const command = `answer:${run}~${path}`
+    const command = `${Posted.ownIds}answer:${run}~${path}`
     const isAnswered = state.receipts.has(command)
     const isServers = !isNamed && (asker !== run || suspension?.kind !== "manual")
     if (isServers && !isAnswered) return Effect.succeed(undefined)
@@ -339,7 +341,9 @@ export const answer = (
           "SessionError",
           ({ reason }) => refusalOf(reason)
         )
-      const isNew = said !== undefined && !state.receipts.has(said.id)
+      const sent = said && state.receipts.get(said.id)
+      if (sent !== undefined && sent.hash !== Records.hashOf(said?.content)) return yield* idTaken
+      const isNew = said !== undefined && sent === undefined
       if (isNew && !isQueued) return yield* running
       if (isNew && (yield* settle()).suspensions.length > 0) return yield* waits
       const message = isNew ? Keeping.submission(said.id, said.content, { by: named.by }, clientTools) : undefined

@@ -42,6 +42,9 @@ export const reading = <A>(read: () => A): Result.Result<A, Body.BodyError> => {
 
 const encoder = new TextEncoder()
 
+/** The beginning of the ids of commands that a server itself makes. */
+export const ownIds = "heddle:"
+
 /** Reads the fields of one body, and counts what is taken over. */
 export class Reader {
   private readonly bounds: Required<Body.Bounds>
@@ -82,6 +85,12 @@ export class Reader {
     return typeof value === "string" && value !== "" && value.length <= mostIds
       ? value
       : this.refuse(field, `must be a text of 1 to ${mostIds} characters`)
+  }
+
+  /** Returns the id of a message. The ids of the server's own commands are a space apart, which no message enters. */
+  messageId(value: unknown, field: string): string {
+    const id = this.id(value, field)
+    return id.startsWith(ownIds) ? this.refuse(field, `must not begin with ${ownIds}`) : id
   }
 
   sessionId(value: unknown, field: string): string {

@@ -8,6 +8,8 @@ import * as Layer from "effect/Layer"
 import * as Scope from "effect/Scope"
 import { type Adapter, type Event, Session } from "heddle"
 import { type Agent, Server } from "heddle/server"
+import type { Site as Parts } from "../../../src/server/internal/routes.ts"
+import { requireNothing } from "./ledger.ts"
 
 /** The answer to a request. */
 export interface Answered {
@@ -143,27 +145,49 @@ const hurried = Effect.map(Clock.Clock, (clock): Clock.Clock =>
       clock.sleep(Duration.toMillis(duration) === 1_000 ? Duration.millis(50) : duration)
   }))
 
-/** Serves agents until the scope closes. */
+/** The parts of the servers of a test file, by the addresses of their clients. */
+export const parts = new Map<string, Parts>()
+
+/** The parts of the server of a client. */
+export const partsOf = ({ url }: { readonly url: string }): Parts => {
+  const site = parts.get(url)
+  if (site === undefined) throw new Error(`nothing is served at ${url}`)
+  return site
+}
+
+/** Serves agents until the scope closes. A server that was closed holds nothing: its ledger is part of every test. */
 export const serve = (
   agents: ReadonlyArray<Agent.Agent<any>>,
   model: Layer.Layer<Adapter.Adapter>,
   options: Partial<Server.Options> & { readonly store?: Layer.Layer<Session.Store> } = {}
 ): Effect.Effect<Site, never, Scope.Scope> =>
   Effect.gen(function*() {
-    const { store = Session.Store.layerMemory, ...given } = options
-    const app = Server.layer({ agents, authorize: Server.allowLoopback, drain: 100, ...given }).pipe(
+    const { mcp, store = Session.Store.layerMemory, ...given } = options
+    let site: Parts | undefined
+    const mount: NonNullable<typeof mcp>["mount"] = (router, parts) => {
+      site = parts
+      return mcp === undefined ? Effect.void : mcp.mount(router, parts)
+    }
+    const app = Server.layer({ agents, authorize: Server.allowLoopback, drain: 100, ...given, mcp: { mount } }).pipe(
       Layer.provide([model, store]),
       Server.layerNode({ port: 0 })
     )
     const clock = yield* hurried
     const scope = yield* Scope.make()
     // A server that is closed waits a second for the clients that are left.
-    yield* Effect.addFinalizer((exit) => Effect.provideService(Scope.close(scope, exit), Clock.Clock, clock))
+    yield* Effect.addFinalizer((exit) =>
+      Effect.andThen(
+        Effect.provideService(Scope.close(scope, exit), Clock.Clock, clock),
+        Effect.suspend(() => site === undefined ? Effect.void : requireNothing(site))
+      )
+    )
     const context = yield* Effect.provideService(
       Layer.buildWithScope(app as Layer.Layer<HttpServer.HttpServer>, scope),
       Clock.Clock,
       clock
     )
     const { address } = Context.get(context, HttpServer.HttpServer)
-    return siteAt(`http://127.0.0.1:${(address as { readonly port: number }).port}`)
+    const url = `http://127.0.0.1:${(address as { readonly port: number }).port}`
+    if (site !== undefined) parts.set(url, site)
+    return siteAt(url)
   }).pipe(Effect.orDie)

@@ -1,4 +1,4 @@
-/** Connections to a server whose bytes a test writes itself: bodies that stop, that drip, or that nobody ends. */
+/** Connections to a server whose bytes a test writes itself: bodies that stop, that drip, or that are never whole. */
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import * as net from "node:net"
