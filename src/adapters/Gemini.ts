@@ -303,6 +303,8 @@ const protocol: Protocol.Protocol<Options> = {
   provider: "google",
   baseUrl: "https://generativelanguage.googleapis.com/v1beta",
   spans: () => ({ provider: "gcp.gemini", operation: "generate_content" }),
+  // cloud.google.com/vertex-ai/docs/reference/rest/v1/FunctionDeclaration: a name begins with a letter or an underscore.
+  names: /^[A-Za-z_]/,
   kept: { key: GeminiReply.metadataKey, ids: { longest: Infinity, mayRepeat: true }, isOfServer: () => false },
   environment: { model: "GEMINI_MODEL", apiKey: ["GEMINI_API_KEY", "GOOGLE_API_KEY"], baseUrl: "GEMINI_BASE_URL" },
   path,

@@ -5,6 +5,7 @@
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Random from "effect/Random"
+import type * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
 import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
@@ -106,6 +107,73 @@ export const made = (event: Event.AdapterEvent, { ids, isOfServer, key }: Kept, 
       ...message,
       ...defined({ toolCalls: message.toolCalls?.map(call), reasoning: message.reasoning?.map(part) })
     }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// names of tools
+
+const longestName = 64
+
+/**
+ * The names of a request's tools as a protocol takes them: one that it refuses has underscores in front, as many as no
+ * other tool has. Everywhere else a tool has its own name.
+ */
+export class SentNames {
+  private readonly sent = new Map<string, string>()
+  private readonly own = new Map<string, string>()
+
+  constructor(legal: RegExp, request: Adapter.Request) {
+    const declared = request.tools.map(({ name }) => name)
+    const called = request.messages.flatMap(({ name, role, toolCalls = [] }) => [
+      ...toolCalls.map((call) => call.name),
+      ...(role === "tool" && name !== undefined ? [name] : [])
+    ])
+    const names = new Set([...declared, ...called])
+    for (const name of names) if (!legal.test(name)) this.rename(name, names)
+  }
+
+  private rename(name: string, taken: Set<string>): void {
+    let sent = name
+    do sent = `_${sent}`.slice(0, longestName)
+    while (taken.has(sent) && sent !== "_".repeat(longestName))
+    taken.add(sent)
+    this.sent.set(name, sent)
+    this.own.set(sent, name)
+  }
+
+  /** The request as it is sent. */
+  request(request: Adapter.Request): Adapter.Request {
+    if (this.sent.size === 0) return request
+    const { toolChoice } = request
+    return {
+      ...request,
+      tools: request.tools.map((tool) => this.renamed(tool, this.sent)),
+      messages: request.messages.map((message) => ({
+        ...message,
+        ...defined({
+          name: message.role === "tool" ? this.sent.get(message.name ?? "") : undefined,
+          toolCalls: message.toolCalls?.map((call) =>
+            call.providerExecuted === true ? call : this.renamed(call, this.sent)
+          )
+        })
+      })),
+      ...(typeof toolChoice === "object" ? { toolChoice: this.renamed(toolChoice, this.sent) } : {})
+    }
+  }
+
+  /** An event of the reply, with the tools' own names. */
+  event(event: Event.AdapterEvent): Event.AdapterEvent {
+    if (this.own.size === 0) return event
+    if (event._tag === "ToolCallStarted" || event._tag === "ToolCallCompleted") return this.renamed(event, this.own)
+    if (event._tag !== "MessageCompleted" || event.message.toolCalls === undefined) return event
+    const toolCalls = event.message.toolCalls.map((call) => this.renamed(call, this.own))
+    return { ...event, message: { ...event.message, toolCalls } }
+  }
+
+  private renamed<A extends { readonly name: string }>(named: A, names: ReadonlyMap<string, string>): A {
+    const name = names.get(named.name)
+    return name === undefined ? named : { ...named, name }
   }
 }
 

@@ -86,6 +86,8 @@ export interface Protocol<O extends Options> {
   readonly vendorOf?: (options: O) => string | undefined
   /** The things that go back to the server that made them. */
   readonly kept: Wire.Kept
+  /** The names that tools may have, if the protocol refuses some that a tool may have. */
+  readonly names?: RegExp
   /** Returns advice on an error of the server that an option of the layer would avoid. */
   readonly advice?: (options: O, error: Adapter.AdapterError) => string | undefined
   readonly baseUrl: string
@@ -131,8 +133,10 @@ const make = <O extends Options>(
     ...(options.provider === undefined ? {} : { provider }),
     model: options.model,
     ...Http.serverOf(baseUrl),
-    stream: (request) =>
+    stream: (asked) =>
       Stream.unwrap(Effect.map(Clock.currentTimeMillis, (now) => {
+        const names = protocol.names && new Wire.SentNames(protocol.names, asked)
+        const request = names?.request(asked) ?? asked
         const detail = protocol.unsupported(request, options)
         if (detail !== undefined) {
           return Stream.fail(new Adapter.AdapterError({ reason: "unsupported_feature", detail, provider }))
@@ -150,7 +154,7 @@ const make = <O extends Options>(
           makeReader: (origin) =>
             Effect.map(Wire.idMaker, (makeId) => protocol.reader(origin, makeId, request, options))
         }).pipe(
-          Stream.map((event) => Wire.made(event, protocol.kept, server)),
+          Stream.map((event) => Wire.made(names?.event(event) ?? event, protocol.kept, server)),
           Stream.mapError((error) => advised(error, protocol.advice?.(options, error)))
         )
       }))
