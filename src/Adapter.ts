@@ -14,6 +14,7 @@ import * as Stream from "effect/Stream"
 import type * as Event from "./Event.ts"
 import * as Answers from "./internal/answer/answer.ts"
 import * as Requests from "./internal/ask/request.ts"
+import * as ToolOptions from "./internal/declare/toolOptions.ts"
 import * as Fold from "./internal/fold/fold.ts"
 import * as Outcomes from "./internal/fold/runOutcome.ts"
 import * as Json from "./internal/json.ts"
@@ -226,7 +227,9 @@ const requestOf = (
     Result.mapError(Thread.validate(input), ({ errors }) => unusable(errors)),
     (thread) => {
       const given = options.tools ?? []
-      const tools = new Map([...(defaults.tools ?? []), ...given].map((tool): [string, Tool.Any] => [tool.name, tool]))
+      const { tools } = ToolOptions.offered(
+        new Map([...(defaults.tools ?? []), ...given].map((tool): [string, Tool.Any] => [tool.name, tool]))
+      )
       const template = Requests.template(options, defaults, tools)
       const issues = [
         ...Requests.pairingIssues(thread.messages),

@@ -391,6 +391,19 @@ export class StructuredFinalize extends Schema.Opaque<StructuredFinalize>()(Sche
   pass2Error: Schema.optionalKey(Json.Opaque)
 })) {}
 
+/**
+ * A tool that the model was not offered.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class LeftOutTool extends Schema.Opaque<LeftOutTool>()(Schema.Struct({
+  /** The name of the tool. */
+  name: Schema.String,
+  /** The reason why it was left out. */
+  reason: Schema.String
+})) {}
+
 /** The fields of a result besides its thread and its steps. */
 const chatEnd = {
   /** The reason why the run ended. Match on its `_tag`. */
@@ -418,6 +431,11 @@ const chatEnd = {
   contextUpdate: Schema.optionalKey(ContextUpdate),
   /** The code that did not stop within the grace period. Left out when everything did. */
   abandoned: Schema.optionalKey(Schema.Array(Abandoned)),
+  /**
+   * The tools that the model was not offered, since their parameters cannot be written as one object, as every provider
+   * demands. Left out when it was offered all.
+   */
+  leftOutTools: Schema.optionalKey(Schema.Array(LeftOutTool)),
   /** The data that you attach to the result. `{}` by default. */
   metadata: Json.Metadata
 } as const

@@ -17,6 +17,7 @@ import type * as Redacted from "effect/Redacted"
 import type * as Scope from "effect/Scope"
 import type * as Adapter from "../Adapter.ts"
 import { checkNames, type NamesOf, readDuration } from "../internal/declare/schema.ts"
+import * as ToolOptions from "../internal/declare/toolOptions.ts"
 import * as Json from "../internal/json.ts"
 import type * as Journals from "../internal/session/journal.ts"
 import type * as Agents from "../server/Agent.ts"
@@ -159,7 +160,7 @@ const offeredTool = (tool: Tool.Any, calls: ToolCall.Calls, guard: Gate.Guard): 
   tool: new McpSchema.Tool({
     name: tool.name,
     description: tool.description,
-    inputSchema: tool.parameters.jsonSchema as unknown as McpSchema.ToolJson
+    inputSchema: ToolOptions.parametersOf(tool) as unknown as McpSchema.ToolJson
   }),
   hints: Hints.declared(tool),
   serve: (args, progress) =>

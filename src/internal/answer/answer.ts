@@ -266,7 +266,8 @@ export const succeeded = <E, R>(
   if (Exit.isFailure(written)) return unwritten(answering, subject, written.cause)
   const { value: content } = written
   if (!Contents.isContent(content)) return unwritten(answering, subject, Cause.fail(Contents.noText()))
-  const shown = Contents.cutResult(content, subject.tool?.maxResultChars, answering.policy)
+  const whole = typeof content === "string" ? Contents.textOf(content, raw.value) : content
+  const shown = Contents.cutResult(whole, subject.tool?.maxResultChars, answering.policy)
   return Effect.succeed(result(subject.call, raw, shown, false))
 }
 

@@ -54,12 +54,8 @@ const inTime = <S>(
 /** The failure of a result whose time to be written is up. */
 export const late = (millis: number): Error => new Error(`writing the result timed out after ${millis} ms`)
 
-/** The text of a value. JSON, which any other than a text becomes, holds halves of surrogate pairs as escapes. */
-const written = (writing: Writing, value: unknown): Effect.Effect<unknown, unknown> => {
-  const encoding = ToolOptions.attempt(() => given(writing.encoder.encode(value)))
-  if (typeof value === "string") return encoding
-  return Effect.mapEager(encoding, (text) => typeof text === "string" ? Json.wellFormedJson(text) : text)
-}
+const written = (writing: Writing, value: unknown): Effect.Effect<unknown, unknown> =>
+  ToolOptions.attempt(() => given(writing.encoder.encode(value)))
 
 /** Tells whether the model can read what was written: an encoder has to yield a text. */
 export const isContent = (content: unknown): content is Message.Content =>
@@ -67,12 +63,19 @@ export const isContent = (content: unknown): content is Message.Content =>
 
 export const noText = (): Error => new TypeError("the encoder yielded no text")
 
-/** Refuses everything but a text: the model reads what an encoder yields. */
-const asText = (content: unknown): Effect.Effect<string, Error> =>
-  typeof content === "string" ? Exit.succeed(content) : Exit.fail(noText())
+/**
+ * The text of a value without halves of surrogate pairs. In JSON, which any other value than a text is written as, they
+ * are escapes.
+ */
+export const textOf = (content: string, value: unknown): string =>
+  typeof value === "string" ? content : Json.wellFormedJson(content)
 
+/** Refuses everything but a text: the model reads what an encoder yields. */
 const write = (writing: Writing, subject: Subject, value: unknown): Effect.Effect<string, unknown> =>
-  Effect.flatMapEager(inTime(writing, subject, written(writing, value)), asText)
+  Effect.flatMapEager(
+    inTime(writing, subject, written(writing, value)),
+    (content) => typeof content === "string" ? Exit.succeed(textOf(content, value)) : Exit.fail(noText())
+  )
 
 /** Returns the Effect that the encoder returned; a promise in its place is a mistake. */
 const given = (encoding: Effect.Effect<string, unknown>): Effect.Effect<string, unknown> => {

@@ -103,7 +103,10 @@ export interface Rules {
  * @since 0.1.0
  */
 export class EngineError extends Schema.TaggedError<EngineError>("heddle/Step/EngineError")("EngineError", {
-  /** The kind of thing that is missing: the adapter, or a tool that the model calls under `unknownTool: "failTurn"`. */
+  /**
+   * The kind of thing that is missing: the adapter, or a tool that the model calls under `unknownTool: "failTurn"`, or
+   * is to call by `toolChoice` and cannot be offered.
+   */
   reason: Schema.Literals(["missing_adapter", "unknown_tool"]),
   /** A description of the missing thing, as text. */
   detail: Schema.optionalKey(Schema.String),
@@ -136,6 +139,19 @@ export const failing = (
     reason: "unknown_tool",
     detail: `the model called "${unknown.name}", which is none of the run's tools${names === "" ? "" : ` (${names})`}`,
     metadata: { toolName: unknown.name }
+  })
+}
+
+/** Returns the error of a run whose model is to call a tool that it cannot be offered. */
+export const forcedToLeftOut = (
+  choice: unknown,
+  leftOut: ReadonlyArray<ToolOptions.LeftOut>
+): EngineError | undefined => {
+  const tool = Json.isObject(choice) ? leftOut.find(({ name }) => name === choice["name"]) : undefined
+  return tool && new EngineError({
+    reason: "unknown_tool",
+    detail: `toolChoice names "${tool.name}", which is left out: ${tool.reason}`,
+    metadata: { toolName: tool.name }
   })
 }
 

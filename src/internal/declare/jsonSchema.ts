@@ -1,6 +1,8 @@
 /**
- * Reads JSON Schemas: what their references point at, and what the nulls in a model's arguments stand for.
+ * Reads JSON Schemas: what their references point at, what the nulls in a model's arguments stand for, and the one
+ * object that a choice of objects is to a provider.
  */
+import * as Result from "effect/Result"
 import * as Json from "../json.ts"
 
 // References: what `$ref` points at, and which ones point nowhere. A reference is a JSON pointer, or names an anchor or
@@ -206,4 +208,182 @@ export const withoutNulls = (schemaOf: () => Schema, value: unknown): unknown =>
   if (typeof value !== "object" || !hasNull(value)) return value
   const schema = schemaOf()
   return read([schema], schema, value, 0)
+}
+
+// One object out of a schema whose root is a choice, a conjunction or a list of values: providers refuse a whole request
+// for one such tool. The object has all members of all choices, of which those are required that each choice requires,
+// and a description of which go together. It accepts more than the schema, which arguments are still decoded by.
+
+/** The keywords that providers refuse at the root of a schema. */
+const refusedAtRoot = ["allOf", "anyOf", "const", "enum", "not", "oneOf"] as const
+
+/** The number of choices, and of levels of them, that are gone through. */
+const mostChoices = 64
+const deepestChoice = 16
+
+const longestDescription = 2000
+
+/** One of the objects that a schema stands for. */
+interface Choice {
+  readonly properties: Schema
+  readonly required: ReadonlySet<string>
+  readonly additional: unknown
+}
+
+type Choices = Result.Result<ReadonlyArray<Choice>, string>
+
+const open: Choice = { properties: {}, required: new Set(), additional: undefined }
+
+const names = (value: unknown): ReadonlyArray<string> =>
+  Array.isArray(value) ? value.filter((name) => typeof name === "string") : []
+
+const exactly = (value: unknown): ReadonlyArray<Choice> =>
+  Json.isObject(value)
+    ? [{
+      properties: Object.fromEntries(Object.entries(value).map(([name, only]) => [name, { const: only }])),
+      required: new Set(Object.keys(value)),
+      additional: false
+    }]
+    : []
+
+const isSame = (left: unknown, right: unknown): boolean => JSON.stringify(left) === JSON.stringify(right)
+
+/** Both of two objects. What either of them forbids beside its own members would forbid those of the other. */
+const both = (left: Choice, right: Choice): Choice => ({
+  properties: {
+    ...left.properties,
+    ...Object.fromEntries(
+      Object.entries(right.properties).map(([name, schema]) => {
+        const known = Object.hasOwn(left.properties, name) ? left.properties[name] : undefined
+        return [name, known === undefined || isSame(known, schema) ? schema : { allOf: [known, schema] }]
+      })
+    )
+  },
+  required: new Set([...left.required, ...right.required]),
+  additional: [left, right].every(({ additional }) => additional === false) &&
+      isSame(Object.keys(left.properties).sort(), Object.keys(right.properties).sort())
+    ? false
+    : undefined
+})
+
+const isBare = ({ additional, properties, required }: Choice): boolean =>
+  additional === undefined && required.size === 0 && Object.keys(properties).length === 0
+
+const product = (left: Choices, right: Choices): Choices =>
+  Result.flatMap(left, (left) =>
+    Result.flatMap(right, (right) =>
+      left.length * right.length > mostChoices
+        ? Result.fail(`it has more than ${mostChoices} choices`)
+        : Result.succeed(
+          left.flatMap((one) => right.map((other) => isBare(one) ? other : isBare(other) ? one : both(one, other)))
+        )))
+
+const isOfObjects = ({ type }: Schema): boolean =>
+  type === undefined || type === "object" || (Array.isArray(type) && type.includes("object"))
+
+/** The objects that a schema stands for, or why that cannot be told. */
+const choices = (given: unknown, root: Schema, depth: number): Choices => {
+  if (!Json.isObject(given)) return Result.succeed(given === false ? [] : [open])
+  const schema = resolved(given, root)
+  if (schema === undefined) return Result.fail(`its reference ${JSON.stringify(given["$ref"])} leads nowhere`)
+  if (depth > deepestChoice) return Result.fail("it refers to itself without an end")
+  const { additionalProperties: additional, allOf, anyOf, const: only, enum: values, oneOf } = schema
+  if (!isOfObjects(schema)) return Result.succeed([])
+  if ("const" in schema) return Result.succeed(exactly(only))
+  if (Array.isArray(values)) return Result.succeed(values.flatMap(exactly))
+  const own: Choice = {
+    properties: members(schema, "properties"),
+    required: new Set(names(schema["required"])),
+    additional
+  }
+  const parts = Array.isArray(allOf) ? allOf.map((part) => choices(part, root, depth + 1)) : []
+  const options = [anyOf, oneOf].flatMap((list): ReadonlyArray<Choices> =>
+    Array.isArray(list)
+      ? [Result.map(Result.all(list.map((option) => choices(option, root, depth + 1))), (found) => found.flat())]
+      : []
+  )
+  return [...parts, ...options].reduce(product, Result.succeed([own]))
+}
+
+/** One schema for a member that several choices have. */
+const either = (schemas: ReadonlyArray<unknown>): unknown => {
+  const distinct = schemas.filter((schema, index) => schemas.findIndex((other) => isSame(schema, other)) === index)
+  if (distinct.length === 1) return distinct[0]
+  const fixed = distinct.map((schema) => {
+    const { const: only, enum: values, type, ...rest } = Json.isObject(schema) ? schema : { type: true }
+    const list = only === undefined ? values : [only]
+    return Array.isArray(list) && Object.keys(rest).length === 0 ? { list, type } : undefined
+  })
+  const isFixed = fixed.every((one) => one !== undefined && isSame(one.type, fixed[0]?.type))
+  if (!isFixed) return { anyOf: distinct }
+  const type = fixed[0]?.type
+  return { ...(type === undefined ? {} : { type }), enum: [...new Set(fixed.flatMap((one) => one?.list ?? []))] }
+}
+
+/** The members of a choice, in words: a fixed one with its value, and one that may be missing with a mark. */
+const inWords = ({ properties, required }: Choice): string => {
+  const all = [...new Set([...Object.keys(properties), ...required])]
+  const said = all.map((name) => {
+    const { const: only, enum: values } = members(properties, name)
+    const value = only ?? (Array.isArray(values) && values.length === 1 ? values[0] : undefined)
+    const fixed = value === undefined ? "" : `: ${JSON.stringify(value)}`
+    return `${name}${required.has(name) ? "" : "?"}${fixed}`
+  })
+  return `{ ${said.join(", ")} }`
+}
+
+const together = (found: ReadonlyArray<Choice>): string => {
+  const told = [...new Set(found.map(inWords))]
+  const text = `Give the members of one of these, and no others: ${told.join(" or ")}`
+  return told.length < 2 ? "" : text.length > longestDescription ? `${text.slice(0, longestDescription)}…` : text
+}
+
+const merged = (root: Schema, found: ReadonlyArray<Choice>): Schema => {
+  const { description, title, $defs, definitions } = root
+  const all = [...new Set(found.flatMap(({ properties }) => Object.keys(properties)))]
+  const schemasOf = (name: string) =>
+    found.flatMap(({ properties }) => Object.hasOwn(properties, name) ? [properties[name]] : [])
+  const [first = open] = found
+  const required = [...first.required].filter((name) => found.every((choice) => choice.required.has(name)))
+  const isOpen = found.some(({ additional }) => additional !== false)
+  const additional = found.every((choice) => isSame(choice.additional, first.additional)) ? first.additional : undefined
+  const said = [description, together(found), "not" in root ? `Not: ${JSON.stringify(root["not"])}` : ""]
+    .filter((text) => typeof text === "string" && text !== "")
+  return {
+    type: "object",
+    ...(title === undefined ? {} : { title }),
+    ...(said.length === 0 ? {} : { description: said.join("\n") }),
+    properties: Object.fromEntries(all.map((name) => [name, either(schemasOf(name))])),
+    ...(required.length === 0 ? {} : { required }),
+    ...(isOpen
+      ? additional === undefined ? {} : { additionalProperties: additional }
+      : { additionalProperties: false }),
+    ...($defs === undefined ? {} : { $defs }),
+    ...(definitions === undefined ? {} : { definitions })
+  }
+}
+
+const made = new WeakMap<Schema, Result.Result<Schema, string>>()
+
+/** The schema of one object that a tool's parameters are to a provider, or why there is none. It is made once. */
+export const objectOf = (schema: Schema): Result.Result<Schema, string> => {
+  const known = made.get(schema) ?? makeObject(schema)
+  made.set(schema, known)
+  return known
+}
+
+const makeObject = (schema: Schema): Result.Result<Schema, string> => {
+  const isPlain = schema["$ref"] === undefined && refusedAtRoot.every((keyword) => !(keyword in schema))
+  if (isPlain && schema["type"] === "object") return Result.succeed(schema)
+  if (isPlain && isOfObjects(schema)) return Result.succeed({ ...schema, type: "object" })
+  return Result.flatMap(choices(schema, schema, 0), (found) => {
+    if (found.length === 0) return Result.fail("no object fits its schema")
+    const one = merged(resolved(schema, schema) ?? schema, found)
+    const lost = danglingReferences(one).find(({ reference }) =>
+      !danglingReferences(schema).some((before) => before.reference === reference)
+    )
+    return lost === undefined
+      ? Result.succeed(one)
+      : Result.fail(`it refers to ${lost.reference}, a part that one object does not have`)
+  })
 }

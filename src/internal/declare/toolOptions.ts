@@ -9,6 +9,7 @@ import * as Exit from "effect/Exit"
 import * as Result from "effect/Result"
 import type * as Message from "../../Message.ts"
 import * as Json from "../json.ts"
+import { objectOf } from "./jsonSchema.ts"
 import * as ToolOutcomes from "./outcome.ts"
 import { checkNames, type NamesOf, readDuration } from "./schema.ts"
 import type * as Declared from "./tool.ts"
@@ -267,6 +268,32 @@ export const toolbox = (defaults: ReadonlyArray<Declared.Any>, given: ReadonlyAr
   return tools
 }
 
+/** A tool that the model is not offered, and why. Public as part of `Event.ChatResult`. */
+export interface LeftOut {
+  readonly name: string
+  readonly reason: string
+}
+
+/**
+ * The tools that a model can be offered, and those that it cannot: arguments are one object to every provider, and a
+ * whole request is refused for one tool whose parameters are none.
+ */
+export const offered = (tools: Toolbox): { readonly tools: Toolbox; readonly leftOut: ReadonlyArray<LeftOut> } => {
+  const leftOut = Array.from(tools.values()).flatMap((tool): ReadonlyArray<LeftOut> => {
+    const found = objectOf(tool.parameters.jsonSchema)
+    return Result.isFailure(found)
+      ? [{ name: tool.name, reason: `its parameters cannot be written as one object: ${found.failure}` }]
+      : []
+  })
+  if (leftOut.length === 0) return { tools, leftOut }
+  const names = new Set(leftOut.map(({ name }) => name))
+  return { tools: new Map(Array.from(tools).filter(([name]) => !names.has(name))), leftOut }
+}
+
+/** The parameters of a tool as the model reads them: one object. */
+export const parametersOf = ({ parameters: { jsonSchema } }: Declared.Any): Declared.Definition["parameters"] =>
+  Result.getOrElse(objectOf(jsonSchema), () => jsonSchema)
+
 // Compact tools: the model is offered one line per tool instead of a schema, and a `tool_help` tool that returns the
 // schema. Help is answered from the tools of the run; a compact tool that is called without a required argument answers
 // with its usage, so that the model learns the schema from its mistake.
@@ -274,15 +301,14 @@ export const toolbox = (defaults: ReadonlyArray<Declared.Any>, given: ReadonlyAr
 const helpName = "tool_help"
 
 const requiredOf = (tool: Declared.Any): ReadonlyArray<string> => {
-  const { required } = tool.parameters.jsonSchema
+  const { required } = parametersOf(tool)
   return Array.isArray(required) ? required : []
 }
 
-const argumentNames = (tool: Declared.Any): ReadonlyArray<string> =>
-  Object.keys(tool.parameters.jsonSchema["properties"] ?? {})
+const argumentNames = (tool: Declared.Any): ReadonlyArray<string> => Object.keys(parametersOf(tool)["properties"] ?? {})
 
 const usage = (tool: Declared.Any): string =>
-  `usage of ${tool.name}: ${tool.description}\n${JSON.stringify(tool.parameters.jsonSchema)}`
+  `usage of ${tool.name}: ${tool.description}\n${JSON.stringify(parametersOf(tool))}`
 
 const stub = (tool: Declared.Any): Declared.Definition => ({
   name: tool.name,
@@ -293,7 +319,7 @@ const stub = (tool: Declared.Any): Declared.Definition => ({
 const full = (tool: Declared.Any): Declared.Definition => ({
   name: tool.name,
   description: tool.description,
-  parameters: tool.parameters.jsonSchema
+  parameters: parametersOf(tool)
 })
 
 const helpTool: Declared.Definition = {

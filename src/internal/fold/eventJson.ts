@@ -82,6 +82,7 @@ const frame: ReadonlySet<string> = new Set([
   "approvalToolCalls",
   "content",
   "halt",
+  "leftOutTools",
   "manualToolCalls",
   "message",
   "messages",

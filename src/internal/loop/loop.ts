@@ -133,6 +133,8 @@ interface Parts<E, R> {
   readonly retryReply: StepOptions<E, R>["retryReply"]
   readonly thread: Thread.Thread
   readonly rules: Rules<E, R>
+  /** The tools that the model cannot be offered. */
+  readonly leftOut: ReadonlyArray<ToolOptions.LeftOut>
   readonly running: Running
   readonly ambient: Inherited.Ambient
   /** The span of the run, if it is observed. */
@@ -854,7 +856,7 @@ class Loop<E, R> implements Driver {
 
   /** Ends the run with its result. Live handlers are stopped first, so that it can name those that refuse to stop. */
   private finishing(outcome: Event.Outcome): Emitted<E, R> {
-    const { first, parts: { ambient: { spending }, running, structured } } = this
+    const { first, parts: { ambient: { spending }, leftOut, running, structured } } = this
     const steps = this.state.steps.slice(this.bounds?.firstStep)
     const thread = Outcomes.withQuestion(this.thread, steps, outcome)
     const pass = Outcomes.chatResult({ thread, steps, outcome, finalized: this.closing })
@@ -862,7 +864,12 @@ class Loop<E, R> implements Driver {
     if (!isAnswered) return this.beginSecondPass(pass, structured)
     const result = structured === undefined ? pass : Outcomes.merged(first, pass)
     return Effect.flatMapEager(running.beginStop(), (abandoned) => {
-      const whole = { ...result, totalUsage: spending.reported, ...(abandoned.length === 0 ? {} : { abandoned }) }
+      const whole = {
+        ...result,
+        totalUsage: spending.reported,
+        ...(leftOut.length === 0 ? {} : { leftOutTools: leftOut }),
+        ...(abandoned.length === 0 ? {} : { abandoned })
+      }
       this.parts.span?.came(outcome, whole.finalResponse)
       const messages = Outcomes.since(whole.thread, this.state.thread)
       const completed = {
@@ -1036,7 +1043,7 @@ type Next<E, R> = Pulled.Next<Event.Event, Adapter.AdapterError | E, R>
 type StartError = Thread.ValidationError | Plan.EngineError
 
 /** The parts of a run that are checked before it is entered. */
-type Checked<E, R> = Pick<Parts<E, R>, "adapter" | "thread" | "rules">
+type Checked<E, R> = Pick<Parts<E, R>, "adapter" | "thread" | "rules" | "leftOut">
 
 /** Checks the input and the options. An option that cannot be used throws. */
 const check = <E, R>(
@@ -1047,7 +1054,7 @@ const check = <E, R>(
 ): Result.Result<Checked<E, R>, StartError> => {
   const settings = Settings.resolve<E, R>(options, defaults, Policy.standard, context)
   const given = options.tools ?? []
-  const tools = ToolOptions.toolbox(defaults.tools ?? [], given)
+  const { leftOut, tools } = ToolOptions.offered(ToolOptions.toolbox(defaults.tools ?? [], given))
   const adapter = Context.getOrUndefined(context as Context.Context<any>, Adapter.Adapter)
   if (adapter === undefined) {
     return Result.fail(new Plan.EngineError({ reason: "missing_adapter", detail: "provide an Adapter with a Layer" }))
@@ -1061,10 +1068,17 @@ const check = <E, R>(
   if (unpaired.length > 0) {
     return Result.fail(new Thread.ValidationError({ reason: "invalid_thread", errors: unpaired }))
   }
+  const forced = Plan.forcedToLeftOut(options.toolChoice, leftOut)
+  if (forced !== undefined) return Result.fail(forced)
   const template = Requests.template(options, defaults, tools)
   const errors = Requests.issues(thread.messages, template, given, tools)
   if (errors.length > 0) return Result.fail(new Thread.ValidationError({ reason: "invalid_request", errors }))
-  return Result.succeed({ adapter, thread, rules: { mode: options.mode ?? "auto", tools, settings, template } })
+  return Result.succeed({
+    adapter,
+    thread,
+    leftOut,
+    rules: { mode: options.mode ?? "auto", tools, settings, template }
+  })
 }
 
 const defaultMaxTurns = 8
@@ -1106,7 +1120,7 @@ const enter = <E, R>(
   const defaults = Context.get(context, Policy.Defaults)
   const checked = check(input, options, defaults, context)
   if (Result.isFailure(checked)) return Effect.fail(checked.failure)
-  const { adapter, rules, rules: { settings }, thread } = checked.success
+  const { adapter, leftOut, rules, rules: { settings }, thread } = checked.success
   const running = new Running(settings.graceMillis, context as Context.Context<never>)
   const begin = (span: Telemetry.Run | undefined, ambient: Inherited.Ambient): Next<E, R> => {
     if (span !== undefined) span.usage = () => ambient.spending.reported
@@ -1115,6 +1129,7 @@ const enter = <E, R>(
       adapter,
       thread,
       rules,
+      leftOut,
       bounds: several?.bounds,
       structured: several?.structured,
       system: options.system,
@@ -1138,11 +1153,25 @@ const enter = <E, R>(
     })),
     (span) =>
       Effect.flatMapEager(
-        Inherited.enter(settings, options.cancel, scope, context),
+        leftOut.length === 0
+          ? Inherited.enter(settings, options.cancel, scope, context)
+          : Effect.andThen(warnedOfLeftOut(leftOut), Inherited.enter(settings, options.cancel, scope, context)),
         (ambient) => Effect.map(Scope.addFinalizerExit(scope, (exit) => running.end(exit)), () => begin(span, ambient))
       )
   )
 }
+
+const warnedOfLeftOut = (leftOut: ReadonlyArray<ToolOptions.LeftOut>): Effect.Effect<void> =>
+  Telemetry.logged(
+    Effect.forEach(
+      leftOut,
+      ({ name, reason }) =>
+        Effect.annotateLogs(Effect.logWarning(`the tool "${name}" is left out: ${reason}`), {
+          "gen_ai.tool.name": name
+        }),
+      { discard: true }
+    )
+  )
 
 /** Returns the agent that a run is which a handler starts: it goes by the name of the tool. */
 export const agentWithin = <R>(context: Context.Context<R>): Telemetry.Agent | undefined => {
