@@ -106,6 +106,8 @@ export class AdapterError extends Schema.TaggedError<AdapterError>("heddle/Adapt
   }
 }
 
+Json.addError("AdapterError", AdapterError)
+
 /**
  * An adapter.
  *

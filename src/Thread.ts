@@ -86,6 +86,8 @@ export class ValidationError extends Schema.TaggedError<ValidationError>("heddle
   }
 }
 
+Json.addError("ValidationError", ValidationError)
+
 /**
  * A thread of the given messages.
  *

@@ -416,3 +416,37 @@ export const Opaque: Schema.Codec<unknown, Schema.Json> = Schema.Json.pipe(
 export const Metadata = Schema.Record(Schema.String, Opaque).pipe(
   Schema.withDecodingDefaultKey(Effect.succeed({}), { encodingStrategy: "passthrough" })
 )
+
+// The error classes of this package. A value is kept as its fields; what a resumed run reports is an instance again, as
+// it was in the run that was not interrupted.
+
+type Read = (json: unknown) => Result.Result<unknown, unknown>
+
+/** The readers by the tags of the classes. Only loaded modules are among them. */
+const readers = new Map<unknown, Read>()
+
+/** Adds a class, whose tag no other class of the package has. */
+export const addError = (tag: string, error: Schema.Codec<unknown, unknown>): void => {
+  readers.set(tag, Schema.decodeUnknownResult(Schema.toCodecJson(error)))
+}
+
+/** Returns the error that a value was recorded from, and any other value as it is. An error has a `message`. */
+export const revived = (value: unknown): unknown => {
+  if (!isObject(value) || value instanceof Error || typeof value["message"] !== "string") return value
+  const read = readers.get(value["_tag"])
+  if (read === undefined) return value
+  const { message: _, ...fields } = value
+  const error = Result.getOrUndefined(read(fields))
+  if (!(error instanceof Error)) return value
+  const cause = revived(error.cause)
+  // The schema of a cause is JSON, which an instance is not.
+  if (cause !== error.cause) Object.defineProperty(error, "cause", { value: cause, configurable: true, writable: true })
+  return error
+}
+
+/** Returns data with the error under a name as it was recorded from. */
+export const withError = <A extends object>(data: A, name: string): A => {
+  const value: unknown = Object.hasOwn(data, name) ? Reflect.get(data, name) : undefined
+  const error = revived(value)
+  return error === value ? data : { ...data, [name]: error }
+}

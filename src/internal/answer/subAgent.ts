@@ -15,6 +15,7 @@ import { checkNames, type NamesOf } from "../declare/schema.ts"
 import type * as Schemas from "../declare/schema.ts"
 import type * as Declared from "../declare/tool.ts"
 import { declarations, toEffect } from "../declare/toolOptions.ts"
+import * as Json from "../json.ts"
 import { described } from "./errorFields.ts"
 import * as OpenCalls from "./openCalls.ts"
 
@@ -53,6 +54,8 @@ export class ChatFailed extends Schema.TaggedError<ChatFailed>("heddle/Tool/Chat
     return `the run ended without an answer: ${this.reason}${this.detail === undefined ? "" : `: ${this.detail}`}`
   }
 }
+
+Json.addError("ChatFailed", ChatFailed)
 
 /**
  * The declaration of a tool that is a run of its own. Public as `Tool.ChatOptions`.

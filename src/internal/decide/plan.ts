@@ -118,6 +118,8 @@ export class EngineError extends Schema.TaggedError<EngineError>("heddle/Step/En
   }
 }
 
+Json.addError("EngineError", EngineError)
+
 /**
  * Returns the error of a turn that a policy fails for one unknown name: no tool of the turn runs. A call that has begun
  * before the run was resumed fails nothing.

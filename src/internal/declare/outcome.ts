@@ -236,6 +236,8 @@ export class ToolError extends Schema.TaggedError<ToolError>("heddle/Tool/ToolEr
   }
 }
 
+Json.addError("ToolError", ToolError)
+
 /** The call that an error is about. */
 interface Subject {
   readonly id: string

@@ -60,6 +60,8 @@ export class SessionClaimed extends Schema.TaggedError<SessionClaimed>("heddle/J
   }
 }
 
+Json.addError("SessionClaimed", SessionClaimed)
+
 /**
  * Options of a claim.
  *

@@ -287,6 +287,8 @@ export class SessionError extends Schema.TaggedError<SessionError>("heddle/Sessi
   }
 }
 
+Json.addError("SessionError", SessionError)
+
 /** Returns the session from status `error` to `idle`, with its whole thread and without `metadata.error`. */
 export const recover = (session: Session): Session => {
   if (session.status !== "error") return session

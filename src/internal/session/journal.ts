@@ -51,6 +51,8 @@ export class SessionConflict extends Schema.TaggedError<SessionConflict>("heddle
   }
 }
 
+Json.addError("SessionConflict", SessionConflict)
+
 /** Cause of the failure of an operation whose append was abandoned. */
 const givenUp = "an append was given up: it did not end within the grace period, and may have been written or not"
 
@@ -129,6 +131,8 @@ export class StoreError extends Schema.TaggedError<StoreError>("heddle/Journal/S
     }
   }
 }
+
+Json.addError("StoreError", StoreError)
 
 /** The error of an operation that needs what an abandoned append may have written. */
 export const appendGivenUp = (id: string): StoreError =>

@@ -19,7 +19,7 @@ import * as OpenCalls from "../answer/openCalls.ts"
 import * as Fold from "../fold/fold.ts"
 import * as Outcomes from "../fold/runOutcome.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
-import type * as Json from "../json.ts"
+import * as Json from "../json.ts"
 import * as Replay from "../run/callReplay.ts"
 import * as SessionData from "./data.ts"
 import * as Records from "./records.ts"
@@ -772,7 +772,15 @@ const originOf = ({ agent, forkedFrom, metadata, principal }: Records.Origin): R
 const opened = (state: State, record: Records.Opened): void => {
   const { calls = {}, lastRun, receipts, session } = record
   const { clientTools, fingerprint, inbox, receipts: known } = state
-  Object.assign(state, stateOf(session), { inbox, clientTools, fingerprint, lastRun, origin: originOf(record) })
+  const metadata = Json.withError(session.metadata, "error")
+  Object.assign(state, stateOf(session), {
+    metadata,
+    inbox,
+    clientTools,
+    fingerprint,
+    lastRun,
+    origin: originOf(record)
+  })
   for (const receipt of receipts ?? known.values()) state.receipts.set(receipt.id, receipt)
   for (const [id, call] of state.turn?.calls ?? []) {
     if (Object.hasOwn(calls, id)) state.turn?.calls.set(id, { ...call, ...calls[id] })
@@ -845,7 +853,7 @@ const newTurn = (response: Response.Response | undefined): Turn => ({
 const replyReceived = (state: State, run: Run, { requestId, response, stepIndex }: Records.ReplyReceived): void => {
   answerBehind(state)
   const early = state.turn?.message === undefined ? state.turn?.calls : undefined
-  const turn = newTurn(response)
+  const turn = newTurn(Json.withError(response, "error"))
   response.toolCalls.forEach((toolCall, index) => {
     if (!Response.isActionable(toolCall)) return
     const { id, name } = toolCall
@@ -917,7 +925,8 @@ const callEnded = (state: State, run: Run, record: Records.CallEnded): void => {
   const { turn } = state
   const call = turn?.calls.get(toolCallId)
   if (turn === undefined || call === undefined || call._tag === "Answered") return
-  const ended = { ...answered(call, message), failure, code: reason, halt, contextUpdate, originalLength }
+  const haltedBy = halt && Json.withError(halt, "onToolErrorException")
+  const ended = { ...answered(call, message), failure, code: reason, halt: haltedBy, contextUpdate, originalLength }
   setCall(turn, toolCallId, ended)
   if (turn.isEarlier) run.codes.set(toolCallId, reason)
   use(run, nestedUsage)
@@ -968,8 +977,9 @@ const stepCompleted = (state: State, run: Run, record: Records.StepCompleted): v
   answerBehind(state)
   const { closing, done, introduced = [], mode = "auto", nestedUsage } = record
   const own = state.turn
-  const response = record.response ?? own?.response
-  if (response === undefined) return
+  const said = record.response ?? own?.response
+  if (said === undefined) return
+  const response = Json.withError(said, "error")
   const toolResults = record.messages?.filter(({ role }) => role === "tool") ??
     (own === undefined ? [] : answersIn(own))
   const suspensions = record.messages === undefined ? suspensionsOf(state) : []
@@ -1074,6 +1084,19 @@ const lastRunOf = (
 /** Tells whether a run that fails gives back what it has taken: no call has started, and no step is whole. */
 export const isUnstarted = ({ hasStarted, steps }: Run): boolean => !hasStarted && steps.length === 0
 
+/** Returns the result of a nested run with its errors as they were recorded from. */
+const resultOf = (result: Event.WireResult): Event.WireResult => {
+  const { finalResponse, outcome, structuredFinalize } = result
+  return {
+    ...result,
+    outcome: Json.withError(Json.withError(outcome, "error"), "onToolErrorException"),
+    ...(structuredFinalize === undefined
+      ? {}
+      : { structuredFinalize: Json.withError(structuredFinalize, "pass2Error") }),
+    ...(finalResponse == null ? {} : { finalResponse: Json.withError(finalResponse, "error") })
+  }
+}
+
 const runEnded = (state: State, run: Run, record: Records.RunEnded): void => {
   const { abandoned = [], error, haltedReason, messages = [], metadata, requestId, result, status = "idle" } = record
   const { steps, taken } = run
@@ -1085,7 +1108,7 @@ const runEnded = (state: State, run: Run, record: Records.RunEnded): void => {
     requestId,
     report: reportOf(run, state, abandoned),
     steps: result === undefined ? [] : steps,
-    result
+    result: result && resultOf(result)
   }
   if (isGivenBack) giveBack(state, run)
   else {
@@ -1095,7 +1118,7 @@ const runEnded = (state: State, run: Run, record: Records.RunEnded): void => {
     say(state, messages)
     state.answered = []
     endRun(state, run, status)
-    if (metadata !== undefined) state.metadata = { ...state.metadata, ...metadata }
+    if (metadata !== undefined) state.metadata = { ...state.metadata, ...Json.withError(metadata, "error") }
     const receipt = taken && state.receipts.get(taken.id)
     if (receipt !== undefined) {
       receive(state, { ...receipt, became: becameOf(record), ...(error === undefined ? {} : { error }) })
@@ -1372,7 +1395,7 @@ const problemOfCall = (
   return attempt === call.attempt + 1 ? undefined : `${has} in attempt ${attempt}, after ${call.attempt}`
 }
 
-/** How a run ends that may leave a turn without its `StepCompleted`. */
+/** The ends of a run that may leave a turn without its `StepCompleted`. */
 const broken: ReadonlySet<string> = new Set(["abandoned", "cancelled", "error"])
 
 /** Describes a problem with a record of a run. */

@@ -20,6 +20,7 @@ import * as OpenCalls from "../answer/openCalls.ts"
 import * as SubAgent from "../answer/subAgent.ts"
 import { toolError } from "../declare/outcome.ts"
 import type * as ToolOptions from "../declare/toolOptions.ts"
+import * as Json from "../json.ts"
 import * as Replay from "../run/callReplay.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Inherited from "../stop/inherited.ts"
@@ -63,6 +64,8 @@ export class ResumeError extends Schema.TaggedError<ResumeError>("heddle/Session
     return `${session} cannot be resumed: ${this.reason}: ${this.detail}`
   }
 }
+
+Json.addError("ResumeError", ResumeError)
 
 /** Refuses tools that cannot run a call which has started or was approved. */
 export const check = (

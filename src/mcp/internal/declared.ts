@@ -2,7 +2,7 @@
 import type * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import type { NamesOf } from "../../internal/declare/schema.ts"
-import type * as Json from "../../internal/json.ts"
+import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 
 /**
@@ -24,6 +24,8 @@ export class McpToolFailed extends Schema.TaggedError<McpToolFailed>("heddle/mcp
   }
 }
 
+Json.addError("McpToolFailed", McpToolFailed)
+
 /**
  * A server could not be started or reached, or did not list its tools.
  *
@@ -40,6 +42,8 @@ export class McpUnavailable extends Schema.TaggedError<McpUnavailable>("heddle/m
     return `the MCP server "${this.server}" is not available: ${this.detail}`
   }
 }
+
+Json.addError("McpUnavailable", McpUnavailable)
 
 /**
  * A server that is started as a process, and spoken to by its standard input and output.
