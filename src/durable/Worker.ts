@@ -37,6 +37,7 @@ import type * as Tool from "../Tool.ts"
 import * as Drives from "./internal/drive.ts"
 import * as Owners from "./internal/ownerHealth.ts"
 import * as Peers from "./internal/peers.ts"
+import * as Replies from "./internal/replies.ts"
 
 export type { Health } from "./internal/ownerHealth.ts"
 
@@ -310,6 +311,7 @@ export const layer = <
       const pauseOf = pauses(pollMillis)
       const owner = new Owners.Owner(context)
       const ended = yield* Latch.make(false)
+      const replies = new Replies.Unrecorded()
       /** Number of searches for sessions with work left. */
       let polls = 0
       /** Number of consecutive failures by session. */
@@ -374,6 +376,7 @@ export const layer = <
           const kept = yield* Drives.drive(Keeping.reloaded(claim), run, {
             maxFailures,
             isRetry,
+            replies,
             publish: (event) =>
               event._tag === "ChatCompleted" && onEnd !== undefined
                 ? Effect.andThen(shown(event), hooked("onEnd", () => onEnd(claim.id, event.result)))

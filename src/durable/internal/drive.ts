@@ -24,6 +24,7 @@ import type * as Writers from "../../internal/session/writer.ts"
 import * as Telemetry from "../../internal/telemetry.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Owners from "./ownerHealth.ts"
+import * as Replies from "./replies.ts"
 
 type Tools = ReadonlyArray<Tool.Any>
 
@@ -48,6 +49,8 @@ export interface Settings<RPublish> {
   readonly maxFailures: number
   /** `true` where a session whose last run failed is continued once, without a message. */
   readonly isRetry?: boolean
+  /** The replies that the store did not take, over the drives of an owner. Those of this drive by default. */
+  readonly replies?: Replies.Unrecorded
   /** Receives the error of a run that is ended because it cannot succeed. */
   readonly onGiveUp?: (error: unknown) => Effect.Effect<void, never, RPublish>
 }
@@ -64,10 +67,20 @@ const isHopeless = (error: unknown): boolean => error instanceof Adapter.Adapter
 const isPassing = (error: unknown): boolean =>
   error instanceof Replays.ResumeError || error instanceof Journals.StoreError || error instanceof Claims.SessionClaimed
 
+const isRefusedAppend = (error: unknown): error is Journals.StoreError =>
+  error instanceof Journals.StoreError && error.operation === "append"
+
 /** Tells whether a record could not be written and never can: the same attempt fails again. */
 const isUnwritable = (error: unknown): boolean =>
-  error instanceof Journals.StoreError && error.operation === "append"
-  && (error.reason === "too_large" || error.reason === "unreadable")
+  isRefusedAppend(error) && (error.reason === "too_large" || error.reason === "unreadable")
+
+/**
+ * Tells whether a reply was too large for the store: the model would be asked for another one that is. A reply without
+ * calls is recorded with its step.
+ */
+const isReplyTooLarge = (error: unknown): error is Journals.StoreError =>
+  isRefusedAppend(error) && error.reason === "too_large"
+  && (error.record === "ReplyReceived" || error.record === "StepCompleted")
 
 /** Returns the error with which a run was ended instead of being resumed. */
 const endedBy = (event: Event.Event): Replays.ResumeError | undefined => {
@@ -82,7 +95,9 @@ const endedBy = (event: Event.Event): Replays.ResumeError | undefined => {
 const workOf = <T extends Tools, E, R, RHalt, REvent, RPublish>(
   kept: Keeping.Claimed,
   options: RunOptions<T, E, R, RHalt, REvent>,
-  { isFinal, isRetry, maxFailures, published }: {
+  { failure, isFinal, isRetry, maxFailures, published }: {
+    /** The error that ends the run in place of a further attempt. */
+    readonly failure: Journals.StoreError | undefined
     readonly isFinal: SessionRun.IsFinal
     readonly isRetry: boolean
     readonly maxFailures: number
@@ -95,7 +110,7 @@ const workOf = <T extends Tools, E, R, RHalt, REvent, RPublish>(
     case "resume":
       return Keeping.keep(
         kept,
-        () => Stream.runForEach(SessionRun.resumption(options, { isFinal, maxFailures }), published)
+        () => Stream.runForEach(SessionRun.resumption(options, { failure, isFinal, maxFailures }), published)
       )
     case "reply": {
       const [next] = kept.submitted ?? []
@@ -147,7 +162,9 @@ const isDue = ({ session: { suspensions } }: Keeping.Kept, now: number): boolean
 export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPublish>(
   load: Effect.Effect<Keeping.Claimed, ELoad, RLoad>,
   run: Run<T, E, R, RHalt, REvent>,
-  { isRetry = false, maxFailures, onGiveUp = () => Effect.void, publish }: Settings<RPublish>
+  { isRetry = false, maxFailures, onGiveUp = () => Effect.void, publish, replies = new Replies.Unrecorded() }: Settings<
+    RPublish
+  >
 ): Effect.Effect<
   Keeping.Claimed,
   ELoad | Failure<T, E>,
@@ -179,6 +196,8 @@ export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPubli
         yield* onGiveUp(error)
       }))
     }
+    /** The reply of the attempt before that the store never takes. */
+    let refused: Journals.StoreError | undefined
     /** Tells whether the session is continued although no work is left. */
     let retries = isRetry
     while (!kept.claim.isLeaving) {
@@ -189,20 +208,28 @@ export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPubli
         yield* Keeping.keep(kept, Operations.expire)
         kept = yield* load
       }
-      final = undefined
+      final = refused && { error: refused, failures: kept.state.failures + 1 }
       if (!isFailed && !Journals.isUnfinished(Keeping.next(kept))) return kept
       const options = run(kept)
       const resolved = Effect.isEffect(options) ? yield* options : options
-      const work = workOf(kept, resolved, { isFinal, isRetry: isFailed, maxFailures, published })
+      const work = workOf(kept, resolved, { failure: refused, isFinal, isRetry: isFailed, maxFailures, published })
       if (work === undefined) return kept
+      refused = undefined
       yield* Metric.update(Owners.metrics.attempts, 1)
       yield* takingOver(kept, processName)
-      yield* Effect.tapError(work, (error) =>
-        isUnwritable(error)
-          ? Effect.flatMap(load, (kept) => Keeping.keep(kept, () => Operations.failing))
-          : Effect.void)
+      const { adapter, keep } = replies.begin(kept.id, yield* Adapter.Adapter)
+      yield* Effect.provideService(work, Adapter.Adapter, adapter).pipe(
+        Effect.catchIf(isReplyTooLarge, (error) => Effect.sync(() => void (refused = error))),
+        Effect.tapError((error) => {
+          if (isUnwritable(error)) {
+            return Effect.flatMap(load, (kept) => Keeping.keep(kept, () => Operations.failing))
+          }
+          return isRefusedAppend(error) ? Effect.sync(keep) : Effect.void
+        })
+      )
       const before = settledIn(kept)
       kept = yield* load
+      if (refused !== undefined) continue
       // Settled calls that could not run, for example because their time was over, are not tried again at once.
       if (kept.version === version || before !== undefined && settledIn(kept) === before) return kept
     }

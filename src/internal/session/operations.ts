@@ -20,6 +20,7 @@ import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
 import * as SessionData from "./data.ts"
 import type * as SessionEvents from "./events.ts"
+import type * as Journals from "./journal.ts"
 import * as Keeping from "./kept.ts"
 import * as Records from "./records.ts"
 import * as States from "./state.ts"
@@ -73,7 +74,7 @@ interface Resumed {
 /** The reason to end a run instead of resuming it: a requested stop, a passed deadline, or an error. */
 export type Ending =
   | { readonly _tag: "Stop" | "Deadline" }
-  | { readonly _tag: "Failure"; readonly error: Replays.ResumeError }
+  | { readonly _tag: "Failure"; readonly error: Replays.ResumeError | Journals.StoreError }
 
 interface Settled {
   readonly id: string
@@ -401,10 +402,18 @@ export interface ResumeOptions {
 const defaultMaxAge = Duration.days(7)
 const defaultMaxAttempts = 10
 
+/** What ends a run in place of resuming it, where an owner drives it. */
+export interface Limits {
+  /** Number of failures in a row. */
+  readonly maxFailures?: number
+  /** An error for which no attempt can succeed. */
+  readonly failure?: Journals.StoreError | undefined
+}
+
 /** Checks `Session.resume`. */
 export const resuming = (
   { maxAge = defaultMaxAge, maxAttempts = defaultMaxAttempts, takeOver = false }: ResumeOptions,
-  maxFailures = Infinity
+  { failure, maxFailures = Infinity }: Limits = {}
 ): Effect.Effect<Operation<"chat">, Replays.ResumeError> =>
   Effect.gen(function*() {
     const writer = yield* Writers.CurrentWriter
@@ -429,6 +438,8 @@ export const resuming = (
     const { parent } = writer.state
     const ending: Ending | undefined = stop !== undefined
       ? { _tag: "Stop" }
+      : failure !== undefined
+      ? { _tag: "Failure", error: failure }
       : startedAt < oldest
       ? { _tag: "Failure", error: refused("too_old", "the run started longer ago than maxAge allows") }
       : resumptions >= most
@@ -439,7 +450,7 @@ export const resuming = (
       ? { _tag: "Deadline" }
       : undefined
     const base: Base = { writer, state: writer.state, before: [] }
-    const isBroken = resumptions >= most || failures >= maxFailures
+    const isBroken = failure !== undefined || resumptions >= most || failures >= maxFailures
     return { mode: "chat", name: run.operation, base, messages: [], resumed: { run, ending, isBroken }, parent }
   })
 

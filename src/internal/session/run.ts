@@ -685,13 +685,13 @@ const observedBy = <T extends Tools, E, R, RHalt, REvent>(
 /** Returns the events of an interrupted run that is resumed, for an operation that records them. */
 export const resumption = <T extends Tools, E, R, RHalt, REvent>(
   options: ResumeOptions<T, E, R, RHalt, REvent>,
-  { isFinal, maxFailures }: { readonly isFinal?: IsFinal; readonly maxFailures?: number } = {}
+  { isFinal, ...limits }: { readonly isFinal?: IsFinal } & Operations.Limits = {}
 ): Stream.Stream<
   Event.Event,
   ResumeFailure | E | Tool.Fatal<T[number]>,
   Journals.Store | Services<T, R | RHalt | REvent>
 > => {
-  const events = stream(Operations.resuming(options, maxFailures), observedBy(options), isFinal)
+  const events = stream(Operations.resuming(options, limits), observedBy(options), isFinal)
   return options.replays === false ? Stream.filter(events, (event) => !isReplayed(event)) : events
 }
 
