@@ -15,6 +15,7 @@ import * as HttpRouter from "effect/http/HttpRouter"
 import * as Layer from "effect/Layer"
 import type * as Redacted from "effect/Redacted"
 import type * as Scope from "effect/Scope"
+import * as Stdio from "effect/Stdio"
 import type * as Adapter from "../Adapter.ts"
 import { checkNames, type NamesOf, readDuration } from "../internal/declare/schema.ts"
 import * as ToolOptions from "../internal/declare/toolOptions.ts"
@@ -33,6 +34,7 @@ import * as CallSpan from "./internal/callSpan.ts"
 import * as Gate from "./internal/gate.ts"
 import * as Hints from "./internal/hints.ts"
 import * as RequestState from "./internal/requestState.ts"
+import * as StdioLines from "./internal/stdioLines.ts"
 import * as ToolCall from "./internal/toolCall.ts"
 
 /** Tools with the services that their handlers need. */
@@ -45,8 +47,10 @@ type Tools<R> = ReadonlyArray<Tool.Tool<string, any, any, any, R>>
  * @since 0.1.0
  */
 export interface LegacyOptions {
-  /** Sessions that are open at once. One more is refused. 100 by default. */
+  /** Sessions that are open at once, of all principals together. One more is refused. 100 by default. */
   readonly maxSessions?: number
+  /** Sessions of a principal that are open at once. One more is refused. 10 by default. */
+  readonly perPrincipal?: number
   /** The time after which a session without requests is ended. A number is milliseconds. 30 minutes by default. */
   readonly idle?: Duration.Input
 }
@@ -130,6 +134,7 @@ const ofHttp = {
   origins: true,
   bounds: true
 } satisfies NamesOf<HttpOptions>
+const ofLegacy = { maxSessions: true, perPrincipal: true, idle: true } satisfies NamesOf<LegacyOptions>
 const ofStdio = { ...common, agents: true } satisfies NamesOf<StdioOptions>
 
 const misuse = (detail: string): never => {
@@ -185,7 +190,7 @@ const offeredAgent = (
       : Effect.succeed(ToolCall.textResult("The arguments are wrong: task must be a text.", true))
 })
 
-/** Number of calls of tools that wait for answers in memory. */
+/** Number of calls of tools that wait for answers in memory. Past it the principal with most of them loses its oldest. */
 const mostWaiting = 1_000
 
 /** Returns all that is offered, by name. */
@@ -266,10 +271,18 @@ const earlier = [McpProtocol.v2025_11_25, McpProtocol.v2025_06_18] as const
 
 const legacyOf = (legacy: LegacyOptions | true | undefined): Gate.Legacy | undefined => {
   if (legacy === undefined) return undefined
-  const { idle = "30 minutes", maxSessions = 100 } = legacy === true ? {} : legacy
+  const given = legacy === true ? {} : legacy
+  checkNames("McpServer: legacy", given, ofLegacy)
+  const { idle = "30 minutes", maxSessions = 100, perPrincipal = 10 } = given
+  for (const [name, most] of Object.entries({ maxSessions, perPrincipal })) {
+    if (most !== Infinity && !(Number.isInteger(most) && most > 0)) {
+      misuse(`legacy.${name} must be a whole number above zero, or Infinity; got: ${Json.render(most)}`)
+    }
+  }
   const duration = readDuration(idle)
   return {
     maxSessions,
+    perPrincipal,
     idle: duration === undefined || !Duration.isPositive(duration)
       ? misuse("legacy.idle must be a duration above zero")
       : duration
@@ -403,7 +416,8 @@ const quietConsole = (other: Console): Effect.Effect<void, never, Scope.Scope> =
 
 /**
  * Serves tools and agents to the client that has started this process, over standard input and output. What the process
- * logs and prints goes to standard error, since standard output is the wire. The fiber that builds the layer is
+ * logs and prints goes to standard error, since standard output is the wire. A message of more than 16 MiB, or 512
+ * levels deep, is answered with an error. The fiber that builds the layer is
  * interrupted when the client closes the input: run it with `Layer.launch`.
  *
  * **Example** (A program that a client starts)
@@ -450,9 +464,13 @@ export const layerStdio: {
     const hosting = agents.length === 0 ? undefined : yield* Hosting.make({ authorize, bounds }, named, access)
     const guard = hosting?.site ?? { access, authorize, bounds, counters: new Bounded.Counters(bounds) }
     const offered = offer(options, guard, hosting?.site, yield* RequestState.signer(undefined))
+    const guarded = Layer.effect(
+      Stdio.Stdio,
+      Effect.map(Stdio.Stdio, (own) => StdioLines.guarded(own, listing(offered)))
+    ).pipe(Layer.provide(stdio.layer))
     return McpEffect.layerStdio({
       ...infoOf(options),
       protocols: [modern, ...earlier],
       registrations: registrations(offered)
-    }).pipe(Layer.provide([stdio.layer, hosting?.worker ?? Layer.empty]))
+    }).pipe(Layer.provide([guarded, hosting?.worker ?? Layer.empty]))
   })) as unknown as Layer.Layer<never, never, any>

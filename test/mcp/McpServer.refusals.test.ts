@@ -3,9 +3,11 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
+import * as Redacted from "effect/Redacted"
 import * as Schema from "effect/Schema"
 import * as TestClock from "effect/testing/TestClock"
 import { Policy, Tool } from "heddle"
+import * as RequestState from "../../src/mcp/internal/requestState.ts"
 import { bearer, byToken, send } from "../server/support/hostile.ts"
 import { call, connect, eras, sendRaw, textOf } from "./support/clients.ts"
 import { paying, serve } from "./support/serving.ts"
@@ -153,6 +155,77 @@ describe("states", () => {
       yield* answering(url, again, 6, bearer("ann"))
       assert.deepStrictEqual(paid, [6])
     }))
+})
+
+describe("the fields of a state", () => {
+  const whole = { principal: "team", by: "ann", name: "pay", arguments: { to: { iban: "1" }, amounts: [1, 2] } }
+  const id = "00000000-0000-4000-8000-000000000000"
+
+  it.effect("W-15: each of them, changed alone, opens nothing; the order of members does not count", () =>
+    Effect.gen(function*() {
+      const { open, sign } = yield* RequestState.signer(Redacted.make("key"))
+      const text = yield* sign(id, 1_000, whole)
+      assert.strictEqual(yield* open(text, whole), id)
+      assert.strictEqual(
+        yield* open(text, { ...whole, arguments: { amounts: [1, 2], to: { iban: "1" } } }),
+        id
+      )
+      const others = {
+        principal: { principal: "teal" },
+        by: { by: "bob" },
+        "by and principal": { by: "team", principal: "ann" },
+        name: { name: "pays" },
+        arguments: { arguments: {} },
+        "a member": { arguments: { ...whole.arguments, to: { iban: "2" } } },
+        "one more": { arguments: { ...whole.arguments, more: null } },
+        "an order": { arguments: { ...whole.arguments, amounts: [2, 1] } }
+      }
+      for (const [field, change] of Object.entries(others)) {
+        assert.isUndefined(yield* open(text, { ...whole, ...change }), field)
+      }
+      const [own = "", until = "", code = ""] = text.split(".")
+      const forged = {
+        id: [own.replace("4", "5"), until, code],
+        "the time": [own, "2000", code],
+        "a longer time": [own, `0${until}`, code],
+        code: [own, until, code.replace(/^./, (first) => first === "0" ? "1" : "0")],
+        "the end of the code": [own, until, code.slice(0, -2)],
+        "no code": [own, until, ""]
+      }
+      for (const [field, parts] of Object.entries(forged)) {
+        assert.isUndefined(yield* open(parts.join("."), whole), field)
+      }
+      const other = yield* RequestState.signer(Redacted.make("yek"))
+      assert.isUndefined(yield* other.open(text, whole))
+      yield* TestClock.adjust(999)
+      assert.strictEqual(yield* open(text, whole), id)
+      yield* TestClock.adjust(1)
+      assert.isUndefined(yield* open(text, whole))
+    }))
+
+  it.live("W-15: of who asks, for whom, each changed alone, allows nothing", () =>
+    Effect.gen(function*() {
+      const { paid, tool } = paying()
+      const url = yield* serve([tool], tokens)
+      for (const other of ["bob@team", "ann@crew", "ann", "team", "team@ann"]) {
+        const state = yield* waiting(url, 5, bearer("ann@team"))
+        assert.strictEqual((yield* answering(url, state, 5, bearer(other))).message.error?.code, -32602, other)
+      }
+      assert.deepStrictEqual(paid, [])
+      yield* answering(url, yield* waiting(url, 6, bearer("ann@team")), 6, bearer("ann@team"))
+      assert.deepStrictEqual(paid, [6])
+    }))
+
+  it("O-59: that wait in memory are the oldest of the principal with most of them, once there are too many", () => {
+    const memory = new RequestState.Memory<number>(4)
+    memory.put("b1", "bob", 1)
+    for (const [index, id] of ["a1", "a2", "a3", "a4", "a5"].entries()) memory.put(id, "ann", index)
+    assert.deepStrictEqual(["a1", "a2", "a3"].map((id) => memory.take(id)), [undefined, undefined, 2])
+    assert.deepStrictEqual([memory.take("b1"), memory.take("b1")], [1, undefined])
+    // A state that is taken counts no more.
+    for (const id of ["c1", "c2"]) memory.put(id, "cas", 9)
+    assert.deepStrictEqual(["a4", "a5", "c1", "c2"].map((id) => memory.take(id)), [3, 4, 9, 9])
+  })
 })
 
 describe("requests", () => {
@@ -353,6 +426,49 @@ describe("sessions of the legacy era", () => {
       assert.strictEqual((yield* list(url, first.id)).status, 200)
       assert.strictEqual((yield* initialize(url)).status, 200)
     }))
+
+  it.effect("O-59: those of a principal are bounded for themselves, while they are opened too, and each is counted back", () =>
+    Effect.gen(function*() {
+      const url = yield* serve([echo], { ...tokens, legacy: { maxSessions: 6, perPrincipal: 2 } })
+      const opening = (token: string, count: number) =>
+        Effect.all(Array.from({ length: count }, () => initialize(url, bearer(token))), { concurrency: "unbounded" })
+      const statuses = (all: ReadonlyArray<{ readonly status: number }>) => all.map(({ status }) => status).sort()
+      const anns = yield* opening("ann", 5)
+      assert.deepStrictEqual(statuses(anns), [200, 200, 429, 429, 429])
+      // Who acts for another principal has the bound of its own.
+      assert.deepStrictEqual(statuses(yield* opening("bob@ann", 3)), [200, 200, 429])
+      assert.deepStrictEqual(statuses(yield* opening("cas", 3)), [200, 200, 429])
+      assert.deepStrictEqual(statuses(yield* opening("dan", 1)), [429])
+      const one = anns.find(({ status }) => status === 200)
+      const ended = yield* send(url, {
+        method: "DELETE",
+        path: "/mcp",
+        headers: { ...bearer("ann"), "mcp-session-id": one!.id }
+      })
+      assert.strictEqual(ended.status, 204)
+      assert.deepStrictEqual(statuses(yield* opening("ann", 2)), [200, 429])
+      yield* TestClock.adjust("31 minutes")
+      assert.deepStrictEqual(statuses(yield* opening("ann", 3)), [200, 200, 429])
+      assert.deepStrictEqual(statuses(yield* opening("dan", 3)), [200, 200, 429])
+    }))
+
+  it("O-59: their bounds are whole numbers, and a wrong one is a defect that names it", () => {
+    const make = (legacy: object) => Effect.runPromise(Effect.scoped(serve([echo], { legacy })))
+    const wrong = [
+      { maxSessions: 0 },
+      { maxSessions: "9" },
+      { perPrincipal: 1.5 },
+      { perPrincipal: NaN },
+      { idle: 0 },
+      { idel: 1 }
+    ]
+    return Promise.all(wrong.map((legacy) =>
+      make(legacy).then(
+        () => assert.fail(`accepted: ${JSON.stringify(legacy)}`),
+        (error) => assert.match(String(error), /legacy/)
+      )
+    ))
+  })
 
   it.effect("W-15: a session with a call under way is in use", () =>
     Effect.gen(function*() {

@@ -33,6 +33,7 @@ export type Guard = Pick<Routes.Site, "access" | "authorize" | "bounds" | "count
 /** The bounds of the sessions of the legacy era. */
 export interface Legacy {
   readonly maxSessions: number
+  readonly perPrincipal: number
   readonly idle: Duration.Duration
 }
 
@@ -111,8 +112,8 @@ const whole = (response: Response): Effect.Effect<Response> =>
 /** The endpoint behind its checks. */
 export class Gate {
   private readonly sessions = new Map<string, Session>()
-  /** Number of the sessions that are being opened. */
-  private opening = 0
+  /** The principals of the sessions that are being opened. */
+  private readonly opening: Array<string> = []
   private readonly guard: Guard
   private readonly endpoint: HttpRouter.HttpRouter
   private readonly offer: Offer
@@ -279,8 +280,10 @@ export class Gate {
         yield* this.expire(legacy)
         const usedAt = yield* Clock.currentTimeMillis
         yield* this.guard.counters.write(caller.by, usedAt)
-        if (this.sessions.size + this.opening >= legacy.maxSessions) return yield* tooMany
-        this.opening++
+        const all = [...Array.from(this.sessions.values(), ({ by }) => by), ...this.opening]
+        const own = all.filter((by) => by === caller.by)
+        if (own.length >= legacy.perPrincipal || all.length >= legacy.maxSessions) return yield* tooMany
+        this.opening.push(caller.by)
         let response = notFound
         const opened = HttpEffect.toHandled(
           this.endpoint.asHttpEffect(),
@@ -289,7 +292,7 @@ export class Gate {
           Effect.provideService(HttpServerRequest.HttpServerRequest, request),
           Effect.provideService(Caller.Current, caller),
           Effect.ensuring(Effect.sync(() => {
-            this.opening--
+            this.opening.splice(this.opening.indexOf(caller.by), 1)
             const id = response.headers[sessionHeader]
             if (id !== undefined) this.sessions.set(id, { by: caller.by, waiting: new Set(), usedAt, open: 0 })
           }))

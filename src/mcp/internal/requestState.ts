@@ -60,26 +60,31 @@ export const signer = (secret: Redacted.Redacted<string> | undefined): Effect.Ef
     }
   })
 
-/** States in memory. Each is taken once; past a number of them the oldest are dropped. */
+/** States in memory. Each is taken once; past a number of them the principal with most of them loses its oldest. */
 export class Memory<A> {
-  private readonly states = new Map<string, A>()
+  private readonly states = new Map<string, { readonly by: string; readonly state: A }>()
   private readonly most: number
 
   constructor(most: number) {
     this.most = most
   }
 
-  put(id: string, state: A): void {
-    this.states.set(id, state)
-    for (const oldest of this.states.keys()) {
-      if (this.states.size <= this.most) return
-      this.states.delete(oldest)
+  put(id: string, by: string, state: A): void {
+    this.states.set(id, { by, state })
+    if (this.states.size <= this.most) return
+    const all = new Map<string, Array<string>>()
+    for (const [id, { by }] of this.states) {
+      const own = all.get(by)
+      if (own === undefined) all.set(by, [id])
+      else own.push(id)
     }
+    const [oldest = id] = Array.from(all.values()).reduce((most, own) => own.length > most.length ? own : most)
+    this.states.delete(oldest)
   }
 
   take(id: string): A | undefined {
-    const state = this.states.get(id)
+    const found = this.states.get(id)
     this.states.delete(id)
-    return state
+    return found?.state
   }
 }

@@ -274,7 +274,7 @@ export const serve = (
       if (reply === undefined) {
         const id = globalThis.crypto.randomUUID()
         const until = (yield* Clock.currentTimeMillis) + patience
-        memory.put(id, { attempt, waiting })
+        memory.put(id, by, { attempt, waiting })
         return new McpSchema.InputRequired({
           inputRequests: Question.requests(new Map([[waiting.kind, waiting.form]])),
           requestState: yield* signer.sign(id, until, subject)
