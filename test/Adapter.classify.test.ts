@@ -64,13 +64,13 @@ describe("a reply", () => {
       )
       const { finishReason, text, thinking, type } = both
       assert.deepStrictEqual([type, text, thinking, finishReason], ["tool_calls", "hm", "t", "tool_calls"])
-      const empty = yield* classify(chunk({ role: "assistant", content: "" }))
+      const empty = yield* classify(chunk({ role: "assistant", content: "" }), finish("stop"))
       assert.deepStrictEqual({ ...empty }, {
         type: "final_answer",
         text: "",
         thinking: "",
         toolCalls: [],
-        finishReason: null,
+        finishReason: "stop",
         diagnostics: []
       })
       const word = yield* classify(said("done"), finish("tool_calls"))

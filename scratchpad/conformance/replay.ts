@@ -5,7 +5,7 @@
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
-import { type Adapter, type Event, Message, Response, Step } from "heddle"
+import { Adapter, type Event, Message, Response, Step } from "heddle"
 import { isDeepStrictEqual } from "node:util"
 import * as Compare from "./compare.ts"
 import * as Cuts from "./cuts.ts"
@@ -87,9 +87,28 @@ const madeUp = /call_[0-9a-f]{12}7[0-9a-f]{19}/g
 const comparable = (events: ReadonlyArray<Event.Event>): unknown =>
   JSON.parse(JSON.stringify(events.filter(({ _tag }) => _tag !== "StepCompleted")).replaceAll(madeUp, "made up"))
 
+/** The number of replies that a recorded request of Chat Completions asks for. */
+const countOf = ({ fixture, turn }: Subject): unknown =>
+  fixture.protocol === "openai-chat" && turn.request !== undefined ? JSON.parse(turn.request).n : undefined
+
+/** A request for several replies is refused, so that none of ours gets an answer with several. */
+const refusalProblems = ({ fixture, protocol }: Subject, n: number) => {
+  const target = { baseUrl: "http://127.0.0.1", model: fixture.model, vendor: fixture.vendor }
+  const asked = Adapter.Adapter.useSync((adapter) => adapter.stream({ messages: question, tools: [], options: { n } }))
+  return Stream.runDrain(Stream.unwrap(asked)).pipe(
+    Effect.match({
+      onFailure: ({ reason }) => reason === "unsupported_feature" ? [] : [`a request for ${n} replies: ${reason}`],
+      onSuccess: () => [`a request for ${n} replies was sent`]
+    }),
+    Effect.provide(Layer.provide(protocol.adapter(target), Server.client([])))
+  )
+}
+
 const replayTurn = (subject: Subject, index: number) =>
   Effect.gen(function*() {
     const { fixture, turn } = subject
+    const count = countOf(subject)
+    if (typeof count === "number" && count > 1) return yield* refusalProblems(subject, count)
     let first: unknown
     for (const cut of Cuts.all(turn.answer.body, turn.answer.chunkSizes)) {
       const reading = yield* readTurn(subject, cut, first === undefined)

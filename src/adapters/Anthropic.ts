@@ -159,7 +159,7 @@ class Reader extends Answer.ReplyReader {
         return this.blocks.open(index, Wire.object(chunk["content_block"]), out)
       case "content_block_delta":
         if (this.blocks.add(index, Wire.object(chunk["delta"]), out)) return
-        return this.fail("malformed_response", "the stream continues a tool call that it had completed")
+        return this.fail("malformed_response", ToolCalls.contradiction)
       case "content_block_stop":
         return this.blocks.close(index, out)
       case "message_delta":
@@ -200,7 +200,8 @@ class Reader extends Answer.ReplyReader {
   protected override finish(out: Answer.Out): void {
     const { blocks, remarks, stopSequence, word } = this
     Answer.endText(blocks.text, out)
-    blocks.end(ToolCalls.endingOf(finishReason(word, false)), out)
+    const problem = blocks.end(ToolCalls.endingOf(finishReason(word, false)), out)
+    if (problem !== undefined) return this.fail("malformed_response", problem)
     const { citations, toolCalls } = blocks
     const reason = finishReason(word, toolCalls.some(Response.isActionable))
     const reasoning = blocks.reasoning(Wire.string(Wire.object(remarks["container"])["id"]))
@@ -298,8 +299,8 @@ const protocol: Protocol.Protocol<Options> = {
  *
  * **Details**
  *
- * A request that fails before its first event is tried again with growing delays when that may help: the server could
- * not be reached, was busy or asked for patience. After the first event nothing is repeated. A reply whose end is
+ * A request that fails before the first event that a user could see is tried again with growing delays when that may
+ * help: the server could not be reached, was busy or asked for patience. After that event nothing is repeated. A reply whose end is
  * missing, and an error inside a reply, fail the stream. Under finish reason `length` a call that the wire had not
  * closed is marked as `truncated`. A turn that the provider paused (`rawFinishReason` is `"pause_turn"`) ends with
  * `other` and is resumed when its thread is sent again. An invalid option throws a `TypeError` that names it.

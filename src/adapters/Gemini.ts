@@ -163,6 +163,7 @@ class Reader extends Answer.ReplyReader {
   private part(part: Json.JsonObject, out: Answer.Out): void {
     const { functionCall, text, thought, thoughtSignature } = part
     const signature = Wire.string(thoughtSignature)
+    if (!Json.isObject(functionCall)) this.calls.moveOn(out)
     if (Json.isObject(functionCall)) {
       const call = this.calls.read(functionCall, signature, out)
       if (call !== undefined) this.turn.call(call, part)
@@ -195,10 +196,12 @@ class Reader extends Answer.ReplyReader {
 
   protected override finish(out: Answer.Out): void {
     const { details: { all: details }, finishWord, text } = this
+    this.calls.moveOn(out)
     Answer.endText(text, out)
     for (const hosted of this.hasToolParts ? [] : this.details.hosted) this.calls.execute(...hosted, out)
     const reason = finishReason(finishWord, this.blockReason !== undefined, false)
-    this.calls.end(ToolCalls.endingOf(reason), out)
+    const problem = this.calls.end(ToolCalls.endingOf(reason), out)
+    if (problem !== undefined) return this.fail("malformed_response", problem)
     const { toolCalls } = this.calls
     const { reasoning } = this.turn
     const hasCalls = toolCalls.some(Response.isActionable)
@@ -310,7 +313,13 @@ const protocol: Protocol.Protocol<Options> = {
   path,
   headers,
   body: requestBody,
-  unsupported: ({ messages }) => GeminiRequest.unsupported(messages),
+  unsupported: ({ messages, options }, { options: given }) => {
+    const { generationConfig } = GeminiRequest.merged(GeminiRequest.merged({}, given), options)
+    const { candidateCount } = Wire.object(generationConfig)
+    return candidateCount === undefined || candidateCount === null || candidateCount === 1
+      ? GeminiRequest.unsupported(messages)
+      : "candidateCount must be 1: a reply is one message. Ask several times for several replies"
+  },
   errors,
   reader: (origin, makeId, request) => new Reader(origin, makeId, request)
 }
@@ -320,8 +329,8 @@ const protocol: Protocol.Protocol<Options> = {
  *
  * **Details**
  *
- * A request that fails before its first event is tried again with growing delays when that may help: the server could
- * not be reached, was busy or asked for patience. After the first event nothing is repeated. A reply whose end is
+ * A request that fails before the first event that a user could see is tried again with growing delays when that may
+ * help: the server could not be reached, was busy or asked for patience. After that event nothing is repeated. A reply whose end is
  * missing, and an error inside a reply, fail the stream. A call is complete as soon as it is there; one that is
  * streamed piece by piece and never closed is lost. What ran at the provider is listed as calls with
  * `providerExecuted`, named after the part that reported it. Signatures, and the order of turns that hold more than

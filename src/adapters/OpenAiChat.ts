@@ -114,7 +114,8 @@ const advice = (options: Options, { detail = "", reason }: Adapter.AdapterError)
 const maxTokensField = (options: Options, vendor: ChatRequest.Vendor, model: string): string =>
   options.maxTokensField ?? (/(^|\/)(o\d|gpt-5)/.test(model) ? "max_completion_tokens" : vendor.maxTokensField)
 
-const continued = "the stream continues a tool call that it had completed"
+/** The number of a choice, or its place among those of its chunk. */
+const numberOf = ({ index }: Json.JsonObject, position: number): number => typeof index === "number" ? index : position
 
 class Reader extends Answer.ReplyReader {
   private readonly calls: ChatReply.Calls
@@ -126,8 +127,13 @@ class Reader extends Answer.ReplyReader {
   private readonly sound = new ChatReply.Sound()
   private readonly images: Array<Message.Part> = []
   private refusal = ""
-  private finishWord: string | undefined
-  private hasDeltas = false
+  /** The finish reasons, by choice: one is asked for, and some proxies write the parts of a reply as several. */
+  private readonly words = new Map<number, string>()
+  /** The choices with deltas. */
+  private readonly withDeltas = new Set<number>()
+  /** The choices that have grown since the last finish reason, and have none of their own. */
+  private readonly growing = new Set<number>()
+  private readonly speech = new ChatReply.Speech()
   /** `true` if the body is a reply, and no stream of its pieces. */
   private isDocument = false
   /** `true` once the reply is complete, although it has no finish reason. */
@@ -140,7 +146,12 @@ class Reader extends Answer.ReplyReader {
   }
 
   override get isComplete(): boolean {
-    return this.isDone || this.isWhole || this.finishWord !== undefined
+    return this.isDone || this.isWhole || (this.words.size > 0 && this.growing.size === 0)
+  }
+
+  /** The finish reason of all choices together: the gravest. */
+  private get finishWord(): string | undefined {
+    return gravest(this.words.values())
   }
 
   override read(event: Sse.SseEvent, out: Answer.Out): void {
@@ -167,47 +178,63 @@ class Reader extends Answer.ReplyReader {
     this.hasChunks = true
     const reported = chunk["usage"] ?? Wire.object(chunk["x_groq"])["usage"]
     if (Json.isObject(reported)) this.usage = Wire.mergedUsage(this.usage, usage(reported))
-    const choice = Wire.list(chunk["choices"]).find(({ index }) => index === undefined || index === 0)
-    const word = choice === undefined ? undefined : this.takeWord(choice["finish_reason"])
+    const choices = Wire.list(chunk["choices"])
+    const words = choices.map((choice, position) => this.takeWord(choice, position))
     if (this.failure !== undefined) return
     this.id ??= Wire.string(chunk["id"])
     this.model ??= Wire.string(chunk["model"])
-    if (choice !== undefined) this.choice(choice, word, out)
+    for (const [position, choice] of choices.entries()) this.choice(choice, position, out)
+    for (const word of words) this.settle(word, out)
     // Usage without any choice comes last of all.
-    this.isWhole ||= Json.isObject(chunk["usage"]) && Array.isArray(chunk["choices"]) && chunk["choices"].length === 0
-    const failed = Json.isObject(choice?.["error"]) ? choice : chunk
+    this.isWhole ||= Json.isObject(chunk["usage"]) && Array.isArray(chunk["choices"]) && choices.length === 0
+    const failed = choices.find((choice) => Json.isObject(choice["error"])) ?? chunk
     this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, failed, name === "error"))
   }
 
   /** Keeps a finish reason. An empty one between the chunks of a stream means that the reply has not ended yet. */
-  private takeWord(word: unknown): string | undefined {
+  private takeWord(choice: Json.JsonObject, position: number): string | undefined {
+    const word = choice["finish_reason"]
     if (typeof word !== "string") return undefined
-    if (word !== "" || this.isDocument) this.finishWord = word
+    if (word !== "" || this.isDocument) this.words.set(numberOf(choice, position), word)
     return word
   }
 
   /** A whole message beside deltas repeats their content. */
-  private messageOf({ delta, message }: Json.JsonObject): Json.JsonObject {
-    const isWhole = this.isDocument || (!this.hasDeltas && !Json.isObject(delta))
-    this.hasDeltas ||= !isWhole
+  private messageOf({ delta, message }: Json.JsonObject, number: number): Json.JsonObject {
+    const isWhole = this.isDocument || (!this.withDeltas.has(number) && !Json.isObject(delta))
+    if (!isWhole) this.withDeltas.add(number)
     return Wire.object(isWhole ? message : delta)
   }
 
-  private choice(choice: Json.JsonObject, word: string | undefined, out: Answer.Out): void {
-    const message = this.messageOf(choice)
-    const { annotations, fragments, images, opaque, refusal, sound, text, thought } = ChatReply.read(message)
+  private choice(choice: Json.JsonObject, position: number, out: Answer.Out): void {
+    const number = numberOf(choice, position)
+    const message = this.messageOf(choice, number)
+    const { annotations, content, fragments, images, opaque, refusal, sound, thought, transcript } = ChatReply.read(
+      message
+    )
     this.sound.add(sound)
     this.images.push(...images)
     this.opaque.add(opaque)
     this.notes.add(annotations, choice["logprobs"])
     this.reasoning += thought
     Answer.think(thought, out)
+    const text = this.speech.add("content", content) + this.speech.add("transcript", transcript)
     this.text += text
     Answer.say(text, out)
     this.refusal += refusal
-    for (const fragment of fragments) if (!this.calls.add(fragment, out)) this.fail("malformed_response", continued)
+    for (const fragment of fragments) {
+      if (!this.calls.add(ChatReply.ofChoice(fragment, number), out)) {
+        this.fail("malformed_response", ToolCalls.contradiction)
+      }
+    }
+    const hasGrown = text !== "" || thought !== "" || refusal !== "" || fragments.length > 0
+    if (hasGrown && !this.words.has(number)) this.growing.add(number)
+  }
+
+  private settle(word: string | undefined, out: Answer.Out): void {
     const reason = finishReason(word, false)
     if (reason === "stop" || reason === "tool_calls") this.calls.settleAll(out)
+    if (reason !== null) this.growing.clear()
   }
 
   private get thoughts(): ReadonlyArray<Message.Part> {
@@ -219,7 +246,8 @@ class Reader extends Answer.ReplyReader {
 
   protected override finish(out: Answer.Out): void {
     Answer.endText(this.text, out)
-    this.calls.endAll(ToolCalls.endingOf(finishReason(this.finishWord, false)), out)
+    const problem = this.calls.endAll(ToolCalls.endingOf(finishReason(this.finishWord, false)), out)
+    if (problem !== undefined) return this.fail("malformed_response", problem)
     const toolCalls = this.calls.completed
     this.complete({
       content: Answer.contentOf(this.text, [...this.images, ...this.sound.file(this.soundFormat)]),
@@ -255,6 +283,20 @@ const finishReason = (word: string | undefined, hasCalls: boolean): Response.Fin
   const reason = Object.hasOwn(finishReasons, word) ? finishReasons[word] ?? "other" : "other"
   return reason === "stop" && hasCalls ? "tool_calls" : reason
 }
+
+const gravities: ReadonlyArray<Response.FinishReason | null> = [
+  "stop",
+  "tool_calls",
+  "length",
+  "content_filter",
+  "error"
+]
+
+/** The finish reason of choices that are one message: of the server's words for them, the gravest. */
+const gravest = (words: Iterable<string>): string | undefined =>
+  [...words].toSorted((left, right) => gravityOf(right) - gravityOf(left))[0]
+
+const gravityOf = (word: string): number => gravities.indexOf(finishReason(word, false))
 
 /** Input includes what came from the cache, output the reasoning (not at xAI): the wire's own numbers, without sums. */
 const usage = (wire: Json.JsonObject): Response.Usage => {
@@ -319,7 +361,12 @@ const protocol: Protocol.Protocol<Options> = {
   path: () => "/chat/completions",
   headers,
   body: requestBody,
-  unsupported: ({ messages }) => ChatRequest.unsupported(messages),
+  unsupported: ({ messages, options }, { options: given }) => {
+    const { n } = { ...given, ...options }
+    return n === undefined || n === null || n === 1
+      ? ChatRequest.unsupported(messages)
+      : "n must be 1: a reply is one message. Ask several times for several replies"
+  },
   errors,
   reader: (origin, makeId, request, { options, strict }) => {
     const { tools } = request
@@ -335,8 +382,8 @@ const protocol: Protocol.Protocol<Options> = {
  *
  * **Details**
  *
- * A request that fails before its first event is tried again with growing delays when that may help: the server could
- * not be reached, was busy or asked for patience. After the first event nothing is repeated. A reply whose end is
+ * A request that fails before the first event that a user could see is tried again with growing delays when that may
+ * help: the server could not be reached, was busy or asked for patience. After that event nothing is repeated. A reply whose end is
  * missing, and an error inside a reply, fail the stream. Under finish reason `length` the last call is marked as
  * `truncated` even if its arguments parse, because the wire never closed it; the calls before it count.
  * An option that cannot be used throws a `TypeError` that names it.

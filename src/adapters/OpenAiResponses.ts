@@ -191,6 +191,7 @@ class Reader extends Answer.ReplyReader {
     const { reason, status } = this
     const { annotations, asked, reasoning, refusal, text } = this.output.end(this.ending, out)
     if (asked.length > 0) return this.fail("unsupported_feature", refusalOf(asked))
+    if (this.output.problem !== undefined) return this.fail("malformed_response", this.output.problem)
     this.isDone = true
     const toolCalls = this.calls.completed
     Answer.endText(text, out)
@@ -282,8 +283,8 @@ const protocol: Protocol.Protocol<Options> = {
  *
  * **Details**
  *
- * A request that fails before its first event is tried again with growing delays when that may help: the server could
- * not be reached, was busy or asked for patience. After the first event nothing is repeated. A reply whose end is
+ * A request that fails before the first event that a user could see is tried again with growing delays when that may
+ * help: the server could not be reached, was busy or asked for patience. After that event nothing is repeated. A reply whose end is
  * missing, and an error inside a reply, fail the stream. A call that the provider calls incomplete is marked as
  * `truncated` even if its arguments parse.
  *

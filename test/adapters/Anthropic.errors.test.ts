@@ -95,9 +95,9 @@ describe("errors inside a reply", () => {
 })
 
 describe("retries", () => {
-  it.effect("R-122: after a reply has begun nothing is tried again", () =>
+  it.effect("R-122: after a reply has said something nothing is tried again", () =>
     Effect.gen(function*() {
-      const answer = { pieces: [body(start(), said("overloaded_error", "Overloaded"))] }
+      const answer = { pieces: [body(start(), ...text(0, "a"), said("overloaded_error", "Overloaded"))] }
       const found = yield* Adapters.trying(Adapters.anthropic, () => answer)
       assert.deepStrictEqual([found.requests, found.error?.isRetryable], [1, true])
     }))

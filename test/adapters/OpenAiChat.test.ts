@@ -92,14 +92,14 @@ describe("text", () => {
 
   it.effect("R-333: a reply without anything is a message without text and calls", () =>
     Effect.gen(function*() {
-      const { error, events } = yield* outcomeOf(body(chunk({ role: "assistant", content: "" })))
+      const { error, events } = yield* outcomeOf(body(chunk({ role: "assistant", content: "" }), finish("stop")))
       assert.isUndefined(error)
       assert.deepStrictEqual(tagsOf(events), ["MessageStarted", "MessageCompleted"])
-      assert.isNull(completed(events).finishReason)
+      assert.strictEqual(completed(events).finishReason, "stop")
       assert.isNull(responseOf(events).outputText)
     }))
 
-  it.effect("R-334: only the first of several choices is read, and a refusal is part of the metadata", () =>
+  it.effect("O-08, R-334: all choices of a reply are one message, and a refusal is part of the metadata", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(
         chunk({ content: "other" }, { index: 1 }),
@@ -108,9 +108,9 @@ describe("text", () => {
         chunk({}, { index: 1, finish_reason: "length" }),
         finish("stop")
       ))
-      assert.deepStrictEqual(of(events, "TextDelta"), [])
+      assert.deepStrictEqual(of(events, "TextDelta").map(({ delta }) => delta), ["other"])
       assert.strictEqual(completed(events).metadata?.["refusal"], "I cannot")
-      assert.strictEqual(completed(events).finishReason, "stop")
+      assert.strictEqual(completed(events).finishReason, "length")
     }))
 })
 

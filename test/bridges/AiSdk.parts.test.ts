@@ -543,7 +543,8 @@ describe("other parts", () => {
         [undefined, "other", undefined]
       ]
       for (const [finishReason, reason, word] of cases) {
-        const last = completed((yield* outcomeOfParts(finish("stop", { finishReason }))).events)
+        const said = { type: "text-delta", id: "t", delta: "a" }
+        const last = completed((yield* outcomeOfParts(said, finish("stop", { finishReason }))).events)
         assert.deepStrictEqual([last.finishReason, last.rawFinishReason], [reason, word], JSON.stringify(finishReason))
       }
     }))

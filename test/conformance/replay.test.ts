@@ -146,8 +146,10 @@ describe("a difference is found", () => {
       assert.isNotEmpty(whole)
       const silent = yield* Effect.flatMap(answering("chat-text", () => ""), problemsOf)
       assert.include(silent[0], "failed")
-      const fine = yield* Effect.flatMap(answering("chat-error-within", () => "data: [DONE]\n\n"), problemsOf)
-      assert.include(fine[0], "error: expected")
+      const fine =
+        "data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n"
+      const said = yield* Effect.flatMap(answering("chat-error-within", () => fine), problemsOf)
+      assert.include(said[0], "error: expected")
     }))
 })
 

@@ -8,6 +8,7 @@ import * as Cause from "effect/Cause"
 import * as Channel from "effect/Channel"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
 import * as Pull from "effect/Pull"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
@@ -175,24 +176,33 @@ const closed = ["network_error", "the connection was closed before the reply was
 const isTorn = ({ data }: Sse.SseEvent): boolean =>
   data.trimStart().startsWith("{") && Result.isFailure(Json.parse(data))
 
-const started: Chunk = [{ _tag: "MessageStarted", message: Message.assistant("") }]
+export const started: Event.AdapterEvent = { _tag: "MessageStarted", message: Message.assistant("") }
+
+/** Returns `true` if a user can see an event: not the beginning of a message, and not what a reply costs. */
+export const isShown = ({ _tag }: Event.AdapterEvent): boolean => _tag !== "MessageStarted" && _tag !== "RawChunk"
 
 /**
- * The events of a body, once the first of them are there; it fails if the body breaks before that. Closing the scope
- * closes the body.
+ * The events of a body, once there is one that a user can see; it fails if the body breaks before that, and then leaves
+ * the events before the failure in `unshown`. Closing the scope closes the body.
  */
 export const begin = (
   body: Stream.Stream<Uint8Array, unknown>,
   origin: Errors.Origin,
   reader: Reader,
-  limits: Limits
+  limits: Limits,
+  unshown: Array<Event.AdapterEvent> = []
 ): Effect.Effect<Stream.Stream<Event.AdapterEvent, Adapter.AdapterError>, Adapter.AdapterError, Scope.Scope> =>
   Effect.gen(function*() {
     const scope = yield* Effect.scope
     const answer = new Answer(origin, reader, limits)
     const pull = answer.pull(yield* ofOneReader(body, scope))
-    const first = yield* Pull.catchDone(pull, () => Effect.succeed([]))
-    const heads = [started, first].filter(Arr.isReadonlyArrayNonEmpty)
+    const heads: Array<Chunk> = [[started]]
+    while (!heads.some((events) => events.some(isShown))) {
+      const read = Effect.tapError(pull, () => Effect.sync(() => unshown.push(...heads.flat())))
+      const events = yield* Pull.catchDone(read, () => Effect.succeed(undefined))
+      if (events === undefined) break
+      heads.push(events)
+    }
     return Stream.fromPull(Effect.sync(() =>
       Effect.suspend(() => {
         const head = heads.shift()
@@ -246,17 +256,25 @@ export abstract class ReplyReader implements Reader {
 
   read(event: Sse.SseEvent, out: Out): void {
     const data = event.data.trim()
-    if (this.isDone || data === "" || data === "[DONE]") return
+    if (data === "" || data === "[DONE]") return
     const chunk = opened(event)
-    if (chunk === undefined) this.notOpened(event)
+    if (this.isDone) this.behind(chunk, event.name)
+    else if (chunk === undefined) this.notOpened(event)
     else this.chunk(chunk, event.name, out)
+  }
+
+  /** Reads what follows the end of a reply: no more of it, but an error counts as long as the body is read. */
+  private behind(chunk: Json.JsonObject = {}, name?: string): void {
+    const isError = name === "error" || chunk["type"] === "error"
+    this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, chunk, isError))
   }
 
   /** The cost of a reply that ends without a message is reported, too. */
   end(stray: string, out: Out): void {
-    if (!this.hasFinished) this.document(stray, out)
+    if (this.hasFinished) return this.behind(documentIn(stray))
+    this.document(stray, out)
+    if (!this.hasFinished && this.failure === undefined && this.isComplete) this.finish(out)
     if (this.hasFinished) return
-    if (this.failure === undefined && this.isComplete) return this.finish(out)
     out.push(...cost(this.usage))
     if (this.hasBegun) this.fail(...closed)
     else this.fail("malformed_response", `the answer holds no reply: ${Errors.describe(stray)}`)
@@ -278,7 +296,10 @@ export abstract class ReplyReader implements Reader {
 
   protected complete(said: Omit<Whole, "usage" | "id" | "model">, out: Out): void {
     const { id, model, usage } = this
-    out.push(completed({ ...said, usage, id, model }))
+    const whole = { ...said, usage, id, model }
+    const problem = problemOf(whole)
+    if (problem !== undefined) return this.fail(...problem)
+    out.push(completed(whole))
     this.hasFinished = true
   }
 }
@@ -316,6 +337,18 @@ export interface Whole {
   readonly id: string | undefined
   readonly model: string | undefined
   readonly notes: Json.JsonObject
+}
+
+/** Returns the reason why a reply that has ended is none, if so: a server that gave up says nothing at all. */
+export const problemOf = (
+  { content, finishReason, notes, reasoning, toolCalls, usage, word }: Whole
+): readonly [reason: Errors.Reason, detail: string] | undefined => {
+  const isSaid = [content, toolCalls, reasoning, Object.keys(notes)].some(({ length }) => length > 0)
+  // A server that has counted no output says that the model had nothing to say.
+  return isSaid || usage?.outputTokens === 0 || word !== undefined ||
+      (finishReason !== null && finishReason !== "other")
+    ? undefined
+    : ["provider_unavailable", "the reply is empty: it has no text, no call and no finish reason"]
 }
 
 export const completed = (whole: Whole): Event.AdapterEvent => {

@@ -68,8 +68,8 @@ export class Blocks {
   private readonly blocks: Array<Block> = []
   /** The blocks by kind and index, because servers are known to number what they translate carelessly. */
   private readonly byPlace = new Map<string, Block>()
-  /** Arguments that came before their block. */
-  private readonly early = new Map<unknown, string>()
+  /** The calls whose arguments came before their blocks, by the index of these. */
+  private readonly early = new Map<unknown, ToolCalls.Call>()
 
   constructor(makeId: () => string) {
     this.calls = new ToolCalls.WireCalls(makeId, key)
@@ -101,18 +101,18 @@ export class Blocks {
   // -------------------------------------------------------------------------------------------------------------------
   // reading
 
-  /** A block is opened. A call that is open already and is opened again by its id is no other. */
+  /** A block is opened. A call that is opened again by its id is no other, closed or not. */
   open(index: unknown, wire: Json.JsonObject, out: Answer.Out): void {
     const type = Wire.string(wire["type"])
     if (type === undefined) return
     const known = this.at(kindOf(type), index)
-    if (known?.isClosed === false && known.kind === "call" && known.wire["id"] === wire["id"]) return
+    if (known?.kind === "call" && isAgain(known, wire)) return
     this.moveOn(out)
-    const block = this.make(type, wire)
+    const block = this.make(type, index, wire)
     if (block === undefined) return
     this.blocks.push(block)
     this.byPlace.set(place(block.kind, index), block)
-    this.begin(block, index, out)
+    this.begin(block, out)
   }
 
   /** A block of an answer that came in one piece. One that the token limit ended is not closed. */
@@ -131,34 +131,38 @@ export class Blocks {
       : this.byPlace.get(place(kind, index))
   }
 
-  private make(type: string, wire: Json.JsonObject): Block | undefined {
+  private make(type: string, index: unknown, wire: Json.JsonObject): Block | undefined {
     switch (kindOf(type)) {
       case "text":
         return { kind: "text", wire, isClosed: false, start: this.text.length, text: "", citations: [] }
       case "thinking":
         return { kind: "thinking", wire, isClosed: false, text: "", signature: undefined }
       case "call":
-        return this.makeCall(wire, type)
+        return this.makeCall(wire, index, type)
       case "other":
         return { kind: "other", wire, isClosed: false, added: {} }
     }
   }
 
   /** Calls that code of the server's makes come with their whole input. A call without a name is none. */
-  private makeCall(wire: Json.JsonObject, type: string): Called | undefined {
+  private makeCall(wire: Json.JsonObject, index: unknown, type: string): Called | undefined {
     const name = Wire.string(wire["name"])
     if (name === undefined) return undefined
     const { id, input: _input, name: _name, ...own } = wire
     const caller = Wire.object(wire["caller"])
     const isServed = type !== "tool_use"
     const isDirect = caller["type"] === undefined || caller["type"] === "direct"
-    const call = this.calls.open(Wire.string(id), isServed ? own : isDirect ? {} : { caller }, isServed)
-    call.isObserved = !isDirect
+    const call = this.early.get(index) ?? this.calls.open(undefined)
+    this.early.delete(index)
+    call.wireId = Wire.string(id)
+    call.metadata = isServed ? own : isDirect ? {} : { caller }
+    call.isExecuted = isServed
+    call.isObserved ||= !isDirect
     return { kind: "call", wire, isClosed: false, name, call }
   }
 
-  /** Adds what a block has from the start, and what came for it before. */
-  private begin(block: Block, index: unknown, out: Answer.Out): void {
+  /** Adds what a block has from the start. */
+  private begin(block: Block, out: Answer.Out): void {
     if (block.kind === "text") {
       for (const citation of Wire.list(block.wire["citations"])) block.citations.push(citation)
       this.say(block, Wire.string(block.wire["text"]) ?? "", out)
@@ -167,11 +171,7 @@ export class Blocks {
       this.think(block, Wire.string(block.wire["thinking"]) ?? "", out)
       block.signature = Wire.string(block.wire["signature"])
     }
-    if (block.kind !== "call") return
-    this.calls.name(block.call, block.name, out)
-    const early = this.early.get(index)
-    this.early.delete(index)
-    if (early !== undefined) this.argue(block.call, early, out)
+    if (block.kind === "call") this.calls.name(block.call, block.name, out)
   }
 
   /** A piece of a block. False if it adds to a call that is complete: no order of events can say so. */
@@ -183,9 +183,7 @@ export class Blocks {
     }
     const block = this.at(kind, index)
     if (block === undefined) {
-      if (kind === "call") {
-        this.early.set(index, (this.early.get(index) ?? "") + (Wire.string(delta["partial_json"]) ?? ""))
-      }
+      if (kind === "call") this.stray(index, Wire.string(delta["partial_json"]) ?? "", out)
       return true
     }
     switch (block.kind) {
@@ -205,6 +203,13 @@ export class Blocks {
         this.extend(block, delta)
         return true
     }
+  }
+
+  /** Arguments of a block that is not there: it comes later, or they belong to another one. */
+  private stray(index: unknown, text: string, out: Answer.Out): void {
+    const call = this.early.get(index) ?? this.calls.open(undefined)
+    this.early.set(index, call)
+    this.calls.append(call, text, out)
   }
 
   private say(block: Text, text: string, out: Answer.Out): void {
@@ -259,23 +264,30 @@ export class Blocks {
     const last = this.blocks.at(-1)
     if (last?.kind !== "call") return
     const { call, isClosed } = last
-    if (isClosed && call.isObserved && call.text.trim() === "") this.calls.close(call, false, out)
+    const isEmpty = isClosed && call.isObserved && call.text.trim() === ""
+    if (isEmpty && !this.calls.hasStrays) this.calls.close(call, false, out)
     else this.calls.settle(call, out)
   }
 
   /**
    * Completes what is open when the turn has ended. If the token limit ended it, a call that is not closed, or empty,
-   * was cut. A call without any fragment has no arguments, unless the turn was cut.
+   * was cut. A call without any fragment has no arguments, unless the turn was cut. Returns the reason why what was read
+   * cannot be trusted, if it cannot.
    */
-  end(ending: ToolCalls.Ending, out: Answer.Out): void {
-    for (const block of this.blocks) {
-      if (block.kind !== "call" || block.call.completed !== undefined) continue
-      const isCut = ending === "truncated" && (!block.isClosed || block.call.text.trim() === "")
-      if (!isCut) this.seed(block, out)
-      this.calls.end(block.call, ending, isCut, out)
+  end(ending: ToolCalls.Ending, out: Answer.Out): string | undefined {
+    const open = this.blocks.filter((block) => block.kind === "call").filter(({ call }) => call.completed === undefined)
+    for (const block of open) if (ending !== "truncated" || block.isClosed) this.seed(block, out)
+    this.calls.placeStrays(out)
+    for (const { call, isClosed } of open) {
+      this.calls.end(call, ending, ending === "truncated" && (!isClosed || call.text.trim() === ""), out)
     }
+    return this.calls.problem
   }
 }
+
+/** Returns `true` if a call is opened that is open, or one with an id that is closed. */
+const isAgain = ({ isClosed, name, wire }: Called, other: Json.JsonObject): boolean =>
+  wire["id"] === other["id"] && (!isClosed || (name === other["name"] && Wire.string(wire["id"]) !== undefined))
 
 /**
  * Returns a block as it stands in the turn that goes back. A server's call that did not arrive whole is left out of it.

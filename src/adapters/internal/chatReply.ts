@@ -13,7 +13,9 @@ import * as Wire from "./wire.ts"
 
 /** The content of a delta. */
 export interface Said {
-  readonly text: string
+  /** The text of the content, and that of the model's sound, which may be the same. */
+  readonly content: string
+  readonly transcript: string
   readonly thought: string
   /** Fields that the server alone can read, and wants back: signed reasoning, signatures, fields of its own. */
   readonly opaque: Json.JsonObject
@@ -30,7 +32,8 @@ export const read = (delta: Json.JsonObject): Said => {
   const parts = partsIn(content)
   const sound = Wire.object(delta["audio"])
   return {
-    text: (parts === undefined ? textOf(content) : joined(parts, "text")) + (Wire.string(sound["transcript"]) ?? ""),
+    content: parts === undefined ? textOf(content) : joined(parts, "text"),
+    transcript: Wire.string(sound["transcript"]) ?? "",
     sound,
     images: Wire.list(delta["images"]).flatMap(image),
     thought: parts === undefined ? reasoning(delta) : thinking(parts),
@@ -253,11 +256,37 @@ const isPiece = (call: ToolCalls.Call, { id, name }: Fragment): boolean =>
   name !== undefined && call.name !== "" && name !== call.name && !call.isStarted && call.text === "" &&
   (id === undefined || id === call.wireId)
 
+/** A fragment of a choice. All choices of a reply are one message, but each numbers its calls by itself. */
+export const ofChoice = (fragment: Fragment, choice: number): Fragment =>
+  choice === 0 || fragment.index === undefined ? fragment : { ...fragment, index: `${choice}/${fragment.index}` }
+
 // ---------------------------------------------------------------------------------------------------------------------
 // the sound of the model
 
 /** Media types of the formats that a request may name, where they are not `audio/` and the name. */
 const soundTypes: ReadonlyMap<unknown, string> = new Map([["mp3", "audio/mpeg"], ["pcm16", "audio/pcm"]])
+
+/** The text of a reply, which servers write as its content, as the transcript of its sound, or as both. */
+export class Speech {
+  private said = ""
+  /** The length of the text that each of the two has written. */
+  private readonly written = { content: 0, transcript: 0 }
+  /** `true` once they differ: then each says something of its own. */
+  private isApart = false
+
+  /** Adds a piece of one of the two, and returns the part that the other has not said. */
+  add(source: "content" | "transcript", piece: string): string {
+    const start = this.written[source]
+    const isAhead = this.isApart || start === this.said.length
+    const known = isAhead ? "" : this.said.slice(start, start + piece.length)
+    const isKnown = piece.startsWith(known)
+    if (piece !== "" && !isKnown) this.isApart = true
+    const rest = isKnown ? piece.slice(known.length) : piece
+    this.said += rest
+    this.written[source] = isKnown ? start + piece.length : this.said.length
+    return rest
+  }
+}
 
 /** A sound in pieces. Each piece of its data is base64 by itself, or a piece of one base64. */
 export class Sound {

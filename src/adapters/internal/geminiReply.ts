@@ -36,7 +36,11 @@ export class Calls {
   /** The calls that are not emitted yet, in their order, all of them and those of each name. */
   private readonly held = new Set<Call>()
   private readonly heldByName = new Map<string, Set<Call>>()
-  private open: { readonly call: Call; readonly args: PathArguments } | undefined
+  /** The calls with an id, which a server may repeat as they are. */
+  private readonly byWireId = new Map<string, Call>()
+  /** The call that further parts continue. `isAnnounced`: its own part says that they come. */
+  private open: { readonly call: Call; readonly args: PathArguments; readonly isAnnounced: boolean } | undefined
+  private problem: string | undefined
 
   constructor(makeId: () => string, declared: ReadonlySet<string>) {
     this.declared = declared
@@ -60,11 +64,19 @@ export class Calls {
       return undefined
     }
     this.close(out)
+    if (this.isRepeated(value, name, wireId)) return undefined
     const metadata = Wire.defined({ id: wireId, thoughtSignature: signature })
-    const call = { name, wireId, metadata, text: undefined, isFinal: false, isLost: false, emitted: undefined }
+    const call: Call = { name, wireId, metadata, text: undefined, isFinal: false, isLost: false, emitted: undefined }
+    if (wireId !== undefined) this.byWireId.set(wireId, call)
     this.hold(call)
     this.begin(call, value, out)
     return call
+  }
+
+  /** Returns `true` if a part repeats a whole call: another call of its id has another name or other arguments. */
+  private isRepeated(value: Json.JsonObject, name: string, wireId: string | undefined): boolean {
+    const known = wireId === undefined ? undefined : this.byWireId.get(wireId)
+    return known?.isFinal === true && known.name === name && known.text === JSON.stringify(value["args"] ?? {})
   }
 
   private sign(thoughtSignature: string): void {
@@ -73,18 +85,30 @@ export class Calls {
 
   private begin(call: Call, value: Json.JsonObject, out: Answer.Out): void {
     this.releaseDeclared(out)
-    if (value["willContinue"] === true || Array.isArray(value["partialArgs"])) {
-      this.open = { call, args: new PathArguments() }
-      this.proceed(value, out)
+    const isAnnounced = value["willContinue"] === true || Array.isArray(value["partialArgs"])
+    // A call that comes without arguments may have them in the parts behind it.
+    if (isAnnounced || value["args"] === undefined) {
+      this.open = { call, args: new PathArguments(), isAnnounced }
+      if (isAnnounced) this.proceed(value, out)
     } else this.finish(call, JSON.stringify(value["args"] ?? {}), out)
   }
 
   /** A part without a name continues the open call, and closes it unless it announces more. */
   private proceed(value: Json.JsonObject, out: Answer.Out): void {
-    if (this.open === undefined) return
+    const pieces = Wire.list(value["partialArgs"])
+    if (this.open === undefined) {
+      const isMore = pieces.length > 0 || Object.keys(Wire.object(value["args"])).length > 0
+      if (isMore && this.calls.all.some((call) => !call.isExecuted)) this.problem = ToolCalls.contradiction
+      return
+    }
     this.open.args.assign(value["args"])
-    for (const piece of Wire.list(value["partialArgs"])) this.open.args.add(piece)
+    for (const piece of pieces) this.open.args.add(piece)
     if (value["willContinue"] !== true) this.close(out)
+  }
+
+  /** The reply continues with something else: a call that did not announce its arguments has none. */
+  moveOn(out: Answer.Out): void {
+    if (this.open?.isAnnounced === false) this.close(out)
   }
 
   private close(out: Answer.Out): void {
@@ -139,6 +163,7 @@ export class Calls {
 
   /** An answer in the same reply: the first call of that name ran at the provider. */
   answered(name: string, out: Answer.Out): void {
+    this.close(out)
     const [call] = this.heldByName.get(name) ?? []
     if (call === undefined || !call.isFinal) return
     this.letGo(call)
@@ -158,11 +183,12 @@ export class Calls {
    * The reply has ended: what is held back is this side's. A call that is still open is lost, unless no piece of its
    * arguments ever came.
    */
-  end(ending: ToolCalls.Ending, out: Answer.Out): void {
+  end(ending: ToolCalls.Ending, out: Answer.Out): string | undefined {
     for (const call of this.held) this.release(call, out)
     const open = this.open?.args.hasBegun === true ? this.open.call.emitted : undefined
     if (open !== undefined) open.isLost = true
-    this.calls.endAll(ending, out, this.calls.all.findLast((call) => !call.isExecuted))
+    const problem = this.calls.endAll(ending, out, this.calls.all.findLast((call) => !call.isExecuted))
+    return this.problem ?? problem
   }
 }
 

@@ -1,6 +1,6 @@
 /**
  * A streamed HTTP exchange with a model. Nothing happens before the first pull; closing the stream's scope aborts the
- * request. Before the first event a failed request is tried again, after it never. No error that leaves here holds the
+ * request. Before the first event that a user can see a failed request is tried again, after it never. No error that leaves here holds the
  * request or its secrets, and traces hold none of its headers' values.
  */
 import * as Clock from "effect/Clock"
@@ -27,9 +27,11 @@ import type * as Event from "../../Event.ts"
 import { type NamesOf, readDuration } from "../../internal/declare/schema.ts"
 import * as Json from "../../internal/json.ts"
 import * as Telemetry from "../../internal/telemetry.ts"
+import * as Response from "../../Response.ts"
 import * as Answer from "./answerBody.ts"
 import * as Errors from "./errors.ts"
 import { traceparent } from "./propagation.ts"
+import * as Wire from "./wire.ts"
 
 export type HeaderValues = Readonly<Record<string, string | Redacted.Redacted<string>>>
 
@@ -295,9 +297,13 @@ const open = (
     const lane = laneOf(exchange, request)
     let failed: Adapter.AdapterError | undefined
     let tries = 0
+    let unshown: Array<Event.AdapterEvent> = []
+    const earlier: Array<Response.Usage | null> = []
     const again = Effect.suspend(() => {
       tries++
-      const attempted = attempt(exchange, request)
+      earlier.push(usageOf(unshown))
+      unshown = []
+      const attempted = attempt(exchange, request, unshown)
       return failed === undefined ? attempted : Effect.andThen(Telemetry.retried(failed, tries), attempted)
     })
     const tried = Effect.tapError(again, ({ error }) => {
@@ -306,8 +312,41 @@ const open = (
       return pause === undefined ? Effect.void : cooldowns.note(lane, pause)
     })
     // A request without a second try does not wait either.
-    return yield* retried(settings, settings.retries === 0 ? tried : Effect.andThen(cooldowns.wait(lane), tried))
+    const events = retried(settings, settings.retries === 0 ? tried : Effect.andThen(cooldowns.wait(lane), tried))
+    const begun = yield* Effect.catch(events, (error) => failedAfter(error, [...earlier, usageOf(unshown)]))
+    const spent = Response.sumUsage(earlier)
+    return spent === null ? begun : Stream.map(begun, (event) => withSpent(event, spent))
   })
+
+/** Reports what the tries of a request have cost, if they have, before its failure. */
+const failedAfter = (
+  error: Adapter.AdapterError,
+  usages: ReadonlyArray<Response.Usage | null>
+): Effect.Effect<Events, Adapter.AdapterError> => {
+  const last = usages.at(-1) ?? (Response.sumUsage(usages) === null ? null : Response.usage({}))
+  return last === null
+    ? Effect.fail(error)
+    : Effect.succeed(Stream.concat(Stream.make(Answer.started, ...Answer.cost(last)), Stream.fail(error)))
+}
+
+const usageIn = (event: Event.AdapterEvent): unknown => {
+  if (event._tag === "RawChunk") return Wire.object(event.chunk)["usage"]
+  return event._tag === "MessageCompleted" ? event.metadata?.["usage"] : undefined
+}
+
+const usageOf = (events: ReadonlyArray<Event.AdapterEvent>): Response.Usage | null => {
+  const reported = events.map(usageIn).findLast(Json.isObject)
+  return reported === undefined ? null : Response.usage(reported)
+}
+
+/** An event with the usage of the tries before, where it reports any: a reply costs what all of its tries did. */
+const withSpent = (event: Event.AdapterEvent, spent: Response.Usage | null): Event.AdapterEvent => {
+  if (spent === null) return event
+  const own = usageIn(event)
+  const usage = Response.sumUsage([spent, Json.isObject(own) ? Response.usage(own) : null])
+  if (event._tag === "RawChunk" && own !== undefined) return { ...event, chunk: { ...Wire.object(event.chunk), usage } }
+  return event._tag === "MessageCompleted" ? { ...event, metadata: { ...event.metadata, usage } } : event
+}
 
 /**
  * Tries a request again while that may help. What a failed try has opened is closed before the next one, and the rest
@@ -353,14 +392,15 @@ const schedule = (settings: Settings): Schedule.Schedule<number, Failure> =>
     )
   )
 
-/** One try, up to the first events. */
+/** One try, up to the first event that a user can see. What came before a failure is left in `unshown`. */
 const attempt = (
   exchange: Exchange,
-  request: HttpClientRequest.HttpClientRequest
+  request: HttpClientRequest.HttpClientRequest,
+  unshown: Array<Event.AdapterEvent>
 ): Effect.Effect<Events, Failure, Scope.Scope> =>
   propagated(exchange, request).pipe(
     Effect.flatMap((request) => head(exchange, request)),
-    Effect.flatMap((response) => begun(exchange, response)),
+    Effect.flatMap((response) => begun(exchange, response, unshown)),
     // A span keeps what it ends with: an answer its request with all headers, and an error what the provider wrote.
     Effect.tapError(({ error }) => Telemetry.annotate({ "error.type": error.reason })),
     Effect.mapBoth({ onSuccess: Redacted.make, onFailure: (failure) => Redacted.make(failure) }),
@@ -408,15 +448,16 @@ const head = (
     Effect.flatMap((response) => accepted(exchange, response))
   )
 
-/** An answer that breaks before its first event is treated as one that never arrived. */
+/** An answer that breaks before its first visible event is treated as one that never arrived. */
 const begun = (
   exchange: Exchange,
-  response: HttpClientResponse.HttpClientResponse
+  response: HttpClientResponse.HttpClientResponse,
+  unshown: Array<Event.AdapterEvent>
 ): Effect.Effect<Events, Failure, Scope.Scope> =>
   Effect.gen(function*() {
     const origin = originOf(exchange, response.headers)
     const reader = yield* exchange.makeReader(origin)
-    return yield* Effect.mapError(Answer.begin(response.stream, origin, reader, exchange.settings), failed)
+    return yield* Effect.mapError(Answer.begin(response.stream, origin, reader, exchange.settings, unshown), failed)
   })
 
 /** An address without its query string, where some servers want their key. */

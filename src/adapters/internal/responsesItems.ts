@@ -253,6 +253,13 @@ export class Items {
     return this.byType.get(type) ?? []
   }
 
+  /** The items of a type in their order; calls of which only arguments are known come behind those with a header. */
+  known(type: string): ReadonlyArray<Item> {
+    const all = this.ofType(type)
+    if (type !== "function_call" || all.every(({ wire }) => wire !== undefined)) return all
+    return [...all.filter(({ wire }) => wire !== undefined), ...all.filter(({ wire }) => wire === undefined)]
+  }
+
   open(type: string, index: unknown): Item {
     const item = new Item(this.all.length, type)
     this.all.push(item)
@@ -276,8 +283,10 @@ export class Items {
     const type = typeOf(wire)
     const id = Wire.string(wire["id"])
     const placed = this.byPlace.get(placeOf(type, index))
-    const isKnown = placed?.isDone === false && (placed.wire === undefined || placed.id === id)
-    if (isKnown) return placed
+    const isOpen = placed?.isDone === false && (placed.wire === undefined || placed.id === id)
+    const isAgain = placed?.isDone === true && id !== undefined && placed.id === id &&
+      placed.wire?.["call_id"] === wire["call_id"]
+    if (isOpen || isAgain) return placed
     const early = this.early(type, id)
     return early === undefined ? this.open(type, index) : this.place(early, index)
   }

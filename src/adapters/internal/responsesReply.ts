@@ -114,12 +114,12 @@ export class Output {
 
   /** The whole output, as the last event or a document has it. What was streamed is known by its type and order. */
   whole(output: ReadonlyArray<Json.JsonObject>, ending: ToolCalls.Ending, out: Answer.Out): void {
-    const seen = new Map<string, number>()
+    const left = new Map<string, Array<Item>>()
     for (const [index, wire] of output.entries()) {
       const type = typeOf(wire)
-      const count = seen.get(type) ?? 0
-      seen.set(type, count + 1)
-      const item = this.items.ofType(type)[count] ?? this.items.open(type, index)
+      const known = left.get(type) ?? this.items.known(type).toReversed()
+      left.set(type, known)
+      const item = known.pop() ?? this.items.open(type, index)
       if (!item.isDone) this.complete(item, wire, out, ending === "truncated" && wire["status"] !== "completed")
     }
   }
@@ -135,9 +135,11 @@ export class Output {
     item.isDone = true
     if (item.type === "function_call") {
       if (item.call === undefined) return
-      this.calls.replace(item.call, argumentsOf(wire), out)
+      this.replace(item.call, argumentsOf(wire), out)
       const isCut = wire["status"] === "incomplete"
-      return isCut || !mayBeCut ? this.calls.close(item.call, isCut, out) : undefined
+      // Arguments of a call that has none may stand under another item.
+      const isWhole = !mayBeCut && item.call.text.trim() !== ""
+      return isCut || isWhole ? this.calls.close(item.call, isCut, out) : undefined
     }
     // The whole reply shows whose such a call is.
     if (item.type === customType || isAsking(item.wire ?? wire)) return
@@ -176,14 +178,18 @@ export class Output {
     if (text === undefined) return
     const item = this.items.of("function_call", event)
     item.hasText = true
-    if (this.calls.append(this.callOf(item, out), text, out)) return
-    this.problem ??= "the stream continues a tool call that it had completed"
+    if (!this.calls.append(this.callOf(item, out), text, out)) this.problem ??= ToolCalls.contradiction
   }
 
   argumentsDone(event: Json.JsonObject, out: Answer.Out): void {
+    const text = argumentsOf(event)
     const item = this.items.of("function_call", event)
     item.hasText = true
-    if (item.call !== undefined) this.calls.replace(item.call, argumentsOf(event), out)
+    if (item.call !== undefined || text !== "") this.replace(this.callOf(item, out), text, out)
+  }
+
+  private replace(call: ToolCalls.Call, text: string, out: Answer.Out): void {
+    if (!this.calls.replace(call, text, out)) this.problem ??= ToolCalls.contradiction
   }
 
   /** A call that ran at the provider: it is listed in its place, whole at once, and never run here. */
@@ -292,13 +298,13 @@ export class Output {
     for (const item of this.items.all.filter((one) => !one.isDone)) {
       if (item.call !== undefined && !item.hasText) {
         const text = argumentsOf(item.wire ?? {})
-        if (text !== "") this.calls.replace(item.call, text, out)
+        if (text !== "") this.replace(item.call, text, out)
       }
       if (isHosted(item) && item.type !== customType && !isAsking(item.wire ?? {})) this.list(item, out)
     }
     const asked = this.asked(out)
     this.customCalls(ending, out)
-    this.calls.endAll(ending, out)
+    this.problem ??= this.calls.endAll(ending, out)
     return {
       text: this.joined("text"),
       refusal: this.joined("refusal"),

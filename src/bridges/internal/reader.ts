@@ -17,8 +17,6 @@ type TextBlock = Extract<Layout.Block, { readonly kind: "text" }>
 type ReasoningBlock = Extract<Layout.Block, { readonly kind: "reasoning" }>
 
 export class Reader {
-  /** `true` once the model has said anything. */
-  hasBegun = false
   /** `true` once everything was said. */
   isDone = false
   failure: Adapter.AdapterError | undefined
@@ -41,14 +39,15 @@ export class Reader {
     this.calls = new Calls(owner, makeId)
   }
 
+  /** Reads a part. Behind the end only an error counts. */
   read(part: Part.Part, out: Answer.Out): void {
-    if (this.isDone) return
+    if (this.isDone) {
+      if (part.type === "error") this.failure ??= part.error
+      return
+    }
     if (part.type === "finish") this.usage = part.usage
     if (this.failure !== undefined) return
-    if (Part.isContent(part)) {
-      this.hasBegun = true
-      return this.content(part, out)
-    }
+    if (Part.isContent(part)) return this.content(part, out)
     switch (part.type) {
       case "about":
         return this.about(part)
@@ -136,9 +135,8 @@ export class Reader {
 
   private finish(part: Part.Finish, out: Answer.Out): void {
     if (part.isCut) return
-    this.hasBegun = true
     Answer.endText(this.text, out)
-    this.calls.end(ToolCalls.endingOf(part.reason), out)
+    const contradiction = this.calls.end(ToolCalls.endingOf(part.reason), out)
     const { toolCalls } = this.calls
     const reason = part.reason === "stop" && toolCalls.some(Response.isActionable) ? "tool_calls" : part.reason
     const blocks = [...this.blocks, ...this.calls.executed].sort((left, right) => left.at - right.at)
@@ -146,7 +144,15 @@ export class Reader {
     const { id, messageContent: content, model } = this
     const { usage, word } = part
     const notes = this.notesWith(part)
-    out.push(Answer.completed({ content, toolCalls, reasoning, finishReason: reason, word, usage, id, model, notes }))
+    const whole = { content, toolCalls, reasoning, finishReason: reason, word, usage, id, model, notes }
+    const problem = contradiction === undefined
+      ? Answer.problemOf(whole)
+      : ["malformed_response", contradiction] as const
+    if (problem !== undefined) {
+      this.failure = Errors.make(this.origin, ...problem)
+      return
+    }
+    out.push(Answer.completed(whole))
     this.isDone = true
   }
 
@@ -236,24 +242,23 @@ export class Calls {
     })
   }
 
-  /** An announcement or a fragment. Fragments of a call that is made, or was never announced, are ignored. */
+  /** An announcement or a fragment, which may come first. Fragments of a call that is made are ignored. */
   input(part: Part.Input, at: number, out: Answer.Out): void {
     const known = this.latest.get(part.id)
-    const isOpen = known !== undefined && !known.isMade
-    const entry = part.name === undefined || (isOpen && known.call.name === part.name)
-      ? known
-      : this.open(part.id, part.name, at, part.isJson, out)
-    if (entry === undefined || entry.isMade || !entry.isStreamed || part.delta === "") return
+    const isKnown = known !== undefined && (part.name === undefined || isOpenAs(known, part.name))
+    if (!isKnown && part.name === undefined && (!part.isJson || part.delta === "")) return
+    const entry = isKnown ? known : this.open(part.id, at, part.isJson)
+    this.name(entry, part.name, out)
+    if (entry.isMade || !entry.isStreamed || part.delta === "") return
     this.calls.append(entry.call, part.delta, out)
   }
 
   call(part: Part.Call, at: number, out: Answer.Out): void {
     const known = this.latest.get(part.id)
-    const isOpen = known !== undefined && !known.isMade && known.call.name === part.name
-    const entry = isOpen ? known : this.open(part.id, part.name, at, true, out)
+    const entry = known !== undefined && isOpenAs(known, part.name) ? known : this.open(part.id, at, true)
+    this.name(entry, part.name, out)
     const { call } = entry
-    if (call.text === "") this.calls.append(call, part.text, out)
-    call.text = part.text
+    this.calls.overwrite(call, part.text, out)
     call.isObserved = true
     call.isExecuted = part.isExecuted
     entry.isMade = true
@@ -278,29 +283,35 @@ export class Calls {
     const call = this.held
     this.held = undefined
     if (call === undefined) return
-    if (call.text.trim() === "") this.calls.close(call, false, out)
-    else this.calls.settle(call, out)
+    if (call.text.trim() !== "") this.calls.settle(call, out)
+    else if (!this.calls.hasStrays) this.calls.close(call, false, out)
   }
 
   /**
    * The reply has ended. If the token limit ended it, the last call was cut, even when its text is whole. A call that
    * was announced without any fragment of its arguments has none, unless the reply was cut.
    */
-  end(ending: ToolCalls.Ending, out: Answer.Out): void {
-    this.calls.endAll(ending, out, this.calls.all.findLast((call) => !call.isExecuted))
+  end(ending: ToolCalls.Ending, out: Answer.Out): string | undefined {
+    return this.calls.endAll(ending, out, this.calls.all.findLast((call) => !call.isExecuted))
   }
 
-  private open(wireId: string, name: string, at: number, isStreamed: boolean, out: Answer.Out): Entry {
+  private open(wireId: string, at: number, isStreamed: boolean): Entry {
     const call = this.calls.open(wireId === "" ? undefined : wireId)
     const entry: Entry = { call, at, isStreamed, isMade: false, options: undefined, result: undefined }
     this.mark(entry)
     this.entries.push(entry)
     this.latest.set(wireId, entry)
-    this.calls.name(call, name, out)
     return entry
+  }
+
+  private name({ call }: Entry, name: string | undefined, out: Answer.Out): void {
+    if (call.name === "" && name !== undefined) this.calls.name(call, name, out)
   }
 
   private mark({ at, call, options, result }: Entry): void {
     call.metadata = Layout.mark(this.owner, at, { options, result })
   }
 }
+
+/** Returns `true` if a call is not made yet, and has a name or gets it now. */
+const isOpenAs = ({ call, isMade }: Entry, name: string): boolean => !isMade && (call.name === "" || call.name === name)

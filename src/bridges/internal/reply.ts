@@ -12,13 +12,13 @@ import type * as Redacted from "effect/Redacted"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type * as Adapter from "../../Adapter.ts"
+import * as Answer from "../../adapters/internal/answerBody.ts"
 import * as Errors from "../../adapters/internal/errors.ts"
 import * as Http from "../../adapters/internal/http.ts"
 import * as Wire from "../../adapters/internal/wire.ts"
 import type * as Events from "../../Event.ts"
 import type { NamesOf } from "../../internal/declare/schema.ts"
 import * as Json from "../../internal/json.ts"
-import * as Message from "../../Message.ts"
 import type * as Layout from "./layout.ts"
 import type * as Part from "./part.ts"
 import * as Reader from "./reader.ts"
@@ -111,11 +111,15 @@ class Reply {
       })
       const reading = this.readingOf(reader, parts)
       const events: Array<Event> = []
-      while (!reader.hasBegun && !this.hasEnded && reader.failure === undefined) events.push(...yield* reading.next)
-      if (!reader.hasBegun && reader.failure !== undefined) return yield* Effect.fail(Http.failed(reader.failure))
+      let hasBegun = false
+      while (!hasBegun && !this.hasEnded && reader.failure === undefined) {
+        const next = yield* reading.next
+        hasBegun = next.some(Answer.isShown)
+        events.push(...next)
+      }
+      if (!hasBegun && reader.failure !== undefined) return yield* Effect.fail(Http.failed(reader.failure))
       this.reading = reading
-      const started: Event = { _tag: "MessageStarted", message: Message.assistant("") }
-      return [started, ...events]
+      return [Answer.started, ...events]
     })
   }
 

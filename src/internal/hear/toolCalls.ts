@@ -59,18 +59,154 @@ export const ofText = (text: string): Arguments => {
 /** The text of arguments as a provider writes it: some write `null` for a call that has none. */
 const written = (text: string): string => text.trim() === "null" ? "" : text
 
+/** The end of a scan in a JSON text: how many braces are open there, and whether a string or an escape is. */
+interface Scan {
+  depth: number
+  isInString: boolean
+  isEscaped: boolean
+}
+
 /** The state of a call's arguments before they are final. */
-interface Begun {
+interface Begun extends Scan {
   /** The arguments as far as they were sent. */
   text: string
   /** `true` if any fragment of them came, even an empty one. */
   isObserved: boolean
+  /** The form of the text, by its first character: an object or its JSON string, or anything else. */
+  form: "none" | "json" | "other"
+  /** `true` once the text is whole by its braces. What follows repeats it, or contradicts it. */
+  isWhole: boolean
+  /** The text behind a whole one, as long as it is not whole itself. */
+  again: string
 }
 
-const append = (call: Begun, text: string): void => {
-  call.isObserved = true
-  call.text += text
+const begun = (): Begun => ({
+  text: "",
+  isObserved: false,
+  form: "none",
+  isWhole: false,
+  again: "",
+  depth: 0,
+  isInString: false,
+  isEscaped: false
+})
+
+const marks = /["\\{}]/g
+
+/**
+ * Returns the position behind the object or the string that ends in a piece of its text, or -1. Each piece is scanned
+ * once.
+ */
+const endIn = (scan: Scan, piece: string): number => {
+  if (piece === "") return -1
+  marks.lastIndex = scan.isEscaped ? 1 : 0
+  scan.isEscaped = false
+  for (let at = marks.exec(piece); at !== null; at = marks.exec(piece)) {
+    const [mark] = at
+    if (mark === "\\") {
+      if (at.index + 1 === piece.length) scan.isEscaped = true
+      else marks.lastIndex = at.index + 2
+      continue
+    }
+    if (mark === "\"") scan.isInString = !scan.isInString
+    else if (!scan.isInString) scan.depth += mark === "{" ? 1 : -1
+    if (scan.depth === 0 && !scan.isInString) return at.index + 1
+  }
+  return -1
 }
+
+/** The beginning of an object, or of a JSON string. */
+const opening = /^\s*["{]/
+
+const isBlank = (text: string): boolean => text.trim() === ""
+
+/**
+ * Appends a fragment, and returns the new part of it. Servers are known to repeat whole arguments behind whole ones, also
+ * as a JSON string, and to begin with `{}`: equal arguments are dropped, and those behind `{}` replace it. Any other text
+ * behind whole arguments makes them unreadable, because nothing tells which of the two are meant.
+ */
+const append = (call: Begun, fragment: string): string => {
+  call.isObserved = true
+  if (call.isWhole) return repeat(call, fragment)
+  if (call.form === "other" && call.text.length < 64 && written(call.text) === "" && opening.test(fragment)) reset(call)
+  if (call.form === "none" && !isBlank(fragment)) call.form = opening.test(fragment) ? "json" : "other"
+  const end = call.form === "json" ? endIn(call, fragment) : -1
+  if (end < 0) {
+    call.text += fragment
+    return fragment
+  }
+  const own = fragment.slice(0, end)
+  call.text += own
+  call.isWhole = true
+  return own + repeat(call, fragment.slice(end))
+}
+
+/** Reads a fragment behind whole arguments. */
+const repeat = (call: Begun, fragment: string): string => {
+  const rest = unrepeated(call, fragment, (whole) => isRepeated(call, whole))
+  if (!isBlank(rest)) spoil(call)
+  call.text += rest
+  return rest
+}
+
+/** Returns the rest of a fragment, from the first text on that is no repetition, or nothing if that is still open. */
+const unrepeated = (call: Begun, fragment: string, isKnown: (whole: string) => boolean): string => {
+  let rest = fragment
+  while (call.again !== "" || opening.test(rest)) {
+    const end = endIn(call, rest)
+    if (end < 0) {
+      call.again += rest
+      return ""
+    }
+    const whole = call.again + rest.slice(0, end)
+    rest = rest.slice(end)
+    call.again = ""
+    if (!isKnown(whole)) return whole + rest
+  }
+  return rest
+}
+
+/** Returns `true` if whole arguments may stand behind those of a call, which they replace if these are `{}`. */
+const isRepeated = (call: Begun, whole: string): boolean => {
+  const known = objectIn(call.text)
+  const other = objectIn(whole)
+  if (known === undefined || other === undefined) return false
+  const isEqual = Json.isSame(known, other)
+  if (!isEqual && !isEmpty(known)) return false
+  if (!isEqual || isString(call.text)) call.text = isString(whole) ? JSON.stringify(other) : whole.trim()
+  return true
+}
+
+/** Returns `true` if two texts have the same arguments. */
+const isEqual = (one: string, other: string): boolean => {
+  if (one === other) return true
+  const known = objectIn(one)
+  return known !== undefined && Json.isSame(known, objectIn(other))
+}
+
+const isEmpty = (value: Json.JsonObject): boolean => Object.keys(value).length === 0
+
+const isString = (text: string): boolean => text.trimStart().startsWith("\"")
+
+/** The object in a whole text, or in the text of which it is the JSON string. */
+const objectIn = (text: string): Json.JsonObject | undefined => {
+  const parsed = Result.getOrUndefined(Json.parse(text))
+  const value = typeof parsed === "string" ? Result.getOrUndefined(Json.parse(parsed)) : parsed
+  return Json.isObject(value) && !Json.isDeeper(value, deepest) ? value : undefined
+}
+
+/** Appends all that follows: the text is no JSON, whatever that is. */
+const spoil = (call: Begun): void => {
+  call.isWhole = false
+  call.form = "other"
+}
+
+const reset = (call: Begun): void => {
+  Object.assign(call, { ...begun(), isObserved: call.isObserved })
+}
+
+/** All of the arguments, with a repetition that never became whole. */
+const textOf = ({ again, text }: Begun): string => text + again
 
 /**
  * The arguments of a call that was still open when its reply ended. Without any fragment there are none, unless the
@@ -131,9 +267,22 @@ export class UniqueIds {
 // ---------------------------------------------------------------------------------------------------------------------
 // calls from the wire
 
+/** The reason why a reply cannot be trusted that adds to a call which it had completed. */
+export const contradiction = "the stream continues a tool call that it had completed"
+
+/** The number of fragments that a reply had when something came. `0`: it never came. */
+interface Times {
+  /** The first fragment. */
+  firstAt: number
+  /** The last fragment. */
+  lastAt: number
+  /** The fragment that made the arguments whole. */
+  wholeAt: number
+}
+
 /** A call while an adapter or a bridge gathers it. */
-export interface Call extends Begun {
-  /** Its unique id, once it has a name. */
+export interface Call extends Begun, Times {
+  /** Its unique id, once it has a name. Empty until then. */
   id: string
   /** The id that the wire gave it, which another call may have as well. */
   wireId: string | undefined
@@ -182,12 +331,24 @@ export class WireCalls {
   private readonly ids = new UniqueIds()
   /** The calls that have a name and were not started, in the order in which they were named. */
   private readonly waiting = new Set<Call>()
+  /** The calls that have arguments and no name. */
+  private readonly strays = new Set<Call>()
+  /** The fragments since the first call that has arguments and no name, and what each call had before. */
+  private sinceStray:
+    | { readonly before: ReadonlyMap<Call, string>; readonly fragments: Array<[Call, string]> }
+    | undefined
+  private fragments = 0
 
   /** `makeId` makes ids for calls that come without one, `key` names the protocol in the calls' metadata. */
   constructor(makeId: () => string, key: string, restore: Restore = (_name, args) => args) {
     this.makeId = makeId
     this.key = key
     this.restore = restore
+  }
+
+  /** `true` if there are arguments that found no call. */
+  get hasStrays(): boolean {
+    return this.strays.size > 0
   }
 
   /** The completed calls, in their order. */
@@ -202,8 +363,10 @@ export class WireCalls {
       wireId,
       duplicateOf: undefined,
       name: "",
-      text: "",
-      isObserved: false,
+      ...begun(),
+      firstAt: 0,
+      lastAt: 0,
+      wholeAt: 0,
       isLost: false,
       isStarted: false,
       isTried: false,
@@ -227,19 +390,41 @@ export class WireCalls {
     const wanted = call.wireId ?? this.makeId()
     call.id = this.ids.take(wanted)
     if (call.id !== wanted) call.duplicateOf = wanted
+    this.strays.delete(call)
+    if (this.strays.size === 0) this.sinceStray = undefined
   }
 
   /**
    * A fragment of a call's arguments. False if it adds to a call that is complete: no order of events can express
-   * that, and the stream is malformed.
+   * that, and the stream is malformed. What is complete may be repeated.
    */
   append(call: Call, text: string, out: Out): boolean {
-    if (call.completed !== undefined) return text.trim() === "" || text === call.text
-    append(call, text)
-    if (text === "") return true
-    if (call.isStarted) out.push({ _tag: "ToolCallDelta", id: call.id, argumentsDelta: text })
+    if (call.completed !== undefined) {
+      return call.isWhole
+        ? isBlank(unrepeated(call, text, (whole) => isEqual(call.text, whole)))
+        : isBlank(text) || text === call.text
+    }
+    this.note(call, text)
+    const added = append(call, text)
+    if (call.isWhole && call.wholeAt === 0) call.wholeAt = this.fragments
+    if (added === "") return true
+    if (call.isStarted) out.push({ _tag: "ToolCallDelta", id: call.id, argumentsDelta: added })
     else if (call.id !== "") this.start(out)
     return true
+  }
+
+  /** Notes when a fragment came, and keeps the order of fragments as long as it is not known whose some of them are. */
+  private note(call: Call, text: string): void {
+    if (text === "") return
+    this.fragments++
+    if (call.firstAt > 0 || !isBlank(text)) {
+      if (call.firstAt === 0) call.firstAt = this.fragments
+      call.lastAt = this.fragments
+      if (call.id === "") this.strays.add(call)
+    }
+    if (this.strays.size === 0) return
+    this.sinceStray ??= { before: new Map(this.all.map((one) => [one, textOf(one)])), fragments: [] }
+    this.sinceStray.fragments.push([call, text])
   }
 
   private start(out: Out): void {
@@ -253,12 +438,29 @@ export class WireCalls {
     this.waiting.clear()
   }
 
-  /** The wire repeats the whole text of a call: it adds what the fragments left out, and replaces one that differs. */
-  replace(call: Call, text: string, out: Out): void {
-    if (call.completed !== undefined) return
-    if (text === "" || (text.length >= call.text.length && text.startsWith(call.text))) {
-      this.append(call, text.slice(call.text.length), out)
-    } else call.text = text
+  /**
+   * The wire repeats the whole text of a call: it adds what the fragments left out, and replaces one that differs. False
+   * if it contradicts a call that is complete.
+   */
+  replace(call: Call, text: string, out: Out): boolean {
+    if (call.completed !== undefined) {
+      return isBlank(text) || call.completed.argumentsLost !== undefined || isEqual(call.text, text)
+    }
+    const known = textOf(call)
+    if (text === "" || (text.length >= known.length && text.startsWith(known))) {
+      return this.append(call, text.slice(known.length), out)
+    }
+    this.overwrite(call, text, out)
+    return true
+  }
+
+  /** The last word on the arguments of a call. It is shown where no fragment was. */
+  overwrite(call: Call, text: string, out: Out): void {
+    if (call.text === "") this.append(call, text, out)
+    else if (call.completed === undefined) {
+      reset(call)
+      append(call, text)
+    }
   }
 
   /** Adds to a complete call what the wire attaches to it later: that is part of the whole message. */
@@ -272,7 +474,7 @@ export class WireCalls {
   /** The wire has moved on: a call whose text is whole is complete. Tells whether it is. A text is tried once. */
   settle(call: Call, out: Out): boolean {
     if (call.completed !== undefined) return true
-    if (call.isTried || call.id === "" || call.text.trim() === "") return false
+    if (call.isTried || call.id === "" || call.again !== "" || isBlank(call.text) || this.strays.size > 0) return false
     call.isTried = true
     const found = ofText(written(call.text))
     if (!isFinal(found)) return false
@@ -289,30 +491,75 @@ export class WireCalls {
   /** The wire has ended a call, whole or cut off. */
   close(call: Call, isCut: boolean, out: Out): void {
     if (call.completed !== undefined || call.id === "") return
-    this.complete(call, isCut ? lost("truncated") : ofText(written(call.text)), out)
+    this.complete(call, isCut ? lost("truncated") : ofText(written(textOf(call))), out)
   }
 
   /** The reply has ended, and with it a call that may be open. */
   end(call: Call, ending: Ending, isCut: boolean, out: Out): void {
     if (call.completed !== undefined || call.id === "") return
     if (isCut) return this.complete(call, lost("truncated"), out)
-    const found = call.isLost ? lost("missing_fragments") : atEnd(written(call.text), call.isObserved, ending)
+    const found = call.isLost ? lost("missing_fragments") : atEnd(written(textOf(call)), call.isObserved, ending)
     this.complete(call, found, out)
   }
 
   /**
    * The reply has ended, and with it all calls. If the token limit ended it, the last call was cut, even when its text
-   * parses: servers are known to mend a cut text. A call before it counts if its text is whole.
+   * parses: servers are known to mend a cut text. A call before it counts if its text is whole. Returns the reason why
+   * what was read cannot be trusted, if it cannot.
    */
-  endAll(ending: Ending, out: Out, last = this.all.at(-1)): void {
+  endAll(ending: Ending, out: Out, last = this.all.at(-1)): string | undefined {
+    const taker = this.placeStrays(out)
+    const cut = last?.id === "" ? taker ?? last : last
     for (const call of this.all) {
-      const isCut = ending === "truncated" && !call.isExecuted && (call === last || call.text.trim() === "")
+      const isCut = ending === "truncated" && !call.isExecuted && (call === cut || isBlank(call.text))
       this.end(call, ending, isCut, out)
     }
+    return this.problem
+  }
+
+  /** The reason why what was read cannot be trusted, if it cannot: the wire began other arguments of a complete call. */
+  get problem(): string | undefined {
+    return this.all.every(({ again, text }) =>
+        text.startsWith(again.trim()) || JSON.stringify(text).startsWith(again.trim())
+      )
+      ? undefined
+      : contradiction
+  }
+
+  /**
+   * The reply has ended with arguments that found no call: they came under another number, or in front of a name that
+   * never came. They belong to the one call that can have them. Where several can, none of these runs. Returns the call
+   * that has them.
+   */
+  placeStrays(out: Out): Call | undefined {
+    const strays = [...this.strays]
+    this.strays.clear()
+    if (strays.length === 0) return undefined
+    const takers = this.all.filter((call) => strays.some((stray) => mayTake(call, stray)))
+    const [taker] = takers
+    if (taker !== undefined && takers.length === 1) {
+      this.give(taker, strays, out)
+      return taker
+    }
+    for (const call of takers) call.isLost = true
+    return undefined
+  }
+
+  /** Gives a call the arguments that found none, in the order of the wire. */
+  private give(call: Call, strays: ReadonlyArray<Call>, out: Out): void {
+    const { before, fragments } = this.sinceStray ?? { before: new Map<Call, string>(), fragments: [] }
+    const own = new Set([call, ...strays])
+    const text = fragments.filter(([one]) => own.has(one)).map(([, fragment]) => fragment).join("")
+    const known = before.get(call) ?? ""
+    if (isBlank(textOf(call))) return void this.append(call, text, out)
+    reset(call)
+    append(call, known + text)
   }
 
   complete(call: Call, args: Arguments, out: Out): void {
     if (!call.isStarted) this.start(out)
+    call.text = textOf(call)
+    call.again = ""
     const { duplicateOf, id, isExecuted, metadata: own, name, text } = call
     const common = {
       id,
@@ -329,6 +576,21 @@ export class WireCalls {
     call.completed = { ...common, metadata }
     out.push({ _tag: "ToolCallCompleted", ...common, ...(hasEntries(metadata) ? { metadata } : {}) })
   }
+}
+
+/**
+ * Returns `true` if arguments without a call may be those of a call: it is open, and has none, or had `{}` before, or
+ * grew while these came.
+ */
+const mayTake = (call: Call, stray: Call): boolean => {
+  if (call.id === "" || call.isExecuted || call.completed !== undefined) return false
+  if (!call.isWhole || (call.wholeAt < stray.firstAt && hasNone(call))) return true
+  return call.firstAt < call.wholeAt && stray.firstAt < call.wholeAt && stray.lastAt > call.firstAt
+}
+
+const hasNone = ({ text }: Begun): boolean => {
+  const known = objectIn(text)
+  return known !== undefined && isEmpty(known)
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -398,6 +660,11 @@ export class EventCalls {
     return this.entries.length === 0
   }
 
+  /** `true` if there is a call with a name. */
+  get hasNamed(): boolean {
+    return this.entries.some(({ name }) => name !== "")
+  }
+
   /** The ids of the calls, in the order in which they were opened. */
   get ids(): ReadonlyArray<string> {
     return this.entries.map((entry) => entry.id)
@@ -419,8 +686,7 @@ export class EventCalls {
       eventId,
       index: this.entries.length,
       name,
-      text: "",
-      isObserved: false,
+      ...begun(),
       final: undefined,
       taken: undefined,
       isExecuted: false,
@@ -514,7 +780,8 @@ export class EventCalls {
     const given = ofValue(call.arguments ?? {})
     const argumentsLost = given.argumentsLost ?? call.argumentsLost
     entry.name = name
-    entry.text = call.rawArguments ?? entry.text
+    entry.text = call.rawArguments ?? textOf(entry)
+    entry.again = ""
     entry.final = argumentsLost === undefined ? given : { arguments: given.arguments, argumentsLost }
     entry.isExecuted = call.providerExecuted === true
     entry.metadata = Json.isObject(call.metadata) ? call.metadata : Json.none
@@ -533,18 +800,37 @@ export class EventCalls {
   }
 
   toToolCalls(reading: Reading): ReadonlyArray<Message.ToolCall> {
-    return this.entries.map((entry) => entry.taken ?? toToolCall(entry, entry.final ?? unfinished(entry, reading)))
+    const strays = this.entries.filter((entry) =>
+      entry.name === "" && entry.final === undefined && !isBlank(entry.text)
+    )
+    const isOpen = ({ final, name }: Entry) => name !== "" && final === undefined
+    const takers = strays.length === 0 ? [] : this.entries.filter(isOpen)
+    const taker = takers.find(({ text }) => isBlank(text))
+    const taking = taker !== undefined && takers.length === 1
+      ? { ...taker, text: strays.map(textOf).join(""), isObserved: true }
+      : undefined
+    return this.entries.map((entry) => {
+      if (entry.taken !== undefined) return entry.taken
+      if (entry.final !== undefined) return toToolCall(entry, entry.final)
+      const read = entry === taker && taking !== undefined ? taking : entry
+      return toToolCall(read, unfinished(read, reading, read === entry && takers.length > 0 && isOpen(entry)))
+    })
   }
 }
 
-/** Arguments of a call that the wire never completed. What the token limit ended was cut there. */
-const unfinished = ({ isObserved, text }: Entry, { ending, parse }: Reading): Arguments => {
+/**
+ * Arguments of a call that the wire never completed. What the token limit ended was cut there. `isDoubted`: there are
+ * fragments of no call that may be some of them.
+ */
+const unfinished = (entry: Entry, { ending, parse }: Reading, isDoubted: boolean): Arguments => {
   if (!parse) return { arguments: {} }
-  return ending === "truncated" ? lost("truncated") : atEnd(text, isObserved, ending)
+  if (isDoubted) return lost("missing_fragments")
+  return ending === "truncated" ? lost("truncated") : atEnd(textOf(entry), entry.isObserved, ending)
 }
 
 const toToolCall = (entry: Entry, { arguments: args, argumentsLost }: Arguments): Message.ToolCall => {
-  const { eventId, id, isExecuted, name, text } = entry
+  const { eventId, id, isExecuted, name } = entry
+  const text = textOf(entry)
   const metadata = id === eventId || eventId === "" ? entry.metadata : { duplicateOf: eventId, ...entry.metadata }
   const call: Types.Mutable<Message.ToolCall> = { id, name, arguments: args, metadata }
   if (text !== "") call.rawArguments = text

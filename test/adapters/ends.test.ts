@@ -1,0 +1,263 @@
+/**
+ * How replies begin and end: what counts as their first event, which end is none, what still counts behind the last event,
+ * and replies that a server has divided into several.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import { layer as bridge } from "heddle/bridges/ai-sdk"
+import * as Adapters from "../support/adapters.ts"
+import * as AiSdk from "../support/aiSdk.ts"
+import * as Anthropic from "../support/anthropic.ts"
+import * as Gemini from "../support/gemini.ts"
+import * as Chat from "../support/openAiChat.ts"
+import * as Responses from "../support/openAiResponses.ts"
+import { callsOf, names, played, protocols } from "../support/replies.ts"
+
+const open = (body: string): string => body.replace("data: [DONE]\n\n", "")
+
+/** The beginnings of replies that have shown nothing: heads, counts of tokens, empty texts. */
+const unseen: { readonly [name in (typeof names)[number]]: string } = {
+  chat: open(Chat.body(
+    Chat.chunk({ role: "assistant", content: "" }),
+    Chat.usage({ prompt_tokens: 10, completion_tokens: 1, total_tokens: 11 })
+  )),
+  responses: Responses.body(
+    Responses.event("created", { response: Responses.response({ status: "in_progress", usage: Responses.usage }) }),
+    Responses.added(0, Responses.message(""))
+  ),
+  anthropic: Anthropic.body(Anthropic.start(), Anthropic.ping, Anthropic.opened(0, { type: "text", text: "" })),
+  gemini: Gemini.body(Gemini.usage({ promptTokenCount: 10, candidatesTokenCount: 1 }), Gemini.chunk([{ text: "" }]))
+}
+
+describe("the first event of a reply", () => {
+  for (const name of names) {
+    const protocol = protocols[name]
+    it.effect(`O-16: ${name} tries a reply again that failed before a user could see any of it, and counts its cost`, () =>
+      Effect.gen(function*() {
+        const broken = { pieces: [unseen[name] + protocol.failing(true)] }
+        const found = yield* Adapters.trying(protocol, (index) => index < 2 ? broken : { pieces: [protocol.whole] })
+        assert.deepStrictEqual([found.requests, found.error], [3, undefined])
+        const usage = Chat.of(found.events, "MessageCompleted")[0]!.metadata?.["usage"] as { inputTokens: number }
+        const once = name === "responses" ? 12 : 10
+        assert.strictEqual(usage.inputTokens, name === "anthropic" ? 3 * once : 2 * once)
+      }))
+
+    it.effect(`O-16: ${name} says what the tries cost that all failed`, () =>
+      Effect.gen(function*() {
+        const found = yield* Adapters.trying(protocol, () => ({ pieces: [unseen[name] + protocol.failing(true)] }))
+        assert.deepStrictEqual([found.requests, found.error?.isRetryable], [3, true])
+        const [cost, ...others] = Chat.of(found.events, "RawChunk")
+        assert.deepStrictEqual(others, [])
+        const { usage } = cost!.chunk as { usage: { inputTokens: number } }
+        assert.strictEqual(usage.inputTokens, 3 * (name === "responses" ? 12 : 10))
+      }))
+
+    it.effect(`O-16: ${name} tries nothing again once a text, a thought or a call was shown`, () =>
+      Effect.gen(function*() {
+        for (const begun of [protocol.begun, protocol.calling]) {
+          const found = yield* Adapters.trying(protocol, () => ({ pieces: [begun + protocol.failing(true)] }))
+          assert.deepStrictEqual([found.requests, found.error?.isRetryable], [1, true])
+        }
+      }))
+  }
+
+  it.live("O-16: a bridge does as the adapters do", () =>
+    Effect.gen(function*() {
+      const parts = (index: number) =>
+        index === 0
+          ? [
+            { type: "text-start", id: "0" },
+            { type: "reasoning-start", id: "1", providerMetadata: { acme: { item: "1" } } },
+            { type: "error", error: { message: "overloaded" } }
+          ]
+          : [AiSdk.text("a"), AiSdk.finish("stop")]
+      const model = AiSdk.scripted((_, index) => parts(index))
+      const adapter = bridge({ model, retries: 1, retryDelay: 0 })
+      const { error, events } = yield* Gemini.steady(Chat.outcome(AiSdk.stream(adapter)))
+      assert.deepStrictEqual([model.calls.length, error], [2, undefined])
+      assert.deepStrictEqual(Chat.of(events, "TextDelta").map(({ delta }) => delta), ["a"])
+    }))
+})
+
+describe("a reply that says nothing", () => {
+  const nothing: { readonly [name in (typeof names)[number]]: ReadonlyArray<string> } = {
+    chat: [
+      "data: [DONE]\n\n",
+      Chat.body(Chat.chunk({ role: "assistant", content: "" })),
+      JSON.stringify({ choices: [{ message: { role: "assistant", content: "" } }] })
+    ],
+    responses: ["data: [DONE]\n\n", Responses.body(Responses.created)],
+    anthropic: [Anthropic.body(Anthropic.start({ usage: null }), Anthropic.stop), "data: [DONE]\n\n"],
+    gemini: [Gemini.body({ responseId: "r" }), "data: [DONE]\n\n"]
+  }
+  for (const name of names) {
+    it.effect(`O-21: ${name} has an error for a reply without text, call, reasoning and finish reason`, () =>
+      Effect.forEach(nothing[name], (body) =>
+        Effect.gen(function*() {
+          const found = yield* Adapters.trying(protocols[name], (index) => ({
+            pieces: [index === 0 ? body : protocols[name].whole]
+          }))
+          const isTried = found.requests === 2 && found.error === undefined
+          assert.isTrue(isTried || found.error?.reason === "malformed_response", body)
+        })))
+  }
+
+  it.effect("O-21: such a reply is tried again, and fails the run if it stays so", () =>
+    Effect.gen(function*() {
+      const found = yield* Adapters.trying(Adapters.openAiChat, () => ({ pieces: ["data: [DONE]\n\n"] }))
+      assert.deepStrictEqual([found.requests, found.error?.reason], [3, "provider_unavailable"])
+      assert.include(found.error?.message, "the reply is empty")
+      assert.strictEqual((yield* played("chat", "data: [DONE]\n\n")).outcome._tag, "Failed")
+    }))
+
+  it.effect("O-21: a bridge has it, too", () =>
+    Effect.gen(function*() {
+      const { error } = yield* AiSdk.outcomeOfParts(AiSdk.finish("stop", { finishReason: undefined }))
+      assert.strictEqual(error?.reason, "provider_unavailable")
+    }))
+
+  it.effect("O-21, R-333: with a finish reason it is a reply, and so is one whose output was counted as none", () =>
+    Effect.gen(function*() {
+      const stopped = yield* Chat.outcomeOf(Chat.body(Chat.chunk({ content: "" }), Chat.finish("stop")))
+      assert.isUndefined(stopped.error)
+      const counted = Chat.body(Chat.chunk({ content: "" }), Chat.usage({ prompt_tokens: 0, completion_tokens: 0 }))
+      assert.isUndefined((yield* Chat.outcomeOf(counted)).error)
+      const lost = Chat.body(Chat.chunk({ content: "" }), Chat.usage({ prompt_tokens: 3, completion_tokens: 9 }))
+      assert.strictEqual((yield* Chat.outcomeOf(lost)).error?.reason, "provider_unavailable")
+    }))
+
+  it.effect("O-70: a whole body without a finish reason has none, as a stream without one", () =>
+    Effect.gen(function*() {
+      const document = JSON.stringify({ choices: [{ message: { role: "assistant", content: "a" } }] })
+      for (const body of [document, Chat.body(Chat.said("a"))]) {
+        const { events } = yield* Chat.outcomeOf({ pieces: [body] })
+        assert.deepInclude(Chat.of(events, "MessageCompleted")[0]!, { finishReason: null })
+      }
+    }))
+})
+
+describe("an error behind the last event", () => {
+  const ended = { ...protocols, chat: { ...protocols.chat, whole: Chat.body(Chat.said("a"), Chat.finish("stop")) } }
+  for (const name of names) {
+    it.effect(`O-22: ${name} fails a reply whose error comes behind its end, in the stream or as a document`, () =>
+      Effect.gen(function*() {
+        const { failing, whole } = ended[name]
+        for (const error of [failing(true), `${JSON.stringify({ error: { message: "overloaded", code: 503 } })}\n`]) {
+          const found = yield* played(name, whole + error)
+          assert.strictEqual(found.outcome._tag, "Failed", error)
+          assert.strictEqual(found.requests.length, 1)
+        }
+      }))
+  }
+
+  it.live("O-22: it counts for the second that the end of a body is waited for", () =>
+    Effect.gen(function*() {
+      const { error } = yield* Anthropic.outcomeOf({
+        pieces: [protocols.anthropic.whole, protocols.anthropic.failing(true)],
+        ending: "open"
+      })
+      assert.strictEqual(error?.reason, "provider_unavailable")
+    }))
+
+  it.effect("O-22: an error behind the end of a bridged reply fails it, too", () =>
+    Effect.gen(function*() {
+      const error = { type: "error", error: { message: "overloaded" } }
+      const found = yield* AiSdk.outcomeOfParts(AiSdk.text("a"), AiSdk.finish("stop"), error)
+      assert.isDefined(found.error)
+    }))
+})
+
+describe("a reply in several choices", () => {
+  const of = (index: number, delta: Responses.Json, finish_reason: string | null = null): Responses.Json => ({
+    id: "c",
+    choices: [{ index, delta, finish_reason }]
+  })
+  const call = (name: string, text: string, id?: string) => ({
+    tool_calls: [{
+      index: 0,
+      ...(id === undefined ? {} : { id, type: "function" }),
+      function: { name, arguments: text }
+    }]
+  })
+  const more = (text: string) => ({ tool_calls: [{ index: 0, function: { arguments: text } }] })
+
+  it.effect("O-08: all choices are one message: the text of one, the calls of the others", () =>
+    Effect.gen(function*() {
+      const found = yield* played(
+        "chat",
+        Chat.body(
+          of(0, { role: "assistant", content: "Let me look." }),
+          of(1, call("look", "", "t1")),
+          of(2, call("find", "", "t2")),
+          of(1, more("{\"q\":")),
+          of(2, more("{\"p\":2}")),
+          of(1, more("1}")),
+          of(0, {}, "tool_calls")
+        )
+      )
+      assert.deepStrictEqual(callsOf(found), [["look", { q: 1 }], ["find", { p: 2 }]])
+      assert.strictEqual(found.result!.steps[0]!.response.outputText, "Let me look.")
+      const [, said] = found.requests[1]!.body.messages
+      assert.deepStrictEqual(said.tool_calls.map(({ id }: { id: string }) => id), ["t1", "t2"])
+    }))
+
+  it.effect("O-08: in a whole body, without numbers, and with the call in the first chunk as well", () =>
+    Effect.gen(function*() {
+      const message = (content: string | null, calls: ReadonlyArray<unknown>) => ({
+        finish_reason: "tool_calls",
+        message: { role: "assistant", content, ...(calls.length === 0 ? {} : { tool_calls: calls }) }
+      })
+      const own = (id: string, name: string, text: string) => ({
+        id,
+        type: "function",
+        function: { name, arguments: text }
+      })
+      const document = JSON.stringify({
+        choices: [
+          message("Let me look.", []),
+          message(null, [own("t1", "look", "{\"q\":1}")]),
+          message(null, [own("t2", "find", "{\"p\":2}")])
+        ]
+      })
+      assert.deepStrictEqual(callsOf(yield* played("chat", document)), [["look", { q: 1 }], ["find", { p: 2 }]])
+    }))
+
+  it.effect("O-08: one choice that was cut cuts the reply, and one that is still open leaves it open", () =>
+    Effect.gen(function*() {
+      const cut = yield* played(
+        "chat",
+        Chat.body(
+          of(0, { content: "a" }),
+          of(1, call("look", "{\"q\":1", "t1")),
+          of(1, {}, "length"),
+          of(0, {}, "stop")
+        )
+      )
+      assert.deepStrictEqual([callsOf(cut), cut.result!.steps[0]!.response.finishReason], [[], "length"])
+      const dropped = Chat.body(of(0, { content: "a" }), of(0, {}, "stop"), of(1, call("look", "", "t1")))
+      const left = yield* played("chat", { pieces: [open(dropped)], ending: "drop" })
+      assert.deepStrictEqual([callsOf(left), left.outcome._tag], [[], "Failed"])
+    }))
+
+  it.effect("O-08: an error in any choice counts", () =>
+    Effect.gen(function*() {
+      const body = Chat.body(of(0, { content: "a" }), {
+        choices: [{ index: 0, delta: {} }, { index: 1, delta: {}, error: { message: "no", code: 503 } }]
+      })
+      assert.strictEqual((yield* played("chat", body)).outcome._tag, "Failed")
+    }))
+
+  it.effect("O-08: a request for several replies is refused before anything is sent", () =>
+    Effect.gen(function*() {
+      const several = [
+        yield* Chat.outcomeOf(protocols.chat.whole, { options: { n: 2 } }),
+        yield* Chat.outcomeOf(protocols.chat.whole, {}, { ...Chat.request, options: { n: 3 } }),
+        yield* Gemini.outcomeOf(protocols.gemini.whole, { options: { generationConfig: { candidateCount: 2 } } })
+      ]
+      for (const { error, events } of several) {
+        assert.deepStrictEqual([events, error?.reason], [[], "unsupported_feature"])
+        assert.match(error!.message, /must be 1/)
+      }
+      assert.isUndefined((yield* Chat.outcomeOf(protocols.chat.whole, { options: { n: 1 } })).error)
+    }))
+})

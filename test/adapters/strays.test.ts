@@ -1,0 +1,167 @@
+/**
+ * Fragments of arguments that come where their call is not: under another index, item or block, or in another choice. They
+ * are given to the one call that can have them. Where several can, none of these runs.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import { Collector, type Event } from "heddle"
+import * as AiSdk from "../support/aiSdk.ts"
+import * as Anthropic from "../support/anthropic.ts"
+import * as Gemini from "../support/gemini.ts"
+import * as Chat from "../support/openAiChat.ts"
+import * as Responses from "../support/openAiResponses.ts"
+import { callsOf, lostOf, type Name, names, played } from "../support/replies.ts"
+
+/** How a server of each protocol writes the head of a call, a fragment of arguments at a place, and a whole reply. */
+interface Writing {
+  readonly head: (place: number, id: string, name: string) => ReadonlyArray<object>
+  readonly args: (place: number, text: string) => object
+  readonly reply: (...events: ReadonlyArray<object>) => string
+}
+
+const writings: { readonly [name in Exclude<Name, "gemini">]: Writing } = {
+  chat: {
+    head: (index, id, name) => [Chat.call({ index, id, type: "function", name, arguments: "" })],
+    args: (index, text) => Chat.call({ index, arguments: text }),
+    reply: (...events) => Chat.body(...events as ReadonlyArray<Responses.Json>, Chat.finish("stop"))
+  },
+  responses: {
+    head: (place, id, name) => [Responses.added(place, Responses.call(id, name))],
+    args: (place, text) => Responses.args(place, text),
+    reply: (...events) =>
+      Responses.body(Responses.created, ...events as ReadonlyArray<Responses.Json>, Responses.completed())
+  },
+  anthropic: {
+    head: (place, id, name) => [Anthropic.call(place, id, name)],
+    args: (place, text) => Anthropic.args(place, text),
+    reply: (...events) =>
+      Anthropic.body(
+        Anthropic.start(),
+        ...events as ReadonlyArray<Responses.Json>,
+        ...Anthropic.ended("tool_use")
+      )
+  }
+}
+
+const streamed = Object.entries(writings) as ReadonlyArray<readonly [Exclude<Name, "gemini">, Writing]>
+
+describe("fragments that find no call", () => {
+  for (const [name, { args, head, reply }] of streamed) {
+    it.effect(`O-07: ${name} gives them to the only call that can have them, behind it or before it`, () =>
+      Effect.gen(function*() {
+        const strays = [args(1, "{\"q\":"), args(1, "\"a b\"}")]
+        const behind = yield* played(name, reply(...head(2, "t1", "look"), ...strays))
+        assert.deepStrictEqual(callsOf(behind), [["look", { q: "a b" }]])
+        const before = yield* played(name, reply(...strays, ...head(2, "t1", "look")))
+        assert.deepStrictEqual(callsOf(before), [["look", { q: "a b" }]])
+        const beside = yield* played(
+          name,
+          reply(...head(2, "t1", "find"), args(2, "{\"p\":1}"), ...head(3, "t2", "look"), ...strays)
+        )
+        assert.deepStrictEqual(callsOf(beside).toSorted(), [["find", { p: 1 }], ["look", { q: "a b" }]])
+      }))
+
+    it.effect(`O-07: ${name} puts a call together whose fragments are divided between two places, in the order of the wire`, () =>
+      Effect.gen(function*() {
+        const split = reply(...head(2, "t1", "look"), args(2, "{\"q\":\"a"), args(1, "b"), args(2, "\"}"))
+        assert.deepStrictEqual(callsOf(yield* played(name, split)), [["look", { q: "ab" }]])
+      }))
+
+    it.effect(`O-07: ${name} loses the arguments of each call that may be meant, and runs the others`, () =>
+      Effect.gen(function*() {
+        const found = yield* played(
+          name,
+          reply(
+            ...head(0, "t0", "find"),
+            args(0, "{\"p\":1}"),
+            ...head(1, "t1", "look"),
+            ...head(2, "t2", "look"),
+            args(7, "{\"q\":1}")
+          )
+        )
+        assert.deepStrictEqual(callsOf(found), [["find", { p: 1 }]])
+        assert.deepStrictEqual(lostOf(found), [["look", "missing_fragments"], ["look", "missing_fragments"]])
+        assert.strictEqual(found.outcome._tag, "Completed")
+        const answers = found.result!.steps[0]!.toolResults.map(({ toolCallId }) => toolCallId)
+        assert.deepStrictEqual(answers, ["t0", "t1", "t2"])
+      }))
+  }
+
+  it.effect("O-07: what the token limit cut stays cut, also where its fragments found another place", () =>
+    Effect.gen(function*() {
+      const reply = Chat.body(
+        ...writings.chat.head(2, "t1", "look") as ReadonlyArray<Responses.Json>,
+        Chat.call({ index: 1, arguments: "{\"q\":1}" }),
+        Chat.finish("length")
+      )
+      const found = yield* played("chat", reply)
+      assert.deepStrictEqual([callsOf(found), lostOf(found)], [[], [["look", "truncated"]]])
+    }))
+
+  it.effect("O-07: whole arguments that stand at an item of their own are those of the only call", () =>
+    Effect.gen(function*() {
+      const done = Responses.event("function_call_arguments.done", { output_index: 5, arguments: "{\"q\":1}" })
+      const empty = Responses.done(0, Responses.call("t1", "look"))
+      for (const events of [[done], [empty, done], [done, empty]]) {
+        const reply = Responses.body(
+          Responses.created,
+          Responses.added(0, Responses.call("t1", "look")),
+          ...events,
+          Responses.completed({ output: [Responses.call("t1", "look")] })
+        )
+        assert.deepStrictEqual(callsOf(yield* played("responses", reply)), [["look", { q: 1 }]])
+      }
+    }))
+
+  it.effect("O-07: a call of Gemini without arguments has those that follow it, and none once the reply goes on", () =>
+    Effect.gen(function*() {
+      const bare = Gemini.chunk([Gemini.call("look")])
+      const piece = Gemini.chunk([{ functionCall: { partialArgs: [{ jsonPath: "$.q", stringValue: "a" }] } }])
+      const joined = yield* played("gemini", Gemini.body(bare, piece, Gemini.finish("STOP")))
+      assert.deepStrictEqual(callsOf(joined), [["look", { q: "a" }]])
+      const late = yield* played("gemini", Gemini.body(bare, Gemini.said("x"), piece, Gemini.finish("STOP")))
+      assert.strictEqual(late.outcome._tag, "Failed")
+    }))
+
+  it.effect("O-07: a bridge gives them to the only call, too", () =>
+    Effect.gen(function*() {
+      const parts = [
+        { type: "tool-input-start", id: "a", toolName: "look" },
+        { type: "tool-input-delta", id: "b", delta: "{\"q\":1}" },
+        AiSdk.finish("tool-calls")
+      ]
+      const { events } = yield* AiSdk.outcomeOfParts(...parts)
+      assert.deepStrictEqual(Chat.calls(events), [{ id: "a", name: "look", arguments: { q: 1 } }])
+      const two = yield* AiSdk.outcomeOfParts({ type: "tool-input-start", id: "c", toolName: "look" }, ...parts)
+      assert.deepStrictEqual(Chat.calls(two.events), [
+        { id: "c", name: "look", arguments: {}, argumentsLost: "missing_fragments" },
+        { id: "a", name: "look", arguments: {}, argumentsLost: "missing_fragments" }
+      ])
+    }))
+
+  it("O-07: the fold does so with the events of any adapter", () => {
+    const started = (id: string): Event.Event => ({ _tag: "ToolCallStarted", id, name: "look" })
+    const stray: Event.Event = { _tag: "ToolCallDelta", id: "x", argumentsDelta: "{\"q\":1}" }
+    const end: Event.Event = {
+      _tag: "MessageCompleted",
+      message: { role: "assistant", content: "", metadata: {} },
+      finishReason: "tool_calls"
+    }
+    const calls = (...events: ReadonlyArray<Event.Event>) =>
+      Collector.classify([...events, end]).toolCalls.map((call) => [call.id, call.argumentsLost ?? call.arguments])
+    assert.deepStrictEqual(calls(started("a"), stray), [["a", { q: 1 }]])
+    assert.deepStrictEqual(calls(started("a"), started("b"), stray), [
+      ["a", "missing_fragments"],
+      ["b", "missing_fragments"]
+    ])
+  })
+
+  it.effect("O-07: arguments of no call at all are dropped", () =>
+    Effect.gen(function*() {
+      for (const name of names.filter((one) => one !== "gemini")) {
+        const { args, head, reply } = writings[name as Exclude<Name, "gemini">]
+        const found = yield* played(name, reply(...head(0, "a", "look"), args(0, "{\"q\":1}"), args(4, "{\"z\":1}")))
+        assert.deepStrictEqual(callsOf(found), [["look", { q: 1 }]], name)
+      }
+    }))
+})
