@@ -7,6 +7,7 @@ import * as HttpServer from "effect/http/HttpServer"
 import * as HttpServerResponse from "effect/http/HttpServerResponse"
 import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
+import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import { Adapter, Session, Tool } from "heddle"
 import { Agent, Server } from "heddle/server"
@@ -14,6 +15,7 @@ import { Script } from "heddle/testing"
 import * as fs from "node:fs"
 import * as net from "node:net"
 import { chromium, type Page } from "playwright-core"
+import { until } from "../support/until.ts"
 import * as Guide from "./support/guide.ts"
 
 const executablePath = "/usr/bin/chromium"
@@ -42,11 +44,16 @@ const modelOf = (more: Deferred.Deferred<void>) =>
 const html = `<!doctype html><meta charset="utf-8"><div id="chat"></div><script src="/page.js"></script>`
 
 /** Serves the agent of the guide, and its page, on a free port. Succeeds with the port. */
-const serve = (script: string, tools: ReadonlyArray<Tool.Any>, model: Layer.Layer<Adapter.Adapter>) =>
+const serve = (
+  script: string,
+  tools: ReadonlyArray<Tool.Any>,
+  model: Layer.Layer<Adapter.Adapter>,
+  options: Partial<Server.Options> = {}
+) =>
   Effect.gen(function*() {
     const shop = Agent.make({ name: "shop", description: "Sells books", run: () => Effect.succeed({ tools }) })
     const routes = Layer.mergeAll(
-      Server.layer({ agents: [shop], authorize: Server.allowLoopback }),
+      Server.layer({ agents: [shop], authorize: Server.allowLoopback, ...options }),
       HttpRouter.add("GET", "/", HttpServerResponse.html(html)),
       HttpRouter.add("GET", "/page.js", HttpServerResponse.text(script, { contentType: "text/javascript" }))
     )
@@ -187,5 +194,253 @@ describe("the page of the guide", () => {
         assert.deepStrictEqual(reloaded, stopped)
         assert.deepStrictEqual(errors, [])
       }).pipe(Effect.scoped)
+  )
+})
+
+const { finish, preflightError, streamError, text, toolCall } = Script
+
+/** The page of the guide in a browser, what is said on it, and a server whose model has these replies. */
+const visited = (
+  replies: Parameters<typeof Script.layer>[0],
+  tools: ReadonlyArray<Tool.Any> = [],
+  options: Partial<Server.Options> = {}
+) =>
+  Effect.gen(function*() {
+    const example = Guide.exampleOf("docs/chat-in-the-browser.md", "useChat(")
+    const script = yield* Effect.promise(() => Guide.bundle("browser", example))
+    const { cut, url } = yield* between(yield* serve(script, tools, Script.layer(replies), options))
+    const page = yield* open
+    const errors: Array<string> = []
+    page.on("pageerror", (error) => errors.push(String(error)))
+    yield* Effect.promise(() => page.goto(url))
+    yield* Effect.promise(() => page.getByLabel("Message").waitFor())
+    return { cut, errors, page, url }
+  })
+
+const again = (page: Page) => page.getByRole("button", { name: "Again" }).click()
+
+/** Waits until the page shows an error with these words. */
+const fails = (page: Page, words: string): Promise<void> => page.getByRole("alert").filter({ hasText: words }).waitFor()
+
+/** Waits until the page shows no error, and all of a chat. */
+const holds = async (page: Page, chat: ReadonlyArray<string>): Promise<void> => {
+  await page.getByRole("alert").waitFor({ state: "detached" })
+  const last = chat.at(-1) ?? ""
+  await page.locator("section p, section code").last().getByText(last, { exact: true }).waitFor()
+  assert.deepStrictEqual(await ended(page), chat)
+}
+
+/** Requires that the page shows the same after it was loaded again, and that another message is answered behind it. */
+const holdsOn = async (page: Page, chat: ReadonlyArray<string>, answer: string): Promise<void> => {
+  await holds(page, chat)
+  await page.reload()
+  await holds(page, chat)
+  await say(page, "And now?")
+  await holds(page, [...chat, "And now?", answer])
+}
+
+const reply = (said: string) => [text(said), finish("stop")]
+
+const cause = <E>(name: string, effect: Effect.Effect<{ readonly errors: ReadonlyArray<string> }, E, Scope.Scope>) =>
+  it.live.skipIf(isPassedOver)(
+    `O-29: the button of the page continues after ${name}`,
+    () => Effect.map(effect, ({ errors }) => assert.deepStrictEqual(errors, [])).pipe(Effect.scoped)
+  )
+
+describe("the button of the page", () => {
+  cause(
+    "a message that did not leave, also once the page was loaded again",
+    Effect.gen(function*() {
+      const site = yield* visited([reply("Hello."), reply("Well."), reply("Now.")])
+      const { page } = site
+      yield* Effect.promise(async () => {
+        await page.context().setOffline(true)
+        await say(page, "Hi")
+        await fails(page, "fetch")
+        assert.isTrue(await page.getByRole("button", { name: "Send" }).isDisabled())
+        await again(page)
+        await fails(page, "fetch")
+        await page.context().setOffline(false)
+        await again(page)
+        await holds(page, ["Hi", "Hello."])
+        await page.context().setOffline(true)
+        await say(page, "Still there?")
+        await fails(page, "fetch")
+        await page.context().setOffline(false)
+        await page.reload()
+        await fails(page, "may not have arrived")
+        assert.deepStrictEqual(await page.locator("section p").allTextContents(), ["Hi", "Hello.", "Still there?"])
+        await again(page)
+        await holdsOn(page, ["Hi", "Hello.", "Still there?", "Well."], "Now.")
+      })
+      return site
+    })
+  )
+
+  cause(
+    "a refusal without authorization, of a message and of an answer",
+    Effect.gen(function*() {
+      let isOut = false
+      const pay = Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.succeed("paid") })
+      const site = yield* visited(
+        [[toolCall("p1", "pay"), finish("tool_calls")], reply("Paid."), reply("Now.")],
+        [pay],
+        { authorize: () => isOut ? Effect.fail("expired") : Effect.succeed({ principal: "ann" }), hosts: ["127.0.0.1"] }
+      )
+      const { page } = site
+      yield* Effect.promise(async () => {
+        isOut = true
+        await say(page, "Pay")
+        await fails(page, "Authorization")
+        await again(page)
+        await fails(page, "Authorization")
+        isOut = false
+        await again(page)
+        await page.getByRole("button", { name: "Allow" }).waitFor()
+        isOut = true
+        await page.getByRole("button", { name: "Allow" }).click()
+        await fails(page, "Authorization")
+        isOut = false
+        await again(page)
+        await holdsOn(page, ["Pay", "pay {}: output-available \"paid\"", "Paid."], "Now.")
+      })
+      return site
+    })
+  )
+
+  cause(
+    "a message that came while another page's run was under way",
+    Effect.gen(function*() {
+      const gate = yield* Deferred.make<void>()
+      const wait = Tool.make("wait", { parameters: {}, handler: () => Effect.as(Deferred.await(gate), "waited") })
+      const site = yield* visited(
+        [[toolCall("w1", "wait"), finish("tool_calls")], reply("Waited."), reply("Here."), reply("Now.")],
+        [wait]
+      )
+      const { page } = site
+      yield* Effect.promise(async () => {
+        const other = await page.context().browser()!.newPage()
+        await other.goto(page.url())
+        await say(other, "Wait")
+        await shows(other, "wait {}: input-available ")
+        await say(page, "Here?")
+        await fails(page, "under way")
+        await again(page)
+        await shows(page, "wait {}: input-available ")
+        assert.strictEqual(await page.getByLabel("Message").inputValue(), "Here?")
+      })
+      yield* Deferred.succeed(gate, undefined)
+      yield* Effect.promise(async () => {
+        const waited = ["Wait", "wait {}: output-available \"waited\"", "Waited."]
+        await holds(page, waited)
+        await page.getByRole("button", { name: "Send" }).click()
+        await holdsOn(page, [...waited, "Here?", "Here."], "Now.")
+      })
+      return site
+    })
+  )
+
+  cause(
+    "an approval that another page has denied",
+    Effect.gen(function*() {
+      const pay = Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.succeed("paid") })
+      const site = yield* visited(
+        [[toolCall("p1", "pay"), finish("tool_calls")], reply("Not paid."), reply("Now.")],
+        [pay]
+      )
+      const { page } = site
+      yield* Effect.promise(async () => {
+        await say(page, "Pay")
+        await page.getByRole("button", { name: "Allow" }).waitFor()
+        const other = await page.context().browser()!.newPage()
+        await other.goto(page.url())
+        await other.getByRole("button", { name: "Deny" }).click()
+        await shows(other, "Not paid.")
+        await page.getByRole("button", { name: "Allow" }).click()
+        await page.getByRole("alert").waitFor()
+        await again(page)
+        await holdsOn(page, ["Pay", "pay {}: output-denied ", "Not paid."], "Now.")
+      })
+      return site
+    })
+  )
+
+  cause(
+    "a run that failed, twice, also once the page was loaded again",
+    Effect.gen(function*() {
+      const quick = Tool.make("quick", { parameters: {}, handler: () => Effect.succeed("ok") })
+      const site = yield* visited([
+        [preflightError("invalid_request")],
+        [text("I look."), toolCall("q1", "quick"), finish("tool_calls")],
+        [preflightError("rate_limited")],
+        [text("Wro"), streamError("network_error")],
+        reply("Looked."),
+        reply("Now.")
+      ], [quick])
+      const { page } = site
+      yield* Effect.promise(async () => {
+        await say(page, "Look")
+        await fails(page, "refused")
+        await again(page)
+        await fails(page, "too many requests")
+        await page.reload()
+        await fails(page, "failed")
+        await again(page)
+        await fails(page, "broke")
+        await again(page)
+        await holdsOn(page, ["Look", "I look.", "quick {}: output-available \"ok\"", "Wro", "Looked."], "Now.")
+      })
+      return site
+    })
+  )
+
+  cause(
+    "a connection that broke, whether the run is under way or has ended since",
+    Effect.gen(function*() {
+      const gates = [yield* Deferred.make<void>(), yield* Deferred.make<void>()]
+      let asked = 0
+      const wait = Tool.make("wait", {
+        parameters: {},
+        handler: () => Effect.as(Effect.suspend(() => Deferred.await(gates[asked++]!)), "waited")
+      })
+      const waiting = (id: string) => [text("I wait."), toolCall(id, "wait"), finish("tool_calls")]
+      const site = yield* visited(
+        [waiting("w1"), reply("Waited."), waiting("w2"), reply("Again."), reply("Now.")],
+        [wait]
+      )
+      const { cut, page, url } = site
+      const waited = ["I wait.", "wait {}: output-available \"waited\""]
+      yield* Effect.promise(async () => {
+        await say(page, "Wait")
+        await shows(page, "wait {}: input-available ")
+        cut()
+        await page.getByRole("alert").waitFor()
+        await again(page)
+        await page.getByRole("alert").waitFor({ state: "detached" })
+        await shows(page, "wait {}: input-available ")
+      })
+      yield* Deferred.succeed(gates[0]!, undefined)
+      yield* Effect.promise(async () => {
+        await holds(page, ["Wait", ...waited, "Waited."])
+        await say(page, "Once more")
+        await shows(page, "wait {}: input-available ")
+        cut()
+        await page.getByRole("alert").waitFor()
+      })
+      yield* Deferred.succeed(gates[1]!, undefined)
+      yield* until(
+        "the end of the run",
+        Effect.promise(async () => {
+          const id = page.url().split("#")[1]
+          return (await (await fetch(`${url}/agents/shop/sessions/${id}`)).json()).isRunning
+        }),
+        (isRunning) => isRunning === false
+      )
+      yield* Effect.promise(async () => {
+        await again(page)
+        await holdsOn(page, ["Wait", ...waited, "Waited.", "Once more", ...waited, "Again."], "Now.")
+      })
+      return site
+    })
   )
 })
