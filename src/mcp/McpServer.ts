@@ -26,6 +26,8 @@ import * as Access from "../server/internal/access.ts"
 import * as Bounded from "../server/internal/bounds.ts"
 import * as Hosting from "../server/internal/hosting.ts"
 import * as Listeners from "../server/internal/listener.ts"
+import * as Paths from "../server/internal/paths.ts"
+import * as Refusals from "../server/internal/refusal.ts"
 import type * as Routes from "../server/internal/routes.ts"
 import type * as Tool from "../Tool.ts"
 import * as AgentCall from "./internal/agentCall.ts"
@@ -243,10 +245,10 @@ const registrations = (offered: ReadonlyMap<string, Offered>) =>
             Effect.catchTags({
               Refusal: ({ message }: { readonly message: string }) =>
                 Effect.succeed(ToolCall.textResult(message, true)),
-              StoreError: (error: unknown) =>
+              StoreError: (error: Journals.StoreError) =>
                 Effect.as(
                   Effect.logWarning("a call met an error of the store", Json.nameOf(error)),
-                  ToolCall.textResult("The sessions cannot be reached. Try again.", true)
+                  ToolCall.textResult(Refusals.ofStore(error).message, true)
                 )
             })
           ) as Effect.Effect<
@@ -311,7 +313,7 @@ const mount = (
     )
     const inner = Context.get(endpoint, HttpRouter.HttpRouter)
     const gate = new Gate.Gate(guard, inner, { names: new Set(offered.keys()), listing: listing(offered) }, legacy)
-    yield* router.add("*", "/mcp", (request) => gate.handle(request))
+    yield* Paths.add(router, "*", "/mcp", (request) => gate.handle(request))
   })
 
 /**

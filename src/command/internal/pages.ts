@@ -11,6 +11,7 @@ import type * as Layer from "effect/Layer"
 import type { PlatformError } from "effect/PlatformError"
 import { fileURLToPath } from "node:url"
 import * as Access from "../../server/internal/access.ts"
+import * as Paths from "../../server/internal/paths.ts"
 import * as Refusals from "../../server/internal/refusal.ts"
 
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; frame-ancestors 'none'; "
@@ -41,7 +42,7 @@ export const layer = (
       for (const [path, name, contentType] of files) {
         const body = yield* fs.readFile(fileURLToPath(new URL(name, folder)))
         const page = HttpServerResponse.uint8Array(body, { contentType, headers })
-        yield* router.add("GET", path, (request) =>
+        yield* Paths.add(router, "GET", path, (request) =>
           Effect.match(Access.checkHost(request, rules), {
             onFailure: Refusals.respond,
             onSuccess: () => page

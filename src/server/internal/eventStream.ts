@@ -6,9 +6,12 @@
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import * as HttpServerResponse from "effect/http/HttpServerResponse"
+import * as Option from "effect/Option"
 import * as Stream from "effect/Stream"
 import * as Json from "../../internal/json.ts"
+import * as Journals from "../../internal/session/journal.ts"
 import type * as Reading from "./reading.ts"
+import * as Refusals from "./refusal.ts"
 
 const headers = {
   "cache-control": "no-cache, no-transform",
@@ -26,13 +29,22 @@ export const respond = (
     { contentType: "text/event-stream", headers: { ...headers, ...more } }
   )
 
-/** Returns a stream that an error ends, which is logged. */
-export const quietly = <A>(stream: Stream.Stream<A, unknown>): Stream.Stream<A> =>
-  Stream.catchCause(stream, (cause) =>
-    Stream.unwrap(Effect.as(
-      Effect.logWarning("a stream of a session broke", Cause.map(cause, Json.nameOf)),
-      Stream.empty
-    )))
+const broken = (cause: Cause.Cause<unknown>) => {
+  const { code, message } = Option.match(Cause.findErrorOption(cause), {
+    onNone: () => Refusals.broken,
+    onSome: (error) => error instanceof Journals.StoreError ? Refusals.ofStore(error) : Refusals.broken
+  })
+  const frame: Reading.Frame = { _tag: "Broken", code, message }
+  return Effect.as(Effect.logWarning("a stream of a session broke", Cause.map(cause, Json.nameOf)), frame)
+}
+
+/** Returns a stream that an error ends with word of it, and which is logged. */
+export const quietly = (stream: Stream.Stream<Reading.Frame, unknown>): Stream.Stream<Reading.Frame> =>
+  Stream.catchCause(stream, (cause) => Stream.fromEffect(broken(cause)))
+
+/** Returns a stream of texts that an error ends with word of it, and which is logged. */
+export const telling = (texts: Stream.Stream<string, unknown>): Stream.Stream<string> =>
+  Stream.catchCause(texts, (cause) => Stream.fromEffect(Effect.map(broken(cause), lines)))
 
 /** A comment, which clients pass over. */
 export const comment = ": quiet\n\n"
@@ -47,6 +59,8 @@ export const lines = (frame: Reading.Frame): string => {
       return comment
     case "Reset":
       return `event: reset\n${data({ runId: frame.runId })}`
+    case "Broken":
+      return `event: error\n${data({ error: { code: frame.code, message: frame.message } })}`
     case "Event":
       return `${frame.offset === "" ? "" : `id: ${frame.offset}\n`}data: ${frame.text}\n\n`
   }

@@ -29,13 +29,14 @@ export interface Offset {
 }
 
 /**
- * Something that a reader gets: an event, word that all it has of a run is to be discarded, or a sign of life after a
- * quiet time.
+ * Something that a reader gets: an event, word that all it has of a run is to be discarded, a sign of life after a
+ * quiet time, or word that the stream has broken.
  */
 export type Frame =
   | { readonly _tag: "Quiet" }
   | { readonly _tag: "Event"; readonly offset: string; readonly event: Event.PublicEvent; readonly text: string }
   | { readonly _tag: "Reset"; readonly runId: string }
+  | { readonly _tag: "Broken"; readonly code: string; readonly message: string }
 
 /** The parts of a server that reading needs. */
 export interface Site {

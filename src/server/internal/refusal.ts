@@ -5,6 +5,7 @@
  */
 import * as Data from "effect/Data"
 import * as HttpServerResponse from "effect/http/HttpServerResponse"
+import type * as Journals from "../../internal/session/journal.ts"
 
 /** A request that is refused. Nothing was changed. */
 export class Refusal extends Data.TaggedError("Refusal")<{
@@ -24,6 +25,50 @@ export const tooMany = refusal(429)
 
 /** Returns the refusal of a session that does not exist or belongs to another principal: the two do not differ. */
 export const unknownSession = (): Refusal => notFound("unknown_session", "There is no such session.")
+
+/** Returns the refusal of a request that met an error of the store, by what it means for the one who asks. */
+export const ofStore = ({ bytes, maxBytes, reason }: Journals.StoreError): Refusal => {
+  switch (reason) {
+    case "unavailable":
+      return unavailable
+    case "too_large":
+      return tooLarge(
+        "record_too_large",
+        bytes === undefined || maxBytes === undefined
+          ? "What was sent is too large to be kept."
+          : `What was sent takes ${bytes} bytes to be kept, of at most ${maxBytes}. Send less.`
+      )
+    case "full":
+      return new Refusal({ status: 507, code: "store_full", message: "The store has no room left." })
+    case "read_only":
+      return new Refusal({ status: 503, code: "store_read_only", message: "The store cannot be written to." })
+    case "newer_version":
+      return new Refusal({
+        status: 500,
+        code: "newer_version",
+        message: "A later release has written this session, and this one cannot read it. It can be deleted."
+      })
+    case "unreadable":
+      return new Refusal({
+        status: 500,
+        code: "unreadable",
+        message: "What the store has of this session cannot be read. It can be deleted."
+      })
+  }
+}
+
+const unavailable = new Refusal({
+  status: 503,
+  code: "unavailable",
+  message: "The sessions cannot be reached. Try again."
+})
+
+/** The refusal of a request that died. */
+export const broken = new Refusal({
+  status: 500,
+  code: "internal",
+  message: "The request failed. It was logged."
+})
 
 /** Returns the answer to a refused request. */
 export const respond = ({ code, message, status }: Refusal): HttpServerResponse.HttpServerResponse =>

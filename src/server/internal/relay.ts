@@ -115,6 +115,7 @@ class Place {
         return []
       case "Quiet":
       case "Reset":
+      case "Broken":
         return [part]
     }
     const event: Event.PublicEvent = JSON.parse(part.text)

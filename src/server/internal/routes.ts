@@ -7,7 +7,7 @@
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
-import * as HttpRouter from "effect/http/HttpRouter"
+import type * as HttpRouter from "effect/http/HttpRouter"
 import type * as HttpServerRequest from "effect/http/HttpServerRequest"
 import * as HttpServerResponse from "effect/http/HttpServerResponse"
 import * as Result from "effect/Result"
@@ -30,6 +30,7 @@ import * as Bodies from "./bodies.ts"
 import * as EventStream from "./eventStream.ts"
 import * as Telling from "./journalEvents.ts"
 import type * as Logs from "./log.ts"
+import * as Paths from "./paths.ts"
 import * as Reading from "./reading.ts"
 import * as Refusals from "./refusal.ts"
 import * as Relays from "./relay.ts"
@@ -140,10 +141,10 @@ const whileAllowed = (
   return Effect.ignore(Effect.forever(Effect.delay(isAllowed, site.bounds.authorization)))
 }
 
-/** Returns a stream for a client. */
-const quietly = <A>(
-  stream: Stream.Stream<A, unknown, Journals.Store>
-): Effect.Effect<Stream.Stream<A>, never, Journals.Store> =>
+/** Returns a stream for a client, which an error ends with word of it. */
+const quietly = (
+  stream: Stream.Stream<Reading.Frame, unknown, Journals.Store>
+): Effect.Effect<Stream.Stream<Reading.Frame>, never, Journals.Store> =>
   Effect.map(
     Effect.context<Journals.Store>(),
     (context) => EventStream.quietly(Stream.provideContext(stream, context))
@@ -349,7 +350,7 @@ const getEvents = (site: Site) => (request: Request, params: Params): Effect.Eff
     if (isRaw) {
       const events = Stream.interruptWhen(site.raw(session.key), whileAllowed(site, request, session, actions))
       const texts = Stream.map(events, (event) => EventStream.data(Event.toWire(event)))
-      return EventStream.respond(Stream.concat(Stream.succeed(EventStream.comment), texts))
+      return EventStream.respond(Stream.concat(Stream.succeed(EventStream.comment), EventStream.telling(texts)))
     }
     const until = whileAllowed(site, request, session, actions)
     const endedRuns = telling.runs.length - (kept.state.run === undefined ? 0 : 1)
@@ -369,14 +370,15 @@ const postStop = (site: Site) => (request: Request, params: Params): Effect.Effe
     const accepted = { accepted: receipt.accepted, ...(receipt.id === undefined ? {} : { id: receipt.id }) }
     if (!isWaited(request)) return json(accepted, 202)
     const ended = Stream.interruptWhen(Stream.fromEffect(receipt.ended), site.closing)
-    const lines = yield* quietly(Stream.interruptWhen(
+    const lines = Stream.interruptWhen(
       Stream.concat(
         Stream.succeed(`event: accepted\n${EventStream.data(accepted)}`),
         Stream.map(ended, (report) => `event: ended\n${EventStream.data(report)}`)
       ),
       whileAllowed(site, request, session, ["stop"])
-    ))
-    return EventStream.respond(lines)
+    )
+    const context = yield* Effect.context<Journals.Store>()
+    return EventStream.respond(EventStream.telling(Stream.provideContext(lines, context)))
   })
 
 const postRetry = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
@@ -465,10 +467,7 @@ const getSession = (site: Site) => (request: Request, params: Params): Effect.Ef
 const deleteSession = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
     const session = yield* named(site, request, params.agent, params.id, ["delete"])
-    const { kept } = yield* Sessions.read(session)
-    if (kept.interrupted !== undefined) {
-      return yield* Refusals.conflict("running", "The session has a run under way. Stop it first.")
-    }
+    yield* Sessions.checkRemovable(session)
     yield* Keeping.remove(session.key)
     site.hub.remove(session.key)
     return HttpServerResponse.empty({ status: 204 })
@@ -584,14 +583,6 @@ const routes: ReadonlyArray<readonly ["GET" | "POST" | "DELETE", `/${string}`, (
   ["GET", "/agui/:agent/:id", joinAgUi]
 ]
 
-const unavailable = new Refusals.Refusal({
-  status: 503,
-  code: "unavailable",
-  message: "The sessions cannot be reached. Try again."
-})
-
-const broken = new Refusals.Refusal({ status: 500, code: "internal", message: "The request failed. It was logged." })
-
 /** Answers a request whatever becomes of its handler, and tells nothing but the refusal. */
 export const answered = <R>(effect: Effect.Effect<Response, Failure, R>): Effect.Effect<Response, never, R> =>
   effect.pipe(
@@ -600,10 +591,12 @@ export const answered = <R>(effect: Effect.Effect<Response, Failure, R>): Effect
       StoreError: (error) =>
         Effect.logWarning("a request met an error of the store", Json.nameOf(error)).pipe(
           Effect.andThen(Effect.logDebug("a request met an error of the store", error)),
-          Effect.as(Refusals.respond(unavailable))
+          Effect.as(Refusals.respond(Refusals.ofStore(error)))
         )
     }),
-    Effect.catchDefect((defect) => Effect.as(Effect.logError("a request died", defect), Refusals.respond(broken)))
+    Effect.catchDefect((defect) =>
+      Effect.as(Effect.logError("a request died", defect), Refusals.respond(Refusals.broken))
+    )
   )
 
 /** Adds the routes to a router. */
@@ -612,16 +605,19 @@ export const add = (router: HttpRouter.HttpRouter, site: Site) =>
     const health = yield* Worker.Worker
     const context = yield* Effect.context<Exclude<Needs, Scope.Scope>>()
     const plain = (status: number) => HttpServerResponse.empty({ status })
-    yield* router.add("GET", "/health", plain(200))
-    yield* router.add("GET", "/ready", Effect.map(health.health, ({ isReady }) => plain(isReady ? 200 : 503)))
+    yield* Paths.add(router, "GET", "/health", () => Effect.succeed(plain(200)))
+    yield* Paths.add(router, "GET", "/ready", () =>
+      Effect.map(health.health, ({ isReady }) =>
+        plain(isReady ? 200 : 503)))
     for (const [method, path, handler] of routes) {
       const handle = handler(site)
-      yield* router.add(method, path, (request) =>
+      yield* Paths.add(router, method, path, (request, { agent = "", id = "" }) =>
         Effect.gen(function*() {
-          const { agent = "", id = "" } = yield* HttpRouter.params
           const checked = Effect.andThen(
             Access.check(request, site.access),
-            Effect.suspend(() => handle(request, { agent, id }))
+            Effect.suspend(() =>
+              handle(request, { agent, id })
+            )
           )
           const services = Context.add(context, Scope.Scope, yield* Effect.scope)
           const response = yield* answered(Effect.provideContext(checked, services))
@@ -629,7 +625,7 @@ export const add = (router: HttpRouter.HttpRouter, site: Site) =>
         }))
     }
     for (const path of new Set(routes.map(([, path]) => path))) {
-      yield* router.add("OPTIONS", path, (request) =>
+      yield* Paths.add(router, "OPTIONS", path, (request) =>
         Effect.map(
           answered(Access.preflight(request, site.access)),
           (response) => Access.allowing(request, site.access, response)

@@ -15,7 +15,6 @@ import * as Keeping from "../../internal/session/kept.ts"
 import * as Operations from "../../internal/session/operations.ts"
 import * as Records from "../../internal/session/records.ts"
 import * as States from "../../internal/session/state.ts"
-import * as Message from "../../Message.ts"
 import type * as Body from "../../ui/Body.ts"
 import * as Posted from "../../ui/internal/posted.ts"
 import * as Telling from "./journalEvents.ts"
@@ -416,12 +415,41 @@ export const stopRun = (
     }
   })
 
+// Removal.
+
+const runs = Refusals.conflict("running", "The session has a run under way. Stop it first.")
+
+/** Tells whether an error says that a journal cannot be read here, however often. */
+const isUnreadable = ({ reason }: Journals.StoreError): boolean => reason === "unreadable" || reason === "newer_version"
+
+/**
+ * Refuses the removal of a session that does not exist, that another agent runs, or that has a run under way. One that
+ * cannot be read can be removed as long as it has no claim.
+ */
+export const checkRemovable = (
+  named: Named
+): Effect.Effect<void, Refusals.Refusal | Journals.StoreError, Journals.Store> =>
+  Effect.catchTag(
+    Effect.flatMap(read(named), ({ kept }) => kept.interrupted === undefined ? Effect.void : runs),
+    "StoreError",
+    (error) =>
+      Effect.gen(function*() {
+        if (!isUnreadable(error)) return yield* error
+        const agent = yield* agentOf(named.key)
+        if (agent !== undefined && agent !== named.agent) return yield* Refusals.unknownSession()
+        const claim = yield* (yield* Journals.Store).claimOf(named.key)
+        if (claim !== undefined && claim.until > (yield* Clock.currentTimeMillis)) return yield* runs
+      })
+  )
+
 // Lists.
 
 /** A session in a list. */
 export interface Listed {
   readonly id: string
   readonly agent: string
+  /** `"unreadable"` where this release cannot read it. */
+  readonly status: Journals.Listed["status"] | "unreadable"
   readonly title: string
   readonly lastLine: string
   readonly next: States.Next
@@ -430,21 +458,21 @@ export interface Listed {
 
 const pageSize = 20
 
-const lineOf = (text: string): string => text.replaceAll(/\s+/g, " ").trim().slice(0, 120)
-
 /** Number of sessions of other agents that a page passes over: further ones begin the next page. */
 const mostOthers = 200
 
-/** Returns the name of the agent of a session, which its first record has. */
+/** Returns the name of the agent of a session, which its first record has, unless it cannot be read. */
 const agentOf = (key: string): Effect.Effect<string | undefined, Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
     const first = yield* Stream.runHead((yield* Journals.Store).read(key))
-    return Option.isSome(first) && first.value.record._tag === "Opened" ? first.value.record.agent : undefined
-  })
+    return Option.isSome(first) && first.value.record._tag === "Opened" ? first.value.record.agent : ""
+  }).pipe(
+    Effect.catchTag("StoreError", (error) => isUnreadable(error) ? Effect.undefined : error)
+  )
 
 /**
  * Lists the sessions of a principal with an agent, newest first, from a place in the list of all of the principal's
- * sessions. Reads the journals of these sessions alone.
+ * sessions. It reads what the store keeps beside the journals, so that a journal that cannot be read is listed.
  */
 export const list = (
   principal: string,
@@ -461,23 +489,14 @@ export const list = (
     const newest = listed.filter(({ id }) => idPattern.test(idOf(id))).sort((left, right) => right.since - left.since)
     const sessions: Array<Listed> = []
     let index = from
-    for (const { id: key, next, since } of newest.slice(from, from + pageSize + mostOthers)) {
+    for (const each of newest.slice(from, from + pageSize + mostOthers)) {
       if (sessions.length === pageSize) break
       index++
-      const kept = (yield* agentOf(key)) === agent ? yield* Keeping.load(key) : undefined
-      if (kept === undefined) continue
-      const { messages } = kept.session.thread
-      const first = messages.find(({ role }) => role === "user")
-      const last = messages.findLast(({ role }) => role === "user" || role === "assistant")
-      const submitted = kept.submitted?.[0]?.message
-      sessions.push({
-        id: idOf(key),
-        agent,
-        title: lineOf(Message.text(first ?? submitted ?? Message.user(""))),
-        lastLine: lineOf(Message.text(last ?? submitted ?? Message.user(""))),
-        next,
-        updatedAt: since
-      })
+      const of = each.agent ?? (yield* agentOf(each.id))
+      if (of !== undefined && of !== agent) continue
+      const { lastLine = "", next, since: updatedAt, title = "" } = each
+      const status = of === undefined ? "unreadable" : each.status
+      sessions.push({ id: idOf(each.id), agent, status, title, lastLine, next, updatedAt })
     }
     return { sessions, ...(index < newest.length ? { next: index } : {}) }
   })

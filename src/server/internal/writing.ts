@@ -27,7 +27,7 @@ class Continued {
   private isOpen = false
   private run: string | undefined
 
-  events(frame: Exclude<Reading.Frame, { readonly _tag: "Quiet" }>): ReadonlyArray<PublicEvent> {
+  events(frame: Exclude<Reading.Frame, { readonly _tag: "Quiet" | "Broken" }>): ReadonlyArray<PublicEvent> {
     if (frame._tag === "Reset") {
       this.skipped = this.whole
       const { isOpen } = this
@@ -63,10 +63,11 @@ const writerOf = (
   const continued = new Continued()
   const texts = (values: ReadonlyArray<unknown>): string => values.map(EventStream.data).join("")
   return {
-    push: (frame) =>
-      frame._tag === "Quiet"
-        ? EventStream.comment
-        : continued.events(frame).map((event) => texts(push(event))).join(""),
+    push: (frame) => {
+      if (frame._tag === "Quiet") return EventStream.comment
+      // The end of a run that has none says that it broke off.
+      return frame._tag === "Broken" ? "" : continued.events(frame).map((event) => texts(push(event))).join("")
+    },
     end: () => texts(end()) + last
   }
 }
