@@ -103,9 +103,11 @@ Json.addError("ValidationError", ValidationError)
  * @since 0.1.0
  */
 export const fromMessages = (messages: ReadonlyArray<Message.Input>): Thread => ({
-  messages: Json.wellFormed(messages).map((message) =>
-    message.metadata ? message as Message.Message : { ...message, metadata: Json.none }
-  ),
+  messages: messages.map((message) => {
+    const content = Json.wellFormed(message.content)
+    const isWhole = Boolean(message.metadata) && content === message.content
+    return isWhole ? message as Message.Message : { ...message, content, metadata: message.metadata ?? Json.none }
+  }),
   metadata: Json.none
 })
 

@@ -122,6 +122,37 @@ describe("O-12: halves of surrogate pairs", () => {
       }))
   }
 
+  it.effect("O-12: ids that differ by a half stay different, and each answer names its call", () =>
+    Effect.scoped(Effect.gen(function*() {
+      const ids = ["\ud802", "\ud800", "a"]
+      for (const protocol of ["OpenAiChat", "OpenAiResponses", "Anthropic", "the AI SDK"]) {
+        const { layer, said } = protocols[protocol]!
+        const server = yield* Server.serve(() => ({ pieces: [said("ok")] }))
+        const turn = (some: ReadonlyArray<string>) => [
+          Message.assistant("", some.map((id) => Message.toolCall(id, "look"))),
+          ...some.map((id) => Message.tool(id, "found"))
+        ]
+        yield* Chat.run([Message.user("go"), ...turn(ids), Message.user("on")]).pipe(
+          Effect.provide(layer(server.url))
+        )
+        const { input, messages } = server.requests[0]!.body
+        const pieces: ReadonlyArray<any> = (messages ?? input).flatMap(({ content, tool_calls, ...rest }: any) => [
+          rest,
+          ...(tool_calls ?? []),
+          ...(Array.isArray(content) ? content : [])
+        ])
+        const called = pieces.flatMap(({ call_id, function: named, id, type }) =>
+          type === "function_call" ? [call_id] : type === "tool_use" || named !== undefined ? [id] : []
+        )
+        const answered = pieces.flatMap(({ call_id, tool_call_id, tool_use_id, type }) =>
+          tool_call_id ?? tool_use_id ?? (type === "function_call_output" ? call_id : undefined) ?? []
+        )
+        assert.strictEqual(new Set(called).size, 3, protocol)
+        assert.deepStrictEqual(answered, called, protocol)
+        assert.include(called, "a")
+      }
+    })))
+
   it.effect("O-12: the halves of a pair in two deltas are one pair", () =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve(() => ({

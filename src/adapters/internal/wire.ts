@@ -229,7 +229,7 @@ export interface IdRules {
 
 /** An id as any server of a protocol takes it. */
 export const plain = ({ letters, longest = ToolCalls.longestId }: IdRules, id: string): string => {
-  const legal = letters === undefined ? id : id.replaceAll(/[^A-Za-z0-9_-]/g, "_") || "call"
+  const legal = letters === undefined ? id.toWellFormed() : id.replaceAll(/[^A-Za-z0-9_-]/g, "_") || "call"
   return ToolCalls.shortened(legal, longest)
 }
 
@@ -251,7 +251,7 @@ export class SentIds {
 
   /** The id of a call. One that the server made itself goes back as it is. */
   called(id: string, isKept = false): string {
-    const wanted = isKept ? id : plain(this.rules, id)
+    const wanted = isKept && id.isWellFormed() ? id : plain(this.rules, id)
     const sent = this.rules.mayRepeat ? this.repeated(wanted, id) : this.unique.take(wanted)
     this.latest.set(id, sent)
     return sent

@@ -34,7 +34,7 @@ export const turns = (owner: Layout.Owner, messages: ReadonlyArray<Message.Messa
   const written: Array<Turn> = []
   const ids = new Ids(owner)
   let answers: Array<Answer> = []
-  for (const message of Json.wellFormed(messages)) {
+  for (const message of messages.map(wellFormed)) {
     if (message.role === "tool") {
       if (answers.length === 0) written.push({ role: "tool", answers })
       answers.push({ ...ids.answered(message), message })
@@ -50,6 +50,22 @@ export const turns = (owner: Layout.Owner, messages: ReadonlyArray<Message.Messa
     if (pieces.length > 0) written.push({ role: "assistant", message, pieces, idOf })
   }
   return written
+}
+
+/** A message whose texts and arguments hold no half of a surrogate pair. Ids are for `SentIds`: they have to differ. */
+const wellFormed = (message: Message.Message): Message.Message => {
+  const { content, reasoning, toolCalls } = message
+  const given = [content, reasoning, toolCalls?.map((call) => call.arguments)] as const
+  const [text, thoughts, args] = Json.wellFormed(given)
+  if (text === content && thoughts === reasoning && args === given[2]) return message
+  return {
+    ...message,
+    content: text,
+    ...Wire.defined({
+      reasoning: thoughts,
+      toolCalls: toolCalls?.map((call, index) => ({ ...call, arguments: args?.[index] ?? call.arguments }))
+    })
+  }
 }
 
 class Ids {
