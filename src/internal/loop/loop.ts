@@ -26,16 +26,13 @@ import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
-import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
-import * as Pull from "effect/Pull"
+import type * as Pull from "effect/Pull"
 import * as Result from "effect/Result"
-import * as Schedule from "effect/Schedule"
 import * as Scope from "effect/Scope"
 import * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
-import * as Message from "../../Message.ts"
 import * as Policy from "../../Policy.ts"
 import * as Response from "../../Response.ts"
 import * as Thread from "../../Thread.ts"
@@ -65,7 +62,9 @@ import {
   Worker
 } from "../stop/ownedFibers.ts"
 import * as Telemetry from "../telemetry.ts"
+import * as Rules from "./rules.ts"
 import type * as Pulled from "./scopedPull.ts"
+import * as Turns from "./turns.ts"
 
 // The options of a run.
 
@@ -88,41 +87,16 @@ export interface View<R> {
 export interface StepOptions<E, R> extends Settings.RunnerOptions<E, R, any>, Requests.ModelOptions, View<R> {
   readonly tools?: ReadonlyArray<Tool.Any>
   readonly mode?: "auto" | "manual"
-  readonly retryReply?: Schedule.Schedule<unknown, Adapter.AdapterError> | undefined
+  readonly retryReply?: Turns.RetryReply | undefined
 }
-
-type HaltWhen<R> = (step: Event.StepResult) => boolean | Effect.Effect<boolean, never, R>
 
 /** The options of a run of several steps. Public as `Chat.Options`. */
 export interface ChatOptions<E, R> extends StepOptions<E, R> {
   readonly maxTurns?: number | undefined
-  readonly haltWhen?: HaltWhen<R> | undefined
+  readonly haltWhen?: Turns.HaltWhen<R> | undefined
   readonly structuredFinalize?: boolean
   readonly finalizePrompt?: string
   readonly agent?: Telemetry.Agent | undefined
-}
-
-/** The rules of a step. They are replaced as a whole where they change from one step to the next. */
-interface Rules<E, R> extends Plan.Rules {
-  readonly settings: Settings.Settings<E, R>
-  readonly template: Requests.Template
-}
-
-/** The bounds of a run of several steps. */
-interface Bounds<R> {
-  readonly maxTurns: number
-  readonly haltWhen: HaltWhen<R> | undefined
-  /** The index of the first step that counts. */
-  readonly firstStep: number
-  /** Tells whether one more model call, without tools, follows the last turn, for an answer. */
-  readonly isClosedByAnswer: boolean
-}
-
-/** A structured run: a first pass with the tools, without the format of the answer, and one call with that format. */
-interface Structured<E, R> {
-  readonly prompt: string
-  /** The rules of the second pass. */
-  readonly rules: Rules<E, R>
 }
 
 /** The parts of a run. */
@@ -130,18 +104,17 @@ interface Parts<E, R> {
   readonly adapter: Adapter.Adapter["Service"]
   readonly system: string | undefined
   readonly view: View<R>
-  readonly retryReply: StepOptions<E, R>["retryReply"]
   readonly thread: Thread.Thread
-  readonly rules: Rules<E, R>
+  readonly base: Rules.Ask<E, R>
+  readonly rules: Rules.Rules<E, R>
   /** The tools that the model cannot be offered. */
   readonly leftOut: ReadonlyArray<ToolOptions.LeftOut>
   readonly running: Running
   readonly ambient: Inherited.Ambient
   /** The span of the run, if it is observed. */
   readonly span: Telemetry.Run | undefined
-  /** The bounds of a run of several steps. `undefined` in a run of one step. */
-  readonly bounds: Bounds<R> | undefined
-  readonly structured: Structured<E, R> | undefined
+  /** The rules of a run of several steps, and the facts of its result. `undefined` in a run of one step. */
+  readonly turns: Turns.Turns<E, R> | undefined
 }
 
 // The phases of a run.
@@ -185,8 +158,10 @@ interface Settling<E> {
 type Phase<E> =
   /** The next step opens. */
   | { readonly _tag: "Opening" }
-  /** The model is asked, or asked again after `retryIn` milliseconds. */
-  | { readonly _tag: "Asking"; readonly retryIn: number | undefined }
+  /** The model is asked. */
+  | { readonly _tag: "Asking" }
+  /** The model is asked again after some milliseconds. */
+  | { readonly _tag: "Pausing"; readonly millis: number }
   | Settling<E>
   /** The reply of the open turn that the run is resumed in is repeated. */
   | { readonly _tag: "Repeating"; readonly turn: Turn }
@@ -207,8 +182,8 @@ interface Step<E> {
   reply: Reply | undefined
   /** The spans of the step and of its model call, if the run is observed. */
   spans: Telemetry.Step | undefined
-  /** The schedule on which the reply is asked for again, once one has broken. */
-  retry: Retry | undefined
+  /** The number of requests so far. */
+  attempt: number
 }
 
 const stepAt = <E>(index: number): Step<E> => ({
@@ -216,10 +191,8 @@ const stepAt = <E>(index: number): Step<E> => ({
   batches: [],
   reply: undefined,
   spans: undefined,
-  retry: undefined
+  attempt: 0
 })
-
-type Retry = Effect.Success<ReturnType<typeof Schedule.toStep<unknown, Adapter.AdapterError, never, never>>>
 
 type Events = ReadonlyArray<Event.Event>
 
@@ -238,12 +211,14 @@ class Loop<E, R> implements Driver {
   private phase: Phase<E> = { _tag: "Opening" }
   private step: Step<E> = stepAt(0)
   private thread: Thread.Thread
-  private rules: Rules<E, R>
-  private bounds: Bounds<R> | undefined
-  /** The reason why the step in progress is the last one, in which the model has no tools and must answer. */
-  private closing: Event.ChatResult["finalized"]
-  /** The result of the first pass of a structured run. */
-  private first: Event.ChatResult | undefined
+  /** The request of each step before the rules change it, with the additions of handlers to the context. */
+  private base: Rules.Ask<E, R>
+  /** The request of the step in progress. */
+  private rules: Rules.Ask<E, R>
+  /** The reason for which the step in progress is the last one, if it is. */
+  private closing: Rules.Closing | undefined
+  /** The reasons of the whole steps. */
+  private readonly closings: Array<Rules.Closing | undefined> = []
   /** The open turn that the run begins in, until its calls are decided on. */
   private turn: Turn | undefined
   /** The turn of an earlier run that the run begins in, until its calls are worked. */
@@ -253,15 +228,13 @@ class Loop<E, R> implements Driver {
   private context: Context.Context<R> = Context.empty() as Context.Context<R>
 
   constructor(parts: Parts<E, R>) {
-    const { ambient, bounds, rules, running, structured, thread } = parts
-    const { policy, requestId } = rules.settings
+    const { ambient, base, running, thread } = parts
+    const { policy, requestId } = base.settings
     this.parts = parts
     this.state = Fold.initial(policy, { thread, requestId })
     this.thread = thread
-    // A run that continues after calls of an earlier run were settled has had its first turn.
-    const begun = running.operation?.continued === requestId ? unforced(rules) : rules
-    this.rules = structured === undefined ? begun : withoutFormat(begun)
-    this.bounds = bounds
+    this.base = base
+    this.rules = base
     ambient.spending.of(this.state)
     running.loop = this
     const past = running.operation?.past
@@ -271,37 +244,23 @@ class Loop<E, R> implements Driver {
     if (past !== undefined) this.takeUp(past)
   }
 
-  /**
-   * Resumes the run after its whole steps. The consequence of the last of them is decided again, unless the reply of
-   * the next step is known.
-   */
-  private takeUp({ steps, turn }: Past): void {
-    const last = steps.at(-1)
-    if (last === undefined) return
-    for (const { result: { contextUpdate } } of steps) {
-      if (contextUpdate !== undefined) this.rules = withContext(this.rules, contextUpdate)
+  /** Resumes the run after its whole steps. What follows the last of them is decided again. */
+  private takeUp({ steps }: Past): void {
+    if (steps.length === 0) return
+    for (const { closing, result: { contextUpdate } } of steps) {
+      if (contextUpdate !== undefined) this.base = withContext(this.base, contextUpdate)
+      this.closings.push(closing)
     }
     Fold.takeUp(this.state, steps.map(({ result }) => result))
     this.step = stepAt(steps.length)
-    if (last.closing === "structured") {
-      const first = steps.slice(0, -1).map(({ result }) => result)
-      const ended = first.at(-1)
-      if (ended !== undefined) this.first = this.firstPass(first, ended)
-      this.bounds = secondPass(first.length)
-    } else this.closing = last.closing
-    if (turn === undefined) this.phase = { _tag: "Stepping", isCut: false }
-    // The step whose reply is known may be the last one, in which the model had no tools.
-    else this.bounded()
+    this.closing = this.closings.at(-1)
+    this.phase = { _tag: "Stepping", isCut: false }
   }
 
-  /** Returns the result of the first pass of a structured run whose second pass is known. */
-  private firstPass(steps: ReadonlyArray<Event.StepResult>, last: Event.StepResult): Event.ChatResult {
-    const { maxTurns = Infinity } = this.bounds ?? {}
-    const index = steps.length - 1
-    const bound: Event.Outcome = steps.length < maxTurns
-      ? { _tag: "HaltWhen", stepIndex: index }
-      : { _tag: "MaxTurns", maxTurns }
-    return Outcomes.chatResult({ thread: last.thread, steps, outcome: Outcomes.ofStep(last, index) ?? bound })
+  /** The place of the run, for its rules. */
+  private get at(): Rules.At {
+    const { closing, state: { steps }, step: { attempt } } = this
+    return { steps, closing, attempt }
   }
 
   /** Pulls the next events of the stream, in a step of the fiber that reads and with the services of that fiber. */
@@ -352,7 +311,9 @@ class Loop<E, R> implements Driver {
       case "Repeating":
         return this.repeating(phase.turn)
       case "Asking":
-        return this.asking(phase.retryIn)
+        return this.asking()
+      case "Pausing":
+        return this.pausing(phase.millis)
       case "Hearing":
         return this.hearing(phase)
       case "Deciding":
@@ -419,15 +380,22 @@ class Loop<E, R> implements Driver {
   }
 
   private opening(): Emitted<E, R> {
-    const { bounds, context, id, parts, step } = this
-    if (this.earlier !== undefined) return this.beginEarlier(this.earlier)
-    if (bounds !== undefined) {
+    const { base, context, earlier, id, parts, step, turn } = this
+    if (earlier !== undefined) return this.beginEarlier(earlier)
+    if (parts.turns !== undefined && turn === undefined) {
       this.checkDeadline()
-      if (this.isCancelled) return this.become({ _tag: "Finishing", outcome: this.cancelled })
+      if (this.isCancelled) {
+        // A step that has had a request ends with an empty reply.
+        return this.become(
+          step.attempt > 0 ? { _tag: "Deciding", batch: undefined } : { _tag: "Finishing", outcome: this.cancelled }
+        )
+      }
     }
-    this.phase = this.turn === undefined
-      ? { _tag: "Asking", retryIn: undefined }
-      : { _tag: "Repeating", turn: this.turn }
+    const { ask, closing } = Rules.asked(parts.rules, base, this.at)
+    this.rules = ask
+    this.closing = closing
+    this.phase = turn === undefined ? { _tag: "Asking" } : { _tag: "Repeating", turn }
+    if (step.attempt > 0) return Effect.succeed(undefined)
     const tracing = parts.span === undefined ? Telemetry.tracing(context) : parts.span.tracing(context)
     if (tracing === undefined) return Effect.succeed(undefined)
     step.spans = new Telemetry.Step(tracing, id, step.index)
@@ -435,28 +403,12 @@ class Loop<E, R> implements Driver {
     return Effect.succeed([])
   }
 
-  /**
-   * Forbids tools where the deadline leaves no time for them: the model has to answer now. A deadline that has passed
-   * is noticed here as well, since code that blocks the thread keeps its timer from firing.
-   */
+  /** Notices a deadline that has passed: code that blocks the thread keeps its timer from firing. */
   private checkDeadline(): void {
     const { cancellation, deadline } = this.parts.ambient
     if (deadline === undefined) return
     const now = Context.get(this.context, Clock.Clock).currentTimeMillisUnsafe()
     if (now >= deadline.at) cancellation?.request("deadline", Deadline.cause)
-    if (now >= deadline.toolsUntil && this.rules.tools.size > 0) this.forbidTools("deadline")
-  }
-
-  /** Takes all tools from the model. The calls that it makes all the same are answered, and never run. */
-  private forbidTools(reason: Event.ChatResult["finalized"]): void {
-    const { settings, template } = this.rules
-    this.closing ??= reason
-    this.rules = {
-      ...this.rules,
-      tools: new Map(),
-      template: template.tools.length === 0 ? template : { ...template, toolChoice: "none" },
-      settings: { ...settings, policy: { ...settings.policy, unknownTool: "answer" } }
-    }
   }
 
   /** Works the settled calls of an earlier turn. A policy fails no turn for them. */
@@ -497,19 +449,13 @@ class Loop<E, R> implements Driver {
     return this.become({ _tag: "Deciding", batch: undefined }, turn.events)
   }
 
-  private asking(retryIn: number | undefined): Emitted<E, R> {
-    if (retryIn === undefined) return this.sendRequest()
-    const slept = retryIn > 0 ? Effect.sleep(retryIn) : Effect.void
+  private pausing(millis: number): Emitted<E, R> {
+    const slept = millis > 0 ? Effect.sleep(millis) : Effect.void
     const waited = Cancellation.orElse(slept, this.parts.ambient.cancellation, () => undefined)
-    // A run that is cancelled before the request is retried continues with an empty reply.
-    return Effect.flatMapEager(
-      waited,
-      () =>
-        this.become(this.isCancelled ? { _tag: "Deciding", batch: undefined } : { _tag: "Asking", retryIn: undefined })
-    )
+    return Effect.flatMapEager(waited, () => this.become({ _tag: "Opening" }))
   }
 
-  private sendRequest(): Emitted<E, R> {
+  private asking(): Emitted<E, R> {
     const {
       id,
       parts: { adapter, ambient, running, system },
@@ -517,6 +463,7 @@ class Loop<E, R> implements Driver {
       step,
       thread
     } = this
+    step.attempt++
     const fibers = {
       // The connection that is read when the run is asked to stop is closed by `hangUp`.
       reading: new Worker(running, {
@@ -609,46 +556,33 @@ class Loop<E, R> implements Driver {
     return batch
   }
 
-  /** Ends the reply. A broken one is asked for again if `retryReply` allows it and no call of it has started. */
+  /** Ends the reply. A rule may ask for a broken one again, if no call of it has started. */
   private endReply(phase: Hearing<E>, ending: Ending): Emitted<E, R> {
-    const { parts: { retryReply, running }, id } = this
+    const { parts: { rules, running } } = this
     if (running.isLeft) return Cause.done()
     const error = ending._tag === "Broken" ? ending.error : this.state.error?.value
-    const isFinal = retryReply === undefined || retryReply === null || phase.hasStarted || this.isCancelled
-    if (isFinal || !(error instanceof Adapter.AdapterError)) return this.leaveReply(phase, ending)
-    const asked = new Worker(running, { kind: "hook", id, name: "retryReply", onSoftStop: "none", once: true })
-    return this.after(asked.do(this.retryDelay(retryReply, error), Exit.succeed(undefined)), (retryIn) => {
-      if (retryIn !== undefined) return this.askAgain(error, retryIn)
-      // A cancellation may have come while the schedule was asked. As during the wait, the step then has an empty
-      // reply.
-      const isUnsaid = this.isCancelled && ending._tag === "Broken" && !ending.hasBegun
+    if (error === undefined || !rules.some(({ reply }) => reply !== undefined)) return this.leaveReply(phase, ending)
+    const mayRepeat = !phase.hasStarted && !this.isCancelled
+    return this.after(Rules.replied(rules, { error, mayRepeat }, this.at, this.ruled), (reply) => {
+      if (reply?._tag === "AskAgain") return this.askAgain(error, reply.after)
+      // A cancellation may have come while the rule was asked. As during the pause, the step then has an empty reply.
+      const isUnsaid = mayRepeat && this.isCancelled && ending._tag === "Broken" && !ending.hasBegun
       return this.leaveReply(phase, isUnsaid ? { _tag: "Ended" } : ending)
     })
   }
 
-  /**
-   * Returns the milliseconds until the model is asked again, on the caller's schedule and not before the time that the
-   * provider asked for; `undefined` if the reply stays broken. A malformed reply may be whole the next time.
-   */
-  private retryDelay(
-    schedule: Schedule.Schedule<unknown, Adapter.AdapterError>,
-    error: Adapter.AdapterError
-  ): Effect.Effect<number | undefined> {
-    const { step } = this
-    if (!error.isRetryable && error.reason !== "malformed_response") return Effect.succeed(undefined)
-    return Effect.gen(function*() {
-      step.retry ??= yield* Schedule.toStep(schedule)
-      const [, delay] = yield* step.retry(yield* Clock.currentTimeMillis, error)
-      return Math.max(Duration.toMillis(delay), error.retryAfterMillis ?? 0)
-    }).pipe(Pull.catchDone(() => Effect.succeed(undefined)))
-  }
+  /** Runs the effect of a rule in the fiber of the observer. A soft stop does not wait for it: `undefined`. */
+  private readonly ruled = <A>(
+    name: string,
+    effect: Effect.Effect<A, never, R>
+  ): Effect.Effect<A | undefined, never, R> => evaluate(this.parts.running, this.id, name, effect)
 
   /** Discards the reply, and asks the model again. */
-  private askAgain(error: unknown, retryIn: number): Emitted<E, R> {
+  private askAgain(error: unknown, millis: number): Emitted<E, R> {
     this.step.spans?.askedAgain(error)
     return Effect.flatMapEager(
       this.beginDisconnect(Exit.void),
-      () => this.become({ _tag: "Asking", retryIn }, [{ _tag: "StepReset", error }])
+      () => this.become({ _tag: "Pausing", millis }, [{ _tag: "StepReset", error }])
     )
   }
 
@@ -786,8 +720,8 @@ class Loop<E, R> implements Driver {
       const step = isManual
         ? { response, thread, messages, mode, manualToolCalls: [] }
         : { response, thread, messages, mode: "auto" as const, manualToolCalls: manual }
-      const closing = this.first === undefined ? this.closing : "structured"
-      const event = Outcomes.stepCompleted(step, isToolTurn, isDone, halt, suspensions, closing)
+      this.closings.push(this.closing)
+      const event = Outcomes.stepCompleted(step, isToolTurn, isDone, halt, suspensions, this.closing)
       return this.become({ _tag: "Stepping", isCut }, [event])
     })
   }
@@ -800,19 +734,27 @@ class Loop<E, R> implements Driver {
   }
 
   private stepping(isCut: boolean): Emitted<E, R> {
-    const { bounds } = this
-    if (bounds === undefined) {
-      if (this.parts.span !== undefined) this.stepCame(this.parts.span, isCut)
+    const { parts: { rules, span, turns } } = this
+    if (turns === undefined) {
+      if (span !== undefined) this.stepCame(span, isCut)
       return this.become({ _tag: "Done" })
     }
     const step = Fold.toStepResult(this.state)
     this.thread = step.thread
-    this.rules = unforced(this.rules)
-    if (step.contextUpdate !== undefined) this.rules = withContext(this.rules, step.contextUpdate)
-    return Effect.flatMapEager(
-      this.outcomeOf(step, isCut, bounds),
-      (outcome) => this.become(outcome === undefined ? { _tag: "Opening" } : { _tag: "Finishing", outcome })
-    )
+    if (step.contextUpdate !== undefined) this.base = withContext(this.base, step.contextUpdate)
+    // A cancellation that cut the step short decides.
+    const own = isCut ? this.cancelled : Outcomes.ofStep(step, this.state.steps.length - 1)
+    return Effect.flatMapEager(Rules.decided(rules, own, this.at, this.ruled), (next) => {
+      const isKnown = this.turn !== undefined
+      if (next?._tag === "Last") {
+        this.closing = next.by
+        if (next.messages.length > 0) this.thread = Thread.append(this.thread, next.messages)
+        return this.become({ _tag: "Opening" })
+      }
+      // The reply of the next step is recorded: it was asked for.
+      if (isKnown || next?._tag === "Go") return this.become({ _tag: "Opening" })
+      return this.become({ _tag: "Finishing", outcome: next === undefined ? this.cancelled : next.outcome })
+    })
   }
 
   /** Notes the outcome of a run of one step. */
@@ -822,47 +764,10 @@ class Loop<E, R> implements Driver {
     span.came(own ?? { _tag: "StepCompleted" }, step.response)
   }
 
-  /**
-   * Returns the outcome of the run after a step, if the run ends with it. A cancellation that cut the step short
-   * decides.
-   */
-  private outcomeOf(
-    step: Event.StepResult,
-    isCut: boolean,
-    { haltWhen }: Bounds<R>
-  ): Effect.Effect<Event.Outcome | undefined, never, R> {
-    const stepIndex = this.state.steps.length - 1
-    const own = isCut ? this.cancelled : Outcomes.ofStep(step, stepIndex)
-    if (own !== undefined) return Effect.succeed(own)
-    if (haltWhen === undefined || haltWhen === null) return Effect.succeed(this.bounded())
-    const condition = ToolOptions.toEffect(haltWhen(step), "haltWhen", "return a boolean or an Effect")
-    return Effect.mapEager(evaluate(this.parts.running, this.id, condition), (isHalted): Event.Outcome | undefined => {
-      if (isHalted === undefined) return this.cancelled
-      return isHalted ? { _tag: "HaltWhen", stepIndex } : this.bounded()
-    })
-  }
-
-  /**
-   * Returns the outcome by the bounds of the run. A model that calls tools although it has none gets no further turn.
-   */
-  private bounded(): Event.Outcome | undefined {
-    if (this.closing === "deadline") return { _tag: "Cancelled", reason: "deadline" }
-    const { firstStep = 0, isClosedByAnswer = false, maxTurns = Infinity } = this.bounds ?? {}
-    if (this.state.steps.length - firstStep < maxTurns) return undefined
-    if (this.closing !== undefined || !isClosedByAnswer) return { _tag: "MaxTurns", maxTurns }
-    this.forbidTools("max_turns")
-    return undefined
-  }
-
   /** Ends the run with its result. Live handlers are stopped first, so that it can name those that refuse to stop. */
   private finishing(outcome: Event.Outcome): Emitted<E, R> {
-    const { first, parts: { ambient: { spending }, leftOut, running, structured } } = this
-    const steps = this.state.steps.slice(this.bounds?.firstStep)
-    const thread = Outcomes.withQuestion(this.thread, steps, outcome)
-    const pass = Outcomes.chatResult({ thread, steps, outcome, finalized: this.closing })
-    const isAnswered = structured === undefined || first !== undefined || !isFinalized(outcome)
-    if (!isAnswered) return this.beginSecondPass(pass, structured)
-    const result = structured === undefined ? pass : Outcomes.merged(first, pass)
+    const { closing, closings, parts: { ambient: { spending }, leftOut, running, turns }, thread } = this
+    const result = Turns.resultOf(turns ?? Turns.single, this.state.steps, closings, closing, thread, outcome)
     return Effect.flatMapEager(running.beginStop(), (abandoned) => {
       const whole = {
         ...result,
@@ -879,16 +784,6 @@ class Loop<E, R> implements Driver {
       } as const
       return this.become({ _tag: "Done" }, [completed])
     })
-  }
-
-  /** Begins the second pass of a structured run: one model call, without tools, in the requested format. */
-  private beginSecondPass(first: Event.ChatResult, { prompt, rules }: Structured<E, R>): Emitted<E, R> {
-    this.first = first
-    this.closing = undefined
-    this.rules = rules
-    this.bounds = secondPass(first.steps.length)
-    this.thread = prompt === "" ? first.thread : Thread.append(first.thread, [Message.user(prompt)])
-    return this.become({ _tag: "Opening" })
   }
 
   /** Closes the connection now, if there is one. The returned effect waits until it is closed, and need not be run. */
@@ -931,40 +826,11 @@ const failedTurn = "the turn called a tool that does not exist"
 const both = (first: Effect.Effect<void>, second: Effect.Effect<void>): Effect.Effect<void> =>
   Effect.flatMapEager(first, () => second)
 
-// The rules of the steps.
-
-/**
- * Returns the rules after the first turn: the model chooses whether to call tools, unless the policy forces every turn.
- */
-const unforced = <E, R>(rules: Rules<E, R>): Rules<E, R> =>
-  rules.settings.policy.toolChoice === "first" && Requests.isForced(rules.template.toolChoice)
-    ? { ...rules, template: { ...rules.template, toolChoice: "auto" } }
-    : rules
-
-/** Returns the rules with the additions of a step's handlers to the context. */
-const withContext = <E, R>(rules: Rules<E, R>, update: Readonly<Record<string, unknown>>): Rules<E, R> => ({
-  ...rules,
-  settings: { ...rules.settings, context: { ...rules.settings.context, ...update } }
+/** Returns the request with the additions of a step's handlers to the context. */
+const withContext = <E, R>(ask: Rules.Ask<E, R>, update: Readonly<Record<string, unknown>>): Rules.Ask<E, R> => ({
+  ...ask,
+  settings: { ...ask.settings, context: { ...ask.settings.context, ...update } }
 })
-
-/** Returns the rules of the first pass of a structured run: the format is for the answer alone. */
-const withoutFormat = <E, R>(rules: Rules<E, R>): Rules<E, R> => {
-  const { responseFormat: _, ...template } = rules.template
-  return { ...rules, template }
-}
-
-/** Returns the rules of the second pass of a structured run. */
-const withoutTools = <E, R>(rules: Rules<E, R>): Rules<E, R> => {
-  const { toolChoice: _, ...template } = rules.template
-  return { ...rules, tools: new Map(), template: { ...template, tools: [] } }
-}
-
-/** The bounds of the second pass of a structured run. */
-const secondPass = (firstStep: number) => ({ maxTurns: 1, haltWhen: undefined, firstStep, isClosedByAnswer: false })
-
-/** Tells whether the second pass follows a first pass that ended with this outcome. */
-const isFinalized = ({ _tag }: Event.Outcome): boolean =>
-  _tag === "Completed" || _tag === "MaxTurns" || _tag === "HaltWhen"
 
 // The consumer's side.
 
@@ -1008,31 +874,29 @@ export const observed = <R>(
   )
 }
 
-/** A soft stop does not wait for a condition that is being evaluated. */
-const asCondition = { name: "haltWhen", onSoftStop: "none" } as const
-
 /**
- * Evaluates the caller's condition in the fiber of the observer. Succeeds with `undefined` if a soft stop came first.
+ * Runs an effect of a rule in the fiber of the observer. Succeeds with `undefined` if a soft stop came first, which does
+ * not wait for it.
  */
 const evaluate = <A, R>(
   running: Running,
   requestId: string,
-  condition: Effect.Effect<A, never, R>
+  name: string,
+  effect: Effect.Effect<A, never, R>
 ): Effect.Effect<A | undefined, never, R> => {
-  if (Exit.isExit(condition)) return condition
-  const evaluated = hooks(running, requestId).do<A | undefined, never, R>(
-    condition,
-    Exit.succeed(undefined),
-    asCondition
-  )
+  if (Exit.isExit(effect)) return effect
+  const evaluated = hooks(running, requestId).do<A | undefined, never, R>(effect, Exit.succeed(undefined), {
+    name,
+    onSoftStop: "none"
+  })
   return Effect.map(evaluated, (answer) => {
-    // The observer needs a fiber of its own while the condition still cleans up.
+    // The observer needs a fiber of its own while the effect still cleans up.
     if (answer === undefined) running.hooks = undefined
     return answer
   })
 }
 
-/** Returns the worker that runs the observer and the condition: one for the whole run. */
+/** Returns the worker that runs the observer and the effects of rules: one for the whole run. */
 const hooks = (running: Running, id: string): Worker =>
   running.hooks ??= new Worker(running, { kind: "hook", id, name: "onEvent", onSoftStop: "grace" })
 
@@ -1043,7 +907,7 @@ type Next<E, R> = Pulled.Next<Event.Event, Adapter.AdapterError | E, R>
 type StartError = Thread.ValidationError | Plan.EngineError
 
 /** The parts of a run that are checked before it is entered. */
-type Checked<E, R> = Pick<Parts<E, R>, "adapter" | "thread" | "rules" | "leftOut">
+type Checked<E, R> = Pick<Parts<E, R>, "adapter" | "thread" | "base" | "leftOut">
 
 /** Checks the input and the options. An option that cannot be used throws. */
 const check = <E, R>(
@@ -1073,36 +937,8 @@ const check = <E, R>(
   const template = Requests.template(options, defaults, tools)
   const errors = Requests.issues(thread.messages, template, given, tools)
   if (errors.length > 0) return Result.fail(new Thread.ValidationError({ reason: "invalid_request", errors }))
-  return Result.succeed({
-    adapter,
-    thread,
-    leftOut,
-    rules: { mode: options.mode ?? "auto", tools, settings, template }
-  })
-}
-
-const defaultMaxTurns = 8
-const defaultFinalizePrompt = "Now provide your final structured response."
-
-const bounds = <E, R>(
-  { finalizePrompt, haltWhen, maxTurns, structuredFinalize }: ChatOptions<E, R>,
-  defaults: Policy.Defaults,
-  rules: Rules<E, R>
-): Pick<Parts<E, R>, "bounds" | "structured"> => {
-  const { settings: { policy }, template } = rules
-  const structured = structuredFinalize === true && template.responseFormat !== undefined
-    ? { prompt: finalizePrompt ?? defaults.finalizePrompt ?? defaultFinalizePrompt, rules: withoutTools(rules) }
-    : undefined
-  const usual = defaults.maxTurns ?? policy.maxTurns ?? defaultMaxTurns
-  return {
-    bounds: {
-      maxTurns: Settings.positiveInteger("maxTurns", maxTurns ?? usual),
-      haltWhen,
-      firstStep: 0,
-      isClosedByAnswer: structured === undefined && policy.onMaxTurns === "finalize"
-    },
-    structured
-  }
+  const base = { mode: options.mode ?? "auto", tools, settings, template }
+  return Result.succeed({ adapter, thread, base, leftOut })
 }
 
 /**
@@ -1120,21 +956,26 @@ const enter = <E, R>(
   const defaults = Context.get(context, Policy.Defaults)
   const checked = check(input, options, defaults, context)
   if (Result.isFailure(checked)) return Effect.fail(checked.failure)
-  const { adapter, leftOut, rules, rules: { settings }, thread } = checked.success
+  const { adapter, base, base: { settings, template }, leftOut, thread } = checked.success
   const running = new Running(settings.graceMillis, context as Context.Context<never>)
   const begin = (span: Telemetry.Run | undefined, ambient: Inherited.Ambient): Next<E, R> => {
     if (span !== undefined) span.usage = () => ambient.spending.reported
-    const several = chat && bounds(chat, defaults, rules)
+    const start = {
+      // A run that continues after calls of an earlier run were settled has had its first turn.
+      hasBegun: running.operation?.continued === settings.requestId,
+      deadline: ambient.deadline,
+      now: () => Context.get(context, Clock.Clock).currentTimeMillisUnsafe()
+    }
+    const turns = chat && Turns.ofChat<E, R>(chat, defaults, base, start)
     const loop = new Loop<E, R>({
       adapter,
       thread,
-      rules,
+      base,
+      rules: turns?.rules ?? Turns.ofStep(options, start),
       leftOut,
-      bounds: several?.bounds,
-      structured: several?.structured,
+      turns,
       system: options.system,
       view: options,
-      retryReply: options.retryReply,
       running,
       ambient,
       span
@@ -1148,8 +989,8 @@ const enter = <E, R>(
       sessionId: settings.sessionId,
       agent: chat?.agent ?? agentWithin(context),
       adapter,
-      sampling: rules.template,
-      facts: { system: options.system, input: thread.messages, tools: rules.template.tools }
+      sampling: template,
+      facts: { system: options.system, input: thread.messages, tools: template.tools }
     })),
     (span) =>
       Effect.flatMapEager(
