@@ -98,8 +98,11 @@ const knobs = Arbitrary.all([
   literals(1, 2, 8),
   literals(1, 2, 64),
   literals("none", "structured", "haltWhen", "finalize", "limit"),
-  Arbitrary.schema(Schema.Literals(Array.from({ length: 100 }, (_, percent) => percent)))
+  Arbitrary.schema(Schema.Literals(Array.from({ length: 100 }, (_, percent) => percent))),
+  literals("offered tools", "any tools")
 ])
+
+type Knobs = typeof knobs extends Arbitrary.Arbitrary<infer A> ? A : never
 
 const replyOf = (turn: Turn | undefined, index: number): ReadonlyArray<Event.AdapterEvent> => {
   const calls = turn?.calls.map(({ n, name }, call) => Message.toolCall(`c${index}_${call}`, name, { n })) ?? []
@@ -120,11 +123,14 @@ const replyOf = (turn: Turn | undefined, index: number): ReadonlyArray<Event.Ada
   ]
 }
 
-const modelOf = (turns: ReadonlyArray<Turn>) =>
+/** A model that answers by the conversation alone. It may call tools that a request does not offer. */
+const modelOf = ([turns, , , , , , , calls]: Knobs) =>
   Adapter.layer({
     stream: ({ messages, tools }) => {
       const index = messages.filter(({ role, askUser }) => role === "assistant" && askUser !== true).length
-      return Stream.fromIterable(replyOf(tools.length === 0 ? undefined : turns[index], index))
+      return Stream.fromIterable(
+        replyOf(tools.length === 0 && calls === "offered tools" ? undefined : turns[index], index)
+      )
     }
   })
 
@@ -135,8 +141,6 @@ const inTime = <A, E>(effect: Effect.Effect<A, E>): Effect.Effect<A, E> =>
     while (fiber.pollUnsafe() === undefined) yield* TestClock.adjust(Duration.millis(5))
     return yield* Fiber.join(fiber)
   }).pipe(Effect.provide(TestClock.layer()), Effect.provideService(References.MinimumLogLevel, "None"))
-
-type Knobs = typeof knobs extends Arbitrary.Arbitrary<infer A> ? A : never
 
 const optionsOf = ([, policy, onToolError, maxTurns, maxConcurrency, special]: Knobs, ran: Array<string>) => ({
   tools: toolsOf(ran),
@@ -178,7 +182,7 @@ const uncut = (knobs: Knobs) =>
       const kept = yield* Session.keep(opened, (session) =>
         Session.reply(session, "go", { ...optionsOf(knobs, []), requestId: "run" }))
       return { kept, records: yield* journalOf("s") }
-    }).pipe(Effect.provide(Layer.merge(modelOf(knobs[0]), Session.Store.layerMemory)), Effect.orDie)
+    }).pipe(Effect.provide(Layer.merge(modelOf(knobs), Session.Store.layerMemory)), Effect.orDie)
   )
 
 /** The records that the journal has where the run is cut, or nothing for a place behind its end. */
@@ -198,7 +202,7 @@ const onCut = <A, E>(
     Effect.gen(function*() {
       const kept = yield* operation((yield* Session.load("s"))!)
       return { kept, loaded: yield* Session.load("s") }
-    }).pipe(Effect.provide(Layer.merge(modelOf(knobs[0]), prefixed("s", before))), Effect.orDie)
+    }).pipe(Effect.provide(Layer.merge(modelOf(knobs), prefixed("s", before))), Effect.orDie)
   )
 
 /** The words of an answer that says that nothing happened. */
@@ -299,7 +303,7 @@ describe("laws of a run that is cut", () => {
   )
 
   property(
-    "D-03: cut behind any record, a generated run comes to the result of the uncut one, and no finished call is repeated",
+    "D-03, O-01: cut behind any record, a generated run comes to the result of the uncut one, and no finished call is repeated",
     knobs,
     (knobs) =>
       Effect.gen(function*() {
