@@ -13,6 +13,9 @@ import * as fs from "node:fs"
 import * as os from "node:os"
 import * as path from "node:path"
 import { limit, until } from "../support/until.ts"
+import { ledger } from "./support/ledger.ts"
+
+ledger()
 
 const fixture = path.join(import.meta.dirname, "../fixtures/mcpHostile.ts")
 

@@ -11,6 +11,9 @@ import { Script } from "heddle/testing"
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http"
 import type { AddressInfo } from "node:net"
 import { until } from "../support/until.ts"
+import { ledger } from "./support/ledger.ts"
+
+ledger()
 import { serve } from "./support/serving.ts"
 
 const contentOf = ({ messages }: ToolRunner.Result): string => String(messages[0]?.content)

@@ -11,6 +11,9 @@ import * as fs from "node:fs"
 import * as os from "node:os"
 import * as path from "node:path"
 import { limit, until } from "../support/until.ts"
+import { ledger } from "./support/ledger.ts"
+
+ledger()
 
 const root = path.join(import.meta.dirname, "../..")
 

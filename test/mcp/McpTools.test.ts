@@ -14,6 +14,9 @@ import * as Backend from "../../src/mcp/internal/backend.ts"
 import * as Servers from "../../src/mcp/internal/servers.ts"
 import { recording } from "../support/spans.ts"
 import { type Definition, Fake, result, said } from "./support/fake.ts"
+import { ledger } from "./support/ledger.ts"
+
+ledger()
 
 const look: Definition = { name: "look", description: "Looks", annotations: { readOnlyHint: true } }
 const pay: Definition = { name: "pay", description: "Pays", annotations: { destructiveHint: true } }

@@ -120,7 +120,8 @@ const make = (
   const { server } = connection
   const { $schema: _, ...parameters } = listed.inputSchema
   const hints = hintsOf(connection, settings, known)
-  const { destructive = true, idempotent = false, openWorld = true, readOnly = false } = hints ?? {}
+  const { idempotent = false, openWorld = true, readOnly = false } = hints ?? {}
+  const destructive = !readOnly && (hints?.destructive ?? true)
   const isChanged = !connection.isFirst(listed.name, hash)
   const facts = { server, name: listed.name, hash, isChanged, isTrusted: hints !== undefined, readOnly, destructive }
   // A server that says of a tool only that it destroys nothing has not said that it does no harm.
@@ -136,7 +137,7 @@ const make = (
     description: Results.cut(listed.description ?? listed.title ?? ""),
     parameters,
     readOnly,
-    destructive: destructive && !readOnly,
+    destructive,
     idempotent,
     openWorld,
     // A call that was approved for a tool is none for that of another server that has its name by then.

@@ -35,12 +35,16 @@ type Answering = (
 ) => Effect.Effect<Backend.Response, Backend.Failure>
 
 export class Fake {
+  /** The servers of the test. */
+  static readonly all = new Set<Fake>()
   tools: ReadonlyArray<Definition>
   answering: Answering = ({ tool }) => Effect.succeed(said(`${tool.name} was called`))
   /** What happens when its tools are listed. */
   listing: () => Effect.Effect<void, Backend.Failure> = () => Effect.void
   readonly requests: Array<Backend.Request> = []
   opened = 0
+  /** The connections that were made of those that were opened. */
+  made = 0
   closed = 0
   /** The number of times that it is not reached. */
   refusals = 0
@@ -50,6 +54,7 @@ export class Fake {
 
   constructor(tools: ReadonlyArray<Definition>) {
     this.tools = tools
+    Fake.all.add(this)
   }
 
   readonly connect: Backend.Connect = (listener) =>
@@ -61,6 +66,7 @@ export class Fake {
         return yield* new Backend.Failure({ reason: "lost", message: "not reached" })
       }
       this.listener = listener
+      this.made++
       return {
         facts: { "network.transport": "pipe", "mcp.protocol.version": "2026-07-28" },
         list: Effect.suspend(() => Effect.as(this.listing(), { tools: this.tools.map(listed), leftOut: [] })),

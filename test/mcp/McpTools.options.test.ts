@@ -1,0 +1,171 @@
+/** Options of the tools of a server, all of them together: each does what it does alone. */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import { Message, Session, ToolRunner } from "heddle"
+import { McpTools } from "heddle/mcp"
+import { Script } from "heddle/testing"
+import type * as Backend from "../../src/mcp/internal/backend.ts"
+import * as Servers from "../../src/mcp/internal/servers.ts"
+import { type Definition, Fake, said } from "./support/fake.ts"
+import { ledger } from "./support/ledger.ts"
+
+ledger()
+
+const definition: Definition = {
+  name: "look.up",
+  description: "Looks",
+  annotations: { readOnlyHint: false, destructiveHint: false, idempotentHint: true, openWorldHint: false }
+}
+
+const asks: Backend.Elicitation = {
+  message: "Which?",
+  schema: { type: "object", properties: { city: { type: "string" } }, required: ["city"] }
+}
+
+const prefixes = ["", "fs_"]
+const trusts = {
+  none: undefined,
+  annotations: "annotations",
+  "the annotations of it": { "look.up": "annotations" },
+  "hints of it": { "look.up": { readOnly: true } },
+  "hints of another": { other: { readOnly: true } }
+} satisfies Record<string, McpTools.Options["trust"]>
+const approvals = {
+  destructive: "destructive",
+  all: "all",
+  none: "none",
+  "by a function": ({ destructive }) => destructive
+} satisfies Record<string, McpTools.Options["approval"]>
+
+/** What the tool is under options, as the documentation has it. */
+const expectedOf = (
+  { approval, isChanged, prefix, trust }: {
+    readonly prefix: string
+    readonly trust: keyof typeof trusts
+    readonly approval: keyof typeof approvals
+    readonly isChanged: boolean
+  }
+) => {
+  const isServers = !isChanged && (trust === "annotations" || trust === "the annotations of it")
+  const isOwn = !isChanged && trust === "hints of it"
+  const destructive = !isServers && !isOwn
+  return {
+    name: `${prefix}look_up`,
+    readOnly: isOwn,
+    destructive,
+    idempotent: isServers,
+    openWorld: !isServers,
+    waits: { destructive: !isOwn, all: true, none: isChanged, "by a function": destructive }[approval]
+  }
+}
+
+describe("options together", () => {
+  for (const trust of Object.keys(trusts) as ReadonlyArray<keyof typeof trusts>) {
+    for (const approval of Object.keys(approvals) as ReadonlyArray<keyof typeof approvals>) {
+      it.effect(`trust ${trust}, approval ${approval}: with each prefix, before and after a change, with and without answers`, () =>
+        Effect.gen(function*() {
+          for (const prefix of prefixes) {
+            for (const hasAnswers of [false, true]) {
+              for (const propagate of [false, true]) {
+                const fake = new Fake([definition])
+                const elicited: Array<string> = []
+                const options: McpTools.Options = {
+                  prefix,
+                  propagate,
+                  approval: approvals[approval],
+                  ...(trusts[trust] === undefined ? {} : { trust: trusts[trust]! }),
+                  ...(hasAnswers
+                    ? {
+                      onElicit: ({ message, server }) =>
+                        Effect.sync(() => (elicited.push(`${server}: ${message}`), { action: "decline" })),
+                      onSample: () => Effect.succeed({ text: "an answer", model: "m" })
+                    }
+                    : {})
+                }
+                fake.answering = () =>
+                  Effect.gen(function*() {
+                    const answer = yield* fake.listener!.elicit(asks)
+                    if (answer.action === "cancel") return yield* Effect.never
+                    const sampled = yield* fake.listener!.sample({ messages: [], maxTokens: 1 })
+                    return said(`${answer.action} ${sampled?.text}`)
+                  })
+                yield* Effect.gen(function*() {
+                  // The second of everything: the tool once more, and the tool that it becomes.
+                  for (const isChanged of [false, false, true, true]) {
+                    if (isChanged) fake.change([{ ...definition, description: "Looks elsewhere" }])
+                    const what = JSON.stringify({ prefix, hasAnswers, propagate, isChanged })
+                    const expected = expectedOf({ prefix, trust, approval, isChanged })
+                    const tools = yield* McpTools.tools
+                    const [tool] = tools
+                    const { waits, ...flags } = expected
+                    assert.deepInclude(tool, flags, what)
+                    const calls = [Message.toolCall("c0", expected.name, {})]
+                    const before = fake.requests.length
+                    const asked = yield* ToolRunner.run(calls, tools).pipe(Effect.withSpan("app"))
+                    const isPut = (result: ToolRunner.Result) => result.suspensions?.[0]?.kind
+                    if (waits) {
+                      assert.strictEqual(isPut(asked), "approval", what)
+                      assert.lengthOf(fake.requests, before, what)
+                    }
+                    const done = waits
+                      ? yield* ToolRunner.run(calls, tools, { approved: ["c0"] }).pipe(Effect.withSpan("app"))
+                      : asked
+                    assert.lengthOf(fake.requests, before + 1, what)
+                    assert.strictEqual(fake.requests.at(-1)?.meta["traceparent"] !== undefined, propagate, what)
+                    if (!hasAnswers && expected.idempotent) assert.strictEqual(isPut(done), "question", what)
+                    else if (hasAnswers) {
+                      assert.strictEqual(done.messages[0]?.content, "decline an answer", what)
+                      assert.strictEqual(elicited.pop(), "shop: Which?", what)
+                    } else {
+                      const content = String(done.messages[0]?.content)
+                      assert.isTrue(content.startsWith("decline undefined\n[the server asked \"Which?\""), what)
+                    }
+                    assert.lengthOf(elicited, 0, what)
+                  }
+                }).pipe(Effect.provide(Servers.layerOf("shop", fake.connect, options)))
+              }
+            }
+          }
+        }))
+    }
+  }
+
+  it.effect("a server's second question, its second change and its second connection are as the first", () => {
+    const fake = new Fake([definition])
+    return Effect.gen(function*() {
+      fake.answering = () =>
+        Effect.gen(function*() {
+          const one = yield* fake.listener!.elicit(asks)
+          const other = yield* fake.listener!.elicit({ ...asks, message: "And then?" })
+          return one.action === "cancel" || other.action === "cancel"
+            ? yield* Effect.never
+            : said(JSON.stringify([one, other]))
+        })
+      for (let round = 0; round < 2; round++) {
+        yield* Effect.gen(function*() {
+          const tools = yield* McpTools.tools
+          let { session } = yield* Session.reply(Session.make(), "Look", { tools })
+          assert.strictEqual(session.pendingQuestion, "shop: Which?")
+          ;({ session } = yield* Session.reply(session, "Oslo", { tools }))
+          assert.strictEqual(session.pendingQuestion, "shop: And then?")
+          ;({ session } = yield* Session.reply(session, "Bern", { tools }))
+          assert.strictEqual(
+            Message.text(session.thread.messages[2]!),
+            "[{\"action\":\"accept\",\"content\":{\"city\":\"Oslo\"}},{\"action\":\"accept\",\"content\":{\"city\":\"Bern\"}}]"
+          )
+        }).pipe(Effect.provide(Script.layer([
+          [Script.toolCall("c0", "look_up"), Script.finish("tool_calls")],
+          [Script.text("Done."), Script.finish("stop")]
+        ])))
+        // A change and back, and a connection that is lost and opened again by the next call.
+        fake.change([{ ...definition, description: `Looks ${round}` }])
+        assert.isTrue((yield* McpTools.tools)[0]?.approval)
+        fake.change([definition])
+        yield* Effect.exit(fake.lose)
+      }
+      assert.deepStrictEqual([fake.opened, fake.closed], [2, 2])
+    }).pipe(Effect.provide(Servers.layerOf("shop", fake.connect, {
+      trust: { "look.up": { destructive: false, idempotent: true } }
+    })))
+  })
+})
