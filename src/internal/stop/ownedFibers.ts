@@ -206,9 +206,10 @@ export class Running {
   /** Timers of the grace periods of single tasks, and of the soft stop. Made when first needed: few runs have any. */
   private timers: Timers.Timers | undefined
   private softTimers: Timers.Timers | undefined
-  /** Time of the soft stop, and whether the grace period that began then is over. */
+  /** Time of the soft stop, and whether the grace period that began then is over, and the one of what is recorded. */
   softSince: number | undefined
   private isSoftTimeUp = false
+  private isLateTimeUp = false
   /** Tells whether the tasks are being stopped: the reader has left, or the run has come to its end. */
   isStopping = false
   /** Tells whether its reader has gone, or its scope has closed. */
@@ -274,28 +275,31 @@ export class Running {
     const { worker } = work
     if (worker.onSoftStop === "unaffected") return
     if (worker.onSoftStop === "none") return worker.detach(since)
-    if (this.isSoftTimeUp) return this.recordLate(work, since)
+    if (this.isSoftTimeUp) return this.isRecordedLate(work, since) ? undefined : worker.detach(since)
     const left = this.until(since) - this.now()
     // All workers share one timer. A run whose reader has left waits for all tasks together.
     if (this.softTimers !== undefined || this.isLeft || !Number.isFinite(left)) return
-    this.softTimers = new Timers.Timers(this.services)
+    const timers = this.softTimers = new Timers.Timers(this.services)
+    const stop = () => this.works.forEach((work) => this.applySoftStop(work, since))
+    const lateTimeUp = () => {
+      this.isLateTimeUp = true
+      stop()
+    }
     const timeUp = () => {
       this.isSoftTimeUp = true
-      this.works.forEach((work) => this.applySoftStop(work, since))
+      timers.after(Math.max(0, this.until(since + this.graceMillis) - this.now()), lateTimeUp)
+      stop()
     }
     if (left <= 0) timeUp()
-    else this.softTimers.after(left, timeUp)
+    else timers.after(left, timeUp)
   }
 
   /**
-   * Gives what begins to be recorded after the grace period of a soft stop, such as answers of calls that outlived it
-   * and the end of the run, one more grace period together. Without it a run that has ended would have no recorded end.
+   * Tells whether work records what came after the soft stop, such as answers and the end of the run. All of it has one
+   * more grace period together: without that, a run whose handlers outlive the first would have no recorded end.
    */
-  private recordLate(work: Work, since: number): void {
-    const until = Math.min(since + 2 * this.graceMillis, this.around?.permits.until ?? Infinity)
-    const left = until - this.now()
-    if (work.kind !== "store" || work.startedAt < this.until(since) || left <= 0) return work.worker.detach(since)
-    if (Number.isFinite(left)) this.whileAlive(work, left, () => work.worker.detach(since))
+  private isRecordedLate(work: Work, since: number): boolean {
+    return work.kind === "store" && work.startedAt >= since && !this.isLateTimeUp
   }
 
   private now(): number {

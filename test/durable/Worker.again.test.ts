@@ -1,0 +1,211 @@
+/**
+ * A run behind another one is as one alone: a worker, its session and its store have forgotten the first by then. Each
+ * scenario goes on with each other one in the same session, and the second is compared with the same run in a session of
+ * its own: events, usage, requests, attempts, warnings, and the time that it takes.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Clock from "effect/Clock"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Logger from "effect/Logger"
+import * as Schedule from "effect/Schedule"
+import * as Stream from "effect/Stream"
+import { Adapter, type Event, Journal, Message, Session, Tool } from "heddle"
+import { Worker } from "heddle/durable"
+import { inOrder, until } from "../support/edges.ts"
+import { agent } from "../support/nests.ts"
+import { sampleOf } from "../support/property.ts"
+
+/** What a message leads to: the calls of the model, how often it fails before, and what a person does meanwhile. */
+interface Scenario {
+  readonly call?: string
+  readonly fails?: { readonly times: number; readonly reason: Adapter.AdapterError["reason"] }
+  /** How many of the appends of a reply the store refuses. */
+  readonly refusals?: number
+  readonly meanwhile?: "approve" | "answer" | "stop"
+}
+
+const scenarios: Readonly<Record<string, Scenario>> = {
+  plain: {},
+  act: { call: "act" },
+  sub: { call: "sub" },
+  retried: { call: "flaky" },
+  flaky: { fails: { times: 2, reason: "provider_unavailable" } },
+  hopeless: { fails: { times: 99, reason: "invalid_request" } },
+  exhausted: { fails: { times: 99, reason: "provider_unavailable" } },
+  refused: { refusals: 2, call: "act" },
+  approved: { call: "gated", meanwhile: "approve" },
+  answered: { call: "asks", meanwhile: "answer" },
+  stopped: { call: "slow", meanwhile: "stop" }
+}
+
+/** What is seen of a run. */
+class Seen {
+  events: Array<unknown> = []
+  ends: Array<unknown> = []
+  warnings: Array<string> = []
+  requests = 0
+  attempts: Array<string> = []
+  failed = 0
+  refused = 0
+}
+
+/** The events of a reply to the last thing that a user said. */
+const replyTo = (messages: ReadonlyArray<Message.Message>): ReadonlyArray<Event.AdapterEvent> => {
+  const last = messages.findLastIndex(({ role }) => role === "user")
+  const call = messages.length - 1 === last ? scenarios[Message.text(messages[last]!)]?.call : undefined
+  const calls = call === undefined ? [] : [Message.toolCall(`c${messages.length}`, call, {})]
+  return [
+    { _tag: "MessageStarted", message: Message.assistant("") },
+    { _tag: "TextCompleted", id: null, text: "said" },
+    ...calls.flatMap(({ id, name }) => [
+      { _tag: "ToolCallStarted", id, name } as const,
+      { _tag: "ToolCallCompleted", id, name, arguments: {}, rawArguments: "{}" } as const
+    ]),
+    {
+      _tag: "MessageCompleted",
+      message: Message.assistant("said", calls),
+      finishReason: calls.length === 0 ? "stop" : "tool_calls",
+      metadata: { usage: { inputTokens: 3, outputTokens: 1 } }
+    }
+  ]
+}
+
+const shown = (event: Event.Event): unknown => {
+  switch (event._tag) {
+    case "ChatCompleted": {
+      const { abandoned, haltedReason, outcome, steps, totalUsage } = event.result
+      return [event._tag, outcome._tag, haltedReason, steps.length, totalUsage, abandoned?.length]
+    }
+    case "StepCompleted":
+      return [event._tag, event.response.usage, event.done]
+    case "ToolExecutionStarted":
+      return [event._tag, event.attempt]
+    case "ToolResultEncoded":
+      return [event._tag, event.content, event.code]
+    default:
+      return [event._tag, "replayed" in event && event.replayed === true]
+  }
+}
+
+/** Plays scenarios in one session under one worker. Returns what is seen of the last of them. */
+const played = (names: ReadonlyArray<string>) =>
+  Effect.gen(function*() {
+    let seen = new Seen()
+    let current: Scenario = {}
+    const begun = (name: string, { attempt }: Tool.CallContext) =>
+      Effect.sync(() => {
+        seen.attempts.push(`${name} ${attempt}`)
+        return `did ${name}`
+      })
+    const act = (name: string) => Tool.make(name, { parameters: {}, handler: (_, call) => begun(name, call) })
+    const tools = [
+      act("act"),
+      agent("sub", [act("inner")]),
+      { ...act("gated"), approval: true },
+      Tool.make("asks", {
+        parameters: {},
+        handler: (_, call) => Effect.as(begun("asks", call), Tool.askUser("which?"))
+      }),
+      Tool.make("slow", {
+        parameters: {},
+        handler: (_, call) => Effect.andThen(begun("slow", call), Effect.sleep("1 minute"))
+      }),
+      Tool.make("flaky", {
+        parameters: {},
+        retry: Schedule.recurs(2),
+        handler: (_, call) =>
+          Effect.flatMap(begun("flaky", call), (did) => call.attempt < 3 ? Effect.fail("again") : Effect.succeed(did))
+      })
+    ]
+    const model = Adapter.layer({
+      stream: ({ messages }) =>
+        Stream.suspend(() => {
+          seen.requests++
+          const { fails } = current
+          return fails !== undefined && seen.failed++ < fails.times
+            ? Stream.fail(new Adapter.AdapterError({ reason: fails.reason }))
+            : Stream.fromIterable(replyTo(messages))
+        })
+    })
+    const logger = Logger.layer([
+      Logger.make(({ logLevel, message }) => {
+        if (logLevel === "Warn") seen.warnings.push(String(Array.isArray(message) ? message[0] : message))
+      })
+    ])
+    const base = yield* Session.Store
+    const isReplied = (records: Journal.Records) =>
+      records.some(({ _tag }) => _tag === "ReplyReceived" || _tag === "StepCompleted")
+    const store = Session.Store.of({
+      ...base,
+      append: (id, expected, records, options) =>
+        Effect.suspend(() =>
+          isReplied(records) && seen.refused < (current.refusals ?? 0) && ++seen.refused > 0
+            ? Effect.fail(new Journal.StoreError({ reason: "unavailable", operation: "append", id }))
+            : base.append(id, expected, records, options)
+        )
+    })
+    yield* Layer.build(
+      Worker.layer({
+        run: () => ({ tools: tools as unknown as [] }),
+        maxFailures: 4,
+        onEvent: (_, event) => Effect.sync(() => void seen.events.push(shown(event))),
+        onEnd: (_, { outcome, totalUsage, usage }) =>
+          Effect.sync(() => void seen.ends.push([outcome._tag, usage, totalUsage]))
+      }).pipe(Layer.provide([model, logger, Layer.succeed(Session.Store, store)]))
+    )
+    const loaded = Effect.map(Session.load("s"), (kept) => kept!)
+    const isAtRest = Effect.map(
+      loaded,
+      (kept) => Session.next(kept) === "nothing" || Session.next(kept) === "wait"
+    )
+    const meanwhile: Readonly<
+      Record<NonNullable<Scenario["meanwhile"]>, Effect.Effect<unknown, unknown, Session.Store>>
+    > = {
+      approve: Effect.flatMap(loaded, (kept) =>
+        Session.keep(kept, (session) => Session.approve(session, session.suspensions[0]!.id))),
+      answer: Effect.flatMap(loaded, (kept) =>
+        Session.keep(kept, (session) =>
+          Session.answer(session, session.suspensions[0]!.id, "this"))),
+      stop: Session.stop("s")
+    }
+    const isWaiting = Effect.map(loaded, (kept) =>
+      Session.next(kept) === "wait")
+    const runs = Effect.sync(() =>
+      seen.attempts.includes("slow 1")
+    )
+    let took = 0
+    for (const name of names) {
+      seen = new Seen()
+      current = scenarios[name]!
+      // The worker looks for work at its interval.
+      yield* until(Effect.map(Clock.currentTimeMillis, (now) => now % 1_000 === 0))
+      const before = yield* Clock.currentTimeMillis
+      yield* Session.submit("s", name)
+      if (current.meanwhile !== undefined) {
+        yield* until(current.meanwhile === "stop" ? runs : isWaiting, 50)
+        yield* Effect.orDie(meanwhile[current.meanwhile])
+      }
+      yield* until(isAtRest, 50)
+      yield* until(Effect.map((yield* Session.Store).claimOf("s"), (claim) => claim === undefined), 50)
+      took = (yield* Clock.currentTimeMillis) - before
+    }
+    yield* inOrder
+    const { attempts, ends, events, requests, warnings } = seen
+    // Polls fall into other places.
+    return { attempts, ends, events, requests, warnings, seconds: Math.round(took / 1_000) }
+  }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory))
+
+const names = Object.keys(scenarios)
+
+describe("a run behind another one", () => {
+  for (const second of names) {
+    it.effect(`is as one alone: ${second}`, () =>
+      Effect.gen(function*() {
+        const alone = yield* played([second])
+        for (const first of sampleOf(names, 3)) {
+          assert.deepStrictEqual(yield* played([first, second]), alone, `${second} behind ${first}`)
+        }
+      }), 120_000)
+  }
+})
