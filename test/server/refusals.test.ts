@@ -1053,6 +1053,17 @@ describe("answers", () => {
       yield* refused(all, "another message", { path: "/agui/helper", body: again }, 409, "id_taken")
     }))
 
+  // The design of turns has one id for a suspension, by which it is answered.
+  it.live.fails("O-18: a suspension is answered by its id, as the session gives it", () =>
+    Effect.gen(function*() {
+      const all = yield* site()
+      yield* all.say("s1", [{ id: "c0", name: "pay", args: { amount: 1 } }])
+      const [{ id }] = yield* all.suspensions("s1")
+      const approved = yield* all.ask(answer({ id, approve: true }))
+      assert.strictEqual(approved.status, 200, approved.text)
+      assert.deepStrictEqual(all.paid, [1])
+    }))
+
   it.live("W-11: an answer after its time is refused", () =>
     Effect.gen(function*() {
       const all = yield* site()

@@ -26,6 +26,7 @@ import * as Offered from "./agents.ts"
 import * as Bounded from "./bounds.ts"
 import * as Telling from "./journalEvents.ts"
 import * as Logs from "./log.ts"
+import * as Polls from "./polls.ts"
 import * as Refusals from "./refusal.ts"
 import * as Relays from "./relay.ts"
 import type * as Routes from "./routes.ts"
@@ -147,6 +148,7 @@ export const make = <R, RAuthorize>(
     const site: Routes.Site = {
       closing: Deferred.await(closing),
       hub,
+      polls: new Polls.Polls(),
       publish,
       protocol,
       peers,

@@ -210,7 +210,8 @@ export class Hub {
     this.flush(log)
     if (event._tag === "ChatCompleted") log.last = shown
     else this.add(log, shown)
-    log.wake()
+    // Readers of a log that is not held read the journal.
+    if (!log.isFull) log.wake()
     return Effect.void
   }
 
@@ -220,7 +221,7 @@ export class Hub {
 
   private addAll(log: RunLog, events: ReadonlyArray<PublicEvent>): void {
     for (const event of events) this.add(log, event)
-    if (events.length > 0) log.wake()
+    if (events.length > 0 && !log.isFull) log.wake()
   }
 
   private add(log: RunLog, event: PublicEvent): void {

@@ -19,6 +19,7 @@ import * as Journals from "../../internal/session/journal.ts"
 import * as States from "../../internal/session/state.ts"
 import * as Telling from "./journalEvents.ts"
 import type * as Logs from "./log.ts"
+import type * as Polls from "./polls.ts"
 import * as Refusals from "./refusal.ts"
 
 /** A place in the events of a session. */
@@ -41,6 +42,7 @@ export type Frame =
 /** The parts of a server that reading needs. */
 export interface Site {
   readonly hub: Logs.Hub
+  readonly polls: Polls.Polls
   readonly publish: Event.PublicOptions
   /** The name of this process in the journals of its runs. */
   readonly processName: string
@@ -129,19 +131,24 @@ class Reader {
   }
 
   /**
-   * Reads on in the journal, and emits the events of the wanted runs. Their offsets are always answered by a reset. It
-   * stops before the first record that is too far.
+   * Reads on in the journal, or in what a look has found of it, and emits the events of the wanted runs. Their offsets
+   * are always answered by a reset. It stops before the first record that is too far.
    */
   advance(
     wants: (runId: string, event: Event.PublicEvent) => boolean,
-    isTooFar: (version: number) => boolean = () => false
+    isTooFar: (version: number) => boolean = () => false,
+    polled?: Polls.Polled
   ): Effect.Effect<void, Journals.StoreError, Journals.Store> {
     return Effect.gen({ self: this }, function*() {
       const store = yield* Journals.Store
-      const now = yield* store.version(this.key)
-      this.isRemoved = now < this.version
+      const now = polled?.version ?? (yield* store.version(this.key))
+      // A look that began before this reader read on says nothing of a removal.
+      this.isRemoved = now < this.version && (polled === undefined || (yield* store.version(this.key)) < this.version)
       if (now <= this.version) return
-      yield* Stream.runForEachWhile(store.read(this.key, this.version), (entry) => {
+      const entries = polled !== undefined && polled.after <= this.version
+        ? Stream.fromIterable(polled.entries.filter(({ version }) => version > this.version))
+        : store.read(this.key, this.version)
+      yield* Stream.runForEachWhile(entries, (entry) => {
         if (isTooFar(entry.version)) return Effect.succeed(false)
         this.version = entry.version
         return Effect.as(
@@ -192,10 +199,20 @@ class Reader {
       const isOver = () => this.runs.includes(runId) && this.state.run?.requestId !== runId
       yield* this.retell(isWanted, isOver)
       while (this.state.run?.requestId === runId && !isHere() && !this.isRemoved) {
-        yield* pause(log)
-        yield* this.advance(isWanted, isOver)
+        yield* this.advance(isWanted, isOver, yield* this.pause(log))
       }
     })
+  }
+
+  /** Waits until a log changes, or for the next look at the journal by the readers of this process. */
+  pause(
+    log: Logs.RunLog,
+    interval: "1 second" | "50 millis" = poll
+  ): Effect.Effect<Polls.Polled | undefined, Journals.StoreError, Journals.Store> {
+    return Effect.raceFirst(
+      this.site.polls.next(this.key, interval, this.version),
+      Effect.as(log.changed(log.changes), undefined)
+    )
   }
 
   /** Emits the entries of a log from an index on, until its attempt ends. Succeeds with `false` if it was too large. */
@@ -209,10 +226,6 @@ class Reader {
 
 /** Interval at which the journal is read where this process is about to write to it. */
 const soon = "50 millis"
-
-/** Waits until a log changes, and for the time after which the journal is looked at. */
-const pause = (log: Logs.RunLog, interval: "1 second" | "50 millis" = poll): Effect.Effect<void> =>
-  Effect.raceFirst(Effect.sleep(interval), log.changed(log.changes))
 
 /** Waits until the attempt of a log has ended. */
 const ended = (log: Logs.RunLog): Effect.Effect<void> =>
@@ -338,10 +351,10 @@ export const events = (
       }
       while (!reader.isRemoved) {
         if (log.begun === undefined) {
-          yield* pause(log)
+          const polled = yield* reader.pause(log)
           if (log.isRemoved) return
           if (log.begun !== undefined) continue
-          yield* reader.advance((runId) => broken === undefined && tells(runId))
+          yield* reader.advance((runId) => broken === undefined && tells(runId), undefined, polled)
           const { run } = reader.state
           // This process has the run still, and may resume it, until another one does.
           if (broken === undefined || run?.requestId === broken && run.processName === site.processName) continue
@@ -399,6 +412,7 @@ export const run = (
   streamOf(site, key, until, (reader) =>
     Effect.gen(function*() {
       let log = start
+      let polled: Polls.Polled | undefined
       let found = "runId" in wanted ? wanted.runId : undefined
       const isNext = (runId: string | undefined) => "known" in wanted && runId !== wanted.after
       /** The run that the reader has something of: one that could not start is followed by another one. */
@@ -410,7 +424,8 @@ export const run = (
         const { begun } = log
         if (log.isRemoved) return
         if (begun === undefined) {
-          yield* reader.advance(() => false)
+          yield* reader.advance(() => false, undefined, polled)
+          polled = undefined
           const { state } = reader
           // A run that could not start has given its message back, for the next attempt.
           const receipt = "takes" in wanted ? state.receipts.get(wanted.takes) : undefined
@@ -430,7 +445,9 @@ export const run = (
             yield* reader.follow(found, log)
             if (reader.state.run?.requestId !== found) return
           }
-          if (log.begun === undefined) yield* pause(log, state.run?.processName === site.processName ? soon : poll)
+          if (log.begun === undefined) {
+            polled = yield* reader.pause(log, state.run?.processName === site.processName ? soon : poll)
+          }
           continue
         }
         const isWanted = "takes" in wanted && begun.takes === wanted.takes || begun.runId === found

@@ -3,6 +3,8 @@ import * as Effect from "effect/Effect"
 import type { Site } from "../../../src/server/internal/routes.ts"
 import { until } from "../../support/until.ts"
 
+const sumOf = (held: ReadonlyMap<string, number>): number => Array.from(held.values()).reduce((a, b) => a + b, 0)
+
 /**
  * Returns the count of each thing that a server holds. `logs` are those of runs, and the places of next ones. A run that
  * is expected is no thing that is given back: it is looked for with the next write of its principal.
@@ -11,8 +13,8 @@ export const heldBy = ({ counters, hub }: Site): Readonly<Record<string, number>
   const { addresses, begun, bodies, bytes, opening, readings, streams } = counters as any
   const { bytes: logBytes, ended, logs, readers } = hub as any
   return {
-    addresses: addresses.held.size,
-    bodies: bodies.held.size,
+    addresses: sumOf(addresses.held),
+    bodies: sumOf(bodies.held),
     bodyBytes: bytes,
     begun: begun.size,
     ended: ended.size,
@@ -21,7 +23,7 @@ export const heldBy = ({ counters, hub }: Site): Readonly<Record<string, number>
     opening: opening.size,
     readers: readers.size,
     readings: readings.size,
-    streams: streams.held.size
+    streams: sumOf(streams.held)
   }
 }
 
