@@ -33,8 +33,12 @@ const tools = [sub, careful]
 
 /** The ends of the runs as the journal tells them. */
 const folded = Effect.map(
-  Telling.read("s", {}),
-  ({ told }) => told.flatMap(({ event }) => event._tag === "ChatCompleted" ? [event] : [])
+  Effect.flatMap(Session.Store, ({ read }) => Stream.runCollect(read("s"))),
+  (entries) => {
+    const telling = new Telling.Telling("s", {})
+    const told = entries.flatMap((entry) => telling.take(entry))
+    return told.flatMap(({ event }) => event._tag === "ChatCompleted" ? [event] : [])
+  }
 )
 
 /** Collects the results of runs while the runs live. */

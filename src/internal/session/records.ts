@@ -592,14 +592,29 @@ export const hashOf = (value: unknown): string => hash(canonical(value))
 
 // The fingerprint of a journal.
 
+/** Returns what a record says as JSON, without its fingerprint. */
+export const textOf = (record: Record): string => {
+  const { after: _, ...own } = { after: undefined, ...record }
+  return canonical(own, isEmpty)
+}
+
+/** Returns the length of a text in bytes of UTF-8. */
+export const bytesOf = (text: string): number => {
+  let bytes = text.length
+  for (let index = 0; index < text.length; index++) {
+    const unit = text.charCodeAt(index)
+    // A pair of surrogates has two units and four bytes.
+    if (unit > 0x7f) bytes += unit < 0x800 || unit >= 0xd800 && unit < 0xe000 ? 1 : 2
+  }
+  return bytes
+}
+
 /**
  * Returns the fingerprint of a journal after a record. An `Opened` begins a new one, so that the journal has the same
  * fingerprint with the records before a snapshot and without them.
  */
-export const fingerprint = (before: string, record: Record): string => {
-  const { after: _, ...own } = { after: undefined, ...record }
-  return hash(`${record._tag === "Opened" ? "" : before}${canonical(own, isEmpty)}`)
-}
+export const fingerprint = (before: string, record: Record, text = textOf(record)): string =>
+  hash(`${record._tag === "Opened" ? "" : before}${text}`)
 
 /** Tells whether the writer adds the fingerprint of the records before it to a record. */
 export const isSealed = (record: Record): record is Opened | RunStarted | StepCompleted | RunEnded =>

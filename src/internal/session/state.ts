@@ -230,6 +230,16 @@ export interface State {
   readonly receipts: Map<string, Records.Receipt>
   /** The fingerprint of the records. */
   fingerprint: string
+  /** The size of the records since the last `Opened`. */
+  size: Size
+}
+
+/** The size of a session. */
+export interface Size {
+  /** Bytes of the records as JSON. */
+  readonly bytes: number
+  /** Turns of the model. */
+  readonly turns: number
 }
 
 /**
@@ -380,7 +390,8 @@ export const stateOf = (session: Session): State => {
     stop: undefined,
     failures: 0,
     receipts: new Map(),
-    fingerprint: ""
+    fingerprint: "",
+    size: { bytes: 0, turns: 0 }
   }
 }
 
@@ -771,13 +782,14 @@ const originOf = ({ agent, forkedFrom, metadata, principal }: Records.Origin): R
 
 const opened = (state: State, record: Records.Opened): void => {
   const { calls = {}, lastRun, receipts, session } = record
-  const { clientTools, fingerprint, inbox, receipts: known } = state
+  const { clientTools, fingerprint, inbox, receipts: known, size } = state
   const metadata = Json.withError(session.metadata, "error")
   Object.assign(state, stateOf(session), {
     metadata,
     inbox,
     clientTools,
     fingerprint,
+    size,
     lastRun,
     origin: originOf(record)
   })
@@ -1154,7 +1166,9 @@ const inRun = (state: State, run: Run, record: Records.Record): void => {
  */
 export const apply = (state: State, record: Records.Record): void => {
   sessions.delete(state)
-  state.fingerprint = Records.fingerprint(state.fingerprint, record)
+  const text = Records.textOf(record)
+  state.fingerprint = Records.fingerprint(state.fingerprint, record, text)
+  state.size = sizeAfter(state.size, record, Records.bytesOf(text))
   switch (record._tag) {
     case "Opened":
       return opened(state, record)
@@ -1179,6 +1193,13 @@ export const apply = (state: State, record: Records.Record): void => {
     default:
       if (state.run !== undefined && state.run.requestId === record.requestId) inRun(state, state.run, record)
   }
+}
+
+/** Returns the size of a session after a record of so many bytes. */
+const sizeAfter = ({ bytes, turns }: Size, record: Records.Record, more: number): Size => {
+  if (record._tag !== "Opened") return { bytes: bytes + more, turns: turns + Number(record._tag === "StepCompleted") }
+  const replies = record.session.thread.messages.filter(({ askUser, role }) => role === "assistant" && askUser !== true)
+  return { bytes: more, turns: replies.length }
 }
 
 /** Returns records as they follow a state, with the fingerprints of what is before them. */

@@ -43,6 +43,13 @@ export interface Bounds {
    * all requests have its address. 1,000 by default.
    */
   readonly undecided?: number
+  /**
+   * Bytes of the records of a session, since its last snapshot. A session that has more takes no further message. 64 MiB
+   * by default.
+   */
+  readonly sessionBytes?: number
+  /** Turns of the model in a session. One that has more takes no further message. 10,000 by default. */
+  readonly sessionTurns?: number
   /** Sessions of a principal. 1,000 by default. */
   readonly sessions?: number
   /** Runs of a principal that are under way in this process. 8 by default. */
@@ -79,6 +86,8 @@ export const standard: Required<Bounds> = {
   bodies: 32,
   bodyBytes: 512 * mebi,
   undecided: 1_000,
+  sessionBytes: 64 * mebi,
+  sessionTurns: 10_000,
   sessions: 1_000,
   runs: 8,
   streams: 16,

@@ -114,10 +114,9 @@ export const make = <R, RAuthorize>(
       Effect.gen(function*() {
         const { options: given, takes } = yield* Offered.nextOf(agents, kept)
         const runId = kept.interrupted?.requestId ?? globalThis.crypto.randomUUID()
-        const { told } = kept.interrupted === undefined
-          ? { told: [{ runId, event: { _tag: "RunStarted" as const, runId } }] }
-          : yield* Effect.orDie(Telling.read(kept.id, publish))
-        const past = told.flatMap((each) => each.runId === runId ? [each.event] : [])
+        const past = kept.interrupted === undefined
+          ? [{ _tag: "RunStarted" as const, runId }]
+          : yield* Effect.orDie(Telling.eventsOf(kept.id, runId, publish))
         hub.begin(kept.id, { runId, version: kept.version, takes, past })
         // The scope is that of the drive, which has given its claim back by then: readers get the end, or look for the
         // next owner.

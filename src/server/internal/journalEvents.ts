@@ -11,7 +11,7 @@ import * as Answers from "../../internal/answer/answer.ts"
 import * as Outcomes from "../../internal/fold/runOutcome.ts"
 import * as SharedMessages from "../../internal/fold/sharedMessages.ts"
 import * as Journals from "../../internal/session/journal.ts"
-import type * as Records from "../../internal/session/records.ts"
+import * as Records from "../../internal/session/records.ts"
 import * as States from "../../internal/session/state.ts"
 import type * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
@@ -46,6 +46,8 @@ const announced = (call: Message.ToolCall): ReadonlyArray<Payload> => [
   { ...call, _tag: "ToolCallCompleted" }
 ]
 
+type Options = Omit<Event.PublicOptions, "runId" | "calls">
+
 /** Folds the records of a journal and tells what happened as public events. */
 export class Telling {
   readonly state: States.State
@@ -65,7 +67,8 @@ export class Telling {
   readonly turns = new Map<number, string>()
   /** Number of the records that were applied. */
   records = 0
-  private readonly options: Omit<Event.PublicOptions, "runId" | "calls">
+  private readonly id: string
+  private readonly options: Options
   private calls = new Map<string, Event.PublicCall>()
   /** The calls of the open reply that were announced, or nothing where no reply is open. */
   private reply: Set<string> | undefined
@@ -74,9 +77,29 @@ export class Telling {
   /** The calls that were settled since the last run. */
   private settled: ReadonlyArray<string> = []
 
-  constructor(id: string, options: Omit<Event.PublicOptions, "runId" | "calls">) {
-    this.state = States.initial(id)
+  constructor(id: string, options: Options, state = States.initial(id)) {
+    this.id = id
+    this.state = state
     this.options = options
+  }
+
+  /** Returns a fold that goes on by itself, for a reader with these options. */
+  copy(options: Options): Telling {
+    const copy = new Telling(this.id, options, States.copyOf(this.state))
+    copy.runs.push(...this.runs)
+    for (const [place, name] of this.names) copy.names.set(place, name)
+    for (const [place, name] of this.turns) copy.turns.set(place, name)
+    copy.message = this.message
+    copy.asked = this.asked
+    copy.attempts = new Set(this.attempts)
+    copy.chain = this.chain.slice()
+    copy.records = this.records
+    copy.calls = new Map(this.calls)
+    copy.reply = this.reply && new Set(this.reply)
+    copy.response = this.response
+    copy.usages = this.usages.slice()
+    copy.settled = this.settled
+    return copy
   }
 
   /** Applies a record, and returns the events of what it tells. */
@@ -281,27 +304,111 @@ export const stillWaiting = (state: States.State, options: Event.PublicOptions):
   }
 }
 
-/** A journal that was read: its fold, the version of its last record, and what its records tell. */
+/** A journal that was read: its fold, and the version of its last record. */
 interface Reading {
   readonly telling: Telling
   readonly version: number
-  readonly told: ReadonlyArray<Told>
 }
 
-/** Reads a journal from its beginning. */
+/** A fold that a process keeps, and a hash of its last record, by which a journal that began anew is known. */
+interface Kept extends Reading {
+  readonly last: string
+}
+
+/** Bounds of the folds that a process keeps of a store: bytes of their records, and their number. */
+const mostBytes = 128 * 1_048_576
+const mostFolds = 1_000
+
+/** Keeps the folds that were used last. */
+class Folds {
+  private readonly folds = new Map<string, Kept>()
+  private bytes = 0
+
+  get(key: string): Kept | undefined {
+    return this.folds.get(key)
+  }
+
+  /** Forgets a fold. */
+  forget(key: string): void {
+    this.bytes -= this.folds.get(key)?.telling.state.size.bytes ?? 0
+    this.folds.delete(key)
+  }
+
+  /** Keeps a fold, and forgets those for which there is no room any more. */
+  keep(key: string, kept: Kept): void {
+    this.forget(key)
+    const { bytes } = kept.telling.state.size
+    if (bytes > mostBytes) return
+    this.folds.set(key, kept)
+    this.bytes += bytes
+    for (const other of this.folds.keys()) {
+      if (this.bytes <= mostBytes && this.folds.size <= mostFolds) return
+      this.forget(other)
+    }
+  }
+}
+
+const folds = new WeakMap<Journals.Service, Folds>()
+
+const foldsOf = (store: Journals.Service): Folds => {
+  const known = folds.get(store) ?? new Folds()
+  folds.set(store, known)
+  return known
+}
+
+/**
+ * Reads a journal: the records behind the fold that the process keeps, or all of them. The fold belongs to the caller.
+ * The record at the version of the fold is read again: where it is another one, the journal began anew.
+ */
 export const read = (
   key: string,
-  options: Event.PublicOptions
+  options: Options
 ): Effect.Effect<Reading, Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
     const store = yield* Journals.Store
+    const kept = foldsOf(store)
+    const readOn = (known: Kept | undefined) =>
+      Effect.gen(function*() {
+        const telling = known?.telling.copy(options) ?? new Telling(key, options)
+        let version = known?.version ?? 0
+        let last: Records.Record | undefined
+        let isKnown = known === undefined
+        yield* Stream.runForEachWhile(store.read(key, Math.max(0, version - 1)), (entry) =>
+          Effect.sync(() => {
+            if (!isKnown) {
+              isKnown = entry.version === known?.version && Records.hashOf(entry.record) === known.last
+              return isKnown
+            }
+            last = entry.record
+            version = entry.version
+            telling.take(entry)
+            return true
+          }))
+        if (!isKnown) return undefined
+        if (last !== undefined) kept.keep(key, { telling: telling.copy(options), version, last: Records.hashOf(last) })
+        else if (known !== undefined) kept.keep(key, known)
+        return { telling, version }
+      })
+    const known = kept.get(key)
+    const found = known === undefined ? undefined : yield* readOn(known)
+    if (found !== undefined) return found
+    kept.forget(key)
+    return (yield* readOn(undefined)) ?? { telling: new Telling(key, options), version: 0 }
+  })
+
+/** Reads a journal from its beginning, and returns the events of a run so far. */
+export const eventsOf = (
+  key: string,
+  runId: string,
+  options: Options
+): Effect.Effect<ReadonlyArray<PublicEvent>, Journals.StoreError, Journals.Store> =>
+  Effect.gen(function*() {
+    const store = yield* Journals.Store
     const telling = new Telling(key, options)
-    const told: Array<Told> = []
-    let version = 0
+    const events: Array<PublicEvent> = []
     yield* Stream.runForEach(store.read(key), (entry) =>
       Effect.sync(() => {
-        version = entry.version
-        told.push(...telling.take(entry))
+        for (const told of telling.take(entry)) if (told.runId === runId) events.push(told.event)
       }))
-    return { telling, version, told }
+    return events
   })

@@ -168,6 +168,16 @@ class Reader {
     })
   }
 
+  /** Reads on to the end of the journal without its events: from the fold that the process keeps, at the beginning. */
+  catchUp(polled?: Polls.Polled): Effect.Effect<void, Journals.StoreError, Journals.Store> {
+    return Effect.gen({ self: this }, function*() {
+      if (this.version > 0) return yield* this.advance(() => false, undefined, polled)
+      const { telling, version } = yield* Telling.read(this.key, this.site.publish)
+      this.telling = telling
+      this.version = version
+    })
+  }
+
   /** Emits an event that no offset names. */
   tell(event: Event.PublicEvent): Effect.Effect<void> {
     return Effect.asVoid(this.emit([{ _tag: "Event", offset: "", event, text: JSON.stringify(event) }]))
@@ -337,7 +347,7 @@ export const events = (
           }
           return Effect.andThen(reader.reset(first), reader.retell(isWanted, isTooFar))
         })
-      yield* reader.advance(() => false)
+      yield* reader.catchUp()
       if (after === undefined) {
         const wanted = reader.runs.slice(endedRuns).filter(isForeign)
         if (wanted.length > 0) yield* reader.retell((runId) => wanted.includes(runId) && tells(runId))
@@ -424,7 +434,7 @@ export const run = (
         const { begun } = log
         if (log.isRemoved) return
         if (begun === undefined) {
-          yield* reader.advance(() => false, undefined, polled)
+          yield* reader.catchUp(polled)
           polled = undefined
           const { state } = reader
           // A run that could not start has given its message back, for the next attempt.

@@ -252,7 +252,8 @@ export const write = (
         said,
         clientTools,
         isQueued,
-        mayApprove
+        mayApprove,
+        bounds: site.bounds
       })
       if (count === 0 && said === undefined) return yield* Sessions.stale
       if (after !== undefined) wanted = { ...wanted, after }
@@ -265,7 +266,7 @@ export const write = (
     })
     if (said !== undefined && verdicts.length === 0) {
       const { opening } = site.counters
-      const saying = { message: said, clientTools, isQueued, mostSessions: site.bounds.sessions, opening }
+      const saying = { message: said, clientTools, isQueued, bounds: site.bounds, opening }
       wanted = { takes: yield* Effect.onError(Sessions.say(session, known, saying), () => refused) }
     }
     yield* Worker.take(session.key)

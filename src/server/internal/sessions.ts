@@ -17,6 +17,7 @@ import * as Records from "../../internal/session/records.ts"
 import * as States from "../../internal/session/state.ts"
 import type * as Body from "../../ui/Body.ts"
 import * as Posted from "../../ui/internal/posted.ts"
+import type * as Bounds from "./bounds.ts"
 import * as Telling from "./journalEvents.ts"
 import type * as Reading from "./reading.ts"
 import * as Refusals from "./refusal.ts"
@@ -74,7 +75,7 @@ interface Saying {
   readonly message: Pick<Body.Say, "content" | "id">
   readonly clientTools: Records.ClientTools
   readonly isQueued: boolean
-  readonly mostSessions: number
+  readonly bounds: Pick<Required<Bounds.Bounds>, "sessionBytes" | "sessionTurns" | "sessions">
   /** The keys of the sessions that this process is creating. */
   readonly opening: Set<string>
 }
@@ -83,17 +84,33 @@ const idTaken = Refusals.conflict("id_taken", "Something else was sent under thi
 const running = Refusals.conflict("running", "The session has a run under way. Wait for its end, or stop it.")
 const waits = Refusals.conflict("waits_for_answers", "The session waits for answers. Give them first.")
 
+/** Returns the refusal of a message to a session that has grown to the bounds. */
+const fullOf = (
+  { size: { bytes, turns } }: States.State,
+  { sessionBytes, sessionTurns }: Pick<Required<Bounds.Bounds>, "sessionBytes" | "sessionTurns">
+): Refusals.Refusal | undefined => {
+  const left = "Begin a new session. This one can be read, answered and deleted."
+  if (turns >= sessionTurns) {
+    return Refusals.tooLarge("session_full", `The session is full: it may have ${sessionTurns} turns. ${left}`)
+  }
+  return bytes >= sessionBytes
+    ? Refusals.tooLarge("session_full", `The session is full: it may have ${sessionBytes} bytes. ${left}`)
+    : undefined
+}
+
 /** Appends a message for the next run, creates the session for the first one, and returns the id of the message. */
 export const say = (
   { agent, by, key, principal }: Named,
   known: Read | undefined,
-  { clientTools, isQueued, message: { content, id }, mostSessions, opening }: Saying
+  { clientTools, isQueued, message: { content, id }, bounds, opening }: Saying
 ): Effect.Effect<string, Refusals.Refusal | Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
     // Takes the first of messages that come at once: the others find it when they are written.
     const check = (state: States.State) => {
       if (state.origin.agent !== agent) return Refusals.unknownSession()
       if (States.sessionOf(state).suspensions.length > 0) return waits
+      const full = fullOf(state, bounds)
+      if (full !== undefined && !state.receipts.has(id)) return full
       const isFree = isQueued || state.run === undefined && !Journals.isUnfinished(States.next(state))
       return isFree ? Effect.void : running
     }
@@ -112,13 +129,13 @@ export const say = (
     const prefix = prefixOf(principal)
     opening.add(key)
     const opened = Effect.gen(function*() {
-      const listed = yield* Stream.runCollect(Stream.take(store.list({ prefix }), mostSessions))
+      const listed = yield* Stream.runCollect(Stream.take(store.list({ prefix }), bounds.sessions))
       const keys = new Set(listed.map((each) => each.id))
       for (const other of opening) if (other !== key && other.startsWith(prefix)) keys.add(other)
-      if (keys.size < mostSessions || keys.has(key)) return yield* submitted
+      if (keys.size < bounds.sessions || keys.has(key)) return yield* submitted
       return yield* Refusals.tooMany(
         "too_many_sessions",
-        `There are ${mostSessions} sessions. Delete one of them first.`
+        `There are ${bounds.sessions} sessions. Delete one of them first.`
       )
     })
     return (yield* Effect.ensuring(opened, Effect.sync(() => opening.delete(key)))).id
@@ -298,6 +315,7 @@ interface Answering {
   readonly verdicts: ReadonlyArray<Verdict>
   /** The message that the body has as well. */
   readonly said: Body.Say | undefined
+  readonly bounds: Saying["bounds"]
   readonly clientTools: Records.ClientTools
   readonly isQueued: boolean
   /** Asks for the permission to approve, where a body turns out to need it. */
@@ -319,7 +337,7 @@ interface Answers {
 export const answer = (
   named: Named,
   known: Read,
-  { clientTools, isQueued, mayApprove, said, verdicts }: Answering
+  { bounds, clientTools, isQueued, mayApprove, said, verdicts }: Answering
 ): Effect.Effect<Answers, Refusals.Refusal | Journals.StoreError, Journals.Store> => {
   const give = (current: Read) =>
     Effect.gen(function*() {
@@ -344,6 +362,8 @@ export const answer = (
       if (sent !== undefined && sent.hash !== Records.hashOf(said?.content)) return yield* idTaken
       const isNew = said !== undefined && sent === undefined
       if (isNew && !isQueued) return yield* running
+      const full = isNew ? fullOf(state, bounds) : undefined
+      if (full !== undefined) return yield* full
       if (isNew && (yield* settle()).suspensions.length > 0) return yield* waits
       const message = isNew ? Keeping.submission(said.id, said.content, { by: named.by }, clientTools) : undefined
       const { state: { run } } = yield* Keeping.keep(current.kept, () => settle(message))
