@@ -4,7 +4,10 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
+import * as Schedule from "effect/Schedule"
+import { Chat as Runs } from "heddle"
 import { layer as bridge } from "heddle/bridges/ai-sdk"
+import { Script } from "heddle/testing"
 import * as Adapters from "../support/adapters.ts"
 import * as AiSdk from "../support/aiSdk.ts"
 import * as Anthropic from "../support/anthropic.ts"
@@ -259,5 +262,83 @@ describe("a reply in several choices", () => {
         assert.match(error!.message, /must be 1/)
       }
       assert.isUndefined((yield* Chat.outcomeOf(protocols.chat.whole, { options: { n: 1 } })).error)
+    }))
+})
+
+describe("a reply that says that it calls a tool, and has no call", () => {
+  const withoutCall = {
+    chat: Chat.body(Chat.said("Let me look."), Chat.finish("tool_calls")),
+    anthropic: Anthropic.reply([Anthropic.text(0, "Let me look.")], "tool_use")
+  }
+  for (const [name, body] of Object.entries(withoutCall) as ReadonlyArray<readonly ["chat" | "anthropic", string]>) {
+    it.effect(`O-08: ${name} does not end the run as completed, and keeps the text`, () =>
+      Effect.gen(function*() {
+        const found = yield* played(name, body)
+        assert.deepInclude(found.outcome, { _tag: "Failed" })
+        assert.include(String((found.outcome as { error: Error }).error.message), "has no call")
+        assert.strictEqual(found.result!.finalResponse?.outputText, "Let me look.")
+      }))
+  }
+
+  it.effect("O-08: it is asked for again where broken replies are, and calls that the provider ran are calls", () =>
+    Effect.gen(function*() {
+      const again = yield* played("chat", withoutCall.chat, { retryReply: Schedule.recurs(1) })
+      assert.deepStrictEqual([again.outcome._tag, again.requests.length], ["Completed", 2])
+      const hosted = { type: "server_tool_use", id: "s1", name: "web_search", input: { query: "x" } }
+      const ran = yield* played(
+        "anthropic",
+        Anthropic.reply([[Anthropic.opened(0, hosted), Anthropic.closed(0)]], "tool_use")
+      )
+      assert.strictEqual(ran.outcome._tag, "Completed")
+    }))
+
+  it.effect("O-08: fragments without a name are no call", () =>
+    Effect.gen(function*() {
+      const nameless = Chat.body(Chat.call({ index: 0, arguments: "{\"q\":1}" }), Chat.finish("tool_calls"))
+      assert.strictEqual((yield* played("chat", nameless)).outcome._tag, "Failed")
+    }))
+
+  it.effect("O-08: a scripted model and a bridge are held to it, too", () =>
+    Effect.gen(function*() {
+      const layers = [
+        Script.layer([[Script.text("a"), Script.finish("tool_calls")]]),
+        bridge({ model: AiSdk.scripted([AiSdk.text("a"), AiSdk.finish("tool-calls")]), retries: 0 })
+      ]
+      for (const layer of layers) {
+        const { outcome } = yield* Runs.run("go").pipe(Effect.provide(layer))
+        assert.strictEqual(outcome._tag, "Failed")
+      }
+    }))
+})
+
+describe("the place of a call", () => {
+  it.effect("O-70: is counted among the calls that a reply asks this side for, also where the call starts early", () =>
+    Effect.gen(function*() {
+      const search = {
+        type: "web_search_call",
+        id: "ws_1",
+        status: "completed",
+        action: { type: "search", query: "x" }
+      }
+      const item = (id: string, name: string, place: number) => [
+        Responses.added(place, Responses.call(id, name)),
+        Responses.done(place, Responses.call(id, name, "{}"))
+      ]
+      for (const names of [["look", "find"], ["find", "look"]] as const) {
+        const found = yield* played(
+          "responses",
+          Responses.body(
+            Responses.created,
+            Responses.added(0, search),
+            Responses.done(0, search),
+            ...item("t1", names[0], 1),
+            Responses.done(2, { ...search, id: "ws_2" }),
+            ...item("t2", names[1], 3),
+            Responses.completed()
+          )
+        )
+        const places = Object.fromEntries(found.ran.map(({ index, name }) => [name, index]))
+        assert.deepStrictEqual(places, { [names[0]]: 0, [names[1]]: 1 })
+      }
     }))
 })

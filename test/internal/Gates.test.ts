@@ -16,7 +16,7 @@ class NotYours extends Data.TaggedError("NotYours")<{ readonly message: string }
 const denial = (gates: { readonly validate?: unknown; readonly authorize?: unknown }, args: unknown = { n: 1 }) => {
   const tool = { ...Tool.make("subject", { parameters: Tools.anything }), ...gates } as Tool.Any
   const call = Message.toolCall("c0", "subject")
-  const job: Run = { _tag: "Run", index: 0, call, tool, args, isExclusive: false, isBlocking: false }
+  const job: Run = { _tag: "Run", index: 0, place: 0, call, tool, args, isExclusive: false, isBlocking: false }
   return Gates.denial(job, callOf("subject", { context: { who: "me" } }))
 }
 

@@ -19,6 +19,7 @@ const grace = 100
 const runOf = (index: number, isExclusive = false): Run => ({
   _tag: "Run",
   index,
+  place: index,
   call: Message.toolCall(`c${index}`, "echo"),
   tool: Tools.echo,
   args: {},

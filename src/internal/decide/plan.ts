@@ -32,6 +32,8 @@ export interface Decode {
   readonly _tag: "Decode"
   /** The position of the call in its turn. */
   readonly index: number
+  /** Its place among the calls to be answered: not counted are those that the provider ran. */
+  readonly place: number
   readonly call: Message.ToolCall
   readonly tool: Tool.Any
 }
@@ -40,6 +42,7 @@ export interface Decode {
 export interface Run {
   readonly _tag: "Run"
   readonly index: number
+  readonly place: number
   readonly call: Message.ToolCall
   readonly tool: Tool.Any
   readonly args: unknown
@@ -255,7 +258,8 @@ export const planned = (
   index: number,
   call: Message.ToolCall,
   tools: ToolOptions.Toolbox,
-  policy: Policy.Policy
+  policy: Policy.Policy,
+  place = index
 ): Job => {
   const tool = tools.get(call.name)
   if (tool === undefined) {
@@ -268,7 +272,7 @@ export const planned = (
     return refuse(index, call, tool, lostArguments(call, call.argumentsLost))
   }
   const usage = ToolOptions.missingArguments(call, tool)
-  return usage === undefined ? { _tag: "Decode", index, call, tool } : refuse(index, call, tool, usage)
+  return usage === undefined ? { _tag: "Decode", index, place, call, tool } : refuse(index, call, tool, usage)
 }
 
 /**
@@ -306,7 +310,7 @@ const undecodable = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.
 
 /** The arguments may decide whether the call runs alone, and whether it may finish when it is stopped. */
 const runnable = (
-  { call, index, tool }: Decode,
+  { call, index, place, tool }: Decode,
   args: unknown,
   { concurrency, interrupt }: Policy.Policy
 ): Effect.Effect<Run> => {
@@ -317,6 +321,7 @@ const runnable = (
       Effect.mapEager(answerOf(tool, "interrupt", args, interrupt), (stopped): Run => ({
         _tag: "Run",
         index,
+        place,
         call,
         tool,
         args,
@@ -378,7 +383,8 @@ const plannedAs = (
   index: number,
   call: Message.ToolCall,
   rules: Rules,
-  refusal: string | undefined
+  refusal: string | undefined,
+  place = index
 ): Job => {
   const { mode, settings: { policy }, tools } = rules
   const isManual = mode === "manual" || isManualCall(call, rules)
@@ -390,7 +396,7 @@ const plannedAs = (
   if (mayBegin && refusal !== undefined) return cancel(index, call, tools, `not run: ${refusal}`)
   return recorded?._tag === "started" && (refusal !== undefined || isManual)
     ? { ...cancel(index, call, tools, ""), isUnknown: true }
-    : planned(index, call, tools, policy)
+    : planned(index, call, tools, policy, place)
 }
 
 /**
@@ -408,10 +414,10 @@ export const divide = (
   const position = positions(toolCalls)
   const manual: Array<HandOver> = []
   const jobs: Array<Job> = []
-  for (const call of calls) {
+  for (const [place, call] of calls.entries()) {
     const index = position(call)
     if (isStarted(index)) continue
-    const job = plannedAs(recorded?.get(call.id), index, call, rules, refusal)
+    const job = plannedAs(recorded?.get(call.id), index, call, rules, refusal, place)
     if (job._tag === "HandOver") manual.push(job)
     else jobs.push(job)
   }

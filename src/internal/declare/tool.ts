@@ -27,7 +27,7 @@ export interface CallContext {
   readonly id: string
   /** The name of the tool. */
   readonly name: string
-  /** Position of the call in its turn, from 0. */
+  /** Position of the call among the calls of its turn that are run here, from 0. */
   readonly index: number
   /** Position of the turn in its run, from 0. */
   readonly stepIndex: number

@@ -282,6 +282,10 @@ export const isToolTurn = ({ toolTurn }: Pick<Policy.Policy, "toolTurn">, respon
     : response.finishReason !== "error" && response.finishReason !== "content_filter" &&
       response.toolCalls.some(Response.isActionable)
 
+/** Returns `true` if a reply says that it calls a tool, and has no call: what it asks for never arrived. */
+export const isVoid = ({ calls, error, finishReason, policy }: State): boolean =>
+  finishReason === "tool_calls" && error === undefined && policy.toolTurn === "presence" && !calls.hasNamed
+
 const finalReasons: ReadonlyArray<Response.FinishReason | null> = ["stop", "length", "content_filter", "error"]
 
 /** Returns `true` if the model has nothing more to do after a response that is not halted. */

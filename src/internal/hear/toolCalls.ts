@@ -646,6 +646,8 @@ const isSaidOf = ({ rawArguments }: Completed, { text }: Entry): boolean => (raw
  */
 export class EventCalls {
   private readonly entries: Array<Entry> = []
+  /** The positions of the calls that the provider ran. */
+  private readonly executed: Array<number> = []
   private readonly byEventId = new Map<string, Namesakes>()
   private readonly unique: UniqueIds
   private readonly turn: number
@@ -673,6 +675,7 @@ export class EventCalls {
   copy(): EventCalls {
     const copy = new EventCalls(this.turn, new UniqueIds(this.unique))
     for (const entry of this.entries) copy.enter({ ...entry })
+    copy.executed.push(...this.executed)
     for (const [eventId, { current }] of this.byEventId) {
       const twin = copy.entries[current.index]
       if (twin !== undefined) copy.turnTo(eventId, twin)
@@ -749,8 +752,13 @@ export class EventCalls {
     return true
   }
 
-  /** The call that an event has made final, to be run before the message has ended, and its position. Once per call. */
-  take(event: Completed): { readonly index: number; readonly call: Message.ToolCall } | undefined {
+  /**
+   * The call that an event has made final, to be run before the message has ended, its position, and its place among the
+   * calls to be answered. Once per call.
+   */
+  take(
+    event: Completed
+  ): { readonly index: number; readonly place: number; readonly call: Message.ToolCall } | undefined {
     const entry = this.find(
       event.id,
       (one) =>
@@ -759,7 +767,8 @@ export class EventCalls {
     )
     if (entry?.final === undefined) return undefined
     entry.taken = toToolCall(entry, entry.final)
-    return { index: entry.index, call: entry.taken }
+    const { index } = entry
+    return { index, place: index - this.executed.filter((other) => other < index).length, call: entry.taken }
   }
 
   /** Gives a call back that was taken and not run. */
@@ -783,6 +792,7 @@ export class EventCalls {
     entry.text = call.rawArguments ?? textOf(entry)
     entry.again = ""
     entry.final = argumentsLost === undefined ? given : { arguments: given.arguments, argumentsLost }
+    if (call.providerExecuted === true && !entry.isExecuted) this.executed.push(entry.index)
     entry.isExecuted = call.providerExecuted === true
     entry.metadata = Json.isObject(call.metadata) ? call.metadata : Json.none
   }

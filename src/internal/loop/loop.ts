@@ -186,6 +186,13 @@ interface Step<E> {
   attempt: number
 }
 
+/** The error of a reply that says that it calls a tool, and has no call. */
+const withoutCall = (): Adapter.AdapterError =>
+  new Adapter.AdapterError({
+    reason: "malformed_response",
+    detail: "the finish reason of the reply is tool_calls, and the reply has no call"
+  })
+
 const stepAt = <E>(index: number): Step<E> => ({
   index,
   batches: [],
@@ -527,7 +534,7 @@ class Loop<E, R> implements Driver {
     if (tool === undefined || !Plan.mayStartEarly(tool, policy)) return []
     const taken = this.state.calls.take(event)
     if (taken === undefined) return []
-    const job = Plan.planned(taken.index, taken.call, tools, policy)
+    const job = Plan.planned(taken.index, taken.call, tools, policy, taken.place)
     if (job._tag === "Decode" && taken.call.argumentsLost === undefined && this.startsEarly(job)) return [job]
     this.state.calls.giveBack(taken.index)
     return []
@@ -557,9 +564,11 @@ class Loop<E, R> implements Driver {
   }
 
   /** Ends the reply. A rule may ask for a broken one again, if no call of it has started. */
-  private endReply(phase: Hearing<E>, ending: Ending): Emitted<E, R> {
+  private endReply(phase: Hearing<E>, heard: Ending): Emitted<E, R> {
     const { parts: { rules, running } } = this
     if (running.isLeft) return Cause.done()
+    const isVoid = heard._tag === "Ended" && !this.isCancelled && this.rules.mode === "auto" && Fold.isVoid(this.state)
+    const ending: Ending = isVoid ? { _tag: "Broken", error: withoutCall(), hasBegun: true } : heard
     const error = ending._tag === "Broken" ? ending.error : this.state.error?.value
     if (error === undefined || !rules.some(({ reply }) => reply !== undefined)) return this.leaveReply(phase, ending)
     const mayRepeat = !phase.hasStarted && !this.isCancelled

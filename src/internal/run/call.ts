@@ -666,7 +666,7 @@ interface Known {
 
 /** Returns the facts and functions that a handler gets with its call. */
 const callContext = (
-  { call, index }: Plan.Run,
+  { call, place: index }: Plan.Run,
   { approved, context, requestId, sessionId }: Known,
   stepIndex: number,
   progress: (value: unknown) => void,

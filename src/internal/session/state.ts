@@ -866,8 +866,7 @@ const replyReceived = (state: State, run: Run, { requestId, response, stepIndex 
   answerBehind(state)
   const early = state.turn?.message === undefined ? state.turn?.calls : undefined
   const turn = newTurn(Json.withError(response, "error"))
-  response.toolCalls.forEach((toolCall, index) => {
-    if (!Response.isActionable(toolCall)) return
+  Response.actionableCalls(response).forEach((toolCall, index) => {
     const { id, name } = toolCall
     const started = early?.get(id)
     const idempotencyKey = `${requestId}:${stepIndex}:${index}:${id}`
