@@ -7,10 +7,10 @@ import * as TestRunner from "effect/cluster/TestRunner"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
-import { Session, Tool } from "heddle"
+import { Journal, Session, Tool } from "heddle"
 import { Cluster, SessionClient } from "heddle/cluster"
-import { driven, errands, holding, linesOf, placesOf } from "../support/edges.ts"
-import { agent, casting, type Turn } from "../support/nests.ts"
+import { driven, errands, holding, linesOf, placesOf, wrapped } from "../support/edges.ts"
+import { acting, agent, casting, type Turn } from "../support/nests.ts"
 import type { Deed } from "../support/survivor.ts"
 
 const client = SessionClient.SessionClient
@@ -151,4 +151,32 @@ describe("what is left to do", () => {
         }).pipe(Effect.provide(services))
       }
     }))
+})
+
+describe("a reply that the store does not take", () => {
+  it.live("O-57: is kept while the command is carried out again, and the model is asked once", () => {
+    const asked: Array<string> = []
+    const world: Array<Deed> = []
+    let refusals = 0
+    const store = wrapped((base) => (...append) =>
+      Effect.suspend(() => {
+        const isReplied = append[2].some(({ _tag }) => _tag === "ReplyReceived" || _tag === "StepCompleted")
+        return isReplied && refusals++ % 4 < 3
+          ? Effect.fail(new Journal.StoreError({ reason: "unavailable", operation: "append", id: append[0] }))
+          : base.append(...append)
+      })
+    )
+    const model = casting({ go: [[["a", "act", {}]], "Done"] }, asked)
+    const layer = Layer.mergeAll(
+      Cluster.layer({ run: () => ({ tools: [acting(world, "act")] as unknown as [] }), term: "200 millis" }),
+      SessionClient.layer
+    ).pipe(Layer.provide(model), Layer.provideMerge(store), Layer.provideMerge(TestRunner.layer))
+    return Effect.gen(function*() {
+      const { reply } = yield* client
+      const done = yield* reply("ann", "go", { command: "m1" })
+      assert.deepStrictEqual([done.status, done.outputText], ["completed", "Done"])
+      assert.deepStrictEqual(asked, ["go 0", "go 1"])
+      assert.lengthOf(world, 1)
+    }).pipe(Effect.provide(layer))
+  })
 })

@@ -20,6 +20,7 @@ import * as TestClock from "effect/testing/TestClock"
 import { type Event, Journal, Message, Policy, Session, Tool } from "heddle"
 import { Worker } from "heddle/durable"
 import { check } from "heddle/testing"
+import { oneOf } from "../support/dimensions/dimension.ts"
 import { agent, casting } from "../support/nests.ts"
 import { property } from "../support/property.ts"
 
@@ -41,14 +42,27 @@ const calls = Arbitrary.schema(
 const knobs = Arbitrary.all({
   calls,
   /** What becomes of appends. `written` ones are in the journal whatever their writer is told. */
-  fault: literals("none", "slow", "hang", "hangWritten", "late", "lateWritten", "failLate", "failLateWritten"),
+  fault: oneOf(
+    "none",
+    "slow",
+    "slow",
+    "slow",
+    "hang",
+    "hangWritten",
+    "late",
+    "lateWritten",
+    "failLate",
+    "failLateWritten"
+  ),
   /** The append that it happens to, and whether to those behind it as well. */
   place: between(1, 12),
   lasts: literals(true, false),
-  way: literals("cancel", "stop", "deadline", "timeout", "sibling", "halt", "interrupt", "take", "leave"),
+  way: oneOf("cancel", "stop", "stop", "stop", "deadline", "timeout", "sibling", "halt", "interrupt", "take", "leave"),
   at: between(0, 12),
   maxConcurrency: literals(1, 2, 8),
-  isRaced: literals(true, false)
+  isRaced: literals(true, false),
+  /** How long the reader is at work when it has the end. */
+  lag: literals(0, 200)
 })
 
 type Knobs = typeof knobs extends Arbitrary.Arbitrary<infer A> ? A : never
@@ -190,6 +204,11 @@ const first = (world: World, base: Journal.Service, store: Journal.Service, knob
     const events: Array<Event.Event> = []
     const onEvent = (event: Event.Event) => Effect.sync(() => void events.push(event))
     const scope = yield* Scope.make()
+    let overAt: number | undefined
+    const over = Effect.flatMap(Clock.currentTimeMillis, (now) => {
+      overAt = now
+      return knobs.lag === 0 ? Effect.void : Effect.sleep(knobs.lag)
+    })
     const claimed = Effect.flatMap(Session.claim("s", { poll: 3, term: "1 hour" }), (kept) =>
       way === "take"
         ? Session.keepStream(kept, (session) => Session.streamReply(session, "go", { ...options, onEvent })).pipe(
@@ -197,7 +216,7 @@ const first = (world: World, base: Journal.Service, store: Journal.Service, knob
           Stream.runDrain
         )
         : Session.keep(kept, (session) =>
-          Session.reply(session, "go", {
+          Session.streamReply(session, "go", {
             ...options,
             onEvent,
             ...(way === "cancel"
@@ -205,7 +224,9 @@ const first = (world: World, base: Journal.Service, store: Journal.Service, knob
               : way === "deadline"
               ? { deadline: stopAt + 1 }
               : {})
-          })))
+          }).pipe(
+            Stream.runForEach((event) => event._tag === "ChatCompleted" ? over : Effect.void)
+          )))
     const worker = Effect.gen(function*() {
       yield* Session.submit("s", "go", { id: "m" }).pipe(Effect.provideService(Session.Store, base))
       yield* Layer.build(Worker.layer({ run: () => options, poll: 3, term: "1 hour", drain: grace }))
@@ -226,7 +247,7 @@ const first = (world: World, base: Journal.Service, store: Journal.Service, knob
       yield* waited(stopped, stopAt + 5)
     } else if (way === "interrupt" || way === "leave") fiber.interruptUnsafe()
     let exit = yield* waited(fiber, 1_000)
-    const ended = exit === undefined ? undefined : yield* Clock.currentTimeMillis
+    const ended = overAt ?? (exit === undefined ? undefined : yield* Clock.currentTimeMillis)
     // Nothing else ends a run whose append never does.
     if (exit === undefined) {
       fiber.interruptUnsafe()
@@ -279,6 +300,23 @@ const inJournals = (store: Journal.Service) =>
       if (behind.length > 0) problems.push(`${id}: a call starts behind the stop of its run`)
     }
     return problems
+  })
+
+/** Tells whether a call of an open run has started, and is no sub-agent, in any journal. */
+const inDoubt = (store: Journal.Service) =>
+  Effect.gen(function*() {
+    const root = yield* Effect.provideService(Session.load("s"), Session.Store, store)
+    // Nothing resumes what is left of the runs inside a run that has ended.
+    if (root?.interrupted === undefined) return false
+    for (const { id } of yield* Stream.runCollect(store.list())) {
+      const kept = yield* Effect.provideService(Session.load(id), Session.Store, store)
+      const started = kept?.interrupted?.calls.filter(({ state }) => state === "Started") ?? []
+      const nested = yield* Stream.runCollect(store.list({ prefix: `${id}/` }))
+      if (
+        started.some(({ toolCall }) => !nested.some((other) => other.id.startsWith(`${id}/${toolCall.id}@`)))
+      ) return true
+    }
+    return false
   })
 
 /** What is wrong with what a run showed: each call is answered once at most, and once where the run has ended. */
@@ -342,6 +380,11 @@ const law = (knobs: Knobs) =>
           problems.push(`the journal names ${names(last.abandoned)} as abandoned, and the result ${names(result)}`)
         }
       }
+    }
+    if (takes && exit !== undefined) {
+      const isHeld = (yield* base.claimOf("s")) !== undefined
+      const isInDoubt = yield* inDoubt(base)
+      if (isHeld !== isInDoubt) problems.push(`the claim is ${isHeld ? "kept" : "given back"}, in doubt: ${isInDoubt}`)
     }
     // Late appends come first, or race with the next owner.
     if (!knobs.isRaced) yield* TestClock.adjust(1_000)

@@ -15,9 +15,10 @@ import * as Fiber from "effect/Fiber"
 import * as Schedule from "effect/Schedule"
 import * as Semaphore from "effect/Semaphore"
 import * as Stream from "effect/Stream"
-import type * as Adapter from "../../Adapter.ts"
+import * as Adapter from "../../Adapter.ts"
 import * as Durable from "../../durable/internal/drive.ts"
 import type * as Owners from "../../durable/internal/ownerHealth.ts"
+import * as Replies from "../../durable/internal/replies.ts"
 import type * as Event from "../../Event.ts"
 import * as Claims from "../../internal/session/claim.ts"
 import * as SessionData from "../../internal/session/data.ts"
@@ -137,6 +138,7 @@ export const make = <const T extends Tools = [], E = never, R = never, RHalt = n
 ): Make<Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent> =>
 ({ drainMillis, id, owner }, { publish, settle }) => {
   const turns = Semaphore.makeUnsafe(1)
+  const replies = new Replies.Unrecorded()
   let turn: Turn | undefined
 
   const published = (event: Event.Event) =>
@@ -225,7 +227,12 @@ export const make = <const T extends Tools = [], E = never, R = never, RHalt = n
         })
       )
       const carriedOut = Effect.flatMap(driven(claim), (kept) => taken(kept, command))
-      return yield* leaving(claim, Effect.andThen(carriedOut, driven(claim)))
+      const { adapter, keep } = replies.begin(id, yield* Adapter.Adapter)
+      const work = Effect.provideService(Effect.andThen(carriedOut, driven(claim)), Adapter.Adapter, adapter)
+      return yield* Effect.tapError(
+        leaving(claim, work),
+        (error) => Replies.isRefused(error) ? Effect.sync(keep) : Effect.void
+      )
     }).pipe(
       Effect.scoped,
       Effect.tapError((error) =>

@@ -67,19 +67,16 @@ const isHopeless = (error: unknown): boolean => error instanceof Adapter.Adapter
 const isPassing = (error: unknown): boolean =>
   error instanceof Replays.ResumeError || error instanceof Journals.StoreError || error instanceof Claims.SessionClaimed
 
-const isRefusedAppend = (error: unknown): error is Journals.StoreError =>
-  error instanceof Journals.StoreError && error.operation === "append"
-
 /** Tells whether a record could not be written and never can: the same attempt fails again. */
 const isUnwritable = (error: unknown): boolean =>
-  isRefusedAppend(error) && (error.reason === "too_large" || error.reason === "unreadable")
+  Replies.isRefused(error) && (error.reason === "too_large" || error.reason === "unreadable")
 
 /**
  * Tells whether a reply was too large for the store: the model would be asked for another one that is. A reply without
  * calls is recorded with its step.
  */
 const isReplyTooLarge = (error: unknown): error is Journals.StoreError =>
-  isRefusedAppend(error) && error.reason === "too_large"
+  Replies.isRefused(error) && error.reason === "too_large"
   && (error.record === "ReplyReceived" || error.record === "StepCompleted")
 
 /** Returns the error with which a run was ended instead of being resumed. */
@@ -224,7 +221,7 @@ export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPubli
           if (isUnwritable(error)) {
             return Effect.flatMap(load, (kept) => Keeping.keep(kept, () => Operations.failing))
           }
-          return isRefusedAppend(error) ? Effect.sync(keep) : Effect.void
+          return Replies.isRefused(error) ? Effect.sync(keep) : Effect.void
         })
       )
       const before = settledIn(kept)

@@ -7,9 +7,14 @@
 import * as Stream from "effect/Stream"
 import type * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
+import * as Journals from "../../internal/session/journal.ts"
 
 /** Number of sessions whose replies are kept. */
 const mostSessions = 100
+
+/** Tells whether an attempt failed since the store refused an append. */
+export const isRefused = (error: unknown): error is Journals.StoreError =>
+  error instanceof Journals.StoreError && error.operation === "append"
 
 /** A reply, as far as it has come. */
 interface Reply {
