@@ -433,6 +433,15 @@ describe("sessions of the legacy era", () => {
       const opening = (token: string, count: number) =>
         Effect.all(Array.from({ length: count }, () => initialize(url, bearer(token))), { concurrency: "unbounded" })
       const statuses = (all: ReadonlyArray<{ readonly status: number }>) => all.map(({ status }) => status).sort()
+      // One that is refused by the protocol takes no place.
+      for (let count = 0; count < 5; count++) {
+        const refused = yield* send(url, {
+          path: "/mcp",
+          headers: { accept: "application/json, text/event-stream", ...bearer("ann") },
+          body: { jsonrpc: "2.0", id: 1, method: "initialize", params: {} }
+        })
+        assert.strictEqual(refused.headers.get("mcp-session-id"), null)
+      }
       const anns = yield* opening("ann", 5)
       assert.deepStrictEqual(statuses(anns), [200, 200, 429, 429, 429])
       // Who acts for another principal has the bound of its own.
@@ -493,6 +502,7 @@ describe("sessions of the legacy era", () => {
       // The client answers with the token of the moment: first one that may not approve, then one that may.
       const sent: Array<number> = []
       let token = "ann"
+      let stray: ((as: string) => Promise<Response>) | undefined
       const fetch: typeof globalThis.fetch = async (input, init) => {
         const isAnswer = typeof init?.body === "string" && init.body.includes(`"result"`)
         const headers = new Headers(init?.headers)
@@ -500,6 +510,7 @@ describe("sessions of the legacy era", () => {
           headers.set("authorization", `Bearer ${as}`)
           return globalThis.fetch(input, { ...init, headers, body: body ?? null })
         }
+        stray = (as) => post(as, JSON.stringify({ jsonrpc: "2.0", id: "stray", result: {} }))
         if (!isAnswer) return post(token)
         const disguised = { ...JSON.parse(String(init.body)), method: "tools/call", params: { name: "pay" } }
         for (const body of [init.body, JSON.stringify(disguised)]) {
@@ -514,6 +525,10 @@ describe("sessions of the legacy era", () => {
       })
       const result = yield* call(client, "pay", { amount: 7 })
       assert.deepStrictEqual([textOf(result), paid, sent], ["paid 7", [7], [403, 403]])
+      // Nothing waits any more: an answer to nothing is one that who may list may send, and the second approval is asked for.
+      assert.strictEqual((yield* Effect.promise(() => stray!("ann:list,write"))).status, 202)
+      assert.strictEqual(textOf(yield* call(client, "pay", { amount: 9 })), "paid 9")
+      assert.deepStrictEqual([paid.splice(1), sent], [[9], [403, 403, 403, 403]])
       token = "ann:list"
       assert.isTrue((yield* Effect.exit(call(client, "pay", { amount: 8 })))._tag === "Failure")
       assert.deepStrictEqual(paid, [7])

@@ -131,6 +131,12 @@ describe("a server over standard input and output", { timeout: limit }, () => {
         assert.lengthOf(yield* answers(id, 3), 3)
       }
       assert.lengthOf(messages().filter(({ error }) => error !== undefined), 2)
+      // So is one that was answered with an error.
+      for (const count of [1, 2]) {
+        send(JSON.stringify(request(7, "tools/none")))
+        const all = yield* answers(7, count)
+        assert.strictEqual(all.at(-1).error.code, -32601)
+      }
     }).pipe(Effect.scoped))
 
   it.live("O-24: lists the hints that were declared", () =>

@@ -285,6 +285,15 @@ describe("a hostile server", { timeout: limit }, () => {
       assert.strictEqual((yield* text("huge", { length: 20_000 })).length, 20_000)
     }).pipe(Effect.provide(hostile({ maxMessageBytes: 100_000 }))))
 
+  it.live("W-14: a tool that could not be read, and can be in its second list, is left out no more", () =>
+    Effect.gen(function*() {
+      const leftOut = Effect.map(McpTools.leftOut, (left) => left.map(({ name }) => name))
+      assert.deepStrictEqual(yield* leftOut, ["malformed"])
+      yield* text("mends")
+      yield* until("the second list", McpTools.tools, (tools) => tools.some(({ name }) => name === "malformed"))
+      assert.deepStrictEqual(yield* leftOut, [])
+    }).pipe(Effect.provide(hostile())))
+
   it.live("W-14: a tool that it changes in a call is denied to the run, and untrusted in the next", () =>
     Effect.gen(function*() {
       const tools = yield* McpTools.tools

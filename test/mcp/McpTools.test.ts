@@ -2,9 +2,11 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as Logger from "effect/Logger"
+import * as Scope from "effect/Scope"
 import * as TestClock from "effect/testing/TestClock"
 import { Chat, type Event, Message, Session, Tool, ToolRunner } from "heddle"
 import { McpTools } from "heddle/mcp"
@@ -522,6 +524,34 @@ describe("a list that changes", () => {
       assert.strictEqual(contentOf(yield* run("look")), "look was called")
     }).pipe(Effect.provide(layerOf(fake)))
   })
+
+  it.effect("W-14: a second time while it is listed is listed once more, and the last is what holds", () => {
+    const fake = new Fake([look])
+    return Effect.gen(function*() {
+      const gate = yield* Deferred.make<void>()
+      fake.listing = () => Deferred.await(gate)
+      fake.change([pay])
+      yield* Effect.yieldNow
+      fake.change([look, pay])
+      fake.change([{ ...look, description: "Looks last" }])
+      yield* Deferred.succeed(gate, undefined)
+      const tools = yield* McpTools.tools
+      assert.deepStrictEqual(tools.map(({ description }) => description), ["Looks last"])
+    }).pipe(Effect.provide(layerOf(fake)))
+  })
+
+  it.effect("W-13: goes with the layer of its server, and leaves those of others", () =>
+    Effect.gen(function*() {
+      const memo = yield* Layer.makeMemoMap
+      const [first, second] = [yield* Scope.make(), yield* Scope.make()]
+      const context = yield* Layer.buildWithMemoMap(layerOf(new Fake([look])), memo, first)
+      yield* Layer.buildWithMemoMap(layerOf(new Fake([pay]), {}, "zoo"), memo, second)
+      const names = Effect.provideContext(Effect.map(McpTools.tools, (tools) => tools.map(({ name }) => name)), context)
+      assert.deepStrictEqual(yield* names, ["look", "pay"])
+      yield* Scope.close(second, Exit.void)
+      assert.deepStrictEqual(yield* names, ["look"])
+      yield* Scope.close(first, Exit.void)
+    }))
 
   it.effect("W-14: and is not told leaves the server, and the next call asks it anew", () => {
     const fake = new Fake([look])
