@@ -10,6 +10,11 @@ import * as Stream from "effect/Stream"
 import { Adapter, Chat, Collector, Event, Message, Policy, Session, Tool, ToolRunner } from "heddle"
 import { Script } from "heddle/testing"
 import * as z from "zod"
+import * as Anthropic from "./support/anthropic.ts"
+import * as Gemini from "./support/gemini.ts"
+import * as Chunks from "./support/openAiChat.ts"
+import * as Responses from "./support/openAiResponses.ts"
+import * as Server from "./support/server.ts"
 
 type Json = Readonly<Record<string, any>>
 
@@ -223,4 +228,25 @@ describe("O-14: a tool that cannot be one object", () => {
       )
       assert.deepInclude(error, { _tag: "EngineError", reason: "unknown_tool" })
     }))
+})
+
+describe("O-14: a request of a program's own", () => {
+  const protocols = { Chunks, Responses, Anthropic, Gemini }
+  for (const [name, { stream }] of Object.entries(protocols)) {
+    it.effect(`O-14: ${name}: its tools are one object each, and one that cannot be is left out`, () =>
+      Effect.scoped(Effect.gen(function*() {
+        const server = yield* Server.serve(() => ({ status: 400, pieces: ["{}"] }))
+        const parameters = { type: "object", anyOf: [a, b] }
+        const request = {
+          ...Chunks.request,
+          tools: [{ name: "t", description: "", parameters }, Tool.definition(elsewhere)]
+        }
+        yield* Effect.exit(Stream.runDrain(stream(server.url, { retries: 0 }, request)))
+        const body = JSON.stringify(server.requests[0]!.body)
+        for (const keyword of ["anyOf", "oneOf", "allOf"]) assert.notInclude(body, `"${keyword}":`)
+        assert.include(body, "\"a\",\"b\"")
+        assert.notInclude(body, "elsewhere")
+        assert.strictEqual(request.tools[0]!.parameters, parameters)
+      })))
+  }
 })

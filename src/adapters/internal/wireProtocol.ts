@@ -9,8 +9,10 @@ import * as HttpClient from "effect/http/HttpClient"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Redacted from "effect/Redacted"
+import * as Result from "effect/Result"
 import * as Stream from "effect/Stream"
 import * as Adapter from "../../Adapter.ts"
+import { objectOf } from "../../internal/declare/jsonSchema.ts"
 import { checkNames, type NamesOf } from "../../internal/declare/schema.ts"
 import type * as Json from "../../internal/json.ts"
 import type * as Answer from "./answerBody.ts"
@@ -135,8 +137,9 @@ const make = <O extends Options>(
     ...Http.serverOf(baseUrl),
     stream: (asked) =>
       Stream.unwrap(Effect.map(Clock.currentTimeMillis, (now) => {
-        const names = protocol.names && new Wire.SentNames(protocol.names, asked)
-        const request = names?.request(asked) ?? asked
+        const wanted = offered(asked)
+        const names = protocol.names && new Wire.SentNames(protocol.names, wanted)
+        const request = names?.request(wanted) ?? wanted
         const detail = protocol.unsupported(request, options)
         if (detail !== undefined) {
           return Stream.fail(new Adapter.AdapterError({ reason: "unsupported_feature", detail, provider }))
@@ -159,6 +162,16 @@ const make = <O extends Options>(
         )
       }))
   }))
+}
+
+/** A request of a program's own, whose tools are not those of a run: each is one object, or is left out. */
+const offered = (request: Adapter.Request): Adapter.Request => {
+  const tools = request.tools.flatMap((tool) => {
+    const found = Result.getOrUndefined(objectOf(tool.parameters))
+    return found === undefined ? [] : [found === tool.parameters ? tool : { ...tool, parameters: found }]
+  })
+  const isSame = tools.length === request.tools.length && tools.every((tool, index) => tool === request.tools[index])
+  return isSame ? request : { ...request, tools }
 }
 
 const advised = (error: Adapter.AdapterError, advice: string | undefined): Adapter.AdapterError =>
