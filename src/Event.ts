@@ -655,7 +655,13 @@ export class MessageCompleted extends Schema.Opaque<MessageCompleted>()(Schema.T
   finishReason: Schema.NullOr(Response.FinishReason),
   /** The reason in the provider's own word. Left out when there is none. */
   rawFinishReason: Schema.optionalKey(Schema.String),
-  /** The metadata that the adapter adds. `usage`, `responseId` and `model` become those of the response. */
+  /** The usage of the reply. Left out where the provider reports none. */
+  usage: Schema.optionalKey(Response.Usage),
+  /** The id that the provider gives the reply. Left out when there is none. */
+  responseId: Schema.optionalKey(Schema.String),
+  /** The model that replied, by the provider's name for it. Left out when it is not known. */
+  model: Schema.optionalKey(Schema.String),
+  /** Further data of the adapter, under names of its own. Left out when there is nothing. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
   ...replay
 })) {}

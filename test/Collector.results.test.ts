@@ -106,7 +106,12 @@ describe("Collector: step results", () => {
       { _tag: "ReasoningDelta", id: null, delta: "hm" },
       encoded("b", "2"),
       encoded("a", "1"),
-      finished("tool_calls", { metadata: { usage: { inputTokens: 1 }, responseId: "r1", model: "m1", tier: "fast" } }),
+      finished("tool_calls", {
+        usage: Response.usage({ inputTokens: 1 }),
+        responseId: "r1",
+        model: "m1",
+        metadata: { tier: "fast" }
+      }),
       stepEnd(response, { thread: longer })
     ])
     assert.deepStrictEqual(state.steps, [{
@@ -134,7 +139,7 @@ describe("Collector: step results", () => {
 
   it("R-307, R-204: metadata is kept from step to step, usage is each step's own", () => {
     const state = fold([
-      finished("stop", { metadata: { tier: "fast", usage: { inputTokens: 1 } } }),
+      finished("stop", { metadata: { tier: "fast" }, usage: Response.usage({ inputTokens: 1 }) }),
       stepEnd(response),
       finished("stop", { metadata: { seed: 1 } })
     ])
@@ -191,7 +196,7 @@ describe("Collector: step results", () => {
 })
 
 describe("Collector: chat results", () => {
-  const response = respond([delta("x"), finished("stop", { metadata: { usage: { inputTokens: 2 } } })])
+  const response = respond([delta("x"), finished("stop", { usage: Response.usage({ inputTokens: 2 }) })])
 
   it("R-308: the completed chat is its own result", () => {
     const result = Collector.chatResult({ thread, steps: [], outcome: { _tag: "Completed", finishReason: "stop" } })

@@ -178,7 +178,10 @@ describe("Collector: the end of a message", () => {
     const response = respond([
       finished("stop", {
         rawFinishReason: "end_turn",
-        metadata: { usage: { inputTokens: 3 }, responseId: "r1", model: "m1", tier: "fast" }
+        usage: Response.usage({ inputTokens: 3 }),
+        responseId: "r1",
+        model: "m1",
+        metadata: { tier: "fast" }
       })
     ])
     assert.deepStrictEqual(response.message, Message.assistant("whole"))
@@ -190,10 +193,31 @@ describe("Collector: the end of a message", () => {
     assert.deepStrictEqual(response.metadata, { tier: "fast" })
   })
 
+  it("O-32: usage, id and model are fields of the end of a message, and nothing of its metadata is taken for them", () => {
+    const of = (fields: object) => {
+      const { id, metadata, model, usage } = respond([finished("stop", fields as never)])
+      return { id, metadata, model, usage }
+    }
+    const none = { id: null, metadata: {}, model: null, usage: null }
+    const usage = Response.usage({ inputTokens: 3 })
+    assert.deepStrictEqual(of({}), none)
+    assert.deepStrictEqual(of({ usage }), { ...none, usage })
+    assert.deepStrictEqual(of({ responseId: "r1" }), { ...none, id: "r1" })
+    assert.deepStrictEqual(of({ model: "m1" }), { ...none, model: "m1" })
+    const metadata = { usage: { inputTokens: 3 }, responseId: "r1", model: "m1" }
+    assert.deepStrictEqual(of({ metadata }), { ...none, metadata })
+    for (const odd of [5, null, "many", [1]]) {
+      assert.deepStrictEqual(
+        of({ usage: odd, responseId: odd === "many" ? null : odd, model: odd === "many" ? 1 : odd }),
+        none
+      )
+    }
+  })
+
   it("R-299: a finish reason of null leaves the one before, metadata is merged, odd usage is ignored", () => {
     const response = respond([
-      finished("length", { metadata: { a: 1, usage: { inputTokens: 1 } } }),
-      finished(null, { metadata: { b: 2, usage: 5 } })
+      finished("length", { metadata: { a: 1 }, usage: Response.usage({ inputTokens: 1 }) }),
+      finished(null, { metadata: { b: 2 }, usage: 5 as never })
     ])
     assert.strictEqual(response.finishReason, "length")
     assert.strictEqual(response.rawFinishReason, "length")

@@ -106,7 +106,7 @@ const samples: ReadonlyArray<Event.Event> = [
     message: Message.assistant("a"),
     finishReason: "stop",
     rawFinishReason: "end_turn",
-    metadata: { usage: { inputTokens: 1 } }
+    usage: Response.usage({ inputTokens: 1 })
   },
   { _tag: "RawChunk", chunk: { usage: { inputTokens: 1 } } },
   { _tag: "Error", error: "lost" },

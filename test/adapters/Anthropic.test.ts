@@ -33,8 +33,8 @@ describe("text", () => {
       assert.deepStrictEqual(textsOf(events), ["abc"])
       assert.deepInclude(completed(events).message, { role: "assistant", content: "abc", finishReason: "stop" })
       assert.notProperty(completed(events).message, "reasoning")
-      const { metadata } = completed(events)
-      assert.deepStrictEqual([metadata?.["responseId"], metadata?.["model"]], ["msg_1", "test-model"])
+      const { model, responseId } = completed(events)
+      assert.deepStrictEqual([responseId, model], ["msg_1", "test-model"])
     }))
 
   it.effect("R-334: the opening text of a block is emitted, and a block that was never opened is read as well", () =>

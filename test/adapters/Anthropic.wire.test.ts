@@ -46,7 +46,7 @@ describe("reads", () => {
         { id: "a", name: "now", arguments: {} },
         { id: "b", name: "read", arguments: { path: "x" } }
       ])
-      assert.deepInclude(completed(events).metadata?.["usage"] as object, { inputTokens: 3, outputTokens: 4 })
+      assert.deepInclude(completed(events).usage as object, { inputTokens: 3, outputTokens: 4 })
       assert.deepInclude(completed(events).message.reasoning?.[0], { text: "hm", signature: "sig" })
       const cut = yield* outcomeOf(answer({ ...whole, stop_reason: "max_tokens" }))
       assert.deepStrictEqual(calls(cut.events).at(-1), {
@@ -97,7 +97,7 @@ describe("usage", () => {
         ...later.map((usage) => stopped("end_turn", {}, usage)),
         Wire.stop
       )),
-      ({ events }) => completed(events).metadata?.["usage"] as object
+      ({ events }) => completed(events).usage as object
     )
 
   it.effect("R-303, R-350: figures are named alike, unknown ones are kept, and the total counts the cache", () =>

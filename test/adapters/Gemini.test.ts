@@ -32,7 +32,8 @@ describe("text", () => {
           message: { ...Message.assistant("Hello"), finishReason: "stop" },
           finishReason: "stop",
           rawFinishReason: "STOP",
-          metadata: { responseId: "resp-1", model: "test-model" }
+          responseId: "resp-1",
+          model: "test-model"
         }
       ])
     }))

@@ -24,7 +24,7 @@ const textOf = (events: ReadonlyArray<Event.AdapterEvent>) => of(events, "TextCo
 const usageOf = (...chunks: ReadonlyArray<Readonly<Record<string, unknown>>>) =>
   Effect.map(
     outcomeOf(body(said("x"), ...chunks)),
-    ({ events }) => of(events, "MessageCompleted")[0]!.metadata?.["usage"] as Response.Usage
+    ({ events }) => of(events, "MessageCompleted")[0]!.usage as Response.Usage
   )
 
 const cutInto = (text: string | Uint8Array, size: number) =>
@@ -96,7 +96,7 @@ describe("reads", () => {
         assert.isUndefined(error)
         assert.deepStrictEqual(textOf(events), ["Hi"])
         assert.strictEqual(of(events, "ToolCallCompleted")[0]!.name, "now")
-        assert.deepInclude(of(events, "MessageCompleted")[0]!.metadata?.["usage"] as object, { inputTokens: 3 })
+        assert.deepInclude(of(events, "MessageCompleted")[0]!.usage as object, { inputTokens: 3 })
       }
     }))
 

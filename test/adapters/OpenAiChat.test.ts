@@ -44,7 +44,8 @@ describe("text", () => {
           message: { ...Message.assistant("Hello"), finishReason: "stop" },
           finishReason: "stop",
           rawFinishReason: "stop",
-          metadata: { responseId: "chatcmpl-1", model: "test-model" }
+          responseId: "chatcmpl-1",
+          model: "test-model"
         }
       ])
     }))
@@ -86,8 +87,8 @@ describe("text", () => {
         logprobs: [token("a"), token("b")]
       })
       const plain = yield* outcomeOf(body(said("a"), finish("stop")))
-      assert.notProperty(completed(plain.events).metadata, "annotations")
-      assert.notProperty(completed(plain.events).metadata, "logprobs")
+      assert.notProperty(completed(plain.events).metadata ?? {}, "annotations")
+      assert.notProperty(completed(plain.events).metadata ?? {}, "logprobs")
     }))
 
   it.effect("R-333: a reply without anything is a message without text and calls", () =>

@@ -14,7 +14,7 @@ const { body, calls, chunk, finish, of, outcomeOf, said } = Chunks
 
 const textOf = (events: ReadonlyArray<Event.AdapterEvent>) => of(events, "TextCompleted").map((event) => event.text)
 
-const metadataOf = (events: ReadonlyArray<Event.AdapterEvent>) => of(events, "MessageCompleted")[0]?.metadata
+const usageIn = (events: ReadonlyArray<Event.AdapterEvent>) => of(events, "MessageCompleted")[0]?.usage
 
 const read = (pieces: ReadonlyArray<Uint8Array>) =>
   Chunks.outcome(Chunks.stream("http://model.test").pipe(Connections.reading(pieces)))
@@ -100,13 +100,13 @@ describe("reads", () => {
       assert.isUndefined(error)
       assert.deepStrictEqual(textOf(events), ["Hi"])
       assert.deepStrictEqual(calls(events), [{ id: "a", name: "now", arguments: {} }])
-      assert.deepInclude(metadataOf(events)?.["usage"] as object, { inputTokens: 3 })
+      assert.deepInclude(usageIn(events) as object, { inputTokens: 3 })
     }))
 })
 
 describe("usage", () => {
   const usageOf = (...chunks: ReadonlyArray<Readonly<Record<string, unknown>>>) =>
-    Effect.map(outcomeOf(body(said("x"), ...chunks)), ({ events }) => metadataOf(events)?.["usage"])
+    Effect.map(outcomeOf(body(said("x"), ...chunks)), ({ events }) => usageIn(events))
 
   it.effect("R-303, R-350: figures are named alike, and unknown ones are kept", () =>
     Effect.gen(function*() {

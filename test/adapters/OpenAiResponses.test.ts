@@ -43,7 +43,8 @@ describe("text", () => {
           message: { ...Message.assistant("Hello"), finishReason: "stop" },
           finishReason: "stop",
           rawFinishReason: "completed",
-          metadata: { responseId: "resp_1", model: "test-model" }
+          responseId: "resp_1",
+          model: "test-model"
         }
       ])
     }))
@@ -530,7 +531,7 @@ describe("the end", () => {
           }
         })
       )
-      assert.deepInclude(last(events).metadata?.["usage"] as object, {
+      assert.deepInclude(last(events).usage as object, {
         inputTokens: 12,
         outputTokens: 7,
         totalTokens: 19,
@@ -541,7 +542,7 @@ describe("the end", () => {
         extra: { num_sources_used: 3, input_tokens_details: { audio_tokens: 1 } }
       })
       const sparse = yield* eventsOf(completed({ usage: { input_tokens: 3, output_tokens: 1 } }))
-      assert.deepInclude(last(sparse).metadata?.["usage"] as object, { totalTokens: 4, cachedInputTokens: null })
+      assert.deepInclude(last(sparse).usage as object, { totalTokens: 4, cachedInputTokens: null })
     }))
 
   it.effect("R-342, R-136: under strict schemas the nulls that stand for missing members do not reach the tool", () =>

@@ -72,14 +72,14 @@ describe("servers", () => {
 
   /** The result of a reply, whatever events carried it. */
   const sum = (events: Chunks.Outcome["events"]) => {
-    const { finishReason, message, metadata } = Replies.last(events)
+    const { finishReason, message, usage } = Replies.last(events)
     return {
       shown: of(events, "TextDelta").map(({ delta }) => delta).join(""),
       thought: of(events, "ReasoningDelta").map(({ delta }) => delta).join(""),
       content: message.content,
       reasoning: message.reasoning?.map((part) => part.type === "reasoning" && part.text),
       calls: Chunks.calls(events),
-      usage: metadata?.["usage"],
+      usage,
       finishReason
     }
   }

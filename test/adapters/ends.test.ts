@@ -40,7 +40,7 @@ describe("the first event of a reply", () => {
         const broken = { pieces: [unseen[name] + protocol.failing(true)] }
         const found = yield* Adapters.trying(protocol, (index) => index < 2 ? broken : { pieces: [protocol.whole] })
         assert.deepStrictEqual([found.requests, found.error], [3, undefined])
-        const usage = Chat.of(found.events, "MessageCompleted")[0]!.metadata?.["usage"] as { inputTokens: number }
+        const usage = Chat.of(found.events, "MessageCompleted")[0]!.usage as { inputTokens: number }
         const once = name === "responses" ? 12 : 10
         assert.strictEqual(usage.inputTokens, name === "anthropic" ? 3 * once : 2 * once)
       }))

@@ -108,7 +108,7 @@ describe("replies", () => {
       assert.deepStrictEqual(calls(events), [{ id: "toolu_1", name: "celsius", arguments: { city: "Oslo" } }])
       const last = completed(events)
       assert.deepStrictEqual([last.finishReason, last.rawFinishReason], ["tool_calls", "tool_use"])
-      assert.deepInclude(last.metadata?.["usage"], {
+      assert.deepInclude(last.usage, {
         inputTokens: 27,
         outputTokens: 9,
         cachedInputTokens: 5,

@@ -490,7 +490,7 @@ describe("other parts", () => {
         citations: [{ start: 0 }],
         options: { acme: { cached: true }, empty: {} }
       })
-      assert.deepInclude(completed(events).metadata, { responseId: "r", model: "m" })
+      assert.deepInclude(completed(events), { responseId: "r", model: "m" })
       assert.deepStrictEqual(of(events, "RawChunk").map(({ chunk }) => chunk), [{ x: 1 }, {
         type: "brand-new",
         value: 1
@@ -500,8 +500,7 @@ describe("other parts", () => {
   it.effect("R-350: the flat usage of version 2, and figures that are missing or absurd", () =>
     Effect.gen(function*() {
       const usageOf = (usage: unknown) =>
-        Effect.map(outcomeOfParts(finish("stop", { usage })), ({ events }) =>
-          completed(events).metadata?.["usage"] as any)
+        Effect.map(outcomeOfParts(finish("stop", { usage })), ({ events }) => completed(events).usage as any)
       const flat = yield* usageOf({
         inputTokens: 3,
         outputTokens: 4,

@@ -34,8 +34,8 @@ describe("replies", () => {
         assert.strictEqual(last.finishReason, "tool_calls")
         assert.strictEqual(last.message.content, "Høj sky 🌤")
         assert.deepStrictEqual(last.message.toolCalls?.map(({ id }) => id), ["call_a", "call_b"])
-        assert.deepInclude(last.metadata, { responseId: "chatcmpl-1", model: "test-model" })
-        assert.deepInclude(last.metadata?.["usage"], { inputTokens: 12, outputTokens: 7, totalTokens: 19 })
+        assert.deepInclude(last, { responseId: "chatcmpl-1", model: "test-model" })
+        assert.deepInclude(last.usage, { inputTokens: 12, outputTokens: 7, totalTokens: 19 })
       }))
 
     it.effect(`R-334: reasoning is kept apart from text in version ${version}, and goes back as it was`, () =>
@@ -126,7 +126,7 @@ describe("replies", () => {
         completion_tokens_details: { reasoning_tokens: 3 }
       }
       const { events } = yield* outcomeOf(body(said("a"), finish("stop"), usage(figures)))
-      const reported = completed(events).metadata?.["usage"]
+      const reported = completed(events).usage
       assert.deepInclude(reported, { inputTokens: 10, outputTokens: 5, cachedInputTokens: 4, reasoningTokens: 3 })
       assert.deepStrictEqual((reported as any).extra, { raw: figures })
     }))

@@ -137,7 +137,7 @@ describe("structured answers", () => {
       assert.deepStrictEqual(format.schema.properties.city, { type: "string" })
       assert.deepStrictEqual(tagsOf(events), ["MessageStarted", "TextDelta", "TextCompleted", "MessageCompleted"])
       assert.strictEqual(completed(events).message.content, "{\"city\":\"Oslo\"}")
-      assert.deepInclude(completed(events).metadata?.["usage"], { inputTokens: 5, outputTokens: 2 })
+      assert.deepInclude(completed(events).usage, { inputTokens: 5, outputTokens: 2 })
     })))
 
   it.effect("any object is a form of an answer too", () =>

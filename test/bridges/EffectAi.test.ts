@@ -57,8 +57,8 @@ describe("replies", () => {
         const last = completed(events)
         assert.deepStrictEqual([last.finishReason, last.rawFinishReason], ["tool_calls", "tool-calls"])
         assert.deepStrictEqual(last.message.toolCalls?.map(({ id }) => id), ["call_a", "call_b"])
-        assert.deepInclude(last.metadata, { responseId: "resp_1", model: "test-model" })
-        assert.deepInclude(last.metadata?.["usage"], { inputTokens: 5, outputTokens: 2, totalTokens: 7 })
+        assert.deepInclude(last, { responseId: "resp_1", model: "test-model" })
+        assert.deepInclude(last.usage, { inputTokens: 5, outputTokens: 2, totalTokens: 7 })
       }
     }))
 
@@ -77,7 +77,7 @@ describe("replies", () => {
         })
       )
       assert.deepStrictEqual(of(events, "ReasoningDelta").map(({ delta }) => delta), ["hm"])
-      assert.deepInclude(completed(events).metadata?.["usage"], {
+      assert.deepInclude(completed(events).usage, {
         inputTokens: 10,
         outputTokens: 6,
         cachedInputTokens: 5,

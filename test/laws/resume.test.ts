@@ -15,7 +15,7 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
-import { Adapter, type Event, type Journal, Message, Policy, Session, Step, Tool } from "heddle"
+import { Adapter, type Event, type Journal, Message, Policy, Response, Session, Step, Tool } from "heddle"
 import { check } from "heddle/testing"
 import { property } from "../support/property.ts"
 import { journalOf, prefixed } from "../support/survivor.ts"
@@ -118,7 +118,7 @@ const replyOf = (turn: Turn | undefined, index: number): ReadonlyArray<Event.Ada
       _tag: "MessageCompleted",
       message: Message.assistant(`turn ${index}`, calls),
       finishReason,
-      metadata: { usage: { inputTokens: 1, outputTokens: index + 1 } }
+      usage: Response.usage({ inputTokens: 1, outputTokens: index + 1 })
     }
   ]
 }

@@ -2,7 +2,7 @@
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
-import { Adapter, Chat, type Event, Journal, Message, Session, Tool } from "heddle"
+import { Adapter, Chat, type Event, Journal, Message, Response, Session, Tool } from "heddle"
 import * as States from "../../src/internal/session/state.ts"
 import type { Deed } from "./survivor.ts"
 
@@ -77,7 +77,7 @@ const saidBy = (turn: Turn, number: number): ReadonlyArray<Event.AdapterEvent> =
       _tag: "MessageCompleted",
       message: Message.assistant(said, calls.map(([id, name, args]) => Message.toolCall(id, name, args))),
       finishReason: calls.length === 0 ? "stop" : "tool_calls",
-      metadata: { usage: { inputTokens: 10, outputTokens: number + 1 } }
+      usage: Response.usage({ inputTokens: 10, outputTokens: number + 1 })
     }
   ]
 }

@@ -11,7 +11,7 @@ import * as References from "effect/References"
 import * as Schedule from "effect/Schedule"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
-import { Adapter, Chat, Encoder, type Event, type Journal, Message, Policy, Session, Tool } from "heddle"
+import { Adapter, Chat, Encoder, type Event, type Journal, Message, Policy, Response, Session, Tool } from "heddle"
 import { Worker } from "heddle/durable"
 import { check } from "heddle/testing"
 import * as Model from "./sessionModel.ts"
@@ -221,7 +221,7 @@ const replyOf = (
     _tag: "MessageCompleted",
     message: Message.assistant(said, calls),
     finishReason: calls.length === 0 ? "stop" : "tool_calls",
-    metadata: { usage: { inputTokens: 1, outputTokens: 1 } }
+    usage: Response.usage({ inputTokens: 1, outputTokens: 1 })
   }
   const rest = Stream.fromEffect(Effect.as(Effect.sleep(1), last))
   return Stream.concat(Stream.fromIterable(events), rest)

@@ -3,7 +3,7 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
-import { Adapter, type Event, type Journal, Message, Session, Tool } from "heddle"
+import { Adapter, type Event, type Journal, Message, Response, Session, Tool } from "heddle"
 import * as States from "../../src/internal/session/state.ts"
 
 /** An effect on the world, with the key that the call had. */
@@ -67,7 +67,9 @@ const replyOf = (turn: number): ReadonlyArray<Event.AdapterEvent> => {
       _tag: "MessageCompleted",
       message: Message.assistant(said, calls.map(([id, name, args]) => Message.toolCall(id, name, args))),
       finishReason: calls.length === 0 ? "stop" : "tool_calls",
-      metadata: { usage: { inputTokens: 10, outputTokens: turn + 1 }, responseId: `r${turn}`, model: "m" }
+      usage: Response.usage({ inputTokens: 10, outputTokens: turn + 1 }),
+      responseId: `r${turn}`,
+      model: "m"
     }
   ]
 }

@@ -807,7 +807,7 @@ describe("Telemetry: a hostile model", () => {
       const words = `some words ${canary}`
       const reply: ReadonlyArray<Script.Entry> = [
         toolCall(words, "slow"),
-        finish("tool_calls", { rawFinishReason: words, metadata: { responseId: words, model: words } })
+        finish("tool_calls", { rawFinishReason: words, responseId: words, model: words })
       ]
       const model = modelOf(reply, [text("ok"), finish("stop")])
       assert.notInclude(visible(yield* watched(Chat.run("Go", { tools: [slow] }), model, everything)), canary)
@@ -879,7 +879,7 @@ describe("Telemetry: a hostile model", () => {
       const replies = Array.from({ length: 300 }, (_, index) => [
         toolCall("c0", `ghost-${index}`),
         counted(1),
-        finish("tool_calls", { metadata: { model: `model-${index}` } })
+        finish("tool_calls", { model: `model-${index}` })
       ])
       const { metrics } = yield* watched(Chat.run("Go", { tools: [slow], maxTurns: 300 }), modelOf(...replies))
       const durations = histogram(metrics, "gen_ai.client.operation.duration")

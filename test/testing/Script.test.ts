@@ -133,7 +133,7 @@ describe("Script: what entries play", () => {
   it.effect("R-245: a call may have lost arguments, and a finish the provider's own reason", () =>
     Effect.gen(function*() {
       const lost = { ...Script.toolCall("c0", "echo", {}, "{bad"), argumentsLost: "json_decode_error" } as const
-      const finish = Script.finish("stop", { rawFinishReason: "end_turn", metadata: { model: "m1", responseId: "r1" } })
+      const finish = Script.finish("stop", { rawFinishReason: "end_turn", model: "m1", responseId: "r1" })
       const events = yield* play([lost, finish])
       assert.deepInclude(events[2], { argumentsLost: "json_decode_error", rawArguments: "{bad" })
       const response = Collector.toResponse(Collector.applyAll(Collector.initial(), events))
@@ -160,7 +160,7 @@ describe("Script: what entries play", () => {
       const script = [Script.usage({ inputTokens: 1 }), Script.usage({ inputTokens: 2 }), Script.finish("stop")]
       const usageOf = (events: ReadonlyArray<Event.AdapterEvent>) => {
         const last = events.at(-1)
-        return last?._tag === "MessageCompleted" ? last.metadata?.["usage"] : undefined
+        return last?._tag === "MessageCompleted" ? last.usage : undefined
       }
       const events = yield* play(script)
       assert.deepStrictEqual(tagsOf(events), ["MessageStarted", "MessageCompleted"])

@@ -362,6 +362,7 @@ export const completed = (whole: Whole): Event.AdapterEvent => {
     },
     finishReason,
     ...Wire.defined({ rawFinishReason: word }),
-    metadata: { ...Wire.defined({ usage: usage ?? undefined, responseId: id, model }), ...notes }
+    ...Wire.defined({ usage: usage ?? undefined, responseId: id, model }),
+    ...(Object.keys(notes).length === 0 ? {} : { metadata: notes })
   }
 }

@@ -331,7 +331,7 @@ const failedAfter = (
 
 const usageIn = (event: Event.AdapterEvent): unknown => {
   if (event._tag === "RawChunk") return Wire.object(event.chunk)["usage"]
-  return event._tag === "MessageCompleted" ? event.metadata?.["usage"] : undefined
+  return event._tag === "MessageCompleted" ? event.usage : undefined
 }
 
 const usageOf = (events: ReadonlyArray<Event.AdapterEvent>): Response.Usage | null => {
@@ -345,7 +345,7 @@ const withSpent = (event: Event.AdapterEvent, spent: Response.Usage | null): Eve
   const own = usageIn(event)
   const usage = Response.sumUsage([spent, Json.isObject(own) ? Response.usage(own) : null])
   if (event._tag === "RawChunk" && own !== undefined) return { ...event, chunk: { ...Wire.object(event.chunk), usage } }
-  return event._tag === "MessageCompleted" ? { ...event, metadata: { ...event.metadata, usage } } : event
+  return event._tag === "MessageCompleted" && usage !== null ? { ...event, usage } : event
 }
 
 /**

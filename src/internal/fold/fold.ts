@@ -186,15 +186,11 @@ const foldMessage = (state: State, event: Event.Of<"MessageCompleted">): void =>
   const isErrorKept = state.error !== undefined && state.policy.adapterErrors === "keepFirst"
   if (!isErrorKept) state.finishReason = normalised(event.finishReason) ?? state.finishReason
   state.rawFinishReason = event.rawFinishReason ?? event.finishReason ?? state.rawFinishReason
-  if (event.metadata !== undefined && event.metadata !== null) foldMetadata(state, event.metadata)
-}
-
-const foldMetadata = (state: State, given: Json.JsonObject): void => {
-  const { usage, responseId, model, ...metadata } = given
+  const { metadata, model, responseId, usage } = event
   if (Json.isObject(usage)) state.usage = Response.usage(usage)
   if (typeof responseId === "string") state.responseId = responseId
   if (typeof model === "string") state.model = model
-  state.metadata = { ...state.metadata, ...metadata }
+  if (Json.isObject(metadata)) state.metadata = { ...state.metadata, ...metadata }
 }
 
 /**

@@ -112,15 +112,14 @@ const replayed = { replayed: true } as const
 export const eventsOf = (response: Response.Response): ReadonlyArray<Event.AdapterEvent> => {
   const { finishReason, id, message, metadata, model, outputText, rawFinishReason, reasoning, toolCalls, usage } =
     response
-  const facts: Record<string, unknown> = { ...metadata }
-  if (usage !== null) facts["usage"] = usage
-  if (id !== null) facts["responseId"] = id
-  if (model !== null) facts["model"] = model
   const completed: Types.Mutable<Event.Of<"MessageCompleted">> = {
     _tag: "MessageCompleted",
     message: message ?? Message.assistant(outputText ?? "", toolCalls),
     finishReason,
-    metadata: facts,
+    ...(usage === null ? {} : { usage }),
+    ...(id === null ? {} : { responseId: id }),
+    ...(model === null ? {} : { model }),
+    metadata,
     ...replayed
   }
   if (rawFinishReason !== null) completed.rawFinishReason = rawFinishReason

@@ -106,6 +106,10 @@ export type Entry =
     readonly reason: Response.FinishReason | null
     /** The provider's own finish reason. */
     readonly rawFinishReason?: string
+    /** The id of the reply. */
+    readonly responseId?: string
+    /** The model that replied. */
+    readonly model?: string
     /** The metadata that the adapter adds. */
     readonly metadata?: Data
   }
@@ -215,7 +219,12 @@ export const delay = (duration: Duration.Input): Entry => ({ _tag: "Delay", mill
  */
 export const finish = (
   reason: Response.FinishReason | null,
-  options: { readonly rawFinishReason?: string; readonly metadata?: Readonly<Record<string, unknown>> } = {}
+  options: {
+    readonly rawFinishReason?: string
+    readonly responseId?: string
+    readonly model?: string
+    readonly metadata?: Readonly<Record<string, unknown>>
+  } = {}
 ): Entry => ({ _tag: "Finish", reason, ...options })
 
 /**

@@ -76,15 +76,14 @@ const eventsOf = (entry: Entry): ReadonlyArray<Event.AdapterEvent> => {
   }
 }
 
-type Finish = Pick<Extract<Entry, { readonly _tag: "Finish" }>, "reason" | "rawFinishReason" | "metadata">
+type Finish = Omit<Extract<Entry, { readonly _tag: "Finish" }>, "_tag">
 
 const closing = (
   deltas: ReadonlyArray<string>,
-  { metadata, rawFinishReason, reason }: Finish,
+  { metadata, model, rawFinishReason, reason, responseId }: Finish,
   usage: Readonly<Record<string, unknown>> | undefined
 ): ReadonlyArray<Event.AdapterEvent> => {
   const text = deltas.join("")
-  const said = { ...metadata, ...(usage === undefined ? {} : { usage: Response.usage(usage) }) }
   return [
     ...(deltas.length === 0 ? [] : [{ _tag: "TextCompleted", id: null, text } as const]),
     {
@@ -92,7 +91,10 @@ const closing = (
       message: Message.assistant(text),
       finishReason: reason,
       ...(rawFinishReason === undefined ? {} : { rawFinishReason }),
-      ...(Object.keys(said).length === 0 ? {} : { metadata: said })
+      ...(usage === undefined ? {} : { usage: Response.usage(usage) }),
+      ...(responseId === undefined ? {} : { responseId }),
+      ...(model === undefined ? {} : { model }),
+      ...(metadata === undefined || Object.keys(metadata).length === 0 ? {} : { metadata })
     }
   ]
 }
