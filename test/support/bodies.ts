@@ -17,7 +17,7 @@ import * as Responses from "./openAiResponses.ts"
 
 export type Json = Readonly<Record<string, any>>
 
-export const vendors = [
+const vendors = [
   "generic",
   "openai",
   "azure",
@@ -31,7 +31,7 @@ export const vendors = [
   "mistral"
 ] as const
 
-export const protocols = ["OpenAiResponses", "Anthropic", "Gemini", ...vendors] as const
+const protocols = ["OpenAiResponses", "Anthropic", "Gemini", ...vendors] as const
 export type Protocol = (typeof protocols)[number]
 
 // ---------------------------------------------------------------------------------------------------------------------

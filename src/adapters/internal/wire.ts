@@ -228,7 +228,7 @@ export interface IdRules {
 }
 
 /** An id as any server of a protocol takes it. */
-export const plain = ({ letters, longest = ToolCalls.longestId }: IdRules, id: string): string => {
+const plain = ({ letters, longest = ToolCalls.longestId }: IdRules, id: string): string => {
   const legal = letters === undefined ? id.toWellFormed() : id.replaceAll(/[^A-Za-z0-9_-]/g, "_") || "call"
   return ToolCalls.shortened(legal, longest)
 }

@@ -39,7 +39,7 @@ const memberAt = (root: Json.JsonObject, pointer: string): unknown =>
 const isPart = (value: unknown): boolean => Json.isObject(value) || typeof value === "boolean"
 
 /** The schema that a pointer within `root` leads to: `#`, or `#/$defs/Name`. */
-export const referenceTarget = (reference: string, root: Json.JsonObject): unknown => {
+const referenceTarget = (reference: string, root: Json.JsonObject): unknown => {
   if (reference !== "#" && !reference.startsWith("#/")) return undefined
   const found = memberAt(root, reference.slice(1))
   const value = found === undefined ? memberAt(root, percentDecoded(reference.slice(1))) : found
@@ -107,7 +107,7 @@ const members = (schema: Schema, keyword: string): Schema =>
   Json.isObject(schema[keyword]) ? schema[keyword] : Json.none
 
 /** The schema that a reference names; nothing for one that leads nowhere. */
-export const resolved = (schema: Schema, root: Schema, depth = 0): Schema | undefined => {
+const resolved = (schema: Schema, root: Schema, depth = 0): Schema | undefined => {
   const { $ref, ...beside } = schema
   if (typeof $ref !== "string") return schema
   const target = depth > 8 ? undefined : referenceTarget($ref, root)
