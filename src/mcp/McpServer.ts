@@ -17,7 +17,7 @@ import type * as Redacted from "effect/Redacted"
 import type * as Scope from "effect/Scope"
 import * as Stdio from "effect/Stdio"
 import type * as Adapter from "../Adapter.ts"
-import { checkNames, type NamesOf, readDuration } from "../internal/declare/schema.ts"
+import { type NamesOf, readDuration } from "../internal/declare/schema.ts"
 import * as ToolOptions from "../internal/declare/toolOptions.ts"
 import * as Json from "../internal/json.ts"
 import type * as Journals from "../internal/session/journal.ts"
@@ -35,6 +35,7 @@ import * as Caller from "./internal/caller.ts"
 import * as CallSpan from "./internal/callSpan.ts"
 import * as Gate from "./internal/gate.ts"
 import * as Hints from "./internal/hints.ts"
+import * as Values from "./internal/optionValues.ts"
 import * as RequestState from "./internal/requestState.ts"
 import * as StdioLines from "./internal/stdioLines.ts"
 import * as ToolCall from "./internal/toolCall.ts"
@@ -138,6 +139,18 @@ const ofHttp = {
 } satisfies NamesOf<HttpOptions>
 const ofLegacy = { maxSessions: true, perPrincipal: true, idle: true } satisfies NamesOf<LegacyOptions>
 const ofStdio = { ...common, agents: true } satisfies NamesOf<StdioOptions>
+
+const rules: Values.Rules = {
+  tools: Values.list,
+  agents: Values.list,
+  name: Values.text,
+  version: Values.text,
+  instructions: Values.text,
+  legacy: [(value) => value === true || Json.isObject(value), "true or its bounds"],
+  authorize: Values.handler,
+  hosts: Values.texts,
+  origins: Values.texts
+}
 
 const misuse = (detail: string): never => {
   throw new TypeError(`McpServer: ${detail}`)
@@ -274,13 +287,8 @@ const earlier = [McpProtocol.v2025_11_25, McpProtocol.v2025_06_18] as const
 const legacyOf = (legacy: LegacyOptions | true | undefined): Gate.Legacy | undefined => {
   if (legacy === undefined) return undefined
   const given = legacy === true ? {} : legacy
-  checkNames("McpServer: legacy", given, ofLegacy)
+  Values.check("McpServer: legacy", given, ofLegacy, { maxSessions: Values.count, perPrincipal: Values.count })
   const { idle = "30 minutes", maxSessions = 100, perPrincipal = 10 } = given
-  for (const [name, most] of Object.entries({ maxSessions, perPrincipal })) {
-    if (most !== Infinity && !(Number.isInteger(most) && most > 0)) {
-      misuse(`legacy.${name} must be a whole number above zero, or Infinity; got: ${Json.render(most)}`)
-    }
-  }
   const duration = readDuration(idle)
   return {
     maxSessions,
@@ -345,7 +353,7 @@ const mount = (
  * @since 0.1.0
  */
 export const routes = <R = never>(options: RoutesOptions<R> = {}): Routes.Mount<R> => {
-  checkNames("McpServer.routes", options, ofRoutes)
+  Values.check("McpServer.routes", options, ofRoutes, rules)
   return { mount: (router, site) => mount(options, router, site, site) }
 }
 
@@ -377,7 +385,7 @@ export const layerHttp = <R = never, RAuthorize = never>(
   options: HttpOptions<R, RAuthorize>
 ): Layer.Layer<never, never, HttpRouter.HttpRouter | R | RAuthorize> =>
   Layer.effectDiscard(Effect.gen(function*() {
-    checkNames("McpServer.layerHttp", options, ofHttp)
+    Values.check("McpServer.layerHttp", options, ofHttp, rules)
     yield* Listeners.last
     const { authorize, hosts = [], origins = [] } = options
     const isLoopback = (authorize as unknown) === Access.allowLoopback
@@ -449,7 +457,7 @@ export const layerStdio: {
   ): Layer.Layer<never, never, R | RAgents | Journals.Store | Adapter.Adapter>
 } = (options: StdioOptions<any, any>): Layer.Layer<never, never, any> =>
   Layer.unwrap(Effect.gen(function*() {
-    checkNames("McpServer.layerStdio", options, ofStdio)
+    Values.check("McpServer.layerStdio", options, ofStdio, rules)
     const node = yield* Effect.promise(() =>
       Promise.all([import("node:console"), import("node:process"), import("@effect/platform-node/NodeStdio")])
         .catch(() => undefined)

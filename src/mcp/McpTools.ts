@@ -17,7 +17,6 @@
  */
 import * as Effect from "effect/Effect"
 import type * as Layer from "effect/Layer"
-import { checkNames } from "../internal/declare/schema.ts"
 import * as Declared from "./internal/declared.ts"
 import * as Sdk from "./internal/sdk.ts"
 import * as Servers from "./internal/servers.ts"
@@ -120,12 +119,8 @@ export const layer = (
   server: Declared.StdioServer | Declared.HttpServer,
   options: Declared.Options = {}
 ): Layer.Layer<Servers.McpTools, Declared.McpUnavailable> => {
-  checkNames("McpTools.layer", options, Declared.knownOptions)
+  Declared.check("McpTools.layer", server, options)
   const { maxMessageBytes = 16 * 1024 * 1024, onSample, roots } = options
-  const wrong = roots?.find(({ uri }) => !uri.startsWith("file://"))
-  if (wrong !== undefined) {
-    throw new TypeError(`McpTools.layer: the uri of a root must begin with "file://"; got: ${wrong.uri}`)
-  }
   const name = server.name ?? ("url" in server ? new URL(server.url).host : "")
   return Servers.layerOf(
     name,

@@ -2,7 +2,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import { Message, Session, ToolRunner } from "heddle"
-import { McpTools } from "heddle/mcp"
+import { McpServer, McpTools } from "heddle/mcp"
 import { Script } from "heddle/testing"
 import type * as Backend from "../../src/mcp/internal/backend.ts"
 import * as Servers from "../../src/mcp/internal/servers.ts"
@@ -58,6 +58,56 @@ const expectedOf = (
     waits: { destructive: !isOwn, all: true, none: isChanged, "by a function": destructive }[approval]
   }
 }
+
+describe("a wrong value of an option", () => {
+  const right = { name: "x", command: "x" }
+  const wrongOptions: Record<string, ReadonlyArray<unknown>> = {
+    prefix: [1, null, {}],
+    trust: ["anotations", true, null, ["look"], { look: true }, { look: "all" }, { look: { readonly: true } }, {
+      look: { readOnly: "yes" }
+    }, { look: { hash: 1 } }],
+    approval: ["al", true, null, {}, ["all"]],
+    onElicit: ["decline", true, {}],
+    onSample: [{}, "m"],
+    roots: ["file:///a", {}, [{}], [null], [{ uri: 1 }], [{ uri: "https://a.example" }]],
+    propagate: ["yes", 1, null],
+    maxMessageBytes: [0, -1, 1.5, NaN, "9", null]
+  }
+
+  for (const [name, values] of Object.entries(wrongOptions)) {
+    it(`O-11: ${name} is a defect that names it`, () => {
+      for (const value of values) {
+        const make = () => McpTools.layer(right, { [name]: value } as McpTools.Options)
+        assert.throws(make, new RegExp(`McpTools\\.layer: .*(${name}|trust of "look"|root)`), JSON.stringify(value))
+      }
+    })
+  }
+
+  it("O-11: of a server is a defect that names it", () => {
+    const servers: ReadonlyArray<readonly [server: object, name: string]> = [
+      [{ name: "x", comand: "x" }, "command"],
+      [{ name: "x" }, "command"],
+      [{ command: "x" }, "name"],
+      [{ ...right, args: "--all" }, "args"],
+      [{ ...right, env: { KEY: 1 } }, "env"],
+      [{ ...right, cwd: 1 }, "cwd"],
+      [{ url: "no address" }, "url"],
+      [{ url: "https://a.example", headers: ["a"] }, "headers"],
+      [{ url: "https://a.example", header: {} }, "headers"]
+    ]
+    for (const [server, name] of servers) {
+      assert.throws(() => McpTools.layer(server as McpTools.HttpServer), new RegExp(name), JSON.stringify(server))
+    }
+  })
+
+  it("O-11: of a server of tools is a defect that names it", () => {
+    const wrong = { tools: "add", name: 1, version: 1, instructions: {}, legacy: "yes" }
+    for (const [name, value] of Object.entries(wrong)) {
+      const make = () => McpServer.routes({ [name]: value } as never)
+      assert.throws(make, new RegExp(`McpServer\\.routes: ${name} must be`))
+    }
+  })
+})
 
 describe("options together", () => {
   for (const trust of Object.keys(trusts) as ReadonlyArray<keyof typeof trusts>) {

@@ -4,6 +4,7 @@ import * as Schema from "effect/Schema"
 import type { NamesOf } from "../../internal/declare/schema.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
+import * as Values from "./optionValues.ts"
 
 /**
  * A tool of a server failed, as the server says. The model reads `text`.
@@ -259,7 +260,7 @@ export interface Options {
 }
 
 /** The options of the tools of a server. */
-export const knownOptions = {
+const knownOptions = {
   prefix: true,
   trust: true,
   approval: true,
@@ -269,6 +270,81 @@ export const knownOptions = {
   propagate: true,
   maxMessageBytes: true
 } satisfies NamesOf<Options>
+
+const knownHints = {
+  hash: true,
+  readOnly: true,
+  destructive: true,
+  idempotent: true,
+  openWorld: true
+} satisfies NamesOf<Hints>
+
+const hintRules: Values.Rules = {
+  hash: Values.text,
+  readOnly: Values.flag,
+  destructive: Values.flag,
+  idempotent: Values.flag,
+  openWorld: Values.flag
+}
+
+const approvals: ReadonlyArray<unknown> = ["destructive", "all", "none"]
+
+const optionRules: Values.Rules = {
+  prefix: Values.text,
+  trust: [(value) => value === "annotations" || Json.isObject(value), `"annotations" or an object of tools`],
+  approval: [
+    (value) => approvals.includes(value) || typeof value === "function",
+    `"destructive", "all", "none" or a function (tool, args)`
+  ],
+  onElicit: Values.handler,
+  roots: Values.list,
+  onSample: Values.handler,
+  propagate: Values.flag,
+  maxMessageBytes: Values.count
+}
+
+const knownStdio = { name: true, command: true, args: true, env: true, cwd: true } satisfies NamesOf<StdioServer>
+
+const knownHttp = { name: true, url: true, headers: true } satisfies NamesOf<HttpServer>
+
+const stdioRules: Values.Rules = {
+  name: Values.text,
+  command: Values.text,
+  args: Values.texts,
+  env: Values.textsByName,
+  cwd: Values.text
+}
+
+const httpRules: Values.Rules = {
+  name: Values.text,
+  url: [(value) => value instanceof URL || typeof value === "string" && URL.canParse(value), "an address"],
+  headers: Values.textsByName
+}
+
+/** Throws for a server or for options that no connection can be made of. */
+export const check = (subject: string, server: StdioServer | HttpServer, options: Options): void => {
+  if ("url" in server) Values.check(subject, server, knownHttp, httpRules)
+  else {
+    Values.check(subject, server, knownStdio, stdioRules)
+    if (server.command === undefined) throw new TypeError(`${subject}: give the command or the url of a server`)
+    if (server.name === undefined) throw new TypeError(`${subject}: give a name to the server "${server.command}"`)
+  }
+  Values.check(subject, options, knownOptions, optionRules)
+  const { roots = [], trust } = options
+  for (const root of roots) {
+    const uri = Json.isObject(root) ? root["uri"] : undefined
+    if (typeof uri === "string" && uri.startsWith("file://")) continue
+    throw new TypeError(`${subject}: the uri of a root must begin with "file://"; got: ${Json.render(uri)}`)
+  }
+  if (typeof trust !== "object") return
+  for (const [tool, hints] of Object.entries(trust)) {
+    if (hints === "annotations") continue
+    if (Json.isObject(hints)) Values.check(`${subject}: trust of "${tool}"`, hints, knownHints, hintRules)
+    else {throw new TypeError(
+        `${subject}: trust of "${tool}" must be "annotations" or hints; got: ${Json.render(hints)}`
+      )}
+  }
+}
 
 /**
  * A tool that is not offered.
