@@ -157,7 +157,10 @@ describe("a request of a long session", () => {
           yield* appendAll(service, "local:s1", [opened(), ...Array.from({ length: count - 1 }, (_, n) => said(n))])
           const { telling, version } = yield* read(service)
           const { messages } = States.sessionOf(telling.state).thread
-          assert.deepStrictEqual(messages.map(Message.text), Array.from({ length: count - 1 }, (_, n) => `${text} ${n}`))
+          assert.deepStrictEqual(
+            messages.map(Message.text),
+            Array.from({ length: count - 1 }, (_, n) => `${text} ${n}`)
+          )
           assert.strictEqual(version, count)
         })
       yield* begin(4, "first")

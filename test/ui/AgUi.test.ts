@@ -1,12 +1,14 @@
 /** `AgUi` against the client of AG-UI, with its verifier. */
 import { HttpAgent, type Message as AgMessage, type RunAgentParameters } from "@ag-ui/client"
 import { assert, describe, it } from "@effect/vitest"
+import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
 import { type Event, Message } from "heddle"
 import { Script } from "heddle/testing"
 import { AgUi } from "heddle/ui"
 import { cases } from "../support/cases.ts"
+import { oneOf } from "../support/dimensions/dimension.ts"
 import { callsOf, published, textsOf } from "../support/pages.ts"
 import { property } from "../support/property.ts"
 import { chatOf } from "../support/scenarios.ts"
@@ -122,6 +124,75 @@ describe("AgUi.make", () => {
       const read = yield* Effect.promise(() => readEvents(eventsOf(published(events))))
       return problemsOf(read, end.result, 1, hasTexts && !events.some(({ _tag }) => _tag === "StepReset"))
     }), 1000)
+
+  /** Gives the calls of a run other ids: what becomes of the same ones in a thread is O-05. */
+  const renamed = (value: unknown): any =>
+    Array.isArray(value)
+      ? value.map(renamed)
+      : typeof value === "object" && value !== null
+      ? Object.fromEntries(
+        Object.entries(value).map((
+          [name, inner]
+        ) => [
+          name,
+          (name === "id" || name === "toolCallId") && typeof inner === "string" ? `b-${inner}` : renamed(inner)
+        ])
+      )
+      : value
+
+  const pairs = Arbitrary.all({
+    first: cases,
+    second: cases,
+    publish: oneOf<Event.Publish>("all", "all", "names", "none"),
+    publishReasoning: oneOf(false, true),
+    hasMessages: oneOf(false, true)
+  })
+
+  property(
+    "W-02, O-28: a run behind another one of the thread is as one alone",
+    pairs,
+    ({ first, second, ...options }) =>
+      Effect.gen(function*() {
+        const { hasMessages, publish, publishReasoning } = options
+        const eventsIn = (any: typeof first) =>
+          Effect.map(play(any, "stream"), ({ events }) => published(events, { publish, publishReasoning }))
+        const [before, after] = [
+          yield* eventsIn(first),
+          renamed(yield* eventsIn(second)) as ReadonlyArray<Event.PublicEvent>
+        ]
+        return yield* Effect.promise(async () => {
+          const bodyOf = (events: ReadonlyArray<Event.PublicEvent>, runId: string, agent: HttpAgent) => {
+            const messages = hasMessages
+              ? { messages: agent.messages.filter(({ role }) => role !== "activity") as any }
+              : {}
+            return sseOf(eventsOf(events, { runId, ...messages }))
+          }
+          const shown = (messages: ReadonlyArray<AgMessage>) =>
+            messages.map((message) => JSON.stringify(message)).sort()
+          const both = new Client()
+          const earlier = await both.run(await bodyOf(before, "r1", both.agent))
+          if (earlier.pending.length > 0 || earlier.problems.length > 0) return earlier.problems
+          const count = earlier.messages.length
+          const known = shown(earlier.messages)
+          const together = await both.run(await bodyOf(after, "r2", both.agent), { runId: "r2" })
+          const alone = new Client()
+          const single = await alone.run(await bodyOf(after, "r2", alone.agent), { runId: "r2" })
+          const own = shown(single.messages.slice(1))
+          const seen = shown(together.messages)
+          return [
+            ...together.problems,
+            ...JSON.stringify(seen) === JSON.stringify([...known, ...own].sort())
+              ? []
+              : [
+                `behind ${count} messages: ${
+                  seen.filter((each) => !known.includes(each) && !own.includes(each)).join()
+                }`
+              ]
+          ]
+        })
+      }),
+    500
+  )
 
   const scripts: { readonly [name: string]: () => ReturnType<typeof chatOf> } = {
     "reasoning, text and calls": () =>

@@ -1,0 +1,81 @@
+/** Call ids that come again, and pages that did not see all of a reply: what the design of turns will meet. */
+import { HttpAgent } from "@ag-ui/client"
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import { Session, Tool } from "heddle"
+import { Agent } from "heddle/server"
+import { Script } from "heddle/testing"
+import { serve } from "../server/support/site.ts"
+import { published } from "../support/pages.ts"
+import { chatOf } from "../support/scenarios.ts"
+import { tools } from "../support/sessions.ts"
+import { chunksOf, problemsOf, readMessage } from "./support/page.ts"
+
+const { finish, text, toolCall, toolCallDelta } = Script
+
+const pay = Tool.make("pay", {
+  parameters: { amount: Schema.Finite },
+  approval: true,
+  handler: ({ amount }) => Effect.succeed(`paid ${amount}`)
+})
+
+/** A model that numbers its calls anew in each turn. */
+const numbering = [1, 2].flatMap((amount) => [
+  [toolCall("pay:0", "pay", { amount }), finish("tool_calls")],
+  [text(`Paid ${amount}.`), finish("stop")]
+])
+
+describe("ids that come again", () => {
+  // The design of turns will meet it: an id is unique in its thread from its first event.
+  it.live.fails("O-05: a page of AG-UI shows the second payment as a card of its own, with its own arguments and answer", () =>
+    Effect.gen(function*() {
+      const agentOf = Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({ tools: [pay] }) })
+      const site = yield* serve([agentOf], Script.layer(numbering))
+      yield* Effect.promise(async () => {
+        const agent = new HttpAgent({ url: `${site.url}/agui/helper`, threadId: "s1" })
+        for (const amount of [1, 2]) {
+          agent.addMessage({ id: `u${amount}`, role: "user", content: `Pay ${amount}` })
+          await agent.runAgent()
+          const resume = agent.pendingInterrupts.map(({ id: interruptId }) => ({
+            interruptId,
+            status: "resolved" as const,
+            payload: { approved: true }
+          }))
+          await agent.runAgent({ resume })
+        }
+        const calls = agent.messages.flatMap((message) => message.role === "assistant" ? message.toolCalls ?? [] : [])
+        assert.deepStrictEqual(calls.map((call) => call.function.arguments), ["{\"amount\":1}", "{\"amount\":2}"])
+        assert.strictEqual(new Set(calls.map(({ id }) => id)).size, 2)
+      })
+    }))
+
+  // The design of turns will meet it: consent is to what was shown, not to an id.
+  it.effect.fails("O-05: a verdict by call id that comes late does not approve the next call of that id", () =>
+    Effect.gen(function*() {
+      const options = { tools: [pay] }
+      const first = yield* Session.reply(Session.make({ id: "s1" }), "Pay 1", options)
+      const denied = yield* Session.deny(first.session, "pay:0", "No.")
+      const second = yield* Session.continue(denied, null, options)
+      const third = yield* Session.reply(second.session, "Pay 2", options)
+      // The approval of the first payment, from a page that was slow.
+      const late = yield* Effect.exit(Session.approve(third.session, "pay:0"))
+      assert.strictEqual(late._tag, "Failure")
+    }).pipe(Effect.provide(Script.layer(numbering))))
+
+  // The design of turns will meet it: one machine names calls, before anything is filtered.
+  it.effect.fails("O-75: a page without the deltas of calls shows each call's result at its own card", () =>
+    Effect.gen(function*() {
+      const { events, result } = yield* chatOf([
+        [
+          toolCall("d", "echo", { a: 1 }),
+          toolCallDelta("d_2", "{}"),
+          toolCall("d", "echo", { a: 2 }),
+          finish("tool_calls")
+        ],
+        [text("Done."), finish("stop")]
+      ], { tools, emitToolDeltas: false })
+      const read = yield* Effect.promise(() => readMessage(chunksOf(published(events))))
+      assert.deepStrictEqual(problemsOf(read, result, 1), [])
+    }))
+})
