@@ -668,13 +668,13 @@ class Loop<E, R> implements Driver {
     const plan = Plan.divide(calls, response.toolCalls, this.rules, isStarted, refusal, recorded)
     // A reply that was filtered or failed has its early calls interrupted, and the others do not run.
     if (finishReason === "content_filter" || finishReason === "error") early?.cancel(Plan.ending(finishReason))
-    return this.openWork(response, plan, noEvents, early)
+    return this.openWork(response, plan, undefined, early)
   }
 
   private openWork(
     response: Response.Response,
     plan: Plan.Plan,
-    events: Events,
+    events: Events | undefined,
     early?: Batches.Batch<E>,
     ended?: Plan.Ended
   ): Emitted<E, R> {
@@ -696,7 +696,7 @@ class Loop<E, R> implements Driver {
       (ended) =>
         ended.closed.length === 0
           ? this.completeStep(response, ended)
-          : this.openWork(response, plan, noEvents, undefined, ended)
+          : this.openWork(response, plan, undefined, undefined, ended)
     )
   }
 
