@@ -57,12 +57,36 @@ const refused: ReadonlyArray<readonly [what: string, args: ReadonlyArray<string>
   [
     "an id that is missing",
     ["sessions", weather, "show", "--store", path.join(folder, "none.db")],
-    /^heddle: show needs the id of a session$/
+    /^heddle: there is no file .*none\.db; --store names the file of the sessions$/
   ],
   [
-    "a session that does not exist",
-    ["sessions", weather, "show", "x", "--store", path.join(folder, "none.db")],
-    /^heddle: there is no session x of local$/
+    "O-34: a store that does not exist",
+    ["sessions", weather, "list", "--store", path.join(folder, "none.db")],
+    /^heddle: there is no file .*none\.db; --store names the file of the sessions$/
+  ],
+  [
+    "O-34: a status that no session has",
+    ["sessions", weather, "list", "--status", "failed", "--store", path.join(folder, "none.db")],
+    /^heddle: .*failed.*idle.*error.*$/
+  ],
+  [
+    "O-34: a setting that is missing",
+    [
+      "call",
+      moduleOf(
+        "unset.ts",
+        "import * as Config from 'effect/Config'",
+        "import * as Effect from 'effect/Effect'",
+        "import * as Layer from 'effect/Layer'",
+        "import { Adapter } from 'heddle'",
+        "import { Agent, Server } from 'heddle/server'",
+        "const agent = Agent.make({ name: 'a', description: 'A', run: () => Effect.succeed({}) })",
+        "const layer = Layer.effect(Adapter.Adapter, Effect.flatMap(Config.String('NO_SUCH_KEY'), () => Effect.never))",
+        "export default Server.define({ agents: [agent], layer })"
+      ),
+      "Hi"
+    ],
+    /^heddle: the layer of the module cannot be built: NO_SUCH_KEY: Expected string$/
   ]
 ]
 
@@ -126,7 +150,7 @@ describe("heddle", { concurrent: true }, () => {
       /> ask\n(.*\n)*\? Which city\?\nheddle: session s1 waits for an answer, and there is no terminal/
     )
     const listed = await sessions("list")
-    assert.match(listed.stdout, /^s1\tweather\twait\t\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\tHello\n$/)
+    assert.match(listed.stdout, /^s1\tweather\twait\t\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ\tHello\n$/)
     const { stdout } = await sessions("show", "s1")
     assert.match(stdout, /^status {7}awaiting_user$/m)
     assert.match(stdout, /^next {9}wait$/m)

@@ -16,6 +16,17 @@ const shown = (events: ReadonlyArray<Event.PublicEvent>) => {
   return written
 }
 
+describe("calls of another process", () => {
+  it("O-34: are named by what is known of them", () => {
+    const notes: Array<string> = []
+    const view = new Terminal.View({ text: () => {}, note: (text) => void notes.push(text) })
+    view.know([{ id: "c0", name: "order" }, { id: "c1", name: "pay" }])
+    view.take({ _tag: "ToolResultEncoded", id: "c0", content: "Emma" })
+    view.take({ _tag: "ToolHalt", toolCallId: "c1", reason: "tool_error", content: "no" } as Event.PublicEvent)
+    assert.deepStrictEqual(notes, ["= order Emma\n", "= pay no\n"])
+  })
+})
+
 describe("a run in a terminal", () => {
   it("W-19: the text is said once and alone on the standard output, calls and their runs beside it", () => {
     const { note, text } = shown([

@@ -1,5 +1,5 @@
 /**
- * Sessions that have grown: a bound that a client is told, and requests that read what came since the last one.
+ * Sessions that have grown: a bound whose refusal says what to do, and requests that read what came since the last one.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Context from "effect/Context"

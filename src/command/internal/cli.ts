@@ -17,6 +17,8 @@ import * as Logger from "effect/Logger"
 import * as Option from "effect/Option"
 import { isQuitError } from "effect/Terminal"
 import { createRequire } from "node:module"
+import { StringDecoder } from "node:string_decoder"
+import * as SessionData from "../../internal/session/data.ts"
 import * as Drives from "./conversation.ts"
 import * as Definitions from "./definition.ts"
 import * as Stores from "./keeping.ts"
@@ -33,6 +35,10 @@ const module = Argument.String("module").pipe(
 const store = Flag.String("store").pipe(
   Flag.withDescription("The SQLite file of the sessions, which is created; without it they are in memory"),
   Flag.optional
+)
+const isJson = Flag.Boolean("json").pipe(
+  Flag.withDescription("Prints JSON on the standard output"),
+  Flag.withDefault(false)
 )
 const principal = Flag.String("principal").pipe(
   Flag.withDescription("The principal whose sessions these are"),
@@ -84,7 +90,9 @@ const call = (stop: Stop, onExit: (code: number) => void) =>
     {
       module,
       text: Argument.String("text").pipe(
-        Argument.withDescription("The message; left out with --session to continue with what the session waits for"),
+        Argument.withDescription(
+          "The message, or - to read it from the standard input; left out with --session to continue with what waits"
+        ),
         Argument.optional
       ),
       agent: Flag.String("agent").pipe(
@@ -96,13 +104,19 @@ const call = (stop: Stop, onExit: (code: number) => void) =>
         Flag.optional
       ),
       store,
-      principal
+      principal,
+      isJson
     },
-    ({ agent, module, principal, session, store, text }) =>
+    ({ agent, isJson, module, principal, session, store, text: given }) =>
       Effect.gen(function*() {
+        const isRead = Option.contains(given, "-")
+        const text = isRead ? Option.some(yield* standardInput) : given
         const said = Option.filter(text, (text) => text.trim() !== "")
+        if (isRead && Option.isNone(said)) return yield* Problems.problem("the standard input has no text")
         if (Option.isNone(said) && Option.isNone(session)) {
-          return yield* Problems.problem("there is no text; give one, or --session ID to continue a session")
+          return yield* Problems.problem(
+            "there is no text; give one, or --session ID to continue a session; - reads the standard input"
+          )
         }
         const id = Option.getOrElse(session, () => globalThis.crypto.randomUUID())
         yield* Drives.checkId(id)
@@ -118,10 +132,30 @@ const call = (stop: Stop, onExit: (code: number) => void) =>
         }
         const layer = Layer.merge(Definitions.layerOf(loaded), Stores.layer(Option.getOrUndefined(store)))
         onExit(
-          yield* Effect.provide(Drives.run(loaded, named, stop, Option.isSome(said) ? { text: said.value } : {}), layer)
+          yield* Effect.provide(
+            Drives.run(loaded, named, stop, { isJson, ...Option.isSome(said) ? { text: said.value } : {} }),
+            layer
+          )
         )
       })
   ).pipe(Command.withDescription("Asks an agent of a module one question, and prints the answer."))
+
+/** The text of the standard input, of which a message may have 1 MiB. */
+const standardInput: Effect.Effect<string, Problems.Problem> = Effect.callback((resume) => {
+  const decoder = new StringDecoder("utf8")
+  const most = 1_048_576
+  let text = ""
+  const end = (result: Effect.Effect<string, Problems.Problem>) => {
+    process.stdin.removeAllListeners().pause()
+    resume(result)
+  }
+  process.stdin.on("data", (chunk: Buffer) => {
+    text += decoder.write(chunk)
+    if (text.length > most) end(Problems.problem(`the standard input has more than ${most} characters`))
+  })
+  process.stdin.on("end", () => end(Effect.succeed(text + decoder.end())))
+  process.stdin.on("error", (error) => end(Problems.problem(`the standard input: ${Problems.detailOf(error)}`)))
+})
 
 const actions = ["list", "show", "recover", "stop", "revoke", "delete"] as const
 
@@ -140,37 +174,44 @@ const sessions = (stop: Stop, onExit: (code: number) => void) =>
         Flag.filter((page) => page >= 0, () => "a page is a number from 0"),
         Flag.withDefault(0)
       ),
+      status: Flag.Literals("status", SessionData.Status.literals).pipe(
+        Flag.withDescription("The status of the sessions of a list"),
+        Flag.optional
+      ),
       store,
-      principal
+      principal,
+      isJson
     },
-    ({ action, id: given, module, page, principal, store }) =>
+    ({ action, id: given, isJson, module, page, principal, status: filter, store }) =>
       Effect.gen(function*() {
         if (Option.isNone(store)) {
           return yield* Problems.problem("the sessions are in a file; name it with --store FILE")
         }
         const loaded = yield* Definitions.load(module)
         const done = Effect.gen(function*() {
-          if (action === "list") return yield* Operating.list(loaded, principal, page)
+          const status = Option.getOrUndefined(filter)
+          if (action === "list") return yield* Operating.list(loaded, { isJson, page, principal, status })
+          if (status !== undefined) return yield* Problems.problem("--status is an option of list")
           if (Option.isNone(given)) return yield* Problems.problem(`${action} needs the id of a session`)
           const named = { id: given.value, principal }
           yield* Drives.checkId(named.id)
           switch (action) {
             case "show":
-              return yield* Operating.show(named)
+              return yield* Operating.show(named, isJson)
             case "stop":
-              return yield* Operating.stop(named)
+              return yield* Operating.stop(named, isJson)
             case "revoke":
-              return yield* Operating.revoke(named)
+              return yield* Operating.revoke(named, isJson)
             case "delete":
-              return yield* Operating.remove(named)
+              return yield* Operating.remove(named, isJson)
             case "recover": {
               const agent = yield* Definitions.agentOf(loaded, yield* Operating.broken(named))
-              const run = Drives.run(loaded, { ...named, agent, isStored: true }, stop, { isRetry: true })
+              const run = Drives.run(loaded, { ...named, agent, isStored: true }, stop, { isRetry: true, isJson })
               return yield* Effect.provide(run, Definitions.layerOf(loaded))
             }
           }
         })
-        onExit(yield* Effect.provide(done, Stores.layer(store.value)))
+        onExit(yield* Effect.provide(done, Stores.existing(store.value)))
       })
   ).pipe(Command.withDescription("Lists, shows, recovers, stops and deletes the sessions in a store."))
 
@@ -184,6 +225,13 @@ const command = (page: URL, stop: Stop, onExit: (code: number) => void) =>
 const presenter = CliOutput.layerPresenter({
   present: (event) => event._tag === "InvalidInvocation" ? Effect.void : CliOutput.defaultPresenter.present(event)
 })
+
+/** Returns the arguments where `help` and `version` stand for the flags of that name. */
+const argumentsOf = (args: ReadonlyArray<string>): ReadonlyArray<string> => {
+  const [first, ...rest] = args
+  if (first === "help") return [...rest, "--help"]
+  return first === "version" ? ["--version", ...rest] : args
+}
 
 const lineOf = (error: unknown): string =>
   CliError.isCliError(error) && error._tag === "ShowHelp" && error.errors.length === 0
@@ -200,7 +248,7 @@ export const main = (page: URL): void => {
   const program = Effect.gen(function*() {
     let code = 0
     const onExit = (own: number) => void (code = own)
-    yield* Command.run(command(page, stop, onExit), { version }).pipe(
+    yield* Command.runWith(command(page, stop, onExit), { version })(argumentsOf(process.argv.slice(2))).pipe(
       Effect.catch((error) =>
         isQuitError(error)
           ? Effect.interrupt

@@ -14,6 +14,8 @@ import * as Json from "../../internal/json.ts"
 import * as Journals from "../../internal/session/journal.ts"
 import * as Keeping from "../../internal/session/kept.ts"
 import * as Operations from "../../internal/session/operations.ts"
+import * as States from "../../internal/session/state.ts"
+import * as Message from "../../Message.ts"
 import * as Offered from "../../server/internal/agents.ts"
 import * as Sessions from "../../server/internal/sessions.ts"
 import type * as Definitions from "./definition.ts"
@@ -122,6 +124,32 @@ export interface Options {
   readonly isRetry?: boolean
   /** The outputs. Those of the process by default. */
   readonly outputs?: Terminal.Outputs
+  /** `true` if the end is written as JSON in place of the text of the model. `false` by default. */
+  readonly isJson?: boolean
+}
+
+/** Returns a session as the command writes it as JSON. */
+export const jsonOf = ({ agent, id }: Pick<Named, "agent" | "id">, kept: Keeping.Kept): object => {
+  const { metadata, status, suspensions, thread } = kept.session
+  const last = thread.messages.findLast(({ askUser, role }) => role === "assistant" && askUser !== true)
+  const { error } = States.summaryOf(kept.state)
+  return {
+    id,
+    agent,
+    status,
+    next: Keeping.next(kept),
+    text: last === undefined ? "" : Message.text(last),
+    suspensions: suspensions.map(({ answerSchema, expiresAt, id, kind, opts, question, toolCall }) => ({
+      id,
+      kind,
+      question,
+      opts,
+      answerSchema,
+      expiresAt: expiresAt === undefined ? undefined : new Date(expiresAt).toISOString(),
+      call: { name: toolCall.name, arguments: toolCall.arguments }
+    })),
+    ...(error === undefined || metadata["error"] === undefined ? {} : { error })
+  }
 }
 
 /** Drives a session to its end, after a message where one is given. Succeeds with the exit code. */
@@ -129,11 +157,14 @@ export const run = (
   { agents, definition }: Definitions.Loaded,
   named: Named,
   stop: Stop,
-  { isRetry = false, outputs = standard, text }: Options
+  { isJson = false, isRetry = false, outputs: given = standard, text }: Options
 ) =>
   Effect.gen(function*() {
     const { agent, id, isStored, principal } = named
+    const outputs = isJson ? { ...given, text: () => {} } : given
     const key = keyOf(named)
+    const told = (kept: Keeping.Kept) =>
+      Effect.sync(() => isJson ? given.text(`${JSON.stringify(jsonOf(named, kept), undefined, 2)}\n`) : undefined)
     const canAsk = yield* isInteractive
     const opened = yield* Keeping.open(key, { origin: { principal, agent } })
     if (opened.origin.agent !== agent) {
@@ -146,6 +177,9 @@ export const run = (
       inUse(id)
     )
     const { claim } = kept
+    // A call that another process made is answered here under its name.
+    view.know(kept.session.thread.messages.flatMap(({ toolCalls = [] }) => toolCalls))
+    view.know(kept.interrupted?.calls.map(({ toolCall }) => toolCall) ?? [])
     // A stop is looked for at once.
     const softly = Effect.andThen(Keeping.stop(key, { by: principal }), claim.look)
     const driven = (isRetried: boolean) =>
@@ -180,8 +214,10 @@ export const run = (
           const how = isStored
             ? `heddle call MODULE --session ${id} with the same --store asks in a terminal`
             : "the session ends with this process, since no --store was given"
+          yield* told(kept)
+          const unsaid = isSaid ? "" : "; the text was not sent"
           return yield* Problems.problem(
-            `session ${id} waits for an answer, and there is no terminal to ask in; ${how}`,
+            `session ${id} waits for an answer, and there is no terminal to ask in${unsaid}; ${how}`,
             waits
           )
         }
@@ -205,8 +241,13 @@ export const run = (
       } else if (!retries && !Journals.isUnfinished(Keeping.next(kept))) break
       kept = yield* driven(retries)
       retries = false
-      if (stop.code !== undefined) return stop.code
+      if (stop.code !== undefined) {
+        if (!isSaid) view.note("the text was not sent")
+        yield* told(kept)
+        return stop.code
+      }
     }
+    yield* told(kept)
     return kept.session.status === "error"
       ? yield* Problems.problem(
         `the run failed${isStored ? `; heddle sessions ... recover ${id} tries it again` : ""}`

@@ -4,9 +4,35 @@
  * @since 0.1.0
  */
 import * as Layer from "effect/Layer"
+import { existsSync } from "node:fs"
+import { DatabaseSync } from "node:sqlite"
 import * as Journals from "../../internal/session/journal.ts"
 import * as SessionStore from "../../sql/SessionStore.ts"
 import * as Problems from "./problem.ts"
+
+/** Tells whether a file is a SQLite database with the tables of a store. */
+const isStore = (file: string): boolean => {
+  try {
+    const database = new DatabaseSync(file, { readOnly: true })
+    try {
+      return database.prepare("SELECT 1 FROM sqlite_master WHERE name = 'heddle_journals'").all().length > 0
+    } finally {
+      database.close()
+    }
+  } catch {
+    return false
+  }
+}
+
+/** Returns the store in a file that has one. A name that was mistyped creates nothing. */
+export const existing = (file: string): Layer.Layer<Journals.Store, Problems.Problem> => {
+  const problem = !existsSync(file)
+    ? `there is no file ${file}; --store names the file of the sessions`
+    : isStore(file)
+    ? undefined
+    : `${file} is no store of sessions; --store names the file that heddle has made`
+  return problem === undefined ? layer(file) : Layer.effect(Journals.Store, Problems.problem(problem))
+}
 
 /** Returns the store in a file, which is created, or one in memory. */
 export const layer = (file: string | undefined): Layer.Layer<Journals.Store, Problems.Problem> =>

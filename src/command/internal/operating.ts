@@ -10,25 +10,42 @@ import * as Journals from "../../internal/session/journal.ts"
 import * as Keeping from "../../internal/session/kept.ts"
 import * as Message from "../../Message.ts"
 import * as Sessions from "../../server/internal/sessions.ts"
+import type * as Session from "../../Session.ts"
 import * as Drives from "./conversation.ts"
 import type * as Definitions from "./definition.ts"
 import * as Problems from "./problem.ts"
 
-const dateOf = (millis: number): string => new Date(millis).toISOString().replace("T", " ").slice(0, 19)
+/** Returns a time in UTC, and says so. */
+const dateOf = (millis: number): string => `${new Date(millis).toISOString().replace("T", " ").slice(0, 19)}Z`
+
+const json = (value: unknown) => Console.log(JSON.stringify(value, undefined, 2))
+
+/** The sessions that a list prints. */
+export interface Listing {
+  readonly principal: string
+  readonly page: number
+  readonly status: Session.Status | undefined
+  readonly isJson: boolean
+}
 
 /** Prints the sessions of a principal, newest first, agent by agent. */
-export const list = ({ agents }: Definitions.Loaded, principal: string, page: number) =>
+export const list = ({ agents }: Definitions.Loaded, { isJson, page, principal, status }: Listing) =>
   Effect.gen(function*() {
     let count = 0
+    const all: Array<object> = []
     for (const agent of agents.keys()) {
-      const { next, sessions } = yield* Sessions.list(principal, agent, page)
-      for (const { id, next, title, updatedAt } of sessions) {
+      const { next, sessions } = yield* Sessions.list(principal, agent, page, status === undefined ? {} : { status })
+      for (const { updatedAt, ...each } of sessions) {
         count++
-        yield* Console.log([id, agent, next, dateOf(updatedAt), Problems.oneLine(title)].join("\t"))
+        all.push({ ...each, updatedAt: new Date(updatedAt).toISOString() })
+        const line = [each.id, agent, each.next, dateOf(updatedAt), Problems.oneLine(each.title)]
+        if (!isJson) yield* Console.log(line.join("\t"))
       }
       if (next !== undefined) yield* Console.error(`${agent} has more: --page ${next}`)
     }
-    if (count === 0) yield* Console.error(`there are no sessions of ${Problems.oneLine(principal)}`)
+    const which = status === undefined ? "" : ` in status ${status}`
+    if (count === 0) yield* Console.error(`there are no sessions of ${Problems.oneLine(principal)}${which}`)
+    if (isJson) yield* json(all)
     return 0
   })
 
@@ -51,12 +68,36 @@ const claimOf = (claim: Journals.Claim | undefined, now: number): string =>
     : `${Problems.oneLine(claim.owner)} until ${dateOf(claim.until)}${claim.until <= now ? " (over)" : ""}`
 
 /** Prints a session: its state, its open calls, its claim and its messages. */
-export const show = (named: Named) =>
+export const show = (named: Named, isJson: boolean) =>
   Effect.gen(function*() {
     const kept = yield* found(named)
     const inspected = yield* Keeping.inspect(kept.id)
     const now = yield* Clock.currentTimeMillis
     const { origin, session } = kept
+    if (isJson) {
+      const { calls = [], claim, resumptions = 0 } = inspected ?? {}
+      yield* json({
+        ...Drives.jsonOf({ id: named.id, agent: origin.agent ?? "" }, kept),
+        resumptions,
+        ...(claim === undefined
+          ? {}
+          : { claim: { owner: claim.owner, until: new Date(claim.until).toISOString(), isOver: claim.until <= now } }),
+        calls: calls.map(({ attempt, state, toolCall }) => ({
+          state,
+          attempt,
+          name: toolCall.name,
+          arguments: toolCall.arguments
+        })),
+        submitted: kept.submitted?.map(({ message }) => message.content) ?? [],
+        messages: session.thread.messages.map(({ content, role, toolCallId, toolCalls }) => ({
+          role,
+          content,
+          toolCallId,
+          toolCalls: toolCalls?.map(({ arguments: args, id, name }) => ({ id, name, arguments: args }))
+        }))
+      })
+      return 0
+    }
     yield* Console.log(`session      ${named.id}`)
     yield* Console.log(`agent        ${Problems.oneLine(origin.agent ?? "")}`)
     yield* Console.log(`status       ${session.status}`)
@@ -87,10 +128,17 @@ const listOf = (name: string, ids: ReadonlyArray<string>): ReadonlyArray<string>
   ids.length === 0 ? [] : [`${name}: ${ids.map(Problems.oneLine).join(", ")}`]
 
 /** Asks the run of a session to stop, and prints the report where a process drives it. */
-export const stop = (named: Named) =>
+export const stop = (named: Named, isJson: boolean) =>
   Effect.gen(function*() {
     const kept = yield* found(named)
     const receipt = yield* Keeping.stop(kept.id, { by: named.principal })
+    if (isJson) {
+      const claim = (yield* Keeping.inspect(kept.id))?.claim
+      const isDriven = claim !== undefined && claim.until > (yield* Clock.currentTimeMillis)
+      const isStopping = receipt.id !== undefined
+      yield* json({ id: named.id, isStopping, ...(isStopping && isDriven ? { ended: yield* receipt.ended } : {}) })
+      return 0
+    }
     if (receipt.id === undefined) {
       yield* Console.log("no run is open")
       return 0
@@ -113,23 +161,25 @@ export const stop = (named: Named) =>
   })
 
 /** Takes the claim of a session away from its owner. */
-export const revoke = (named: Named) =>
+export const revoke = (named: Named, isJson: boolean) =>
   Effect.gen(function*() {
     const kept = yield* found(named)
     const isRevoked = yield* Journals.revoke(kept.id)
-    yield* Console.log(isRevoked ? "the claim is revoked" : "the session has no claim")
+    if (isJson) yield* json({ id: named.id, isRevoked })
+    else yield* Console.log(isRevoked ? "the claim is revoked" : "the session has no claim")
     return 0
   })
 
 /** Removes a session that has no open run. */
-export const remove = (named: Named) =>
+export const remove = (named: Named, isJson: boolean) =>
   Effect.gen(function*() {
     const kept = yield* found(named)
     if (kept.interrupted !== undefined) {
       return yield* Problems.problem(`session ${named.id} has an open run; stop it first`)
     }
     yield* Keeping.remove(kept.id)
-    yield* Console.log("the session is deleted")
+    if (isJson) yield* json({ id: named.id, isDeleted: true })
+    else yield* Console.log("the session is deleted")
     return 0
   })
 

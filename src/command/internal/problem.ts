@@ -3,6 +3,7 @@
  *
  * @since 0.1.0
  */
+import type * as Config from "effect/Config"
 import * as Data from "effect/Data"
 
 /** A problem that a person can mend. Its message is one sentence. */
@@ -26,6 +27,19 @@ export const oneLine = (text: string): string => {
   return line.length <= longest ? line : `${line.slice(0, longest)} …`
 }
 
+/** Returns what is wrong with the configuration: the name of the setting, and what it has to be. */
+const settingOf = ({ cause }: Config.ConfigError): string => {
+  const path = cause._tag === "SchemaError" && cause.issue._tag === "Pointer" ? cause.issue.path : undefined
+  // The rest of the message would repeat the path in other words.
+  const [what = ""] = cause.message.split("\n")
+  return path === undefined ? `the configuration cannot be read: ${what}` : `${path.map(String).join("_")}: ${what}`
+}
+
+const isConfigError = (error: unknown): error is Config.ConfigError =>
+  typeof error === "object" && error !== null && "_tag" in error && error._tag === "ConfigError" && "cause" in error
+
 /** Returns the text of an error, as one line. */
-export const detailOf = (error: unknown): string =>
-  oneLine(error instanceof Error && error.message !== "" ? error.message : String(error))
+export const detailOf = (error: unknown): string => {
+  if (isConfigError(error)) return oneLine(settingOf(error))
+  return oneLine(error instanceof Error && error.message !== "" ? error.message : String(error))
+}

@@ -70,6 +70,11 @@ export class View {
     this.outputs.note(Problems.harmless(`${this.prefix}${text}\n`))
   }
 
+  /** Learns the names of calls from before this process. */
+  know(calls: Iterable<{ readonly id: string; readonly name: string }>): void {
+    for (const { id, name } of calls) this.named(id, name)
+  }
+
   private nameOf(id: string): string {
     return this.names.get(id) ?? "call"
   }

@@ -83,7 +83,7 @@ export class Telling {
     this.options = options
   }
 
-  /** Returns a fold that goes on by itself, for a reader with these options. */
+  /** Returns a fold of the same records that shares nothing with this one, for a reader with these options. */
   copy(options: Options): Telling {
     const copy = new Telling(this.id, options, States.copyOf(this.state))
     copy.runs.push(...this.runs)

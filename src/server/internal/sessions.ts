@@ -497,7 +497,8 @@ const agentOf = (key: string): Effect.Effect<string | undefined, Journals.StoreE
 export const list = (
   principal: string,
   agent: string,
-  from: number
+  from: number,
+  filter: Pick<Journals.ListOptions, "status"> = {}
 ): Effect.Effect<
   { readonly sessions: ReadonlyArray<Listed>; readonly next?: number },
   Journals.StoreError,
@@ -505,7 +506,7 @@ export const list = (
 > =>
   Effect.gen(function*() {
     const store = yield* Journals.Store
-    const listed = yield* Stream.runCollect(store.list({ prefix: prefixOf(principal) }))
+    const listed = yield* Stream.runCollect(store.list({ ...filter, prefix: prefixOf(principal) }))
     const newest = listed.filter(({ id }) => idPattern.test(idOf(id))).sort((left, right) => right.since - left.since)
     const sessions: Array<Listed> = []
     let index = from
