@@ -13,7 +13,6 @@ import type * as Worker from "../../durable/Worker.ts"
 import type * as Event from "../../Event.ts"
 import type * as Json from "../../internal/json.ts"
 import type * as Journals from "../../internal/session/journal.ts"
-import * as Keeping from "../../internal/session/kept.ts"
 import * as Message from "../../Message.ts"
 import * as Telling from "../../server/internal/journalEvents.ts"
 import type * as Refusals from "../../server/internal/refusal.ts"
@@ -192,8 +191,7 @@ export const serve = (
     const remove = Effect.gen(function*() {
       const { kept } = yield* Sessions.read(named)
       if (kept.interrupted !== undefined) return
-      yield* Keeping.remove(named.key)
-      site.hub.remove(named.key)
+      yield* Sessions.remove(site.hub, named)
     }).pipe(Effect.ignore)
 
     // A session that waits is needed, and so is one that was busy. An answer that does not fit ends the call.

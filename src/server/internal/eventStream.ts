@@ -26,7 +26,7 @@ export const respond = (
 ): HttpServerResponse.HttpServerResponse =>
   HttpServerResponse.stream(
     Stream.encodeText(Stream.filter(texts, (text) => text !== "")),
-    { contentType: "text/event-stream", headers: { ...headers, ...more } }
+    { contentType: "text/event-stream", headers: { ...more, ...headers } }
   )
 
 const broken = (cause: Cause.Cause<unknown>) => {

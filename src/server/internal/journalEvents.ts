@@ -356,6 +356,10 @@ const foldsOf = (store: Journals.Service): Folds => {
   return known
 }
 
+/** Forgets what this process keeps of a journal, which was removed. */
+export const forget = (key: string): Effect.Effect<void, never, Journals.Store> =>
+  Effect.map(Journals.Store, (store) => foldsOf(store).forget(key))
+
 /**
  * Reads a journal: the records behind the fold that the process keeps, or all of them. The fold belongs to the caller.
  * The record at the version of the fold is read again: where it is another one, the journal began anew.

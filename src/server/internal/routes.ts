@@ -469,8 +469,7 @@ const deleteSession = (site: Site) => (request: Request, params: Params): Effect
   Effect.gen(function*() {
     const session = yield* named(site, request, params.agent, params.id, ["delete"])
     yield* Sessions.checkRemovable(session)
-    yield* Keeping.remove(session.key)
-    site.hub.remove(session.key)
+    yield* Sessions.remove(site.hub, session)
     return HttpServerResponse.empty({ status: 204 })
   })
 

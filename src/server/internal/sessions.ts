@@ -19,6 +19,7 @@ import type * as Body from "../../ui/Body.ts"
 import * as Posted from "../../ui/internal/posted.ts"
 import type * as Bounds from "./bounds.ts"
 import * as Telling from "./journalEvents.ts"
+import type * as Logs from "./log.ts"
 import type * as Reading from "./reading.ts"
 import * as Refusals from "./refusal.ts"
 
@@ -461,6 +462,17 @@ export const checkRemovable = (
         if (claim !== undefined && claim.until > (yield* Clock.currentTimeMillis)) return yield* runs
       })
   )
+
+/** Removes a session, and what this process keeps of it. */
+export const remove = (
+  hub: Logs.Hub,
+  { key }: Named
+): Effect.Effect<void, Journals.StoreError, Journals.Store> =>
+  Effect.gen(function*() {
+    yield* Keeping.remove(key)
+    yield* Telling.forget(key)
+    hub.remove(key)
+  })
 
 // Lists.
 
