@@ -88,11 +88,16 @@ const shown = (event: Event.Event): unknown => {
   }
 }
 
-/** Plays scenarios in one session under one worker. Returns what is seen of the last of them. */
-const played = (names: ReadonlyArray<string>) =>
+/**
+ * Plays scenarios in one session under one worker. Returns what is seen of the last of them. Messages that are queued
+ * have their runs in one drive of the worker.
+ */
+const played = (names: ReadonlyArray<string>, isQueued = false) =>
   Effect.gen(function*() {
     let seen = new Seen()
     let current: Scenario = {}
+    /** The message of the current run. */
+    let taken: string | undefined
     const begun = (name: string, { attempt }: Tool.CallContext) =>
       Effect.sync(() => {
         seen.attempts.push(`${name} ${attempt}`)
@@ -147,7 +152,16 @@ const played = (names: ReadonlyArray<string>) =>
     })
     yield* Layer.build(
       Worker.layer({
-        run: () => ({ tools: tools as unknown as [] }),
+        run: (kept) => {
+          const [message] = kept.submitted ?? []
+          // A run that could not start gives its message back, and is begun again for it.
+          if (Session.next(kept) === "reply" && message !== undefined && message.id !== taken) {
+            taken = message.id
+            seen = new Seen()
+            current = scenarios[Message.text(message.message)]!
+          }
+          return { tools: tools as unknown as [] }
+        },
         maxFailures: 4,
         onEvent: (_, event) => Effect.sync(() => void seen.events.push(shown(event))),
         onEnd: (_, { outcome, totalUsage, usage }) =>
@@ -155,10 +169,6 @@ const played = (names: ReadonlyArray<string>) =>
       }).pipe(Layer.provide([model, logger, Layer.succeed(Session.Store, store)]))
     )
     const loaded = Effect.map(Session.load("s"), (kept) => kept!)
-    const isAtRest = Effect.map(
-      loaded,
-      (kept) => Session.next(kept) === "nothing" || Session.next(kept) === "wait"
-    )
     const meanwhile: Readonly<
       Record<NonNullable<Scenario["meanwhile"]>, Effect.Effect<unknown, unknown, Session.Store>>
     > = {
@@ -174,29 +184,43 @@ const played = (names: ReadonlyArray<string>) =>
     const runs = Effect.sync(() =>
       seen.attempts.includes("slow 1")
     )
+    const isReleased = Effect.map(base.claimOf("s"), (claim) => claim === undefined)
     let took = 0
-    for (const name of names) {
-      seen = new Seen()
-      current = scenarios[name]!
+    for (const [index, name] of names.entries()) {
+      const { meanwhile: answer } = scenarios[name]!
       // The worker looks for work at its interval.
       yield* until(Effect.map(Clock.currentTimeMillis, (now) => now % 1_000 === 0))
       const before = yield* Clock.currentTimeMillis
-      yield* Session.submit("s", name)
-      if (current.meanwhile !== undefined) {
-        yield* until(current.meanwhile === "stop" ? runs : isWaiting, 50)
-        yield* Effect.orDie(meanwhile[current.meanwhile])
+      seen = isQueued ? seen : new Seen()
+      if (!isQueued) yield* Session.submit("s", name, { id: `m${index}` })
+      else if (index === 0) {
+        for (const [place, each] of names.entries()) yield* Session.submit("s", each, { id: `m${place}` })
       }
-      yield* until(isAtRest, 50)
-      yield* until(Effect.map((yield* Session.Store).claimOf("s"), (claim) => claim === undefined), 50)
+      if (answer !== undefined) {
+        yield* until(answer === "stop" ? runs : isWaiting, 50)
+        yield* Effect.orDie(meanwhile[answer])
+      }
+      yield* until(
+        Effect.map(loaded, (kept) => {
+          const became = Session.receipt(kept, `m${index}`)?.became
+          return became !== "queued" && became !== "taken"
+        }),
+        50
+      )
+      if (!isQueued || index === names.length - 1) yield* until(isReleased, 50)
       took = (yield* Clock.currentTimeMillis) - before
     }
     yield* inOrder
     const { attempts, ends, events, requests, warnings } = seen
     // Polls fall into other places.
-    return { attempts, ends, events, requests, warnings, seconds: Math.round(took / 1_000) }
+    const all = { attempts, ends, events, requests, warnings }
+    return isQueued ? all : { ...all, seconds: Math.round(took / 1_000) }
   }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory))
 
 const names = Object.keys(scenarios)
+
+/** A person does something in these. The others may be queued. */
+const prompt = names.filter((name) => scenarios[name]?.meanwhile === undefined)
 
 describe("a run behind another one", () => {
   for (const second of names) {
@@ -205,6 +229,16 @@ describe("a run behind another one", () => {
         const alone = yield* played([second])
         for (const first of sampleOf(names, 3)) {
           assert.deepStrictEqual(yield* played([first, second]), alone, `${second} behind ${first}`)
+        }
+      }), 120_000)
+  }
+
+  for (const second of prompt) {
+    it.effect(`is as one alone, also in the same drive: ${second}`, () =>
+      Effect.gen(function*() {
+        const alone = yield* played([second], true)
+        for (const first of sampleOf(prompt, 3)) {
+          assert.deepStrictEqual(yield* played([first, second], true), alone, `${second} behind ${first}`)
         }
       }), 120_000)
   }

@@ -254,7 +254,7 @@ const first = (world: World, base: Journal.Service, store: Journal.Service, knob
       exit = yield* waited(fiber, 2_000)
     }
     world.isOver = true
-    return { ended, exit, events, isStopped, stopAt }
+    return { ended, exit, events, isSeen: overAt !== undefined, isStopped, stopAt }
   })
 
 /** The process behind it, over a store that works. */
@@ -353,11 +353,19 @@ const law = (knobs: Knobs) =>
     const world: World = { durable: new Set(), started: [], problems: [], isOver: false, isHealed: false }
     const base = yield* Session.Store
     const { fault, way } = knobs
-    const { ended, events, exit, isStopped, stopAt } = yield* first(world, base, faulty(base, world, knobs), knobs)
+    const { ended, events, exit, isSeen, isStopped, stopAt } = yield* first(
+      world,
+      base,
+      faulty(base, world, knobs),
+      knobs
+    )
     const { problems } = world
     const failure = exit !== undefined && Exit.isFailure(exit) ? Cause.squash(exit.cause) : undefined
     const isConflict = failure instanceof Journal.SessionConflict
     if (isConflict) problems.push("the run ends in a conflict with itself")
+    if (soft.has(way) && isSeen && failure !== undefined) {
+      problems.push(`the end was seen, and the operation fails: ${failure}`)
+    }
     problems.push(...inEvents(events))
     const isSoft = soft.has(way) && isStopped
     // A stop of another process is looked for at the interval of the claim, once the run is under way.
