@@ -370,7 +370,9 @@ const law = (knobs: Knobs) =>
     const isSoft = soft.has(way) && isStopped
     // A stop of another process is looked for at the interval of the claim, once the run is under way.
     const bound = stopAt + 2 * grace + 15
-    const wasOpen = (yield* recordsOf(base, "s")).some(({ _tag }) => _tag === "RunStarted")
+    // A run whose end is in the journal is stopped by no other process.
+    const opening = way === "stop" ? "StopRequested" : "RunStarted"
+    const wasOpen = (yield* recordsOf(base, "s")).some(({ _tag }) => _tag === opening)
     if (isSoft && wasOpen && fault !== "failLate" && fault !== "failLateWritten" && knobs.place > 2) {
       if (ended === undefined || ended > bound) problems.push(`stopped at ${stopAt}, over at ${ended ?? "never"}`)
     }
