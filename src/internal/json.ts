@@ -431,7 +431,7 @@ export const addError = (tag: string, error: Schema.Codec<unknown, unknown>): vo
 }
 
 /** Returns the error that a value was recorded from, and any other value as it is. An error has a `message`. */
-export const revived = (value: unknown): unknown => {
+const revived = (value: unknown): unknown => {
   if (!isObject(value) || value instanceof Error || typeof value["message"] !== "string") return value
   const read = readers.get(value["_tag"])
   if (read === undefined) return value

@@ -523,15 +523,6 @@ export const openRun = (
 
 // The step, and its model call.
 
-/** The streams of replies that are known. */
-const replies = new WeakSet<Stream.Stream<any, any, any>>()
-
-/** Marks the stream of a reply that is known, from before its run was resumed: it is no model call. */
-export const known = <A, E, R>(stream: Stream.Stream<A, E, R>): Stream.Stream<A, E, R> => {
-  replies.add(stream)
-  return stream
-}
-
 /** A model call as its span describes it. */
 interface InferencePlan {
   readonly adapter: Described
@@ -563,9 +554,9 @@ export class Step {
   readonly over = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
     Effect.provideService(this.operation.over(effect), CurrentRun, this.run)
 
-  /** Begins the model call, unless it has begun, and reads its reply under the span. A known reply is no call. */
+  /** Begins the model call, unless it has begun, and reads its reply under the span. */
   asked<A, E, R>(stream: Stream.Stream<A, E, R>, plan: InferencePlan): Stream.Stream<A, E, R> {
-    return replies.has(stream) ? stream : this.reading(this.inference ??= this.begin(plan), stream)
+    return this.reading(this.inference ??= this.begin(plan), stream)
   }
 
   private begin({ adapter, request, sampling, sessionId }: InferencePlan): Operation<InferenceFacts> {

@@ -44,7 +44,7 @@ export interface Last {
   readonly messages: ReadonlyArray<Message.Message>
 }
 
-export const go: Next = { _tag: "Go" }
+const go: Next = { _tag: "Go" }
 
 export const end = (outcome: Event.Outcome): Next => ({ _tag: "End", outcome })
 

@@ -235,7 +235,7 @@ export interface State {
 }
 
 /** The size of a session. */
-export interface Size {
+interface Size {
   /** Bytes of the records as JSON. */
   readonly bytes: number
   /** Turns of the model. */

@@ -130,7 +130,7 @@ export interface Earlier {
 }
 
 /** The end of the calls of an earlier turn: the run is over, or continues with the thread. */
-export type EarlierEnd =
+type EarlierEnd =
   | { readonly isOver: true; readonly events: ReadonlyArray<Event.Event> }
   | { readonly isOver: false; readonly thread: Thread.Thread; readonly contextUpdate: Json.JsonObject | undefined }
 
