@@ -12,6 +12,7 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Semaphore from "effect/Semaphore"
 import { checkNames, type NamesOf } from "./internal/declare/schema.ts"
+import * as Values from "./internal/declare/values.ts"
 import { KeyedPermits } from "./internal/permits/permits.ts"
 import * as Inherited from "./internal/stop/inherited.ts"
 
@@ -109,7 +110,7 @@ export interface Options {
  * @since 0.1.0
  */
 export const layer = (options: Options): Layer.Layer<never> => {
-  checkNames("Limits.layer", options, { permits: true } satisfies NamesOf<Options>)
+  checkNames("Limits.layer", options, { permits: Values.count } satisfies NamesOf<Options>)
   const permits = positive(options.permits)
   return Layer.merge(
     Layer.sync(Permits, () => Semaphore.makeUnsafe(permits)),

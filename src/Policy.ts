@@ -9,6 +9,7 @@ import type * as Duration from "effect/Duration"
 import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
 import { checkNames, type NamesOf } from "./internal/declare/schema.ts"
+import * as Values from "./internal/declare/values.ts"
 import type * as Tool from "./Tool.ts"
 
 const Siblings = Schema.Literals(["drain", "abortCancelable", "abortAll"])
@@ -310,15 +311,15 @@ export const layer = (defaults: Defaults): Layer.Layer<never> => {
 }
 
 const knownDefaults = {
-  policy: true,
-  model: true,
-  temperature: true,
-  maxTokens: true,
-  tools: true,
-  context: true,
-  maxTurns: true,
-  maxConcurrency: true,
-  toolTimeout: true,
-  grace: true,
-  finalizePrompt: true
+  policy: Values.policyOf(Policy),
+  model: Values.name,
+  temperature: Values.checkedLater,
+  maxTokens: Values.count,
+  tools: Values.listOf(Values.record, "tools made with Tool.make"),
+  context: Values.record,
+  maxTurns: Values.count,
+  maxConcurrency: Values.count,
+  toolTimeout: Values.duration,
+  grace: Values.duration,
+  finalizePrompt: Values.text
 } satisfies NamesOf<Defaults>

@@ -18,6 +18,7 @@ import * as Settings from "./internal/ask/options.ts"
 import * as Plan from "./internal/decide/plan.ts"
 import { isCrash, reasonText, ToolError } from "./internal/declare/outcome.ts"
 import { checkNames, type NamesOf } from "./internal/declare/schema.ts"
+import * as Values from "./internal/declare/values.ts"
 import * as Fold from "./internal/fold/fold.ts"
 import * as Json from "./internal/json.ts"
 import * as Batches from "./internal/run/batch.ts"
@@ -140,15 +141,15 @@ export interface StreamingToolExecutor<R = never> {
 }
 
 const knownOptions = {
-  maxParallel: true,
-  signal: true,
-  context: true,
-  policy: Settings.policyOptions,
-  toolTimeout: true,
-  grace: true,
-  deadline: true,
-  requestId: true,
-  sessionId: true
+  maxParallel: Values.count,
+  signal: Settings.cancelSource,
+  context: Values.record,
+  policy: Settings.policyKind,
+  toolTimeout: Values.duration,
+  grace: Values.duration,
+  deadline: Settings.deadlineKind,
+  requestId: Values.text,
+  sessionId: Values.text
 } satisfies NamesOf<Options>
 
 type Completed = Event.Of<"ToolExecutionCompleted">

@@ -386,7 +386,7 @@ describe("Session: errors", () => {
         }
       }
       const misuse = Session.reply(yield* after("pay:p"), "hi", { pending: "allow" as "deny" })
-      assert.include(yield* defect(withDone(misuse)), "pending must be \"deny\"; got: allow")
+      assert.include(yield* defect(withDone(misuse)), "pending must be \"deny\"; got: \"allow\"")
     }))
 
   it.effect("M-24: a reply that denies waiting calls answers each of them, and continues", () =>

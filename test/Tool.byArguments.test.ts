@@ -231,7 +231,7 @@ describe("N-28: destructive and interrupt by the arguments", () => {
     )
     assert.throws(
       () => shell({ interrupt: true }),
-      "interrupt must be \"cancel\", \"block\" or a function of the arguments"
+      "interrupt must be \"cancel\" or \"block\", or a function of the arguments"
     )
   })
 })

@@ -30,6 +30,7 @@ import { SqliteClient } from "heddle/sql"
 import { Script } from "heddle/testing"
 import type * as Settings from "../src/internal/ask/options.ts"
 import { checkNames } from "../src/internal/declare/schema.ts"
+import * as Values from "../src/internal/declare/values.ts"
 
 type Options = never
 
@@ -291,7 +292,8 @@ describe("N-30: options that do not exist", () => {
     }))
 
   it("N-30: the nearest name is the one that the fewest edits lead to, if these are few", () => {
-    const known = { maxTurns: true, maxTokens: true, toolTimeout: true, context: true, by: true } as const
+    const kind = Values.anything
+    const known = { maxTurns: kind, maxTokens: kind, toolTimeout: kind, context: kind, by: kind }
     const remedy = (name: string): string => {
       try {
         checkNames("it", { [name]: 1 }, known)

@@ -10,6 +10,7 @@ import type * as HttpClient from "effect/http/HttpClient"
 import type * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import type * as Adapter from "../Adapter.ts"
+import * as Values from "../internal/declare/values.ts"
 import * as ToolCalls from "../internal/hear/toolCalls.ts"
 import * as Json from "../internal/json.ts"
 import * as Response from "../Response.ts"
@@ -263,13 +264,16 @@ const protocol: Protocol.Protocol<Options> = {
   name: "Anthropic",
   knownOptions: {
     ...Protocol.knownOptions,
-    version: true,
-    betas: true,
-    maxTokens: true,
-    inlineSystem: true,
-    reasoning: { ...Protocol.knownReasoning, display: true },
-    cache: { ttl: true },
-    vertex: true
+    version: Values.name,
+    betas: Values.listOf(Values.name, "names of betas"),
+    maxTokens: Values.count,
+    inlineSystem: Values.flag,
+    reasoning: Values.options({ ...Protocol.knownReasoning, display: Values.oneOf("summarized", "omitted") }),
+    cache: Values.described(
+      Values.either(Values.flag, Values.options({ ttl: Values.oneOf("5m", "1h") })),
+      "true, false or { ttl }"
+    ),
+    vertex: Values.flag
   },
   provider: "anthropic",
   baseUrl: "https://api.anthropic.com",

@@ -11,6 +11,7 @@ import type * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import type * as Adapter from "../Adapter.ts"
+import * as Values from "../internal/declare/values.ts"
 import * as ToolCalls from "../internal/hear/toolCalls.ts"
 import * as Json from "../internal/json.ts"
 import type * as Message from "../Message.ts"
@@ -297,11 +298,14 @@ const protocol: Protocol.Protocol<Options> = {
   name: "Gemini",
   knownOptions: {
     ...sharedOptions,
-    sendKeyAs: true,
-    reasoning: { ...Protocol.knownReasoning, includeThoughts: true },
-    schemas: true,
-    cache: true,
-    safetySettings: true
+    sendKeyAs: Values.oneOf("x-goog-api-key", "bearer"),
+    reasoning: Values.options({ ...Protocol.knownReasoning, includeThoughts: Values.flag }),
+    schemas: Values.oneOf("jsonSchema", "openApi"),
+    cache: Values.name,
+    safetySettings: Values.listOf(
+      Values.required({ category: Values.name, threshold: Values.name }),
+      "{ category, threshold }"
+    )
   },
   provider: "google",
   baseUrl: "https://generativelanguage.googleapis.com/v1beta",

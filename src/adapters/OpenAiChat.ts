@@ -10,6 +10,7 @@ import type * as HttpClient from "effect/http/HttpClient"
 import type * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import type * as Adapter from "../Adapter.ts"
+import * as Values from "../internal/declare/values.ts"
 import * as ToolCalls from "../internal/hear/toolCalls.ts"
 import * as Json from "../internal/json.ts"
 import type * as Message from "../Message.ts"
@@ -342,14 +343,14 @@ const protocol: Protocol.Protocol<Options> = {
   name: "OpenAiChat",
   knownOptions: {
     ...Protocol.knownOptions,
-    vendor: true,
-    emptyContent: true,
-    reasoning: { ...Protocol.knownReasoning, enabled: true },
-    cache: { key: true, retention: true },
-    maxTokensField: true,
-    includeUsage: true,
-    sendReasoningAs: true,
-    systemRole: true
+    vendor: Values.oneOf(...ChatRequest.names),
+    emptyContent: Values.oneOf("", null),
+    reasoning: Values.options({ ...Protocol.knownReasoning, enabled: Values.flag }),
+    cache: Protocol.cache,
+    maxTokensField: Values.oneOf("max_tokens", "max_completion_tokens"),
+    includeUsage: Values.flag,
+    sendReasoningAs: Values.oneOf("none", "reasoning_content", "reasoning", "reasoning_details", "thinking"),
+    systemRole: Values.oneOf("system", "developer")
   },
   provider: "openai",
   baseUrl: "https://api.openai.com/v1",

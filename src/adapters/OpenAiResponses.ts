@@ -11,6 +11,7 @@ import type * as HttpClient from "effect/http/HttpClient"
 import type * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import type * as Adapter from "../Adapter.ts"
+import * as Values from "../internal/declare/values.ts"
 import * as ToolCalls from "../internal/hear/toolCalls.ts"
 import * as Json from "../internal/json.ts"
 import * as Response from "../Response.ts"
@@ -258,9 +259,12 @@ const protocol: Protocol.Protocol<Options> = {
   name: "OpenAiResponses",
   knownOptions: {
     ...Protocol.knownOptions,
-    reasoning: { ...Protocol.knownReasoning, summary: true },
-    store: true,
-    cache: { key: true, retention: true }
+    reasoning: Values.options({
+      ...Protocol.knownReasoning,
+      summary: Values.oneOf("auto", "concise", "detailed")
+    }),
+    store: Values.flag,
+    cache: Protocol.cache
   },
   provider: "openai",
   baseUrl: "https://api.openai.com/v1",

@@ -15,6 +15,7 @@ import * as Errors from "../adapters/internal/errors.ts"
 import * as Http from "../adapters/internal/http.ts"
 import * as Wire from "../adapters/internal/wire.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
+import * as Values from "../internal/declare/values.ts"
 import * as Json from "../internal/json.ts"
 import * as AiSdkModel from "./internal/aiSdkModel.ts"
 import type { LanguageModel } from "./internal/aiSdkModel.ts"
@@ -72,14 +73,16 @@ export interface Options extends Reply.Options, Pick<Http.Options, "headers"> {
 
 const knownOptions = {
   ...Reply.knownOptions,
-  headers: true,
-  model: true,
-  models: true,
-  reasoning: { effort: true },
-  strict: true,
-  providerTools: true,
-  download: true,
-  options: true
+  headers: Http.headers,
+  model: Values.checkedLater,
+  models: Values.fn,
+  reasoning: Values.options({
+    effort: Values.oneOf("none", "minimal", "low", "medium", "high", "xhigh", "max")
+  }),
+  strict: Values.flag,
+  providerTools: Values.listOf(Values.record, "tools of the provider"),
+  download: Values.fn,
+  options: Values.record
 } satisfies NamesOf<Options>
 
 const name = "AiSdk.layer"

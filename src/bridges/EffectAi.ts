@@ -17,6 +17,7 @@ import * as Adapter from "../Adapter.ts"
 import * as Http from "../adapters/internal/http.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import type * as Declared from "../internal/declare/tool.ts"
+import * as Values from "../internal/declare/values.ts"
 import type * as Tool from "../Tool.ts"
 import * as EffectAiModel from "./internal/effectAiModel.ts"
 import * as EffectAiTools from "./internal/effectAiTools.ts"
@@ -49,9 +50,9 @@ export interface Options extends Reply.Options {
 
 const knownOptions = {
   ...Reply.knownOptions,
-  services: true,
-  strict: true,
-  providerTools: true
+  services: Values.fn,
+  strict: Values.flag,
+  providerTools: Values.listOf(Values.toolLike, "tools of the provider")
 } satisfies NamesOf<Options>
 
 const metadataKey = "effectAi"
@@ -202,7 +203,7 @@ export const tools = <Tools extends Record<string, AiTool.Any>, E = never, R = n
   Effect.map(
     Effect.isEffect(toolkit) ? toolkit : Effect.succeed(toolkit),
     (made) => {
-      checkNames("EffectAi.tools", options, { approve: true } satisfies NamesOf<ToolsOptions>)
+      checkNames("EffectAi.tools", options, { approve: Values.fn } satisfies NamesOf<ToolsOptions>)
       return EffectAiTools.made(made as unknown as EffectAiTools.Handlers, options.approve) as any
     }
   )

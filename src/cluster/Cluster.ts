@@ -28,6 +28,7 @@ import type * as Adapter from "../Adapter.ts"
 import * as Owners from "../durable/internal/ownerHealth.ts"
 import * as Peers from "../durable/internal/peers.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
+import * as Values from "../internal/declare/values.ts"
 import type * as Journals from "../internal/session/journal.ts"
 import type * as Keeping from "../internal/session/kept.ts"
 import type * as Session from "../Session.ts"
@@ -152,7 +153,7 @@ export const layer = <
   Layer.effect(
     Runner,
     Effect.gen(function*() {
-      checkNames("Cluster.layer", options, { run: true, term: true } satisfies NamesOf<Options>)
+      checkNames("Cluster.layer", options, { run: Values.fn, term: Values.finiteDuration } satisfies NamesOf<Options>)
       const { run, term = "5 seconds" } = options
       const runner = new Owners.Owner(yield* Effect.context<never>())
       yield* Layer.build(
@@ -298,7 +299,9 @@ export interface Transport {
 export const transport = (
   options: TransportOptions & (Address | { host?: undefined; port?: undefined }) = {}
 ): Transport => {
-  const known = { drain: true, host: true, port: true } satisfies NamesOf<TransportOptions & Address>
+  const known = { drain: Values.finiteDurationOrNone, host: Values.name, port: Values.port } satisfies NamesOf<
+    TransportOptions & Address
+  >
   checkNames("Cluster.transport", options, known)
   const { drain = Drain.standard, ...address } = options
   return {

@@ -23,6 +23,7 @@ import * as Event from "../Event.ts"
 import * as Settings from "../internal/ask/options.ts"
 import * as ToolOutcomes from "../internal/declare/outcome.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
+import * as Values from "../internal/declare/values.ts"
 import * as Journals from "../internal/session/journal.ts"
 import * as Keeping from "../internal/session/kept.ts"
 import type * as Operations from "../internal/session/operations.ts"
@@ -196,11 +197,11 @@ export interface Service {
 
 /** The options of a command of any kind. */
 const knownOptions = {
-  command: true,
-  pending: true,
-  after: true,
-  arguments: true,
-  reason: true
+  command: Values.name,
+  pending: Values.oneOf("deny"),
+  after: Values.checkedLater,
+  arguments: Values.record,
+  reason: Values.text
 } satisfies NamesOf<ReplyOptions & ApproveOptions & DenyOptions>
 
 const InputJson = Schema.toCodecJson(Protocol.Input)

@@ -17,6 +17,7 @@ import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
 import * as SubAgent from "../internal/answer/subAgent.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
+import * as Values from "../internal/declare/values.ts"
 import type * as Claims from "../internal/session/claim.ts"
 import type * as Journals from "../internal/session/journal.ts"
 import * as Keeping from "../internal/session/kept.ts"
@@ -106,4 +107,9 @@ export const layer = (
     })
   )
 
-const knownOptions = { id: true, afterCrash: true, owner: true, term: true } satisfies NamesOf<Options>
+const knownOptions = {
+  id: Values.name,
+  afterCrash: Values.oneOf("retry", "report", "ask", "fail"),
+  owner: Values.name,
+  term: Values.finiteDuration
+} satisfies NamesOf<Options>

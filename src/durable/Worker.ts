@@ -26,6 +26,7 @@ import type * as Adapter from "../Adapter.ts"
 import type * as Event from "../Event.ts"
 import * as Settings from "../internal/ask/options.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
+import * as Values from "../internal/declare/values.ts"
 import * as Json from "../internal/json.ts"
 import * as Claims from "../internal/session/claim.ts"
 import * as Journals from "../internal/session/journal.ts"
@@ -109,15 +110,15 @@ export interface Options<
 }
 
 const knownOptions = {
-  run: true,
-  concurrency: true,
-  poll: true,
-  term: true,
-  drain: true,
-  maxFailures: true,
-  onEvent: true,
-  onEnd: true,
-  onGiveUp: true
+  run: Values.fn,
+  concurrency: Values.count,
+  poll: Values.finiteDuration,
+  term: Values.finiteDuration,
+  drain: Values.finiteDurationOrNone,
+  maxFailures: Values.count,
+  onEvent: Values.fn,
+  onEnd: Values.fn,
+  onGiveUp: Values.fn
 } satisfies NamesOf<Options>
 
 const longestPause = 60_000
@@ -294,12 +295,6 @@ export const layer = <
         run,
         term = "30 seconds"
       } = options
-      const checkCount = (name: string, count: number) =>
-        Number.isInteger(count) && count >= 1 ? Effect.void : Effect.die(
-          new TypeError(`Worker.layer: ${name} must be a whole number from 1; got: ${count}`)
-        )
-      yield* checkCount("concurrency", concurrency)
-      yield* checkCount("maxFailures", maxFailures)
       const store = yield* Journals.Store
       const peers = yield* Peers.Peers
       const context = yield* Effect.context<never>()

@@ -19,6 +19,7 @@ import * as Stdio from "effect/Stdio"
 import type * as Adapter from "../Adapter.ts"
 import { type NamesOf, readDuration } from "../internal/declare/schema.ts"
 import * as ToolOptions from "../internal/declare/toolOptions.ts"
+import { secret } from "../internal/declare/values.ts"
 import * as Json from "../internal/json.ts"
 import type * as Journals from "../internal/session/journal.ts"
 import type * as Agents from "../server/Agent.ts"
@@ -129,13 +130,13 @@ export interface StdioOptions<R = never, RAgents = never> extends Options<R> {
 }
 
 const common = { tools: true, name: true, version: true, instructions: true } satisfies NamesOf<Options>
-const ofRoutes = { ...common, legacy: true, secret: true } satisfies NamesOf<RoutesOptions>
+const ofRoutes = { ...common, legacy: true, secret } satisfies NamesOf<RoutesOptions>
 const ofHttp = {
   ...ofRoutes,
   authorize: true,
   hosts: true,
   origins: true,
-  bounds: true
+  bounds: Bounded.knownBounds
 } satisfies NamesOf<HttpOptions>
 const ofLegacy = { maxSessions: true, perPrincipal: true, idle: true } satisfies NamesOf<LegacyOptions>
 const ofStdio = { ...common, agents: true } satisfies NamesOf<StdioOptions>

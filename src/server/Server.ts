@@ -14,9 +14,11 @@ import * as Layer from "effect/Layer"
 import type * as Adapter from "../Adapter.ts"
 import type * as Worker from "../durable/Worker.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
+import * as Values from "../internal/declare/values.ts"
 import type * as Journals from "../internal/session/journal.ts"
 import type * as Agents from "./Agent.ts"
 import * as Access from "./internal/access.ts"
+import { knownBounds } from "./internal/bounds.ts"
 import * as Hosting from "./internal/hosting.ts"
 import * as Listeners from "./internal/listener.ts"
 import * as Routes from "./internal/routes.ts"
@@ -48,23 +50,23 @@ export interface Options<R = never, RAuthorize = never, RMcp = never> extends Ho
 }
 
 const knownOptions = {
-  agents: true,
-  authorize: true,
-  hosts: true,
-  origins: true,
-  mode: true,
-  whileRunning: true,
-  bounds: true,
-  drain: true,
-  publish: true,
-  publishReasoning: true,
-  allowUrl: true,
-  protocol: true,
-  joinMillis: true,
-  raw: true,
-  term: true,
-  poll: true,
-  mcp: true
+  agents: Values.listOf(Values.record, "agents made with Agent.make"),
+  authorize: Values.fn,
+  hosts: Values.listOf(Values.name, "names"),
+  origins: Values.listOf(Values.name, "origins"),
+  mode: Values.oneOf("detached", "attached"),
+  whileRunning: Values.oneOf("refuse", "follow"),
+  bounds: knownBounds,
+  drain: Values.finiteDurationOrNone,
+  publish: Values.either(Values.oneOf("all", "names", "none"), Values.fn),
+  publishReasoning: Values.flag,
+  allowUrl: Values.fn,
+  protocol: Values.oneOf(5, 6, 7),
+  joinMillis: Values.amount,
+  raw: Values.flag,
+  term: Values.finiteDuration,
+  poll: Values.finiteDuration,
+  mcp: Values.record
 } satisfies NamesOf<Options>
 
 const misuse = (detail: string): never => {

@@ -18,7 +18,7 @@
  * @since 0.1.0
  */
 import * as Context from "effect/Context"
-import type * as Duration from "effect/Duration"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
@@ -31,7 +31,8 @@ import type * as SqlConnection from "effect/sql/SqlConnection"
 import { classifySqliteError, SqlError } from "effect/sql/SqlError"
 import * as Statement from "effect/sql/Statement"
 import * as Stream from "effect/Stream"
-import { checkNames, type NamesOf, readDuration } from "../internal/declare/schema.ts"
+import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
+import * as Values from "../internal/declare/values.ts"
 import * as Locks from "./internal/locks.ts"
 import * as NodeSqlite from "./internal/nodeSqlite.ts"
 
@@ -59,34 +60,20 @@ export interface Options {
 }
 
 const knownOptions = {
-  filename: true,
-  synchronous: true,
-  busyTimeout: true,
-  preparedStatements: true
+  filename: Values.name,
+  synchronous: Values.oneOf("full", "normal"),
+  busyTimeout: Values.durationOrNone,
+  preparedStatements: Values.whole
 } satisfies NamesOf<Options>
 
 /** Returns the options with their defaults. Throws for an invalid value. */
 const checked = (options: Options) => {
   checkNames("SqliteClient", options, knownOptions)
   const { busyTimeout = "5 seconds", preparedStatements = 200, synchronous = "full" } = options
-  if (synchronous !== "full" && synchronous !== "normal") {
-    throw new TypeError(`SqliteClient: synchronous must be "full" or "normal"; got: ${String(synchronous)}`)
-  }
-  if (!Number.isInteger(preparedStatements) || preparedStatements < 0) {
-    throw new RangeError(
-      `SqliteClient: preparedStatements must be a whole number of zero or more; got: ${String(preparedStatements)}`
-    )
-  }
-  const timeout = readDuration(busyTimeout)
-  if (timeout === undefined) {
-    throw new RangeError(
-      `SqliteClient: busyTimeout must be a duration (milliseconds, "5 seconds"); got: ${String(busyTimeout)}`
-    )
-  }
-  return { busyTimeout: timeout, preparedStatements, synchronous }
+  return { busyTimeout: Duration.fromInputUnsafe(busyTimeout), preparedStatements, synchronous }
 }
 
-type Values = ReadonlyArray<unknown>
+type Bindings = ReadonlyArray<unknown>
 type Rows = ReadonlyArray<object>
 type Transform = Parameters<SqlConnection.Connection["execute"]>[2]
 
@@ -123,7 +110,7 @@ const preparing = (database: NodeSqlite.Database, capacity: number) => {
   }
 }
 
-const rowsOf = (statement: NodeSqlite.Statement, parameters: Values, bigInts: boolean): Rows => {
+const rowsOf = (statement: NodeSqlite.Statement, parameters: Bindings, bigInts: boolean): Rows => {
   statement.setReadBigInts(bigInts)
   statement.setReturnArrays?.(false)
   // `all` also runs statements without rows. `run` would return the id of the last row, which may not fit in a
@@ -131,14 +118,14 @@ const rowsOf = (statement: NodeSqlite.Statement, parameters: Values, bigInts: bo
   return statement.all(...parameters)
 }
 
-const valuesOf = (statement: NodeSqlite.Statement, parameters: Values, bigInts: boolean) => {
+const valuesOf = (statement: NodeSqlite.Statement, parameters: Bindings, bigInts: boolean) => {
   if (statement.setReturnArrays === undefined) return rowsOf(statement, parameters, bigInts).map(Object.values)
   statement.setReadBigInts(bigInts)
   statement.setReturnArrays(true)
   return statement.all(...parameters) as ReadonlyArray<ReadonlyArray<unknown>>
 }
 
-const rawOf = (statement: NodeSqlite.Statement, parameters: Values, bigInts: boolean): unknown => {
+const rawOf = (statement: NodeSqlite.Statement, parameters: Bindings, bigInts: boolean): unknown => {
   if ((statement.columns?.().length ?? 0) > 0) return rowsOf(statement, parameters, bigInts)
   statement.setReadBigInts(true)
   return statement.run(...parameters)
@@ -160,7 +147,7 @@ const takeFrom = (rows: Iterator<object>): Rows => {
  * Streams rows as they are pulled. The statement is prepared for this stream alone, since others may run in the
  * meantime.
  */
-const streamOf = (database: NodeSqlite.Database, sql: string, parameters: Values, transform: Transform) =>
+const streamOf = (database: NodeSqlite.Database, sql: string, parameters: Bindings, transform: Transform) =>
   Stream.unwrap(Effect.gen(function*() {
     const bigInts = yield* SqlClient.SafeIntegers
     const rows = yield* Effect.acquireRelease(
@@ -207,10 +194,10 @@ const connect = (
   const prepared = preparing(database, preparedStatements)
   const patiently = waiting(busyTimeout)
   const run = <A>(
-    read: (statement: NodeSqlite.Statement, parameters: Values, bigInts: boolean) => A,
+    read: (statement: NodeSqlite.Statement, parameters: Bindings, bigInts: boolean) => A,
     prepare: (sql: string) => NodeSqlite.Statement = prepared
   ) =>
-  (sql: string, parameters: Values): Effect.Effect<A, SqlError> =>
+  (sql: string, parameters: Bindings): Effect.Effect<A, SqlError> =>
     patiently(Effect.withFiber((fiber) =>
       Effect.try({
         try: () => read(prepare(sql), parameters, Context.get(fiber.context, SqlClient.SafeIntegers)),

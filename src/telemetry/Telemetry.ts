@@ -14,6 +14,7 @@ import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import * as Tracer from "effect/Tracer"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
+import * as Values from "../internal/declare/values.ts"
 import * as Json from "../internal/json.ts"
 import * as Telemetry from "../internal/telemetry.ts"
 import { names } from "../internal/telemetry.ts"
@@ -63,40 +64,15 @@ export interface Options {
   readonly toolSpans?: "all" | "failed" | "none"
 }
 
-const captures = { none: true, spans: true, events: true, "spans-and-events": true } satisfies NamesOf<
-  Record<Capture, unknown>
->
-const toolSpans = ["all", "failed", "none"]
+const dialect = Values.oneOf(...Dialects.dialects)
 
 const knownOptions = {
-  capture: true,
-  redact: true,
-  maxPartLength: true,
-  dialects: true,
-  toolSpans: true
+  capture: Values.oneOf("none", "spans", "events", "spans-and-events"),
+  redact: Values.described(Values.fn, "a function of a text"),
+  maxPartLength: Values.amount,
+  dialects: Values.listOf(dialect, dialect.right),
+  toolSpans: Values.oneOf("all", "failed", "none")
 } satisfies NamesOf<Options>
-
-const misuse = (option: string, promise: string, value: unknown): never => {
-  throw new TypeError(`Telemetry.layer: ${option} must be ${promise}; got: ${Json.render(value)}`)
-}
-
-const quoted = (names: ReadonlyArray<string>): string => names.map((name) => JSON.stringify(name)).join(", ")
-
-const check = ({ capture, dialects, maxPartLength, redact, toolSpans: spans, ...others }: Options): void => {
-  checkNames("Telemetry.layer", others, knownOptions)
-  if (capture !== undefined && !Object.hasOwn(captures, capture)) {
-    misuse("capture", `one of ${quoted(Object.keys(captures))}`, capture)
-  }
-  if (spans !== undefined && !toolSpans.includes(spans)) misuse("toolSpans", `one of ${quoted(toolSpans)}`, spans)
-  if (redact !== undefined && typeof redact !== "function") misuse("redact", "a function of a text", redact)
-  if (maxPartLength !== undefined && !(maxPartLength >= 0)) {
-    misuse("maxPartLength", "a number, 0 or more", maxPartLength)
-  }
-  const known: ReadonlyArray<unknown> = Dialects.dialects
-  if (dialects !== undefined && !(Array.isArray(dialects) && dialects.every((dialect) => known.includes(dialect)))) {
-    misuse("dialects", `a list of ${quoted(Dialects.dialects)}`, dialects)
-  }
-}
 
 const variable = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
@@ -210,7 +186,7 @@ const listener = (options: Options, capture: Capture): Telemetry.Listener => {
  * @since 0.1.0
  */
 export const layer = (options: Options = {}): Layer.Layer<never> => {
-  check(options)
+  checkNames("Telemetry.layer", options, knownOptions)
   const { capture } = options
   const captured = capture === undefined ? wanted : Effect.succeed(capture)
   return Layer.effect(Telemetry.CurrentListener, Effect.map(captured, (capture) => listener(options, capture)))

@@ -125,13 +125,17 @@ for (const row of rows) {
       const made = (options: object) => () => make({ model: "m", ...options })
       const layer = `${protocol.name}.layer: `
       assert.throws(made({ model: "" }), TypeError, `${layer}model must be the name of a model`)
-      assert.throws(made({ retries: -1 }), TypeError, `${layer}retries must be an integer of at least 0; got: -1`)
+      assert.throws(made({ retries: -1 }), TypeError, `${layer}retries must be a whole number, 0 or more; got: -1`)
       assert.throws(made({ retries: 1.5 }), TypeError, "retries")
       assert.throws(made({ maxEventLength: 0 }), TypeError, "maxEventLength")
-      assert.throws(made({ idleTimeout: "soon" }), TypeError, "idleTimeout must be a duration; got: soon")
+      assert.throws(
+        made({ idleTimeout: "soon" }),
+        TypeError,
+        "idleTimeout must be a duration above zero (milliseconds, \"30 seconds\", \"infinity\"); got: \"soon\""
+      )
       assert.throws(made({ retryDelay: "x" }), TypeError, "retryDelay")
-      assert.throws(made({ connectTimeout: "x" }), TypeError, "connectTimeout must be a duration; got: x")
-      assert.throws(made({ firstChunkTimeout: "x" }), TypeError, "firstChunkTimeout must be a duration; got: x")
+      assert.throws(made({ connectTimeout: "x" }), TypeError, "connectTimeout must be a duration above zero")
+      assert.throws(made({ firstChunkTimeout: "x" }), TypeError, "firstChunkTimeout must be a duration above zero")
     })
 
     it("N-26: a key that is not redacted is refused when the layer is made, by name and without its value", () => {

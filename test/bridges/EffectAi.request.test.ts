@@ -370,7 +370,7 @@ describe("errors", () => {
 
   it("N-26: a secret that is not redacted is refused when the layer is made, without its value", () => {
     const made = (secrets: unknown) => () => EffectAi.layer({ secrets } as EffectAi.Options)
-    const message = /^EffectAi.layer: secrets must be Redacted texts: Redacted.make\(secret\)$/
+    const message = /^EffectAi.layer: secrets must be a list of Redacted texts: Redacted.make\(secret\)$/
     assert.throws(made(["sk-secret"]), TypeError, message)
     assert.throws(made([Redacted.make(undefined)]), TypeError, message)
     assert.doesNotThrow(made([Redacted.make("sk-secret")]))

@@ -179,9 +179,12 @@ describe("a file", () => {
   it.effect("is not opened with invalid options, and the error says how to fix them", () =>
     Effect.gen(function*() {
       const mistakes: ReadonlyArray<readonly [options: object, message: string]> = [
-        [{ synchronous: "off; DROP TABLE things" }, "synchronous must be \"full\" or \"normal\"; got: off"],
-        [{ preparedStatements: -1 }, "preparedStatements must be a whole number of zero or more; got: -1"],
-        [{ busyTimeout: "soon" }, "busyTimeout must be a duration (milliseconds, \"5 seconds\"); got: soon"],
+        [{ synchronous: "off; DROP TABLE things" }, "synchronous must be \"full\" or \"normal\"; got: \"off"],
+        [{ preparedStatements: -1 }, "preparedStatements must be a whole number, 0 or more; got: -1"],
+        [
+          { busyTimeout: "soon" },
+          "busyTimeout must be a duration of zero or more (milliseconds, \"30 seconds\", \"infinity\"); got: \"soon\""
+        ],
         [{ busyTimeout: Number.NaN }, "busyTimeout must be a duration"]
       ]
       for (const [options, message] of mistakes) {

@@ -663,15 +663,15 @@ describe("Telemetry: content", () => {
       [{ captures: "spans" }, "Telemetry.layer has no option \"captures\"; did you mean \"capture\"?"],
       [
         { capture: true },
-        "Telemetry.layer: capture must be one of \"none\", \"spans\", \"events\", \"spans-and-events\"; got: true"
+        "Telemetry.layer: capture must be \"none\", \"spans\", \"events\" or \"spans-and-events\"; got: true"
       ],
-      [{ toolSpans: "some" }, "Telemetry.layer: toolSpans must be one of \"all\", \"failed\", \"none\"; got: some"],
+      [{ toolSpans: "some" }, "Telemetry.layer: toolSpans must be \"all\", \"failed\" or \"none\"; got: \"some\""],
       [
         { dialects: ["jaeger"] },
-        "Telemetry.layer: dialects must be a list of \"langfuse\", \"openinference\"; got: [\"jaeger\"]"
+        "Telemetry.layer: dialects must be a list of \"langfuse\" or \"openinference\"; got: a list"
       ],
       [{ maxPartLength: -1 }, "Telemetry.layer: maxPartLength must be a number, 0 or more; got: -1"],
-      [{ redact: "all" }, "Telemetry.layer: redact must be a function of a text; got: all"]
+      [{ redact: "all" }, "Telemetry.layer: redact must be a function of a text; got: \"all\""]
     ]
     for (const [options, message] of refused) {
       assert.throws(() => Telemetry.layer(options as Telemetry.Options), message)
@@ -970,7 +970,7 @@ describe("Telemetry: over the wire", () => {
       assert.deepStrictEqual(server.requests.map(({ headers }) => headers["b3"]), [undefined, undefined, undefined])
       assert.throws(
         () => Adapters.openAiChat.layer("http://a", { propagate: "yes" } as never),
-        "propagate must be true or false; got: yes"
+        "propagate must be true or false; got: \"yes\""
       )
     }).pipe(Effect.scoped))
 })

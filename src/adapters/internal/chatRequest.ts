@@ -405,6 +405,9 @@ const vendors = {
 /** A server that differs from the others. */
 export type Name = keyof typeof vendors
 
+/** The names of the vendors. */
+export const names: ReadonlyArray<string> = Object.keys(vendors)
+
 const hosts: ReadonlyArray<readonly [host: RegExp, name: Name]> = [
   [/(^|\.)openai\.com$/, "openai"],
   [/(^|\.)azure\.com$/, "azure"],

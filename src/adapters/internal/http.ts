@@ -24,7 +24,8 @@ import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
-import { type NamesOf, readDuration } from "../../internal/declare/schema.ts"
+import type { NamesOf } from "../../internal/declare/schema.ts"
+import * as Values from "../../internal/declare/values.ts"
 import * as Json from "../../internal/json.ts"
 import * as Telemetry from "../../internal/telemetry.ts"
 import * as Response from "../../Response.ts"
@@ -72,19 +73,22 @@ export interface Options {
   readonly maxAnswerLength?: number
 }
 
+/** Headers. They may hold secrets: `settings` names the one that is wrong. */
+export const headers: Values.Kind = Values.record
+
 export const knownOptions = {
-  baseUrl: true,
-  headers: true,
-  provider: true,
-  retries: true,
-  retryDelay: true,
-  maxRetryDelay: true,
-  connectTimeout: true,
-  firstChunkTimeout: true,
-  idleTimeout: true,
-  propagate: true,
-  maxEventLength: true,
-  maxAnswerLength: true
+  baseUrl: Values.name,
+  headers: headers,
+  provider: Values.text,
+  retries: Values.whole,
+  retryDelay: Values.durationOrNone,
+  maxRetryDelay: Values.durationOrNone,
+  connectTimeout: Values.duration,
+  firstChunkTimeout: Values.duration,
+  idleTimeout: Values.duration,
+  propagate: Values.flag,
+  maxEventLength: Values.count,
+  maxAnswerLength: Values.count
 } satisfies NamesOf<Options>
 
 /** The options as they are used. */
@@ -130,66 +134,27 @@ export const misuse = (name: string, problem: string): never => {
   throw new TypeError(`${name}: ${problem}`)
 }
 
-const duration = (name: string, option: string, input: unknown): Duration.Duration =>
-  readDuration(input) ?? misuse(name, `${option} must be a duration; got: ${Json.render(input)}`)
-
-/** Reads the time to wait before something is done. */
-const delay = (name: string, option: string, input: unknown): Duration.Duration => {
-  const read = duration(name, option, input)
-  return Duration.isNegative(read)
-    ? misuse(name, `${option} must be a duration of zero or more; got: ${Json.render(input)}`)
-    : read
-}
-
-/** Reads the time to wait for something: in no time at all nothing comes. */
-const patience = (name: string, option: string, input: unknown): Duration.Duration => {
-  const read = duration(name, option, input)
-  return Duration.isPositive(read)
-    ? read
-    : misuse(name, `${option} must be a duration above zero or "infinity"; got: ${Json.render(input)}`)
-}
-
-const count = (name: string, option: string, value: number, least: number): number =>
-  Number.isSafeInteger(value) && value >= least
-    ? value
-    : misuse(name, `${option} must be an integer of at least ${least}; got: ${Json.render(value)}`)
-
-const flag = (name: string, option: string, value: unknown): boolean =>
-  typeof value === "boolean"
-    ? value
-    : misuse(name, `${option} must be true or false; got: ${Json.render(value)}`)
-
-/** Options that may contain a provider's key. */
-interface Secrets {
-  readonly apiKey?: Redacted.Redacted<string> | undefined
-  readonly headers?: HeaderValues | undefined
-  readonly secrets?: ReadonlyArray<Redacted.Redacted<string>> | undefined
-}
-
-const isSecret = (value: unknown): boolean => Redacted.isRedacted(value) && typeof Redacted.value(value) === "string"
-
-/** Refuses a secret that would fail each request, or be printed with the options. Its value is not named. */
-const checkSecrets = (name: string, { apiKey, headers = {}, secrets = [] }: Secrets): void => {
-  if (apiKey !== undefined && !isSecret(apiKey)) misuse(name, "apiKey must be a Redacted text: Redacted.make(key)")
-  if (!secrets.every(isSecret)) misuse(name, "secrets must be Redacted texts: Redacted.make(secret)")
-  const header = Object.entries(headers).find(([, value]) => typeof value !== "string" && !isSecret(value))
+/** Names the header that is neither a text nor a Redacted one. Its value is not named. */
+const checkHeaderValues = (name: string, { headers = {} }: Pick<Options, "headers">): void => {
+  const header = Object.entries(headers).find(([, value]) => typeof value !== "string" && !Values.secret.accepts(value))
   if (header !== undefined) misuse(name, `headers must be texts, Redacted or not; "${header[0]}" is none`)
 }
 
-/** The options with their defaults. Throws a `TypeError` that names the one that cannot be used. */
-export const settings = (name: string, options: Options & Secrets): Settings => {
-  checkSecrets(name, options)
-  const idleTimeout = patience(name, "idleTimeout", options.idleTimeout ?? "5 minutes")
+/** The options with their defaults. The options were checked by their list. */
+export const settings = (name: string, options: Options): Settings => {
+  checkHeaderValues(name, options)
+  const { connectTimeout, firstChunkTimeout, idleTimeout = "5 minutes" } = options
+  const read = (input: Duration.Input | "infinity"): Duration.Duration => Values.readDuration(input) ?? Duration.zero
   return {
-    retries: count(name, "retries", options.retries ?? 2, 0),
-    retryDelay: delay(name, "retryDelay", options.retryDelay ?? "500 millis"),
-    maxRetryDelay: delay(name, "maxRetryDelay", options.maxRetryDelay ?? "30 seconds"),
-    connectTimeout: patience(name, "connectTimeout", options.connectTimeout ?? idleTimeout),
-    firstChunkTimeout: patience(name, "firstChunkTimeout", options.firstChunkTimeout ?? idleTimeout),
-    idleTimeout,
-    propagate: flag(name, "propagate", options.propagate ?? false),
-    maxEventLength: count(name, "maxEventLength", options.maxEventLength ?? 16 * mebi, 1),
-    maxAnswerLength: count(name, "maxAnswerLength", options.maxAnswerLength ?? 256 * mebi, 1)
+    retries: options.retries ?? 2,
+    retryDelay: read(options.retryDelay ?? "500 millis"),
+    maxRetryDelay: read(options.maxRetryDelay ?? "30 seconds"),
+    connectTimeout: read(connectTimeout ?? idleTimeout),
+    firstChunkTimeout: read(firstChunkTimeout ?? idleTimeout),
+    idleTimeout: read(idleTimeout),
+    propagate: options.propagate ?? false,
+    maxEventLength: options.maxEventLength ?? 16 * mebi,
+    maxAnswerLength: options.maxAnswerLength ?? 256 * mebi
   }
 }
 

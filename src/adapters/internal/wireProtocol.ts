@@ -14,6 +14,7 @@ import * as Stream from "effect/Stream"
 import * as Adapter from "../../Adapter.ts"
 import { objectOf } from "../../internal/declare/jsonSchema.ts"
 import { checkNames, type NamesOf } from "../../internal/declare/schema.ts"
+import * as Values from "../../internal/declare/values.ts"
 import type * as Json from "../../internal/json.ts"
 import type * as Answer from "./answerBody.ts"
 import type * as Errors from "./errors.ts"
@@ -53,16 +54,19 @@ export interface Options extends Http.Options {
   readonly options?: Readonly<Record<string, unknown>>
 }
 
-export const knownReasoning = { effort: true, maxTokens: true } satisfies NamesOf<Reasoning>
+export const knownReasoning = { effort: Values.name, maxTokens: Values.whole } satisfies NamesOf<Reasoning>
+
+/** Options of a provider's cache of prompts. */
+export const cache: Values.Kind = Values.options({ key: Values.name, retention: Values.name })
 
 export const knownOptions = {
   ...Http.knownOptions,
-  model: true,
-  apiKey: true,
-  reasoning: knownReasoning,
-  parallelToolCalls: true,
-  strict: true,
-  options: true
+  model: Values.described(Values.name, "the name of a model"),
+  apiKey: Values.secret,
+  reasoning: Values.options(knownReasoning),
+  parallelToolCalls: Values.flag,
+  strict: Values.flag,
+  options: Values.record
 } satisfies NamesOf<Options>
 
 /** The names under which the environment holds an adapter's settings; the first key that is set counts. */
@@ -122,9 +126,6 @@ const make = <O extends Options>(
   const name = `${protocol.name}.layer`
   checkNames(name, options, protocol.knownOptions)
   const settings = Http.settings(name, options)
-  if (typeof options.model !== "string" || options.model === "") {
-    return Http.misuse(name, "model must be the name of a model")
-  }
   const { apiKey, baseUrl = protocol.baseUrl } = options
   const vendor = protocol.vendorOf?.(options)
   const provider = options.provider ?? vendor ?? protocol.provider

@@ -18,6 +18,7 @@ import * as Http from "../../adapters/internal/http.ts"
 import * as Wire from "../../adapters/internal/wire.ts"
 import type * as Events from "../../Event.ts"
 import type { NamesOf } from "../../internal/declare/schema.ts"
+import * as Values from "../../internal/declare/values.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Layout from "./layout.ts"
 import type * as Part from "./part.ts"
@@ -38,12 +39,12 @@ export interface Options
 }
 
 export const knownOptions = {
-  provider: true,
-  retries: true,
-  retryDelay: true,
-  maxRetryDelay: true,
-  idleTimeout: true,
-  secrets: true
+  provider: Values.text,
+  retries: Values.whole,
+  retryDelay: Values.durationOrNone,
+  maxRetryDelay: Values.durationOrNone,
+  idleTimeout: Values.duration,
+  secrets: Values.listOf(Values.secret, "Redacted texts: Redacted.make(secret)")
 } satisfies NamesOf<Options>
 
 /** One request, and how it is sent. `open` may be run again; what it opens is closed with its scope. */

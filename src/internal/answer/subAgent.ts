@@ -15,6 +15,7 @@ import { checkNames, type NamesOf } from "../declare/schema.ts"
 import type * as Schemas from "../declare/schema.ts"
 import type * as Declared from "../declare/tool.ts"
 import { declarations, toEffect } from "../declare/toolOptions.ts"
+import * as Values from "../declare/values.ts"
 import * as Json from "../json.ts"
 import { described } from "./errorFields.ts"
 import * as OpenCalls from "./openCalls.ts"
@@ -76,8 +77,8 @@ export interface ChatOptions<P, A, E, R, Fatal = never>
 
 const knownOptions = {
   ...declarations,
-  chat: true,
-  result: true
+  chat: Values.fn,
+  result: Values.fn
 } satisfies NamesOf<ChatOptions<any, any, any, any>>
 
 const detail = (outcome: Event.Outcome): { readonly detail?: string } => {

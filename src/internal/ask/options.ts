@@ -6,9 +6,10 @@ import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Random from "effect/Random"
-import type * as Policy from "../../Policy.ts"
-import { checkNames, type NamesOf, type OptionNames, readDuration } from "../declare/schema.ts"
+import * as Policy from "../../Policy.ts"
+import { checkNames, type NamesOf } from "../declare/schema.ts"
 import type * as Declared from "../declare/tool.ts"
+import * as Values from "../declare/values.ts"
 import * as Json from "../json.ts"
 import type * as Telemetry from "../telemetry.ts"
 
@@ -112,81 +113,78 @@ export interface RunnerOptions<E, R, Failure = unknown> {
   readonly deadline?: DeadlineInput | undefined
 }
 
-export const policyOptions = {
-  start: true,
-  resultOrder: true,
-  toolEvents: true,
-  callFacts: true,
-  unknownTool: true,
-  toolTurn: true,
-  badArguments: true,
-  haltPrecedence: true,
-  adapterErrors: true,
-  siblings: { onHalt: true, onToolError: true, queued: true, trigger: true } satisfies NamesOf<
-    Policy.Policy["siblings"]
-  >,
-  concurrency: true,
-  interrupt: true,
-  results: true,
-  maxConcurrency: true,
-  maxTurns: true,
-  resultLimit: true,
-  resultCut: true,
-  toolChoice: true,
-  crashes: true,
-  onMaxTurns: true
-} satisfies NamesOf<Policy.Policy>
+/** The decisions of a policy. */
+export const policyKind: Values.Kind = Values.policyOf(Policy.Policy)
 
-const deadlineOptions = { after: true, at: true, reserve: true } satisfies OptionNames
+const deadlineOptions = {
+  after: Values.duration,
+  at: Values.described(Values.amount, "a time in milliseconds since 1970"),
+  reserve: Values.durationOrNone
+} satisfies Values.OptionKinds
+
+/** The time that a run may take. */
+export const deadlineKind: Values.Kind = Values.either(Values.duration, Values.options(deadlineOptions))
+
+/** A source of stops: a signal, or an effect. */
+export const cancelSource: Values.Kind = new Values.Kind(
+  "an AbortSignal or an Effect",
+  (value) => value instanceof AbortSignal || Effect.isEffect(value)
+)
 
 const runnerOptions = {
-  onToolError: true,
-  toolTimeout: true,
-  maxConcurrency: true,
-  context: true,
-  requestId: true,
-  sessionId: true,
-  policy: policyOptions,
-  grace: true,
-  cancel: true,
-  deadline: true
+  onToolError: Values.onToolError,
+  toolTimeout: Values.duration,
+  maxConcurrency: Values.count,
+  context: Values.record,
+  requestId: Values.text,
+  sessionId: Values.text,
+  policy: policyKind,
+  grace: Values.duration,
+  cancel: cancelSource,
+  deadline: deadlineKind
 } satisfies NamesOf<RunnerOptions<never, never>>
 
 /**
  * The options of a run, in whichever way it is begun: one that another way of running has is no mistake. A test holds
  * the list to the types, which are declared by modules that import this one.
  */
-export const runOptions = {
+export const runOptions = Values.nullable({
   ...runnerOptions,
-  system: true,
-  model: true,
-  temperature: true,
-  maxTokens: true,
-  toolChoice: true,
-  responseFormat: true,
-  cacheKey: true,
-  options: true,
-  emitTextDeltas: true,
-  emitToolDeltas: true,
-  includeRawChunks: true,
-  onEvent: true,
-  tools: true,
-  mode: true,
-  retryReply: true,
-  maxTurns: true,
-  haltWhen: true,
-  structuredFinalize: true,
-  finalizePrompt: true,
-  agent: { name: true, id: true, description: true, version: true } satisfies NamesOf<Telemetry.Agent>,
-  stepIndex: true,
-  approved: true,
-  pending: true,
-  takes: true,
-  maxAge: true,
-  maxAttempts: true,
-  takeOver: true,
-  replays: true
-} as const
+  system: Values.text,
+  model: Values.name,
+  temperature: Values.checkedLater,
+  maxTokens: Values.checkedLater,
+  toolChoice: Values.checkedLater,
+  responseFormat: Values.checkedLater,
+  cacheKey: Values.text,
+  options: Values.record,
+  emitTextDeltas: Values.flag,
+  emitToolDeltas: Values.flag,
+  includeRawChunks: Values.flag,
+  onEvent: Values.fn,
+  tools: Values.listOf(Values.anything, "tools made with Tool.make"),
+  mode: Values.oneOf("auto", "manual"),
+  retryReply: Values.schedule,
+  maxTurns: Values.count,
+  haltWhen: Values.fn,
+  structuredFinalize: Values.flag,
+  finalizePrompt: Values.text,
+  agent: Values.options(
+    { name: Values.text, id: Values.text, description: Values.text, version: Values.text } satisfies NamesOf<
+      Telemetry.Agent
+    >
+  ),
+  stepIndex: Values.whole,
+  approved: Values.listOf(Values.text, "ids of calls"),
+  pending: Values.oneOf("deny"),
+  takes: Values.text,
+  maxAge: Values.duration,
+  maxAttempts: Values.whole,
+  takeOver: Values.flag,
+  replays: Values.flag
+})
+
+const defaultPolicy = { policy: policyKind }
 
 /** The options of a run, resolved. */
 export interface Settings<E, R> {
@@ -219,7 +217,7 @@ export const positiveInteger = (name: string, value: unknown): number => {
 /** A number is milliseconds already. Each run asks some times. */
 const read = (value: unknown): number => {
   if (typeof value === "number") return value
-  const duration = readDuration(value)
+  const duration = Values.readDuration(value)
   return duration === undefined ? Number.NaN : Duration.toMillis(duration)
 }
 
@@ -314,6 +312,10 @@ export const resolve = <E, R>(
   checkNames("a run", options, runOptions)
   checkCancel(options.cancel)
   const given = options.policy ?? defaults.policy
+  // A layer has checked its own: the reference may be set without one.
+  if (options.policy === undefined && given !== undefined) {
+    checkNames("Policy.Defaults", { policy: given }, defaultPolicy)
+  }
   const policy = given === undefined ? standard : usable({ ...standard, ...given })
   const maxConcurrency = options.maxConcurrency ?? defaults.maxConcurrency ?? policy.maxConcurrency
   return {

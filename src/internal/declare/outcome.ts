@@ -10,7 +10,8 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as SchemaRepresentation from "effect/SchemaRepresentation"
 import * as Json from "../json.ts"
-import { checkNames, jsonCodec, jsonSchemaOf, type NamesOf, readDuration } from "./schema.ts"
+import { checkNames, jsonCodec, jsonSchemaOf, type NamesOf } from "./schema.ts"
+import * as Values from "./values.ts"
 
 /** The finish reasons, for the schemas of messages and of responses. Public as `Response.FinishReason`. */
 export const FinishReason = Schema.Literals(["stop", "length", "tool_calls", "content_filter", "error", "other"])
@@ -458,11 +459,11 @@ export interface AskUserOptions<A> {
 }
 
 const knownQuestion = {
-  opts: true,
-  answer: true,
-  expiresIn: true,
-  defaultAnswer: true,
-  resume: true
+  opts: Values.listOf(Values.anything, "choices"),
+  answer: Values.described(Values.schema, "a Schema"),
+  expiresIn: Values.duration,
+  defaultAnswer: Values.anything,
+  resume: Values.anything
 } satisfies NamesOf<AskUserOptions<unknown>>
 
 const isList = <A>(options: ReadonlyArray<unknown> | AskUserOptions<A>): options is ReadonlyArray<unknown> =>
@@ -474,7 +475,7 @@ const misuseOfAskUser = (problem: string): never => {
 
 /** A question without a time limit has no field for it: infinity is no JSON. */
 const limit = (input: unknown): { readonly expiresInMillis?: number } => {
-  const duration = readDuration(input)
+  const duration = Values.readDuration(input)
   if (duration === undefined || !Duration.isPositive(duration)) {
     return misuseOfAskUser(`expiresIn must be a duration above zero or "infinity"; got: ${Json.render(input)}`)
   }

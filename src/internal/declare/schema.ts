@@ -4,7 +4,6 @@
  * decoder for what the model sends; both are made once per tool. Anything else is refused when the tool is made: a form
  * that is guessed wrong would be sent to the model, and nothing would check what comes back.
  */
-import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import type * as JsonSchema from "effect/JsonSchema"
 import * as Predicate from "effect/Predicate"
@@ -15,6 +14,7 @@ import * as SchemaIssue from "effect/SchemaIssue"
 import type { StandardJSONSchemaV1, StandardSchemaV1 } from "effect/StandardSchema"
 import * as Json from "../json.ts"
 import { withoutNulls } from "./jsonSchema.ts"
+import { type Kind, type OptionKinds, shown } from "./values.ts"
 
 // JSON, read by a Schema. The codec is Schema's own JSON codec but for numbers: that one writes `NaN` and the
 // infinities as words and reads them back, so that a model would be offered three words beside each number, and read of
@@ -483,44 +483,51 @@ export const encoder = (schema: Schema.Constraint): (value: unknown) => Effect.E
   return (value) => encode()(value)
 }
 
-// Durations, as options give them.
+export { readDuration } from "./values.ts"
+export type { OptionKinds as OptionNames } from "./values.ts"
 
-/** The duration that an option gives, if it is one: a `Duration.Input`, or "infinity". */
-export const readDuration = (input: unknown): Duration.Duration | undefined => {
-  if (input === "infinity") return Duration.infinity
-  if (Number.isNaN(input)) return undefined
-  const duration = Duration.fromInput(input as Duration.Input)
-  return duration._tag === "Some" ? duration.value : undefined
-}
+// The options of each kind have one list, which the compiler holds to their type.
 
-// The names of options: each kind of options has one list of them, which the compiler holds to the type of the options.
-
-/** The names of the options of one kind. One that has options of its own has a list of theirs. */
-export interface OptionNames {
-  readonly [name: string]: true | OptionNames
-}
-
-/** The list of the names of a type of options: `{ … } satisfies NamesOf<Options>` has each of them and no other. */
-export type NamesOf<Options> = { readonly [Name in keyof Options]-?: true | OptionNames }
+/** The list of the options of a type: `{ … } satisfies NamesOf<Options>` has each of them and no other. */
+export type NamesOf<Options> = { readonly [Name in keyof Options]-?: Kind | true }
 
 /**
- * Throws for an option that does not exist, which a program without types would else never see ignored. It names the
- * nearest one that does. One that is `undefined` counts as left out.
+ * Throws for an option that does not exist, which a program without types would else never see ignored, and for a value
+ * of another kind. It names the nearest option that exists, or what would be right. One that is `undefined` counts as
+ * left out.
  */
-export const checkNames = (subject: string, options: unknown, names: OptionNames): void => {
+export const checkNames = (subject: string, options: unknown, kinds: OptionKinds, path = ""): void => {
   if (!Json.isObject(options)) return
   for (const name in options) {
-    if (names[name] === true || !Object.hasOwn(options, name)) continue
+    if (!Object.hasOwn(options, name)) continue
     const value = options[name]
-    const inner = Object.hasOwn(names, name) ? names[name] : undefined
-    if (typeof inner === "object") checkNames(`${name} of ${subject}`, value, inner)
-    else if (value !== undefined) refuse(subject, name, names)
+    if (value === undefined) continue
+    const kind = Object.hasOwn(kinds, name) ? kinds[name] : undefined
+    if (kind === undefined) return refuse(subject, name, kinds)
+    if (kind === true) continue
+    if (!kind.accepts(value)) return refuseValue(subject, `${path}${name}`, kind, value)
+    if (kind.inner !== undefined) {
+      for (const one of Array.isArray(value) ? value : [value]) {
+        checkNames(`${name} of ${subject}`, one, kind.inner, `${path}${name}.`)
+      }
+    }
   }
 }
 
-const refuse = (subject: string, name: string, known: OptionNames): never => {
+const refuseValue = (subject: string, option: string, kind: Kind, value: unknown): never => {
+  // A run is begun in several ways, of which none has its name.
+  const where = / ?a run$/.test(subject) ? "" : `${subject.replace(/^.* of /, "")}: `
+  const got = kind.isShown ? `; got: ${shown(kind, value)}` : ""
+  throw new TypeError(`${where}${option} must be ${kind.right}${got}`)
+}
+
+const refuse = (subject: string, name: string, known: OptionKinds): never => {
   const names = Object.keys(known)
-  const group = names.find((outer) => typeof known[outer] === "object" && Object.hasOwn(known[outer], name))
+  const group = names.find((outer) => {
+    const kind = known[outer]
+    const inner = kind === true ? undefined : kind?.inner
+    return inner !== undefined && Object.hasOwn(inner, name)
+  })
   const near = nearest(name, names)
   const remedy = group !== undefined
     ? `it is an option of ${JSON.stringify(group)}`

@@ -11,91 +11,91 @@ import type * as Message from "../../Message.ts"
 import * as Json from "../json.ts"
 import { objectOf } from "./jsonSchema.ts"
 import * as ToolOutcomes from "./outcome.ts"
-import { checkNames, type NamesOf, readDuration } from "./schema.ts"
+import { checkNames, type NamesOf } from "./schema.ts"
 import type * as Declared from "./tool.ts"
+import * as Values from "./values.ts"
 
 const namePattern = /^[A-Za-z0-9_-]{1,64}$/
 const reservedNames: ReadonlyArray<string> = ["auto", "none", "required"]
-const flags = ["idempotent", "openWorld", "manual", "compact"] as const
-const flagsByArguments = ["readOnly", "destructive"] as const
 
 export const refuse = (name: string, problem: string): never => {
   throw new TypeError(`Tool.make(${JSON.stringify(name)}): ${problem}`)
 }
 
+const knownLimit = {
+  key: Values.either(Values.text, Values.fn),
+  permits: Values.count
+} satisfies NamesOf<Declared.Limit<any>>
+
+/** An option that a tool may decide from the arguments of a call. */
+const byArguments = (kind: Values.Kind): Values.Kind =>
+  Values.described(Values.either(kind, Values.fn), `${kind.right}, or a function of the arguments`)
+
 /** The options of every tool, besides its handler. */
 export const declarations = {
-  description: true,
-  parameters: true,
-  validate: true,
-  authorize: true,
-  approval: true,
-  answerWithin: true,
-  readOnly: true,
-  destructive: true,
-  idempotent: true,
-  openWorld: true,
-  afterCrash: true,
-  lookUp: true,
-  concurrency: true,
-  interrupt: true,
-  timeout: true,
-  retry: true,
-  onToolError: true,
-  limits: true,
-  maxResultChars: true,
-  summary: true,
-  compact: true,
-  version: true,
-  metadata: true
+  description: Values.text,
+  parameters: Values.checkedLater,
+  validate: Values.gate,
+  authorize: Values.gate,
+  approval: Values.described(
+    Values.either(Values.flag, Values.fn),
+    "true, false or a function (args, call)"
+  ),
+  answerWithin: Values.duration,
+  readOnly: byArguments(Values.flag),
+  destructive: byArguments(Values.flag),
+  idempotent: Values.flag,
+  openWorld: Values.flag,
+  afterCrash: Values.oneOf("retry", "report", "ask", "fail"),
+  lookUp: Values.described(Values.fn, "a function (args, call) that returns an Effect of an Option"),
+  concurrency: byArguments(Values.oneOf("shared", "exclusive")),
+  interrupt: byArguments(Values.oneOf("cancel", "block")),
+  timeout: Values.duration,
+  retry: Values.schedule,
+  onToolError: Values.onToolError,
+  limits: Values.listOf(
+    Values.required(knownLimit),
+    "{ key, permits }: a text or a function (args, call), and a whole number above 0"
+  ),
+  maxResultChars: Values.limit,
+  summary: Values.text,
+  compact: Values.flag,
+  version: Values.text,
+  metadata: Values.record
 } satisfies NamesOf<Declared.Declarations<any, any, any, any> & Declared.Findable<any, any, any>>
 
 const knownOptions = {
   ...declarations,
-  success: true,
-  failure: true,
-  handler: true,
-  manual: true
+  success: Values.checkedLater,
+  failure: Values.checkedLater,
+  handler: Values.checkedLater,
+  manual: Values.flag
 } satisfies NamesOf<Declared.Options<any, any, any, any>>
+
+const flags = ["readOnly", "destructive", "idempotent", "openWorld", "manual", "compact"] as const
 
 /** Fields of a tool besides its options, which may be those of another tool, changed. */
 const knownOfTools = {
-  name: true,
-  encodeSuccess: true,
-  encodeFailure: true,
-  "~heddle/Fatal": true
+  name: Values.anything,
+  encodeSuccess: Values.anything,
+  encodeFailure: Values.anything,
+  "~heddle/Fatal": Values.anything
 } satisfies NamesOf<Omit<Declared.Any, keyof typeof knownOptions>>
 
 /** Throws for options that no tool can be made of. */
 export const check = (name: string, options: Readonly<Record<string, unknown>>): void => {
   const given = Object.entries(options).filter(([option]) => !Object.hasOwn(knownOfTools, option))
   checkNames(`Tool.make(${JSON.stringify(name)})`, Object.fromEntries(given), knownOptions)
+  // A flag that a program has computed to nothing is a mistake of that program.
+  for (const flag of flags) {
+    if (flag in options && options[flag] === undefined) refuse(name, `${flag} must be ${knownOptions[flag].right}`)
+  }
   if (!namePattern.test(name)) refuse(name, "a name has 1 to 64 letters, digits, _ or -")
   if (reservedNames.includes(name)) refuse(name, "auto, none and required are tool choices, not names")
-  for (const flag of flags) {
-    if (flag in options && typeof options[flag] !== "boolean") refuse(name, `${flag} must be true or false`)
-  }
-  for (const flag of flagsByArguments) {
-    if (flag in options && typeof options[flag] !== "boolean" && typeof options[flag] !== "function") {
-      refuse(name, `${flag} must be true or false, or a function of the arguments`)
-    }
-  }
-  const { concurrency = "shared", interrupt = "cancel", maxResultChars = 0, version = "" } = options
-  if (typeof version !== "string") refuse(name, "version must be a text")
-  if (concurrency !== "shared" && concurrency !== "exclusive" && typeof concurrency !== "function") {
-    refuse(name, `concurrency must be "shared", "exclusive" or a function of the arguments`)
-  }
   checkGates(name, options)
   checkOnToolError(name, options["onToolError"])
   checkApproval(name, options)
   checkAfterCrash(name, options)
-  checkLimits(name, options["limits"])
-  if (interrupt !== "cancel" && interrupt !== "block" && typeof interrupt !== "function") {
-    refuse(name, `interrupt must be "cancel", "block" or a function of the arguments`)
-  }
-  if (maxResultChars !== Infinity && !(Number.isInteger(maxResultChars) && Number(maxResultChars) >= 0)) {
-    refuse(name, "maxResultChars must be a whole number, 0 or Infinity for no limit")
-  }
 }
 
 /** A call that is handed over is not run here, so that its tool's gates would never be asked. */
@@ -103,7 +103,6 @@ const checkGates = (name: string, options: Readonly<Record<string, unknown>>): v
   for (const gate of ["validate", "authorize"]) {
     const value = options[gate]
     if (value === undefined) continue
-    if (typeof value !== "function") refuse(name, `${gate} must be a function (args, call)`)
     if (options["manual"] === true) {
       refuse(name, `${gate} is asked before a handler runs, and a manual tool has none: ask where its calls are run`)
     }
@@ -121,24 +120,13 @@ const checkOnToolError = (name: string, value: unknown): void => {
 /** A manual call is decided by the caller who runs it. */
 const checkApproval = (name: string, { approval, manual }: Readonly<Record<string, unknown>>): void => {
   if (approval === undefined) return
-  if (typeof approval !== "boolean" && typeof approval !== "function") {
-    refuse(name, "approval must be true, false or a function (args, call)")
-  }
   if (manual === true && approval !== false) {
     refuse(name, "a tool is either manual or waits for approval: who runs a manual call decides about it")
   }
 }
 
-const afterCrashWords: ReadonlyArray<unknown> = ["retry", "report", "ask", "fail"]
-
 /** A manual call has no handler whose effect could be unknown. */
 const checkAfterCrash = (name: string, { afterCrash, lookUp, manual }: Readonly<Record<string, unknown>>): void => {
-  if (afterCrash !== undefined && !afterCrashWords.includes(afterCrash)) {
-    refuse(name, `afterCrash must be "retry", "report", "ask" or "fail"; got: ${Json.render(afterCrash)}`)
-  }
-  if (lookUp !== undefined && typeof lookUp !== "function") {
-    refuse(name, "lookUp must be a function (args, call) that returns an Effect of an Option")
-  }
   if (afterCrash !== undefined && lookUp !== undefined) {
     refuse(name, "lookUp finds out what afterCrash would decide without knowing: give one of the two")
   }
@@ -208,24 +196,8 @@ export const isReadOnly = (tool: Declared.Any, args: unknown): boolean =>
 export const isDestructive = (tool: Declared.Any, args: unknown): boolean =>
   Result.getOrElse(asked(tool, "destructive", args, false), () => true)
 
-const knownLimit = { key: true, permits: true } satisfies NamesOf<Declared.Limit<any>>
-
-const checkLimits = (name: string, limits: unknown): void => {
-  if (limits === undefined) return
-  const isUsable = (limit: unknown): boolean =>
-    Json.isObject(limit) && (typeof limit["key"] === "function" || typeof limit["key"] === "string") &&
-    Number.isInteger(limit["permits"]) && Number(limit["permits"]) > 0
-  if (!Array.isArray(limits) || !limits.every(isUsable)) {
-    return refuse(
-      name,
-      "limits must be a list of { key, permits }: a text or a function (args, call), and a whole number above 0"
-    )
-  }
-  for (const limit of limits) checkNames(`limits of Tool.make(${JSON.stringify(name)})`, limit, knownLimit)
-}
-
 export const duration = (name: string, option: string, input: unknown): Duration.Duration => {
-  const duration = readDuration(input)
+  const duration = Values.readDuration(input)
   return duration !== undefined && Duration.isPositive(duration)
     ? duration
     : refuse(name, `${option} must be a duration above zero or "infinity"; got: ${Json.render(input)}`)

@@ -23,6 +23,7 @@ import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import * as Settings from "../ask/options.ts"
 import { checkNames, type NamesOf } from "../declare/schema.ts"
+import * as Values from "../declare/values.ts"
 import * as Json from "../json.ts"
 import { Running, Worker } from "../stop/ownedFibers.ts"
 import * as Telemetry from "../telemetry.ts"
@@ -107,7 +108,9 @@ export const millisOf = (name: string, input: Duration.Input, least: "positive" 
   throw new TypeError(`${name} must be ${wanted}; got: ${Json.render(input)}`)
 }
 
-const knownOptions = { term: true, poll: true, owner: true } satisfies NamesOf<Options>
+const knownOptions = { term: Values.finiteDuration, poll: Values.finiteDuration, owner: Values.name } satisfies NamesOf<
+  Options
+>
 
 /** Returns the claim that the options ask for, before it is taken. Dies for invalid options. */
 export const make = (

@@ -10,6 +10,7 @@ import * as Event from "../../Event.ts"
 import * as Message from "../../Message.ts"
 import * as Thread from "../../Thread.ts"
 import { checkNames, type NamesOf } from "../declare/schema.ts"
+import * as Values from "../declare/values.ts"
 import * as Json from "../json.ts"
 
 /**
@@ -227,7 +228,12 @@ export interface Options {
 }
 
 /** The options of a new session. */
-export const knownOptions = { id: true, thread: true, context: true, metadata: true } satisfies NamesOf<Options>
+export const knownOptions = {
+  id: Values.text,
+  thread: Values.record,
+  context: Values.record,
+  metadata: Values.record
+} satisfies NamesOf<Options>
 
 /** Returns an idle session. */
 export const make = (options: Options = {}): Session => {

@@ -15,6 +15,7 @@ import * as Stream from "effect/Stream"
 import * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
 import { checkNames, type NamesOf } from "../declare/schema.ts"
+import * as Values from "../declare/values.ts"
 import * as Claims from "./claim.ts"
 import * as SessionData from "./data.ts"
 import * as Journals from "./journal.ts"
@@ -369,7 +370,13 @@ export const count = (
 
 /** Refuses options of a list that are not known, and a status that no session has. */
 const checkListed = (operation: string, options: Journals.ListOptions | undefined): void => {
-  checkNames(operation, options, { prefix: true, status: true } satisfies NamesOf<Journals.ListOptions>)
+  checkNames(
+    operation,
+    options,
+    { prefix: Values.text, status: Values.oneOf(...SessionData.Status.literals) } satisfies NamesOf<
+      Journals.ListOptions
+    >
+  )
   const { status } = options ?? {}
   if (status !== undefined && !SessionData.isStatus(status)) {
     const known = SessionData.Status.literals.join(", ")
@@ -616,7 +623,7 @@ export const stop = (
   options: StopOptions = {}
 ): Effect.Effect<StopReceipt, Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
-    checkNames("Session.stop", options, { by: true } satisfies NamesOf<StopOptions>)
+    checkNames("Session.stop", options, { by: Values.text } satisfies NamesOf<StopOptions>)
     let journal = yield* read(id)
     while (true) {
       const { state, version } = journal
@@ -733,7 +740,7 @@ export const submit = <E = never>(
 ): Effect.Effect<SubmitReceipt, SessionData.SessionError | Journals.StoreError | E, Journals.Store> =>
   Effect.gen(function*() {
     yield* checkId(id)
-    checkNames("Session.submit", options, { id: true, by: true } satisfies NamesOf<SubmitOptions>)
+    checkNames("Session.submit", options, { id: Values.name, by: Values.text } satisfies NamesOf<SubmitOptions>)
     const submitted = submission(options.id ?? globalThis.crypto.randomUUID(), content, options, clientTools)
     for (let journal = known;; journal = undefined) {
       let summary: States.Summary | undefined

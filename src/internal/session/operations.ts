@@ -15,6 +15,7 @@ import * as Thread from "../../Thread.ts"
 import * as Settings from "../ask/options.ts"
 import * as ToolOutcomes from "../declare/outcome.ts"
 import { checkNames, type NamesOf } from "../declare/schema.ts"
+import * as Values from "../declare/values.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
@@ -311,6 +312,8 @@ const taking = (
     : Keeping.idTaken(id)
 }
 
+const replyOptions = { pending: Values.oneOf("deny"), takes: Values.text } satisfies NamesOf<Reply>
+
 /** Checks `Session.reply`. Denies the open calls first if the options ask for it. */
 export const replying = (
   given: Session,
@@ -318,11 +321,9 @@ export const replying = (
   { pending, takes }: Reply
 ): Effect.Effect<Operation<"chat">, OperationError> =>
   Effect.gen(function*() {
+    checkNames("Session.reply", { pending, takes }, replyOptions)
     const message = Message.user(content)
     const base = yield* baseOf(given, true)
-    if (pending !== undefined && pending !== "deny") {
-      return yield* Effect.die(new TypeError(`Session.reply: pending must be "deny"; got: ${Json.render(pending)}`))
-    }
     const freed = pending === "deny" ? then(base, denials(States.sessionOf(base.state))) : base
     const said = yield* spokenTo("reply", States.sessionOf(freed.state), message)
     return { ...spoken("reply", freed, said), ...yield* taking(base, takes, content) }
@@ -402,6 +403,8 @@ export interface ResumeOptions {
 const defaultMaxAge = Duration.days(7)
 const defaultMaxAttempts = 10
 
+const resumeOptions = { maxAge: Values.duration, maxAttempts: Values.whole, takeOver: Values.flag }
+
 /** What ends a run in place of resuming it, where an owner drives it. */
 export interface Limits {
   /** Number of failures in a row. */
@@ -416,6 +419,7 @@ export const resuming = (
   { failure, maxFailures = Infinity }: Limits = {}
 ): Effect.Effect<Operation<"chat">, Replays.ResumeError> =>
   Effect.gen(function*() {
+    checkNames("Session.resume", { maxAge, maxAttempts, takeOver }, resumeOptions)
     const writer = yield* Writers.CurrentWriter
     const { failures = 0, run, stop } = writer?.state ?? {}
     if (writer === undefined || run === undefined) {
@@ -662,7 +666,9 @@ export interface ApproveOptions extends SettleOptions {
 }
 
 /** The options of a verdict of any kind. */
-const knownVerdict = { command: true, by: true, arguments: true } satisfies NamesOf<ApproveOptions>
+const knownVerdict = { command: Values.name, by: Values.text, arguments: Values.record } satisfies NamesOf<
+  ApproveOptions
+>
 
 /** Returns the verdict that approves a call. */
 export const approvalOf = (id: string, options: ApproveOptions = {}): Verdict => ({

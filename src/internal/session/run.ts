@@ -29,6 +29,7 @@ import * as Answers from "../answer/answer.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
 import * as SubAgent from "../answer/subAgent.ts"
 import * as Settings from "../ask/options.ts"
+import { checkNames } from "../declare/schema.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Outcomes from "../fold/runOutcome.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
@@ -482,6 +483,7 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
   RF | Services<T, R | RHalt | REvent> | Scope.Scope
 > =>
   Effect.gen(function*() {
+    checkNames("a run", given, Settings.runOptions)
     const operation = yield* checked
     const { base: { state: begun, writer }, mode, resumed } = operation
     const context = yield* Effect.context<never>()

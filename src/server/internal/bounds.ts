@@ -10,6 +10,8 @@ import * as Exit from "effect/Exit"
 import type * as HttpServerRequest from "effect/http/HttpServerRequest"
 import * as Option from "effect/Option"
 import type * as Scope from "effect/Scope"
+import type { NamesOf } from "../../internal/declare/schema.ts"
+import * as Values from "../../internal/declare/values.ts"
 import * as Refusals from "./refusal.ts"
 
 /**
@@ -72,6 +74,34 @@ export interface Bounds {
   /** The interval at which an open stream is authorised again. A number is milliseconds. 60 seconds by default. */
   readonly authorization?: Duration.Input
 }
+
+const most = Values.described(Values.amount, "a number, 0 or more; Infinity is no bound")
+
+/** The kinds of the bounds. */
+export const knownBounds: Values.Kind = Values.options(
+  {
+    body: most,
+    taken: most,
+    files: most,
+    file: most,
+    clientTools: most,
+    clientTool: most,
+    bodies: most,
+    bodyBytes: most,
+    undecided: most,
+    sessionBytes: most,
+    sessionTurns: most,
+    sessions: most,
+    runs: most,
+    streams: most,
+    writes: most,
+    lists: most,
+    log: most,
+    logs: most,
+    run: Values.duration,
+    authorization: Values.duration
+  } satisfies NamesOf<Bounds>
+)
 
 const mebi = 1_048_576
 
