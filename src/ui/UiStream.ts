@@ -687,20 +687,25 @@ const userParts = (reader: Posted.Reader, message: Json.JsonObject, field: strin
     }
   })
 
-/** Returns the number of steps of a message that have parts, without those that were discarded. */
+/**
+ * Returns the number of steps of a message that have parts and were not discarded, the last step included, whatever it
+ * has: it may be in the middle.
+ */
 const stepsOf = (parts: ReadonlyArray<unknown>): number => {
   let count = 0
-  let isCounted = false
+  let step: "empty" | "counted" | "discarded" = "empty"
   for (const part of parts) {
     const type = Json.isObject(part) ? part["type"] : undefined
-    if (type === "step-start") isCounted = false
-    else if (type === resetType) count -= isCounted ? 1 : 0
-    else if (!isCounted) {
-      isCounted = true
+    if (type === "step-start") step = "empty"
+    else if (type === resetType) {
+      if (step === "counted") count--
+      step = "discarded"
+    } else if (step === "empty") {
+      step = "counted"
       count++
     }
   }
-  return count
+  return parts.length === 0 || step === "counted" ? count : count + 1
 }
 
 /** Returns what the parts of the last step of an assistant's message answer. */

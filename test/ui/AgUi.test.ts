@@ -135,7 +135,9 @@ describe("AgUi.make", () => {
           [name, inner]
         ) => [
           name,
-          (name === "id" || name === "toolCallId") && typeof inner === "string" ? `b-${inner}` : renamed(inner)
+          (name === "id" || name === "toolCallId") && typeof inner === "string" && inner !== ""
+            ? `b-${inner}`
+            : renamed(inner)
         ])
       )
       : value

@@ -262,6 +262,36 @@ describe("chunks", () => {
       yield* Fiber.interrupt(fiber)
     }))
 
+  it.effect("W-01: of two texts in turn each keeps its order, also behind what has sent them once", () =>
+    Effect.gen(function*() {
+      const said = (delta: string): Event.PublicEvent => ({ _tag: "TextDelta", id: null, delta })
+      const thought = (delta: string): Event.PublicEvent => ({ _tag: "ReasoningDelta", id: null, delta })
+      const argued = (argumentsDelta: string): Event.PublicEvent => ({ _tag: "ToolCallDelta", id: "c", argumentsDelta })
+      const called: Event.PublicEvent = { _tag: "ToolCallStarted", id: "c", name: "work" }
+      const events = [
+        thought("a"),
+        thought("b"),
+        said("c"),
+        called,
+        argued("{"),
+        said("d"),
+        argued("}"),
+        thought("e"),
+        said("f")
+      ]
+      const deltas = (joinMillis: number) =>
+        Effect.map(
+          Stream.runCollect(UiStream.chunks(Stream.fromIterable(events), { joinMillis })),
+          (chunks) => chunks.flatMap(({ delta, type }) => typeof delta === "string" ? [`${type} ${delta}`] : [])
+        )
+      const texts = ["reasoning-delta ab", "text-delta c", "text-delta d", "reasoning-delta e", "text-delta f"]
+      assert.deepStrictEqual(yield* deltas(50), texts)
+      assert.deepStrictEqual(
+        (yield* deltas(0)).join(""),
+        ["reasoning-delta a", "reasoning-delta b", ...texts.slice(1)].join("")
+      )
+    }))
+
   it.effect("W-01: deltas that never wait for the reader are not held longer", () =>
     Effect.gen(function*() {
       let now = 0

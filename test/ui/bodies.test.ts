@@ -429,7 +429,7 @@ describe("bodies", () => {
     })
     assert.deepStrictEqual(
       counts,
-      [0, 0, 1, 2, 1, 1].map((steps) => [{ _tag: "Retry" as const, steps, isRegeneration: false }])
+      [0, 1, 1, 3, 1, 1].map((steps) => [{ _tag: "Retry" as const, steps, isRegeneration: false }])
     )
   })
 

@@ -277,6 +277,90 @@ describe("UiStream and the majors of the AI SDK", () => {
       }))
   }
 
+  for (const protocol of protocols) {
+    it.effect(`O-29: ai ${protocol}: a reset in what the page has is none of the steps that it counts`, () =>
+      Effect.promise(async () => {
+        const said = (delta: string): ReadonlyArray<Event.PublicEvent> => [
+          { _tag: "MessageStarted" },
+          { _tag: "TextDelta", id: null, delta }
+        ]
+        const reset: Event.PublicEvent = { _tag: "StepReset", error: { code: "network_error", message: "" } }
+        const whole: Event.PublicEvent = { _tag: "StepCompleted" }
+        const events: ReadonlyArray<Event.PublicEvent> = [
+          ...said("Wro"),
+          reset,
+          ...said("First."),
+          whole,
+          ...said("Bad"),
+          reset,
+          ...said("Worse"),
+          reset,
+          ...said("Second."),
+          whole,
+          ...said("Third."),
+          whole,
+          { _tag: "ChatCompleted", outcome: { _tag: "Completed" } }
+        ]
+        const chunks = chunksOf(events, { protocol, messageId: "m1" })
+        for (let cut = 1; cut < chunks.length; cut++) {
+          const { message } = await readMessage(chunks.slice(0, cut), undefined, protocol)
+          const last = message ?? { id: "m1", role: "assistant", parts: [] }
+          const body = JSON.parse(JSON.stringify({ id: "s1", messageId: "m1", messages: [last] }))
+          const [asked] = Result.getOrThrow(UiStream.read(body)).actions
+          const known = asked?._tag === "Retry" ? asked.steps : -1
+          const rest = chunksOf(events, { protocol, messageId: "m1", known })
+          const read = await readMessage(rest, last as UIMessage, protocol)
+          assert.isUndefined(read.error)
+          const texts = stepTexts(withoutDiscarded(read.message)).filter((one) => one !== "")
+          assert.deepStrictEqual(texts, ["First.", "Second.", "Third."], `cut at ${cut}, with ${known} steps`)
+        }
+      }))
+  }
+
+  it.effect("O-32: the usage of a message is that of its run with all runs inside it, whatever the outcome", () =>
+    Effect.promise(async () => {
+      const usage = { inputTokens: 1, outputTokens: 2 } as Event.PublicUsage
+      const totalUsage = { inputTokens: 10, outputTokens: 20 } as Event.PublicUsage
+      for (const outcome of outcomes) {
+        for (
+          const [given, right] of [[{ usage, totalUsage }, totalUsage], [{ usage }, usage], [{}, undefined]] as const
+        ) {
+          const end: Event.PublicEvent = { _tag: "ChatCompleted", outcome, ...given }
+          const { message } = await readMessage(chunksOf([{ _tag: "MessageStarted" }, end]))
+          assert.deepStrictEqual((message?.metadata as any)?.usage, right)
+          assert.deepStrictEqual((message?.metadata as any)?.outcome, outcome)
+        }
+      }
+    }))
+
+  it.effect("O-28: the run inside a call that is made again begins anew", () =>
+    Effect.promise(async () => {
+      const nested = (event: Event.PublicEvent): Event.PublicEvent => ({
+        _tag: "ToolProgress",
+        id: "c",
+        name: "work",
+        nested: event
+      })
+      const once: ReadonlyArray<Event.PublicEvent> = [
+        { _tag: "MessageStarted" },
+        { _tag: "ToolCallStarted", id: "c", name: "work" },
+        { _tag: "ToolCallCompleted", id: "c", name: "work", arguments: {} },
+        nested({ _tag: "MessageStarted" }),
+        nested({ _tag: "ToolCallCompleted", id: "inner", name: "inner", arguments: {} })
+      ]
+      const reset: Event.PublicEvent = { _tag: "StepReset", error: { code: "resumed", message: "" } }
+      const end: ReadonlyArray<Event.PublicEvent> = [
+        { _tag: "ToolResultEncoded", id: "c", content: "done" },
+        { _tag: "StepCompleted" },
+        { _tag: "ChatCompleted", outcome: { _tag: "Completed" } }
+      ]
+      const shown = async (events: ReadonlyArray<Event.PublicEvent>) => {
+        const { message } = await readMessage(chunksOf(events))
+        return message?.parts.flatMap((part) => part.type === "data-heddle-subrun" ? [part.data] : [])
+      }
+      assert.deepStrictEqual(await shown([...once, reset, ...once, ...end]), await shown([...once, ...end]))
+    }))
+
   it("O-28: a protocol that does not exist is a defect that says which there are", () => {
     for (
       const use of [
