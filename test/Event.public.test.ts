@@ -329,7 +329,7 @@ describe("Event.toPublic", () => {
       id: "c",
       kind: "unknown",
       toolCall: Message.toolCall("c", "pays", { card: canary("arguments") }),
-      question: `The run was cut off during the call pays({"card":"${canary("arguments")}"}).`,
+      question: `The run was interrupted during the call pays({"card":"${canary("arguments")}"}).`,
       opts: ["It had its effect", "It had no effect"]
     }
     const event: Event.Event = { _tag: "ToolSuspended", toolCallId: "c", toolName: "pays", suspensions: [suspension] }

@@ -83,7 +83,7 @@ const contentOf = (events: ReadonlyArray<Event.Event>) => {
 }
 
 const unknownText =
-  "{\"error\":\"tool error (charge): unknown_effect: the run was cut off before the result of the call " +
+  "{\"error\":\"tool error (charge): unknown_effect: the run was interrupted before the result of the call " +
   "was recorded: it may have had its effect, or not\",\"code\":\"unknown_effect\"}"
 
 describe("calls of which it is not known whether they had their effect", () => {
@@ -152,7 +152,7 @@ describe("calls of which it is not known whether they had their effect", () => {
       assert.deepInclude(result.suspensions?.[0], {
         id: "a",
         kind: "unknown",
-        question: "The run was cut off during the call charge({\"amount\":\"5\"}). Did the call have its effect?",
+        question: "The run was interrupted during the call charge({\"amount\":\"5\"}). Did the call have its effect?",
         opts: ["It had its effect", "It had no effect"]
       })
       assert.deepStrictEqual(calls, [])

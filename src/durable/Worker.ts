@@ -395,8 +395,8 @@ export const layer = <
             (cause) => failed(claim, failures, cause)
           ),
           Effect.ignoreCause,
-          // The claim goes back before the scope of the drive closes, in which its host shows the end of a run: who sees
-          // that end can claim the session at once, even if this process is killed by then.
+          // The claim goes back before the scope of the drive closes, in which its host shows the end of a run. Who
+          // sees that end can claim the session at once, even if this process is killed by then.
           Effect.ensuring(claim.release),
           Effect.scoped
         )

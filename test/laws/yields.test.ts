@@ -62,7 +62,7 @@ const summaryOf = (id: string) =>
     }
   })
 
-/** A worker that is told by name what it has to do, and an effect that submits a message and waits for its answer. */
+/** A worker that takes sessions by name, and an effect that submits a message and waits for its answer. */
 const asking = (options: Session.ResumeOptions<any, any, any, any, any>) =>
   Effect.gen(function*() {
     let ended = Deferred.makeUnsafe<void>()

@@ -193,7 +193,7 @@ export const ErrorDecision: {
  * - `unknown_tool`, `invalid_arguments`, `truncated_arguments`: the call itself cannot be run
  * - `denied`: its tool's `validate` or `authorize` did not let it run; `metadata.gate` names which
  * - `cancelled`: the call was answered without having been run to its end
- * - `unknown_effect`: its run was cut off while it ran: its effect is not known (`Tool.Options.afterCrash`)
+ * - `unknown_effect`: its run was interrupted while it ran: its effect is not known (`Tool.Options.afterCrash`)
  * - `abandoned`: it was stopped, and its handler had not ended when the time for that was over: it may still take
  *   effect. `metadata.after` is `"timeout"` where its time was up
  *

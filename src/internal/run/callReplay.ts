@@ -109,7 +109,7 @@ export const startOf = (
 export const unknownEffect = (call: Pick<Message.ToolCall, "id" | "name">): Tool.Error<Tool.ToolError> => ({
   _tag: "Error",
   error: toolError("unknown_effect", call, {
-    detail: "the run was cut off before the result of the call was recorded: it may have had its effect, or not"
+    detail: "the run was interrupted before the result of the call was recorded: it may have had its effect, or not"
   })
 })
 
@@ -122,7 +122,7 @@ const answers = ["It had its effect", "It had no effect"]
 const asked = ({ id, name, toolCall }: Tool.CallContext): ToolOutcomes.Suspended => {
   const json = JSON.stringify(toolCall.arguments)
   const shown = json.length > longestArguments ? `${json.slice(0, longestArguments)}…` : json
-  const question = `The run was cut off during the call ${name}(${shown}). Did the call have its effect?`
+  const question = `The run was interrupted during the call ${name}(${shown}). Did the call have its effect?`
   const suspension: Event.Suspension = { id, kind: "unknown", toolCall, question, opts: answers }
   return ToolOutcomes.suspended([suspension])
 }

@@ -405,7 +405,7 @@ const defaultMaxAttempts = 10
 
 const resumeOptions = { maxAge: Values.duration, maxAttempts: Values.whole, takeOver: Values.flag }
 
-/** What ends a run in place of resuming it, where an owner drives it. */
+/** Limits of resuming a run that an owner drives. Beyond them the run is ended. */
 export interface Limits {
   /** Number of failures in a row. */
   readonly maxFailures?: number

@@ -220,8 +220,8 @@ export class Writer implements Omit<Parent, "store"> {
 
   /**
    * Appends the start of a handler, as `append` does. Succeeds with `true` where the handler may start: its start is in
-   * the journal. Succeeds with `false` where its run was stopped before: a stop precedes it in the journal, or its append
-   * was abandoned.
+   * the journal. Succeeds with `false` where its run was stopped before: a stop precedes it in the journal, or its
+   * append was abandoned.
    */
   start(record: Records.CallStarted, running: Running): Effect.Effect<boolean> {
     return this.write([record], running)
@@ -494,7 +494,7 @@ export class Writer implements Omit<Parent, "store"> {
   private look(store: Journals.Service): Effect.Effect<void, Journals.StoreError> {
     const look = Effect.suspend(() => {
       const { id, version: expected } = this
-      // What is behind an abandoned append may be that append.
+      // The records behind an abandoned append may be its own.
       if (this.isClosed) return Effect.void
       return Effect.flatMap(store.version(id), (actual) => {
         if (actual <= expected) return Effect.void
