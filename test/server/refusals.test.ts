@@ -353,13 +353,13 @@ describe("authorization", () => {
       }
     }))
 
-  it.live("W-11: a stream ends once its token has ended, in each form, and so does one of another principal", () =>
+  it.live("W-11: a stream ends once its token has ended, in each form, and so does one of another principal or session", () =>
     Effect.gen(function*() {
       const ended = new Set<string>()
-      let principal = "ann"
+      let [principal, of] = ["ann", "ann"]
       const all = yield* site({
         authorize: (request, question) =>
-          Effect.map(byToken(ended)(request, question), (grant) => ({ ...grant, principal })),
+          Effect.map(byToken(ended)(request, question), (grant) => ({ ...grant, principal, of })),
         bounds: { authorization: 20 },
         raw: true
       })
@@ -372,7 +372,7 @@ describe("authorization", () => {
         { path: `${at}/s1/stream` },
         { path: "/agui/helper/s1" }
       ]
-      for (const end of [() => ended.add("ann"), () => (principal = "eve")]) {
+      for (const end of [() => ended.add("ann"), () => (principal = "eve"), () => (of = "eve")]) {
         const readers = []
         for (const { body, method = "GET", path } of forms) {
           const reader = yield* Effect.promise(() => all.open(method, path, body, bearer("ann")))
@@ -386,7 +386,7 @@ describe("authorization", () => {
           assert.isFalse(sent.some(({ data }) => data._tag === "ChatCompleted" || data.type === "RUN_FINISHED"))
         }
         ended.clear()
-        principal = "ann"
+        principal = of = "ann"
       }
       const { text } = yield* all.ask({ path: `${at}/s1` })
       assert.isTrue(JSON.parse(text).isRunning)
@@ -902,6 +902,22 @@ describe("bodies", () => {
       )
       assert.strictEqual(last.headers.get("retry-after"), "60")
       assert.strictEqual((yield* writing.say("s1", "Hi", "bob")).status, 200)
+    }))
+
+  it.effect("W-11: a write or a list that was refused for their number does not count", () =>
+    Effect.gen(function*() {
+      const all = yield* site({ bounds: { writes: 3, lists: 3 } })
+      const write = Effect.map(all.ask({ path: `${at}/nosuch/resume`, method: "POST" }), ({ status }) => status)
+      const list = Effect.map(all.ask({ path: at }), ({ status }) => status)
+      for (const [one, good] of [[write, 404], [list, 200]] as const) {
+        for (let count = 0; count < 3; count++) assert.strictEqual(yield* one, good)
+        for (let count = 0; count < 5; count++) {
+          yield* TestClock.adjust("11 seconds")
+          assert.strictEqual(yield* one, 429)
+        }
+        yield* TestClock.adjust("6 seconds")
+        for (let count = 0; count < 3; count++) assert.strictEqual(yield* one, good)
+      }
     }))
 
   it.effect("W-11: bodies that come slowly have a bound in number and in time", () =>
