@@ -162,11 +162,13 @@ class Reader extends Answer.ReplyReader {
   }
 
   private part(part: Json.JsonObject, out: Answer.Out): void {
+    if (this.failure !== undefined) return
     const { functionCall, text, thought, thoughtSignature } = part
     const signature = Wire.string(thoughtSignature)
     if (!Json.isObject(functionCall)) this.calls.moveOn(out)
     if (Json.isObject(functionCall)) {
       const call = this.calls.read(functionCall, signature, out)
+      if (this.calls.problem !== undefined) this.fail("malformed_response", this.calls.problem)
       if (call !== undefined) this.turn.call(call, part)
     } else if (typeof text !== "string") this.otherPart(part, out)
     else if (thought === true) {

@@ -121,6 +121,22 @@ describe("arguments that are repeated", () => {
       }
     }))
 
+  it.effect("O-07, O-19: a call without arguments has lost them where another call has two", () =>
+    Effect.gen(function*() {
+      const found = yield* played(
+        "chat",
+        Chat.body(
+          head,
+          Chat.call({ index: 1, id: "t2", type: "function", name: "find", arguments: "" }),
+          Chat.call({ index: 0, arguments: "{\"q\":1}" }),
+          Chat.call({ index: 0, arguments: "{\"p\":2}" }),
+          Chat.finish("tool_calls")
+        )
+      )
+      assert.deepStrictEqual(callsOf(found), [])
+      assert.deepStrictEqual(lostOf(found), [["look", "json_decode_error"], ["find", "missing_fragments"]])
+    }))
+
   it.effect("O-19: an item, a block and a part that come again are no other call; other arguments fail the reply", () =>
     Effect.gen(function*() {
       const item = (args: string) => [

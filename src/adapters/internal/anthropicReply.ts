@@ -277,11 +277,8 @@ export class Blocks {
   end(ending: ToolCalls.Ending, out: Answer.Out): string | undefined {
     const open = this.blocks.filter((block) => block.kind === "call").filter(({ call }) => call.completed === undefined)
     for (const block of open) if (ending !== "truncated" || block.isClosed) this.seed(block, out)
-    this.calls.placeStrays(out)
-    for (const { call, isClosed } of open) {
-      this.calls.end(call, ending, ending === "truncated" && (!isClosed || call.text.trim() === ""), out)
-    }
-    return this.calls.problem
+    const left = new Set(open.flatMap(({ call, isClosed }) => isClosed ? [] : [call]))
+    return this.calls.endKnown(ending, (call) => left.has(call) || call.text.trim() === "", out)
   }
 }
 

@@ -229,8 +229,9 @@ export class Calls extends ToolCalls.WireCalls {
     return this.settle(current, out) && fragment.text?.trimStart().startsWith("{") === true
   }
 
-  private begin({ id, index }: Fragment, out: Answer.Out): ToolCalls.Call {
-    this.settleLast(out)
+  private begin({ id, index, name }: Fragment, out: Answer.Out): ToolCalls.Call {
+    // Arguments alone do not show that the call before them is whole: they may be some of it.
+    if (id !== undefined || name !== undefined) this.settleLast(out)
     const call = this.open(id)
     this.unfinished.add(call)
     if (index !== undefined) this.byIndex.set(index, call)

@@ -40,7 +40,10 @@ export class Calls {
   private readonly byWireId = new Map<string, Call>()
   /** The call that further parts continue. `isAnnounced`: its own part says that they come. */
   private open: { readonly call: Call; readonly args: PathArguments; readonly isAnnounced: boolean } | undefined
-  private problem: string | undefined
+  /** The reason why the reply cannot be trusted, if it cannot. */
+  problem: string | undefined
+  /** `true` if pieces of arguments came that may be some of the next call's. */
+  private hasStrays = false
 
   constructor(makeId: () => string, declared: ReadonlySet<string>) {
     this.declared = declared
@@ -89,21 +92,24 @@ export class Calls {
     // A call that comes without arguments may have them in the parts behind it.
     if (isAnnounced || value["args"] === undefined) {
       this.open = { call, args: new PathArguments(), isAnnounced }
+      this.open.args.isLost = this.hasStrays
+      this.hasStrays = false
       if (isAnnounced) this.proceed(value, out)
     } else this.finish(call, JSON.stringify(value["args"] ?? {}), out)
   }
 
   /** A part without a name continues the open call, and closes it unless it announces more. */
   private proceed(value: Json.JsonObject, out: Answer.Out): void {
-    const pieces = Wire.list(value["partialArgs"])
-    if (this.open === undefined) {
-      const isMore = pieces.length > 0 || Object.keys(Wire.object(value["args"])).length > 0
-      if (isMore && this.calls.all.some((call) => !call.isExecuted)) this.problem = ToolCalls.contradiction
-      return
-    }
-    this.open.args.assign(value["args"])
-    for (const piece of pieces) this.open.args.add(piece)
+    if (this.open === undefined) return this.stray(value)
+    this.open.args.take(value)
     if (value["willContinue"] !== true) this.close(out)
+  }
+
+  /** Pieces of no open call: those of one that is complete cannot be added, and those of the next one lack its name. */
+  private stray({ args, partialArgs }: Json.JsonObject): void {
+    if (Wire.list(partialArgs).length === 0 && Object.keys(Wire.object(args)).length === 0) return
+    if (this.calls.all.some((call) => !call.isExecuted)) this.problem = ToolCalls.contradiction
+    this.hasStrays = true
   }
 
   /** The reply continues with something else: a call that did not announce its arguments has none. */
@@ -246,12 +252,13 @@ class PathArguments {
     return JSON.stringify(this.root)
   }
 
-  /** Members that came whole. */
-  assign(members: unknown): void {
-    for (const [name, value] of Object.entries(Wire.object(members))) this.set([name], value)
+  /** Takes what a part has: members that came whole, and pieces. */
+  take({ args, partialArgs }: Json.JsonObject): void {
+    for (const [name, value] of Object.entries(Wire.object(args))) this.set([name], value)
+    for (const piece of Wire.list(partialArgs)) this.add(piece)
   }
 
-  add(piece: Json.JsonObject): void {
+  private add(piece: Json.JsonObject): void {
     this.hasBegun = true
     const path = piece["jsonPath"]
     const value = valueOf(piece)

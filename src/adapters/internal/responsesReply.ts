@@ -137,9 +137,10 @@ export class Output {
       if (item.call === undefined) return
       this.replace(item.call, argumentsOf(wire), out)
       const isCut = wire["status"] === "incomplete"
-      // Arguments of a call that has none may stand under another item.
-      const isWhole = !mayBeCut && item.call.text.trim() !== ""
-      return isCut || isWhole ? this.calls.close(item.call, isCut, out) : undefined
+      if (isCut || (!mayBeCut && argumentsOf(wire) !== "")) this.calls.close(item.call, isCut, out)
+      // What the item does not repeat may lack fragments that stand under another item.
+      else if (!mayBeCut) this.calls.settle(item.call, out)
+      return
     }
     // The whole reply shows whose such a call is.
     if (item.type === customType || isAsking(item.wire ?? wire)) return
@@ -158,19 +159,16 @@ export class Output {
     const id = Wire.string(call_id)
     const named = Wire.string(name)
     if (item.call === undefined && id === undefined && named === undefined) return
-    const call = this.callOf(item, out)
+    if (item.call === undefined) this.calls.settleLast(out)
+    const call = this.callOf(item)
     if (call.id === "") call.wireId = id ?? call.wireId
     this.calls.describe(call, { index: item.position, ...Wire.said(rest), ...Wire.defined({ id: item.id }) })
     if (call.id === "" && named !== undefined) this.calls.name(call, named, out)
   }
 
   /** The call of an item, which may begin with a fragment of its arguments. */
-  private callOf(item: Item, out: Answer.Out): ToolCalls.Call {
-    if (item.call === undefined) {
-      this.calls.settleLast(out)
-      item.call = this.calls.open(undefined)
-    }
-    return item.call
+  private callOf(item: Item): ToolCalls.Call {
+    return item.call ??= this.calls.open(undefined)
   }
 
   argumentsDelta(event: Json.JsonObject, out: Answer.Out): void {
@@ -178,14 +176,14 @@ export class Output {
     if (text === undefined) return
     const item = this.items.of("function_call", event)
     item.hasText = true
-    if (!this.calls.append(this.callOf(item, out), text, out)) this.problem ??= ToolCalls.contradiction
+    if (!this.calls.append(this.callOf(item), text, out)) this.problem ??= ToolCalls.contradiction
   }
 
   argumentsDone(event: Json.JsonObject, out: Answer.Out): void {
     const text = argumentsOf(event)
     const item = this.items.of("function_call", event)
     item.hasText = true
-    if (item.call !== undefined || text !== "") this.replace(this.callOf(item, out), text, out)
+    if (item.call !== undefined || text !== "") this.replace(this.callOf(item), text, out)
   }
 
   private replace(call: ToolCalls.Call, text: string, out: Answer.Out): void {

@@ -76,6 +76,8 @@ interface Begun extends Scan {
   form: "none" | "json" | "other"
   /** `true` once the text is whole by its braces. What follows repeats it, or contradicts it. */
   isWhole: boolean
+  /** `true` once other text stands behind a whole one. */
+  isSpoiled: boolean
   /** The text behind a whole one, as long as it is not whole itself. */
   again: string
 }
@@ -85,6 +87,7 @@ const begun = (): Begun => ({
   isObserved: false,
   form: "none",
   isWhole: false,
+  isSpoiled: false,
   again: "",
   depth: 0,
   isInString: false,
@@ -197,6 +200,7 @@ const objectIn = (text: string): Json.JsonObject | undefined => {
 
 /** Appends all that follows: the text is no JSON, whatever that is. */
 const spoil = (call: Begun): void => {
+  call.isSpoiled = true
   call.isWhole = false
   call.form = "other"
 }
@@ -405,8 +409,9 @@ export class WireCalls {
         : isBlank(text) || text === call.text
     }
     this.note(call, text)
+    const { length } = call.text
     const added = append(call, text)
-    if (call.isWhole && call.wholeAt === 0) call.wholeAt = this.fragments
+    if (call.isWhole && call.text.length !== length) call.wholeAt = this.fragments
     if (added === "") return true
     if (call.isStarted) out.push({ _tag: "ToolCallDelta", id: call.id, argumentsDelta: added })
     else if (call.id !== "") this.start(out)
@@ -494,14 +499,6 @@ export class WireCalls {
     this.complete(call, isCut ? lost("truncated") : ofText(written(textOf(call))), out)
   }
 
-  /** The reply has ended, and with it a call that may be open. */
-  end(call: Call, ending: Ending, isCut: boolean, out: Out): void {
-    if (call.completed !== undefined || call.id === "") return
-    if (isCut) return this.complete(call, lost("truncated"), out)
-    const found = call.isLost ? lost("missing_fragments") : atEnd(written(textOf(call)), call.isObserved, ending)
-    this.complete(call, found, out)
-  }
-
   /**
    * The reply has ended, and with it all calls. If the token limit ended it, the last call was cut, even when its text
    * parses: servers are known to mend a cut text. A call before it counts if its text is whole. Returns the reason why
@@ -510,15 +507,39 @@ export class WireCalls {
   endAll(ending: Ending, out: Out, last = this.all.at(-1)): string | undefined {
     const taker = this.placeStrays(out)
     const cut = last?.id === "" ? taker ?? last : last
+    return this.endEach(ending, (call) => !call.isExecuted && (call === cut || isBlank(call.text)), out)
+  }
+
+  /** As `endAll`, for a protocol that knows which calls the token limit has cut. */
+  endKnown(ending: Ending, isCut: (call: Call) => boolean, out: Out): string | undefined {
+    this.placeStrays(out)
+    return this.endEach(ending, isCut, out)
+  }
+
+  /**
+   * Whole arguments behind others may be those of another call, under its number: a call without any has lost them, if
+   * the reply was not cut.
+   */
+  private endEach(ending: Ending, isCut: (call: Call) => boolean, out: Out): string | undefined {
+    const isMixed = ending !== "truncated" &&
+      this.all.some(({ completed, isSpoiled }) => isSpoiled && completed === undefined)
     for (const call of this.all) {
-      const isCut = ending === "truncated" && !call.isExecuted && (call === cut || isBlank(call.text))
-      this.end(call, ending, isCut, out)
+      call.isLost ||= isMixed && !call.isExecuted && isBlank(textOf(call))
+      this.end(call, ending, ending === "truncated" && isCut(call), out)
     }
     return this.problem
   }
 
+  /** The reply has ended, and with it a call that may be open. */
+  end(call: Call, ending: Ending, isCut: boolean, out: Out): void {
+    if (call.completed !== undefined || call.id === "") return
+    if (isCut) return this.complete(call, lost("truncated"), out)
+    const found = call.isLost ? lost("missing_fragments") : atEnd(written(textOf(call)), call.isObserved, ending)
+    this.complete(call, found, out)
+  }
+
   /** The reason why what was read cannot be trusted, if it cannot: the wire began other arguments of a complete call. */
-  get problem(): string | undefined {
+  private get problem(): string | undefined {
     return this.all.every(({ again, text }) =>
         text.startsWith(again.trim()) || JSON.stringify(text).startsWith(again.trim())
       )
@@ -531,7 +552,7 @@ export class WireCalls {
    * never came. They belong to the one call that can have them. Where several can, none of these runs. Returns the call
    * that has them.
    */
-  placeStrays(out: Out): Call | undefined {
+  private placeStrays(out: Out): Call | undefined {
     const strays = [...this.strays]
     this.strays.clear()
     if (strays.length === 0) return undefined
