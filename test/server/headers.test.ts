@@ -39,7 +39,9 @@ const expected = ({ method, path }: Route): Readonly<Record<string, string>> => 
     }
   }
   if (method === "DELETE") return {}
-  if (method === "POST" && path === "/agents/:agent/sessions") return { ...events, "x-vercel-ai-ui-message-stream": "v1" }
+  if (method === "POST" && path === "/agents/:agent/sessions") {
+    return { ...events, "x-vercel-ai-ui-message-stream": "v1" }
+  }
   if (path.startsWith("/agui") || path.endsWith("/events") || method === "POST") return events
   return { ...quiet, "content-type": "application/json" }
 }
@@ -71,7 +73,11 @@ describe("headers of good answers", () => {
             ...(origin === undefined ? {} : { origin }),
             ...(route.method === "OPTIONS" ? { "access-control-request-method": "POST" } : {})
           }
-          yield* send(url, { path: "/agents/helper/sessions/s1/messages", body: { content: "Hi" }, headers: bearer("ann") })
+          yield* send(url, {
+            path: "/agents/helper/sessions/s1/messages",
+            body: { content: "Hi" },
+            headers: bearer("ann")
+          })
           const isStream = route.method === "GET" && (route.path.endsWith("/events") || route.path.startsWith("/agui"))
           // Nothing runs, so that there is nothing to resume.
           if (route.path.endsWith("/stream")) continue

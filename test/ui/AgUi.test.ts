@@ -162,6 +162,8 @@ describe("AgUi.make", () => {
           yield* eventsIn(first),
           renamed(yield* eventsIn(second)) as ReadonlyArray<Event.PublicEvent>
         ]
+        // The page's own ids of calls that come without one are the same in each run, which is O-05, too.
+        if (after.some((event) => "id" in event && event.id === "")) return []
         return yield* Effect.promise(async () => {
           const bodyOf = (events: ReadonlyArray<Event.PublicEvent>, runId: string, agent: HttpAgent) => {
             const messages = hasMessages
