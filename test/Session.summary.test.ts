@@ -120,7 +120,7 @@ describe("the summary of a session", () => {
         const message = Exit.isFailure(exit) ? String(Cause.squash(exit.cause)) : ""
         assert.match(
           message,
-          /status "failed" is not one of idle, awaiting_user, awaiting_tools, completed, stopped, e/
+          /status must be "idle", "awaiting_user", "awaiting_tools", "completed", "stopped" or "error"; got: "failed"/
         )
       }
     }).pipe(Effect.provide(Session.Store.layerMemory)))

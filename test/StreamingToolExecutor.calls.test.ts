@@ -36,8 +36,8 @@ describe("StreamingToolExecutor: options", () => {
     Effect.gen(function*() {
       for (const maxParallel of [0, -1, 1.5, Number.NaN, Infinity]) {
         const defect = yield* defectOf(Effect.scoped(StreamingToolExecutor.make({ maxParallel })))
-        assert.instanceOf(defect, RangeError)
-        assert.match(defect.message, /^maxParallel must be a positive integer; got: /)
+        assert.instanceOf(defect, TypeError)
+        assert.match(defect.message, /: maxParallel must be a positive integer; got: /)
       }
     }))
 

@@ -157,7 +157,7 @@ const exceptions: { readonly [option: string]: ReadonlyArray<Kind> } = {
   "Tool.fromChat.readOnly": ["flag", "fn"],
   "Tool.fromChat.destructive": ["flag", "fn"],
   approval: ["flag", "fn"],
-  onToolError: ["fn"],
+  onToolError: ["fn", "null"],
   interrupt: ["fn"],
   publish: ["fn"],
   deadline: ["number", "object"],

@@ -123,6 +123,8 @@ export type Facts = RunFacts | InferenceFacts | ToolFacts | { readonly kind: "st
 export interface Listener {
   /** The calls that have spans. */
   readonly toolSpans: "all" | "failed" | "none"
+  /** Tells whether a viewer adds up the usage of all spans: that of a run then has none. */
+  readonly addsUp?: boolean
   /** Notes the time, in seconds, between two chunks of a reply. */
   readonly chunk: (operation: Operation, seconds: number) => void
   /** Notes the end of an operation, and adds attributes to its span, which ends after that. */
@@ -498,7 +500,8 @@ export class Run {
     const ending: Ending = isBroken
       ? { code: codeOf(Cause.squash(exit.cause)), outcome: "failed" }
       : this.ending ?? { isCut: true, outcome: "interrupted" }
-    this.operation.set(tokens(this.usage()))
+    // A viewer that adds up its spans would count each token twice.
+    if (this.operation.tracing.listener?.addsUp !== true) this.operation.set(tokens(this.usage()))
     if (facts.response !== undefined && response) this.operation.set(finishReasons(response))
     this.operation.end(ending)
   }

@@ -55,7 +55,10 @@ export interface Options {
    * The longest part of the content, in characters; a longer one is cut. 16,384 by default, `Infinity` for no limit.
    */
   readonly maxPartLength?: number
-  /** The viewers whose own attributes spans have as well. None by default. */
+  /**
+   * The viewers whose own attributes spans have as well. They add up the usage of all spans, so that the span of a run has
+   * none. None by default.
+   */
   readonly dialects?: ReadonlyArray<Dialects.Dialect>
   /**
    * The calls of tools that have spans: all of them, those that failed, or none. Metrics count them all. The spans that
@@ -150,7 +153,7 @@ const listener = (options: Options, capture: Capture): Telemetry.Listener => {
   const ended = (operation: Telemetry.Operation) => {
     for (const write of writers) Result.try(() => write(operation))
   }
-  return { toolSpans, chunk: Metrics.chunk, ended }
+  return { toolSpans, addsUp: Dialects.addsUp(dialects), chunk: Metrics.chunk, ended }
 }
 
 /**

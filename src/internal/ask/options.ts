@@ -162,7 +162,7 @@ export const runOptions = Values.nullable({
   emitToolDeltas: Values.flag,
   includeRawChunks: Values.flag,
   onEvent: Values.fn,
-  tools: Values.listOf(Values.anything, "tools made with Tool.make"),
+  tools: Values.described(Values.listOf(Values.anything, ""), "an array of tools made with Tool.make"),
   mode: Values.oneOf("auto", "manual"),
   retryReply: Values.schedule,
   maxTurns: Values.count,

@@ -204,6 +204,9 @@ export const shown = ({ isShown }: Kind, value: unknown): string => {
   return typeof value === "symbol" ? "a symbol" : String(value)
 }
 
+/** An object that may be of any make. Whether it can be read is found out where it is. */
+export const objectLike: Kind = new Kind("an object", (value) => typeof value === "object" && value !== null)
+
 /** A TCP port. */
 export const port: Kind = new Kind("a port from 0 to 65535", (value) => isWhole(value, 0) && Number(value) <= 65_535)
 
@@ -212,7 +215,7 @@ export const gate: Kind = described(fn, "a function (args, call)")
 
 /** The policy after a failed call. The number of parameters of a function is checked where it is used. */
 export const onToolError: Kind = described(
-  either(oneOf("continue", "halt"), fn),
+  either(oneOf("continue", "halt", null), fn),
   `"continue", "halt" or a function (call, error)`
 )
 

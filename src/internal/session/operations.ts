@@ -666,7 +666,7 @@ export interface ApproveOptions extends SettleOptions {
 }
 
 /** The options of a verdict of any kind. */
-const knownVerdict = { command: Values.name, by: Values.text, arguments: Values.record } satisfies NamesOf<
+const knownVerdict = { command: Values.name, by: Values.text, arguments: Values.objectLike } satisfies NamesOf<
   ApproveOptions
 >
 

@@ -29,7 +29,6 @@ import * as Answers from "../answer/answer.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
 import * as SubAgent from "../answer/subAgent.ts"
 import * as Settings from "../ask/options.ts"
-import { checkNames } from "../declare/schema.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Outcomes from "../fold/runOutcome.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
@@ -483,12 +482,11 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
   RF | Services<T, R | RHalt | REvent> | Scope.Scope
 > =>
   Effect.gen(function*() {
-    checkNames("a run", given, Settings.runOptions)
     const operation = yield* checked
     const { base: { state: begun, writer }, mode, resumed } = operation
     const context = yield* Effect.context<never>()
     // The caller's code may have made a run fail that is ended after many attempts: it gets the tools without theirs.
-    const tools: Tools = (given.tools ?? []).map(withoutPolicy)
+    const tools: Tools = (Array.isArray(given.tools) ? given.tools as Tools : none).map(withoutPolicy)
     const wanted = resumed?.isBroken === true ? { tools } as unknown as typeof given : given
     const scope = yield* Effect.scope
     const executor = yield* Executor.Executor
