@@ -138,7 +138,7 @@ export class Output {
       this.replace(item.call, argumentsOf(wire), out)
       const isCut = wire["status"] === "incomplete"
       if (isCut || (!mayBeCut && argumentsOf(wire) !== "")) this.calls.close(item.call, isCut, out)
-      // What the item does not repeat may lack fragments that stand under another item.
+      // Arguments that the item does not repeat may lack fragments that stand under another item.
       else if (!mayBeCut) this.calls.settle(item.call, out)
       return
     }

@@ -510,7 +510,7 @@ export class WireCalls {
     return this.endEach(ending, (call) => !call.isExecuted && (call === cut || isBlank(call.text)), out)
   }
 
-  /** As `endAll`, for a protocol that knows which calls the token limit has cut. */
+  /** Ends all calls, as `endAll` does, for a protocol that knows which of them the token limit has cut. */
   endKnown(ending: Ending, isCut: (call: Call) => boolean, out: Out): string | undefined {
     this.placeStrays(out)
     return this.endEach(ending, isCut, out)
