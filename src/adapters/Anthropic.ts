@@ -304,10 +304,10 @@ const protocol: Protocol.Protocol<Options> = {
  * **Details**
  *
  * A request that fails before the first event that a user could see is tried again with growing delays when that may
- * help: the server could not be reached, was busy or asked for patience. After that event nothing is repeated. A reply whose end is
- * missing, and an error inside a reply, fail the stream. Under finish reason `length` a call that the wire had not
- * closed is marked as `truncated`. A turn that the provider paused (`rawFinishReason` is `"pause_turn"`) ends with
- * `other` and is resumed when its thread is sent again. An invalid option throws a `TypeError` that names it.
+ * help: the server could not be reached, was busy or asked for patience. After that event nothing is repeated. A reply
+ * whose end is missing, and an error inside a reply, fail the stream. Under finish reason `length` a call that the wire
+ * had not closed is marked as `truncated`. A turn that the provider paused (`rawFinishReason` is `"pause_turn"`) ends
+ * with `other` and is resumed when its thread is sent again. An invalid option throws a `TypeError` that names it.
  *
  * **Example** (A model that thinks, behind an HTTP client)
  *

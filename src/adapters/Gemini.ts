@@ -312,7 +312,8 @@ const protocol: Protocol.Protocol<Options> = {
   provider: "google",
   baseUrl: "https://generativelanguage.googleapis.com/v1beta",
   spans: () => ({ provider: "gcp.gemini", operation: "generate_content" }),
-  // cloud.google.com/vertex-ai/docs/reference/rest/v1/FunctionDeclaration: a name begins with a letter or an underscore.
+  // cloud.google.com/vertex-ai/docs/reference/rest/v1/FunctionDeclaration: a name begins with a letter or an
+  // underscore.
   names: /^[A-Za-z_]/,
   kept: { key: GeminiReply.metadataKey, ids: { longest: Infinity, mayRepeat: true }, isOfServer: () => false },
   environment: { model: "GEMINI_MODEL", apiKey: ["GEMINI_API_KEY", "GOOGLE_API_KEY"], baseUrl: "GEMINI_BASE_URL" },
@@ -336,9 +337,9 @@ const protocol: Protocol.Protocol<Options> = {
  * **Details**
  *
  * A request that fails before the first event that a user could see is tried again with growing delays when that may
- * help: the server could not be reached, was busy or asked for patience. After that event nothing is repeated. A reply whose end is
- * missing, and an error inside a reply, fail the stream. A call is complete as soon as it is there; one that is
- * streamed piece by piece and never closed is lost. What ran at the provider is listed as calls with
+ * help: the server could not be reached, was busy or asked for patience. After that event nothing is repeated. A reply
+ * whose end is missing, and an error inside a reply, fail the stream. A call is complete as soon as it is there; one
+ * that is streamed piece by piece and never closed is lost. What ran at the provider is listed as calls with
  * `providerExecuted`, named after the part that reported it. Signatures, and the order of turns that hold more than
  * text and calls, are kept in the reasoning and the calls of a message and go back with it; another protocol leaves
  * them alone. An option that cannot be used throws a `TypeError` that names it.

@@ -384,10 +384,10 @@ const protocol: Protocol.Protocol<Options> = {
  * **Details**
  *
  * A request that fails before the first event that a user could see is tried again with growing delays when that may
- * help: the server could not be reached, was busy or asked for patience. After that event nothing is repeated. A reply whose end is
- * missing, and an error inside a reply, fail the stream. Under finish reason `length` the last call is marked as
- * `truncated` even if its arguments parse, because the wire never closed it; the calls before it count.
- * An option that cannot be used throws a `TypeError` that names it.
+ * help: the server could not be reached, was busy or asked for patience. After that event nothing is repeated. A reply
+ * whose end is missing, and an error inside a reply, fail the stream. Under finish reason `length` the last call is
+ * marked as `truncated` even if its arguments parse, because the wire never closed it; the calls before it count. An
+ * option that cannot be used throws a `TypeError` that names it.
  *
  * Images of a model are parts of the message's content. Its sound is a file part there, beside its words as text, and
  * goes back by its id.

@@ -288,9 +288,9 @@ const protocol: Protocol.Protocol<Options> = {
  * **Details**
  *
  * A request that fails before the first event that a user could see is tried again with growing delays when that may
- * help: the server could not be reached, was busy or asked for patience. After that event nothing is repeated. A reply whose end is
- * missing, and an error inside a reply, fail the stream. A call that the provider calls incomplete is marked as
- * `truncated` even if its arguments parse.
+ * help: the server could not be reached, was busy or asked for patience. After that event nothing is repeated. A reply
+ * whose end is missing, and an error inside a reply, fail the stream. A call that the provider calls incomplete is
+ * marked as `truncated` even if its arguments parse.
  *
  * What the provider runs itself (searches, interpreters, remote tools) is listed as calls with `providerExecuted`,
  * named after the kind of item, with the item in the call's metadata. Such items, reasoning and the division of the

@@ -206,7 +206,9 @@ const offeredAgent = (
       : Effect.succeed(ToolCall.textResult("The arguments are wrong: task must be a text.", true))
 })
 
-/** Number of calls of tools that wait for answers in memory. Past it the principal with most of them loses its oldest. */
+/**
+ * Number of calls of tools that wait for answers in memory. Past it the principal with most of them loses its oldest.
+ */
 const mostWaiting = 1_000
 
 /** Returns all that is offered, by name. */

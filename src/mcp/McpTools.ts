@@ -96,8 +96,8 @@ export const leftOut: Effect.Effect<ReadonlyArray<Declared.LeftOut>, never, Serv
 /**
  * Connects to a server, and offers its tools by {@link tools}. Several layers, each for a server, may be merged. Fails
  * with {@link McpUnavailable} where the server cannot be started or reached. A connection that is lost later is opened
- * again by the next call, once for all that wait. It is closed with the layer's scope, which needs at most three seconds
- * where a process does not leave.
+ * again by the next call, once for all that wait. It is closed with the layer's scope, which needs at most three
+ * seconds where a process does not leave.
  *
  * **Example** (A server that is a process, and believed about one tool)
  *

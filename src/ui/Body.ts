@@ -94,9 +94,9 @@ export interface Deny {
 }
 
 /**
- * A request for a reply that the client lacks, in the AI SDK: `sendMessage()` without a message, and `regenerate()`. The
- * server tells the cases apart. A message that never arrived is sent, a reply under way is followed, and one that failed
- * or was cut is tried again.
+ * A request for a reply that the client lacks, in the AI SDK: `sendMessage()` without a message, and `regenerate()`.
+ * The server tells the cases apart. A message that never arrived is sent, a reply under way is followed, and one that
+ * failed or was cut is tried again.
  *
  * @category models
  * @since 0.1.0

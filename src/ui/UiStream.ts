@@ -48,8 +48,8 @@ export interface Options {
   /** The major version of `ai` on the page. 7 by default. Anything but a {@link Protocol} is a defect. */
   readonly protocol?: Majors.Protocol
   /**
-   * Number of steps of the message, from the first on, that the client has. The last of them may be in the middle: it is
-   * discarded, and sent again with what follows it. 0 by default.
+   * Number of steps of the message, from the first on, that the client has. The last of them may be in the middle: it
+   * is discarded, and sent again with what follows it. 0 by default.
    */
   readonly known?: number
   /**
@@ -388,8 +388,8 @@ class UiEncoder implements Encoder {
  *   are such; `call` where it is a call of the run inside that call's handler.
  * - `data-heddle-call`: a call that waits for its turn, or has started. It is transient: only `onData` sees it.
  * - `data-heddle-subrun`: the run inside a call's handler, as a {@link SubRun}. Its id is that of the call.
- * - `data-heddle-reset`, before `protocol: 7`: the texts and calls of its step are those of a reply that was discarded. A
- *   question that is asked again keeps its place there.
+ * - `data-heddle-reset`, before `protocol: 7`: the texts and calls of its step are those of a reply that was discarded.
+ *   A question that is asked again keeps its place there.
  *
  * **Example** (A text)
  *

@@ -271,8 +271,8 @@ export class Blocks {
 
   /**
    * Completes what is open when the turn has ended. If the token limit ended it, a call that is not closed, or empty,
-   * was cut. A call without any fragment has no arguments, unless the turn was cut. Returns the reason why what was read
-   * cannot be trusted, if it cannot.
+   * was cut. A call without any fragment has no arguments, unless the turn was cut. Returns the reason why what was
+   * read cannot be trusted, if it cannot.
    */
   end(ending: ToolCalls.Ending, out: Answer.Out): string | undefined {
     const open = this.blocks.filter((block) => block.kind === "call").filter(({ call }) => call.completed === undefined)

@@ -1,7 +1,7 @@
 /**
  * A streamed HTTP exchange with a model. Nothing happens before the first pull; closing the stream's scope aborts the
- * request. Before the first event that a user can see a failed request is tried again, after it never. No error that leaves here holds the
- * request or its secrets, and traces hold none of its headers' values.
+ * request. Before the first event that a user can see a failed request is tried again, after it never. No error that
+ * leaves here holds the request or its secrets, and traces hold none of its headers' values.
  */
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"

@@ -72,8 +72,8 @@ export interface RunnerOptions<E, R, Failure = unknown> {
   /**
    * The time that a call may take, from the start of its handler; a number is milliseconds, `"infinity"` is no limit. A
    * tool's own `timeout` goes before it. When its time is up its handler is interrupted, and the call is answered once
-   * that has ended, or after the grace period, five seconds at most: as `abandoned` then. The handler keeps its place for
-   * the grace period, and the end of the run waits for it that long. 30 seconds by default.
+   * that has ended, or after the grace period, five seconds at most: as `abandoned` then. The handler keeps its place
+   * for the grace period, and the end of the run waits for it that long. 30 seconds by default.
    */
   readonly toolTimeout?: Duration.Input | "infinity" | undefined
   /** The number of handlers that run at once. Twice the number of cores by default. */

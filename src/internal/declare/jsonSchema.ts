@@ -210,9 +210,10 @@ export const withoutNulls = (schemaOf: () => Schema, value: unknown): unknown =>
   return read([schema], schema, value, 0)
 }
 
-// One object out of a schema whose root is a choice, a conjunction or a list of values: providers refuse a whole request
-// for one such tool. The object has all members of all choices, of which those are required that each choice requires,
-// and a description of which go together. It accepts more than the schema, which arguments are still decoded by.
+// One object out of a schema whose root is a choice, a conjunction or a list of values: providers refuse a whole
+// request for one such tool. The object has all members of all choices, of which those are required that each choice
+// requires, and a description of which go together. It accepts more than the schema, which arguments are still decoded
+// by.
 
 /** The keywords that providers refuse at the root of a schema. */
 const refusedAtRoot = ["allOf", "anyOf", "const", "enum", "not", "oneOf"] as const

@@ -884,8 +884,8 @@ export const observed = <R>(
 }
 
 /**
- * Runs an effect of a rule in the fiber of the observer. Succeeds with `undefined` if a soft stop came first, which does
- * not wait for it.
+ * Runs an effect of a rule in the fiber of the observer. Succeeds with `undefined` if a soft stop came first, which
+ * does not wait for it.
  */
 const evaluate = <A, R>(
   running: Running,

@@ -1,9 +1,10 @@
 /**
- * The seam between the turns of a run. A rule changes what the model is asked, asks again for a broken reply, or decides
- * what follows a step. Rules are asked in one order, each over what those before it said. The loop names no rule.
+ * The seam between the turns of a run. A rule changes what the model is asked, asks again for a broken reply, or
+ * decides what follows a step. Rules are asked in one order, each over what those before it said. The loop names no
+ * rule.
  *
- * A decision is a function of recorded steps, so that a resumed run asks the same rules and comes to the same end. Where
- * no rule waits, asking takes no step of a fiber.
+ * A decision is a function of recorded steps, so that a resumed run asks the same rules and comes to the same end.
+ * Where no rule waits, asking takes no step of a fiber.
  */
 import * as Effect from "effect/Effect"
 import type * as Event from "../../Event.ts"

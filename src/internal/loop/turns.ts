@@ -186,8 +186,8 @@ const around = <E, R>({ retryReply: schedule }: Options<R>, hasBegun: boolean, o
 }
 
 /**
- * Returns the result of a run by its steps, each with the reason for which it was the last one. A structured run has two
- * passes, of which the second one may be missing; `closing` is that of the step that the run ended in or before.
+ * Returns the result of a run by its steps, each with the reason for which it was the last one. A structured run has
+ * two passes, of which the second one may be missing; `closing` is that of the step that the run ended in or before.
  */
 export const resultOf = <E, R>(
   { first: known, maxTurns }: Pick<Turns<E, R>, "first" | "maxTurns">,

@@ -42,8 +42,8 @@ const ofCall = {
 
 const after = {
   /**
-   * The fingerprint of the records before it, by which `Journal.check` finds that one of them is missing, doubled, moved
-   * or altered. The writer of the record adds it.
+   * The fingerprint of the records before it, by which `Journal.check` finds that one of them is missing, doubled,
+   * moved or altered. The writer of the record adds it.
    */
   after: Schema.optionalKey(Schema.String)
 }

@@ -61,8 +61,8 @@ const childOf = (transport: unknown): ChildProcess | undefined =>
   (transport as { readonly _process?: ChildProcess })._process
 
 /**
- * Makes a transport to a process. As a subclass it is asked which protocol it speaks in the process that serves, and not
- * in a second one.
+ * Makes a transport to a process. As a subclass it is asked which protocol it speaks in the process that serves, and
+ * not in a second one.
  */
 export const make = (
   { StdioClientTransport }: typeof SdkStdio,

@@ -1,6 +1,6 @@
 /**
- * The standard input and output of a server, line by line, before Effect reads and after it has written them. A line that
- * Effect would not answer is answered here: too long, too deep, no JSON, or under the id of a request under way.
+ * The standard input and output of a server, line by line, before Effect reads and after it has written them. A line
+ * that Effect would not answer is answered here: too long, too deep, no JSON, or under the id of a request under way.
  *
  * @since 0.1.0
  */

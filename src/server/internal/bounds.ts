@@ -46,8 +46,8 @@ export interface Bounds {
    */
   readonly undecided?: number
   /**
-   * Bytes of the records of a session, since its last snapshot. A session that has more takes no further message. 64 MiB
-   * by default.
+   * Bytes of the records of a session, since its last snapshot. A session that has more takes no further message. 64
+   * MiB by default.
    */
   readonly sessionBytes?: number
   /** Turns of the model in a session. One that has more takes no further message. 10,000 by default. */

@@ -1,6 +1,6 @@
 /**
- * Listens on Node, and ends every request with its socket. The application is asked to leave the network before what its
- * requests need is released.
+ * Listens on Node, and ends every request with its socket. The application is asked to leave the network before what
+ * its requests need is released.
  *
  * @since 0.1.0
  */

@@ -164,7 +164,9 @@ interface Write {
   readonly reply?: Pick<LastReply, "earlier" | "message">
 }
 
-/** The last message of the assistant: the run that is under way in it, or its last one, and the runs before that one. */
+/**
+ * The last message of the assistant: the run that is under way in it, or its last one, and the runs before that one.
+ */
 interface LastReply {
   readonly wanted: Reading.Wanted
   readonly earlier: ReadonlyArray<string>
