@@ -256,7 +256,7 @@ describe("sessions that cannot be read", () => {
         assert.include(["unreadable", "newer_version"], codeOf(read) as string, `${name}: ${read.text}`)
         assert.strictEqual(read.status, 500)
         assert.strictEqual((yield* ask("DELETE", `${at}/bad`, "bob")).status, 404, name)
-        // Whoever has claimed it may be able to read it.
+        // The owner of its claim may be able to read it.
         const claims = db.prepare("INSERT INTO heddle_claims (id, owner, until) VALUES (?, ?, ?)")
         claims.run("ann:bad", "other", Date.now() + 60_000)
         const claimed = yield* ask("DELETE", `${at}/bad`)
