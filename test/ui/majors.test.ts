@@ -361,6 +361,17 @@ describe("UiStream and the majors of the AI SDK", () => {
       assert.deepStrictEqual(await shown([...once, reset, ...once, ...end]), await shown([...once, ...end]))
     }))
 
+  it("O-28: what waits says when its time is over, in each major's words", () => {
+    for (const protocol of protocols) {
+      const chunks = chunksOf([...everyKind], { protocol })
+      const question = chunks.find(({ id }) => id === "r~asks")
+      assert.strictEqual((question?.["data"] as any)?.expiresAt, 5)
+      const approval = chunks.find(({ approvalId, id }) => approvalId === "r~waits" || id === "r~waits")
+      const { approvalDescriptor, data } = approval as any
+      assert.strictEqual((protocol === 5 ? data : approvalDescriptor).expiresAt, 5)
+    }
+  })
+
   it("O-28: a protocol that does not exist is a defect that says which there are", () => {
     for (
       const use of [
