@@ -61,6 +61,12 @@ const sources: Readonly<Record<string, any>> = {
 }
 
 describe("O-14: a root that is a choice", () => {
+  it.effect("O-14: an object in the capitals of Gemini goes out as it is", () =>
+    Effect.gen(function*() {
+      const parameters = { type: "OBJECT", properties: { city: { type: "STRING" } }, required: ["city"] }
+      assert.deepStrictEqual(yield* offered(parameters), parameters)
+    }))
+
   for (const [name, parameters] of Object.entries(sources)) {
     it.effect(`O-14: is one object: ${name}`, () =>
       Effect.gen(function*() {

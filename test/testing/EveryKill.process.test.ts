@@ -154,12 +154,17 @@ describe("everyKill: what it finds", { timeout: limit }, () => {
   finds("doubled", { silent: ["pay was repeated, and nothing recorded says why"] })
   finds("retried", {
     finished: ["pay ran again after its end was recorded"],
-    journal: ["session s: record 8, CallStarted, has call \"c0\", which has its answer"]
+    journal: [
+      "session s: record 5, CallStarted, has call \"c0\" in attempt 3, after 1",
+      "session s: record 8, CallStarted, has call \"c0\", which has its answer"
+    ]
   })
   finds("asked", {
     finished: ["pay ran again after its end was recorded"],
     journal: [
+      "session s: record 7, CallStarted, has call \"c0\", which waits",
       "session s: record 6, CallWaits, has call \"c0\", which has its answer",
+      "session s: record 7, CallSettled, settles \"c0\", which does not wait",
       "session s: record 8, CallStarted, has call \"c0\", which has its answer"
     ]
   })

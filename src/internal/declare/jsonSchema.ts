@@ -375,7 +375,8 @@ export const objectOf = (schema: Schema): Result.Result<Schema, string> => {
 
 const makeObject = (schema: Schema): Result.Result<Schema, string> => {
   const isPlain = schema["$ref"] === undefined && refusedAtRoot.every((keyword) => !(keyword in schema))
-  if (isPlain && schema["type"] === "object") return Result.succeed(schema)
+  // Gemini writes types in capitals.
+  if (isPlain && (schema["type"] === "object" || schema["type"] === "OBJECT")) return Result.succeed(schema)
   if (isPlain && isOfObjects(schema)) return Result.succeed({ ...schema, type: "object" })
   return Result.flatMap(choices(schema, schema, 0), (found) => {
     if (found.length === 0) return Result.fail("no object fits its schema")
