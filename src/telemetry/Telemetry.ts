@@ -56,8 +56,8 @@ export interface Options {
    */
   readonly maxPartLength?: number
   /**
-   * The viewers whose own attributes spans have as well. They add up the usage of all spans, so that the span of a run has
-   * none. None by default.
+   * The viewers whose own attributes spans have as well. They add up the usage of all spans, so that the span of a run
+   * has none. None by default.
    */
   readonly dialects?: ReadonlyArray<Dialects.Dialect>
   /**

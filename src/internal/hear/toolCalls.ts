@@ -124,9 +124,9 @@ const opening = /^\s*["{]/
 const isBlank = (text: string): boolean => text.trim() === ""
 
 /**
- * Appends a fragment, and returns the new part of it. Servers are known to repeat whole arguments behind whole ones, also
- * as a JSON string, and to begin with `{}`: equal arguments are dropped, and those behind `{}` replace it. Any other text
- * behind whole arguments makes them unreadable, because nothing tells which of the two are meant.
+ * Appends a fragment, and returns the new part of it. Servers are known to repeat whole arguments behind whole ones,
+ * also as a JSON string, and to begin with `{}`: equal arguments are dropped, and those behind `{}` replace it. Any
+ * other text behind whole arguments makes them unreadable, because nothing tells which of the two are meant.
  */
 const append = (call: Begun, fragment: string): string => {
   call.isObserved = true
@@ -444,8 +444,8 @@ export class WireCalls {
   }
 
   /**
-   * The wire repeats the whole text of a call: it adds what the fragments left out, and replaces one that differs. False
-   * if it contradicts a call that is complete.
+   * The wire repeats the whole text of a call: it adds what the fragments left out, and replaces one that differs.
+   * False if it contradicts a call that is complete.
    */
   replace(call: Call, text: string, out: Out): boolean {
     if (call.completed !== undefined) {
@@ -538,7 +538,9 @@ export class WireCalls {
     this.complete(call, found, out)
   }
 
-  /** The reason why what was read cannot be trusted, if it cannot: the wire began other arguments of a complete call. */
+  /**
+   * The reason why what was read cannot be trusted, if it cannot: the wire began other arguments of a complete call.
+   */
   private get problem(): string | undefined {
     return this.all.every(({ again, text }) =>
         text.startsWith(again.trim()) || JSON.stringify(text).startsWith(again.trim())
@@ -774,8 +776,8 @@ export class EventCalls {
   }
 
   /**
-   * The call that an event has made final, to be run before the message has ended, its position, and its place among the
-   * calls to be answered. Once per call.
+   * The call that an event has made final, to be run before the message has ended, its position, and its place among
+   * the calls to be answered. Once per call.
    */
   take(
     event: Completed

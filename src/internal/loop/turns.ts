@@ -167,14 +167,17 @@ export const ofChat = <E, R>(
   { settings: { policy }, template }: Ask<E, R>,
   { deadline, hasBegun, now }: Start
 ): Turns<E, R> => {
-  const { finalizePrompt = defaults.finalizePrompt, haltWhen, maxTurns = defaults.maxTurns } = options
-  const most = Settings.positiveInteger("maxTurns", maxTurns ?? policy.maxTurns ?? defaultMaxTurns)
+  const { finalizePrompt, haltWhen, maxTurns } = options
+  const usual = defaults.maxTurns ?? policy.maxTurns ?? defaultMaxTurns
+  const most = Settings.positiveInteger("maxTurns", maxTurns ?? usual)
   const isStructured = options.structuredFinalize === true && template.responseFormat !== undefined
   const first: FirstPass | undefined = isStructured ? {} : undefined
   const own: Array<Rule<E, R>> = []
   if (haltWhen !== undefined && haltWhen !== null) own.push(halting(haltWhen))
   own.push(bounded(most, first === undefined && policy.onMaxTurns === "finalize"))
-  if (first !== undefined) own.push(structured(finalizePrompt ?? defaultFinalizePrompt, first))
+  if (first !== undefined) {
+    own.push(structured(finalizePrompt ?? defaults.finalizePrompt ?? defaultFinalizePrompt, first))
+  }
   own.push(withoutTools())
   if (deadline !== undefined) own.push(reserve(deadline, now))
   return { rules: around(options, hasBegun, own), maxTurns: most, first }
