@@ -151,6 +151,11 @@ class Reader extends Answer.ReplyReader {
     this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, { error }, false))
   }
 
+  protected override behind(event: Json.JsonObject = {}, name?: string): void {
+    if (event["type"] !== "response.failed") return super.behind(event, name)
+    this.error({ error: failureOf(Wire.object(event["response"])) })
+  }
+
   private head(response: Json.JsonObject): void {
     this.id ??= Wire.string(response["id"])
     this.model ??= Wire.string(response["model"])
@@ -164,7 +169,7 @@ class Reader extends Answer.ReplyReader {
     const isOpen = said === "queued" || said === "in_progress"
     const status = said === undefined || (isOpen && word !== undefined) ? word ?? "completed" : said
     if (status === "failed" || word === "failed" || Json.isObject(response["error"])) {
-      this.error({ error: response["error"] ?? { message: "the provider says that the reply failed" } })
+      this.error({ error: failureOf(response) })
     }
     if (this.failure !== undefined) {
       this.failure = Errors.ended(this.failure, status)
@@ -206,6 +211,9 @@ class Reader extends Answer.ReplyReader {
     }, out)
   }
 }
+
+const failureOf = ({ error }: Json.JsonObject): unknown =>
+  error ?? { message: "the provider says that the reply failed" }
 
 /** Refuses items that no tool of a run can answer: the answer would have to be an item of a kind of its own. */
 const refusalOf = (asked: ReadonlyArray<string>): string => {

@@ -153,6 +153,15 @@ describe("an error behind the last event", () => {
       }))
   }
 
+  it.effect("O-22: a failure behind the end of a reply of Responses counts, named or not", () =>
+    Effect.gen(function*() {
+      for (const error of [{ code: "server_error", message: "overloaded" }, null]) {
+        const failed = Responses.event("failed", { response: { id: "r", status: "failed", error } })
+        const found = yield* played("responses", `${protocols.responses.whole}data: ${JSON.stringify(failed)}\n\n`)
+        assert.strictEqual(found.outcome._tag, "Failed")
+      }
+    }))
+
   it.live("O-22: it counts for the second that the end of a body is waited for", () =>
     Effect.gen(function*() {
       const { error } = yield* Anthropic.outcomeOf({

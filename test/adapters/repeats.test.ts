@@ -5,6 +5,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import { Collector, type Event } from "heddle"
+import * as AiSdk from "../support/aiSdk.ts"
 import * as Anthropic from "../support/anthropic.ts"
 import * as Gemini from "../support/gemini.ts"
 import * as Chat from "../support/openAiChat.ts"
@@ -135,6 +136,57 @@ describe("arguments that are repeated", () => {
       )
       assert.deepStrictEqual(callsOf(found), [])
       assert.deepStrictEqual(lostOf(found), [["look", "json_decode_error"], ["find", "missing_fragments"]])
+    }))
+
+  it.effect("O-19: a whole call that comes again with its id is no other call, whichever index or choice it stands at", () =>
+    Effect.gen(function*() {
+      const call = (index: number, args: string) =>
+        Chat.call({ index, id: "t1", type: "function", name: "look", arguments: args })
+      const pieces = [
+        call(0, ""),
+        Chat.call({ index: 0, arguments: "{\"q\":" }),
+        Chat.call({ index: 0, arguments: "1}" })
+      ]
+      for (const first of [[call(0, "{\"q\":1}")], pieces]) {
+        for (const again of ["{\"q\":1}", "{ \"q\": 1 }", JSON.stringify("{\"q\":1}")]) {
+          const found = yield* played("chat", Chat.body(...first, call(1, again), Chat.finish("tool_calls")))
+          assert.deepStrictEqual(callsOf(found), [["look", { q: 1 }]])
+        }
+        const other = yield* played("chat", Chat.body(...first, call(1, "{\"q\":2}"), Chat.finish("tool_calls")))
+        assert.deepStrictEqual(callsOf(other), [["look", { q: 1 }], ["look", { q: 2 }]])
+      }
+    }))
+
+  it.effect("O-19: whole arguments of an event that contradict whole fragments are never run", () =>
+    Effect.gen(function*() {
+      const over = (fragments: string, whole: string) =>
+        played(
+          "responses",
+          Responses.body(
+            Responses.created,
+            Responses.added(0, Responses.call("t1", "look")),
+            Responses.args(0, fragments),
+            Responses.done(0, Responses.call("t1", "look", whole)),
+            Responses.completed()
+          )
+        )
+      for (const whole of ["{}", "{\"q\":2}"]) {
+        const found = yield* over("{\"q\":1}", whole)
+        assert.deepStrictEqual([callsOf(found), lostOf(found)], [[], [["look", "json_decode_error"]]], whole)
+      }
+      assert.deepStrictEqual(callsOf(yield* over("{}", "{\"q\":1}")), [["look", { q: 1 }]])
+      assert.deepStrictEqual(callsOf(yield* over("{\"p\":", "{\"q\":1}")), [["look", { q: 1 }]])
+      for (const input of ["{}", "{\"q\":2}"]) {
+        const { events } = yield* AiSdk.outcomeOfParts(
+          { type: "tool-input-start", id: "t1", toolName: "look" },
+          { type: "tool-input-delta", id: "t1", delta: "{\"q\":1}" },
+          { type: "tool-call", toolCallId: "t1", toolName: "look", input },
+          AiSdk.finish("tool-calls")
+        )
+        assert.deepStrictEqual(Chat.calls(events), [
+          { id: "t1", name: "look", arguments: {}, argumentsLost: "json_decode_error" }
+        ])
+      }
     }))
 
   it.effect("O-19: an item, a block and a part that come again are no other call; other arguments fail the reply", () =>

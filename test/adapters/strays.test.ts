@@ -67,6 +67,26 @@ describe("fragments that find no call", () => {
         assert.deepStrictEqual(callsOf(yield* played(name, split)), [["look", { q: "ab" }]])
       }))
 
+    it.effect(`O-07: ${name} runs no call with the arguments of another one, where each stands under the number before it`, () =>
+      Effect.gen(function*() {
+        const two = [
+          ...head(1, "t1", "look"),
+          args(0, "{\"q\":1}"),
+          ...head(2, "t2", "find"),
+          args(1, "{\"p\":2}")
+        ]
+        const found = yield* played(name, reply(...two))
+        assert.deepStrictEqual([callsOf(found), lostOf(found).length], [[], 2])
+        const three = yield* played(name, reply(...two, ...head(3, "t3", "look"), args(2, "{\"q\":3}")))
+        assert.deepStrictEqual([callsOf(three), lostOf(three).length], [[], 3])
+      }))
+
+    it.effect(`O-07: ${name} takes {} for no arguments where others follow that find no call`, () =>
+      Effect.gen(function*() {
+        const found = yield* played(name, reply(...head(0, "t1", "look"), args(0, "{}"), args(1, "{\"q\":1}")))
+        assert.deepStrictEqual(callsOf(found), [["look", { q: 1 }]])
+      }))
+
     it.effect(`O-07: ${name} loses the arguments of each call that may be meant, and runs the others`, () =>
       Effect.gen(function*() {
         const found = yield* played(

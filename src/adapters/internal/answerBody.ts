@@ -264,7 +264,7 @@ export abstract class ReplyReader implements Reader {
   }
 
   /** Reads what follows the end of a reply: no more of it, but an error counts as long as the body is read. */
-  private behind(chunk: Json.JsonObject = {}, name?: string): void {
+  protected behind(chunk: Json.JsonObject = {}, name?: string): void {
     const isError = name === "error" || chunk["type"] === "error"
     this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, chunk, isError))
   }

@@ -190,8 +190,9 @@ export class Calls extends ToolCalls.WireCalls {
 
   /**
    * The call of a fragment: by index if it has one, else by id, else the last one. A new id with a name on a used index
-   * is another call, because servers send all their calls with index 0; so is a second whole call without any id. A
-   * name that continues on its index, or with its id, is a piece of the name.
+   * is another call, because servers send all their calls with index 0; so is a second whole call without any id. An id
+   * on a new index is another call, too, unless it repeats the whole one. A name that continues on its index, or with
+   * its id, is a piece of the name.
    */
   private find(fragment: Fragment, out: Answer.Out): ToolCalls.Call | undefined {
     const { id, index, name } = fragment
@@ -204,7 +205,10 @@ export class Calls extends ToolCalls.WireCalls {
       ? known
       : undefined
     if (index === undefined) return sameId ?? this.begin(fragment, out)
-    if (current === undefined) return (name === undefined ? sameId : undefined) ?? this.begin(fragment, out)
+    if (current === undefined) {
+      const isAgain = sameId !== undefined && (name === undefined || this.isSaidAgain(sameId, fragment.text ?? ""))
+      return isAgain ? sameId : this.begin(fragment, out)
+    }
     if (id === undefined || current.wireId === undefined) {
       if (this.isNext(current, fragment, out)) return this.begin(fragment, out)
       return this.adopt(current, id)

@@ -171,6 +171,7 @@ const unrepeated = (call: Begun, fragment: string, isKnown: (whole: string) => b
 
 /** Returns `true` if whole arguments may stand behind those of a call, which they replace if these are `{}`. */
 const isRepeated = (call: Begun, whole: string): boolean => {
+  if (whole === call.text) return true
   const known = objectIn(call.text)
   const other = objectIn(whole)
   if (known === undefined || other === undefined) return false
@@ -276,6 +277,8 @@ export const contradiction = "the stream continues a tool call that it had compl
 
 /** The number of fragments that a reply had when something came. `0`: it never came. */
 interface Times {
+  /** The name. `0` also if it came before all fragments. */
+  namedAt: number
   /** The first fragment. */
   firstAt: number
   /** The last fragment. */
@@ -368,6 +371,7 @@ export class WireCalls {
       duplicateOf: undefined,
       name: "",
       ...begun(),
+      namedAt: 0,
       firstAt: 0,
       lastAt: 0,
       wholeAt: 0,
@@ -394,6 +398,7 @@ export class WireCalls {
     const wanted = call.wireId ?? this.makeId()
     call.id = this.ids.take(wanted)
     if (call.id !== wanted) call.duplicateOf = wanted
+    call.namedAt = this.fragments
     this.strays.delete(call)
     if (this.strays.size === 0) this.sinceStray = undefined
   }
@@ -459,13 +464,19 @@ export class WireCalls {
     return true
   }
 
-  /** The last word on the arguments of a call. It is shown where no fragment was. */
+  /** The last word on the arguments of a call, unless it contradicts whole ones. It is shown where no fragment was. */
   overwrite(call: Call, text: string, out: Out): void {
     if (call.text === "") this.append(call, text, out)
     else if (call.completed === undefined) {
+      const known = call.isWhole ? call.text : ""
       reset(call)
-      append(call, text)
+      append(call, known + text)
     }
+  }
+
+  /** Returns `true` if a text has the arguments that a call has whole. Two calls may have none. */
+  isSaidAgain(call: Call, text: string): boolean {
+    return call.isWhole && isEqual(call.text, text) && !hasNone(call)
   }
 
   /** Adds to a complete call what the wire attaches to it later: that is part of the whole message. */
@@ -551,8 +562,8 @@ export class WireCalls {
 
   /**
    * The reply has ended with arguments that found no call: they came under another number, or in front of a name that
-   * never came. They belong to the one call that can have them. Where several can, none of these runs. Returns the call
-   * that has them.
+   * never came. They belong to the one call that can have them. Where several can, none of these runs: a call that was
+   * open when they came may have the arguments of the next one. Returns the call that has them.
    */
   private placeStrays(out: Out): Call | undefined {
     const strays = [...this.strays]
@@ -560,12 +571,24 @@ export class WireCalls {
     if (strays.length === 0) return undefined
     const takers = this.all.filter((call) => strays.some((stray) => mayTake(call, stray)))
     const [taker] = takers
-    if (taker !== undefined && takers.length === 1) {
+    if (taker === undefined) return undefined
+    const doubted = this.isShifted(strays, takers) ? this.all.filter((call) => call.firstAt > firstIn(strays)) : []
+    if (takers.length === 1 && doubted.length === 0) {
       this.give(taker, strays, out)
       return taker
     }
-    for (const call of takers) call.isLost = true
+    for (const call of [...takers, ...doubted]) call.isLost = true
     return undefined
+  }
+
+  /**
+   * Returns `true` if each call may have the arguments of the next one: a call was open without any when the first came
+   * that found no call, got others later, and the call that has none now was opened in between.
+   */
+  private isShifted(strays: ReadonlyArray<Call>, takers: ReadonlyArray<Call>): boolean {
+    const first = firstIn(strays)
+    return takers.some(({ namedAt }) => namedAt >= first) &&
+      this.all.some(({ firstAt, id, namedAt }) => id !== "" && namedAt < first && firstAt > first)
   }
 
   /** Gives a call the arguments that found none, in the order of the wire. */
@@ -610,6 +633,9 @@ const mayTake = (call: Call, stray: Call): boolean => {
   if (!call.isWhole || (call.wholeAt < stray.firstAt && hasNone(call))) return true
   return call.firstAt < call.wholeAt && stray.firstAt < call.wholeAt && stray.lastAt > call.firstAt
 }
+
+/** The number of the first fragment that found no call. */
+const firstIn = (strays: ReadonlyArray<Call>): number => strays[0]?.firstAt ?? 0
 
 const hasNone = ({ text }: Begun): boolean => {
   const known = objectIn(text)
