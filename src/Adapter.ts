@@ -13,7 +13,9 @@ import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import type * as Event from "./Event.ts"
 import * as Answers from "./internal/answer/answer.ts"
+import * as Settings from "./internal/ask/options.ts"
 import * as Requests from "./internal/ask/request.ts"
+import { checkNames } from "./internal/declare/schema.ts"
 import * as ToolOptions from "./internal/declare/toolOptions.ts"
 import * as Fold from "./internal/fold/fold.ts"
 import * as Outcomes from "./internal/fold/runOutcome.ts"
@@ -230,7 +232,7 @@ const requestOf = (
     (thread) => {
       const given = options.tools ?? []
       const { tools } = ToolOptions.offered(
-        new Map([...(defaults.tools ?? []), ...given].map((tool): [string, Tool.Any] => [tool.name, tool]))
+        ToolOptions.toolbox(defaults.tools ?? [], given)
       )
       const template = Requests.template(options, defaults, tools)
       const issues = [
@@ -276,6 +278,7 @@ export const classify = (
   options: ClassifyOptions = {}
 ): Effect.Effect<Outcomes.Classification, AdapterError, Adapter> =>
   Effect.gen(function*() {
+    checkNames("Adapter.classify", options, Settings.runOptions)
     const adapter = yield* Adapter
     const defaults = yield* Policy.Defaults
     const request = yield* Effect.fromResult(requestOf(input, options, defaults))

@@ -7,6 +7,8 @@
  */
 import * as Result from "effect/Result"
 import type * as Event from "./Event.ts"
+import { checkNames, type NamesOf } from "./internal/declare/schema.ts"
+import * as Values from "./internal/declare/values.ts"
 import * as EventJson from "./internal/fold/eventJson.ts"
 import * as Fold from "./internal/fold/fold.ts"
 import * as Outcomes from "./internal/fold/runOutcome.ts"
@@ -60,7 +62,16 @@ export interface Options {
  * @category constructors
  * @since 0.1.0
  */
-export const initial = (options: Options = {}): State => Fold.initial(options.policy ?? Policy.standard, options)
+export const initial = (options: Options = {}): State => {
+  checkNames("Collector", options, knownOptions)
+  return Fold.initial(options.policy ?? Policy.standard, options)
+}
+
+const knownOptions = {
+  thread: Values.record,
+  policy: Values.policyOf(Policy.Policy),
+  requestId: Values.text
+} satisfies NamesOf<Options>
 
 /**
  * The state after one event. The given state is not changed; an event without new information returns the same
@@ -387,6 +398,7 @@ export const fromWire = (
   wires: Iterable<unknown>,
   options: Pick<Options, "policy"> = {}
 ): Event.ChatResult => {
+  checkNames("Collector.fromWire", options, { policy: knownOptions.policy })
   const state = of(initial({ ...options, thread: Result.getOrThrow(Thread.validate(input)) }))
   for (const wire of wires) foldReceived(state, wire)
   return toChatResult(state)

@@ -315,7 +315,7 @@ const knownDefaults = {
   model: Values.name,
   temperature: Values.checkedLater,
   maxTokens: Values.count,
-  tools: Values.listOf(Values.record, "tools made with Tool.make"),
+  tools: Values.tools,
   context: Values.record,
   maxTurns: Values.count,
   maxConcurrency: Values.count,

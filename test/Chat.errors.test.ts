@@ -32,8 +32,8 @@ describe("Chat: options of programs without types", () => {
         [{ cancel: new AbortController() }, "cancel must be an AbortSignal or an Effect"],
         [{ cancel: "now" }, "cancel must be an AbortSignal or an Effect"],
         [{ tools: { echo } }, "tools must be an array of tools made with Tool.make"],
-        [{ tools: [null] }, "tools must be an array of tools made with Tool.make"],
-        [{ tools: [{}] }, "tools must be an array of tools made with Tool.make"],
+        [{ tools: [null] }, "tools[0] must be a tool made with Tool.make; got: null"],
+        [{ tools: [{}] }, "tools[0] must be a tool made with Tool.make; got: an object"],
         [{ onEvent: () => Promise.resolve() }, "onEvent returned a Promise; return an Effect or nothing"]
       ]
       for (const [options, message] of refused) {

@@ -5,6 +5,8 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Cause from "effect/Cause"
+import * as TestRunner from "effect/cluster/TestRunner"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as FetchHttpClient from "effect/http/FetchHttpClient"
@@ -13,16 +15,31 @@ import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Redacted from "effect/Redacted"
 import * as Stream from "effect/Stream"
-import { Chat, Limits, Message, Policy, Session, Step, StreamingToolExecutor, Tool, ToolRunner } from "heddle"
+import {
+  Adapter,
+  Chat,
+  Collector,
+  Event,
+  Limits,
+  Message,
+  Policy,
+  Session,
+  Step,
+  StreamingToolExecutor,
+  Thread,
+  Tool,
+  ToolRunner
+} from "heddle"
 import { Anthropic, Gemini, OpenAiChat, OpenAiResponses } from "heddle/adapters"
 import { AiSdk, EffectAi } from "heddle/bridges"
-import { Cluster } from "heddle/cluster"
+import { Cluster, SessionClient } from "heddle/cluster"
 import { Durable, Worker } from "heddle/durable"
 import { McpServer, McpTools } from "heddle/mcp"
-import { Server } from "heddle/server"
+import { Agent, Server } from "heddle/server"
 import { SqliteClient } from "heddle/sql"
 import { Telemetry } from "heddle/telemetry"
-import { Script } from "heddle/testing"
+import { AdapterSuite, check, everyKill, everyStep, Explorer, Script, Simulation } from "heddle/testing"
+import { AgUi, UiStream } from "heddle/ui"
 
 type Options = Readonly<Record<string, unknown>>
 
@@ -37,6 +54,12 @@ const layered = (make: () => unknown) =>
   Effect.suspend(() =>
     Effect.scoped(Layer.build(Layer.provide(make() as Layer.Layer<never>, [FetchHttpClient.layer, HttpRouter.layer])))
   )
+
+const helper = Agent.make({ name: "helper", description: "Helps", run: () => ({}) })
+const body = { id: "s", messages: [{ id: "m", role: "user", parts: [{ type: "text", text: "Hi" }] }] }
+const agBody = { threadId: "s", runId: "r", messages: [{ id: "m", role: "user", content: "Hi" }] }
+
+const toolkit = { tools: {}, handle: () => Effect.die("is not called") } as never
 
 type Program = Effect.Effect<unknown, unknown, any>
 
@@ -110,6 +133,69 @@ const entries: { readonly [name: string]: readonly [call: (options: any) => Prog
   "McpTools.layer": [
     (options) => layered(() => McpTools.layer({ name: "s", url: "http://127.0.0.1:9" }, options))
   ],
+  "McpServer.routes: legacy": [(legacy) => Effect.sync(() => McpServer.routes(untyped({ legacy })))],
+  "McpTools.layer: trust": [
+    (hints) => layered(() => McpTools.layer({ name: "s", url: "http://127.0.0.1:9" }, untyped({ trust: { t: hints } })))
+  ],
+  "McpTools.layer: roots": [
+    (root) => layered(() => McpTools.layer({ name: "s", url: "http://127.0.0.1:9" }, untyped({ roots: [root] }))),
+    { uri: "file:///a" }
+  ],
+  "McpTools.layer: a process": [(server) => layered(() => McpTools.layer(server)), { name: "s", command: "false" }],
+  "McpTools.layer: an address": [(server) => layered(() => McpTools.layer(server)), { url: "http://127.0.0.1:9" }],
+  "Tool.make: limits": [
+    (limit) => Effect.sync(() => Tool.make("t", untyped({ parameters: {}, limits: [limit] }))),
+    { key: "k", permits: 1 }
+  ],
+  "Gemini.layer: safetySettings": [
+    (setting) => layered(() => Gemini.layer(untyped({ model: "m", safetySettings: [setting] }))),
+    { category: "c", threshold: "t" }
+  ],
+  "Server.define": [(options) => Effect.sync(() => Server.define(options)), { agents: [helper], layer: model }],
+  "Server.layerNode": [(options) => layered(() => Server.layerNode(options)(Layer.empty)), { port: 0 }],
+  "Agent.make": [
+    (options) => Effect.sync(() => Agent.make(options)),
+    { name: "a", description: "Helps", run: () => ({}) }
+  ],
+  "Adapter.classify": [(options) => Adapter.classify("go", options)],
+  "Collector.initial": [(options) => Effect.sync(() => Collector.initial(options))],
+  "Collector.classify": [(options) => Effect.sync(() => Collector.classify([], options))],
+  "Collector.fromWire": [(options) => Effect.sync(() => Collector.fromWire("go", [], options))],
+  "Event.toPublic": [
+    (options) => Effect.sync(() => Event.toPublic({ _tag: "TextDelta", id: null, delta: "Hello" }, options))
+  ],
+  "UiStream.make": [(options) => Effect.sync(() => UiStream.make(options))],
+  "UiStream.chunks": [(options) => drained(UiStream.chunks(Stream.empty, options))],
+  "UiStream.messages": [(options) => Effect.sync(() => UiStream.messages(Thread.empty, options))],
+  "UiStream.read": [(options) => Effect.sync(() => UiStream.read(body, options))],
+  "UiStream.read: bounds": [(bounds) => Effect.sync(() => UiStream.read(body, untyped({ bounds })))],
+  "AgUi.make": [(options) => Effect.sync(() => AgUi.make(options)), { threadId: "s", runId: "r" }],
+  "AgUi.events": [(options) => drained(AgUi.events(Stream.empty, options)), { threadId: "s", runId: "r" }],
+  "AgUi.messages": [(options) => Effect.sync(() => AgUi.messages(Thread.empty, options))],
+  "AgUi.read": [(options) => Effect.sync(() => AgUi.read(agBody, options))],
+  "SessionClient.reply": [
+    (options) =>
+      Effect.provide(SessionClient.SessionClient.use((client) => client.reply("s", "go", options)), [
+        Layer.merge(Cluster.layer({ run: () => ({}) }), SessionClient.layer).pipe(
+          Layer.provide([model, Session.Store.layerMemory]),
+          Layer.provide(TestRunner.layer)
+        )
+      ])
+  ],
+  "Script.make": [
+    (options) => Effect.flatMap(Script.make(options), ({ stream }) => drained(stream({ messages: [], tools: [] })))
+  ],
+  "Simulation.run": [(options) => Simulation.run(Effect.void, options)],
+  "Explorer.explore": [(options) => Explorer.explore(1, () => Effect.void, options)],
+  "AdapterSuite.answering": [(options) => Effect.sync(() => AdapterSuite.answering(options))],
+  "AdapterSuite.failing": [(options) => Effect.sync(() => AdapterSuite.failing(options))],
+  check: [(options) => Effect.sync(() => check([], options))],
+  "check.thread": [(options) => Effect.sync(() => check.thread(Thread.empty, options))],
+  "check.handlers": [(options) => Effect.sync(() => check.handlers([], options))],
+  everyStep: [(options) => everyStep(Effect.void, options)],
+  everyKill: [(options) => everyKill("/dev/null", options)],
+  "everyKill: random": [(random) => everyKill("/dev/null", untyped({ random })), { attempts: 1 }],
+  "EffectAi.tools": [(options) => EffectAi.tools(toolkit, options)],
   SqliteClient: [(options) => layered(() => SqliteClient.layer(options)), { filename: ":memory:" }],
   "Telemetry.layer": [(options) => layered(() => Telemetry.layer(options))]
 }
@@ -121,7 +207,9 @@ const kinds = {
   number: (value: unknown) => typeof value === "number" || typeof value === "bigint",
   fn: (value: unknown) => typeof value === "function",
   object: (value: unknown) => typeof value === "object" && value !== null,
-  list: (value: unknown) => Array.isArray(value),
+  /** The one list with an element is that of what no option has. */
+  list: (value: unknown) => Array.isArray(value) && value.length === 0,
+  anyList: (value: unknown) => Array.isArray(value),
   null: (value: unknown) => value === null,
   any: () => true
 } as const
@@ -130,21 +218,27 @@ type Kind = keyof typeof kinds
 /** The kinds of options that are given by name, wherever they stand. A run takes `null` for an option that is left out. */
 const byName: { readonly [kind in Kind]?: string } = {
   text: "requestId sessionId model cacheKey finalizePrompt system takes by id command owner prefix name version " +
-    "instructions provider baseUrl summary description filename retention effort",
+    "instructions provider baseUrl summary description filename retention effort hash cwd runId messageId threadId " +
+    "category threshold node seed reason",
   flag:
     "emitTextDeltas emitToolDeltas includeRawChunks structuredFinalize takeOver replays idempotent openWorld compact " +
     "manual propagate strict parallelToolCalls includeUsage store inlineSystem vertex includeThoughts enabled raw " +
-    "publishReasoning",
+    "publishReasoning continues isCut",
   number:
     "maxConcurrency maxTurns stepIndex maxAttempts maxResultChars permits retries maxEventLength maxAnswerLength " +
-    "maxParallel concurrency maxFailures maxMessageBytes preparedStatements resultLimit joinMillis maxPartLength at",
+    "maxParallel concurrency maxFailures maxMessageBytes preparedStatements resultLimit joinMillis maxPartLength at " +
+    "port known interruptAt maxSteps limit bound maxOpsBeforeYield processes recoveries attempts most from " +
+    "retryUntilCall chunkSize maxSessions perPrincipal",
   fn:
     "haltWhen validate authorize lookUp chat result run onEnd onGiveUp services models download onElicit onSample redact " +
-    "allowUrl onEvent",
+    "allowUrl onEvent approve onStep isExclusive difference",
   object:
     "context thread options headers metadata apiKey secret mcp retryReply retry cancel signal agent policy bounds " +
-    "siblings reasoning",
-  list: "approved tools limits secrets providerTools agents hosts origins roots dialects betas safetySettings opts",
+    "siblings reasoning request cursor random result calls",
+  list:
+    "approved tools limits secrets providerTools agents hosts origins roots dialects betas safetySettings pending " +
+    "abandoned args nodeArgs messages suspensions",
+  anyList: "opts",
   any: "temperature maxTokens toolChoice responseFormat parameters success failure handler defaultAnswer resume after"
 }
 
@@ -156,12 +250,19 @@ const exceptions: { readonly [option: string]: ReadonlyArray<Kind> } = {
   "Tool.make.destructive": ["flag", "fn"],
   "Tool.fromChat.readOnly": ["flag", "fn"],
   "Tool.fromChat.destructive": ["flag", "fn"],
+  "Agent.make.run": ["fn"],
+  "Tool.make: limits.key": ["text", "fn"],
+  "McpTools.layer: trust.readOnly": ["flag"],
+  "McpTools.layer: trust.destructive": ["flag"],
+  "McpTools.layer: an address.headers": [],
+  env: [],
+  environment: [],
   approval: ["flag", "fn"],
   onToolError: ["fn", "null"],
   interrupt: ["fn"],
   publish: ["fn"],
   deadline: ["number", "object"],
-  trust: ["object"],
+  trust: [],
   cache: ["object"],
   arguments: ["object"],
   key: ["text"],
@@ -174,9 +275,12 @@ const exceptions: { readonly [option: string]: ReadonlyArray<Kind> } = {
   "AiSdk.layer.model": ["object", "text", "fn", "any"],
   "Tool.make.concurrency": ["fn"],
   "Tool.fromChat.concurrency": ["fn"],
-  "McpServer.routes.tools": ["list", "fn"],
-  "McpServer.layerHttp.tools": ["list", "fn"],
-  "McpServer.layerStdio.tools": ["list", "fn"],
+  "UiStream.messages.messageId": ["fn"],
+  "AgUi.messages.messageId": ["fn"],
+  "Script.make.script": ["anyList"],
+  "Script.make.scripts": ["anyList"],
+  "Script.make.streamScript": ["anyList"],
+  "check.result": ["object"],
   "Chat.run: deadline.after": ["number"],
   "Policy.layer.maxTokens": ["number"],
   "Anthropic.layer.maxTokens": ["number"]
@@ -198,7 +302,8 @@ const wrong: ReadonlyArray<readonly [string, unknown]> = [
   ["a symbol", Symbol.for("nothing")]
 ]
 
-const isRun = (entry: string) => /^(Chat|Step|ToolRunner|Session\.(start|streamStart|reply|continue))/.test(entry)
+const isRun = (entry: string) =>
+  /^(Adapter|Chat|Step|ToolRunner|Session\.(start|streamStart|reply|continue))/.test(entry)
 
 const durations =
   "toolTimeout grace maxAge answerWithin timeout expiresIn term poll drain retryDelay maxRetryDelay connectTimeout " +
@@ -211,7 +316,7 @@ const mayBeRight = (entry: string, option: string, value: unknown): boolean => {
   const isNumber = typeof value === "number" && !Number.isNaN(value) && value >= 0
   const own = exceptions[`${entry}.${option}`] ?? exceptions[option]
   if (own !== undefined) return own.some((kind) => kind === "number" ? isNumber : kinds[kind](value))
-  if (entry === "Server.layer: bounds") return isNumber
+  if (entry.endsWith(": bounds")) return isNumber
   if (durations.split(" ").includes(option) && !(option === "run" && entry.endsWith(".layer"))) return isNumber
   const kind = (Object.keys(byName) as ReadonlyArray<Kind>).find((kind) => wordsOf(kind).includes(option))
   if (kind === undefined) return false
@@ -285,7 +390,67 @@ describe("O-11: values that no option can have", () => {
       assert.include(message, "OpenAiChat.layer: ")
       assert.notInclude(message, key)
     }
+    const layers: ReadonlyArray<readonly [string, () => unknown]> = [
+      ["headers", () => OpenAiChat.layer(untyped({ model: "m", headers: `Bearer ${key}` }))],
+      ["secret", () => McpServer.routes(untyped({ secret: key }))],
+      ["headers", () => McpTools.layer(untyped({ url: "http://127.0.0.1:9", headers: `Bearer ${key}` }))],
+      [
+        "headers.authorization",
+        () => McpTools.layer(untyped({ url: "http://127.0.0.1:9", headers: { authorization: [key] } }))
+      ],
+      ["url", () => McpTools.layer(untyped({ url: `no address ${key}` }))],
+      ["env", () => McpTools.layer(untyped({ name: "s", command: "c", env: `KEY=${key}` }))],
+      ["env.KEY", () => McpTools.layer(untyped({ name: "s", command: "c", env: { KEY: { key } } }))],
+      ["args", () => McpTools.layer(untyped({ name: "s", command: "c", args: `--token ${key}` }))],
+      ["environment", () => Effect.runSync(everyKill("/dev/null", untyped({ environment: `KEY=${key}` })))]
+    ]
+    for (const [option, make] of layers) {
+      let message = "accepted"
+      try {
+        make()
+      } catch (error) {
+        message = String(error)
+      }
+      assert.include(message, `${option} must be `)
+      assert.notInclude(message, key)
+    }
   })
+
+  it.effect("O-11: a value that may be of several kinds is taken in each of its forms", () =>
+    Effect.gen(function*() {
+      for (
+        const deadline of [5_000, "5 seconds", Duration.seconds(5), { seconds: 5 }, { after: Duration.seconds(5) }]
+      ) {
+        assert.isTrue(
+          Exit.isSuccess(yield* Effect.exit(Effect.provide(Chat.run("go", untyped({ deadline })), model))),
+          JSON.stringify(deadline)
+        )
+      }
+    }))
+
+  it.effect("O-11: an option of an option that is undefined counts as left out", () =>
+    Effect.gen(function*() {
+      const policy = { resultLimit: undefined, siblings: { onHalt: undefined } }
+      const result = yield* Effect.provide(Chat.run("go", untyped({ policy })), model)
+      assert.strictEqual(result.outcome._tag, "Completed")
+
+      const url = "data:text/plain,a"
+      const parts = Array.from({ length: 65 }, () => ({ type: "file", mediaType: "text/plain", url }))
+      const posted = { id: "s", messages: [{ id: "m", role: "user", parts }] }
+      const read = UiStream.read(posted, untyped({ bounds: { files: undefined } }))
+      assert.isTrue(read._tag === "Failure" && read.failure.message.includes("64"), JSON.stringify(read))
+
+      const app = Server.layer(
+        untyped({ agents: [helper], authorize: Server.allowLoopback, bounds: { lists: undefined } })
+      ).pipe(Layer.provide([model, Session.Store.layerMemory]))
+      const { dispose, handler } = Server.toWebHandler(app as Layer.Layer<never, never, HttpRouter.HttpRouter>)
+      const statuses = yield* Effect.forEach(
+        Array.from({ length: 61 }),
+        () => Effect.promise(async () => (await handler(new Request("http://localhost/agents/helper/sessions"))).status)
+      )
+      yield* Effect.promise(dispose)
+      assert.deepStrictEqual([statuses[59], statuses[60]], [200, 429])
+    }))
 
   it.effect("O-11: a handler does not run where an option is wrong", () =>
     Effect.gen(function*() {

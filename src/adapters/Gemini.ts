@@ -305,7 +305,10 @@ const protocol: Protocol.Protocol<Options> = {
     schemas: Values.oneOf("jsonSchema", "openApi"),
     cache: Values.name,
     safetySettings: Values.listOf(
-      Values.required({ category: Values.name, threshold: Values.name }),
+      Values.described(
+        Values.required({ category: Values.name, threshold: Values.name }),
+        "{ category, threshold }"
+      ),
       "{ category, threshold }"
     )
   },

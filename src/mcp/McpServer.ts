@@ -17,9 +17,9 @@ import type * as Redacted from "effect/Redacted"
 import type * as Scope from "effect/Scope"
 import * as Stdio from "effect/Stdio"
 import type * as Adapter from "../Adapter.ts"
-import { type NamesOf, readDuration } from "../internal/declare/schema.ts"
+import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import * as ToolOptions from "../internal/declare/toolOptions.ts"
-import { secret } from "../internal/declare/values.ts"
+import * as Values from "../internal/declare/values.ts"
 import * as Json from "../internal/json.ts"
 import type * as Journals from "../internal/session/journal.ts"
 import type * as Agents from "../server/Agent.ts"
@@ -36,7 +36,6 @@ import * as Caller from "./internal/caller.ts"
 import * as CallSpan from "./internal/callSpan.ts"
 import * as Gate from "./internal/gate.ts"
 import * as Hints from "./internal/hints.ts"
-import * as Values from "./internal/optionValues.ts"
 import * as RequestState from "./internal/requestState.ts"
 import * as StdioLines from "./internal/stdioLines.ts"
 import * as ToolCall from "./internal/toolCall.ts"
@@ -129,29 +128,34 @@ export interface StdioOptions<R = never, RAgents = never> extends Options<R> {
   readonly agents?: ReadonlyArray<Agents.Agent<RAgents>>
 }
 
-const common = { tools: true, name: true, version: true, instructions: true } satisfies NamesOf<Options>
-const ofRoutes = { ...common, legacy: true, secret } satisfies NamesOf<RoutesOptions>
-const ofHttp = {
-  ...ofRoutes,
-  authorize: true,
-  hosts: true,
-  origins: true,
-  bounds: Bounded.knownBounds
-} satisfies NamesOf<HttpOptions>
-const ofLegacy = { maxSessions: true, perPrincipal: true, idle: true } satisfies NamesOf<LegacyOptions>
-const ofStdio = { ...common, agents: true } satisfies NamesOf<StdioOptions>
-
-const rules: Values.Rules = {
-  tools: Values.list,
-  agents: Values.list,
+const common = {
+  tools: Values.tools,
   name: Values.text,
   version: Values.text,
-  instructions: Values.text,
-  legacy: [(value) => value === true || Json.isObject(value), "true or its bounds"],
-  authorize: Values.handler,
+  instructions: Values.text
+} satisfies NamesOf<Options>
+
+const ofLegacy = {
+  maxSessions: Values.countOrNone,
+  perPrincipal: Values.countOrNone,
+  idle: Values.plainDuration
+} satisfies NamesOf<LegacyOptions>
+
+const ofRoutes = {
+  ...common,
+  legacy: Values.described(Values.either(Values.oneOf(true), Values.options(ofLegacy)), "true or its bounds"),
+  secret: Values.secret
+} satisfies NamesOf<RoutesOptions>
+
+const ofHttp = {
+  ...ofRoutes,
+  authorize: Values.fn,
   hosts: Values.texts,
-  origins: Values.texts
-}
+  origins: Values.texts,
+  bounds: Bounded.knownBounds
+} satisfies NamesOf<HttpOptions>
+
+const ofStdio = { ...common, agents: Values.agents } satisfies NamesOf<StdioOptions>
 
 const misuse = (detail: string): never => {
   throw new TypeError(`McpServer: ${detail}`)
@@ -289,17 +293,8 @@ const earlier = [McpProtocol.v2025_11_25, McpProtocol.v2025_06_18] as const
 
 const legacyOf = (legacy: LegacyOptions | true | undefined): Gate.Legacy | undefined => {
   if (legacy === undefined) return undefined
-  const given = legacy === true ? {} : legacy
-  Values.check("McpServer: legacy", given, ofLegacy, { maxSessions: Values.count, perPrincipal: Values.count })
-  const { idle = "30 minutes", maxSessions = 100, perPrincipal = 10 } = given
-  const duration = readDuration(idle)
-  return {
-    maxSessions,
-    perPrincipal,
-    idle: duration === undefined || !Duration.isPositive(duration)
-      ? misuse("legacy.idle must be a duration above zero")
-      : duration
-  }
+  const { idle = "30 minutes", maxSessions = 100, perPrincipal = 10 } = legacy === true ? {} : legacy
+  return { maxSessions, perPrincipal, idle: Duration.fromInputUnsafe(idle) }
 }
 
 /** Adds the endpoint to a router, behind its checks. */
@@ -356,7 +351,7 @@ const mount = (
  * @since 0.1.0
  */
 export const routes = <R = never>(options: RoutesOptions<R> = {}): Routes.Mount<R> => {
-  Values.check("McpServer.routes", options, ofRoutes, rules)
+  checkNames("McpServer.routes", options, ofRoutes)
   return { mount: (router, site) => mount(options, router, site, site) }
 }
 
@@ -388,7 +383,7 @@ export const layerHttp = <R = never, RAuthorize = never>(
   options: HttpOptions<R, RAuthorize>
 ): Layer.Layer<never, never, HttpRouter.HttpRouter | R | RAuthorize> =>
   Layer.effectDiscard(Effect.gen(function*() {
-    Values.check("McpServer.layerHttp", options, ofHttp, rules)
+    checkNames("McpServer.layerHttp", options, ofHttp)
     yield* Listeners.last
     const { authorize, hosts = [], origins = [] } = options
     const isLoopback = (authorize as unknown) === Access.allowLoopback
@@ -396,7 +391,7 @@ export const layerHttp = <R = never, RAuthorize = never>(
       misuse("hosts is empty, so that every request would be refused; give the names of the server")
     }
     const context = yield* Effect.context<R | RAuthorize>()
-    const bounds = { ...Bounded.standard, ...options.bounds }
+    const bounds = Values.filled(Bounded.standard, options.bounds ?? {})
     const guard: Gate.Guard = {
       access: { hosts, origins, isLoopback },
       authorize: (request, question) => Effect.provideContext(authorize(request, question), context),
@@ -460,7 +455,7 @@ export const layerStdio: {
   ): Layer.Layer<never, never, R | RAgents | Journals.Store | Adapter.Adapter>
 } = (options: StdioOptions<any, any>): Layer.Layer<never, never, any> =>
   Layer.unwrap(Effect.gen(function*() {
-    Values.check("McpServer.layerStdio", options, ofStdio, rules)
+    checkNames("McpServer.layerStdio", options, ofStdio)
     const node = yield* Effect.promise(() =>
       Promise.all([import("node:console"), import("node:process"), import("@effect/platform-node/NodeStdio")])
         .catch(() => undefined)

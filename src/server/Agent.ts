@@ -8,6 +8,8 @@ import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
 import type * as Adapter from "../Adapter.ts"
 import * as Chat from "../Chat.ts"
+import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
+import * as Values from "../internal/declare/values.ts"
 import type * as Journal from "../Journal.ts"
 import type * as Session from "../Session.ts"
 import * as Tool from "../Tool.ts"
@@ -60,6 +62,8 @@ export type Options<R = never> = Session.ResumeOptions<
   R
 >
 
+const knownFields = { name: Values.text, description: Values.text, run: Values.fn } satisfies NamesOf<Agent>
+
 const names = /^[A-Za-z0-9_-]{1,64}$/
 
 /**
@@ -91,10 +95,14 @@ const names = /^[A-Za-z0-9_-]{1,64}$/
  * @category constructors
  * @since 0.1.0
  */
-export const make = <R = never>({ description, name, run }: Omit<Agent<R>, "run"> & {
-  /** Returns the options of the next run of a session, or an effect of them. */
-  readonly run: (session: AgentSession) => Options<R> | Effect.Effect<Options<R>, never, R>
-}): Agent<R> => {
+export const make = <R = never>(
+  agent: Omit<Agent<R>, "run"> & {
+    /** Returns the options of the next run of a session, or an effect of them. */
+    readonly run: (session: AgentSession) => Options<R> | Effect.Effect<Options<R>, never, R>
+  }
+): Agent<R> => {
+  checkNames("Agent.make", agent, knownFields)
+  const { description, name, run } = agent
   if (!names.test(name)) {
     const given = JSON.stringify(name)
     throw new TypeError(`Agent.make: a name has 1 to 64 letters, digits, _ and -; got: ${given}`)

@@ -50,7 +50,7 @@ export interface Options<R = never, RAuthorize = never, RMcp = never> extends Ho
 }
 
 const knownOptions = {
-  agents: Values.listOf(Values.record, "agents made with Agent.make"),
+  agents: Values.agents,
   authorize: Values.fn,
   hosts: Values.listOf(Values.name, "names"),
   origins: Values.listOf(Values.name, "origins"),
@@ -235,6 +235,8 @@ export interface NodeOptions {
   readonly host?: string
 }
 
+const knownNode = { port: Values.port, host: Values.name } satisfies NamesOf<NodeOptions>
+
 const missing = "Server.layerNode needs the package @effect/platform-node, and Node 22.19 or later: npm install "
   + "@effect/platform-node"
 
@@ -268,11 +270,13 @@ const missing = "Server.layerNode needs the package @effect/platform-node, and N
  * @category layers
  * @since 0.1.0
  */
-export const layerNode = ({ host = "127.0.0.1", port }: NodeOptions) =>
+export const layerNode = (options: NodeOptions) =>
 <A, E, R>(
   app: Layer.Layer<A, E, R>
 ): Layer.Layer<A | HttpServer.HttpServer, E | HttpServerError.ServeError, Exclude<R, HttpRouter.HttpRouter>> =>
   Layer.unwrap(Effect.gen(function*() {
+    checkNames("Server.layerNode", options, knownNode)
+    const { host = "127.0.0.1", port } = options
     const node = yield* Effect.promise(() =>
       Promise.all([import("node:http"), import("@effect/platform-node/NodeHttpServer")]).catch(() => undefined)
     )
@@ -312,6 +316,8 @@ export interface Definition<R = never> extends Omit<Options<R, never, R>, "autho
   readonly authorize?: Access.Authorize
 }
 
+const knownDefinition = { ...knownOptions, layer: Values.layer } satisfies NamesOf<Definition>
+
 /**
  * Defines a server for the command `heddle`: `export default Server.define({ agents, layer })`.
  *
@@ -332,6 +338,7 @@ export interface Definition<R = never> extends Omit<Options<R, never, R>, "autho
  * @since 0.1.0
  */
 export const define = <R = never>(definition: Definition<R>): Definition<R> => {
+  checkNames("Server.define", definition, knownDefinition)
   byName(definition.agents)
   return definition
 }

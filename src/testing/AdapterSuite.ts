@@ -11,6 +11,8 @@ import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import * as Adapter from "../Adapter.ts"
 import * as Event from "../Event.ts"
+import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
+import * as Values from "../internal/declare/values.ts"
 import * as ToolCalls from "../internal/hear/toolCalls.ts"
 import * as Message from "../Message.ts"
 import * as Conformance from "./Conformance.ts"
@@ -40,6 +42,8 @@ export interface Options<out R = never> {
     R
   >
 }
+
+const knownOptions = { request: Values.record, connections: Values.effect } satisfies NamesOf<Options>
 
 type Events = ReadonlyArray<Event.AdapterEvent>
 
@@ -237,6 +241,7 @@ const connection = <R>(
  * @since 0.1.0
  */
 export const answering = <R = never>(options: Options<R> = {}): Conformance.Suite<Adapter.Adapter | R> => {
+  checkNames("AdapterSuite.answering", options, knownOptions)
   const { connections, request = question } = options
   return connections === undefined ? reply(request) : [...reply(request), ...connection(request, connections)]
 }
@@ -257,6 +262,7 @@ export const answering = <R = never>(options: Options<R> = {}): Conformance.Suit
  * @since 0.1.0
  */
 export const failing = <R = never>(options: Options<R> = {}): Conformance.Suite<Adapter.Adapter | R> => {
+  checkNames("AdapterSuite.failing", options, knownOptions)
   const { connections, request = question } = options
   const attempt = Effect.gen(function*() {
     const seen: Array<string> = []

@@ -6,6 +6,9 @@
  * @since 0.1.0
  */
 import type * as Event from "../Event.ts"
+import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
+import * as Values from "../internal/declare/values.ts"
+import * as Policy from "../Policy.ts"
 import type * as Thread from "../Thread.ts"
 import * as Answers from "./internal/answers.ts"
 import * as CallTexts from "./internal/callTexts.ts"
@@ -133,12 +136,39 @@ export interface Checks {
  * @since 0.1.0
  */
 export const check: Checks = Object.assign(
-  (events: ReadonlyArray<Event.Event>, options: Options = {}): ReadonlyArray<Violation> => [
-    ...Answers.order(events, options.isCut === true),
-    ...Answers.answers(events),
-    ...Folding.frame(events, options.isCut === true),
-    ...Folding.fold(events, options),
-    ...Histories.histories(events)
-  ],
-  { thread: Histories.history, calls: CallTexts.violations, handlers: Handlers.handlers }
+  (events: ReadonlyArray<Event.Event>, options: Options = {}): ReadonlyArray<Violation> => {
+    checkNames("check", options, knownOptions)
+    return [
+      ...Answers.order(events, options.isCut === true),
+      ...Answers.answers(events),
+      ...Folding.frame(events, options.isCut === true),
+      ...Folding.fold(events, options),
+      ...Histories.histories(events)
+    ]
+  },
+  {
+    thread: (thread: Thread.Thread, options: ThreadOptions = {}) => {
+      checkNames("check.thread", options, knownThread)
+      return Histories.history(thread, options)
+    },
+    calls: CallTexts.violations,
+    handlers: (log: ReadonlyArray<Entry>, options: HandlerOptions = {}) => {
+      checkNames("check.handlers", options, knownHandlers)
+      return Handlers.handlers(log, options)
+    }
+  }
 )
+
+const knownOptions = {
+  policy: Values.policyOf(Policy.Policy),
+  result: Values.record,
+  isCut: Values.flag
+} satisfies NamesOf<Options>
+
+const knownThread = { from: Values.whole, pending: Values.texts } satisfies NamesOf<ThreadOptions>
+
+const knownHandlers = {
+  bound: Values.countOrNone,
+  isExclusive: Values.fn,
+  abandoned: Values.texts
+} satisfies NamesOf<HandlerOptions>

@@ -7,6 +7,8 @@
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Random from "effect/Random"
+import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
+import * as Values from "../internal/declare/values.ts"
 import * as KillLaws from "./internal/killLaws.ts"
 import * as Node from "./internal/node.ts"
 import { spread } from "./internal/spread.ts"
@@ -71,6 +73,27 @@ export interface Options {
    */
   readonly difference?: (uninterrupted: unknown, value: unknown, attempt: Attempt) => string | undefined
 }
+
+const knownOptions = {
+  args: Values.texts,
+  nodeArgs: Values.texts,
+  node: Values.name,
+  environment: Values.hiddenTexts,
+  processes: Values.count,
+  limit: Values.countOrNone,
+  again: Values.oneOf("none", "random", "every"),
+  random: Values.described(
+    Values.required(
+      { attempts: Values.count, most: Values.count, seed: Values.text } satisfies NamesOf<RandomKills>,
+      ["attempts"]
+    ),
+    "{ attempts, most, seed }"
+  ),
+  recoveries: Values.whole,
+  timeout: Values.plainDuration,
+  concurrency: Values.count,
+  difference: Values.fn
+} satisfies NamesOf<Options>
 
 /**
  * One run of the program, with its kills.
@@ -312,6 +335,7 @@ const secondPlans = ({ lastPoints, plan }: Attempt, again: "random" | "every") =
  */
 export const everyKill = (program: string, options: Options = {}): Effect.Effect<Report> =>
   Effect.gen(function*() {
+    checkNames("everyKill", options, knownOptions)
     const { again = "none", concurrency = 2, limit = Infinity, random } = options
     const uninterrupted = yield* run(program, options, [])
     const points = longest(uninterrupted.lines)

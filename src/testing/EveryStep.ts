@@ -13,7 +13,9 @@ import * as Scheduler from "effect/Scheduler"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type * as Event from "../Event.ts"
-import type * as Policy from "../Policy.ts"
+import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
+import * as Values from "../internal/declare/values.ts"
+import * as Policy from "../Policy.ts"
 import type * as Check from "./Check.ts"
 import { spread } from "./internal/spread.ts"
 import * as Verdict from "./internal/verdict.ts"
@@ -151,6 +153,18 @@ const usualOps = 2048
 /** The smallest `maxOpsBeforeYield`: with fewer a fiber would do nothing but make room. */
 const fewestOps = 3
 
+const knownOptions = {
+  layer: Values.layer,
+  maxOpsBeforeYield: new Values.Kind(
+    `${fewestOps} at least, a whole number`,
+    (value) => Number.isSafeInteger(value) && Number(value) >= fewestOps
+  ),
+  limit: Values.countOrNone,
+  grace: Values.plainDuration,
+  bound: Values.countOrNone,
+  policy: Values.policyOf(Policy.Policy)
+} satisfies NamesOf<Options>
+
 /** The world of an attempt starts at zero, and so do its recorders, which are made before it. */
 const atZero = <A>(effect: Effect.Effect<A>): Effect.Effect<A> =>
   Effect.clockWith((clock) =>
@@ -263,10 +277,8 @@ export const everyStep = <R, Out = never, In = never>(
   options: Options<Out, In> = {}
 ): Effect.Effect<Report, never, Exclude<Exclude<R, Out>, Scope.Scope> | In> =>
   Effect.gen(function*() {
+    checkNames("everyStep", options, knownOptions)
     const { maxOpsBeforeYield = usualOps } = options
-    if (maxOpsBeforeYield < fewestOps) {
-      throw new RangeError(`everyStep: maxOpsBeforeYield must be ${fewestOps} at least; got: ${maxOpsBeforeYield}`)
-    }
     const make: Make<R> = typeof run === "function" && !Effect.isEffect(run) ? run : () => run as Run<R>
     const count = { attempts: 0, handlers: 0, requests: 0 }
     const attemptOnce = (how: Plan["how"], step: number) =>

@@ -7,6 +7,8 @@
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import { checkNames } from "../internal/declare/schema.ts"
+import * as Values from "../internal/declare/values.ts"
 import * as Json from "../internal/json.ts"
 import * as Simulation from "./Simulation.ts"
 
@@ -103,6 +105,7 @@ export const explore = <A, E, R>(
   options: { readonly limit?: number } = {}
 ): Effect.Effect<Report, never, R> =>
   Effect.gen(function*() {
+    checkNames("Explorer.explore", options, { limit: Values.count })
     const found = new Map<string, { readonly result: unknown; readonly orders: Array<ReadonlyArray<number>> }>()
     const all = orders(points, options.limit ?? 5040)
     for (const order of all) {

@@ -13,6 +13,8 @@ import type * as Exit from "effect/Exit"
 import type * as Fiber from "effect/Fiber"
 import * as Metric from "effect/Metric"
 import * as Scheduler from "effect/Scheduler"
+import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
+import * as Values from "../internal/declare/values.ts"
 
 /**
  * The outcome of a simulated effect.
@@ -50,6 +52,12 @@ export interface Options {
   /** The number of steps after which a simulation is ended. 100,000 by default. */
   readonly maxSteps?: number
 }
+
+const knownOptions = {
+  interruptAt: Values.limit,
+  onStep: Values.fn,
+  maxSteps: Values.countOrNone
+} satisfies NamesOf<Options>
 
 interface Sleeper {
   readonly at: number
@@ -203,6 +211,7 @@ export const run = <A, E, R>(
 ): Effect.Effect<Report<A, E>, never, R> =>
   Effect.contextWith((context: Context.Context<R>) =>
     Effect.suspend(() => {
+      checkNames("Simulation.run", options, knownOptions)
       const world = new World()
       const inside = context.pipe(
         Context.add(Clock.Clock, world.clock),

@@ -9,6 +9,8 @@ import type * as Result from "effect/Result"
 import type * as Schema from "effect/Schema"
 import type * as Stream from "effect/Stream"
 import type * as Event from "../Event.ts"
+import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
+import * as Values from "../internal/declare/values.ts"
 import * as Json from "../internal/json.ts"
 import type * as Message from "../Message.ts"
 import type * as Thread from "../Thread.ts"
@@ -482,7 +484,18 @@ class AgEncoder implements Encoder {
  * @category encoding
  * @since 0.1.0
  */
-export const make = (options: Options): Encoder => new AgEncoder(options)
+export const make = (options: Options): Encoder => {
+  checkNames("AgUi.make", options, knownOptions)
+  return new AgEncoder(options)
+}
+
+const knownOptions = {
+  threadId: Values.text,
+  runId: Values.text,
+  messageId: Values.text,
+  messages: Values.listOf(Values.record, "messages of the protocol"),
+  known: Values.described(Values.limit, "a whole number, 0 or more, or Infinity")
+} satisfies NamesOf<Options>
 
 /**
  * Options of a stream of events.
@@ -527,8 +540,14 @@ export interface EventsOptions extends Options {
  */
 export const events = <E, R>(
   events: Stream.Stream<Event.PublicEvent, E, R>,
-  { joinMillis = 50, ...options }: EventsOptions
-): Stream.Stream<AgEvent, E, R> => Paced.encoded(events, () => make(options), joinMillis)
+  options: EventsOptions
+): Stream.Stream<AgEvent, E, R> => {
+  checkNames("AgUi.events", options, knownEvents)
+  const { joinMillis = 50, ...rest } = options
+  return Paced.encoded(events, () => make(rest), joinMillis)
+}
+
+const knownEvents = { ...knownOptions, joinMillis: Values.amount } satisfies NamesOf<EventsOptions>
 
 /**
  * The headers of a response whose body is {@link toSse}.
@@ -589,6 +608,8 @@ export interface MessagesOptions {
   readonly messageId?: (index: number, role: "user" | "assistant") => string
 }
 
+const knownMessages = { ...ThreadEvents.knownRules, messageId: Values.fn } satisfies NamesOf<MessagesOptions>
+
 const userContent = (content: Message.Content): Schema.Json => {
   if (typeof content === "string") return content
   return content.flatMap((part): ReadonlyArray<Schema.Json> => {
@@ -626,6 +647,7 @@ const userContent = (content: Message.Content): Schema.Json => {
  * @since 0.1.0
  */
 export const messages = (thread: Thread.Thread, options: MessagesOptions = {}): ReadonlyArray<AgMessage> => {
+  checkNames("AgUi.messages", options, knownMessages)
   const { messageId = (index) => `message-${index}`, ...rules } = options
   return ThreadEvents.entriesOf(thread, rules).flatMap((entry): ReadonlyArray<AgMessage> => {
     const id = messageId(entry.index, entry.role)
@@ -725,7 +747,7 @@ const submitted = (reader: Posted.Reader, messages: ReadonlyArray<unknown>): Rea
  */
 export const read = (body: unknown, options: Body.ReadOptions = {}): Result.Result<Body.Posted, Body.BodyError> =>
   Posted.reading(() => {
-    const reader = new Posted.Reader(options)
+    const reader = new Posted.Reader("AgUi.read", options)
     const given = reader.object(body, "body")
     const sessionId = reader.sessionId(given["threadId"], "threadId")
     const runId = reader.id(given["runId"], "runId")

@@ -8,6 +8,8 @@ import type * as Result from "effect/Result"
 import type * as Schema from "effect/Schema"
 import type * as Stream from "effect/Stream"
 import type * as Event from "../Event.ts"
+import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
+import * as Values from "../internal/declare/values.ts"
 import * as Json from "../internal/json.ts"
 import type * as Message from "../Message.ts"
 import type * as Thread from "../Thread.ts"
@@ -163,7 +165,7 @@ class UiEncoder implements Encoder {
 
   constructor(options: Options) {
     this.options = options
-    this.protocol = Majors.protocolOf("UiStream.make", options)
+    this.protocol = options.protocol ?? 7
     this.behind = options.known ?? 0
   }
 
@@ -406,7 +408,17 @@ class UiEncoder implements Encoder {
  * @category encoding
  * @since 0.1.0
  */
-export const make = (options: Options = {}): Encoder => new UiEncoder(options)
+export const make = (options: Options = {}): Encoder => {
+  checkNames("UiStream.make", options, knownOptions)
+  return new UiEncoder(options)
+}
+
+const knownOptions = {
+  messageId: Values.text,
+  protocol: Majors.protocol,
+  known: Values.whole,
+  continues: Values.flag
+} satisfies NamesOf<Options>
 
 /**
  * Options of a stream of chunks.
@@ -452,8 +464,14 @@ export interface ChunksOptions extends Options {
  */
 export const chunks = <E, R>(
   events: Stream.Stream<Event.PublicEvent, E, R>,
-  { joinMillis = 50, ...options }: ChunksOptions = {}
-): Stream.Stream<Chunk, E, R> => Paced.encoded(events, () => make(options), joinMillis)
+  options: ChunksOptions = {}
+): Stream.Stream<Chunk, E, R> => {
+  checkNames("UiStream.chunks", options, knownChunks)
+  const { joinMillis = 50, ...rest } = options
+  return Paced.encoded(events, () => make(rest), joinMillis)
+}
+
+const knownChunks = { ...knownOptions, joinMillis: Values.amount } satisfies NamesOf<ChunksOptions>
 
 /**
  * The headers of a response whose body is {@link toSse}.
@@ -534,6 +552,13 @@ export interface MessagesOptions {
   /** The major version of `ai` on the page. 7 by default. Anything but a {@link Protocol} is a defect. */
   readonly protocol?: Majors.Protocol
 }
+
+const knownMessages = {
+  ...ThreadEvents.knownRules,
+  runId: Values.text,
+  messageId: Values.fn,
+  protocol: Majors.protocol
+} satisfies NamesOf<MessagesOptions>
 
 /** Folds moves into the parts of a message. */
 class Parts {
@@ -649,8 +674,8 @@ const userPart = (part: Message.Part): ReadonlyArray<Chunk> => {
  * @since 0.1.0
  */
 export const messages = (thread: Thread.Thread, options: MessagesOptions = {}): ReadonlyArray<UiMessage> => {
-  const { messageId = (index) => `message-${index}`, protocol: _, ...rules } = options
-  const protocol = Majors.protocolOf("UiStream.messages", options)
+  checkNames("UiStream.messages", options, knownMessages)
+  const { messageId = (index) => `message-${index}`, protocol = 7, ...rules } = options
   return ThreadEvents.entriesOf(thread, rules).map((entry): UiMessage => {
     const id = messageId(entry.index, entry.role)
     if (entry.role === "user") {
@@ -786,7 +811,7 @@ const answersOf = (
  */
 export const read = (body: unknown, options: Body.ReadOptions = {}): Result.Result<Body.Posted, Body.BodyError> =>
   Posted.reading(() => {
-    const reader = new Posted.Reader(options)
+    const reader = new Posted.Reader("UiStream.read", options)
     const given = reader.object(body, "body")
     const sessionId = reader.sessionId(given["id"], "id")
     const { trigger } = given

@@ -222,7 +222,12 @@ const isShared = (file: File, target: string | undefined): boolean =>
   || target !== undefined && madeOf[file.area]?.includes(areaOf(target)) === true
 
 /** The internal modules that pages are written with. */
-const ofPages: ReadonlyArray<string> = ["src/internal/json.ts", "src/internal/fold/publicEvent.ts"]
+const ofPages: ReadonlyArray<string> = [
+  "src/internal/json.ts",
+  "src/internal/declare/schema.ts",
+  "src/internal/declare/values.ts",
+  "src/internal/fold/publicEvent.ts"
+]
 
 const paged = (file: File): ReadonlyArray<Fault> =>
   file.area !== "ui" ?
@@ -383,7 +388,10 @@ export const rules = {
       "adapters, bridges, cluster, command, durable, mcp, server, sql, telemetry, testing and ui are imported by nothing outside themselves, but bridges and mcp share what adapters do, cluster what durable does, server is made of durable and ui, mcp of durable, server and ui, and command of durable, server and sql",
     faults: outward
   },
-  pages: { demand: "ui knows of the internal modules only JSON and the public form of events", faults: paged },
+  pages: {
+    demand: "ui knows of the internal modules only JSON, the kinds of options and the public form of events",
+    faults: paged
+  },
   circles: { demand: "no file imports itself by way of others, not even for a type", faults: circular },
   rooms: {
     demand: "an internal module stands in a room, and imports only from its own room and those before it",

@@ -74,7 +74,7 @@ export interface Options {
 }
 
 /** Headers. They may hold secrets: `settings` names the one that is wrong. */
-export const headers: Values.Kind = Values.record
+export const headers: Values.Kind = Values.hidden(Values.record)
 
 export const knownOptions = {
   baseUrl: Values.name,

@@ -162,7 +162,7 @@ export const runOptions = Values.nullable({
   emitToolDeltas: Values.flag,
   includeRawChunks: Values.flag,
   onEvent: Values.fn,
-  tools: Values.described(Values.listOf(Values.anything, ""), "an array of tools made with Tool.make"),
+  tools: Values.described(Values.tools, "an array of tools made with Tool.make"),
   mode: Values.oneOf("auto", "manual"),
   retryReply: Values.schedule,
   maxTurns: Values.count,
@@ -271,6 +271,12 @@ const usable = (policy: Policy.Policy): Policy.Policy => {
   throw new TypeError(`policy: unknownTool "failTurn" needs start "afterTurn"; got: ${show(policy.start)}`)
 }
 
+/** A policy of which every decision is made: what a program without types leaves out is the standard's. */
+const whole = (standard: Policy.Policy, given: Policy.Policy): Policy.Policy => ({
+  ...Values.filled(standard, given),
+  siblings: Values.filled(standard.siblings, given.siblings ?? {})
+})
+
 const wish = (input: DeadlineInput | null | undefined): DeadlineWish | undefined => {
   if (input === null || input === undefined) return undefined
   if (!Json.isObject(input) || !("after" in input || "at" in input)) {
@@ -316,7 +322,7 @@ export const resolve = <E, R>(
   if (options.policy === undefined && given !== undefined) {
     checkNames("Policy.Defaults", { policy: given }, defaultPolicy)
   }
-  const policy = given === undefined ? standard : usable({ ...standard, ...given })
+  const policy = given === undefined ? standard : usable(whole(standard, given))
   const maxConcurrency = options.maxConcurrency ?? defaults.maxConcurrency ?? policy.maxConcurrency
   return {
     policy,

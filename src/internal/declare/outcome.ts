@@ -459,7 +459,7 @@ export interface AskUserOptions<A> {
 }
 
 const knownQuestion = {
-  opts: Values.listOf(Values.anything, "choices"),
+  opts: Values.described(Values.list, "a list of choices"),
   answer: Values.described(Values.schema, "a Schema"),
   expiresIn: Values.duration,
   defaultAnswer: Values.anything,

@@ -483,13 +483,10 @@ export const encoder = (schema: Schema.Constraint): (value: unknown) => Effect.E
   return (value) => encode()(value)
 }
 
-export { readDuration } from "./values.ts"
-export type { OptionKinds as OptionNames } from "./values.ts"
-
 // The options of each kind have one list, which the compiler holds to their type.
 
 /** The list of the options of a type: `{ … } satisfies NamesOf<Options>` has each of them and no other. */
-export type NamesOf<Options> = { readonly [Name in keyof Options]-?: Kind | true }
+export type NamesOf<Options> = { readonly [Name in keyof Options]-?: Kind }
 
 /**
  * Throws for an option that does not exist, which a program without types would else never see ignored, and for a value
@@ -504,13 +501,20 @@ export const checkNames = (subject: string, options: unknown, kinds: OptionKinds
     if (value === undefined) continue
     const kind = Object.hasOwn(kinds, name) ? kinds[name] : undefined
     if (kind === undefined) return refuse(subject, name, kinds)
-    if (kind === true) continue
-    if (!kind.accepts(value)) return refuseValue(subject, `${path}${name}`, kind, value)
-    if (kind.inner !== undefined) {
-      for (const one of Array.isArray(value) ? value : [value]) {
-        checkNames(`${name} of ${subject}`, one, kind.inner, `${path}${name}.`)
-      }
-    }
+    checkValue(subject, name, `${path}${name}`, kind, value)
+  }
+}
+
+/** Holds a value to its kind, and its parts to theirs. */
+const checkValue = (subject: string, option: string, path: string, kind: Kind, value: unknown): void => {
+  if (!kind.accepts(value)) return refuseValue(subject, path, kind, value)
+  const { each, inner } = kind.partsOf(value)
+  if (inner !== undefined) checkNames(`${option} of ${subject}`, value, inner, `${path}.`)
+  if (each === undefined || typeof value !== "object" || value === null) return
+  const isList = Array.isArray(value)
+  for (const [key, one] of Object.entries(value)) {
+    const place = isList ? `${path}[${key}]` : `${path}.${key.slice(0, longestName)}`
+    if (isList || one !== undefined) checkValue(subject, option, place, each, one)
   }
 }
 
@@ -524,8 +528,7 @@ const refuseValue = (subject: string, option: string, kind: Kind, value: unknown
 const refuse = (subject: string, name: string, known: OptionKinds): never => {
   const names = Object.keys(known)
   const group = names.find((outer) => {
-    const kind = known[outer]
-    const inner = kind === true ? undefined : kind?.inner
+    const inner = known[outer]?.inner
     return inner !== undefined && Object.hasOwn(inner, name)
   })
   const near = nearest(name, names)

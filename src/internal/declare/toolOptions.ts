@@ -22,10 +22,15 @@ export const refuse = (name: string, problem: string): never => {
   throw new TypeError(`Tool.make(${JSON.stringify(name)}): ${problem}`)
 }
 
-const knownLimit = {
-  key: Values.either(Values.text, Values.fn),
-  permits: Values.count
-} satisfies NamesOf<Declared.Limit<any>>
+const limit = Values.described(
+  Values.required(
+    {
+      key: Values.either(Values.text, Values.fn),
+      permits: Values.count
+    } satisfies NamesOf<Declared.Limit<any>>
+  ),
+  "{ key, permits }: a text or a function (args, call), and a whole number above 0"
+)
 
 /** An option that a tool may decide from the arguments of a call. */
 const byArguments = (kind: Values.Kind): Values.Kind =>
@@ -53,10 +58,7 @@ export const declarations = {
   timeout: Values.duration,
   retry: Values.schedule,
   onToolError: Values.onToolError,
-  limits: Values.listOf(
-    Values.required(knownLimit),
-    "{ key, permits }: a text or a function (args, call), and a whole number above 0"
-  ),
+  limits: Values.listOf(limit, limit.right),
   maxResultChars: Values.limit,
   summary: Values.text,
   compact: Values.flag,
@@ -232,7 +234,9 @@ export const toolbox = (defaults: ReadonlyArray<Declared.Any>, given: ReadonlyAr
   const tools = new Map<string, Declared.Any>()
   if (!Array.isArray(given)) throw new TypeError("tools must be an array of tools made with Tool.make")
   for (const tool of defaults.concat(given)) {
-    if (!isTool(tool)) throw new TypeError("tools must be an array of tools made with Tool.make; one of them is none")
+    if (!Values.tool.accepts(tool)) {
+      throw new TypeError("tools must be an array of tools made with Tool.make; one of them is none")
+    }
     const mistake = handlerMistake(tool.name, tool.handler)
     if (mistake !== undefined) throw mistake
     tools.set(tool.name, tool)
@@ -357,8 +361,6 @@ const isPromise = (value: unknown): boolean => {
     return false
   }
 }
-
-const isTool = (tool: unknown): boolean => Json.isObject(tool) && "name" in tool && Json.isObject(tool["parameters"])
 
 const ignore = (): void => {}
 

@@ -4,6 +4,7 @@
  */
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
 import * as Redacted from "effect/Redacted"
 import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
@@ -11,26 +12,48 @@ import * as Json from "../json.ts"
 
 type Accepts = (value: unknown) => boolean
 
+/** The parts of a value that are checked in their turn, and what an error may show of it. */
+interface Parts {
+  /** The list of the options that an accepted object has. */
+  readonly inner?: OptionKinds
+  /** The kind of each element of an accepted list, or of each value of an accepted object. */
+  readonly each?: Kind
+  /** The kinds of which an accepted value has one. */
+  readonly among?: ReadonlyArray<Kind>
+  /** Tells whether an error may show a wrong value. A secret in the wrong form is still one. `true` by default. */
+  readonly isShown?: boolean
+}
+
 /** The kind of a value: what a right one is, in words, and the test of it. */
 export class Kind {
   readonly right: string
   readonly accepts: Accepts
-  /** The list of the options that an accepted object has. */
-  readonly inner: OptionKinds | undefined
-  /** Tells whether an error may show a wrong value. A secret in the wrong form is still one. */
-  readonly isShown: boolean
+  readonly parts: Parts
 
-  constructor(right: string, accepts: Accepts, inner?: OptionKinds, isShown = true) {
+  constructor(right: string, accepts: Accepts, parts: Parts = {}) {
     this.right = right
     this.accepts = accepts
-    this.inner = inner
-    this.isShown = isShown
+    this.parts = parts
+  }
+
+  get isShown(): boolean {
+    return this.parts.isShown !== false
+  }
+
+  /** The list of the options that an accepted object may have. */
+  get inner(): OptionKinds | undefined {
+    return this.parts.inner ?? this.parts.among?.find(({ inner }) => inner !== undefined)?.inner
+  }
+
+  /** Returns the parts of an accepted value. */
+  partsOf(value: unknown): Parts {
+    return this.parts.among?.find(({ accepts }) => accepts(value))?.partsOf(value) ?? this.parts
   }
 }
 
-/** The kinds of options by name. `true` stands where the module of the option checks it. */
+/** The kinds of options by name. */
 export interface OptionKinds {
-  readonly [name: string]: Kind | true
+  readonly [name: string]: Kind
 }
 
 const isText: Accepts = (value) => typeof value === "string"
@@ -47,6 +70,8 @@ export const text: Kind = new Kind("a text", isText)
 export const name: Kind = new Kind("a text that is not empty", (value) => isText(value) && value !== "")
 export const flag: Kind = new Kind("true or false", (value) => typeof value === "boolean")
 export const record: Kind = new Kind("an object", (value) => Json.isObject(value))
+export const list: Kind = new Kind("a list", isList)
+export const map: Kind = new Kind("a Map", (value) => value instanceof Map)
 export const fn: Kind = new Kind("a function", isFunction)
 export const schedule: Kind = new Kind("a Schedule", (value) => Schedule.isSchedule(value))
 
@@ -54,8 +79,7 @@ export const schedule: Kind = new Kind("a Schedule", (value) => Schedule.isSched
 export const secret: Kind = new Kind(
   "a Redacted text: Redacted.make(key)",
   (value) => Redacted.isRedacted(value) && isText(Redacted.value(value)),
-  undefined,
-  false
+  { isShown: false }
 )
 
 const isWhole = (value: unknown, least: number): boolean => Number.isSafeInteger(value) && Number(value) >= least
@@ -72,6 +96,7 @@ export const limit: Kind = new Kind(
 )
 export const number: Kind = new Kind("a finite number", (value) => Number.isFinite(value))
 export const amount: Kind = new Kind("a number, 0 or more", (value) => typeof value === "number" && value >= 0)
+export const bound: Kind = new Kind("a number, 0 or more; Infinity is no bound", amount.accepts)
 
 const units: ReadonlySet<string> = new Set([
   "weeks",
@@ -111,6 +136,12 @@ const anyForm = `milliseconds, "30 seconds", "infinity"`
 export const duration: Kind = durationOf("above zero", (millis) => millis > 0, anyForm)
 export const durationOrNone: Kind = durationOf("of zero or more", (millis) => millis >= 0, anyForm)
 
+/** A duration that Effect reads by itself, which does not know "infinity". */
+export const plainDuration: Kind = new Kind(
+  `a duration above zero (milliseconds, "30 seconds", Infinity)`,
+  (value) => value !== "infinity" && duration.accepts(value)
+)
+
 export const finiteDuration: Kind = durationOf(
   "longer than 0",
   (millis) => millis > 0 && Number.isFinite(millis),
@@ -130,59 +161,56 @@ export const oneOf = (...words: ReadonlyArray<unknown>): Kind =>
   )
 
 /** A list of values of one kind. */
-export const listOf = (kind: Kind, things: string): Kind =>
-  new Kind(
-    `a list of ${things}`,
-    (value) => isList(value) && (value as Array<unknown>).every(kind.accepts),
-    kind.inner,
-    kind.isShown
-  )
+export const listOf = (each: Kind, things: string): Kind =>
+  new Kind(`a list of ${things}`, isList, { each, isShown: each.isShown })
+
+export const texts: Kind = listOf(text, "texts")
 
 /** An object whose own values are of one kind. */
-export const recordOf = (kind: Kind, things: string): Kind =>
-  new Kind(
-    `an object of ${things}`,
-    (value) =>
-      Json.isObject(value) && Object.values(value).every((inner) => inner === undefined || kind.accepts(inner)),
-    undefined,
-    false
-  )
+export const recordOf = (each: Kind, things: string): Kind =>
+  new Kind(`an object of ${things}`, (value) => Json.isObject(value), { each, isShown: each.isShown })
 
 /** A value of one of several kinds. */
-export const either = (...kinds: readonly [Kind, ...ReadonlyArray<Kind>]): Kind =>
+export const either = (...among: readonly [Kind, ...ReadonlyArray<Kind>]): Kind =>
   new Kind(
-    kinds.map(({ right }) => right).join(", or "),
-    (value) => kinds.some(({ accepts }) => accepts(value)),
-    kinds.find(({ inner }) => inner !== undefined)?.inner,
-    kinds.every(({ isShown }) => isShown)
+    among.map(({ right }) => right).join(", or "),
+    (value) => among.some(({ accepts }) => accepts(value)),
+    { among, isShown: among.every(({ isShown }) => isShown) }
   )
 
 /** An object that has options of its own. */
-export const options = (inner: OptionKinds): Kind => new Kind("an object", (value) => Json.isObject(value), inner)
+export const options = (inner: OptionKinds): Kind => new Kind("an object", (value) => Json.isObject(value), { inner })
 
-/** An object that has each of its options. One without an option is refused with it. */
-export const required = (inner: OptionKinds): Kind =>
+/** An object that has the named ones of its options, or else each of them. */
+export const required = (inner: OptionKinds, names: ReadonlyArray<string> = Object.keys(inner)): Kind =>
   new Kind(
     "an object",
-    (value) =>
-      Json.isObject(value) && Object.entries(inner).every(([name, kind]) => kind === true || kind.accepts(value[name])),
-    inner
+    (value) => Json.isObject(value) && names.every((name) => value[name] !== undefined),
+    { inner }
   )
 
 /** An Effect, or anything that a caller may give in place of one. */
 export const effect: Kind = new Kind("an Effect", (value) => Effect.isEffect(value))
 
+export const layer: Kind = new Kind("a Layer", (value) => Layer.isLayer(value))
+
 /** The same kind in other words. */
-export const described = (kind: Kind, right: string): Kind => new Kind(right, kind.accepts, kind.inner, kind.isShown)
+export const described = (kind: Kind, right: string): Kind => new Kind(right, kind.accepts, kind.parts)
+
+/** The same kind of a value that may hold a secret: an error does not show it. */
+export const hidden = (kind: Kind): Kind => new Kind(kind.right, kind.accepts, { ...kind.parts, isShown: false })
+
+/** An object of texts that may hold secrets: headers, environment variables. */
+export const hiddenTexts: Kind = recordOf(hidden(text), "texts")
 
 /** The same options, each of which may be `null`, which counts as left out. */
 export const nullable = <Kinds extends { readonly [name: string]: Kind }>(
   kinds: Kinds
 ): { readonly [Name in keyof Kinds]: Kind } =>
   Object.fromEntries(
-    Object.entries(kinds).map(([name, { accepts, inner, isShown, right }]) => [
+    Object.entries(kinds).map(([name, { accepts, parts, right }]) => [
       name,
-      new Kind(right, (value) => value === null || accepts(value), inner, isShown)
+      new Kind(right, (value) => value === null || accepts(value), parts)
     ])
   ) as { readonly [Name in keyof Kinds]: Kind }
 
@@ -224,6 +252,28 @@ export const schema: Kind = new Kind("a Schema", (value) => Schema.isSchema(valu
 
 /** A tool of another library: an object, or a class that is one. */
 export const toolLike: Kind = new Kind("a tool", (value) => isFunction(value) || Json.isObject(value))
+
+/** A tool of Heddle. */
+export const tool: Kind = new Kind(
+  "a tool made with Tool.make",
+  (value) => Json.isObject(value) && isText(value["name"]) && Json.isObject(value["parameters"])
+)
+
+export const tools: Kind = listOf(tool, "tools made with Tool.make")
+
+/** An agent of Heddle. */
+export const agent: Kind = new Kind(
+  "an agent made with Agent.make",
+  (value) => Json.isObject(value) && isText(value["name"]) && isFunction(value["run"])
+)
+
+export const agents: Kind = listOf(agent, "agents made with Agent.make")
+
+/** The given options, and the standard ones in place of those that are left out or `undefined`. */
+export const filled = <Options extends object>(standard: Options, given: Partial<Options>): Options => ({
+  ...standard,
+  ...Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined))
+})
 
 /** A policy, each decision of which is one of the words of its schema. */
 export const policyOf = ({ fields }: { readonly fields: object }): Kind =>

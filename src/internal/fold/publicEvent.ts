@@ -6,6 +6,8 @@
  */
 import * as Message from "../../Message.ts"
 import { FinishReason, ToolError } from "../declare/outcome.ts"
+import { checkNames, type NamesOf } from "../declare/schema.ts"
+import * as Values from "../declare/values.ts"
 import type * as Json from "../json.ts"
 import * as EventJson from "./eventJson.ts"
 
@@ -53,6 +55,15 @@ export interface PublicOptions {
   /** Time of the event, in milliseconds since 1970. None by default. */
   readonly at?: number
 }
+
+/** The kinds of the options. */
+export const knownOptions = {
+  publish: Values.either(Values.oneOf("all", "names", "none"), Values.fn),
+  publishReasoning: Values.flag,
+  runId: Values.text,
+  calls: Values.map,
+  at: Values.amount
+} satisfies NamesOf<PublicOptions>
 
 /**
  * An error as it is published: no text of a provider, of a handler or of a store.
@@ -700,6 +711,7 @@ const published = (rules: Rules, event: unknown, at: number | undefined): Public
 
 /** Returns what is published of an event, or nothing. */
 export const toPublic = (event: { readonly _tag: string }, options: PublicOptions): PublicEvent | undefined => {
+  checkNames("Event.toPublic", options, knownOptions)
   const prefix = options.runId === undefined ? "" : `${options.runId}~`
   return published(new Rules(options, "all", options.calls, prefix, 0), event, options.at)
 }

@@ -1,10 +1,10 @@
 /** The errors and the options of the tools of servers. Public as members of `McpTools`. */
 import type * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import type { NamesOf } from "../../internal/declare/schema.ts"
+import { checkNames, type NamesOf } from "../../internal/declare/schema.ts"
+import * as Values from "../../internal/declare/values.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
-import * as Values from "./optionValues.ts"
 
 /**
  * A tool of a server failed, as the server says. The model reads `text`.
@@ -259,91 +259,74 @@ export interface Options {
   readonly maxMessageBytes?: number
 }
 
-/** The options of the tools of a server. */
-const knownOptions = {
-  prefix: true,
-  trust: true,
-  approval: true,
-  onElicit: true,
-  roots: true,
-  onSample: true,
-  propagate: true,
-  maxMessageBytes: true
-} satisfies NamesOf<Options>
-
 const knownHints = {
-  hash: true,
-  readOnly: true,
-  destructive: true,
-  idempotent: true,
-  openWorld: true
-} satisfies NamesOf<Hints>
-
-const hintRules: Values.Rules = {
   hash: Values.text,
   readOnly: Values.flag,
   destructive: Values.flag,
   idempotent: Values.flag,
   openWorld: Values.flag
-}
+} satisfies NamesOf<Hints>
 
-const approvals: ReadonlyArray<unknown> = ["destructive", "all", "none"]
+const annotations = Values.oneOf("annotations")
 
-const optionRules: Values.Rules = {
+const hints = Values.described(Values.either(annotations, Values.options(knownHints)), `"annotations" or hints`)
+
+const root = Values.required(
+  {
+    uri: new Values.Kind(
+      `a text that begins with "file://"`,
+      (value) => typeof value === "string" && value.startsWith("file://")
+    ),
+    name: Values.text
+  } satisfies NamesOf<Root>,
+  ["uri"]
+)
+
+/** The options of the tools of a server. */
+const knownOptions = {
   prefix: Values.text,
-  trust: [(value) => value === "annotations" || Json.isObject(value), `"annotations" or an object of tools`],
-  approval: [
-    (value) => approvals.includes(value) || typeof value === "function",
+  trust: Values.described(
+    Values.either(annotations, Values.recordOf(hints, "tools")),
+    `"annotations" or an object of tools`
+  ),
+  approval: Values.described(
+    Values.either(Values.oneOf("destructive", "all", "none"), Values.fn),
     `"destructive", "all", "none" or a function (tool, args)`
-  ],
-  onElicit: Values.handler,
-  roots: Values.list,
-  onSample: Values.handler,
+  ),
+  onElicit: Values.fn,
+  roots: Values.listOf(Values.described(root, "{ uri, name }"), "{ uri, name }"),
+  onSample: Values.fn,
   propagate: Values.flag,
-  maxMessageBytes: Values.count
-}
+  maxMessageBytes: Values.countOrNone
+} satisfies NamesOf<Options>
 
-const knownStdio = { name: true, command: true, args: true, env: true, cwd: true } satisfies NamesOf<StdioServer>
-
-const knownHttp = { name: true, url: true, headers: true } satisfies NamesOf<HttpServer>
-
-const stdioRules: Values.Rules = {
+const knownStdio = {
   name: Values.text,
   command: Values.text,
-  args: Values.texts,
-  env: Values.textsByName,
+  args: Values.listOf(Values.hidden(Values.text), "texts"),
+  env: Values.hiddenTexts,
   cwd: Values.text
-}
+} satisfies NamesOf<StdioServer>
 
-const httpRules: Values.Rules = {
+const knownHttp = {
   name: Values.text,
-  url: [(value) => value instanceof URL || typeof value === "string" && URL.canParse(value), "an address"],
-  headers: Values.textsByName
-}
+  url: new Values.Kind(
+    "an address",
+    (value) => value instanceof URL || typeof value === "string" && URL.canParse(value),
+    { isShown: false }
+  ),
+  headers: Values.hiddenTexts
+} satisfies NamesOf<HttpServer>
 
 /** Throws for a server or for options that no connection can be made of. */
 export const check = (subject: string, server: StdioServer | HttpServer, options: Options): void => {
-  if ("url" in server) Values.check(subject, server, knownHttp, httpRules)
+  if ("url" in server) checkNames(subject, server, knownHttp)
   else {
-    Values.check(subject, server, knownStdio, stdioRules)
+    checkNames(subject, server, knownStdio)
     if (server.command === undefined) throw new TypeError(`${subject}: give the command or the url of a server`)
     if (server.name === undefined) throw new TypeError(`${subject}: give a name to the server "${server.command}"`)
   }
-  Values.check(subject, options, knownOptions, optionRules)
-  const { roots = [], trust } = options
-  for (const root of roots) {
-    const uri = Json.isObject(root) ? root["uri"] : undefined
-    if (typeof uri === "string" && uri.startsWith("file://")) continue
-    throw new TypeError(`${subject}: the uri of a root must begin with "file://"; got: ${Json.render(uri)}`)
-  }
-  if (typeof trust !== "object") return
-  for (const [tool, hints] of Object.entries(trust)) {
-    if (hints === "annotations") continue
-    if (Json.isObject(hints)) Values.check(`${subject}: trust of "${tool}"`, hints, knownHints, hintRules)
-    else {throw new TypeError(
-        `${subject}: trust of "${tool}" must be "annotations" or hints; got: ${Json.render(hints)}`
-      )}
-  }
+  checkNames(subject, options, knownOptions)
 }
 
 /**

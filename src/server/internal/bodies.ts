@@ -131,7 +131,7 @@ export const optionsOf = ({ allowUrl, bounds }: Site): Body.ReadOptions => ({
 /** Reads `{ content, id?, clientTools? }` or `{ answers }`. */
 export const plain = (site: Site, sessionId: string, body: unknown): Result.Result<Body.Posted, Body.BodyError> =>
   Posted.reading(() => {
-    const reader = new Posted.Reader(optionsOf(site))
+    const reader = new Posted.Reader("a body", optionsOf(site))
     const { answers, clientTools, content, id } = reader.object(body, "the body")
     if ((answers === undefined) === (content === undefined)) reader.refuse("the body", "must have content or answers")
     const actions: ReadonlyArray<Body.Action> = answers === undefined

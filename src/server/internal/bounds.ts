@@ -75,31 +75,29 @@ export interface Bounds {
   readonly authorization?: Duration.Input
 }
 
-const most = Values.described(Values.amount, "a number, 0 or more; Infinity is no bound")
-
 /** The kinds of the bounds. */
 export const knownBounds: Values.Kind = Values.options(
   {
-    body: most,
-    taken: most,
-    files: most,
-    file: most,
-    clientTools: most,
-    clientTool: most,
-    bodies: most,
-    bodyBytes: most,
-    undecided: most,
-    sessionBytes: most,
-    sessionTurns: most,
-    sessions: most,
-    runs: most,
-    streams: most,
-    writes: most,
-    lists: most,
-    log: most,
-    logs: most,
-    run: Values.duration,
-    authorization: Values.duration
+    body: Values.bound,
+    taken: Values.bound,
+    files: Values.bound,
+    file: Values.bound,
+    clientTools: Values.bound,
+    clientTool: Values.bound,
+    bodies: Values.bound,
+    bodyBytes: Values.bound,
+    undecided: Values.bound,
+    sessionBytes: Values.bound,
+    sessionTurns: Values.bound,
+    sessions: Values.bound,
+    runs: Values.bound,
+    streams: Values.bound,
+    writes: Values.bound,
+    lists: Values.bound,
+    log: Values.bound,
+    logs: Values.bound,
+    run: Values.plainDuration,
+    authorization: Values.plainDuration
   } satisfies NamesOf<Bounds>
 )
 

@@ -16,10 +16,11 @@ import type * as Adapter from "../../Adapter.ts"
 import * as Peers from "../../durable/internal/peers.ts"
 import * as Worker from "../../durable/Worker.ts"
 import type * as Event from "../../Event.ts"
+import * as Values from "../../internal/declare/values.ts"
 import * as Claims from "../../internal/session/claim.ts"
 import type * as Journals from "../../internal/session/journal.ts"
 import type * as Keeping from "../../internal/session/kept.ts"
-import * as Majors from "../../ui/internal/majors.ts"
+import type * as Majors from "../../ui/internal/majors.ts"
 import type * as Agents from "../Agent.ts"
 import type * as Access from "./access.ts"
 import * as Offered from "./agents.ts"
@@ -97,9 +98,9 @@ export const make = <R, RAuthorize>(
   access: Access.Rules
 ): Effect.Effect<Hosting<R>, never, Scope.Scope | Journals.Store | R | RAuthorize> =>
   Effect.gen(function*() {
-    const bounds = { ...Bounded.standard, ...options.bounds }
+    const bounds = Values.filled(Bounded.standard, options.bounds ?? {})
     const { drain = "20 seconds", joinMillis = 50, poll = "200 millis", term = "30 seconds" } = options
-    const protocol = Majors.protocolOf("Server.layer", options)
+    const protocol = options.protocol ?? 7
     const publish: Event.PublicOptions = {
       publish: options.publish ?? "all",
       publishReasoning: options.publishReasoning ?? false

@@ -7,6 +7,8 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as Adapter from "../../Adapter.ts"
 import * as Event from "../../Event.ts"
+import { checkNames, type NamesOf } from "../../internal/declare/schema.ts"
+import * as Values from "../../internal/declare/values.ts"
 import * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
 import type * as Script from "./entry.ts"
@@ -87,19 +89,22 @@ const issueOfCall = (entries: unknown, call: number): string | undefined => {
   return undefined
 }
 
-const isCount = Schema.is(Schema.Int.check(Schema.isGreaterThanOrEqualTo(1)))
-const isUsage = Schema.is(Usage)
+const knownOptions = {
+  script: Values.list,
+  scripts: Values.list,
+  streamScript: Values.list,
+  usage: new Values.Kind("an object with names of Response.Usage", Schema.is(Usage)),
+  requestId: Values.text,
+  cursor: Values.record,
+  retryUntilCall: Values.count,
+  chunkSize: Values.count
+} satisfies NamesOf<Script.Options>
 
 const issueOf = (options: Script.Options): string | undefined => {
-  const { chunkSize, retryUntilCall, script, scripts, streamScript, usage } = options
-  if (script !== undefined && scripts !== undefined) return "script and scripts cannot be given together"
-  for (const [name, list] of Object.entries({ script, scripts, streamScript })) {
-    if (list !== undefined && !Array.isArray(list)) return `${name} must be a list; got: ${typeof list}`
+  checkNames("Script", options, knownOptions)
+  if (options.script !== undefined && options.scripts !== undefined) {
+    return "script and scripts cannot be given together"
   }
-  for (const [name, count] of Object.entries({ chunkSize, retryUntilCall })) {
-    if (count !== undefined && !isCount(count)) return `${name} must be a positive integer; got: ${String(count)}`
-  }
-  if (usage !== undefined && !isUsage(usage)) return "usage must have names of Response.Usage"
   return [...awaitedCalls(options), ...streamCalls(options)].map(issueOfCall).find((issue) => issue !== undefined)
 }
 

@@ -1,4 +1,5 @@
 /** The versions of the AI SDK that the chunks of `UiStream` may be written for. */
+import * as Values from "../../internal/declare/values.ts"
 
 /**
  * The major version of the package `ai` on the page, whose words the chunks have.
@@ -12,10 +13,8 @@
  */
 export type Protocol = 5 | 6 | 7
 
-const protocols: ReadonlyArray<unknown> = [5, 6, 7]
-
-/** Returns the protocol of options. */
-export const protocolOf = (name: string, { protocol = 7 }: { readonly protocol?: Protocol }): Protocol => {
-  if (protocols.includes(protocol)) return protocol
-  throw new TypeError(`${name}: protocol must be 5, 6 or 7, the major version of the package ai; got: ${protocol}`)
-}
+/** The kind of the option that names it. */
+export const protocol: Values.Kind = Values.described(
+  Values.oneOf(5, 6, 7),
+  "5, 6 or 7, the major version of the package ai"
+)

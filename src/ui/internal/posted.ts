@@ -5,6 +5,8 @@
 import * as Base64 from "effect/encoding/Base64"
 import * as Result from "effect/Result"
 import type * as Schema from "effect/Schema"
+import { checkNames, type NamesOf } from "../../internal/declare/schema.ts"
+import * as Values from "../../internal/declare/values.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import * as Body from "../Body.ts"
@@ -45,6 +47,27 @@ const encoder = new TextEncoder()
 /** The beginning of the ids of commands that a server itself makes. */
 export const ownIds = "heddle:"
 
+const standard: Required<Body.Bounds> = {
+  files: 64,
+  fileBytes: 8 * mebibytes,
+  textBytes: mebibytes,
+  clientTools: 32,
+  clientToolBytes: 16_384
+}
+
+const knownOptions = {
+  allowUrl: Values.fn,
+  bounds: Values.options(
+    {
+      files: Values.bound,
+      fileBytes: Values.bound,
+      textBytes: Values.bound,
+      clientTools: Values.bound,
+      clientToolBytes: Values.bound
+    } satisfies NamesOf<Body.Bounds>
+  )
+} satisfies NamesOf<Body.ReadOptions>
+
 /** Reads the fields of one body, and counts what is taken over. */
 export class Reader {
   private readonly bounds: Required<Body.Bounds>
@@ -52,16 +75,11 @@ export class Reader {
   private texts = 0
   private files = 0
 
-  constructor({ allowUrl = () => false, bounds = {} }: Body.ReadOptions) {
+  constructor(name: string, options: Body.ReadOptions) {
+    checkNames(name, options, knownOptions)
+    const { allowUrl = () => false, bounds = {} } = options
     this.allowUrl = allowUrl
-    this.bounds = {
-      files: 64,
-      fileBytes: 8 * mebibytes,
-      textBytes: mebibytes,
-      clientTools: 32,
-      clientToolBytes: 16_384,
-      ...bounds
-    }
+    this.bounds = Values.filled(standard, bounds)
   }
 
   refuse(field: string, detail: string): never {

@@ -1,6 +1,8 @@
 /** A thread as the public events that it is made of, so that pages show it as they show the run. */
 import * as Result from "effect/Result"
 import type * as Event from "../../Event.ts"
+import type { NamesOf } from "../../internal/declare/schema.ts"
+import * as Values from "../../internal/declare/values.ts"
 import * as Public from "../../internal/fold/publicEvent.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
@@ -10,6 +12,13 @@ import type * as Thread from "../../Thread.ts"
 export interface Rules extends Pick<Event.PublicOptions, "publish" | "publishReasoning" | "runId"> {
   readonly suspensions?: ReadonlyArray<Event.Suspension>
 }
+
+/** The kinds of the rules, but for the run, which not every page names. */
+export const knownRules = {
+  publish: Public.knownOptions.publish,
+  publishReasoning: Public.knownOptions.publishReasoning,
+  suspensions: Values.listOf(Values.record, "suspensions")
+} satisfies Omit<NamesOf<Rules>, "runId">
 
 /** A message of the user, or the turns of the assistant up to the next one. */
 export type Entry =
