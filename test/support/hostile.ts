@@ -283,7 +283,7 @@ const framed = (protocol: Name, event: Json): string => {
 }
 
 /** The bytes of a reply in pieces, what is meant by them, and what of it they say. */
-export interface Written {
+interface Written {
   readonly pieces: ReadonlyArray<Uint8Array>
   readonly isDropped: boolean
   /** The ops that arrive whole before an error, and the texts in them. */
@@ -294,7 +294,7 @@ export interface Written {
   readonly isFailed: boolean
 }
 
-export const write = (reply: Reply): Written => {
+const write = (reply: Reply): Written => {
   const { sizes, value: { ending, protocol } } = reply
   const parts = eventsOf(reply, opsOf(reply)).map(([op, events]) => ({
     op,

@@ -49,7 +49,7 @@ const toolsOf = (ran: Array<Ran>) =>
   )
 
 /** What a run comes to over an adapter whose server gives these answers, the last one for all further requests. */
-export const playedOver = (
+const playedOver = (
   layer: (url: string) => Layer.Layer<Adapter.Adapter>,
   answers: ReadonlyArray<Server.Answer>,
   options: Options = {}

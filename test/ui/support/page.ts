@@ -18,7 +18,7 @@ interface Library {
 }
 
 /** The major versions of `ai`. */
-export const libraries: { readonly [protocol in UiStream.Protocol]: Library } = {
+const libraries: { readonly [protocol in UiStream.Protocol]: Library } = {
   5: ai5 as unknown as Library,
   6: ai6 as unknown as Library,
   7: ai7 as unknown as Library
