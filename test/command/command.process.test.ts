@@ -71,21 +71,7 @@ const refused: ReadonlyArray<readonly [what: string, args: ReadonlyArray<string>
   ],
   [
     "O-34: a setting that is missing",
-    [
-      "call",
-      moduleOf(
-        "unset.ts",
-        "import * as Config from 'effect/Config'",
-        "import * as Effect from 'effect/Effect'",
-        "import * as Layer from 'effect/Layer'",
-        "import { Adapter } from 'heddle'",
-        "import { Agent, Server } from 'heddle/server'",
-        "const agent = Agent.make({ name: 'a', description: 'A', run: () => Effect.succeed({}) })",
-        "const layer = Layer.effect(Adapter.Adapter, Effect.flatMap(Config.String('NO_SUCH_KEY'), () => Effect.never))",
-        "export default Server.define({ agents: [agent], layer })"
-      ),
-      "Hi"
-    ],
+    ["call", fixture("servedUnset"), "Hi"],
     /^heddle: the layer of the module cannot be built: NO_SUCH_KEY: Expected string$/
   ]
 ]
