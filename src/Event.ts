@@ -744,7 +744,18 @@ export class ToolQueued extends Schema.Opaque<ToolQueued>()(Schema.TaggedStruct(
    * application's `Limits`, `"key"` for a permit by name (`Tool.Options.limits`), `"exclusive"` for a call that runs
    * alone, or until it may run alone itself.
    */
-  reason: Schema.Literals(["permit", "key", "exclusive"])
+  reason: Schema.Literals(["permit", "key", "exclusive"]),
+  /** The name of the permit, where the reason is `"key"`. Left out otherwise. */
+  key: Schema.optionalKey(Schema.String),
+  /**
+   * The ids of the calls of this run that it waits for, three at most: those that have the places or the permit, and
+   * those that run alone before it. Left out where there are none.
+   */
+  behind: Schema.optionalKey(Schema.Array(Schema.String)),
+  /**
+   * `true` where another run has what it waits for: a run inside a handler, or one beside this one. Left out otherwise.
+   */
+  elsewhere: Schema.optionalKey(Schema.Boolean)
 })) {}
 
 /**

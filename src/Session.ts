@@ -52,6 +52,7 @@ export { Store } from "./internal/session/journal.ts"
 export type {
   Claimed,
   Inspected,
+  InspectedCall,
   Interrupted,
   InterruptedCall,
   Kept,
@@ -60,7 +61,8 @@ export type {
   StopOptions,
   StopReceipt,
   SubmitOptions,
-  SubmitReceipt
+  SubmitReceipt,
+  WaitsFor
 } from "./internal/session/kept.ts"
 
 export type { StopReport, WholeStep } from "./internal/session/state.ts"

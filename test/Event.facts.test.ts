@@ -343,7 +343,8 @@ describe("a call that waits for its turn", () => {
         _tag: "ToolQueued",
         id: "c",
         name: "work",
-        reason: "permit"
+        reason: "permit",
+        behind: ["a", "b"]
       })
       assert.deepStrictEqual(turnsIn(yield* observed(ids, { maxConcurrency: 4 }, all(4))), ["a", "b", "c", "d"])
     }))

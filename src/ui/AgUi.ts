@@ -376,12 +376,12 @@ class AgEncoder implements Encoder {
       case "callReady":
         return this.ready(move)
       case "callState": {
-        const { at, attempt, id, name, reason, state } = move
+        const { at, attempt, id, name, state, waits } = move
         this.active.set(id, name)
         return this.activity(id, {
           name,
           state,
-          ...(reason === undefined ? {} : { reason }),
+          ...waits,
           ...(attempt === undefined ? {} : { attempt }),
           ...(at === undefined ? {} : { at })
         })

@@ -216,12 +216,12 @@ class UiEncoder implements Encoder {
       case "callReady":
         return [this.ready(move)]
       case "callState": {
-        const { at, attempt, id, kind: _, name, reason, state } = move
+        const { at, attempt, id, kind: _, name, state, waits } = move
         const data = {
           id,
           name,
           state,
-          ...(reason === undefined ? {} : { reason }),
+          ...waits,
           ...(attempt === undefined ? {} : { attempt }),
           ...(at === undefined ? {} : { at })
         }
@@ -388,7 +388,8 @@ class UiEncoder implements Encoder {
  * - `data-heddle-question`: what waits for an answer, but for permissions, which are approval requests. Its id is the
  *   `answerId`, its data have `kind`, `toolCallId`, and `question`, `opts`, `answerSchema` and `expiresAt` where there
  *   are such; `call` where it is a call of the run inside that call's handler.
- * - `data-heddle-call`: a call that waits for its turn, or has started. It is transient: only `onData` sees it.
+ * - `data-heddle-call`: a call that waits for its turn, or has started. It is transient: only `onData` sees it. The
+ *   data have `state` and, of a call that waits, `reason`, `key`, `behind` and `elsewhere` of `ToolQueued`.
  * - `data-heddle-subrun`: the run inside a call's handler, as a {@link SubRun}. Its id is that of the call.
  * - `data-heddle-reset`, before `protocol: 7`: the texts and calls of its step are those of a reply that was discarded.
  *   A question that is asked again keeps its place there.

@@ -14,6 +14,8 @@ import { Simulation } from "heddle/testing"
 import { HeldPermits } from "../../src/internal/permits/permits.ts"
 import { valueOf } from "../support/seen.ts"
 
+const owner = { id: "c", running: {} }
+
 /** A tree with so many permits, and what counts how many of them are free. */
 const tree = (permits: number) => {
   const semaphore = Semaphore.makeUnsafe(permits)
@@ -43,7 +45,7 @@ describe("holding: permits of a handler", () => {
       const counts = yield* play((services) =>
         Effect.gen(function*() {
           const { free, semaphore } = tree(2)
-          const holding = new HeldPermits(semaphore, undefined, services)
+          const holding = new HeldPermits(semaphore, undefined, services, owner)
           const before = yield* free
           yield* holding.take()
           const during = yield* free
@@ -62,11 +64,11 @@ describe("holding: permits of a handler", () => {
         Effect.gen(function*() {
           const { semaphore } = tree(1)
           const order: Array<string> = []
-          const first = new HeldPermits(semaphore, undefined, services)
+          const first = new HeldPermits(semaphore, undefined, services, owner)
           yield* first.take()
           const take = (name: string) =>
             Effect.gen(function*() {
-              const holding = new HeldPermits(semaphore, undefined, services)
+              const holding = new HeldPermits(semaphore, undefined, services, owner)
               yield* holding.take()
               order.push(name)
               yield* holding.giveBack()
@@ -92,14 +94,14 @@ describe("holding: permits of a handler", () => {
             () => Effect.sync(() => void log.push("-key"))
           )
           yield* semaphore.take(1)
-          const holding = new HeldPermits(semaphore, keyed, services)
+          const holding = new HeldPermits(semaphore, keyed, services, owner)
           const taking = yield* Effect.forkChild(holding.take(), { startImmediately: true })
           log.push("waits for the tree")
           yield* Fiber.interrupt(taking)
           holding.release()
           yield* Effect.yieldNow
           yield* semaphore.release(1)
-          const again = new HeldPermits(semaphore, keyed, services)
+          const again = new HeldPermits(semaphore, keyed, services, owner)
           yield* again.take()
           log.push("works")
           yield* again.giveBack()
@@ -116,7 +118,7 @@ describe("holding: lending", () => {
       const times = yield* play((services) =>
         Effect.gen(function*() {
           const { free, semaphore } = tree(1)
-          const holding = new HeldPermits(semaphore, undefined, services)
+          const holding = new HeldPermits(semaphore, undefined, services, owner)
           yield* holding.take()
           const run = yield* open
           yield* holding.lend(run)
@@ -140,7 +142,7 @@ describe("holding: lending", () => {
       const counts = yield* play((services) =>
         Effect.gen(function*() {
           const { free, semaphore } = tree(1)
-          const holding = new HeldPermits(semaphore, undefined, services)
+          const holding = new HeldPermits(semaphore, undefined, services, owner)
           yield* holding.take()
           const [one, two] = [yield* open, yield* open]
           const counts = [yield* free]
@@ -163,7 +165,7 @@ describe("holding: lending", () => {
       const counts = yield* play((services) =>
         Effect.gen(function*() {
           const { free, semaphore } = tree(1)
-          const holding = new HeldPermits(semaphore, undefined, services)
+          const holding = new HeldPermits(semaphore, undefined, services, owner)
           yield* holding.take()
           const [one, two] = [yield* open, yield* open]
           yield* holding.lend(one)
@@ -189,7 +191,7 @@ describe("holding: lending", () => {
         const left = yield* play((services) =>
           Effect.gen(function*() {
             const { free, semaphore } = tree(1)
-            const holding = new HeldPermits(semaphore, undefined, services)
+            const holding = new HeldPermits(semaphore, undefined, services, owner)
             yield* holding.take()
             const run = yield* open
             yield* holding.lend(run)
@@ -212,7 +214,7 @@ describe("holding: lending", () => {
       const count = yield* play((services) =>
         Effect.gen(function*() {
           const { free, semaphore } = tree(1)
-          const holding = new HeldPermits(semaphore, undefined, services)
+          const holding = new HeldPermits(semaphore, undefined, services, owner)
           yield* holding.take()
           const run = yield* open
           yield* holding.lend(run)

@@ -55,7 +55,7 @@ class Bench {
         this.started.push(run.index)
         this.onStart(run)
       },
-      queued: ({ index }, reason) => this.queued.push([index, reason]),
+      queued: ({ index }, { reason }) => this.queued.push([index, reason]),
       refuse: (run) => this.refused.push([this.clock.currentTimeMillisUnsafe(), run.index])
     })
   }

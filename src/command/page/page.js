@@ -518,7 +518,10 @@ class Run {
       case "ToolCallCompleted":
         return this.announce(find(event.id, event.name)).arguments(event.arguments, event.argumentsLost)
       case "ToolQueued":
-        return find(event.id, event.name).to("queued", reasons[event.reason] ?? "waits")
+        return find(event.id, event.name).to(
+          "queued",
+          event.key === undefined ? reasons[event.reason] ?? "waits" : `waits for ${event.key}`
+        )
       case "ToolExecutionStarted":
         return find(event.id, event.name).start(at, event.attempt)
       case "ToolProgress": {

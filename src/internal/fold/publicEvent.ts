@@ -233,6 +233,12 @@ interface Fields {
   ToolQueued: OfCall & {
     /** The thing that the call waits for: `"permit"`, `"key"` or `"exclusive"`. */
     readonly reason: string
+    /** The name of the permit. Left out where the reason is another one, and where arguments are not published. */
+    readonly key?: string
+    /** The ids of the published calls of the run that it waits for. Left out where there are none. */
+    readonly behind?: ReadonlyArray<string>
+    /** `true` where another run has what it waits for. Left out otherwise. */
+    readonly elsewhere?: boolean
   }
   ToolExecutionStarted: OfCall & {
     /** The number of the attempt. Left out for the first one. */
@@ -374,11 +380,13 @@ const fields = {
   content: (value) => text(value) ?? list(value),
   delta: text,
   done: flag,
+  elsewhere: flag,
   expiresAt: finite,
   finishReason: oneOf(FinishReason.literals),
   haltToolCallId: text,
   id: text,
   isError: flag,
+  key: text,
   kind: oneOf(["question", "approval", "manual", "unknown"]),
   maxTurns: finite,
   name: text,
@@ -609,8 +617,12 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
       const raw = rules.of(id, name) === "all" ? optional("text", text(read(event, "rawArguments"))) : {}
       return { ...found, argumentsLost: { reason, ...raw } }
     }
-    case "ToolQueued":
-      return ofCall(["id", "name", "reason"])
+    case "ToolQueued": {
+      // Names of permits are made from arguments.
+      const found = ofCall(["id", "name", "reason"], ["elsewhere"], ["key"])
+      const behind = listOf(read(event, "behind")).filter((id) => typeof id === "string" && rules.of(id) !== "none")
+      return found === undefined || behind.length === 0 ? found : { ...found, behind }
+    }
     case "ToolExecutionStarted":
       rules.begin(id, name)
       return ofCall(["id", "name"], ["attempt"])

@@ -19,8 +19,47 @@ import type * as Tool from "../../Tool.ts"
 import type { Limit } from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 
+/** The call that permits are for: its id, and the fibers of its run, by which calls of one run are known. */
+export interface Owner {
+  readonly id: string
+  readonly running: object
+}
+
+/** The wait of a call, as `ToolQueued` describes it. */
+export interface Wait {
+  readonly reason: "permit" | "key" | "exclusive"
+  readonly key?: string
+  readonly behind?: ReadonlyArray<string>
+  readonly elsewhere?: boolean
+}
+
+/** The most calls that are named as those which another one waits for. */
+const mostNamed = 3
+
+/** Returns the calls that are named as those which another one waits for, if there are any. */
+export const behind = (calls: ReadonlyArray<{ readonly id: string }>): Pick<Wait, "behind"> =>
+  calls.length === 0 ? {} : { behind: calls.slice(0, mostNamed).map(({ id }) => id) }
+
+/** The users of a semaphore, first come first, each with whether it holds its permit. */
+type Users = Map<HeldPermits, boolean>
+
+/** A semaphore does not tell who holds its permits. The one of a tree may be the caller's own. */
+const usersOf = new WeakMap<Semaphore.Semaphore, Users>()
+
+const usersOfTree = (tree: Semaphore.Semaphore): Users => {
+  const known = usersOf.get(tree)
+  if (known !== undefined) return known
+  const users: Users = new Map()
+  usersOf.set(tree, users)
+  return users
+}
+
 export class HeldPermits {
+  readonly owner: Owner
   private readonly tree: Semaphore.Semaphore
+  private readonly users: Users
+  /** The names that it uses, with their users. The last one is awaited as long as its permit is not held. */
+  private names: Array<readonly [key: string, users: Users]> | undefined
   private readonly keyed: Effect.Effect<void, never, Scope.Scope> | undefined
   private readonly services: Context.Context<any>
   /** The scope of the held permits, which returns them when it closes. */
@@ -41,9 +80,12 @@ export class HeldPermits {
   constructor(
     tree: Semaphore.Semaphore,
     keyed: Effect.Effect<void, never, Scope.Scope> | undefined,
-    services: Context.Context<any>
+    services: Context.Context<any>,
+    owner: Owner
   ) {
+    this.owner = owner
     this.tree = tree
+    this.users = usersOfTree(tree)
     this.keyed = keyed
     this.services = services
   }
@@ -56,29 +98,66 @@ export class HeldPermits {
     const scope = Scope.makeUnsafe()
     this.scope = scope
     const taken = this.tree.takeScoped(1)
-    if (this.keyed === undefined) return Scope.provide(taken, scope)
+    if (this.keyed === undefined) {
+      this.users.set(this, false)
+      return Scope.provide(taken, scope)
+    }
     const both = Effect.flatMap(this.keyed, () => {
       this.hasKeys = true
+      this.users.set(this, false)
       return taken
     })
     return Scope.provide(both, scope)
   }
 
-  /** The kind of the permit that a wait in the first `take` is for. */
-  get awaited(): "key" | "permit" {
-    return this.keyed === undefined || this.hasKeys ? "permit" : "key"
+  /** Notes that `take` has succeeded. A step of its own would cost each call. */
+  taken(): void {
+    // A call that was given up holds none.
+    if (this.scope !== undefined) this.users.set(this, true)
+  }
+
+  /** Notes that it waits for the permit of a name. */
+  awaits(key: string, users: Users): void {
+    users.set(this, false)
+    this.names = [...this.names ?? [], [key, users]]
+  }
+
+  /** The permit that a wait in the first `take` is for, and the calls that hold it. */
+  get wait(): Wait {
+    const isKeyed = this.keyed !== undefined && !this.hasKeys
+    const [key, users] = isKeyed ? this.names?.at(-1) ?? [] : [undefined, this.users]
+    const all = Array.from(users ?? [])
+    const holding = all.filter(([, isHolding]) => isHolding)
+    // A permit that was just given back is already the one of the first that waits.
+    const ahead = holding.length > 0 ? holding : all.slice(0, Math.max(0, all.findIndex(([other]) => other === this)))
+    const own = ahead.filter(([{ owner }]) => owner.running === this.owner.running).map(([{ owner }]) => owner)
+    const isElsewhere = users !== undefined && (own.length < ahead.length || ahead.length === 0)
+    return {
+      reason: isKeyed ? "key" : "permit",
+      ...(key === undefined ? {} : { key }),
+      ...behind(own),
+      ...(isElsewhere ? { elsewhere: true } : {})
+    }
+  }
+
+  private forget(): void {
+    this.users.delete(this)
+    for (const [, users] of this.names ?? []) users.delete(this)
+    this.names = undefined
   }
 
   /** Returns the held permits. The caller runs the effect at once, where no interruption comes through. */
   giveBack(): Effect.Effect<void> {
     const { scope } = this
     this.scope = undefined
+    this.forget()
     return scope === undefined ? Effect.void : Scope.close(scope, Exit.void)
   }
 
   /** Returns the held permits and those that may still be coming, also while the handler is alive. */
   release(): void {
     this.stop()
+    this.forget()
     const { scope } = this
     if (scope === undefined) return
     this.scope = undefined
@@ -113,7 +192,7 @@ export class HeldPermits {
       if (--this.borrowers > 0 || this.isStopped) return Effect.void
       const waiting = Effect.runForkWith(this.services)(this.take())
       this.waiting = waiting
-      return Effect.asVoid(Fiber.await(waiting))
+      return Effect.map(Fiber.await(waiting), (exit) => Exit.isSuccess(exit) ? this.taken() : undefined)
     })
   }
 }
@@ -140,6 +219,7 @@ export const wanted = (
 
 interface Pool {
   readonly semaphore: Semaphore.Semaphore
+  readonly users: Users
   permits: number
 }
 
@@ -155,21 +235,26 @@ export class KeyedPermits {
   }
 
   /** Waits for a permit, first come, first served, and holds it until the scope closes. */
-  take(key: string, permits: number): Effect.Effect<void, never, Scope.Scope> {
+  take(key: string, permits: number, holder?: HeldPermits): Effect.Effect<void, never, Scope.Scope> {
     return RcMap.get(this.pools, key).pipe(
       Effect.tap((pool) => pool.permits > permits ? shrink(pool, permits) : Effect.void),
-      Effect.flatMap((pool) => pool.semaphore.takeScoped(1))
+      Effect.flatMap(({ semaphore, users }) => {
+        holder?.awaits(key, users)
+        return Effect.map(semaphore.takeScoped(1), () => {
+          if (holder !== undefined && users.has(holder)) users.set(holder, true)
+        })
+      })
     )
   }
 
   /** Takes the wanted permits in the order of their names, so that two callers never wait for each other. */
-  takeAll(wanted: Wanted): Effect.Effect<void, never, Scope.Scope> {
+  takeAll(wanted: Wanted, holder?: HeldPermits): Effect.Effect<void, never, Scope.Scope> {
     const sorted = Array.from(wanted).toSorted(([left], [right]) => left < right ? -1 : 1)
-    return Effect.forEach(sorted, ([key, permits]) => this.take(key, permits), { discard: true })
+    return Effect.forEach(sorted, ([key, permits]) => this.take(key, permits, holder), { discard: true })
   }
 }
 
-const unlimited = (): Pool => ({ semaphore: Semaphore.makeUnsafe(Infinity), permits: Infinity })
+const unlimited = (): Pool => ({ semaphore: Semaphore.makeUnsafe(Infinity), users: new Map(), permits: Infinity })
 
 const shrink = (pool: Pool, permits: number): Effect.Effect<void> => {
   pool.permits = permits

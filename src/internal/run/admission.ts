@@ -121,19 +121,22 @@ export const waiting = <T extends Ticket>(state: Admission<T>): ReadonlyArray<T>
 
 /**
  * Returns those of the last `count` calls of the queue that have not been admitted, each with the reason: an exclusive
- * call, which runs or is to run no later than this one, or the bound.
+ * call, which runs or is to run no later than this one, or the bound; and with the exclusive calls before it.
  */
 export const waitingOf = <T extends Ticket>(
   state: Admission<T>,
   count: number
-): ReadonlyArray<readonly [T, "exclusive" | "permit"]> => {
+): ReadonlyArray<readonly [T, "exclusive" | "permit", exclusive: ReadonlyArray<T>]> => {
   const all = waiting(state)
   const isShutOut = state.isExclusiveRunning || state.outsiders.exclusive > 0
   const first = isShutOut ? 0 : all.findIndex(({ isExclusive }) => isExclusive)
   const added = Math.max(0, all.length - count)
-  return all.slice(added).map((ticket, position) =>
-    [ticket, first >= 0 && added + position >= first ? "exclusive" : "permit"] as const
-  )
+  let exclusive: ReadonlyArray<T> = all.slice(0, added).filter(({ isExclusive }) => isExclusive)
+  return all.slice(added).map((ticket, position) => {
+    const before = exclusive
+    if (ticket.isExclusive) exclusive = [...exclusive, ticket]
+    return [ticket, first >= 0 && added + position >= first ? "exclusive" : "permit", before] as const
+  })
 }
 
 /** Removes the calls from the queue that have not been admitted. */

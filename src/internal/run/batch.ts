@@ -25,6 +25,7 @@ import * as Settings from "../ask/options.ts"
 import * as Plan from "../decide/plan.ts"
 import * as ToolOutcomes from "../declare/outcome.ts"
 import { toolError } from "../declare/outcome.ts"
+import { behind, type Wait } from "../permits/permits.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
 import { HookFibers, Running } from "../stop/ownedFibers.ts"
@@ -45,8 +46,8 @@ interface Entry {
   unrun: string | undefined
   /** The error of a call whose handler has not stopped in time. Its answer may take time to be written. */
   left: Tool.ToolError | undefined
-  /** Tells whether it has been reported as waiting for its turn. */
-  isQueued: boolean
+  /** The time at which it began to wait for its turn, in milliseconds since 1970, if it has. */
+  queuedAt: number | undefined
   /** The time at which it came up, in milliseconds, and the way in which it did. Kept if the run is observed. */
   readonly cameUpAt: number | undefined
   readonly way: Way
@@ -111,6 +112,7 @@ export class Batch<E> implements Host<E> {
     this.queue = new Queue(bound, running, this.timers, this)
     this.unsubscribe = cancellation?.onRequest(() => this.cancel(cancellation.cause))
     if (deadline !== undefined) this.stopAt(deadline.toolsUntil)
+    environment.calls?.working?.(() => this.waits)
   }
 
   private get services(): Context.Context<any> {
@@ -138,7 +140,7 @@ export class Batch<E> implements Host<E> {
         isWaiting: false,
         unrun: undefined,
         left: undefined,
-        isQueued: false,
+        queuedAt: undefined,
         cameUpAt,
         way,
         hasSpan: way === "waited"
@@ -293,11 +295,22 @@ export class Batch<E> implements Host<E> {
   }
 
   /** Reports that a call waits for its turn, once. It is not recorded, and nothing follows from it. */
-  queued({ call: { id, name }, index }: Plan.Run, reason: Event.Of<"ToolQueued">["reason"]): void {
+  queued({ call: { id, name }, index }: Plan.Run, wait: Wait): void {
     const entry = this.entries[index]
-    if (this.isOver || this.policy.callFacts === "hidden" || entry === undefined || entry.isQueued) return
-    entry.isQueued = true
-    this.events.queued(index, { _tag: "ToolQueued", id, name, reason })
+    if (this.isOver || entry === undefined || entry.queuedAt !== undefined) return
+    entry.queuedAt = this.now()
+    if (this.policy.callFacts === "told") this.events.queued(index, { _tag: "ToolQueued", id, name, ...wait })
+  }
+
+  /** The calls that wait for their turn now: those without a place, and those with one that wait for permits. */
+  get waits(): ReadonlyArray<Replay.Waits> {
+    if (this.isOver) return []
+    const queued = this.queue.waits.flatMap(([{ call: { id }, index }, wait]) => {
+      const since = this.entries[index]?.queuedAt
+      return since === undefined ? [] : [{ ...wait, id, since }]
+    })
+    const placed = this.company.all.filter(({ isWaiting }) => isWaiting)
+    return [...queued, ...placed.map(({ id, permits, startedAt }) => ({ ...permits.wait, id, since: startedAt }))]
   }
 
   /** Refuses a call that only live handlers of earlier calls keep out, which refused to stop. */
@@ -733,7 +746,24 @@ export class Queue {
   private reportWaiting(): void {
     const { added } = this
     this.added = 0
-    for (const [run, reason] of Admission.waitingOf(this.admission, added)) this.batch.queued(run, reason)
+    for (const [run, wait] of this.waitsOf(added)) this.batch.queued(run, wait)
+  }
+
+  /** The calls that have no place yet, each with what it waits for. */
+  get waits(): ReadonlyArray<readonly [Plan.Run, Wait]> {
+    return this.waitsOf(Infinity)
+  }
+
+  private waitsOf(count: number): ReadonlyArray<readonly [Plan.Run, Wait]> {
+    const waiting = Admission.waitingOf(this.admission, count)
+    if (waiting.length === 0) return []
+    const { handlersAlive: handlers } = this.running
+    const occupying = handlers.filter(({ grace }) => grace?.isOver !== true)
+    const alone = handlers.filter(({ isExclusive }) => isExclusive)
+    return waiting.map(([run, reason, before]) => {
+      if (reason === "permit") return [run, { reason, ...behind(occupying) }]
+      return [run, { reason, ...behind([...(run.isExclusive ? handlers : alone), ...before.map(({ call }) => call)]) }]
+    })
   }
 
   /** Stops the wait of a head that is not stuck any more. The next one that is stuck waits for a whole grace period. */

@@ -28,7 +28,7 @@ import { timedOut, ToolError, toolError } from "../declare/outcome.ts"
 import type * as Declared from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
-import { HeldPermits, wanted } from "../permits/permits.ts"
+import { HeldPermits, type Wait, wanted } from "../permits/permits.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Inherited from "../stop/inherited.ts"
 import { CurrentHandler, type Handler, type Running, type Task } from "../stop/ownedFibers.ts"
@@ -84,7 +84,7 @@ export interface Host<E> {
   /** Suspends the call, which waits for an answer from outside. */
   readonly suspend: (job: Plan.Run, event: Event.Of<"ToolApprovalRequested" | "ToolSuspended">) => void
   /** Reports that the call waits for its turn. */
-  readonly queued: (job: Plan.Run, reason: Event.Of<"ToolQueued">["reason"]) => void
+  readonly queued: (job: Plan.Run, wait: Wait) => void
   /** Begins the span of the call, if the run is observed. */
   readonly spanOf: (job: Plan.Run, attempt: number) => Telemetry.Call | undefined
   /** Notes that the call has left its place. */
@@ -174,8 +174,10 @@ export class Call<E> implements Task, Handler {
     const { args, tool: { limits } } = job
     const keyed = limits === undefined
       ? undefined
-      : Effect.suspend(() => Context.get(services, Inherited.Keyed).takeAll(wanted(limits, args, this.context)))
-    this.permits = new HeldPermits(ambient.permits, keyed, services)
+      : Effect.suspend(() =>
+        Context.get(services, Inherited.Keyed).takeAll(wanted(limits, args, this.context), this.permits)
+      )
+    this.permits = new HeldPermits(ambient.permits, keyed, services, this)
   }
 
   /** Starts its fiber. The run owns the fiber before any code of the caller's has run in it. */
@@ -192,7 +194,7 @@ export class Call<E> implements Task, Handler {
     // A handler that ends without waiting costs no timer.
     if (this.phase === "gating" || this.phase === "running") this.arm()
     else if (this.phase === "waiting" && fiber.pollUnsafe() === undefined) {
-      this.host.queued(this.job, this.permits.awaited)
+      this.host.queued(this.job, this.permits.wait)
     }
     fiber.addObserver((exit) => this.ended(exit))
   }
@@ -214,6 +216,7 @@ export class Call<E> implements Task, Handler {
    */
   private life(): Effect.Effect<void, E, any> {
     return Effect.flatMap(this.permits.take(), () => {
+      this.permits.taken()
       if (this.phase !== "waiting" || this.host.isOver) return Effect.void
       const isToPass = Gates.isGated(this.job.tool) && this.replayed?.hasStarted !== true
       return isToPass ? this.gated() : this.handled()

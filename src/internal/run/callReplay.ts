@@ -19,6 +19,7 @@ import * as ToolOutcomes from "../declare/outcome.ts"
 import { toolError } from "../declare/outcome.ts"
 import type * as Declared from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
+import type { Wait } from "../permits/permits.ts"
 
 /** The recorded part of a call. */
 export interface Replayed {
@@ -43,6 +44,12 @@ export interface Replayed {
   readonly resumed?: Tool.CallContext["resumed"] | undefined
 }
 
+/** A call that waits for its turn: what it waits for, and since when, in milliseconds since 1970. */
+export interface Waits extends Wait {
+  readonly id: string
+  readonly since: number
+}
+
 /** The journal of the calls of a run. */
 export interface Service {
   /** Returns the recorded part of a call, if there is one. Any other call runs as usual. */
@@ -56,6 +63,8 @@ export interface Service {
   ) => Effect.Effect<void>
   /** Records that an attempt of a call failed and that another one is granted. */
   readonly attemptFailed: (call: Message.ToolCall) => Effect.Effect<void>
+  /** Takes the function that returns the calls which wait for their turn, of the batch that begins. */
+  readonly working?: (waits: () => ReadonlyArray<Waits>) => void
 }
 
 /** The position of a call: a model may use the same id in several turns. */

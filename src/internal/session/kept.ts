@@ -16,6 +16,7 @@ import * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
 import { checkNames, type NamesOf } from "../declare/schema.ts"
 import * as Values from "../declare/values.ts"
+import type { Wait } from "../permits/permits.ts"
 import * as Claims from "./claim.ts"
 import * as SessionData from "./data.ts"
 import * as Journals from "./journal.ts"
@@ -169,6 +170,9 @@ const callsIn = (turn: States.Turn | undefined): ReadonlyArray<InterruptedCall> 
       ...(call._tag === "Answered" ? { message: call.message } : {})
     }
   })
+
+/** Tells whether a call starts no more in its run. */
+const isSettled = ({ state }: InterruptedCall): boolean => state === "Answered" || state === "Waiting"
 
 // Recorded operations.
 
@@ -527,6 +531,45 @@ export const program = (
   })
 
 /**
+ * The wait of a call that has not started.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface WaitsFor extends Wait {
+  /**
+   * The reason: `"permit"` for a place of its run or of the application's `Limits`, `"key"` for a permit by name,
+   * `"exclusive"` for a call that runs alone, or until it may run alone itself.
+   */
+  readonly reason: Wait["reason"]
+  /** The name of the permit, where the reason is `"key"`. Left out otherwise. */
+  readonly key?: string
+  /** The ids of the calls of its run that it waits for, three at most. Left out where there are none. */
+  readonly behind?: ReadonlyArray<string>
+  /** `true` where another run, such as one inside a handler, has what it waits for. Left out otherwise. */
+  readonly elsewhere?: boolean
+  /**
+   * The time at which it began to wait for its place in the run or, once it has its place, for its permits, in
+   * milliseconds since 1970.
+   */
+  readonly since: number
+}
+
+/**
+ * A call of the unfinished turn, with what it waits for.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface InspectedCall extends InterruptedCall {
+  /**
+   * The wait of the call for its turn. Left out where it does not wait, and where another process runs the session:
+   * waits are in no journal.
+   */
+  readonly waitsFor?: WaitsFor
+}
+
+/**
  * The current activity of a session.
  *
  * @category models
@@ -540,7 +583,7 @@ export interface Inspected {
   /** The work that is left, which names the operation to call. */
   readonly next: States.Next
   /** The calls of the unfinished turn, in call order. */
-  readonly calls: ReadonlyArray<InterruptedCall>
+  readonly calls: ReadonlyArray<InspectedCall>
   /** Number of times that the interrupted run was resumed by another process. 0 where there is none. */
   readonly resumptions: number
   /** The claim of the session, which may have ended. Left out where there is none. */
@@ -552,12 +595,17 @@ export const inspect = (id: string): Effect.Effect<Inspected | undefined, Journa
   Effect.gen(function*() {
     const { state, version } = yield* read(id)
     if (version === 0) return undefined
-    const claim = yield* (yield* Journals.Store).claimOf(id)
+    const store = yield* Journals.Store
+    const claim = yield* store.claimOf(id)
+    const waits = new Map(Writers.waitsIn(store, id).map(({ id, ...waitsFor }) => [id, waitsFor]))
     return {
       id,
       version,
       next: States.next(state),
-      calls: callsIn(state.turn),
+      calls: callsIn(state.turn).map((call) => {
+        const waitsFor = isSettled(call) ? undefined : waits.get(call.toolCall.id)
+        return waitsFor === undefined ? call : { ...call, waitsFor }
+      }),
       resumptions: state.run?.resumptions ?? 0,
       ...(claim === undefined ? {} : { claim })
     }

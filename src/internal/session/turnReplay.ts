@@ -219,7 +219,8 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
       isOfTurn(call, state, writer)
         ? ended(call, SessionEvents.waitOf(requestId, call, event, usedBy(call.id)))
         : Effect.sync(() => writer.handlerEnded(call.id)),
-    attemptFailed: ({ id }) => writer.append([{ _tag: "AttemptFailed", requestId, toolCallId: id }], running)
+    attemptFailed: ({ id }) => writer.append([{ _tag: "AttemptFailed", requestId, toolCallId: id }], running),
+    working: (waits) => writer.working(waits)
   }
 
   const plain = <T extends Tool.Any>(tool: T, args: unknown, call: Tool.CallContext) =>

@@ -15,6 +15,7 @@ import * as Option from "effect/Option"
 import * as Stream from "effect/Stream"
 import type * as Tool from "../../Tool.ts"
 import * as Settings from "../ask/options.ts"
+import type * as Replay from "../run/callReplay.ts"
 import { Running, Worker } from "../stop/ownedFibers.ts"
 import type * as Claims from "./claim.ts"
 import type * as SessionData from "./data.ts"
@@ -123,6 +124,16 @@ const charactersOf = (value: unknown, limit: number): number => {
   return count
 }
 
+/**
+ * The functions that return the calls which wait for their turn, of the operations under way in this process, by their
+ * stores and sessions. A wait is in no journal: it ends with the process, and no next owner asks for it.
+ */
+const waiting = new WeakMap<Journals.Service, Map<string, () => ReadonlyArray<Replay.Waits>>>()
+
+/** Returns the calls of a session that wait for their turn, where this process runs it. */
+export const waitsIn = (store: Journals.Service, id: string): ReadonlyArray<Replay.Waits> =>
+  waiting.get(store)?.get(id)?.() ?? []
+
 /** Test hook, called each time the state has changed, to compare the state with the journal. */
 export const observed: { by: ((writer: Writer) => void) | undefined } = { by: undefined }
 
@@ -177,6 +188,7 @@ export class Writer implements Omit<Parent, "store"> {
   private appends = 0
   /** The calls of sub-agents: whatever has happened in them is in the journals of their runs. */
   private readonly subAgents = new Set<string>()
+  private waits: (() => ReadonlyArray<Replay.Waits>) | undefined
   /** Listeners for a stop, by the ids of the runs. */
   private readonly listeners = new Map<string, () => void>()
 
@@ -238,6 +250,19 @@ export class Writer implements Omit<Parent, "store"> {
       if (records.every(isReply)) return Effect.succeed(true)
       return Effect.onInterrupt(Deferred.await(writing.written), () => this.withdraw(writing))
     })
+  }
+
+  /** Takes the function that returns the calls which wait for their turn, until the operation ends. */
+  working(waits: () => ReadonlyArray<Replay.Waits>): void {
+    if (this.store === undefined) return
+    const sessions = waiting.get(this.store) ?? new Map<string, () => ReadonlyArray<Replay.Waits>>()
+    waiting.set(this.store, sessions.set(this.id, waits))
+    this.waits = waits
+  }
+
+  private stopWaiting(): void {
+    const sessions = this.store && waiting.get(this.store)
+    if (this.waits !== undefined && sessions?.get(this.id) === this.waits) sessions.delete(this.id)
   }
 
   /** Waits until every appended record is in the state. */
@@ -575,6 +600,7 @@ export class Writer implements Omit<Parent, "store"> {
    */
   readonly leave: Effect.Effect<void> = Effect.suspend(() =>
     Effect.map(this.own.end(Exit.void), () => {
+      this.stopWaiting()
       const { claim, id, state: { turn }, subAgents } = this
       const started = Array.from(turn?.calls.values() ?? []).filter(({ _tag }) => _tag === "Started")
       for (const { written } of this.unwritten.splice(0)) Deferred.doneUnsafe(written, Exit.interrupt())

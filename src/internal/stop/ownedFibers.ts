@@ -343,6 +343,11 @@ export class Running {
     this.notify()
   }
 
+  /** The handlers that are alive, in the order of their starts. */
+  get handlersAlive(): ReadonlyArray<Task> {
+    return Array.from(this.tasks).filter(({ isHandler }) => isHandler)
+  }
+
   private notify(): void {
     this.listeners?.forEach((listener) => listener())
   }

@@ -66,7 +66,8 @@ export type Move =
     readonly id: string
     readonly name: string
     readonly state: "queued" | "running"
-    readonly reason?: string
+    /** The wait of a queued call. */
+    readonly waits?: Wait
     readonly attempt?: number
     readonly at?: number
   }
@@ -85,6 +86,9 @@ export type Move =
     readonly usage?: Event.PublicUsage
     readonly suspensions: ReadonlyArray<Event.PublicSuspension>
   }
+
+/** The wait of a queued call: the fields of `ToolQueued`, which pages get as they are. */
+type Wait = Pick<Of<"ToolQueued">, "reason" | "key" | "behind" | "elsewhere">
 
 type Of<Tag extends Event.PublicEvent["_tag"]> = Extract<Event.PublicEvent, { readonly _tag: Tag }>
 
@@ -436,11 +440,20 @@ export class Machine {
       id,
       name,
       ...(event._tag === "ToolQueued"
-        ? { state: "queued" as const, reason: event.reason }
+        ? { state: "queued" as const, waits: this.waitOf(event) }
         : { state: "running" as const }),
       ...(event._tag === "ToolQueued" || event.attempt === undefined ? {} : { attempt: event.attempt }),
       ...(at === undefined ? {} : { at })
     })
+  }
+
+  private waitOf({ behind, elsewhere, key, reason }: Of<"ToolQueued">): Wait {
+    return {
+      reason,
+      ...(key === undefined ? {} : { key }),
+      ...(behind === undefined ? {} : { behind: behind.map((id) => this.aliases.get(id) ?? id) }),
+      ...(elsewhere === undefined ? {} : { elsewhere })
+    }
   }
 
   private progress({ id: eventId, name, nested, progress }: Of<"ToolProgress">): void {
