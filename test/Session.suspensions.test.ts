@@ -96,6 +96,19 @@ describe("approvals", () => {
       assert.deepStrictEqual(runs, [])
     }))
 
+  // The design of turns will meet it: a settled call keeps its verdict, with the time at which it was given.
+  it.effect.fails("O-40: the refusal of a second answer says which one stands, since when, and what to do", () =>
+    Effect.gen(function*() {
+      yield* TestClock.setTime(Date.parse("2026-03-01T10:00:00Z"))
+      const denied = yield* Session.deny(yield* after("pay:p"), "p", "too much")
+      yield* TestClock.adjust("1 hour")
+      const { detail } = yield* Effect.flip(Session.approve(denied, "p"))
+      assert.match(detail ?? "", /approv/)
+      assert.match(detail ?? "", /denied/)
+      assert.include(detail, "2026-03-01T10:00:00")
+      assert.match(detail ?? "", /Session\.continue/)
+    }))
+
   it.effect("a result is no approval, and an approval no answer", () =>
     Effect.gen(function*() {
       const session = yield* after("pay:p", "appr:m", "ask:q")

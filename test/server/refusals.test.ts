@@ -1120,6 +1120,19 @@ describe("answers", () => {
       assert.strictEqual((yield* all.suspensions("s1")).length, 1)
     }))
 
+  // The design of turns will meet it: a settled call keeps its verdict, with the time at which it was given.
+  it.live.fails("O-40: the refusal of an answer in other words says which one stands, and since when", () =>
+    Effect.gen(function*() {
+      const all = yield* site()
+      yield* all.say("s1", [{ id: "c0", name: "pay", args: { amount: 1 } }])
+      const [{ answerId: id }] = yield* all.suspensions("s1")
+      assert.strictEqual((yield* all.ask(answer({ id, approve: true }))).status, 200)
+      const { error } = JSON.parse((yield* all.ask(answer({ id, approve: false }))).text)
+      assert.strictEqual(error.code, "already_answered")
+      assert.match(error.message, /approved/)
+      assert.include(error.message, new Date().toISOString().slice(0, 10))
+    }))
+
   it.live("W-11: a permission while another call of the turn runs counts once, and when its time has come", () =>
     Effect.gen(function*() {
       const all = yield* site()
