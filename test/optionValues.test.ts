@@ -452,6 +452,28 @@ describe("O-11: values that no option can have", () => {
       assert.deepStrictEqual([statuses[59], statuses[60]], [200, 429])
     }))
 
+  it.effect("O-11: a run takes null for each option that it leaves out, and ends as without it", () =>
+    Effect.gen(function*() {
+      const tool = Tool.make("t", { parameters: {}, handler: () => Effect.succeed("x") })
+      const calling = [Script.toolCall("a", "t"), Script.finish("tool_calls")]
+      const runs: {
+        readonly [name: string]: (options: any) => Effect.Effect<{ readonly outcome: unknown }, any, any>
+      } = {
+        "Chat.run": (options) => Chat.run("go", options),
+        "Session.start": (options) => Effect.map(Session.start("go", options), ({ result }) => result),
+        "Session.reply": (options) => Effect.map(Session.reply(session, "go", options), ({ result }) => result)
+      }
+      for (const [entry, run] of Object.entries(runs)) {
+        for (const option of yield* optionsOf(entries[entry]![0], {})) {
+          const ended = run(untyped({ tools: [tool], [option]: null })).pipe(
+            Effect.provide(Script.layer([calling, [Script.text("done"), Script.finish("stop")]]))
+          ) as Effect.Effect<{ readonly outcome: unknown }>
+          const { outcome } = yield* ended
+          assert.deepStrictEqual(outcome, { _tag: "Completed", finishReason: "stop" }, `${entry}: ${option}`)
+        }
+      }
+    }))
+
   it.effect("O-11: a handler does not run where an option is wrong", () =>
     Effect.gen(function*() {
       let runs = 0

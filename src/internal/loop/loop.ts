@@ -352,7 +352,7 @@ class Loop<E, R> implements Driver {
     Fold.apply(this.state, events)
     const startable = this.takeStartable(events)
     const visible = before.length === 0 ? shown(view, events) : before.concat(shown(view, events))
-    if (view.onEvent === undefined) return this.showStarting(startable, visible)
+    if (!isObserved(view)) return this.showStarting(startable, visible)
     return this.after(observed(view, running, this.id, events), () => {
       this.startEarly(startable)
       return this.show(visible)
@@ -552,7 +552,7 @@ class Loop<E, R> implements Driver {
     phase.hasStarted = true
     batch.add(jobs, "early")
     batch.begin()
-    return this.parts.view.onEvent === undefined ? batch.takeNow() : noEvents
+    return isObserved(this.parts.view) ? noEvents : batch.takeNow()
   }
 
   /** Opens a batch, which the step closes: the step has it before an interruption can come. */
@@ -860,6 +860,9 @@ const isShown = <R>(view: View<R>, event: Event.Event): boolean => {
   }
 }
 
+/** Returns `true` if a run has an observer: `null` is none. */
+const isObserved = <R>({ onEvent }: View<R>): boolean => typeof onEvent === "function"
+
 const shown = <R>(view: View<R>, events: Events): Events =>
   events.every((event) => isShown(view, event)) ? events : events.filter((event) => isShown(view, event))
 
@@ -871,7 +874,7 @@ export const observed = <R>(
   events: Events
 ): Effect.Effect<void, never, R> => {
   const { onEvent } = view
-  if (onEvent === undefined) return Effect.void
+  if (typeof onEvent !== "function") return Effect.void
   return Effect.forEach(
     events,
     (event) =>

@@ -312,7 +312,7 @@ const taking = (
     : Keeping.idTaken(id)
 }
 
-const replyOptions = { pending: Values.oneOf("deny"), takes: Values.text } satisfies NamesOf<Reply>
+const replyOptions = Values.nullable({ pending: Values.oneOf("deny"), takes: Values.text } satisfies NamesOf<Reply>)
 
 /** Checks `Session.reply`. Denies the open calls first if the options ask for it. */
 export const replying = (
@@ -326,7 +326,7 @@ export const replying = (
     const base = yield* baseOf(given, true)
     const freed = pending === "deny" ? then(base, denials(States.sessionOf(base.state))) : base
     const said = yield* spokenTo("reply", States.sessionOf(freed.state), message)
-    return { ...spoken("reply", freed, said), ...yield* taking(base, takes, content) }
+    return { ...spoken("reply", freed, said), ...yield* taking(base, takes ?? undefined, content) }
   })
 
 /** Checks `Session.continue`, with a message or without. */
