@@ -44,6 +44,30 @@ describe("Stop", () => {
       assert.strictEqual(stop.receive("SIGINT", 500), "end")
     }))
 
+  it("main job: an echo changes nothing of what the presses do, whatever lies between", () => {
+    const gaps = [3, 60, 119, 120, 121, 400]
+    const times = (
+      gaps: ReadonlyArray<number>
+    ) => [0, ...gaps.map((_, index) => gaps.slice(0, index + 1).reduce((sum, gap) => sum + gap))]
+    const longer = (all: ReadonlyArray<ReadonlyArray<number>>) =>
+      all.flatMap((some) => gaps.map((gap) => [...some, gap]))
+    const sequences = longer(longer(longer(longer([[]]))))
+    for (const soft of [true, false]) {
+      const steps = (at: ReadonlyArray<number>) => {
+        const stop = new Stop()
+        if (soft) stop.enterSoft()
+        return at.map((time) => stop.receive("SIGINT", time))
+      }
+      for (const sequence of sequences) {
+        // A signal belongs to the press of the signal before, if it comes within 120 ms.
+        const presses = times(sequence).filter((_, index) => index === 0 || sequence[index - 1]! >= 120)
+        const alone = steps(presses)
+        const expected = times(sequence).map((time) => presses.includes(time) ? alone[presses.indexOf(time)] : "echo")
+        assert.deepStrictEqual(steps(times(sequence)), expected, sequence.join())
+      }
+    }
+  })
+
   it("main job: the exit code is that of the signal", () => {
     const stop = new Stop()
     assert.isUndefined(stop.code)

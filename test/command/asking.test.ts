@@ -1,53 +1,13 @@
 /** Questions and approvals that `heddle call` asks in a terminal, which is played by keys. */
 import { assert, describe, it } from "@effect/vitest"
-import type * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
-import * as FileSystem from "effect/FileSystem"
-import * as Layer from "effect/Layer"
-import * as Option from "effect/Option"
-import * as Path from "effect/Path"
-import * as Queue from "effect/Queue"
 import * as Schema from "effect/Schema"
-import * as Stdio from "effect/Stdio"
-import * as Terminal from "effect/Terminal"
 import { Session, Tool } from "heddle"
 import { Agent, Server } from "heddle/server"
 import { Script } from "heddle/testing"
 import * as Conversations from "../../src/command/internal/conversation.ts"
 import { Stop } from "../../src/command/internal/stop.ts"
-
-/** The keys of a text. `>` is the arrow down, `^` is Ctrl-U, and the end of a line the return key. */
-const keysOf = (text: string): ReadonlyArray<Terminal.UserInput> =>
-  Array.from(text, (letter) => {
-    const name = { "\n": "return", ">": "down", "^": "u" }[letter] ?? letter
-    return {
-      input: letter === ">" ? Option.none<string>() : Option.some(letter),
-      key: { name, ctrl: letter === "^", meta: false, shift: false }
-    }
-  })
-
-/** A terminal in which these keys are pressed, one after another. */
-const typing = (text: string) =>
-  Layer.mergeAll(
-    Layer.effect(
-      Terminal.Terminal,
-      Effect.gen(function*() {
-        const keys = yield* Queue.unbounded<Terminal.UserInput, Cause.Done>()
-        yield* Queue.offerAll(keys, keysOf(text))
-        return Terminal.make({
-          columns: Effect.succeed(80),
-          rows: Effect.succeed(24),
-          size: Effect.die("unused"),
-          readInput: Effect.succeed(keys),
-          readLine: Effect.die("unused"),
-          display: () => Effect.void
-        })
-      })
-    ),
-    Stdio.layerTest({ stdinIsTerminal: Effect.succeed(true), stdoutIsTerminal: Effect.succeed(true) }),
-    FileSystem.layerNoop({}),
-    Path.layer
-  )
+import { typing } from "../support/terminal.ts"
 
 const said: Array<unknown> = []
 const notes: Array<string> = []

@@ -1,0 +1,219 @@
+/**
+ * The second of something on the command line: a run behind another one, a run inside another one, a signal behind a
+ * run, and options that meet each end of a run.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Schema from "effect/Schema"
+import { type Event, Session, Tool } from "heddle"
+import { Agent, Server } from "heddle/server"
+import { Script } from "heddle/testing"
+import * as Conversations from "../../src/command/internal/conversation.ts"
+import { Stop } from "../../src/command/internal/stop.ts"
+import * as Terminal from "../../src/command/internal/terminal.ts"
+import { notTerminal, typing } from "../support/terminal.ts"
+
+// What a view shows.
+
+/** Runs that a view may be told of, each with what a second one could be confused with: ids, names and texts. */
+const runs: Readonly<Record<string, ReadonlyArray<Event.PublicEvent>>> = {
+  said: [
+    { _tag: "MessageStarted" },
+    { _tag: "TextDelta", id: null, delta: "Hel" },
+    { _tag: "TextDelta", id: null, delta: "lo" },
+    { _tag: "TextCompleted", id: null, text: "Hello" },
+    { _tag: "MessageCompleted" }
+  ],
+  whole: [
+    { _tag: "MessageStarted" },
+    { _tag: "TextCompleted", id: null, text: "Hello" },
+    { _tag: "MessageCompleted" }
+  ],
+  called: [
+    { _tag: "MessageStarted" },
+    { _tag: "ToolCallCompleted", id: "c0", name: "look", arguments: { city: "Oslo" } },
+    { _tag: "MessageCompleted" },
+    { _tag: "ToolQueued", id: "c0", name: "look" },
+    { _tag: "ToolExecutionStarted", id: "c0", name: "look" },
+    { _tag: "ToolProgress", id: "c0", name: "look", progress: "asking" },
+    { _tag: "ToolResultEncoded", id: "c0", content: "7" }
+  ] as ReadonlyArray<Event.PublicEvent>,
+  again: [
+    { _tag: "ToolCallCompleted", id: "c0", name: "order", arguments: {} },
+    { _tag: "ToolResultEncoded", id: "c0", content: "no", isError: true },
+    { _tag: "Error", error: { code: "internal", message: "It broke." } }
+  ]
+}
+
+const within = (events: ReadonlyArray<Event.PublicEvent>, id: string): ReadonlyArray<Event.PublicEvent> =>
+  events.map((nested) => ({ _tag: "ToolProgress", id, name: "sub", nested }) as Event.PublicEvent)
+
+/** What a view writes of these events, in a view that is kept where it is given. */
+const shown = (events: ReadonlyArray<Event.PublicEvent>): { readonly text: string; readonly notes: Array<string> } => {
+  const written = { text: "", notes: [] as Array<string> }
+  const view = new Terminal.View({
+    text: (text) => void (written.text += text),
+    note: (text) => void written.notes.push(text)
+  })
+  for (const event of events) view.take(event)
+  return written
+}
+
+describe("a view of runs", () => {
+  for (const [name, second] of Object.entries(runs)) {
+    it(`a run behind another one is shown as one alone: ${name}`, () => {
+      const alone = shown(second)
+      for (const first of Object.values(runs)) {
+        const before = shown(first)
+        assert.deepStrictEqual(shown([...first, ...second]), {
+          text: before.text + alone.text,
+          notes: [...before.notes, ...alone.notes]
+        })
+      }
+    })
+
+    it(`a run inside a run is shown as one alone, behind its call's name and without its texts: ${name}`, () => {
+      const prefixed = (events: ReadonlyArray<Event.PublicEvent>, prefix: string) =>
+        shown(events).notes.map((note) => `${prefix}${note}`)
+      assert.deepStrictEqual(shown(within(second, "s0")), { text: "", notes: prefixed(second, "  sub ") })
+      const deep = within(within(second, "s1"), "s0")
+      assert.deepStrictEqual(shown(deep), { text: "", notes: prefixed(second, "  sub   sub ") })
+      for (const first of Object.values(runs)) {
+        // Of another call of that name, whose runs have the same call ids.
+        assert.deepStrictEqual(shown([...within(first, "s0"), ...within(second, "s1")]).notes, [
+          ...prefixed(first, "  sub "),
+          ...prefixed(second, "  sub ")
+        ])
+      }
+    })
+  }
+})
+
+// What a conversation takes and gives back, and what it prints.
+
+/** Counts how many runs take a signal as a request to end softly. */
+class Counted extends Stop {
+  entered = 0
+  override enterSoft(): () => void {
+    const leave = super.enterSoft()
+    this.entered++
+    return () => {
+      leave()
+      this.entered--
+    }
+  }
+}
+
+const pay = (name: string) =>
+  Tool.make(name, {
+    parameters: { amount: Schema.Finite },
+    approval: true,
+    handler: ({ amount }) => Effect.succeed(amount)
+  })
+
+/** How a conversation may end, by what its model does. */
+const ends = {
+  completed: { model: [[Script.text("Done."), Script.finish("stop")]], status: "completed" },
+  called: {
+    model: [
+      [Script.text("I look."), Script.toolCall("c0", "look", {}), Script.finish("tool_calls")],
+      [Script.text("Seen."), Script.finish("stop")]
+    ],
+    status: "completed"
+  },
+  failed: { model: [[Script.preflightError("invalid_request")]], status: "error" },
+  waits: {
+    model: [[Script.toolCall("c0", "pay", { amount: 3 }), Script.finish("tool_calls")]],
+    status: "awaiting_tools"
+  },
+  stopped: {
+    model: [[Script.text("I wait."), Script.toolCall("c0", "stop", {}), Script.finish("tool_calls")]],
+    status: "stopped"
+  }
+} as const
+
+type End = keyof typeof ends
+
+/** Has these conversations in one session, each with a process of its own, and returns what is seen of each. */
+const conversed = (names: ReadonlyArray<End>, isJson: boolean) =>
+  Effect.forEach(names, (name) =>
+    Effect.gen(function*() {
+      const stop = new Counted()
+      const written = { text: "", note: "" }
+      const tools = [
+        pay("pay"),
+        Tool.make("look", { parameters: {}, handler: () => Effect.succeed("seen") }),
+        Tool.make("stop", {
+          parameters: {},
+          handler: () => Effect.andThen(Effect.sync(() => stop.receive("SIGINT", 0)), Effect.never)
+        })
+      ]
+      const agent = Agent.make({ name: "a", description: "A", run: () => Effect.succeed({ tools: tools as never }) })
+      const layer = Script.layer(ends[name].model)
+      const loaded = { definition: Server.define({ agents: [agent], layer }), agents: new Map([["a", agent]]) }
+      const named = { agent: "a", principal: "local", id: "s1", isStored: true }
+      const exit = yield* Effect.exit(Effect.provide(
+        Conversations.run(loaded, named, stop, {
+          text: "Go",
+          isJson,
+          outputs: { text: (text) => void (written.text += text), note: (text) => void (written.note += text) }
+        }),
+        [layer, notTerminal]
+      ))
+      assert.strictEqual(stop.entered, 0, name)
+      const kept = yield* Session.load(Conversations.keyOf(named))
+      const code = Exit.isSuccess(exit) ? exit.value : String(exit.cause)
+      return { ...written, code, status: kept?.session.status }
+    })).pipe(Effect.provide(Session.Store.layerMemory))
+
+describe("a conversation", () => {
+  for (const name of Object.keys(ends) as ReadonlyArray<End>) {
+    it.live(`prints one JSON text with --json, and what the model says without, where it is ${name}`, () =>
+      Effect.gen(function*() {
+        const [plain] = yield* conversed([name], false)
+        const [json] = yield* conversed([name], true)
+        assert.deepStrictEqual(plain?.status, ends[name].status)
+        assert.deepStrictEqual([json?.status, json?.code, json?.note], [plain?.status, plain?.code, plain?.note])
+        assert.deepInclude(JSON.parse(json?.text ?? ""), { id: "s1", agent: "a", status: ends[name].status })
+        assert.notInclude(plain?.text, "{")
+      }))
+
+    it.live(`is as one alone behind another one: ${name}`, () =>
+      Effect.gen(function*() {
+        const [alone] = yield* conversed([name], false)
+        for (const first of ["completed", "called"] as const) {
+          assert.deepStrictEqual((yield* conversed([first, name], false)).at(-1), alone, `${name} behind ${first}`)
+        }
+      }))
+  }
+
+  it.live("takes a signal as one to end softly while a run is under way only, also behind the first run", () =>
+    Effect.gen(function*() {
+      const stop = new Counted()
+      const asked: Array<number> = []
+      const running: Array<number> = []
+      const look = Tool.make("look", {
+        parameters: {},
+        handler: () => Effect.sync(() => void running.push(stop.entered))
+      })
+      const agent = Agent.make({
+        name: "a",
+        description: "A",
+        run: () => Effect.succeed({ tools: [look, pay("pay")] as never })
+      })
+      const turn = (id: string) => [Script.toolCall(`l${id}`, "look"), Script.toolCall(id, "pay", { amount: 3 })]
+      const layer = Script.layer([
+        [...turn("c0"), Script.finish("tool_calls")],
+        [...turn("c1"), Script.finish("tool_calls")],
+        [Script.text("Done."), Script.finish("stop")]
+      ])
+      const loaded = { definition: Server.define({ agents: [agent], layer }), agents: new Map([["a", agent]]) }
+      const named = { agent: "a", principal: "local", id: "s1", isStored: true }
+      const code = yield* Effect.provide(
+        Conversations.run(loaded, named, stop, { text: "Go", outputs: { text: () => {}, note: () => {} } }),
+        [layer, Session.Store.layerMemory, typing("\n\n", () => void asked.push(stop.entered))]
+      )
+      assert.deepStrictEqual([code, asked, running, stop.entered], [0, [0, 0], [1, 1], 0])
+    }))
+})
