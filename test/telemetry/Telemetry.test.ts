@@ -49,7 +49,8 @@ const byEnvironment = { capture: undefined } as unknown as Telemetry.Options
 const watched = <A, E>(
   program: Effect.Effect<A, E, Adapter.Adapter>,
   model: Layer.Layer<Adapter.Adapter>,
-  options: Telemetry.Options = {}
+  options: Telemetry.Options = {},
+  further: ReadonlyArray<Logger.Logger<unknown, unknown>> = []
 ): Effect.Effect<Seen> =>
   Effect.gen(function*() {
     const { spans, tracer } = recording()
@@ -59,7 +60,7 @@ const watched = <A, E>(
     )
     const registry = new Map()
     const metrics = yield* Effect.andThen(Effect.exit(program), Metric.snapshot).pipe(
-      Effect.provide([model, layerOf(options), Logger.layer([logger])]),
+      Effect.provide([model, layerOf(options), Logger.layer([logger, ...further])]),
       Effect.provideService(Metric.MetricRegistry, registry),
       Effect.withTracer(tracer),
       overTime
@@ -454,7 +455,7 @@ const leak = Chat.run(`Hello ${canary}`, {
   responseFormat: { type: "json_schema", name: "out", schema: { type: "object", title: canary } }
 })
 
-const leakingModel = modelOf(
+const leakingTurns = [
   [
     toolCall("c0", "leaking", { value: canary, [canary]: 1 }),
     toolCall("c1", "leaking", { value: "fails" }),
@@ -463,7 +464,9 @@ const leakingModel = modelOf(
     finish("tool_calls")
   ],
   [text(`Said ${canary}`), finish("stop")]
-)
+]
+
+const leakingModel = modelOf(...leakingTurns)
 
 const everything = { dialects: ["langfuse", "openinference"] } as const
 
@@ -536,6 +539,57 @@ describe("Telemetry: content", () => {
       })
       assert.notInclude(visible(throwing), canary)
       assert.include(visible(throwing), "[redaction failed]")
+    }))
+
+  // The options of a layer, each with each other.
+  for (const capture of ["none", "spans", "events", "spans-and-events"] as const) {
+    it.effect(`W-12: content is where the capture says with all other options, and the program keeps its loggers: ${capture}`, () =>
+      Effect.gen(function*() {
+        // The logger that writes log lines as events of spans is one of those that a program has by default.
+        const own = Effect.log("before").pipe(
+          Effect.andThen(leak),
+          Effect.andThen(Effect.log("between")),
+          Effect.andThen(leak),
+          Effect.andThen(Effect.log("after")),
+          Effect.withSpan("own")
+        )
+        for (const dialects of [[], ["langfuse"], ["openinference"], ["langfuse", "openinference"]] as const) {
+          for (const toolSpans of ["all", "failed", "none"] as const) {
+            for (const maxPartLength of [undefined, 30]) {
+              const options = {
+                capture,
+                dialects,
+                toolSpans,
+                ...(maxPartLength === undefined ? {} : { maxPartLength })
+              }
+              const twice = [...leakingTurns, ...leakingTurns]
+              const seen = yield* watched(own, modelOf(...twice), options, [Logger.tracerLogger])
+              const hint = JSON.stringify(options)
+              const holds = (part: Partial<Seen>) =>
+                visible({ spans: [], metrics: [], logs: [], ...part }).includes(canary)
+              assert.strictEqual(holds({ spans: seen.spans }), capture.startsWith("spans"), hint)
+              assert.strictEqual(holds({ logs: seen.logs }), capture.endsWith("events"), hint)
+              assert.isFalse(holds({ metrics: seen.metrics }), hint)
+              const events = seen.spans.find(({ name }) => name === "own")?.events.map(([name]) => name)
+              assert.deepStrictEqual(events, ["before", "between", "after"], hint)
+            }
+          }
+        }
+      }))
+  }
+
+  it.effect("W-12: a text is cut behind its redaction: no part of a secret goes out, whatever the length", () =>
+    Effect.gen(function*() {
+      const redact = (text: string) => text.replaceAll(canary, "[hidden]")
+      for (const maxPartLength of Array.from({ length: 24 }, (_, index) => index)) {
+        const seen = yield* watched(leak, leakingModel, {
+          ...everything,
+          capture: "spans-and-events",
+          redact,
+          maxPartLength
+        })
+        assert.notInclude(visible(seen), canary.slice(0, 5), String(maxPartLength))
+      }
     }))
 
   it.effect("W-12: the content of a model call, a run and a tool call is one JSON text for each attribute", () =>
