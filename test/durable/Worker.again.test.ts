@@ -22,6 +22,10 @@ interface Scenario {
   readonly fails?: { readonly times: number; readonly reason: Adapter.AdapterError["reason"] }
   /** How many of the appends of a reply the store refuses. */
   readonly refusals?: number
+  /** Why the store refuses them. */
+  readonly reason?: Journal.StoreError["reason"]
+  /** How many looks for work the store does not answer, from the moment of the message on. */
+  readonly outages?: number
   readonly meanwhile?: "approve" | "answer" | "stop"
 }
 
@@ -34,6 +38,8 @@ const scenarios: Readonly<Record<string, Scenario>> = {
   hopeless: { fails: { times: 99, reason: "invalid_request" } },
   exhausted: { fails: { times: 99, reason: "provider_unavailable" } },
   refused: { refusals: 2, call: "act" },
+  oversize: { refusals: 1, reason: "too_large", call: "act" },
+  away: { outages: 2 },
   approved: { call: "gated", meanwhile: "approve" },
   answered: { call: "asks", meanwhile: "answer" },
   stopped: { call: "slow", meanwhile: "stop" }
@@ -98,6 +104,7 @@ const played = (names: ReadonlyArray<string>, isQueued = false) =>
     let current: Scenario = {}
     /** The message of the current run. */
     let taken: string | undefined
+    let outages = 0
     const begun = (name: string, { attempt }: Tool.CallContext) =>
       Effect.sync(() => {
         seen.attempts.push(`${name} ${attempt}`)
@@ -146,8 +153,21 @@ const played = (names: ReadonlyArray<string>, isQueued = false) =>
       append: (id, expected, records, options) =>
         Effect.suspend(() =>
           isReplied(records) && seen.refused < (current.refusals ?? 0) && ++seen.refused > 0
-            ? Effect.fail(new Journal.StoreError({ reason: "unavailable", operation: "append", id }))
+            ? Effect.fail(
+              new Journal.StoreError({
+                reason: current.reason ?? "unavailable",
+                operation: "append",
+                id,
+                record: records[0]._tag
+              })
+            )
             : base.append(id, expected, records, options)
+        ),
+      claimUnfinished: (...claim) =>
+        Effect.suspend(() =>
+          outages-- > 0
+            ? Effect.fail(new Journal.StoreError({ reason: "unavailable", operation: "claimUnfinished" }))
+            : base.claimUnfinished(...claim)
         )
     })
     yield* Layer.build(
@@ -165,7 +185,8 @@ const played = (names: ReadonlyArray<string>, isQueued = false) =>
         maxFailures: 4,
         onEvent: (_, event) => Effect.sync(() => void seen.events.push(shown(event))),
         onEnd: (_, { outcome, totalUsage, usage }) =>
-          Effect.sync(() => void seen.ends.push([outcome._tag, usage, totalUsage]))
+          Effect.sync(() => void seen.ends.push([outcome._tag, usage, totalUsage])),
+        onGiveUp: (_, error) => Effect.sync(() => void seen.ends.push(["given up", String(error)]))
       }).pipe(Layer.provide([model, logger, Layer.succeed(Session.Store, store)]))
     )
     const loaded = Effect.map(Session.load("s"), (kept) => kept!)
@@ -192,6 +213,7 @@ const played = (names: ReadonlyArray<string>, isQueued = false) =>
       yield* until(Effect.map(Clock.currentTimeMillis, (now) => now % 1_000 === 0))
       const before = yield* Clock.currentTimeMillis
       seen = isQueued ? seen : new Seen()
+      outages = scenarios[name]!.outages ?? 0
       if (!isQueued) yield* Session.submit("s", name, { id: `m${index}` })
       else if (index === 0) {
         for (const [place, each] of names.entries()) yield* Session.submit("s", each, { id: `m${place}` })
@@ -219,15 +241,17 @@ const played = (names: ReadonlyArray<string>, isQueued = false) =>
 
 const names = Object.keys(scenarios)
 
-/** A person does something in these. The others may be queued. */
-const prompt = names.filter((name) => scenarios[name]?.meanwhile === undefined)
+/** A person does something in the others, or a worker without work waits for its store. These may be queued. */
+const prompt = names.filter((name) =>
+  scenarios[name]?.meanwhile === undefined && scenarios[name]?.outages === undefined
+)
 
 describe("a run behind another one", () => {
   for (const second of names) {
     it.effect(`is as one alone: ${second}`, () =>
       Effect.gen(function*() {
         const alone = yield* played([second])
-        for (const first of sampleOf(names, 3)) {
+        for (const first of new Set([second, ...sampleOf(names, 3)])) {
           assert.deepStrictEqual(yield* played([first, second]), alone, `${second} behind ${first}`)
         }
       }), 120_000)
@@ -237,7 +261,7 @@ describe("a run behind another one", () => {
     it.effect(`is as one alone, also in the same drive: ${second}`, () =>
       Effect.gen(function*() {
         const alone = yield* played([second], true)
-        for (const first of sampleOf(prompt, 3)) {
+        for (const first of new Set([second, ...sampleOf(prompt, 3)])) {
           assert.deepStrictEqual(yield* played([first, second], true), alone, `${second} behind ${first}`)
         }
       }), 120_000)
