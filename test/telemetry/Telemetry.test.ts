@@ -722,7 +722,7 @@ describe("Telemetry: content", () => {
       [{ toolSpans: "some" }, "Telemetry.layer: toolSpans must be \"all\", \"failed\" or \"none\"; got: \"some\""],
       [
         { dialects: ["jaeger"] },
-        "Telemetry.layer: dialects must be a list of \"langfuse\" or \"openinference\"; got: a list"
+        "Telemetry.layer: dialects[0] must be \"langfuse\" or \"openinference\"; got: \"jaeger\""
       ],
       [{ maxPartLength: -1 }, "Telemetry.layer: maxPartLength must be a number, 0 or more; got: -1"],
       [{ redact: "all" }, "Telemetry.layer: redact must be a function of a text; got: \"all\""]
