@@ -92,6 +92,19 @@ describe("O-14: a root that is a choice", () => {
       assert.notProperty(schema, "description")
     }))
 
+  it.effect("O-14: members beside a reference are added to those that it names", () =>
+    Effect.gen(function*() {
+      const part = { $ref: "#/$defs/part", properties: { k: { const: "b" }, b: { type: "number" } }, required: ["k"] }
+      const $defs = { part: { type: "object", properties: { p: { type: "string" } }, required: ["p"] } }
+      const root = yield* offered({ ...part, $defs })
+      assert.sameMembers(Object.keys(root["properties"]), ["p", "k", "b"])
+      assert.sameMembers(root["required"], ["p", "k"])
+      for (const keyword of refused) assert.notProperty(root, keyword)
+      const choice = yield* offered({ anyOf: [a, part], $defs })
+      assert.sameMembers(Object.keys(choice["properties"]), ["k", "a", "b", "p"])
+      assert.include(choice["description"], `{ k: "a", a } or { p, k: "b", b? }`)
+    }))
+
   it.effect("O-14: conditions beside members, fixed arguments, `not` and nullable objects", () =>
     Effect.gen(function*() {
       const conditions = yield* offered({

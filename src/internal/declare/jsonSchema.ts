@@ -111,8 +111,13 @@ const resolved = (schema: Schema, root: Schema, depth = 0): Schema | undefined =
   const { $ref, ...beside } = schema
   if (typeof $ref !== "string") return schema
   const target = depth > 8 ? undefined : referenceTarget($ref, root)
-  return Json.isObject(target) ? resolved({ ...target, ...beside }, root, depth + 1) : undefined
+  if (!Json.isObject(target)) return undefined
+  return resolved(isBeside(target, beside) ? { allOf: [target, beside] } : { ...target, ...beside }, root, depth + 1)
 }
+
+/** Returns `true` if what stands beside a reference adds to members that its target has, and does not replace them. */
+const isBeside = (target: Schema, beside: Schema): boolean =>
+  ["properties", "required", "allOf", "anyOf", "oneOf"].some((keyword) => keyword in beside && keyword in target)
 
 /** Returns `true` if null is a value of a schema. A schema that leads nowhere has none. */
 export const admitsNull = (schema: unknown, root: Schema, depth = 0): boolean => {
