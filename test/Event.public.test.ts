@@ -291,7 +291,10 @@ describe("Event.toPublic", () => {
 
   it("W-12: an extent that does not exist publishes nothing", () => {
     const event: Event.Event = { _tag: "ToolExecutionStarted", id: "c", name: "works", arguments: {} }
-    assert.isUndefined(Event.toPublic(event, { publish: "some" as Event.Publish }))
+    assert.throws(
+      () => Event.toPublic(event, { publish: "some" as Event.Publish }),
+      `Event.toPublic: publish must be "all", "names" or "none", or a function; got: "some"`
+    )
     assert.isUndefined(Event.toPublic(event, { publish: () => undefined as unknown as Event.Publish }))
   })
 

@@ -222,10 +222,18 @@ describe("Limits: permits by name", () => {
     }))
 
   it("limits that cannot be used are refused when the tool is made", () => {
-    for (
-      const limits of [{}, [{}], [{ key: "a", permits: 0 }], [{ key: 1, permits: 1 }], [{ key: "a", permits: 1.5 }]]
-    ) {
-      assert.throws(() => Tool.make("tool", { parameters: {}, limits: limits as never }), /limits must be a list/)
+    const wrong: ReadonlyArray<readonly [limits: unknown, message: string]> = [
+      [{}, "limits must be a list of { key, permits }"],
+      [[{}], "limits[0] must be { key, permits }"],
+      [[{ key: "a", permits: 0 }], "limits[0].permits must be a positive integer; got: 0"],
+      [[{ key: 1, permits: 1 }], "limits[0].key must be a text, or a function; got: 1"],
+      [[{ key: "a", permits: 1 }, { key: "a", permits: 1.5 }], "limits[1].permits must be a positive integer; got: 1.5"]
+    ]
+    for (const [limits, message] of wrong) {
+      assert.throws(
+        () => Tool.make("tool", { parameters: {}, limits: limits as never }),
+        `Tool.make("tool"): ${message}`
+      )
     }
   })
 })

@@ -806,7 +806,10 @@ describe("a server that asks for the answer of a model", () => {
 
   it("a root that is no file is a defect that names it", () => {
     const make = () => McpTools.layer({ name: "x", command: "x" }, { roots: [{ uri: "https://a.example" }] })
-    assert.throws(make, "the uri of a root must begin with \"file://\"; got: https://a.example")
+    assert.throws(
+      make,
+      "McpTools.layer: roots[0].uri must be a text that begins with \"file://\"; got: \"https://a.example\""
+    )
   })
 })
 

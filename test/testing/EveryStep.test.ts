@@ -99,7 +99,7 @@ describe("everyStep: attempts", () => {
       assert.isAbove(fine.points, 3 * usual.points)
       assert.deepStrictEqual(fine.violations, [])
       const exit = yield* Effect.exit(everyStep(Effect.void, { maxOpsBeforeYield: 2 }))
-      assert.isTrue(Exit.isFailure(exit) && Cause.squash(exit.cause) instanceof RangeError)
+      assert.isTrue(Exit.isFailure(exit) && Cause.squash(exit.cause) instanceof TypeError)
     }))
 
   it.effect("leaves the services of the run to the caller, and discards its logs", () =>

@@ -44,7 +44,10 @@ export const knownOptions = {
   retryDelay: Values.durationOrNone,
   maxRetryDelay: Values.durationOrNone,
   idleTimeout: Values.duration,
-  secrets: Values.listOf(Values.secret, "Redacted texts: Redacted.make(secret)")
+  secrets: Values.listOf(
+    Values.described(Values.secret, "a Redacted text: Redacted.make(secret)"),
+    "Redacted texts: Redacted.make(secret)"
+  )
 } satisfies NamesOf<Options>
 
 /** One request, and how it is sent. `open` may be run again; what it opens is closed with its scope. */
