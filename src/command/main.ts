@@ -4,17 +4,21 @@
  *
  * @since 0.1.0
  */
-const missing = "heddle: the command needs the package @effect/platform-node, and Node 22.19 or later: "
-  + "npm install @effect/platform-node"
+const needs = "the command needs the package @effect/platform-node, and Node 22.19 or later"
 
 /** The files of the page, which the package contains as they are written. */
 const page = new URL("../../src/command/page/", import.meta.url)
 
 const isInstalled = await import("@effect/platform-node/NodeServices").then(() => true, () => false)
-if (isInstalled) {
+const missing = process.getBuiltinModule?.("node:sqlite") === undefined
+  ? `this is Node ${process.versions.node}, and npm install node@24 gives npx a later one`
+  : isInstalled
+  ? undefined
+  : "npm install @effect/platform-node"
+if (missing === undefined) {
   const { main } = await import("./internal/cli.ts")
   main(page)
 } else {
-  process.stderr.write(`${missing}\n`)
+  process.stderr.write(`heddle: ${needs}: ${missing}\n`)
   process.exitCode = 1
 }

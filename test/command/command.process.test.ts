@@ -126,6 +126,13 @@ describe("heddle", { concurrent: true }, () => {
     assert.deepStrictEqual([code, stderr, stdout], [1, sentence, ""])
   })
 
+  it("O-34: on a Node without node:sqlite it says which one it needs, and exits with 1", async () => {
+    const options = { NODE_OPTIONS: '--import="data:text/javascript,process.getBuiltinModule = () => undefined"' }
+    const { code, stderr } = await start(["version"], options).ended
+    assert.strictEqual(code, 1)
+    assert.match(stderr, /^heddle: the command needs .* Node 22\.19 or later: this is Node .*npm install node@24.*\n$/)
+  })
+
   it("W-22: call keeps a session, which is listed, shown, stopped, revoked, recovered and deleted", async () => {
     const store = ["--store", path.join(folder, "s.db")]
     const sessions = (...args: ReadonlyArray<string>) => run("sessions", weather, ...args, ...store)

@@ -168,7 +168,9 @@ export const run = (
     const canAsk = yield* isInteractive
     const opened = yield* Keeping.open(key, { origin: { principal, agent } })
     if (opened.origin.agent !== agent) {
-      return yield* Problems.problem(`session ${id} is of the agent ${Problems.oneLine(opened.origin.agent ?? "")}`)
+      const { agent: other } = opened.origin
+      const of = other === undefined ? "was begun without an agent; a worker drives it" : `is of the agent ${other}`
+      return yield* Problems.problem(`session ${id} ${Problems.oneLine(of)}`)
     }
     const view = new Terminal.View(outputs)
     let kept = yield* Effect.catchTag(
