@@ -1,30 +1,22 @@
 /**
- * Sessions and workers do the same wherever a fiber yields. The scheduler makes a fiber yield after a number of
- * operations (`MaxOpsBeforeYield`), which decides where an answer comes while its reader is still under way. Nothing here
- * waits for time: the clock stands still. Effect itself makes no progress with a budget of fewer than three operations.
+ * Sessions and workers do the same wherever a fiber yields. Nothing here waits for time: the clock stands still.
  */
 import { describe } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
 import * as Layer from "effect/Layer"
 import * as Logger from "effect/Logger"
-import * as Option from "effect/Option"
-import * as Scheduler from "effect/Scheduler"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
-import * as TestClock from "effect/testing/TestClock"
 import { Adapter, Chat, type Journal, Message, Session } from "heddle"
 import { Durable, Worker } from "heddle/durable"
 import { driven, errands, linesOf, recordsOf } from "../support/edges.ts"
 import { acting } from "../support/nests.ts"
 import { property } from "../support/property.ts"
 import type { Deed } from "../support/survivor.ts"
-
-const between = (minimum: number, maximum: number) =>
-  Arbitrary.schema(Schema.Int.check(Schema.isBetween({ minimum, maximum })))
+import * as Yields from "../support/yields.ts"
 
 /** A model that calls `act` where the user says so, and else answers at once. */
 const model = Adapter.layer({
@@ -175,42 +167,27 @@ const programs: Readonly<Record<string, (messages: number) => Running>> = {
 /** The turns of the process that a program has for its end. With a small budget it needs many. */
 const patienceOf = (messages: number, budget: number) => 20_000 + Math.ceil(messages * 50_000 / budget)
 
-const turn = Effect.callback<void>((resume) => void setImmediate(() => resume(Effect.void)))
-
 /** What a program comes to with a budget of operations, where no time passes. */
 const outcomeOf = (name: string, messages: number, budget: number) =>
-  Effect.gen(function*() {
-    const fiber = Effect.runForkWith(yield* Effect.context<never>())(
-      programs[name]!(messages).pipe(
-        Effect.scoped,
-        Effect.provide([model, Session.Store.layerMemory, Logger.layer([])]),
-        Effect.provide(TestClock.layer()),
-        Effect.provideService(Scheduler.MaxOpsBeforeYield, budget)
-      )
-    )
-    const patience = patienceOf(messages, budget)
-    for (let turns = 0; turns < patience && fiber.pollUnsafe() === undefined; turns++) yield* turn
-    const exit = Option.fromUndefinedOr(fiber.pollUnsafe())
-    if (Option.isNone(exit)) {
-      fiber.interruptUnsafe()
-      return "it waits for time"
-    }
-    return Exit.isSuccess(exit.value) ? JSON.stringify(exit.value.value) : `it fails: ${String(exit.value.cause)}`
-  })
+  Yields.outcomeOf(
+    programs[name]!(messages).pipe(Effect.scoped, Effect.provide([model, Session.Store.layerMemory, Logger.layer([])])),
+    budget,
+    patienceOf(messages, budget)
+  )
 
 describe("the place of a yield", () => {
   property(
     "O-53: sessions and workers answer the same wherever a fiber yields",
     Arbitrary.all({
       name: Arbitrary.schema(Schema.Literals(Object.keys(programs))),
-      messages: between(1, 70),
-      budget: Arbitrary.flatMap(between(0, 2), (size) => between(3, [2_048, 300, 40][size]!))
+      messages: Yields.between(1, 70),
+      budget: Yields.budgets
     }),
     ({ budget, messages: most, name }) =>
       Effect.gen(function*() {
         // A long journal costs a small budget a turn of the process for each operation.
         const messages = Math.min(most, Math.max(3, Math.ceil(budget / 8)))
-        const expected = yield* outcomeOf(name, messages, 2 ** 30)
+        const expected = yield* outcomeOf(name, messages, Yields.boundless)
         const actual = yield* outcomeOf(name, messages, budget)
         const isOver = expected.startsWith("[")
         return [
