@@ -701,10 +701,13 @@ export class Worker {
     })
   }
 
-  /** Does the next piece of work, or waits for it. */
+  /** Does the next piece of work, or waits for it. Work that comes while the fiber yields before the wait ends it. */
   private next(): Effect.Effect<unknown, unknown, any> {
     const { work } = this
-    if (work === undefined) return this.wanted
+    if (work === undefined) {
+      this.asked = Deferred.makeUnsafe()
+      return Effect.flatMap(Deferred.await(this.asked), () => this.next())
+    }
     this.work = undefined
     return Effect.matchCauseEffect(work, this.ends)
   }
@@ -735,13 +738,6 @@ export class Worker {
     queueMicrotask(() => this.settle === settle && this.gone === undefined ? this.settled(exit) : undefined)
     return exit
   }
-
-  private readonly wanted: Effect.Effect<unknown, unknown, any> = Effect.suspend(() => {
-    // Work may have come while the fiber yielded to others on its way here.
-    if (this.work !== undefined) return this.next()
-    this.asked = Deferred.makeUnsafe()
-    return Effect.flatMap(Deferred.await(this.asked), () => this.next())
-  })
 
   /** Removes the work from the run, and only then lets the reader continue: nothing of it is alive by then. */
   private settled(exit: Exit.Exit<unknown, unknown>): void {
