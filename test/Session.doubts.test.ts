@@ -5,6 +5,9 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Scope from "effect/Scope"
 import { Session } from "heddle"
 import { HeldClaim } from "../src/internal/session/claim.ts"
 
@@ -84,4 +87,24 @@ describe("a claim", () => {
       }).pipe(Effect.provide(Session.Store.layerMemory)),
     60_000
   )
+
+  for (const order of [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]]) {
+    it.effect(`keeps its scope open until the last of its operations has ended: ${order.join()}`, () =>
+      Effect.gen(function*() {
+        const store = yield* Session.Store
+        const claim = new HeldClaim(outer, { owner: "one", termMillis, pollMillis: 100 }, store, Context.empty())
+        const scope = yield* Scope.make()
+        yield* Scope.provide(claim.hold, scope)
+        const operations = yield* Effect.forEach(order, () => Scope.make())
+        for (const operation of operations) yield* Scope.provide(claim.enter, operation)
+        const closing = yield* Effect.forkChild(Scope.close(scope, Exit.void), { startImmediately: true })
+        for (const place of order) {
+          for (let yields = 0; yields < 20; yields++) yield* Effect.yieldNow
+          assert.isUndefined(closing.pollUnsafe(), `before the end of ${place}`)
+          yield* Scope.close(operations[place]!, Exit.void)
+        }
+        // The clock of the test stands still: no grace period has passed.
+        yield* Fiber.join(closing)
+      }).pipe(Effect.provide(Session.Store.layerMemory)))
+  }
 })

@@ -3,6 +3,7 @@
  * run, and options that meet each end of a run.
  */
 import { assert, describe, it } from "@effect/vitest"
+import * as Console from "effect/Console"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Schema from "effect/Schema"
@@ -10,6 +11,7 @@ import { type Event, Session, Tool } from "heddle"
 import { Agent, Server } from "heddle/server"
 import { Script } from "heddle/testing"
 import * as Conversations from "../../src/command/internal/conversation.ts"
+import * as Operating from "../../src/command/internal/operating.ts"
 import { Stop } from "../../src/command/internal/stop.ts"
 import * as Terminal from "../../src/command/internal/terminal.ts"
 import { notTerminal, typing } from "../support/terminal.ts"
@@ -60,7 +62,26 @@ const shown = (events: ReadonlyArray<Event.PublicEvent>): { readonly text: strin
   return written
 }
 
+/** How a part of a reply may come: in pieces, whole, or in pieces and whole behind them. */
+const deliveries: Readonly<Record<string, (text: string) => ReadonlyArray<Event.PublicEvent>>> = {
+  pieces: (text) => Array.from(text, (delta) => ({ _tag: "TextDelta", id: null, delta })),
+  whole: (text) => [{ _tag: "TextCompleted", id: null, text }],
+  both: (text) => [...deliveries["pieces"]!(text), ...deliveries["whole"]!(text)]
+}
+
 describe("a view of runs", () => {
+  it("says each text of a reply once, however each comes", () => {
+    const ways = Object.values(deliveries)
+    for (const first of ways) {
+      for (const second of ways) {
+        for (const third of ways) {
+          const events = [...first("One."), ...second("Two."), ...third("Three.")]
+          assert.strictEqual(shown(events).text, "One.Two.Three.", JSON.stringify(events))
+        }
+      }
+    }
+  })
+
   for (const [name, second] of Object.entries(runs)) {
     it(`a run behind another one is shown as one alone: ${name}`, () => {
       const alone = shown(second)
@@ -216,4 +237,37 @@ describe("a conversation", () => {
       )
       assert.deepStrictEqual([code, asked, running, stop.entered], [0, [0, 0], [1, 1], 0])
     }))
+})
+
+describe("a list of sessions", () => {
+  it.effect("says the same beside the list with --json and without, on each page", () =>
+    Effect.gen(function*() {
+      const count = 25
+      const loaded = { definition: undefined as never, agents: new Map([["a", undefined as never]]) }
+      for (let number = 0; number < count; number++) {
+        const key = Conversations.keyOf({ id: `s${number}`, principal: "local" })
+        yield* Session.open(key, { origin: { principal: "local", agent: "a" } })
+      }
+      const listed = (page: number, isJson: boolean) => {
+        const out: Array<string> = []
+        const err: Array<string> = []
+        const written = { ...console, log: (line: string) => out.push(line), error: (line: string) => err.push(line) }
+        return Operating.list(loaded, { isJson, page, principal: "local", status: undefined }).pipe(
+          Effect.provideService(Console.Console, written as unknown as Console.Console),
+          Effect.as({ out, err })
+        )
+      }
+      const seen = new Set<string>()
+      for (const page of [0, 20, 40]) {
+        const plain = yield* listed(page, false)
+        const json = yield* listed(page, true)
+        assert.deepStrictEqual(json.err, plain.err)
+        assert.lengthOf(json.out, 1)
+        const ids = (JSON.parse(json.out[0]!) as ReadonlyArray<{ readonly id: string }>).map(({ id }) => id)
+        assert.deepStrictEqual(plain.out.map((line) => line.split("\t")[0]), ids)
+        for (const id of ids) seen.add(id)
+        if (page === 0) assert.lengthOf(json.err, 1)
+      }
+      assert.strictEqual(seen.size, count)
+    }).pipe(Effect.provide(Session.Store.layerMemory)))
 })

@@ -589,6 +589,15 @@ describe("Telemetry: content", () => {
           maxPartLength
         })
         assert.notInclude(visible(seen), canary.slice(0, 5), String(maxPartLength))
+        const plain = { ...everything, capture: "spans-and-events", maxPartLength } as const
+        const same = { ...plain, redact: (text: string) => text }
+        const written = (options: Telemetry.Options) =>
+          Effect.map(
+            watched(leak, leakingModel, options),
+            (seen) => visible(seen).replaceAll(/"heddle.request.id","[^"]+"/g, "")
+          )
+        const isSame = (yield* written(same)) === (yield* written(plain))
+        assert.isTrue(isSame, `a redaction that changes nothing, ${maxPartLength}`)
       }
     }))
 
@@ -935,7 +944,9 @@ describe("Telemetry: a hostile model", () => {
         counted(1),
         finish("tool_calls", { model: `model-${index}` })
       ])
-      const { metrics } = yield* watched(Chat.run("Go", { tools: [slow], maxTurns: 300 }), modelOf(...replies))
+      // Over all runs of the program together.
+      const run = Chat.run("Go", { tools: [slow], maxTurns: 150 })
+      const { metrics } = yield* watched(Effect.andThen(run, run), modelOf(...replies))
       const durations = histogram(metrics, "gen_ai.client.operation.duration")
       assert.strictEqual(new Set(durations.map(({ attributes }) => attributes?.[names.responseModel])).size, 101)
       assert.lengthOf(histogram(metrics, "gen_ai.execute_tool.duration"), 1)
