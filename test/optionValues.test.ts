@@ -474,6 +474,11 @@ describe("O-11: values that no option can have", () => {
       }
     }))
 
+  it("O-11: agents and a run that are missing are named", () => {
+    assert.throws(() => Agent.make(untyped({ name: "a", description: "" })), "Agent.make: run must be a function")
+    assert.throws(() => Server.define(untyped({ layer: model })), "agents is empty; give at least one Agent.make")
+  })
+
   it.effect("O-11: a handler does not run where an option is wrong", () =>
     Effect.gen(function*() {
       let runs = 0

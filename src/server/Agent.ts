@@ -107,6 +107,7 @@ export const make = <R = never>(
     const given = JSON.stringify(name)
     throw new TypeError(`Agent.make: a name has 1 to 64 letters, digits, _ and -; got: ${given}`)
   }
+  if (run === undefined) throw new TypeError("Agent.make: run must be a function; got: undefined")
   return {
     name,
     description,

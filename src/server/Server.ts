@@ -73,7 +73,7 @@ const misuse = (detail: string): never => {
   throw new TypeError(`Server.layer: ${detail}`)
 }
 
-const byName = <R>(agents: ReadonlyArray<Agents.Agent<R>>): ReadonlyMap<string, Agents.Agent<R>> => {
+const byName = <R>(agents: ReadonlyArray<Agents.Agent<R>> = []): ReadonlyMap<string, Agents.Agent<R>> => {
   if (agents.length === 0) misuse("agents is empty; give at least one Agent.make")
   const named = new Map(agents.map((agent) => [agent.name, agent]))
   return named.size === agents.length ? named : misuse("two agents have the same name; give each its own")
