@@ -191,6 +191,43 @@ const parameter = /([?&])([^=&\s#?]{1,64})=([^&\s#"'<>)]*)/g
 const userInfo = /([a-z]{2,12}:\/\/)[^/\s@?#]{1,256}@/gi
 const secret = /key$|token|secret|sig(nature)?$|pass(wd|word)?$|pwd$|^auth$|authorization|credential|session|jwt/i
 
+/** The beginning of a URL that a cut ends, which may be that of a password: the `@` behind it is missing. */
+const cutUserInfo = /[a-z]{2,12}:\/\/[^/\s@?#]{0,256}$/i
+
+/**
+ * Does the same as `withoutSecrets` to the beginning of a text: at least `most` UTF-16 code units, where nothing is
+ * taken out. A secret at the end is not shown in part, however much shorter the text before it becomes.
+ */
+export const beginningWithoutSecrets = (text: string, isAll: boolean, most: number): string => {
+  const end = most + 512
+  return text.length <= end
+    ? withoutSecrets(text, isAll)
+    : withoutSecrets(text.slice(0, end).replace(cutUserInfo, ""), isAll)
+}
+
+/**
+ * Takes known secrets out of a text: longer ones first, since a shorter one may be the beginning of another. Where the
+ * text was cut before, a part of one at that end goes, too.
+ */
+export const withoutKnown = (
+  text: string,
+  secrets: ReadonlyArray<string>,
+  mark: string,
+  { end = false, start = false }: { readonly end?: boolean; readonly start?: boolean } = {}
+): string => {
+  const known = secrets.filter((secret) => secret !== "").sort((left, right) => right.length - left.length)
+  const partOf = (isPart: (secret: string, length: number) => boolean): number =>
+    known.reduce((most, secret) => {
+      let length = Math.min(secret.length - 1, text.length)
+      while (length > most && !isPart(secret, length)) length--
+      return Math.max(most, length)
+    }, 0)
+  const before = start ? partOf((secret, length) => text.startsWith(secret.slice(-length))) : 0
+  const after = end ? partOf((secret, length) => text.endsWith(secret.slice(0, length))) : 0
+  const whole = text.slice(before, Math.max(before, text.length - after))
+  return known.reduce((clean, secret) => clean.replaceAll(secret, mark), whole)
+}
+
 /** Takes keys and passwords out of the URLs in a text; out of those of a request that failed, every parameter. */
 export const withoutSecrets = (text: string, isAll: boolean): string =>
   text.includes("=") || text.includes("@")

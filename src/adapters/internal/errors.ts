@@ -42,9 +42,16 @@ interface Said {
 /** The length of the longest detail that is taken over from a provider. */
 export const longestDetail = 1000
 
+/** The length from which a body may be the beginning of a longer one, of which no more was read. */
+const longestWhole = 16 * 1024
+
 const redact = (text: string, secrets: ReadonlyArray<Redacted.Redacted<string>>): string =>
-  secrets.map((secret) => Redacted.value(secret).trim()).filter((secret) => secret !== "")
-    .reduce((clean, secret) => clean.replaceAll(secret, "<redacted>"), text)
+  Json.withoutKnown(
+    text,
+    secrets.map((secret) => Redacted.value(secret).trim()),
+    "<redacted>",
+    { end: text.length >= longestWhole }
+  )
 
 /** The provider's name for a request, by the headers of its answer. */
 export const requestIdOf = (headers: Headers): string | undefined =>
@@ -82,7 +89,7 @@ export const fromResponse = (
   const said = read(text)
   const { headers, status } = response
   const told = said.message ?? (said.error === undefined ? describe(text) : JSON.stringify(said.error))
-  const detail = status >= 300 && status < 400 ? redirected(headers["location"]) : told
+  const detail = status >= 300 && status < 400 ? redact(redirected(headers["location"]), origin.secrets) : told
   const reason = reasonOf(origin, status, said)
   const retryAfterMillis = canHeal(status)
     ? delayOfHeaders(headers, now) ?? said.retryAfterMillis ?? delayInText(reason, text)

@@ -331,8 +331,11 @@ export const cancelled = <E, R>(
 ): Effect.Effect<Answer, never, any> => continued(answering, subject, error)
 
 /** The answer to a call whose grace period is over. It is written at once, without code of the caller's. */
-export const unfinished = (subject: Subject, error: Tool.ToolError): Answer =>
-  told(subject, error, { content: Contents.literalError(error) })
+export const unfinished = (
+  { policy }: Pick<Contents.Writing, "policy">,
+  subject: Subject,
+  error: Tool.ToolError
+): Answer => told(subject, error, Contents.cutError(Contents.literalError(error), policy))
 
 /**
  * The answer when writing one broke off: a fiber was interrupted from outside, or a value could not even be looked at.

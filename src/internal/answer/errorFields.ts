@@ -42,7 +42,7 @@ const cut = (text: string, most: number): string => {
 
 /** A text as it may be shown, cut. What a cut would split is looked at whole. */
 export const shownText = (text: string, isAll = false, most = Infinity): string =>
-  cut(Json.withoutSecrets(text.slice(0, most + 512), isAll), most)
+  cut(Json.beginningWithoutSecrets(text, isAll, most), most)
 
 /** Room for so many characters of JSON. A text that does not fit is cut, and what comes after it is left out. */
 class JsonRoom extends Json.Room {

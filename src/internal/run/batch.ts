@@ -570,7 +570,7 @@ export class Batch<E> implements Host<E> {
     for (const call of calls) call.abandon()
     for (const { job, left, unrun } of this.all) {
       if (!this.isSpokenFor(job)) {
-        void this.settle(job, Answers.unfinished(job, left ?? cancelled(job, unrun ?? detail)))
+        void this.settle(job, Answers.unfinished(this.answering, job, left ?? cancelled(job, unrun ?? detail)))
       }
     }
     for (const call of calls) call.giveUp(since)

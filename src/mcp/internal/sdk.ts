@@ -56,19 +56,24 @@ const lostCodes: ReadonlySet<unknown> = new Set([
 const longestText = 1_000
 
 /** Returns a foreign text for an error, without what looks like a secret. It is cut once what was given is hidden. */
-const shown = (text: string): string => Json.withoutSecrets(text.slice(0, 2 * longestText), false)
+const shown = (text: string): string => Json.beginningWithoutSecrets(text, false, 2 * longestText)
 
 /** The least length of a value that is kept out of errors: a shorter one stands in too many of them. */
 const shortestSecret = 6
 
-/** Returns a function that hides in a text the headers or the variables that a server was given, and cuts the text. */
-const hiding = (server: Stdio | Http): (text: string) => string => {
+/**
+ * Returns a function that hides in a text the headers or the variables that a server was given, and cuts the text. Of
+ * the end of a longer text it hides the rest of one, too.
+ */
+const hiding = (server: Stdio | Http): (text: string, isEnd?: boolean) => string => {
   const given = "command" in server ? server.env : server.headers
   // A header may have a scheme before its key.
   const secrets = Object.values(given ?? {}).flatMap((value) => [value, ...value.split(/\s+/)])
     .filter(({ length }) => length >= shortestSecret)
-    .sort((left, right) => right.length - left.length)
-  return (text) => secrets.reduce((hidden, secret) => hidden.replaceAll(secret, "…"), text).slice(0, longestText)
+  return (text, isEnd = false) => {
+    const parts = { start: isEnd, end: text.length > longestText }
+    return Json.withoutKnown(text, secrets, "…", parts).slice(0, longestText)
+  }
 }
 
 /** Errors of connections that were never there. */
@@ -199,7 +204,9 @@ export const connect = (server: Stdio | Http, settings: Settings): Backend.Conne
           new Backend.Failure({
             reason,
             code,
-            message: words === "" ? hide(message) : `${hide(message)}; it wrote: ${hide(shown(words.trim()))}`
+            message: words === ""
+              ? hide(message)
+              : `${hide(message)}; it wrote: ${shown(hide(words.trim(), words.length >= mostWords))}`
           })
         )
       )
