@@ -127,7 +127,7 @@ describe("heddle", { concurrent: true }, () => {
   })
 
   it("O-34: on a Node without node:sqlite it says which one it needs, and exits with 1", async () => {
-    const options = { NODE_OPTIONS: '--import="data:text/javascript,process.getBuiltinModule = () => undefined"' }
+    const options = { NODE_OPTIONS: "--import=\"data:text/javascript,process.getBuiltinModule = () => undefined\"" }
     const { code, stderr } = await start(["version"], options).ended
     assert.strictEqual(code, 1)
     assert.match(stderr, /^heddle: the command needs .* Node 22\.19 or later: this is Node .*npm install node@24.*\n$/)
