@@ -47,60 +47,61 @@ const pairs = Object.keys(options).flatMap((left, index) =>
 
 const { call: functionCall, chunk, finish: ended } = Gemini
 
-/** Replies whose calls have metadata behind them. */
-const late: ReadonlyArray<readonly [name: string, protocol: Replies.Name, body: string]> = [
+/** Replies whose calls have metadata behind them, and what of it the next request has. */
+const late: ReadonlyArray<readonly [name: string, protocol: Replies.Name, words: ReadonlyArray<string>, body: string]> =
   [
-    "Gemini, a signature behind its calls",
-    "gemini",
-    Gemini.body(
-      Gemini.thought("hm"),
-      chunk([functionCall("look", { a: 1 })]),
-      chunk([functionCall("find", { a: 2 })]),
-      chunk([{ thoughtSignature: "behind" }]),
-      ended("STOP")
-    )
-  ],
-  [
-    "Gemini, signatures in the calls and in an empty text behind them",
-    "gemini",
-    Gemini.body(
-      chunk([{ functionCall: { id: "w", name: "look", args: { a: 1 } }, thoughtSignature: "first" }]),
-      chunk([{ functionCall: { id: "v", name: "find", args: { a: 2 } } }]),
-      chunk([{ text: "", thoughtSignature: "last" }]),
-      ended("STOP")
-    )
-  ],
-  [
-    "Gemini, a call that ends with its signature",
-    "gemini",
-    Gemini.body(
-      chunk([{ functionCall: { id: "w", name: "look", willContinue: true } }]),
-      chunk([{ functionCall: { id: "w", args: { a: 1 } }, thoughtSignature: "end" }]),
-      ended("STOP")
-    )
-  ],
-  [
-    "Responses, what the last event adds to items that are done",
-    "responses",
-    Responses.body(
-      Responses.created,
-      Responses.added(0, Responses.call("c0", "look")),
-      Responses.done(0, Responses.call("c0", "look", "{\"a\":1}")),
-      Responses.added(1, Responses.call("c1", "find")),
-      Responses.done(1, Responses.call("c1", "find", "{\"a\":2}")),
-      Responses.completed({
-        output: [
-          Responses.call("c0", "look", "{\"a\":1}", { id: "fc_0", status: "completed" }),
-          Responses.call("c1", "find", "{\"a\":2}", { id: "fc_1", status: "completed" }),
-          { type: "reasoning", id: "rs_0", summary: [], encrypted_content: "E" }
-        ]
-      })
-    )
+    [
+      "Gemini, a signature behind its calls",
+      "gemini",
+      ["behind"],
+      Gemini.body(
+        Gemini.thought("hm"),
+        chunk([functionCall("look", { a: 1 })]),
+        chunk([functionCall("find", { a: 2 })]),
+        chunk([{ thoughtSignature: "behind" }]),
+        ended("STOP")
+      )
+    ],
+    [
+      "Gemini, signatures in the calls and in an empty text behind them",
+      "gemini",
+      ["first", "last"],
+      Gemini.body(
+        chunk([{ functionCall: { id: "w", name: "look", args: { a: 1 } }, thoughtSignature: "first" }]),
+        chunk([{ functionCall: { id: "v", name: "find", args: { a: 2 } } }]),
+        chunk([{ text: "", thoughtSignature: "last" }]),
+        ended("STOP")
+      )
+    ],
+    [
+      "Gemini, a call that ends with its signature",
+      "gemini",
+      ["end"],
+      Gemini.body(
+        chunk([{ functionCall: { id: "w", name: "look", willContinue: true } }]),
+        chunk([{ functionCall: { id: "w", args: { a: 1 } }, thoughtSignature: "end" }]),
+        ended("STOP")
+      )
+    ],
+    [
+      "Responses, what an item adds behind its arguments",
+      "responses",
+      ["fc_0", "fc_1", "kept"],
+      Responses.body(
+        Responses.created,
+        Responses.added(0, Responses.call("c0", "look", "", { id: undefined })),
+        Responses.event("function_call_arguments.done", { output_index: 0, arguments: "{\"a\":1}" }),
+        Responses.added(1, Responses.call("c1", "find", "", { id: undefined })),
+        Responses.event("function_call_arguments.done", { output_index: 1, arguments: "{\"a\":2}" }),
+        Responses.done(0, Responses.call("c0", "look", "{\"a\":1}", { id: "fc_0", namespace: "kept" })),
+        Responses.done(1, Responses.call("c1", "find", "{\"a\":2}", { id: "fc_1" })),
+        Responses.completed()
+      )
+    ]
   ]
-]
 
 describe("two options of a run, and metadata behind a call", () => {
-  for (const [name, protocol, body] of late) {
+  for (const [name, protocol, words, body] of late) {
     it.live(`${name}: the next request is the same under every pair`, () =>
       Effect.gen(function*() {
         const sent = (given: ReturnType<typeof both>) =>
@@ -114,7 +115,7 @@ describe("two options of a run, and metadata behind a call", () => {
           )
         const alone = yield* sent(both(options["start afterTurn"]!, {}))
         assert.strictEqual(alone.outcome._tag, "Completed")
-        assert.isNotNull(alone.next)
+        for (const word of words) assert.include(JSON.stringify(alone.next), `"${word}"`)
         for (const [left, right] of sampleOf(pairs, 12)) {
           assert.deepStrictEqual(yield* sent(both(options[left]!, options[right]!)), alone, `${left}, ${right}`)
         }
