@@ -94,7 +94,7 @@ export const limit: Kind = new Kind(
   "a whole number, 0 or Infinity for no limit",
   (value) => value === Infinity || isWhole(value, 0)
 )
-export const number: Kind = new Kind("a finite number", (value) => Number.isFinite(value))
+const number: Kind = new Kind("a finite number", (value) => Number.isFinite(value))
 export const amount: Kind = new Kind("a number, 0 or more", (value) => typeof value === "number" && value >= 0)
 export const bound: Kind = new Kind("a number, 0 or more; Infinity is no bound", amount.accepts)
 
@@ -262,7 +262,7 @@ export const tool: Kind = new Kind(
 export const tools: Kind = listOf(tool, "tools made with Tool.make")
 
 /** An agent of Heddle. */
-export const agent: Kind = new Kind(
+const agent: Kind = new Kind(
   "an agent made with Agent.make",
   (value) => Json.isObject(value) && isText(value["name"]) && isFunction(value["run"])
 )
