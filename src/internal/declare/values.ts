@@ -94,7 +94,6 @@ export const limit: Kind = new Kind(
   "a whole number, 0 or Infinity for no limit",
   (value) => value === Infinity || isWhole(value, 0)
 )
-const number: Kind = new Kind("a finite number", (value) => Number.isFinite(value))
 export const amount: Kind = new Kind("a number, 0 or more", (value) => typeof value === "number" && value >= 0)
 export const bound: Kind = new Kind("a number, 0 or more; Infinity is no bound", amount.accepts)
 
