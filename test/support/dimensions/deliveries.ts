@@ -47,5 +47,6 @@ export const deliveries = {
     ...partly,
     entries: (id, name, values) => [{ ...Script.toolCall(id, name, values), providerExecuted: true }]
   },
-  nameless: { ...partly, entries: (id, _name, values) => [Script.toolCallDelta(id, halves(values).join(""))] }
+  // Whole arguments without a call belong to the one call that has none (O-07), which `laws/replies` draws.
+  nameless: { ...partly, entries: (id, _name, values) => [Script.toolCallDelta(id, halves(values)[0])] }
 } satisfies { readonly [name: string]: Delivery }
