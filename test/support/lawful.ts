@@ -5,7 +5,7 @@
 import * as Cause from "effect/Cause"
 import * as Exit from "effect/Exit"
 import * as Schema from "effect/Schema"
-import { Adapter, Collector, Event, Message, Response, Step, Thread, Tool } from "heddle"
+import { Adapter, Collector, Event, Message, type Policy, Response, Step, Thread, Tool } from "heddle"
 import { type Check, check, type Recorder } from "heddle/testing"
 import type { Call, Case, Stop } from "./cases.ts"
 import { deliveries } from "./dimensions/deliveries.ts"
@@ -305,7 +305,7 @@ const possible = (
   { halt, response }: Event.Of<"StepCompleted">
 ): ReadonlyArray<Word> => {
   const isEarly = mayBeEarly(spec, played)
-  const stopped: ReadonlyArray<Word> = [runOf(call, spec, played), ...stoppedAs(spec)]
+  const stopped: ReadonlyArray<Word> = [runOf(call, spec, played), ...stoppedAs(spec, played.driving.policy)]
   if (!Collector.isToolTurn(played.driving.policy, response)) return isEarly ? stopped : ["cancelled"]
   if (spec.kind === "manual" && (call.argumentsLost === undefined || played.driving.policy.badArguments !== "answer")) {
     return halt === undefined ? [] : ["cancelled"]
@@ -317,13 +317,17 @@ const possible = (
 
 /**
  * What a call may come to that was started and stopped. A run that blocks interruption says itself that it was, and a call
- * that blocks it and had failed before is not tried again: its last failure is its answer.
+ * that blocks it and had failed before is not tried again: its last failure is its answer. One that blocks it and stops
+ * slowly is interrupted when its grace period is over, and still stops then.
  */
-const stoppedAs = ({ kind }: Call): ReadonlyArray<Word> => [
-  "cancelled",
-  ...(isNested(kind) || kind === "retry" ? ["reported"] as const : []),
-  ...(kind === "nestedDeaf" || kinds[kind].refuses !== undefined ? ["abandoned"] as const : [])
-]
+const stoppedAs = ({ kind }: Call, { interrupt }: Policy.Policy): ReadonlyArray<Word> => {
+  const isLate = interrupt === "block" && kinds[kind].whenBlocking !== undefined
+  return [
+    "cancelled",
+    ...(isNested(kind) || kind === "retry" ? ["reported"] as const : []),
+    ...(kind === "nestedDeaf" || kinds[kind].refuses !== undefined || isLate ? ["abandoned"] as const : [])
+  ]
+}
 
 /** O-09: whether the answer of a call says that it stopped, although its handler has started and never ends. */
 const isEffectDenied = (call: Message.ToolCall, { kind }: Call, word: Word, { events }: Trace): boolean =>
