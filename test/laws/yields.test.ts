@@ -64,14 +64,17 @@ const asking = (options: Session.ResumeOptions<any, any, any, any, any>) =>
       onEnd: () => Deferred.succeed(ended, undefined)
     }))
     const take = Effect.provideContext(Worker.take("s"), context)
-    const taken = Effect.gen(function*() {
-      ended = Deferred.makeUnsafe()
-      yield* take
-      yield* Deferred.await(ended)
-      // The claim is given back behind the end.
-      while ((yield* Effect.provideContext(Worker.ready, context)).driven > 0) yield* Effect.yieldNow
-    })
-    const ask = (content: string) => Effect.andThen(Session.submit("s", content), taken)
+    /** The worker may find the work by itself, and end before it is asked by name. */
+    const taken = <E, R>(submitted: Effect.Effect<unknown, E, R>) =>
+      Effect.gen(function*() {
+        ended = Deferred.makeUnsafe()
+        yield* submitted
+        yield* take
+        yield* Deferred.await(ended)
+        // The claim is given back behind the end.
+        while ((yield* Effect.provideContext(Worker.ready, context)).driven > 0) yield* Effect.yieldNow
+      })
+    const ask = (content: string) => taken(Session.submit("s", content))
     return { ask, taken }
   })
 
@@ -134,11 +137,8 @@ const programs: Readonly<Record<string, (messages: number) => Running>> = {
       const { ask, taken } = yield* asking({ tools: [{ ...acting(world, "act"), approval: true }] })
       yield* ask("act")
       const waiting = yield* summaryOf("s")
-      yield* Session.keep(
-        (yield* Session.load("s"))!,
-        (session) => Session.approve(session, session.suspensions[0]!.id)
-      )
-      yield* taken
+      const loaded = (yield* Session.load("s"))!
+      yield* taken(Session.keep(loaded, (session) => Session.approve(session, session.suspensions[0]!.id)))
       return [world.length, waiting, yield* summaryOf("s")]
     }),
   durable: (messages: number) =>
