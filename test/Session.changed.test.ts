@@ -83,6 +83,18 @@ describe("a run that is resumed by a changed program", () => {
       assert.match(answers["b"] ?? "", /not run/)
     }))
 
+  it.effect("D-03: a run that was stopped, and killed before its end was recorded, ends as cancelled", () =>
+    Effect.gen(function*() {
+      const tools = [slow]
+      const records = yield* cutRun(
+        ["slow:a"],
+        { tools, grace: 100, cancel: Effect.sleep(10) },
+        ({ _tag }) => _tag === "StepCompleted"
+      )
+      const { result } = yield* resumed(records, { tools })
+      assert.strictEqual(result._tag === "Success" && result.success.value.result.outcome._tag, "Cancelled")
+    }))
+
   it.effect("O-45: the answer of a call stays, and a started call is unknown, where their tool is manual by now", () =>
     Effect.gen(function*() {
       const answered = yield* cutRun(["pay:a"], { tools: [pay] }, ended("a"))

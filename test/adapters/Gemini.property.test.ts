@@ -69,10 +69,14 @@ const pieces = (text: string, sizes: ReadonlyArray<number>): ReadonlyArray<Uint8
 const read = (all: ReadonlyArray<Uint8Array>) =>
   Chunks.steady(Chunks.outcome(Chunks.stream("http://model.test", { retries: 0 }).pipe(Connections.reading(all))))
 
-/** A turn's parts as they have to go back: unsigned texts are one, unsigned thoughts and empty parts are left out. */
+/**
+ * A turn's parts as they have to go back: unsigned texts are one, unsigned thoughts and empty parts are left out, and a
+ * call that comes again with its id is one (O-19).
+ */
 const expectedBack = (parts: ReadonlyArray<Json>): ReadonlyArray<Json> => {
   const back: Array<Json> = []
   for (const part of parts) {
+    if (back.some((other) => isRepeated(other["functionCall"], part["functionCall"]))) continue
     const isSigned = part["thoughtSignature"] !== undefined
     const last = back.at(-1)
     if (Object.keys(part).length === 0 || (!isSigned && (part["thought"] === true || part["text"] === ""))) continue
@@ -83,6 +87,9 @@ const expectedBack = (parts: ReadonlyArray<Json>): ReadonlyArray<Json> => {
   }
   return back
 }
+
+const isRepeated = (first: any, again: any): boolean =>
+  first?.id !== undefined && JSON.stringify(first) === JSON.stringify(again)
 
 /** The same data, in which a half of a surrogate pair is U+FFFD. */
 const wellFormed = (value: unknown): unknown => {

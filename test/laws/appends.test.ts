@@ -246,12 +246,13 @@ const first = (world: World, base: Journal.Service, store: Journal.Service, knob
       const stopped = yield* Effect.forkChild(Session.stop("s").pipe(Effect.provideService(Session.Store, base)))
       yield* waited(stopped, stopAt + 5)
     } else if (way === "interrupt" || way === "leave") fiber.interruptUnsafe()
-    let exit = yield* waited(fiber, 1_000)
+    // A reader that is slow and appends that are all late take seconds.
+    let exit = yield* waited(fiber, 6_000)
     const ended = overAt ?? (exit === undefined ? undefined : yield* Clock.currentTimeMillis)
     // Nothing else ends a run whose append never does.
     if (exit === undefined) {
       fiber.interruptUnsafe()
-      exit = yield* waited(fiber, 2_000)
+      exit = yield* waited(fiber, 8_000)
     }
     world.isOver = true
     return { ended, exit, events, isSeen: overAt !== undefined, isStopped, stopAt }

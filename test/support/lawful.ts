@@ -317,11 +317,11 @@ const possible = (
 
 /**
  * What a call may come to that was started and stopped. A run that blocks interruption says itself that it was, and a call
- * that blocks it and had failed before is not tried again: its last failure is its answer. One that blocks it and stops
- * slowly is interrupted when its grace period is over, and still stops then.
+ * that blocks it and had failed before is not tried again: its last failure is its answer. One that blocks it is
+ * interrupted when its grace period is over, and may still stop then.
  */
 const stoppedAs = ({ kind }: Call, { interrupt }: Policy.Policy): ReadonlyArray<Word> => {
-  const isLate = interrupt === "block" && kinds[kind].whenBlocking !== undefined
+  const isLate = interrupt === "block"
   return [
     "cancelled",
     ...(isNested(kind) || kind === "retry" ? ["reported"] as const : []),

@@ -172,6 +172,7 @@ describe("UiStream and the majors of the AI SDK", () => {
     runs,
     ({ any, ...options }) =>
       Effect.gen(function*() {
+        if (isHidden(any)) return []
         const { events } = yield* play(any, "stream")
         const end = events.at(-1)
         if (end?._tag !== "ChatCompleted") return []

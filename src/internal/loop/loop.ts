@@ -261,7 +261,10 @@ class Loop<E, R> implements Driver {
     Fold.takeUp(this.state, steps.map(({ result }) => result))
     this.step = stepAt(steps.length)
     this.closing = this.closings.at(-1)
-    this.phase = { _tag: "Stepping", isCut: false }
+    const { done, halt, response } = Fold.toStepResult(this.state)
+    // A step that neither its reply nor a halt has ended was cut short by a cancellation.
+    const isCut = done && halt === undefined && !Fold.isDone(this.base.settings.policy, response)
+    this.phase = { _tag: "Stepping", isCut }
   }
 
   /** The place of the run, for its rules. */
