@@ -900,6 +900,11 @@ describe("a connection that is lost", () => {
 const clockUntil = (fiber: Fiber.Fiber<unknown, unknown>) =>
   Effect.whileLoop({
     while: () => fiber.pollUnsafe() === undefined,
-    body: () => Effect.andThen(TestClock.adjust("100 millis"), Effect.yieldNow),
+    // What a connection does outside of the clock has a turn of the process for each 10 ms of it.
+    body: () =>
+      Effect.andThen(
+        TestClock.adjust("10 millis"),
+        Effect.callback<void>((resume) => void setImmediate(() => resume(Effect.void)))
+      ),
     step: () => undefined
   })
