@@ -44,7 +44,7 @@ import * as ToolCall from "./internal/toolCall.ts"
 type Tools<R> = ReadonlyArray<Tool.Tool<string, any, any, any, R>>
 
 /**
- * Bounds of the sessions of clients that speak a revision of the protocol before 2026-07-28.
+ * Session bounds for clients speaking a protocol revision before 2026-07-28.
  *
  * @category options
  * @since 0.1.0

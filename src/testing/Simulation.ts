@@ -25,7 +25,7 @@ import * as Values from "../internal/declare/values.ts"
 export interface Report<out A, out E = never> {
   /** The exit of the effect. `undefined` when nothing could happen any more and it had not ended. */
   readonly exit: Exit.Exit<A, E> | undefined
-  /** The number of tasks of the scheduler that ran and sleepers that woke. */
+  /** Scheduler tasks run, plus sleepers woken. */
   readonly steps: number
   /** The virtual time it took, in milliseconds, until it had ended and its finalizers had run. */
   readonly millis: number

@@ -223,7 +223,7 @@ export const withoutNulls = (schemaOf: () => Schema, value: unknown): unknown =>
 /** The keywords that providers refuse at the root of a schema. */
 const refusedAtRoot = ["allOf", "anyOf", "const", "enum", "not", "oneOf"] as const
 
-/** The number of choices, and of levels of them, that are gone through. */
+/** Bounds on the choices read, in number and in nested levels. */
 const mostChoices = 64
 const deepestChoice = 16
 

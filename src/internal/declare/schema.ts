@@ -150,7 +150,7 @@ const isFresh = (codec: Schema.Constraint): boolean => {
 // transforms and checks count.
 
 /**
- * A schema of Zod 4, of ArkType, of Valibot by way of `toStandardJsonSchema`, or of any other library that has both.
+ * A Standard Schema with a JSON Schema: Zod 4, ArkType, or Valibot through `toStandardJsonSchema`.
  */
 interface StandardSchema<Input = unknown, Output = Input> {
   readonly "~standard":

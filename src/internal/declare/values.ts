@@ -274,7 +274,7 @@ export const filled = <Options extends object>(standard: Options, given: Partial
   ...Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined))
 })
 
-/** A policy, each decision of which is one of the words of its schema. */
+/** A policy. Its schema lists the words that each decision accepts. */
 export const policyOf = ({ fields }: { readonly fields: object }): Kind =>
   options({ ...wordsOf(fields), maxConcurrency: count, maxTurns: count, resultLimit: limit })
 

@@ -62,7 +62,7 @@ const ofHalt = (halt: AnyHalt): Event.Outcome => {
     : { _tag: "ToolFailed", haltToolCallId }
 }
 
-/** The words of the outcomes, but for that of a tool which halted, which chooses its own. */
+/** Outcome words. A halting tool chooses its own. */
 export const words: { readonly [Tag in Exclude<Event.Outcome["_tag"], "Halted">]: string } = {
   Completed: "completed",
   MaxTurns: "max_turns",

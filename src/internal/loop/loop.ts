@@ -4,17 +4,18 @@
  *
  *     Opening ─► Asking ─► Hearing ─► Deciding ─► Working ─► Stepping ─► Finishing ─► Done
  *
- *     Opening    ► Asking; Finishing if the run is cancelled; Settling in a run that begins with calls of an earlier
- *                  one; Repeating in a run that is resumed in its open turn
+ *     Opening    ► Asking; Settling in a run that begins with calls of an earlier one;
+ *                  Repeating in a run that is resumed in its open turn;
+ *                  Finishing if the run is cancelled, or Deciding behind a first request of the step
  *     Settling   ► Opening; Done if the run ends with these calls
  *     Repeating  ► Deciding, as behind a reply that was read
- *     Asking     ► Hearing; Deciding if it is cancelled while it waits to ask again
- *     Hearing    ► Deciding; Asking if a broken reply is asked for again;
+ *     Asking     ► Hearing
+ *     Hearing    ► Deciding; Pausing, then Opening, if a rule asks for a broken reply again;
  *                  Finishing if a later step fails before its first event
  *     Deciding   ► Working
  *     Working    ► Stepping; Working once more, for the open calls that the end of the run cancels
  *     Stepping   ► Opening for the next step; Finishing; Done in a run of one step
- *     Finishing  ► Done; Opening for the second pass of a structured run
+ *     Finishing  ► Done
  *
  * The method of a phase has its name; the methods that it calls are verbs.
  *

@@ -97,7 +97,7 @@ export const asked = <E, R>(
   return { ask, closing: at.closing }
 }
 
-/** Returns the effect of a rule, or its answer where it has one at once. */
+/** Runs a rule's effect by the rule's name. Succeeds with `undefined` if a stop came first. */
 type Run<R> = <A>(rule: string, effect: Effect.Effect<A, never, R>) => Effect.Effect<A | undefined, never, R>
 
 /** Asks the rules about a broken reply. Returns `undefined` if a stop came first. */
@@ -110,9 +110,12 @@ export const replied = <E, R>(
   let decision: Effect.Effect<Reply | undefined, never, R> = Effect.succeed(keep)
   for (const rule of rules) {
     if (rule.reply === undefined) continue
-    const given = rule.reply(reply, at)
-    const own = Effect.isEffect(given) ? run(rule.name, given) : Effect.succeed(given)
-    decision = Effect.flatMapEager(decision, (before) => before?._tag === "Keep" ? own : Effect.succeed(before))
+    const { name, reply: decide } = rule
+    decision = Effect.flatMapEager(decision, (before) => {
+      if (before?._tag !== "Keep") return Effect.succeed(before)
+      const given = decide(reply, at)
+      return Effect.isEffect(given) ? run(name, given) : Effect.succeed(given)
+    })
   }
   return decision
 }

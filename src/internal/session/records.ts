@@ -364,7 +364,7 @@ export class AttemptFailed extends Schema.Opaque<AttemptFailed>()(Schema.TaggedS
 })) {}
 
 /**
- * The answer of a call: of its handler, of its gates, of a timeout, or of a stop.
+ * The call answer, from its handler, its gates, a timeout or a stop.
  *
  * @category schemas
  * @since 0.1.0

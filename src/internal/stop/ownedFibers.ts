@@ -193,7 +193,7 @@ export class Running {
   hooks: Worker | undefined
   private readonly tasks = new Set<Task>()
   private givenUp = 0
-  /** Numbers of the handlers that are alive, of those of them that were given up, and of those that are exclusive. */
+  /** Live handlers, and how many of them were given up or are exclusive. */
   private handlers = 0
   private givenUpHandlers = 0
   private exclusives = 0
