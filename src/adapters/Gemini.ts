@@ -111,7 +111,7 @@ class Reader extends Answer.ReplyReader {
   private readonly details = new GeminiReply.Details()
   private readonly media: Array<Message.Part> = []
   private text = ""
-  private finishWord: string | undefined
+  private readonly choices = new Answer.Choices((word) => finishReason(word, false, false))
   private blockReason: string | undefined
   private hasToolParts = false
 
@@ -121,7 +121,7 @@ class Reader extends Answer.ReplyReader {
   }
 
   override get isComplete(): boolean {
-    return this.finishWord !== undefined || this.blockReason !== undefined
+    return this.choices.areComplete || this.blockReason !== undefined
   }
 
   protected override get hasBegun(): boolean {
@@ -147,17 +147,23 @@ class Reader extends Answer.ReplyReader {
     this.model ??= Wire.string(modelVersion)
     if (Json.isObject(promptFeedback)) this.details.add({ promptFeedback })
     this.blockReason ??= Wire.string(Wire.object(promptFeedback)["blockReason"])
-    const candidate = Wire.list(candidates).find(({ index }) => index === undefined || index === 0)
-    if (candidate !== undefined) this.candidate(candidate, out)
+    const all = Wire.list(candidates)
+    for (const [position, candidate] of all.entries()) this.candidate(candidate, position, out)
+    if (all.some(({ finishReason }) => typeof finishReason === "string")) this.choices.settle()
     const error = Option.getOrUndefined(Errors.fromChunk(this.origin, chunk, !isReply && !this.hasChunks))
-    this.failure = error === undefined ? undefined : Errors.ended(error, this.finishWord)
+    this.failure = error === undefined ? undefined : Errors.ended(error, this.choices.word)
     this.hasChunks = true
   }
 
-  private candidate(candidate: Json.JsonObject, out: Answer.Out): void {
+  private candidate(candidate: Json.JsonObject, position: number, out: Answer.Out): void {
     const { content, finishReason, index: _, ...rest } = candidate
-    for (const part of Wire.list(Wire.object(content)["parts"])) this.part(part, out)
-    this.finishWord = Wire.string(finishReason) ?? this.finishWord
+    const number = this.choices.numberOf(candidate, position)
+    const word = Wire.string(finishReason)
+    const parts = Wire.list(Wire.object(content)["parts"])
+    if (word !== undefined) this.choices.ends(number, word)
+    if (parts.length > 0) this.choices.grows(number)
+    this.calls.candidate = number
+    for (const part of parts) this.part(part, out)
     this.details.add(rest)
   }
 
@@ -198,11 +204,11 @@ class Reader extends Answer.ReplyReader {
   }
 
   protected override finish(out: Answer.Out): void {
-    const { details: { all: details }, finishWord, text } = this
-    this.calls.moveOn(out)
+    const { choices: { word }, details: { all: details }, text } = this
+    this.calls.moveAllOn(out)
     Answer.endText(text, out)
     for (const hosted of this.hasToolParts ? [] : this.details.hosted) this.calls.execute(...hosted, out)
-    const reason = finishReason(finishWord, this.blockReason !== undefined, false)
+    const reason = finishReason(word, this.blockReason !== undefined, false)
     const problem = this.calls.end(ToolCalls.endingOf(reason), out)
     if (problem !== undefined) return this.fail("malformed_response", problem)
     const { toolCalls } = this.calls
@@ -212,8 +218,8 @@ class Reader extends Answer.ReplyReader {
       content: Answer.contentOf(text, this.media),
       toolCalls,
       reasoning,
-      finishReason: finishReason(finishWord, this.blockReason !== undefined, hasCalls),
-      word: finishWord,
+      finishReason: finishReason(word, this.blockReason !== undefined, hasCalls),
+      word,
       notes: {
         ...Wire.defined({ blockReason: this.blockReason }),
         ...Wire.filled(GeminiReply.metadataKey, details)

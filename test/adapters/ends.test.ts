@@ -259,6 +259,92 @@ describe("a reply in several choices", () => {
       assert.strictEqual((yield* played("chat", body)).outcome._tag, "Failed")
     }))
 
+  /** A chunk of a Gemini candidate. */
+  const candidate = (index: number | undefined, parts: ReadonlyArray<unknown>, finishReason?: string) => ({
+    ...(index === undefined ? {} : { index }),
+    ...(parts.length === 0 ? {} : { content: { role: "model", parts } }),
+    ...(finishReason === undefined ? {} : { finishReason })
+  })
+  const candidates = (...candidates: ReadonlyArray<object>) => ({ responseId: "r", candidates })
+  const streamed = (name: string) => ({ functionCall: { name, willContinue: true } })
+  const piece = (jsonPath: string, numberValue: number, willContinue = false) => ({
+    functionCall: { partialArgs: [{ jsonPath, numberValue }], ...(willContinue ? { willContinue } : {}) }
+  })
+
+  it.effect("O-08: all candidates of a Gemini reply are one message, too: the text of one, the calls of the others", () =>
+    Effect.gen(function*() {
+      const found = yield* played(
+        "gemini",
+        Gemini.body(
+          candidates(candidate(0, [{ text: "Let me " }]), candidate(1, [streamed("look")])),
+          // The parts of a candidate continue its own call, whichever other candidate comes between them.
+          candidates(candidate(2, [streamed("find")])),
+          candidates(candidate(1, [piece("$.q", 1)])),
+          candidates(candidate(0, [{ text: "look." }]), candidate(2, [piece("$.p", 2)])),
+          candidates(candidate(0, [], "STOP"), candidate(1, [], "STOP"), candidate(2, [], "STOP"))
+        )
+      )
+      assert.deepStrictEqual(callsOf(found), [["look", { q: 1 }], ["find", { p: 2 }]])
+      assert.strictEqual(found.result!.steps[0]!.response.outputText, "Let me look.")
+      const parts = found.requests[1]!.body.contents[1].parts
+      // They go back in the order in which they came.
+      assert.deepStrictEqual(parts.map((part: any) => part.text ?? part.functionCall.name), [
+        "Let me ",
+        "look",
+        "find",
+        "look."
+      ])
+    }))
+
+  it.effect("O-08: so are candidates without numbers, and those of a body that is no stream", () =>
+    Effect.gen(function*() {
+      const whole = candidates(
+        candidate(undefined, [{ text: "Let me look." }], "STOP"),
+        candidate(undefined, [Gemini.call("look", { q: 1 })], "STOP"),
+        candidate(undefined, [Gemini.call("find", { p: 2 })], "STOP")
+      )
+      for (const body of [Gemini.body(whole), Gemini.array(whole), JSON.stringify(whole)]) {
+        const found = yield* played("gemini", body)
+        assert.deepStrictEqual(callsOf(found), [["look", { q: 1 }], ["find", { p: 2 }]])
+        assert.strictEqual(found.result!.steps[0]!.response.outputText, "Let me look.")
+      }
+    }))
+
+  it.effect("O-08: one candidate that was cut cuts the reply, and one that is still open leaves it open", () =>
+    Effect.gen(function*() {
+      const cut = yield* played(
+        "gemini",
+        Gemini.body(
+          candidates(candidate(0, [{ text: "a" }]), candidate(1, [streamed("look")])),
+          candidates(candidate(1, [piece("$.q", 1, true)], "MAX_TOKENS")),
+          candidates(candidate(0, [], "STOP"))
+        )
+      )
+      assert.deepStrictEqual([callsOf(cut), cut.result!.steps[0]!.response.finishReason], [[], "length"])
+      const dropped = Gemini.body(
+        candidates(candidate(0, [{ text: "a" }], "STOP")),
+        candidates(candidate(1, [streamed("look")]))
+      )
+      const left = yield* played("gemini", { pieces: [dropped], ending: "drop" })
+      assert.deepStrictEqual([callsOf(left), left.outcome._tag], [[], "Failed"])
+    }))
+
+  it.effect("O-08: of the finish reasons of all candidates the gravest is that of the reply, in any order", () =>
+    Effect.gen(function*() {
+      const graver = { STOP: "stop", MAX_TOKENS: "length", SAFETY: "content_filter", MALFORMED_FUNCTION_CALL: "error" }
+      for (const [word, reason] of Object.entries(graver)) {
+        for (const words of [["STOP", word], [word, "STOP"]]) {
+          const body = Gemini.body(
+            candidates(candidate(0, [{ text: "a" }]), candidate(1, [{ text: "b" }])),
+            candidates(...words.map((word, index) => candidate(index, [], word)))
+          )
+          const { events } = yield* Gemini.outcomeOf(body)
+          const [end] = Chat.of(events, "MessageCompleted")
+          assert.deepStrictEqual([end?.finishReason, end?.rawFinishReason], [reason, word], words.join())
+        }
+      }
+    }))
+
   it.effect("O-08: a request for several replies is refused before anything is sent", () =>
     Effect.gen(function*() {
       const several = [
