@@ -1,6 +1,8 @@
 /** Options of the tools of a server, all of them together: each does what it does alone. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Result from "effect/Result"
 import { Message, Session, ToolRunner } from "heddle"
 import { McpServer, McpTools } from "heddle/mcp"
 import { Script } from "heddle/testing"
@@ -16,6 +18,8 @@ const definition: Definition = {
   description: "Looks",
   annotations: { readOnlyHint: false, destructiveHint: false, idempotentHint: true, openWorldHint: false }
 }
+
+const other: Definition = { name: "other" }
 
 const asks: Backend.Elicitation = {
   message: "Which?",
@@ -113,6 +117,103 @@ describe("a wrong value of an option", () => {
   })
 })
 
+describe("W-13: a tool that trust names, and that the server does not list", () => {
+  const listed = (...names: ReadonlyArray<string>) => names.map((name) => ({ name, description: name }))
+  const opening = (fake: Fake, trust: NonNullable<McpTools.Options["trust"]>, options: McpTools.Options = {}) =>
+    Effect.result(Effect.provide(McpTools.tools, Servers.layerOf("shop", fake.connect, { ...options, trust })))
+  const refusal = (fake: Fake, trust: NonNullable<McpTools.Options["trust"]>, options: McpTools.Options = {}) =>
+    Effect.map(opening(fake, trust, options), (result) => Result.isFailure(result) ? result.failure.message : "offered")
+
+  it.effect("W-13: is an McpUnavailable that names it, and the nearest one or all that there are", () =>
+    Effect.gen(function*() {
+      const beginning = "the MCP server \"shop\" is not available: trust names the tool"
+      const cases: ReadonlyArray<readonly [trust: Record<string, "annotations" | McpTools.Hints>, words: string]> = [
+        [{ serch: { readOnly: true } }, `"serch", which the server does not list; did you mean "search"?`],
+        [{ serch: "annotations" }, `"serch", which the server does not list; did you mean "search"?`],
+        [{ "files_read": {} }, `"files_read", which the server does not list; did you mean "files/read"?`],
+        [{ elsewhere: {} }, `"elsewhere", which the server does not list; its tools are "search", "pay", "files/read"`],
+        [{ ["constructor"]: {} }, `"constructor", which the server does not list; its tools are`],
+        // The second of several, and the first of two that are unknown.
+        [{ search: {}, pay: {}, nothing: {} }, `"nothing", which`],
+        [{ search: {}, nothing: {}, nowhere: {} }, `"nothing", which`]
+      ]
+      for (const [trust, words] of cases) {
+        const fake = new Fake(listed("search", "pay", "files/read"))
+        assert.include(yield* refusal(fake, trust, { prefix: "fs_" }), `${beginning} ${words}`)
+        assert.deepStrictEqual([fake.made, fake.closed], [1, 1])
+      }
+      // The name before a model is not that of the server.
+      const fake = new Fake(listed("search"))
+      assert.include(
+        yield* refusal(fake, { fs_search: {} }, { prefix: "fs_" }),
+        "\"fs_search\", which the server does not list; did you mean \"search\"?"
+      )
+      assert.include(yield* refusal(new Fake([]), { search: {} }), "which the server does not list; it has no tools")
+    }))
+
+  it.effect("W-13: is no error where it is listed and left out, where it has a hash, or where nothing is named", () =>
+    Effect.gen(function*() {
+      const task = { name: "research", execution: { taskSupport: "required" } }
+      const definitions = [...listed("search", "pay", "pay"), task]
+      for (
+        const trust of [
+          "annotations",
+          {},
+          { search: {}, pay: {} },
+          { research: { readOnly: true } },
+          { later: { hash: "0".repeat(64), readOnly: true } },
+          { later: undefined }
+        ] as ReadonlyArray<NonNullable<McpTools.Options["trust"]>>
+      ) {
+        assert.isTrue(Result.isSuccess(yield* opening(new Fake(definitions), trust)), JSON.stringify(trust))
+      }
+    }))
+
+  it.effect("W-13: later is no error: it may come back, trusted as it was, over a second and a third connection, too", () => {
+    const fake = new Fake(listed("search", "pay"))
+    const isAsking = Effect.map(McpTools.tools, (tools) => tools.map(({ approval, name }) => [name, approval]))
+    return Effect.gen(function*() {
+      for (let round = 0; round < 2; round++) {
+        fake.change(listed("search"))
+        assert.deepStrictEqual(yield* isAsking, [["search", true]])
+        fake.tools = listed("pay")
+        yield* Effect.exit(fake.lose)
+        // The next call opens the connection again.
+        const [search] = yield* McpTools.tools
+        const { messages } = yield* ToolRunner.run([Message.toolCall("c0", "search")], [search!], { approved: ["c0"] })
+        assert.include(String(messages[0]?.content), "any more")
+        assert.deepStrictEqual(yield* isAsking, [["pay", false]])
+        fake.change(listed("search", "pay"))
+        assert.deepStrictEqual(yield* isAsking, [["search", true], ["pay", false]])
+      }
+      assert.deepStrictEqual([fake.opened, fake.closed], [3, 2])
+    }).pipe(Effect.provide(Servers.layerOf("shop", fake.connect, { trust: { pay: { destructive: false } } })))
+  })
+
+  it.effect("W-13: of one server is no matter of another", () => {
+    const [shop, zoo] = [new Fake(listed("pay")), new Fake(listed("look"))]
+    const both = (trust: McpTools.Options["trust"]) =>
+      Layer.merge(
+        Servers.layerOf("shop", shop.connect, { trust: { pay: {} } }),
+        Servers.layerOf("zoo", zoo.connect, { trust: trust! })
+      )
+    return Effect.gen(function*() {
+      assert.lengthOf(yield* Effect.provide(McpTools.tools, both({ look: {} })), 2)
+      const error = yield* Effect.flip(Effect.provide(McpTools.tools, both({ pay: {} })))
+      assert.deepStrictEqual([error._tag, error.server], ["McpUnavailable", "zoo"])
+    })
+  })
+
+  it.effect("W-13: has an error of a bounded length, without what people do not see", () =>
+    Effect.gen(function*() {
+      const names = Array.from({ length: 1_000 }, (_, index) => `tool\u202e${index}${"x".repeat(1_000)}`)
+      const message = yield* refusal(new Fake(listed(...names)), { [`${"y".repeat(1_000)}`]: {} })
+      assert.isBelow(message.length, 3_000)
+      assert.notInclude(message, "\u202e")
+      assert.include(message, " and 990 more")
+    }))
+})
+
 describe("options together", () => {
   for (const trust of Object.keys(trusts) as ReadonlyArray<keyof typeof trusts>) {
     for (const approval of Object.keys(approvals) as ReadonlyArray<keyof typeof approvals>) {
@@ -121,7 +222,7 @@ describe("options together", () => {
           for (const prefix of prefixes) {
             for (const hasAnswers of [false, true]) {
               for (const propagate of [false, true]) {
-                const fake = new Fake([definition])
+                const fake = new Fake([definition, other])
                 const elicited: Array<string> = []
                 const options: McpTools.Options = {
                   prefix,
@@ -146,7 +247,7 @@ describe("options together", () => {
                 yield* Effect.gen(function*() {
                   // The second of everything: the tool once more, and the tool that it becomes.
                   for (const isChanged of [false, false, true, true]) {
-                    if (isChanged) fake.change([{ ...definition, description: "Looks elsewhere" }])
+                    if (isChanged) fake.change([{ ...definition, description: "Looks elsewhere" }, other])
                     const what = JSON.stringify({ prefix, hasAnswers, propagate, isChanged })
                     const expected = expectedOf({ prefix, trust, approval, isChanged })
                     const tools = yield* McpTools.tools

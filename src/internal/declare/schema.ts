@@ -544,13 +544,14 @@ const refuse = (subject: string, name: string, known: OptionKinds): never => {
 const longestName = 64
 
 /** The name that is the fewest edits away, if these are no more than a third of the longer one's letters. */
-const nearest = (given: string, names: ReadonlyArray<string>): string | undefined => {
+export const nearest = (given: string, names: ReadonlyArray<string>): string | undefined => {
   const wanted = plain(given.slice(0, longestName))
   let near: string | undefined
   let fewest = Infinity
   for (const name of names) {
-    const edits = distance(wanted, plain(name))
-    if (edits < fewest && edits <= Math.max(1, Math.floor(Math.max(wanted.length, name.length) / 3))) {
+    const known = plain(name.slice(0, longestName))
+    const edits = distance(wanted, known)
+    if (edits < fewest && edits <= Math.max(1, Math.floor(Math.max(wanted.length, known.length) / 3))) {
       near = name
       fewest = edits
     }

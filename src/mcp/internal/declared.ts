@@ -28,7 +28,7 @@ export class McpToolFailed extends Schema.TaggedError<McpToolFailed>("heddle/mcp
 Json.addError("McpToolFailed", McpToolFailed)
 
 /**
- * A server could not be started or reached, or did not list its tools.
+ * A server could not be started or reached, did not list its tools, or does not list one that `trust` names.
  *
  * @category errors
  * @since 0.1.0
@@ -224,7 +224,9 @@ export interface Options {
   /**
    * The tools whose hints count: `"annotations"` believes all that the server says; a record names tools, each with
    * `"annotations"` or with your own hints. Trust holds for a tool as it was when this process first saw it, or for
-   * the `hash` that is given. None by default.
+   * the `hash` that is given. A name is that of the server, without `prefix`. One that the server does not list when it
+   * is first connected is an {@link McpUnavailable}, unless it has a `hash`: give that for a tool that is listed later.
+   * A tool that is listed no more, and comes back, is trusted as before. None by default.
    */
   readonly trust?: "annotations" | { readonly [tool: string]: "annotations" | Hints }
   /**

@@ -142,10 +142,10 @@ export const layerOf = (
       ))
     const services = yield* Effect.context<never>()
     const connection = new Connections.Connection(name, connect, scope, services, { elicit, sample })
-    yield* Effect.mapError(
-      connection.open,
-      ({ message: detail }) => new Declared.McpUnavailable({ server: name, detail })
-    )
+    const unavailable = (detail: string) => new Declared.McpUnavailable({ server: name, detail })
+    yield* Effect.mapError(connection.open, ({ message }) => unavailable(message))
+    const unlisted = Offers.unlisted(trust, connection.current)
+    if (unlisted !== undefined) return yield* unavailable(unlisted)
     const one: Server = {
       name,
       settled: connection.settled,

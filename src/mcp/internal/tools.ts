@@ -7,6 +7,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Result from "effect/Result"
 import { traceparent } from "../../adapters/internal/propagation.ts"
+import { nearest } from "../../internal/declare/schema.ts"
 import * as Json from "../../internal/json.ts"
 import { annotateCall, names } from "../../internal/telemetry.ts"
 import * as Tool from "../../Tool.ts"
@@ -109,6 +110,32 @@ const hintsOf = (
     idempotent: idempotentHint === true || readOnlyHint === true,
     openWorld: openWorldHint !== false
   }
+}
+
+/** The number of tools that an error names. */
+const mostNamed = 10
+
+/** Returns what is wrong where a tool is trusted that a server does not list, and not for its hash either. */
+export const unlisted = (
+  trust: Declared.Options["trust"],
+  { leftOut, tools }: Connection.Snapshot
+): string | undefined => {
+  const listed = [...tools.keys(), ...leftOut.map(({ name }) => name)]
+  const unknown = Object.entries(typeof trust === "object" ? trust : Json.none).find(([name, given]) => {
+    const isForLater = Json.isObject(given) && given["hash"] !== undefined
+    return given !== undefined && !isForLater && !listed.includes(name)
+  })
+  if (unknown === undefined) return undefined
+  const shown = (name: string) => JSON.stringify(Results.cut(name.slice(0, longestInSpan)))
+  const [name] = unknown
+  const near = nearest(name, listed)
+  const more = listed.length > mostNamed ? ` and ${listed.length - mostNamed} more` : ""
+  const remedy = near !== undefined
+    ? `did you mean ${shown(near)}?`
+    : listed.length === 0
+    ? "it has no tools"
+    : `its tools are ${listed.slice(0, mostNamed).map(shown).join(", ")}${more}`
+  return `trust names the tool ${shown(name)}, which the server does not list; ${remedy}`
 }
 
 const make = (

@@ -89,7 +89,8 @@ const writers: Readonly<Record<Dialect, typeof langfuse>> = { langfuse, openinfe
 
 /**
  * Tells whether a viewer adds up the usage of all spans of a trace, the span of a run included, which has the sum of
- * its model calls. Langfuse did so until July 2026 (https://github.com/langfuse/langfuse/pull/14808); a viewer that reads OpenInference counts tokens of model calls, and others add up whatever has usage
+ * its model calls. Langfuse did so until July 2026 (https://github.com/langfuse/langfuse/pull/14808); a viewer that
+ * reads OpenInference counts tokens of model calls, and others add up whatever has usage
  * (https://github.com/strands-agents/harness-sdk/issues/3602).
  */
 export const addsUp = (chosen: ReadonlyArray<Dialect>): boolean => chosen.length > 0
