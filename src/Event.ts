@@ -655,6 +655,11 @@ export class MessageCompleted extends Schema.Opaque<MessageCompleted>()(Schema.T
   finishReason: Schema.NullOr(Response.FinishReason),
   /** The reason in the provider's own word. Left out when there is none. */
   rawFinishReason: Schema.optionalKey(Schema.String),
+  /**
+   * `true` if the provider paused the reply before its end: it continues once the thread is sent back with it. Left out
+   * for any other reply.
+   */
+  paused: Schema.optionalKey(Schema.Boolean),
   /** The usage of the reply. Left out where the provider reports none. */
   usage: Schema.optionalKey(Response.Usage),
   /** The id that the provider gives the reply. Left out when there is none. */

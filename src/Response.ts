@@ -160,6 +160,11 @@ export class Response extends Schema.Opaque<Response>()(Schema.Struct({
   finishReason: Schema.NullOr(FinishReason),
   /** The provider's own finish reason. */
   rawFinishReason: Schema.NullOr(Schema.String),
+  /**
+   * `true` if the provider paused the reply before its end: it continues once the thread is sent back with it. Left out
+   * for any other reply.
+   */
+  paused: Schema.optionalKey(Schema.Boolean),
   /** The usage of the reply, replies included that broke and were asked for again. `null` when nothing was reported. */
   usage: Schema.NullOr(Usage),
   /** The error that broke the reply after its first event. Left out when nothing did. */

@@ -121,9 +121,12 @@ class Reader extends Answer.ReplyReader {
   private readonly remarks: Record<string, unknown> = {}
   private hasStarted = false
   private isWhole = false
+  /** `true` if all that was asked for is a summary of the thread. The server sends nothing behind the summary. */
+  private readonly isSummary: boolean
 
-  constructor(origin: Errors.Origin, makeId: () => string) {
+  constructor(origin: Errors.Origin, makeId: () => string, isSummary: boolean) {
     super(origin)
+    this.isSummary = isSummary
     this.blocks = new AnthropicReply.Blocks(makeId)
   }
 
@@ -204,14 +207,16 @@ class Reader extends Answer.ReplyReader {
     const problem = blocks.end(ToolCalls.endingOf(finishReason(word, false)), out)
     if (problem !== undefined) return this.fail("malformed_response", problem)
     const { citations, toolCalls } = blocks
-    const reason = finishReason(word, toolCalls.some(Response.isActionable))
+    const hasCalls = toolCalls.some(Response.isActionable)
+    const reason = finishReason(word, hasCalls)
     const reasoning = blocks.reasoning(Wire.string(Wire.object(remarks["container"])["id"]))
     const own = { ...remarks, ...(citations.length === 0 ? {} : { citations }) }
     const notes = {
       ...Wire.defined({ stopSequence }),
       ...Wire.filled(AnthropicReply.key, own)
     }
-    this.complete({ content: blocks.text, toolCalls, reasoning, finishReason: reason, word, notes }, out)
+    const isPaused = (pauses.has(word) && !this.isSummary) || (word === "tool_use" && !hasCalls && blocks.isServing)
+    this.complete({ content: blocks.text, toolCalls, reasoning, finishReason: reason, word, isPaused, notes }, out)
   }
 }
 
@@ -226,10 +231,10 @@ const finishReasons: ReadonlyMap<string | undefined, Response.FinishReason> = ne
   ["content_filter", "content_filter"]
 ])
 
-/**
- * Maps the wire's stop reason. A turn that ends without one, or with one for a pause (`pause_turn`, `compaction`), has
- * the finish reason `other`: it is resumed when it is sent back unchanged.
- */
+/** The wire's stop reasons of a turn that continues once it is sent back unchanged. */
+const pauses: ReadonlySet<string | undefined> = new Set(["pause_turn", "compaction"])
+
+/** Maps the wire's stop reason. A turn that ends without one, or with a pause, has the finish reason `other`. */
 const finishReason = (word: string | undefined, hasCalls: boolean): Response.FinishReason => {
   const reason = finishReasons.get(word) ?? "other"
   return hasCalls && (reason === "stop" || word === undefined) ? "tool_calls" : reason
@@ -295,7 +300,8 @@ const protocol: Protocol.Protocol<Options> = {
   body: requestBody,
   unsupported,
   errors,
-  reader: (origin, makeId) => new Reader(origin, makeId)
+  reader: (origin, makeId, request, options) =>
+    new Reader(origin, makeId, ({ ...options.options, ...request.options })["compaction"] !== undefined)
 }
 
 /**
@@ -306,8 +312,8 @@ const protocol: Protocol.Protocol<Options> = {
  * A request that fails before the first event that a user could see is tried again with growing delays when that may
  * help: the server could not be reached, was busy or asked for patience. After that event nothing is repeated. A reply
  * whose end is missing, and an error inside a reply, fail the stream. Under finish reason `length` a call that the wire
- * had not closed is marked as `truncated`. A turn that the provider paused (`rawFinishReason` is `"pause_turn"`) ends
- * with `other` and is resumed when its thread is sent again. An invalid option throws a `TypeError` that names it.
+ * had not closed is marked as `truncated`. A reply that the provider paused is `paused`: a run sends it back, and
+ * continues. An invalid option throws a `TypeError` that names it.
  *
  * **Example** (A model that thinks, behind an HTTP client)
  *

@@ -296,11 +296,11 @@ describe("run", () => {
         Wire.reply([Wire.text(0, "Bye.")], "end_turn")
       ]
       const server = yield* Server.serve((_, index) => ({ pieces: [turns[index]!] }))
-      const run = (input: Thread.Input) => Effect.provide(Chat.run(input), Wire.layer(server.url))
+      const run = (input: Thread.Input) => Effect.provide(Chat.run(input, { maxTurns: 1 }), Wire.layer(server.url))
       const paused = yield* run("What colour is it?")
       assert.deepStrictEqual(
-        [paused.finalResponse?.finishReason, paused.finalResponse?.rawFinishReason, server.requests.length],
-        ["other", "pause_turn", 1]
+        [paused.haltedReason, paused.finalResponse?.rawFinishReason, paused.finalResponse?.paused],
+        ["max_turns", "pause_turn", true]
       )
       const done = yield* run(paused.thread)
       assert.deepStrictEqual(server.requests[1]!.body.messages.at(-1), { role: "assistant", content: [search] })

@@ -385,6 +385,8 @@ export interface Whole {
   readonly reasoning: ReadonlyArray<Message.Part>
   readonly finishReason: Response.FinishReason | null
   readonly word: string | undefined
+  /** `true` if the provider paused the reply. */
+  readonly isPaused?: boolean
   readonly usage: Response.Usage | null
   readonly id: string | undefined
   readonly model: string | undefined
@@ -404,7 +406,7 @@ export const problemOf = (
 }
 
 export const completed = (whole: Whole): Event.AdapterEvent => {
-  const { content, finishReason, id, model, notes, reasoning, toolCalls, usage, word } = whole
+  const { content, finishReason, id, isPaused, model, notes, reasoning, toolCalls, usage, word } = whole
   return {
     _tag: "MessageCompleted",
     message: {
@@ -414,6 +416,7 @@ export const completed = (whole: Whole): Event.AdapterEvent => {
     },
     finishReason,
     ...Wire.defined({ rawFinishReason: word }),
+    ...(isPaused === true ? { paused: true } : {}),
     ...Wire.defined({ usage: usage ?? undefined, responseId: id, model }),
     ...(Object.keys(notes).length === 0 ? {} : { metadata: notes })
   }

@@ -84,6 +84,15 @@ export class Blocks {
     return this.calls.completed
   }
 
+  /** `true` if a server-side call has no result. One that did not arrive whole cannot get any. */
+  get isServing(): boolean {
+    const results = new Set(this.blocks.map(({ wire }) => wire["tool_use_id"]))
+    return this.blocks.some((block) =>
+      block.kind === "call" && block.call.isExecuted && block.call.completed?.argumentsLost === undefined &&
+      !results.has(block.wire["id"])
+    )
+  }
+
   /** The citations that the text is based on, with the part of the text that they belong to. */
   get citations(): ReadonlyArray<Json.JsonObject> {
     return this.blocks.flatMap((block) =>

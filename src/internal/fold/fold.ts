@@ -32,6 +32,7 @@ export interface State extends Opaque {
   message: Message.Message | null
   finishReason: Response.FinishReason | null
   rawFinishReason: string | null
+  isPaused: boolean
   responseId: string | null
   model: string | null
   usage: Response.Usage | null
@@ -54,6 +55,7 @@ const fresh = (thread: Thread.Thread | undefined) => ({
   message: null,
   finishReason: null,
   rawFinishReason: null,
+  isPaused: false,
   responseId: null,
   model: null,
   usage: null,
@@ -186,6 +188,7 @@ const foldMessage = (state: State, event: Event.Of<"MessageCompleted">): void =>
   const isErrorKept = state.error !== undefined && state.policy.adapterErrors === "keepFirst"
   if (!isErrorKept) state.finishReason = normalised(event.finishReason) ?? state.finishReason
   state.rawFinishReason = event.rawFinishReason ?? event.finishReason ?? state.rawFinishReason
+  state.isPaused = event.paused === true
   const { metadata, model, responseId, usage } = event
   if (Json.isObject(usage)) state.usage = Response.usage(usage)
   if (typeof responseId === "string") state.responseId = responseId
@@ -262,6 +265,7 @@ export const toResponse = (state: State): Response.Response => {
     usage: Response.sumUsage([state.spent, state.usage]),
     metadata: state.metadata
   }
+  if (state.isPaused) response.paused = true
   if (state.error !== undefined) response.error = state.error.value
   return response
 }
@@ -284,11 +288,17 @@ export const isVoid = ({ calls, error, finishReason, policy }: State): boolean =
 
 const finalReasons: ReadonlyArray<Response.FinishReason | null> = ["stop", "length", "content_filter", "error"]
 
+/** Returns `true` if a response continues once it is sent back. One that failed or was filtered does not. */
+export const isPaused = ({ finishReason, paused }: Response.Response): boolean =>
+  paused === true && finishReason !== "error" && finishReason !== "content_filter"
+
 /** Returns `true` if the model has nothing more to do after a response that is not halted. */
-export const isDone = (policy: Pick<Policy.Policy, "toolTurn">, response: Response.Response): boolean =>
-  policy.toolTurn === "finishReason"
+export const isDone = (policy: Pick<Policy.Policy, "toolTurn">, response: Response.Response): boolean => {
+  if (isPaused(response)) return false
+  return policy.toolTurn === "finishReason"
     ? finalReasons.includes(response.finishReason)
     : !isToolTurn(policy, response)
+}
 
 /** The thread that a result continues. */
 export const threadOf = ({ thread }: State, name: string): Thread.Thread => {

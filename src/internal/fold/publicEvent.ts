@@ -187,6 +187,8 @@ interface Used {
 interface Ended {
   /** The reason why the reply ended. Left out where the provider gave none. */
   readonly finishReason?: string
+  /** `true` if the provider paused the reply before its end. Left out for any other reply. */
+  readonly paused?: boolean
 }
 
 interface Fields {
@@ -392,6 +394,7 @@ const fields = {
   name: text,
   opts: list,
   originalLength: finite,
+  paused: flag,
   providerExecuted: flag,
   question: text,
   reason: oneOf(["permit", "key", "exclusive", "cancel", "deadline", "interrupt", "stop"]),
@@ -597,7 +600,7 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
     case "MessageStarted":
       return {}
     case "MessageCompleted":
-      return taken(event, "finishReason")
+      return taken(event, "finishReason", "paused")
     case "TextDelta":
       return rules.isTextPublished ? ofText("delta") : undefined
     case "TextCompleted":

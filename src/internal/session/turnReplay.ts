@@ -123,6 +123,7 @@ export const eventsOf = (response: Response.Response): ReadonlyArray<Event.Adapt
     ...replayed
   }
   if (rawFinishReason !== null) completed.rawFinishReason = rawFinishReason
+  if (response.paused !== undefined) completed.paused = response.paused
   return [
     { _tag: "MessageStarted", message: Message.assistant(""), ...replayed },
     ...(reasoning === "" ? [] : [{ _tag: "ReasoningDelta", id: null, delta: reasoning, ...replayed } as const]),

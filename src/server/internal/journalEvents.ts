@@ -248,7 +248,7 @@ export class Telling {
       ...(response.reasoning === "" ? [] : [{ _tag: "ReasoningDelta", id: null, delta: response.reasoning }]),
       ...(text === null || text === "" ? [] : [{ _tag: "TextCompleted", id: null, text }]),
       ...response.toolCalls.filter(({ id }) => known?.has(id) !== true).flatMap((call) => this.announce(call)),
-      { _tag: "MessageCompleted", finishReason: response.finishReason }
+      { _tag: "MessageCompleted", finishReason: response.finishReason, paused: response.paused }
     ]
   }
 

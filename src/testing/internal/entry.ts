@@ -106,6 +106,8 @@ export type Entry =
     readonly reason: Response.FinishReason | null
     /** The provider's own finish reason. */
     readonly rawFinishReason?: string
+    /** `true` if the provider pauses the reply before its end. */
+    readonly paused?: boolean
     /** The id of the reply. */
     readonly responseId?: string
     /** The model that replied. */
@@ -221,6 +223,7 @@ export const finish = (
   reason: Response.FinishReason | null,
   options: {
     readonly rawFinishReason?: string
+    readonly paused?: boolean
     readonly responseId?: string
     readonly model?: string
     readonly metadata?: Readonly<Record<string, unknown>>

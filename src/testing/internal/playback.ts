@@ -80,7 +80,7 @@ type Finish = Omit<Extract<Entry, { readonly _tag: "Finish" }>, "_tag">
 
 const closing = (
   deltas: ReadonlyArray<string>,
-  { metadata, model, rawFinishReason, reason, responseId }: Finish,
+  { metadata, model, paused, rawFinishReason, reason, responseId }: Finish,
   usage: Readonly<Record<string, unknown>> | undefined
 ): ReadonlyArray<Event.AdapterEvent> => {
   const text = deltas.join("")
@@ -91,6 +91,7 @@ const closing = (
       message: Message.assistant(text),
       finishReason: reason,
       ...(rawFinishReason === undefined ? {} : { rawFinishReason }),
+      ...(paused === undefined ? {} : { paused }),
       ...(usage === undefined ? {} : { usage: Response.usage(usage) }),
       ...(responseId === undefined ? {} : { responseId }),
       ...(model === undefined ? {} : { model }),

@@ -70,6 +70,7 @@ const Entry = Schema.Union([
   Schema.TaggedStruct("Finish", {
     reason: Schema.NullOr(Response.FinishReason),
     rawFinishReason: Schema.optionalKey(Schema.String),
+    paused: Schema.optionalKey(Schema.Boolean),
     metadata: Schema.optionalKey(Data)
   })
 ])
