@@ -5,7 +5,7 @@ type PublicEvent = Event.PublicEvent
 
 /** A piece of a text, of a reasoning or of arguments, of the run or of one inside a handler. */
 interface Delta {
-  /** The text that the piece belongs to. */
+  /** The text that the piece belongs to. Models choose ids: as JSON, no id reads as two, or as the absence of an id. */
   readonly key: string
   readonly piece: string
   /** `true` for text and reasoning, which keep their order with each other. */
@@ -19,14 +19,14 @@ const deltaOf = (event: PublicEvent): Delta | undefined => {
     case "TextDelta":
     case "ReasoningDelta":
       return {
-        key: `${event._tag} ${event.id ?? ""}`,
+        key: `${event._tag} ${JSON.stringify(event.id)}`,
         piece: event.delta,
         isSaid: true,
         whole: (delta) => ({ ...event, delta })
       }
     case "ToolCallDelta":
       return {
-        key: `${event._tag} ${event.id}`,
+        key: `${event._tag} ${JSON.stringify(event.id)}`,
         piece: event.argumentsDelta,
         isSaid: false,
         whole: (argumentsDelta) => ({ ...event, argumentsDelta })
@@ -35,7 +35,7 @@ const deltaOf = (event: PublicEvent): Delta | undefined => {
       const inner = event.nested && deltaOf(event.nested)
       return inner && {
         ...inner,
-        key: `${event.id} ${inner.key}`,
+        key: `${JSON.stringify(event.id)} ${inner.key}`,
         whole: (piece) => ({ ...event, nested: inner.whole(piece) })
       }
     }
