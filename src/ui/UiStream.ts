@@ -392,7 +392,7 @@ class UiEncoder implements Encoder {
  *   data have `state` and, of a call that waits, `reason`, `key`, `behind` and `elsewhere` of `ToolQueued`.
  * - `data-heddle-subrun`: the run inside a call's handler, as a {@link SubRun}. Its id is that of the call.
  * - `data-heddle-reset`, before `protocol: 7`: the texts and calls of its step are those of a reply that was discarded.
- *   A question that is asked again keeps its place there.
+ *   A question that is asked again keeps its place there, and so does the run inside a call that comes again.
  *
  * **Example** (A text)
  *

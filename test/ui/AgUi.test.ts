@@ -382,6 +382,7 @@ describe("AgUi.make", () => {
           { _tag: "ToolCallCompleted", id, name: "pay", arguments: {} }
         ]),
         { _tag: "ToolExecutionStarted", id: "e", name: "pay" },
+        { _tag: "ToolProgress", id: "e", name: "pay", nested: { _tag: "MessageStarted" } },
         { _tag: "ToolApprovalRequested", toolCallId: "p", toolName: "pay", suspensions: [suspension] }
       ]
       const reset: Event.PublicEvent = { _tag: "StepReset", error: { code: "resumed", message: "" } }

@@ -479,12 +479,7 @@ export class Machine {
       if (!call.isReady) this.ready(call, {})
       call.isDone = true
     }
-    const nested = this.nested.get(id)
-    this.nested.delete(id)
-    // Progress may be dropped for a slow reader, and with it the end of the run.
-    if (nested !== undefined && nested.end(isError)) {
-      this.add({ kind: "callNested", id, name: nested.name, run: nested.run })
-    }
+    this.endNested(id, isError)
     this.add({
       kind: "callAnswer",
       answer: {
@@ -496,6 +491,15 @@ export class Machine {
         ...(code === undefined ? {} : { code })
       }
     })
+  }
+
+  /** Ends the run inside a call. Progress may be dropped for a slow reader, and with it the end of the run. */
+  private endNested(id: string, isError: boolean): void {
+    const nested = this.nested.get(id)
+    this.nested.delete(id)
+    if (nested !== undefined && nested.end(isError)) {
+      this.add({ kind: "callNested", id, name: nested.name, run: nested.run })
+    }
   }
 
   private wait(callId: string, name: string, suspension: Event.PublicSuspension): void {
@@ -514,7 +518,8 @@ export class Machine {
     const ids = new Set(discarded.map(({ id }) => id))
     for (const id of ids) {
       this.calls.delete(id)
-      this.nested.delete(id)
+      // A page that cannot discard keeps what it has of the run, which runs no longer.
+      this.endNested(id, true)
     }
     // A run that is resumed may ask again for what it had asked for in the discarded reply.
     for (const [answerId, id] of this.asked) if (ids.has(id)) this.asked.delete(answerId)

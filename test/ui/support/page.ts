@@ -58,7 +58,8 @@ export const readMessage = async (
     const read = libraries[protocol].readUIMessageStream({
       stream,
       terminateOnError: true,
-      ...(message === undefined ? {} : { message })
+      // The reader changes the message that it is given.
+      ...(message === undefined ? {} : { message: structuredClone(message) })
     })
     for await (const one of read) last = one
     return { message: last, error: undefined }

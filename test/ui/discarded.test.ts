@@ -1,0 +1,272 @@
+/**
+ * Replies that are discarded, of every shape and several in a row, on pages of the AI SDK: what is left is the run as if
+ * they had never been, and a page that was cut anywhere, also again, comes to the same.
+ */
+import { describe } from "@effect/vitest"
+import type { UIMessage } from "ai"
+import * as Arbitrary from "effect/Arbitrary"
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
+import type { Event } from "heddle"
+import { UiStream } from "heddle/ui"
+import { oneOf } from "../support/dimensions/dimension.ts"
+import { property } from "../support/property.ts"
+import { chunksOf, openIn, protocols, readMessage, refusedBy, withoutDiscarded } from "./support/page.ts"
+
+type PublicEvent = Event.PublicEvent
+
+/** Pieces of a reply. A call of a tool that does not exist has an answer and never starts. */
+const pieceNames = [
+  "text",
+  "reasoning",
+  "header",
+  "half",
+  "answered",
+  "failed",
+  "unknown tool",
+  "progress",
+  "nested",
+  "provider's",
+  "lost"
+] as const
+
+type PieceName = typeof pieceNames[number]
+
+const piece = Arbitrary.all({
+  name: oneOf<PieceName>("text", "text", ...pieceNames),
+  /** Ids come again in other replies, and in other steps. */
+  id: oneOf("own", "own", "d", "e", ""),
+  delivery: oneOf("pieces", "pieces", "whole", "both")
+})
+
+const reply = Arbitrary.array(piece, { minLength: 0, maxLength: 3 })
+
+type Reply = typeof reply extends Arbitrary.Arbitrary<infer A> ? A : never
+
+const steps = Arbitrary.array(
+  Arbitrary.all({
+    discarded: Arbitrary.array(
+      Arbitrary.all({
+        reply,
+        isBegun: oneOf(true, true, true, false),
+        /** The number of events of calls that its end takes with it. */
+        missing: oneOf(0, 1, 1, 2, 5)
+      }),
+      { minLength: 0, maxLength: 3 }
+    ),
+    reply
+  }),
+  { minLength: 1, maxLength: 3 }
+)
+
+const runs = Arbitrary.all({
+  steps,
+  end: oneOf("completed", "completed", "waits", "asks", "failed", "broken"),
+  /** How often the reply at the end that waits is discarded before. */
+  askedBefore: oneOf(0, 0, 1, 2),
+  cut: oneOf(...Array.from({ length: 50 }, (_, at) => at)),
+  again: oneOf(...Array.from({ length: 20 }, (_, at) => at))
+})
+
+type Run = typeof runs extends Arbitrary.Arbitrary<infer A> ? A : never
+
+/** The events of a reply, with those of its calls behind it. A reply that is whole has only whole calls. */
+const eventsOf = (reply: Reply, step: number, missing: number | undefined): ReadonlyArray<PublicEvent> => {
+  const isWhole = missing === undefined
+  const taken = new Set<string>()
+  const behind: Array<object> = []
+  let withoutId = 0
+  let said = ""
+  const events = reply.flatMap(({ delivery, id: wanted, name }, index): ReadonlyArray<object> => {
+    if (name === "text") {
+      const text = `t${step}.${index} `
+      said += text
+      // A text that comes whole has those before it: a reply has one text.
+      return [
+        ...(delivery === "whole" ? [] : [{ _tag: "TextDelta", id: null, delta: text }]),
+        ...(delivery === "pieces" ? [] : [{ _tag: "TextCompleted", id: null, text: said }])
+      ]
+    }
+    if (name === "reasoning") return [{ _tag: "ReasoningDelta", id: null, delta: `r${step}.${index} ` }]
+    // The part of a run inside a call has the call id, which has to be one of its own: that is O-05.
+    const given = name === "nested" || wanted === "own" || taken.has(wanted) ? `c${step}_${index}` : wanted
+    if (given !== "") taken.add(given)
+    // The run names a call that came without an id when the reply has ended.
+    const id = given === "" ? `call_${step + 1}_${++withoutId}` : given
+    const header = { _tag: "ToolCallStarted", id: given, name: "work" }
+    const half = { _tag: "ToolCallDelta", id: given, argumentsDelta: "{\"a\":" }
+    if (name === "header" && !isWhole) return [header]
+    if (name === "half" && !isWhole) return [header, half]
+    const lost = name === "lost" ? { argumentsLost: { reason: "invalid_json", text: "{" } } : {}
+    const theirs = name === "provider's" ? { providerExecuted: true } : {}
+    const isError = name === "failed" || name === "unknown tool" || name === "lost"
+    if (name === "progress" || name === "nested") {
+      behind.push({ _tag: "ToolExecutionStarted", id, name: "work" })
+      if (name === "progress") behind.push({ _tag: "ToolProgress", id, name: "work", progress: { step } })
+      else {
+        behind.push({ _tag: "ToolProgress", id, name: "work", nested: { _tag: "MessageStarted" } })
+        behind.push({ _tag: "ToolProgress", id, name: "work", nested: { _tag: "TextCompleted", id: null, text: "in" } })
+      }
+    }
+    behind.push({
+      _tag: "ToolResultEncoded",
+      id,
+      content: isError ? `broke ${step}.${index}` : `{"ok":"${step}.${index}"}`,
+      ...(isError ? { isError: true } : {})
+    })
+    return [header, half, { _tag: "ToolCallDelta", id: given, argumentsDelta: "1}" }, {
+      _tag: "ToolCallCompleted",
+      id: given,
+      name: "work",
+      arguments: { a: 1 },
+      ...lost,
+      ...theirs
+    }]
+  })
+  // Calls that only read have their answers while the reply comes.
+  const ends = isWhole ? [{ _tag: "MessageCompleted" }] : []
+  return [
+    { _tag: "MessageStarted" },
+    ...events,
+    ...ends,
+    ...behind.slice(0, Math.max(0, behind.length - (missing ?? 0)))
+  ] as any
+}
+
+const reset = (code: "network_error" | "resumed"): PublicEvent => ({ _tag: "StepReset", error: { code, message: "" } })
+
+/** The events of a run, with the replies that it discards or without. */
+const runOf = ({ askedBefore, end, steps }: Run, hasDiscarded: boolean): ReadonlyArray<PublicEvent> => {
+  const all = steps.flatMap(({ discarded, reply }, step): ReadonlyArray<PublicEvent> => [
+    ...(hasDiscarded ? discarded : []).flatMap(({ isBegun, missing, reply }, index) => [
+      ...(isBegun || index === 0 ? eventsOf(reply, step, missing) : []),
+      reset(index % 2 === 0 ? "network_error" : "resumed")
+    ]),
+    ...eventsOf(reply, step, undefined),
+    { _tag: "StepCompleted" }
+  ])
+  const kind = end === "waits" ? "approval" as const : "question" as const
+  const waiting = { id: "w", answerId: "r~w", kind, toolCall: { id: "w", name: "work", arguments: {} } }
+  const asking: ReadonlyArray<PublicEvent> = [
+    { _tag: "MessageStarted" },
+    { _tag: "ToolCallCompleted", id: "w", name: "work", arguments: {} },
+    {
+      _tag: end === "waits" ? "ToolApprovalRequested" : "AskUserRequested",
+      toolCallId: "w",
+      toolName: "work",
+      suspensions: [waiting]
+    }
+  ]
+  const ending: ReadonlyArray<PublicEvent> = end === "waits" || end === "asks"
+    ? [
+      ...Array.from({ length: hasDiscarded ? askedBefore : 0 }, () => [...asking, reset("resumed")]).flat(),
+      ...asking,
+      { _tag: "StepCompleted" },
+      { _tag: "ChatCompleted", outcome: { _tag: "ApprovalRequested" }, suspensions: [waiting] }
+    ]
+    : end === "failed"
+    ? [{ _tag: "ChatCompleted", outcome: { _tag: "Failed", error: { code: "internal", message: "It broke." } } }]
+    : end === "broken"
+    ? []
+    : [{ _tag: "ChatCompleted", outcome: { _tag: "Completed", finishReason: "stop" } }]
+  return [...all, ...ending]
+}
+
+/** What a page shows of a message, without marks of steps: replies that say nothing leave none. */
+const shownOf = (message: UIMessage | undefined): ReadonlyArray<string> =>
+  (withoutDiscarded(message)?.parts ?? []).flatMap((part: any) =>
+    part.type === "step-start" || part.type.startsWith("data-")
+      ? []
+      : [JSON.stringify([
+        part.type,
+        part.toolCallId,
+        part.state,
+        part.preliminary ?? false,
+        part.input,
+        part.text,
+        part.output,
+        part.errorText,
+        part.approval?.id
+      ])]
+  )
+
+/** The parts of the calls of a page by their ids: an older client keeps the place of one that comes again. */
+const dataOf = (message: UIMessage | undefined, isShown: (part: any) => boolean): ReadonlyArray<string> =>
+  (message?.parts ?? []).flatMap((part: any) =>
+    part.type.startsWith("data-") && part.type !== "data-heddle-reset" && isShown(part)
+      ? [JSON.stringify([part.type, part.id, part.data])]
+      : []
+  ).sort()
+
+/** What the run itself says that is to be shown: the texts and the answers of the replies that it kept. */
+const rightOf = ({ end, steps }: Run) => {
+  const texts = steps.flatMap(({ reply }, step) =>
+    reply.flatMap(({ name }, index) => name === "text" ? [`t${step}.${index} `] : [])
+  )
+  const calls = steps.flatMap(({ reply }) => reply.filter(({ name }) => name !== "text" && name !== "reasoning"))
+  return { texts: texts.join(""), calls: calls.length + (end === "waits" || end === "asks" ? 1 : 0) }
+}
+
+/** The number of steps that a page asks for again, or nothing where it answers a call. */
+const askedOf = (message: UIMessage | undefined): { readonly last: UIMessage; readonly known: number | undefined } => {
+  const last = message ?? { id: "m1", role: "assistant" as const, parts: [] }
+  const body = JSON.parse(JSON.stringify({ id: "s1", messageId: "m1", messages: [last] }))
+  const [asked] = Result.getOrThrow(UiStream.read(body)).actions
+  return { last, known: asked?._tag === "Retry" ? asked.steps : undefined }
+}
+
+describe("replies that are discarded", () => {
+  property(
+    "W-01, O-29: a run that discards replies of any shape is shown as one that had none, also to a page that was cut twice",
+    runs,
+    (run) =>
+      Effect.promise(async () => {
+        const problems: Array<string> = []
+        for (const protocol of protocols) {
+          const note = (what: string, seen: unknown, right: unknown) => {
+            const [one, other] = [JSON.stringify(seen), JSON.stringify(right)]
+            if (one !== other) problems.push(`ai ${protocol}: ${what}: ${one} in place of ${other}`)
+          }
+          const options = { protocol, messageId: "m1" }
+          const chunks = chunksOf(runOf(run, true), options)
+          note("refused", await refusedBy(protocol, chunks), [])
+          const alone = await readMessage(chunksOf(runOf(run, false), options), undefined, protocol)
+          const whole = await readMessage(chunks, undefined, protocol)
+          const isBad = run.end === "failed" || run.end === "broken"
+          note("error", whole.error === undefined, !isBad)
+          note("open", openIn(whole.message), [])
+          const compare = (where: string, message: UIMessage | undefined) => {
+            note(`shown${where}`, shownOf(message), shownOf(alone.message))
+            const ids = new Set(alone.message?.parts.map((part: any) => `${part.type} ${part.id}`))
+            const isOwn = ({ id, type }: any) => ids.has(`${type} ${id}`)
+            note(`data${where}`, dataOf(message, isOwn), dataOf(alone.message, () => true))
+            // An older client cannot discard the others.
+            const isLeft = (part: any) => !isOwn(part) && (protocol === 7 || part.data.state === "running")
+            note(`left${where}`, dataOf(message, isLeft), [])
+          }
+          compare("", whole.message)
+          const right = rightOf(run)
+          const parts: ReadonlyArray<any> = withoutDiscarded(whole.message)?.parts ?? []
+          note("texts", parts.flatMap(({ text, type }) => type === "text" ? [text] : []).join(""), right.texts)
+          note("calls", parts.filter(({ type }) => type === "dynamic-tool").length, right.calls)
+
+          let last: UIMessage | undefined
+          let from = chunks
+          for (const cut of [run.cut * 7, run.again * 3]) {
+            const half = await readMessage(from.slice(0, cut % from.length), last, protocol)
+            const asked = askedOf(half.message ?? last)
+            if (asked.known === undefined) return problems
+            last = asked.last
+            from = chunksOf(runOf(run, true), { ...options, known: asked.known })
+            note(`refused behind ${cut}`, await refusedBy(protocol, from), [])
+            const rest = await readMessage(from, last, protocol)
+            const where = ` behind ${cut % chunks.length}, with ${asked.known} steps`
+            note(`error${where}`, rest.error === undefined, !isBad)
+            compare(where, rest.message)
+          }
+        }
+        return problems
+      }),
+    500
+  )
+})
