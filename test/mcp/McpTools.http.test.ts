@@ -8,62 +8,17 @@ import * as Stream from "effect/Stream"
 import { Message, Session, Tool, ToolRunner } from "heddle"
 import { McpTools } from "heddle/mcp"
 import { Script } from "heddle/testing"
-import { createServer, type IncomingMessage, type ServerResponse } from "node:http"
-import type { AddressInfo } from "node:net"
+import type { ServerResponse } from "node:http"
 import { until } from "../support/until.ts"
+import { byHand } from "./support/byHand.ts"
 import { ledger } from "./support/ledger.ts"
+import { serve } from "./support/serving.ts"
 
 ledger()
-import { serve } from "./support/serving.ts"
 
 const contentOf = ({ messages }: ToolRunner.Result): string => String(messages[0]?.content)
 
 const call = (name: string, args: Record<string, unknown> = {}) => Message.toolCall("c0", name, args)
-
-/** A server by hand, whose one tool says something of a length. `answering` may answer in its place, with a status or itself. */
-const byHand = (
-  answering: (method: string, request: IncomingMessage, response: ServerResponse) => number | "held" | undefined | void,
-  type = "application/json",
-  tools: ReadonlyArray<unknown> = [{ name: "say", inputSchema: { type: "object" } }]
-) =>
-  Effect.gen(function*() {
-    const server = createServer((request, response) => {
-      let body = ""
-      request.on("data", (chunk) => void (body += String(chunk))).on("end", () => {
-        const { id, method, params } = body === "" ? {} as any : JSON.parse(body)
-        const results: Record<string, object> = {
-          "server/discover": {
-            supportedVersions: ["2026-07-28"],
-            capabilities: { tools: {} },
-            ttlMs: 0,
-            cacheScope: "private"
-          },
-          initialize: {
-            protocolVersion: "2025-11-25",
-            capabilities: { tools: {} },
-            serverInfo: { name: "hand", version: "1" }
-          },
-          "tools/list": { tools, ttlMs: 0, cacheScope: "private" },
-          "tools/call": { content: [{ type: "text", text: "x".repeat(params?.arguments?.length ?? 0) }] }
-        }
-        const message = JSON.stringify({ jsonrpc: "2.0", id, result: { resultType: "complete", ...results[method] } })
-        const answered = answering(String(method), request, response)
-        if (answered === "held") return
-        const status = answered ?? (method === undefined ? 405 : 200)
-        response.writeHead(status, { "content-type": type })
-        response.end(type === "application/json" ? message : `data: ${message}\n\n`)
-      })
-    })
-    yield* Effect.acquireRelease(
-      Effect.callback<void>((resume) => void server.listen(0, "127.0.0.1", () => resume(Effect.void))),
-      () =>
-        Effect.sync(() => {
-          server.close()
-          server.closeAllConnections()
-        })
-    )
-    return `http://127.0.0.1:${(server.address() as AddressInfo).port}/mcp`
-  })
 
 describe("tools of a server over HTTP", () => {
   it.live("W-13: values, failures and progress of Heddle's own server, and the finalizer of a handler that is stopped", () =>

@@ -91,8 +91,9 @@ export type Response =
 
 /**
  * A failure of the client. `lost`: the connection ended, so that a request that was sent may have had its effect.
- * `unanswered`: so did the answer to this request alone. `unsent`: the connection had ended before, so that the server
- * has not had the request. `rpc`: the server refused the request, with a code.
+ * `unanswered`: the answer to this request alone ended, or cannot be read, so that it may, too. `unsent`: the
+ * connection had ended before, so that the server has not had the request. `rpc`: the server refused the request, with
+ * a code.
  */
 export class Failure extends Data.TaggedError("McpFailure")<{
   readonly reason: "lost" | "unanswered" | "unsent" | "rpc" | "other"

@@ -79,9 +79,21 @@ const hiding = (server: Stdio | Http): (text: string, isEnd?: boolean) => string
 /** Errors of connections that were never there. */
 const unreached: ReadonlySet<unknown> = new Set(["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN"])
 
-/** Returns what became of a request whose error is that of HTTP. An HTTP server that forgot a session answers 404. */
-const overHttp = ({ cause, name, status }: Json.JsonObject): "lost" | "unsent" | undefined => {
+/** Errors of answers that came and cannot be read. */
+const unreadableCodes: ReadonlySet<unknown> = new Set([
+  "INVALID_RESULT",
+  "UNSUPPORTED_RESULT_TYPE",
+  "CLIENT_HTTP_UNEXPECTED_CONTENT"
+])
+const unreadableNames: ReadonlySet<unknown> = new Set(["SyntaxError", "ZodError", "$ZodError"])
+
+/**
+ * Returns what became of a request whose error is that of HTTP. An HTTP server that forgot a session answers 404. One
+ * that breaks, or a proxy before it, may have run the call.
+ */
+const overHttp = ({ cause, code, name, status }: Json.JsonObject): "lost" | "unsent" | "unanswered" | undefined => {
   if (status === 404) return "unsent"
+  if (Number(status) >= 500 || unreadableCodes.has(code) || unreadableNames.has(name)) return "unanswered"
   if (name !== "TypeError" || cause === undefined) return undefined
   return Json.isObject(cause) && unreached.has(cause["code"]) ? "unsent" : "lost"
 }
@@ -94,7 +106,7 @@ const failureOf = (error: unknown): Backend.Failure => {
     : {} as Json.JsonObject
   if (data instanceof Backend.Failure) return data
   const text = shown(typeof message === "string" ? message : Json.render(error))
-  const ended = lostCodes.has(code) || text === "Not connected" ? "lost" : overHttp({ cause, name, status })
+  const ended = lostCodes.has(code) || text === "Not connected" ? "lost" : overHttp({ cause, code, name, status })
   if (ended !== undefined) return new Backend.Failure({ reason: ended, message: text })
   return typeof code === "number"
     ? new Backend.Failure({ reason: "rpc", message: text, code })
@@ -297,7 +309,6 @@ const opened = (
       })
     }
     const transport = transportOf()
-    answered(transport)
     const over = Deferred.makeUnsafe<never, Backend.Failure>()
     let isConnected = false
     const end = (failure: Backend.Failure) => {
@@ -357,6 +368,7 @@ const httpOf = (
     },
     fetch: (input, init) => fetch(input, init).then((response) => bounded(response, maxMessageBytes))
   })
+  answered(transport)
   const close = transport.close.bind(transport)
   return Object.assign(transport, {
     close: () => {
@@ -366,13 +378,13 @@ const httpOf = (
   })
 }
 
-/** Answers each request whose stream ends without its answer: the client would wait for ever. */
+/** Answers each request whose response ends without its answer: the client would wait for ever. */
 const answered = (transport: Sdk.Transport): void => {
   const send = transport.send.bind(transport)
   Object.assign(transport, {
     send: (message: Parameters<typeof send>[0], options: Parameters<typeof send>[1]) => {
       if (!("id" in message) || !("method" in message)) return send(message, options)
-      const onRequestStreamEnd = () => {
+      const end = () => {
         const ended = new Backend.Failure({
           reason: "unanswered",
           message: "the answer of the server ended without a result"
@@ -383,7 +395,17 @@ const answered = (transport: Sdk.Transport): void => {
           error: { code: -32000, message: ended.message, data: ended }
         })
       }
-      return send(message, { ...options, onRequestStreamEnd })
+      let isStream = false
+      const sent = send(message, {
+        ...options,
+        // The transport asks for this where the response is a stream, which is read after the request was sent.
+        get onRequestStreamEnd() {
+          isStream = true
+          return end
+        }
+      })
+      // An answer that has come before is the one that counts.
+      return sent.then(() => isStream ? undefined : end())
     }
   })
 }

@@ -386,7 +386,12 @@ const sent = (
       const failed = (outcome: unknown) => Effect.succeed({ _tag: "Outcome", outcome } as const)
       const { message } = error
       if (isInDoubt) {
-        return failed(it.error("unknown_effect", `the connection to the server ended while the call ran: ${message}`))
+        return failed(
+          it.error(
+            "unknown_effect",
+            `the server may have run the call, and gave no answer to it that can be read: ${message}`
+          )
+        )
       }
       if (error instanceof Changed) return failed(it.error("denied", message))
       const { code } = error
