@@ -4,21 +4,17 @@
  *
  * @since 0.1.0
  */
-import type * as Arr from "effect/Array"
-import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import * as Pull from "effect/Pull"
-import type * as Scope from "effect/Scope"
 import type * as Stream from "effect/Stream"
 import type * as Event from "./Event.ts"
-import * as Settings from "./internal/ask/options.ts"
+import type * as Settings from "./internal/ask/options.ts"
 import * as Plan from "./internal/decide/plan.ts"
-import * as ToolOptions from "./internal/declare/toolOptions.ts"
 import * as Fold from "./internal/fold/fold.ts"
 import * as Pulled from "./internal/loop/scopedPull.ts"
 import * as Batches from "./internal/run/batch.ts"
 import type * as Message from "./Message.ts"
-import * as Policy from "./Policy.ts"
+import type * as Policy from "./Policy.ts"
 import type * as Tool from "./Tool.ts"
 
 export type { OnToolError } from "./internal/declare/tool.ts"
@@ -75,51 +71,11 @@ export interface Call extends Omit<Message.ToolCall, "arguments" | "metadata"> {
 
 type ServicesOf<Tools extends ReadonlyArray<Tool.Any>> = Tool.Services<Tools[number]>
 
-/** A run of calls: its events, and what refused to stop, once they have ended. */
-interface Begun<E> {
-  readonly policy: Policy.Policy
-  readonly pull: Pull.Pull<Arr.NonEmptyReadonlyArray<Event.Event>, E>
-  readonly stopped: Effect.Effect<ReadonlyArray<Event.Abandoned>>
-}
-
-/** A run that calls a tool which does not exist, under `unknownTool: "failTurn"`. */
-const failing = (error: Plan.EngineError, policy: Policy.Policy): Begun<never> => {
-  let isOut = false
-  const pull = Effect.suspend(() => {
-    if (isOut) return Cause.done()
-    isOut = true
-    return Effect.succeed([{ _tag: "Error", error } as const] as const)
-  })
-  return { policy, pull, stopped: Effect.succeed([]) }
-}
-
 const normalised = (call: Call): Message.ToolCall => ({
   ...call,
   arguments: call.arguments ?? {},
   metadata: call.metadata ?? {}
 })
-
-/** Begins a run whose handlers are stopped when the scope closes. `order` goes before the policy. */
-const begin = <E, R>(
-  calls: ReadonlyArray<Message.ToolCall>,
-  tools: ReadonlyArray<Tool.Any>,
-  options: Options<E, R, any>,
-  scope: Scope.Scope,
-  order?: Pick<Policy.Policy, "resultOrder" | "toolEvents">
-): Effect.Effect<Begun<E>, never, R> =>
-  Effect.gen(function*() {
-    const defaults = yield* Policy.Defaults
-    const resolved = Settings.resolve(options, defaults, Policy.standard, yield* Effect.context<never>())
-    const policy = { ...resolved.policy, ...order }
-    const settings = { ...resolved, policy, approved: new Set(options.approved) }
-    const byName = ToolOptions.toolbox(defaults.tools ?? [], tools)
-    const unknown = Plan.failing(calls, byName, policy)
-    if (unknown !== undefined) return failing(unknown, policy)
-    const { batch, running } = yield* Batches.scoped<E, R>(calls.length, settings, options, scope)
-    batch.add(calls.map((call, index) => Plan.planned(index, call, byName, policy)))
-    batch.seal()
-    return { policy, pull: batch.pull, stopped: running.stop }
-  })
 
 /**
  * The events of a batch. Nothing starts before the first pull; from then on no handler waits for the reader. Leaving
@@ -154,7 +110,7 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R
   options: Options<E, R, Tool.Failure<Tools[number]>> = {}
 ): Stream.Stream<Event.Event, E | Tool.Fatal<Tools[number]>, R | ServicesOf<Tools>> =>
   Pulled.stream((scope) =>
-    Effect.map(begin<E, R>(calls.map(normalised), tools, options, scope), ({ pull }) => () => pull)
+    Effect.map(Batches.begin<E, R>(calls.map(normalised), tools, options, scope), ({ pull }) => () => pull)
   )
 
 /**
@@ -194,10 +150,9 @@ export const run = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R = 
       const ids = asked.map(({ id }) => id)
       // Two calls with one id are distinguished by their order.
       const keys = new Set(ids).size === ids.length ? undefined : ids.map((_, position) => position)
-      const { policy, pull, stopped } = yield* begin<E, R>(asked, tools, options, scope, {
+      const { policy, pull, stopped } = yield* Batches.begin<E, R>(asked, tools, options, scope, {
         // No events are shown: they come as they happen.
-        resultOrder: keys === undefined ? "completion" : "request",
-        toolEvents: "live"
+        order: { resultOrder: keys === undefined ? "completion" : "request", toolEvents: "live" }
       })
       const answers = new Fold.ToolAnswers()
       let ended = 0

@@ -5,15 +5,15 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
-import * as Layer from "effect/Layer"
 import * as Logger from "effect/Logger"
 import * as Schema from "effect/Schema"
 import * as SchemaTransformation from "effect/SchemaTransformation"
 import * as Stream from "effect/Stream"
-import { Chat, Executor, Message, Policy, Tool, ToolRunner } from "heddle"
+import { Chat, Message, Policy, Tool, ToolRunner } from "heddle"
 import { Script, Simulation } from "heddle/testing"
 import * as z from "zod"
 import * as Replay from "../src/internal/run/callReplay.ts"
+import { runCalls } from "./support/recalled.ts"
 import { succeeded } from "./support/runs.ts"
 
 const looks = ({ command }: { readonly command: string }) => command === "ls"
@@ -127,25 +127,14 @@ describe("N-28: readOnly by the arguments", () => {
     Effect.gen(function*() {
       const runs: Array<string> = []
       const tool = shell({ handler: ({ command }: { command: string }) => Effect.sync(() => runs.push(command)) })
-      const resumed = Layer.mergeAll(
-        Layer.succeed(Replay.CurrentCalls, {
-          find: () => ({ hasStarted: true, isUnknown: true, idempotencyKey: "k", attempt: 1 }),
-          answered: () => Effect.void,
-          waits: () => Effect.void,
-          attemptFailed: () => Effect.void
-        }),
-        Executor.layer({
-          execute: (tool, args, call) => Replay.resolveUnknown(tool, args, call, Executor.direct) as any
-        })
-      )
+      const resumed = Replay.recalling(() => ({ hasStarted: true, isUnknown: true, idempotencyKey: "k", attempt: 1 }))
       const calls = ["ls", "rm"].map((command) => Message.toolCall(command, "shell", { command }))
-      const { messages } = yield* Effect.provide(ToolRunner.run(calls, [tool]), resumed)
+      const { messages } = yield* runCalls(calls, [tool], {}, resumed)
       assert.deepStrictEqual(runs, ["ls"])
       assert.deepStrictEqual(messages.map(({ content }) => String(content).includes("unknown_effect")), [false, true])
       runs.length = 0
       for (const readOnly of Object.values(breaking)) {
-        yield* ToolRunner.run(calls, [{ ...tool, readOnly: readOnly as never }]).pipe(
-          Effect.provide(resumed),
+        yield* runCalls(calls, [{ ...tool, readOnly: readOnly as never }], {}, resumed).pipe(
           Effect.provide(Logger.layer([]))
         )
       }

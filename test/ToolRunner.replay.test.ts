@@ -6,41 +6,33 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
-import * as Layer from "effect/Layer"
 import * as Logger from "effect/Logger"
 import * as Option from "effect/Option"
 import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
-import { Chat, Collector, Event, Executor, Message, Policy, Tool, ToolRunner } from "heddle"
+import { Chat, Collector, Event, Message, Policy, Tool, ToolRunner } from "heddle"
 import { Script } from "heddle/testing"
 import * as Answers from "../src/internal/answer/answer.ts"
 import * as Replay from "../src/internal/run/callReplay.ts"
+import { runCalls, runChat, streamCalls } from "./support/recalled.ts"
 
 interface Known extends Replay.Replayed {
   /** Whether its last attempt failed, so that the next one is granted. */
   readonly isGranted?: boolean
 }
 
-/** The services of a run that is resumed, of which this is known, by the ids of its calls. */
-const resumed = (calls: Readonly<Record<string, Known>>, records: Array<string> = []) =>
-  Layer.mergeAll(
-    Layer.succeed(Replay.CurrentCalls, {
-      find: ({ id }) => calls[id],
-      answered: ({ id }) => Effect.sync(() => void records.push(`answered ${id}`)),
-      waits: ({ id }) => Effect.sync(() => void records.push(`waits ${id}`)),
-      attemptFailed: ({ id }) => Effect.sync(() => void records.push(`failed ${id}`))
-    }),
-    Executor.layer({
-      execute: (tool, args, call) => {
-        const { attempt = 0, hasStarted = false, isGranted = false } = calls[call.id] ?? {}
-        return hasStarted && !isGranted && call.attempt === attempt + 1
-          ? Replay.resolveUnknown(tool, args, call, Executor.direct) as any
-          : Executor.direct.execute(tool, args, call)
-      }
-    })
-  )
+/** The journal of a run that is resumed, of which this is known, by the ids of its calls. */
+const resumed = (calls: Readonly<Record<string, Known>>, records: Array<string> = []): Replay.Journal =>
+  Replay.recalling(({ id }) => {
+    const known = calls[id]
+    return known && { ...known, isUnknown: known.hasStarted && known.isGranted !== true }
+  }, {
+    answered: ({ id }) => Effect.sync(() => void records.push(`answered ${id}`)),
+    waits: ({ id }) => Effect.sync(() => void records.push(`waits ${id}`)),
+    failed: ({ id }) => Effect.sync(() => void records.push(`failed ${id}`))
+  })
 
 const started: Known = { hasStarted: true, idempotencyKey: "r0:3:0:a", attempt: 1 }
 
@@ -68,12 +60,7 @@ const eventsOf = (
   known: Readonly<Record<string, Known>>,
   options: ToolRunner.Options = {},
   calls = calling("a")
-) =>
-  ToolRunner.stream(calls, tools, options).pipe(
-    Stream.runCollect,
-    Effect.provide(resumed(known)),
-    Effect.provide(Logger.layer([]))
-  )
+) => streamCalls(calls, tools, options, resumed(known)).pipe(Stream.runCollect, Effect.provide(Logger.layer([])))
 
 const last = (events: ReadonlyArray<Event.Event>) => events.at(-1)!
 
@@ -134,8 +121,11 @@ describe("calls of which it is not known whether they had their effect", () => {
         ...Policy.standard,
         siblings: { onHalt: "abortAll", onToolError: "abortAll", queued: "skip", trigger: "crashedOrReported" }
       }
-      const { messages } = yield* ToolRunner.run(calling("a", "b"), [charge], { policy, maxConcurrency: 1 }).pipe(
-        Effect.provide(resumed({ a: started }))
+      const { messages } = yield* runCalls(
+        calling("a", "b"),
+        [charge],
+        { policy, maxConcurrency: 1 },
+        resumed({ a: started })
       )
       assert.deepStrictEqual(messages.map(({ content }) => content), [unknownText, "{\"charged\":5}"])
       assert.strictEqual(calls.length, 1)
@@ -144,8 +134,7 @@ describe("calls of which it is not known whether they had their effect", () => {
   it.effect("D-01: a tool that says ask is put to a person", () =>
     Effect.gen(function*() {
       const { calls, charge } = charging({ afterCrash: "ask" })
-      const result = yield* Chat.run("go", { tools: [charge] }).pipe(
-        Effect.provide(resumed({ a: started })),
+      const result = yield* runChat("go", { tools: [charge] }, resumed({ a: started })).pipe(
         Effect.provide(Script.layer([[Script.toolCall("a", "charge", { amount: "5" }), Script.finish("tool_calls")]]))
       )
       assert.strictEqual(result.outcome._tag, "ApprovalRequested")
@@ -171,8 +160,7 @@ describe("calls of which it is not known whether they had their effect", () => {
     Effect.gen(function*() {
       const { calls, charge } = charging({ afterCrash: "fail" })
       for (const onToolError of ["continue", () => Effect.die("is not asked")] as const) {
-        const result = yield* Chat.run("go", { tools: [charge], onToolError }).pipe(
-          Effect.provide(resumed({ a: started })),
+        const result = yield* runChat("go", { tools: [charge], onToolError }, resumed({ a: started })).pipe(
           Effect.provide(
             Script.layer([[Script.toolCall("a", "charge", { amount: "5" }), Script.finish("tool_calls")]])
           )
@@ -357,7 +345,7 @@ describe("calls that are replayed", () => {
       const records: Array<string> = []
       const answer = Answers.replayed("a", { message: Message.tool("a", "paid") })
       const known = { a: { ...started, answer }, b: { ...started, waits: { ...question, toolCallId: "b" } } }
-      yield* ToolRunner.run(calling("a", "b", "c"), [charge]).pipe(Effect.provide(resumed(known, records)))
+      yield* runCalls(calling("a", "b", "c"), [charge], {}, resumed(known, records))
       assert.deepStrictEqual(records, ["answered c"])
     }))
 
@@ -366,8 +354,7 @@ describe("calls that are replayed", () => {
       const { charge } = charging()
       const known: Known = { ...started, waits: question }
       const model = Script.layer([[Script.toolCall("a", "charge", { amount: "5" }), Script.finish("tool_calls")]])
-      const { suspensions = [] } = yield* Chat.run("go", { tools: [charge] }).pipe(
-        Effect.provide(resumed({ a: known })),
+      const { suspensions = [] } = yield* runChat("go", { tools: [charge] }, resumed({ a: known })).pipe(
         Effect.provide(model)
       )
       assert.deepStrictEqual(suspensions.map((one) => Object.keys(one).toSorted()), [
@@ -392,7 +379,7 @@ describe("calls that are replayed", () => {
         retry: Schedule.recurs(1),
         handler: () => Effect.fail("busy")
       })
-      yield* ToolRunner.run(calling("a"), [busy]).pipe(Effect.provide(resumed({}, records)))
+      yield* runCalls(calling("a"), [busy], {}, resumed({}, records))
       assert.deepStrictEqual(records, ["failed a", "answered a"])
     }))
 
@@ -430,9 +417,7 @@ describe("calls that are replayed", () => {
         ...Policy.standard,
         siblings: { ...Policy.standard.siblings, onHalt: "abortAll", queued: "skip" }
       }
-      const result = yield* ToolRunner.run(calling("a", "b"), [charge], { policy }).pipe(
-        Effect.provide(resumed({ a: halted }))
-      )
+      const result = yield* runCalls(calling("a", "b"), [charge], { policy }, resumed({ a: halted }))
       assert.deepStrictEqual(result.halt, { haltedReason: "tool_error", haltToolCallId: "a" })
       assert.strictEqual(result.messages[0]?.content, "it took too long")
       assert.include(String(result.messages[1]?.content), "cancelled")
@@ -447,9 +432,8 @@ describe("calls that are replayed", () => {
         idempotent: true,
         handler: () => Effect.map(ToolRunner.run(calling("a"), [charge]), ({ messages }) => messages[0]?.content)
       })
-      const events = yield* ToolRunner.stream([Message.toolCall("n", "nested")], [nested]).pipe(
-        Stream.runCollect,
-        Effect.provide(resumed({ a: started }))
+      const events = yield* streamCalls([Message.toolCall("n", "nested")], [nested], {}, resumed({ a: started })).pipe(
+        Stream.runCollect
       )
       assert.strictEqual(contentOf(events), "{\"charged\":5}")
       assert.deepInclude(calls[0], { attempt: 1 })

@@ -63,7 +63,7 @@ const done = () => Effect.succeed(1)
 
 /** An executor that knows of each call that its handler had started, and no more. */
 const afterCrash = Executor.layer({
-  execute: (tool, args, call) => Replay.resolveUnknown(tool, args, call, Executor.direct) as never
+  execute: (tool, args, call) => Replay.resolveUnknown(tool, args, call, Effect.void, undefined) as never
 })
 
 /** A call for each row of the table of calls. */

@@ -22,7 +22,7 @@ import { timedOut, ToolError, toolError } from "../declare/outcome.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
-import type { HookFibers, RecordedCall, RecordedCalls } from "../stop/ownedFibers.ts"
+import type { HookFibers } from "../stop/ownedFibers.ts"
 import * as Telemetry from "../telemetry.ts"
 
 type Calls = ReadonlyArray<Message.ToolCall>
@@ -90,6 +90,21 @@ export type Job = Decode | Refuse | Cancel | HandOver
 
 /** A call as it is acted on. */
 export type Decided = Run | Refuse | Cancel | HandOver
+
+/**
+ * A call in the journal, once something of it has begun. `granted`: it was approved, and may begin; `handed`: it waits
+ * for the caller, who runs it; `started`: it may have had its effect; `settled`: it is answered, or waits for another
+ * answer.
+ */
+export type RecordedCall =
+  & { readonly toolCall: Message.ToolCall }
+  & (
+    | { readonly _tag: "granted" | "started" | "settled" }
+    | { readonly _tag: "handed"; readonly suspension: Event.Suspension }
+  )
+
+/** The calls of a turn that the journal had when the run began, by their ids. Nothing has begun of any other call. */
+export type RecordedCalls = ReadonlyMap<string, RecordedCall>
 
 /** The declarations and policies that decide about the calls of a turn. */
 export interface Rules {

@@ -32,6 +32,7 @@ import * as Exit from "effect/Exit"
 import type * as Pull from "effect/Pull"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
 import * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
 import * as Policy from "../../Policy.ts"
@@ -49,19 +50,11 @@ import * as Outcomes from "../fold/runOutcome.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import { type Ending, type Heard, isEvents, ReplyReader } from "../hear/replyReader.ts"
 import * as Batches from "../run/batch.ts"
+import type * as Replay from "../run/callReplay.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
-import {
-  CurrentHandler,
-  CurrentOperation,
-  type Driver,
-  type Earlier,
-  type Past,
-  Running,
-  type Turn,
-  Worker
-} from "../stop/ownedFibers.ts"
+import { CurrentHandler, type Driver, Running, Worker } from "../stop/ownedFibers.ts"
 import * as Telemetry from "../telemetry.ts"
 import * as Rules from "./rules.ts"
 import type * as Pulled from "./scopedPull.ts"
@@ -116,6 +109,8 @@ interface Parts<E, R> {
   readonly span: Telemetry.Run | undefined
   /** The rules of a run of several steps, and the facts of its result. `undefined` in a run of one step. */
   readonly turns: Turns.Turns<E, R> | undefined
+  /** The start and the journal of a recorded run. */
+  readonly recorded: Replay.Recorded | undefined
 }
 
 // The phases of a run.
@@ -152,7 +147,7 @@ interface Working<E> {
 interface Settling<E> {
   readonly _tag: "Settling"
   readonly batch: Batches.Batch<E> | undefined
-  readonly earlier: Earlier
+  readonly earlier: Replay.Earlier
 }
 
 /** The phase of a run, with which its next pull begins. */
@@ -165,7 +160,7 @@ type Phase<E> =
   | { readonly _tag: "Pausing"; readonly millis: number }
   | Settling<E>
   /** The reply of the open turn that the run is resumed in is repeated. */
-  | { readonly _tag: "Repeating"; readonly turn: Turn }
+  | { readonly _tag: "Repeating"; readonly turn: Replay.Turn }
   | Hearing<E>
   /** The reply is over, and its calls are decided on. The batch is that of its early calls. */
   | { readonly _tag: "Deciding"; readonly batch: Batches.Batch<E> | undefined }
@@ -228,9 +223,9 @@ class Loop<E, R> implements Driver {
   /** The reasons of the whole steps. */
   private readonly closings: Array<Rules.Closing | undefined> = []
   /** The open turn that the run begins in, until its calls are decided on. */
-  private turn: Turn | undefined
+  private turn: Replay.Turn | undefined
   /** The turn of an earlier run that the run begins in, until its calls are worked. */
-  private earlier: Earlier | undefined
+  private earlier: Replay.Earlier | undefined
   private readonly hadEarlier: boolean
   /** The services of the fiber that reads, as of its latest pull. */
   private context: Context.Context<R> = Context.empty() as Context.Context<R>
@@ -245,16 +240,15 @@ class Loop<E, R> implements Driver {
     this.rules = base
     ambient.spending.of(this.state)
     running.loop = this
-    const past = running.operation?.past
-    this.turn = past?.turn
-    this.earlier = past?.earlier
-    this.hadEarlier = past?.earlier !== undefined
-    if (past !== undefined) this.takeUp(past)
+    const { earlier, steps = [], turn } = parts.recorded?.start ?? {}
+    this.turn = turn
+    this.earlier = earlier
+    this.hadEarlier = earlier !== undefined
+    if (steps.length > 0) this.takeUp(steps)
   }
 
   /** Resumes the run after its whole steps. What follows the last of them is decided again. */
-  private takeUp({ steps }: Past): void {
-    if (steps.length === 0) return
+  private takeUp(steps: Replay.Start["steps"]): void {
     for (const { closing, result: { contextUpdate } } of steps) {
       if (contextUpdate !== undefined) this.base = withContext(this.base, contextUpdate)
       this.closings.push(closing)
@@ -423,14 +417,14 @@ class Loop<E, R> implements Driver {
   }
 
   /** Works the settled calls of an earlier turn. A policy fails no turn for them. */
-  private beginEarlier(earlier: Earlier): Emitted<E, R> {
-    const { context, parts: { ambient, running }, rules, rules: { settings }, step } = this
+  private beginEarlier(earlier: Replay.Earlier): Emitted<E, R> {
+    const { context, parts: { ambient, recorded, running }, rules, rules: { settings }, step } = this
     this.earlier = undefined
     const policy = { ...settings.policy, unknownTool: "answer" } as const
     const own = { ...settings, policy, approved: new Set(earlier.calls.keys()) }
     const jobs = Plan.earlier(earlier.calls, { ...rules, settings: own })
     if (jobs.length === 0) return this.become({ _tag: "Settling", batch: undefined, earlier })
-    const batch = Batches.open<E, R>(context, jobs.length, own, 0, running, ambient)
+    const batch = Batches.open<E, R>(context, jobs.length, own, 0, running, ambient, recorded?.journal)
     step.batches.push(batch)
     batch.add(jobs, "waited")
     batch.seal()
@@ -456,7 +450,7 @@ class Loop<E, R> implements Driver {
   }
 
   /** Repeats the recorded reply of the open turn: its calls are decided on by their table. */
-  private repeating(turn: Turn): Emitted<E, R> {
+  private repeating(turn: Replay.Turn): Emitted<E, R> {
     return this.become({ _tag: "Deciding", batch: undefined }, turn.events)
   }
 
@@ -469,7 +463,7 @@ class Loop<E, R> implements Driver {
   private asking(): Emitted<E, R> {
     const {
       id,
-      parts: { adapter, ambient, running, system },
+      parts: { adapter, ambient, recorded, running, system },
       rules: { mode, settings, template, tools },
       step,
       thread
@@ -498,7 +492,10 @@ class Loop<E, R> implements Driver {
     const hear = (heard: Heard): EventPull<E, R> =>
       isEvents(heard) ? this.emit(heard, noEvents) : this.proceed(this.endReply(phase, heard), noEvents)
     const open = () => {
-      const stream = adapter.stream(request())
+      const admitted = recorded === undefined ? Effect.void : recorded.journal.admits()
+      const stream = Exit.isExit(admitted)
+        ? adapter.stream(request())
+        : Stream.unwrap(Effect.map(admitted, () => adapter.stream(request())))
       return step.spans?.asked(stream, { adapter, sampling: template, sessionId: settings.sessionId, request }) ??
         stream
     }
@@ -561,8 +558,8 @@ class Loop<E, R> implements Driver {
 
   /** Opens a batch, which the step closes: the step has it before an interruption can come. */
   private openBatch(calls: number): Batches.Batch<E> {
-    const { context, parts: { ambient, running }, rules: { settings }, step } = this
-    const batch = Batches.open<E, R>(context, calls, settings, step.index, running, ambient)
+    const { context, parts: { ambient, recorded, running }, rules: { settings }, step } = this
+    const batch = Batches.open<E, R>(context, calls, settings, step.index, running, ambient, recorded?.journal)
     step.batches.push(batch)
     return batch
   }
@@ -930,7 +927,8 @@ const check = <E, R>(
   input: Thread.Input,
   options: StepOptions<E, R>,
   defaults: Policy.Defaults,
-  context: Context.Context<R>
+  context: Context.Context<R>,
+  start: Replay.Start | undefined
 ): Result.Result<Checked<E, R>, StartError> => {
   const settings = Settings.resolve<E, R>(options, defaults, Policy.standard, context)
   const given = options.tools ?? []
@@ -943,7 +941,7 @@ const check = <E, R>(
   if (Result.isFailure(valid)) return Result.fail(valid.failure)
   const thread = valid.success
   // The last step of a resumed run may have left calls open: the run ends with it.
-  const isTakenUp = Context.get(context as Context.Context<never>, CurrentOperation)?.past !== undefined
+  const isTakenUp = start !== undefined && (start.earlier ?? start.turn ?? start.steps[0]) !== undefined
   const unpaired = isTakenUp ? [] : Requests.pairingIssues(thread.messages)
   if (unpaired.length > 0) {
     return Result.fail(new Thread.ValidationError({ reason: "invalid_thread", errors: unpaired }))
@@ -967,18 +965,19 @@ const enter = <E, R>(
   options: StepOptions<E, R>,
   chat: ChatOptions<E, R> | undefined,
   scope: Scope.Scope,
-  context: Context.Context<R>
+  context: Context.Context<R>,
+  recorded: Replay.Recorded | undefined
 ): Effect.Effect<Next<E, R>, StartError, R> => {
   const defaults = Context.get(context, Policy.Defaults)
-  const checked = check(input, options, defaults, context)
+  const checked = check(input, options, defaults, context, recorded?.start)
   if (Result.isFailure(checked)) return Effect.fail(checked.failure)
   const { adapter, base, base: { settings, template }, leftOut, thread } = checked.success
-  const running = new Running(settings.graceMillis, context as Context.Context<never>)
+  const running = new Running(settings.graceMillis, context as Context.Context<never>, recorded?.appends)
   const begin = (span: Telemetry.Run | undefined, ambient: Inherited.Ambient): Next<E, R> => {
     if (span !== undefined) span.usage = () => ambient.spending.reported
     const start = {
       // A run that continues after calls of an earlier run were settled has had its first turn.
-      hasBegun: running.operation?.continued === settings.requestId,
+      hasBegun: recorded?.start.hasBegun === true,
       deadline: ambient.deadline,
       now: () => Context.get(context, Clock.Clock).currentTimeMillisUnsafe()
     }
@@ -990,6 +989,7 @@ const enter = <E, R>(
       rules: turns?.rules ?? Turns.ofStep(options, start),
       leftOut,
       turns,
+      recorded,
       system: options.system,
       view: options,
       running,
@@ -1041,13 +1041,15 @@ export const step = <E, R>(
   input: Thread.Input,
   options: StepOptions<E, R>,
   scope: Scope.Scope,
-  context: Context.Context<R>
-): Effect.Effect<Next<E, R>, StartError, R> => enter(input, options, undefined, scope, context)
+  context: Context.Context<R>,
+  recorded?: Replay.Recorded
+): Effect.Effect<Next<E, R>, StartError, R> => enter(input, options, undefined, scope, context, recorded)
 
 /** Enters a run of several steps, and returns the function that its stream is pulled from. */
 export const chat = <E, R>(
   input: Thread.Input,
   options: ChatOptions<E, R>,
   scope: Scope.Scope,
-  context: Context.Context<R>
-): Effect.Effect<Next<E, R>, StartError, R> => enter(input, options, options, scope, context)
+  context: Context.Context<R>,
+  recorded?: Replay.Recorded
+): Effect.Effect<Next<E, R>, StartError, R> => enter(input, options, options, scope, context, recorded)

@@ -17,7 +17,7 @@ import * as Encoder from "../../Encoder.ts"
 import type * as Event from "../../Event.ts"
 import * as Executor from "../../Executor.ts"
 import type * as Message from "../../Message.ts"
-import type * as Policy from "../../Policy.ts"
+import * as Policy from "../../Policy.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Answers from "../answer/answer.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
@@ -25,6 +25,7 @@ import * as Settings from "../ask/options.ts"
 import * as Plan from "../decide/plan.ts"
 import * as ToolOutcomes from "../declare/outcome.ts"
 import { toolError } from "../declare/outcome.ts"
+import * as ToolOptions from "../declare/toolOptions.ts"
 import { behind, type Wait } from "../permits/permits.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
@@ -107,12 +108,12 @@ export class Batch<E> implements Host<E> {
       policy: settings.policy,
       timeoutMillis: settings.timeoutMillis,
       clock: found.clock,
-      fibers: new HookFibers(running, found.clock, environment.calls !== undefined)
+      fibers: new HookFibers(running, found.clock, environment.journal !== undefined)
     }
     this.queue = new Queue(bound, running, this.timers, this)
     this.unsubscribe = cancellation?.onRequest(() => this.cancel(cancellation.cause))
     if (deadline !== undefined) this.stopAt(deadline.toolsUntil)
-    environment.calls?.working?.(() => this.waits)
+    environment.journal?.working(() => this.waits)
   }
 
   private get services(): Context.Context<any> {
@@ -259,8 +260,8 @@ export class Batch<E> implements Host<E> {
   }
 
   private known(call: Message.ToolCall): Replay.Replayed | undefined {
-    const { calls, settings: { approved, requestId }, stepIndex } = this.environment
-    return calls?.find(call, { requestId, stepIndex, isApproved: approved?.has(call.id) === true })
+    const { journal, settings: { approved }, stepIndex } = this.environment
+    return journal?.find(call, { stepIndex, isApproved: approved?.has(call.id) === true })
   }
 
   /** Answers a call that had started in another process and cannot run in this one. */
@@ -373,7 +374,7 @@ export class Batch<E> implements Host<E> {
     if (this.isSpokenFor(job)) return
     this.entryOf(job).isWaiting = true
     this.unstarted(job, { outcome: event._tag === "ToolSuspended" ? "suspended" : "approval_requested" })
-    void this.recorded(this.environment.calls?.waits(job.call, event), () => {
+    void this.recorded(this.environment.journal?.waits(job.call, event), () => {
       this.reported++
       this.events.settled(job.index, [event])
     })
@@ -387,7 +388,7 @@ export class Batch<E> implements Host<E> {
     if (this.isSpokenFor(job)) return Effect.void
     this.entryOf(job).answer = answer
     if (answer.isReplayed !== true) this.unstarted(job, answer)
-    const record = answer.isReplayed === true ? undefined : this.environment.calls?.answered(job.call, answer)
+    const record = answer.isReplayed === true ? undefined : this.environment.journal?.answered(job.call, answer)
     return this.recorded(record, () => this.report(job, answer))
   }
 
@@ -803,7 +804,8 @@ export const open = <E, R>(
   settings: Settings.Settings<E, R>,
   stepIndex: number,
   running: Running,
-  ambient: Inherited.Ambient
+  ambient: Inherited.Ambient,
+  journal: Replay.Journal | undefined
 ): Batch<E> =>
   new Batch<E>({
     found: find(context, ambient),
@@ -812,7 +814,7 @@ export const open = <E, R>(
     stepIndex,
     running,
     ambient,
-    calls: Context.get(context, Replay.CurrentCalls)
+    journal
   })
 
 /** Returns the services that a batch needs. They are looked up once for all steps that have the same context. */
@@ -822,7 +824,7 @@ const find = <R>(context: Context.Context<R>, ambient: Inherited.Ambient): Inher
     context,
     executor: Context.get(context, Executor.Executor),
     encoder: Context.get(context, Encoder.Encoder),
-    services: Replay.withoutCalls(Inherited.forHandlers(context, ambient)),
+    services: Inherited.forHandlers(context, ambient),
     clock: Context.get(context, Clock.Clock),
     tracing: Telemetry.tracing(context)
   }
@@ -833,12 +835,13 @@ export const scoped = <E, R>(
   calls: number,
   settings: Settings.Settings<E, R>,
   options: { readonly stepIndex?: number; readonly cancel?: Settings.RunnerOptions<E, R>["cancel"] | undefined },
-  scope: Scope.Scope
+  scope: Scope.Scope,
+  journal?: Replay.Journal
 ): Effect.Effect<Opened<E>, never, R> =>
   Effect.contextWith((context: Context.Context<R>) => {
     const running = new Running(settings.graceMillis, context as Context.Context<never>)
     return Effect.flatMap(Inherited.enter(settings, options.cancel, scope, context), (ambient) => {
-      const batch = open<E, R>(context, calls, settings, options.stepIndex ?? 0, running, ambient)
+      const batch = open<E, R>(context, calls, settings, options.stepIndex ?? 0, running, ambient, journal)
       const leaving = Effect.suspend(() => {
         const closed = batch.close()
         return Effect.andThen(running.end(Exit.void), closed)
@@ -859,6 +862,55 @@ interface Opened<E> {
   readonly batch: Batch<E>
   readonly running: Running
 }
+
+/** A run of calls alone: its events, and what refused to stop, once they have ended. */
+interface Begun<E> {
+  readonly policy: Policy.Policy
+  readonly pull: Pull.Pull<Arr.NonEmptyReadonlyArray<Event.Event>, E>
+  readonly stopped: Effect.Effect<ReadonlyArray<Event.Abandoned>>
+}
+
+/** A run that calls a tool which does not exist, under `unknownTool: "failTurn"`. */
+const failing = (error: Plan.EngineError, policy: Policy.Policy): Begun<never> => {
+  let isOut = false
+  const pull = Effect.suspend(() => {
+    if (isOut) return Cause.done()
+    isOut = true
+    return Effect.succeed([{ _tag: "Error", error } as const] as const)
+  })
+  return { policy, pull, stopped: Effect.succeed([]) }
+}
+
+/** The options of calls alone. */
+interface BeginOptions<E, R> extends Settings.RunnerOptions<E, R, any> {
+  readonly stepIndex?: number
+  readonly approved?: ReadonlyArray<string>
+}
+
+/** Begins a run of calls whose handlers are stopped when the scope closes. `order` goes before the policy. */
+export const begin = <E, R>(
+  calls: ReadonlyArray<Message.ToolCall>,
+  tools: ReadonlyArray<Tool.Any>,
+  options: BeginOptions<E, R>,
+  scope: Scope.Scope,
+  { journal, order }: {
+    readonly order?: Pick<Policy.Policy, "resultOrder" | "toolEvents">
+    readonly journal?: Replay.Journal | undefined
+  } = {}
+): Effect.Effect<Begun<E>, never, R> =>
+  Effect.gen(function*() {
+    const defaults = yield* Policy.Defaults
+    const resolved = Settings.resolve(options, defaults, Policy.standard, yield* Effect.context<never>())
+    const policy = { ...resolved.policy, ...order }
+    const settings = { ...resolved, policy, approved: new Set(options.approved) }
+    const byName = ToolOptions.toolbox(defaults.tools ?? [], tools)
+    const unknown = Plan.failing(calls, byName, policy)
+    if (unknown !== undefined) return failing(unknown, policy)
+    const { batch, running } = yield* scoped<E, R>(calls.length, settings, options, scope, journal)
+    batch.add(calls.map((call, index) => Plan.planned(index, call, byName, policy)))
+    batch.seal()
+    return { policy, pull: batch.pull, stopped: running.stop }
+  })
 
 // The consequences of a call's end for its siblings: which calls they are, which of them are interrupted, and whether
 // those that wait still run.

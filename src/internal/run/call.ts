@@ -57,8 +57,8 @@ export interface Environment<E> {
   readonly stepIndex: number
   readonly running: Running
   readonly ambient: Inherited.Ambient
-  /** The journal of the calls of the run, where it has one. */
-  readonly calls: Replay.Service | undefined
+  /** The journal of the run, if it is recorded. */
+  readonly journal: Replay.Journal | undefined
 }
 
 /**
@@ -154,7 +154,7 @@ export class Call<E> implements Task, Handler {
   hasAbandoned = false
 
   constructor(job: Plan.Run, host: Host<E>) {
-    const { ambient, calls, found: { services }, running, settings, stepIndex } = host.environment
+    const { ambient, found: { services }, journal, running, settings, stepIndex } = host.environment
     this.job = job
     this.host = host
     this.id = job.call.id
@@ -168,8 +168,7 @@ export class Call<E> implements Task, Handler {
       (value) => this.progress(value),
       (values) => this.update(values)
     )
-    const { approved, requestId } = settings
-    this.replayed = calls?.find(job.call, { requestId, stepIndex, isApproved: approved?.has(job.call.id) === true })
+    this.replayed = journal?.find(job.call, { stepIndex, isApproved: settings.approved?.has(job.call.id) === true })
     this.context = this.replayed === undefined ? context : { ...context, ...Replay.recalled(this.replayed) }
     const { args, tool: { limits } } = job
     const keyed = limits === undefined
@@ -292,7 +291,7 @@ export class Call<E> implements Task, Handler {
 
   /** Tells whether to record an outcome that comes after the end of the run: the next owner of the run asks for it. */
   private get isToRecord(): boolean {
-    return this.phase === "running" && this.host.isOver && this.host.environment.calls !== undefined
+    return this.phase === "running" && this.host.isOver && this.host.environment.journal !== undefined
   }
 
   /** Suspends the call, which leaves its place and waits for an answer from outside. */
@@ -304,16 +303,20 @@ export class Call<E> implements Task, Handler {
 
   /** The execution of the handler by the executor, under a span of its own if the run is traced. */
   private get execution(): Effect.Effect<unknown, never, any> {
-    const { calls, found: { executor } } = this.host.environment
-    const { call } = this.job
-    const failed = calls === undefined ? undefined : () => calls.attemptFailed(call)
+    const { ambient: { cancellation }, found: { executor }, journal } = this.host.environment
+    const { call, tool } = this.job
     const execution = execute(
       this.job,
       this.context,
-      executor,
+      journal === undefined
+        ? (job, context) => once(job, context, executor)
+        : (job, context) => begun(job, context, executor, journal, this.inner ?? cancellation, false),
       this.inner,
       (error, attempt) => this.mayTryAgain(error, attempt),
-      failed
+      // A further attempt is recorded as soon as it is granted, before the wait for it.
+      journal === undefined || tool.retry === undefined
+        ? tool.retry
+        : Schedule.tap(tool.retry, () => journal.failed(call))
     )
     const span = this.span = this.host.spanOf(this.job, this.context.attempt)
     return span === undefined ? execution : span.over(execution)
@@ -497,9 +500,9 @@ export class Call<E> implements Task, Handler {
   private get isInDoubt(): boolean {
     const { replayed } = this
     if (replayed?.isUnknown !== true) return false
-    const { calls, settings: { approved, requestId }, stepIndex } = this.host.environment
+    const { journal, settings: { approved }, stepIndex } = this.host.environment
     const isApproved = approved?.has(this.id) === true
-    return calls?.find(this.job.call, { requestId, stepIndex, isApproved })?.attempt === replayed.attempt
+    return journal?.find(this.job.call, { stepIndex, isApproved })?.attempt === replayed.attempt
   }
 
   /**
@@ -564,7 +567,9 @@ export class Call<E> implements Task, Handler {
    * order to be recorded. The gates of a blocking tool may not.
    */
   get mayFinish(): boolean {
-    return this.phase === "running" ? this.job.isBlocking : this.isWriting && this.host.environment.calls !== undefined
+    return this.phase === "running"
+      ? this.job.isBlocking
+      : this.isWriting && this.host.environment.journal !== undefined
   }
 
   /**
@@ -726,29 +731,28 @@ const rejection = (cause: unknown): string =>
     ? "the promise was rejected without a reason"
     : ErrorFields.described(cause).text
 
+/** Runs one attempt. */
+type Attempt = (job: Plan.Run, context: Tool.CallContext) => Effect.Effect<unknown, never, any>
+
 /**
- * Executes the handler by the executor, attempt after attempt. `inner` is the soft stop of a handler that may finish:
- * no attempt starts after it. `again` tells whether another attempt may start.
+ * Executes the handler, attempt after attempt. `inner` is the soft stop of a handler that may finish: no attempt starts
+ * after it. `again` tells whether another attempt may start.
  */
 const execute = (
   job: Plan.Run,
   context: Tool.CallContext,
-  executor: Executor.Service,
+  run: Attempt,
   inner: Cancellation.Cancellation | undefined,
   again: (error: unknown, attempt: number) => boolean,
-  failed: (() => Effect.Effect<void>) | undefined
+  retry: Tool.Any["retry"]
 ): Effect.Effect<unknown, never, any> => {
-  const { retry: schedule } = job.tool
-  // A further attempt is recorded as soon as it is granted, before the wait for it.
-  const retry = schedule === undefined || failed === undefined ? schedule : Schedule.tap(schedule, failed)
-  if (retry === undefined) return ToolOptions.attempt(() => once(job, context, executor))
+  if (retry === undefined) return ToolOptions.attempt(() => run(job, context))
   const attempt = (number: number) =>
     Effect.suspend(() =>
-      once(
+      run(
         // An attempt may change its arguments: the next one gets a copy of its own.
         { ...job, args: Json.copy(job.args) },
-        number === 1 ? context : { ...context, attempt: context.attempt + number - 1, toolCall: copyOf(job.call) },
-        executor
+        number === 1 ? context : { ...context, attempt: context.attempt + number - 1, toolCall: copyOf(job.call) }
       )
     )
   return retrying(retry, inner, again, attempt)
@@ -764,6 +768,30 @@ const once = (
   const error = ToolOptions.promisedOutcome("the executor", given, call)
   return Effect.succeed(error === undefined ? given : { _tag: "Error", error })
 }
+
+/** Runs one attempt once the journal has its start. `isResolved`: the tool has decided to start the call again. */
+const begun = (
+  job: Plan.Run,
+  context: Tool.CallContext,
+  executor: Executor.Service,
+  journal: Replay.Journal,
+  stop: Cancellation.Cancellation | undefined,
+  isResolved: boolean
+): Effect.Effect<unknown, never, any> =>
+  Effect.flatMap(journal.starts(context, job.tool, isResolved), (begin): Effect.Effect<unknown, never, any> => {
+    switch (begin._tag) {
+      case "Start":
+        return begin.handler(ToolOptions.attempt(() => once(job, context, executor)))
+      case "Resolve": {
+        const again = Effect.suspend(() => begun(job, context, executor, journal, stop, true))
+        return Replay.resolveUnknown(job.tool, job.args, context, again, journal.afterCrash)
+      }
+      case "Park":
+        return Replay.parked(job.call, stop)
+      case "Answer":
+        return Effect.succeed(begin.instead)
+    }
+  })
 
 /**
  * Repeats failed attempts on the tool's schedule, which gets each error; the last failure is the outcome. A stop ends

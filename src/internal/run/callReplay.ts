@@ -1,17 +1,16 @@
 /**
- * The journal of the calls of a run, as the calls see it, in a Context reference. It knows the calls of a resumed
- * turn, and records the outcome of each call before anything follows from it. For a call that had started when its
- * process died, and whose effect is unknown, an executor calls `resolveUnknown`, which follows the policy of the
- * call's tool.
+ * The journal of a run, as the loop and its calls see it: a value that a recorded run passes to the loop. It knows the
+ * calls of a resumed turn, completes the intents of the run once they are durable, and records what has happened before
+ * anything follows from it. A call that had started when its process died has an unknown effect: `resolveUnknown`
+ * follows the policy of its tool.
  */
-import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import type * as Types from "effect/Types"
 import type * as Event from "../../Event.ts"
-import type * as Executor from "../../Executor.ts"
 import type * as Message from "../../Message.ts"
 import type * as Policy from "../../Policy.ts"
+import type * as Thread from "../../Thread.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Answers from "../answer/answer.ts"
 import * as Plan from "../decide/plan.ts"
@@ -19,7 +18,10 @@ import * as ToolOutcomes from "../declare/outcome.ts"
 import { toolError } from "../declare/outcome.ts"
 import type * as Declared from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
+import type * as Json from "../json.ts"
 import type { Wait } from "../permits/permits.ts"
+import * as Cancellation from "../stop/cancellation.ts"
+import type { Running } from "../stop/ownedFibers.ts"
 
 /** The recorded part of a call. */
 export interface Replayed {
@@ -50,40 +52,127 @@ export interface Waits extends Wait {
   readonly since: number
 }
 
-/** The journal of the calls of a run. */
-export interface Service {
+type Handled = Effect.Effect<unknown, never, any>
+
+/** The consequence of an attempt that is about to start. */
+export type Begun =
+  /** The start is durable. `handler` gives the handler what its runs find: their journals, and the account of usage. */
+  | { readonly _tag: "Start"; readonly handler: (handler: Handled) => Handled }
+  /** An earlier process started the call: its tool decides, and may start it again. */
+  | { readonly _tag: "Resolve" }
+  /** The next owner of the run starts the call: it waits here until the run ends. */
+  | { readonly _tag: "Park" }
+  /** The call does not start, and has this outcome. */
+  | { readonly _tag: "Answer"; readonly instead: Tool.Outcome }
+
+/**
+ * The journal of a run. An intent (`admits`, `starts`) completes only once it is durable, never where it is refused or
+ * given up. A report tells what has happened, and may be given up with the grace period of a stop.
+ */
+export interface Journal {
   /** Returns the recorded part of a call, if there is one. Any other call runs as usual. */
   readonly find: (call: Message.ToolCall, place: Place) => Replayed | undefined
-  /** Records the answer of a call. Nothing follows from the answer before this is done. */
+  /** Intends a request to the model, also where there is nothing to record. */
+  readonly admits: () => Effect.Effect<void>
+  /** Intends an attempt. `isHandled`: the tool has decided to start a call again that an earlier process started. */
+  readonly starts: (call: Tool.CallContext, tool: Tool.Any, isHandled: boolean) => Effect.Effect<Begun>
+  /** Reports the answer of a call. Nothing follows from the answer before this is done. */
   readonly answered: (call: Message.ToolCall, answer: Answers.Answer) => Effect.Effect<void>
-  /** Records a suspension of a call. */
+  /** Reports a suspension of a call. */
   readonly waits: (
     call: Message.ToolCall,
     event: Event.Of<"ToolApprovalRequested" | "ToolSuspended">
   ) => Effect.Effect<void>
-  /** Records that an attempt of a call failed and that another one is granted. */
-  readonly attemptFailed: (call: Message.ToolCall) => Effect.Effect<void>
+  /** Reports that an attempt of a call failed and that another one is granted. */
+  readonly failed: (call: Message.ToolCall) => Effect.Effect<void>
   /** Takes the function that returns the calls which wait for their turn, of the batch that begins. */
-  readonly working?: (waits: () => ReadonlyArray<Waits>) => void
+  readonly working: (waits: () => ReadonlyArray<Waits>) => void
+  /** Policy for a call whose effect is unknown, where its tool does not set one. */
+  readonly afterCrash: Declared.AfterCrash | undefined
+}
+
+/** The recorded part of a run, with which it begins. */
+export interface Start {
+  /** The whole steps, in order. */
+  readonly steps: ReadonlyArray<{
+    readonly result: Event.StepResult
+    readonly closing?: Event.Of<"StepCompleted">["closing"]
+  }>
+  /** The open turn of the run, in which it begins: its recorded reply, and its table of calls. */
+  readonly turn: Turn | undefined
+  /** The turn of an earlier run that waited, and whose settled calls run first. */
+  readonly earlier: Earlier | undefined
+  /** Tells whether an earlier run asked for the turn that the run begins in: its first turn is over. */
+  readonly hasBegun: boolean
+}
+
+/** The open turn in which a resumed run begins. */
+export interface Turn {
+  readonly calls: Plan.RecordedCalls
+  /** The events that repeat the reply. */
+  readonly events: ReadonlyArray<Event.Event>
+}
+
+/** The turn of an earlier run in which a run begins. */
+export interface Earlier {
+  /** The calls that may begin, or that have begun. */
+  readonly calls: Plan.RecordedCalls
+  /** Returns the end of these calls, once each is answered or waits. */
+  readonly end: (cancellation: Cancellation.Cancellation | undefined) => EarlierEnd
+}
+
+/** The end of the calls of an earlier turn: the run is over, or continues with the thread. */
+type EarlierEnd =
+  | { readonly isOver: true; readonly events: ReadonlyArray<Event.Event> }
+  | { readonly isOver: false; readonly thread: Thread.Thread; readonly contextUpdate: Json.JsonObject | undefined }
+
+/** A recorded run as the loop gets it: its start and its journal. */
+export interface Recorded {
+  readonly start: Start
+  readonly journal: Journal
+  /** Owns the appends to the store. When the reader of the run leaves, they share its grace period. */
+  readonly appends: Running | undefined
 }
 
 /** The position of a call: a model may use the same id in several turns. */
 interface Place {
-  readonly requestId: string
   readonly stepIndex: number
   /** Tells whether the call was approved earlier, and a run begins with it. */
   readonly isApproved: boolean
 }
 
-/** The journal of the calls of the run. Runs that handlers start have journals of their own. */
-export const CurrentCalls: Context.Reference<Service | undefined> = Context.Reference<Service | undefined>(
-  "heddle/internal/Calls",
-  { defaultValue: () => undefined }
-)
+const started: Effect.Effect<Begun> = Effect.succeed({ _tag: "Start", handler: (handler) => handler })
 
-/** Returns the services without the journal of calls, for handlers. */
-export const withoutCalls = <R>(services: Context.Context<R>): Context.Context<R> =>
-  Context.get(services, CurrentCalls) === undefined ? services : Context.add(services, CurrentCalls, undefined)
+/** Returns a journal that knows calls, and records nothing. */
+export const recalling = (find: Journal["find"], reports: Partial<Journal> = {}): Journal => ({
+  find,
+  admits: () => Effect.void,
+  starts: (call, _tool, isHandled) => {
+    const known = find(call.toolCall, { stepIndex: call.stepIndex, isApproved: false })
+    const isUnknown = !isHandled && known?.isUnknown === true && call.attempt === known.attempt + 1
+    return isUnknown ? Effect.succeed({ _tag: "Resolve" }) : started
+  },
+  answered: () => Effect.void,
+  waits: () => Effect.void,
+  failed: () => Effect.void,
+  working: () => {},
+  afterCrash: undefined,
+  ...reports
+})
+
+/**
+ * Waits until the run is interrupted or asked to stop: a blocking call has nothing to finish. The next owner of the run
+ * answers the call.
+ */
+export const parked = (
+  call: Pick<Message.ToolCall, "id" | "name">,
+  stop: Cancellation.Cancellation | undefined
+): Effect.Effect<Tool.Outcome> =>
+  Cancellation.orElse<Tool.Outcome, never, never>(
+    Effect.never,
+    stop,
+    () => ({ _tag: "Error", error: toolError("cancelled", call, { detail: "not run" }) })
+  )
 
 /**
  * Returns the fields of a resumed call that its handler receives: the recorded key, the number of the next attempt, and
@@ -136,15 +225,13 @@ const asked = ({ id, name, toolCall }: Tool.CallContext): ToolOutcomes.Suspended
   return ToolOutcomes.suspended([suspension])
 }
 
-type Resolved = Effect.Effect<Tool.Outcome | ToolOutcomes.Suspended, never, any>
-
 /** Returns the outcome that `lookUp` of the tool finds. If it fails, nothing is found. */
 const lookedUp = (
   lookUp: NonNullable<Declared.Any["lookUp"]>,
   args: unknown,
   call: Tool.CallContext,
-  run: Resolved
-): Resolved =>
+  run: Handled
+): Handled =>
   Effect.matchCauseEffect(Effect.scoped(Effect.suspend(() => found(lookUp(args, call)))), {
     onSuccess: (option) => Option.isNone(option) ? run : Effect.succeed(outcomeOf(option.value)),
     onFailure: (cause) => Effect.as(Answers.warnOfLookUp(call, cause), unknownEffect(call))
@@ -163,19 +250,17 @@ const outcomeOf = (value: unknown): Tool.Outcome => ToolOutcomes.isBranded(value
 
 /**
  * Resolves a call whose effect is unknown: by `lookUp` of its tool, by `afterCrash`, by the flags, or else by
- * `otherwise`. The executor returns this outcome for the first attempt of such a call; `executor` runs the handler
- * where the call is tried again.
+ * `otherwise`. `run` starts the handler where the call is tried again.
  */
 export const resolveUnknown = (
   tool: Tool.Any,
   args: unknown,
   call: Tool.CallContext,
-  executor: Executor.Service,
-  otherwise?: Declared.AfterCrash
-): Resolved => {
-  const run: Resolved = Effect.suspend(() => executor.execute(tool, args, call))
+  run: Handled,
+  otherwise: Declared.AfterCrash | undefined
+): Handled => {
   if (tool.lookUp !== undefined) return lookedUp(tool.lookUp, args, call, run)
-  return Effect.flatMap(Plan.afterCrashOf(tool, args, otherwise), (policy): Resolved => {
+  return Effect.flatMap(Plan.afterCrashOf(tool, args, otherwise), (policy): Handled => {
     switch (policy) {
       case "ask":
         return Effect.sync(() => asked(call))

@@ -16,10 +16,9 @@ import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as Adapter from "../../Adapter.ts"
-import * as Chat from "../../Chat.ts"
+import type * as Chat from "../../Chat.ts"
 import * as Collector from "../../Collector.ts"
 import type * as Event from "../../Event.ts"
-import * as Executor from "../../Executor.ts"
 import type * as Message from "../../Message.ts"
 import * as Policy from "../../Policy.ts"
 import * as Step from "../../Step.ts"
@@ -29,22 +28,17 @@ import * as Answers from "../answer/answer.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
 import * as SubAgent from "../answer/subAgent.ts"
 import * as Settings from "../ask/options.ts"
+import type * as Plan from "../decide/plan.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Outcomes from "../fold/runOutcome.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Loop from "../loop/loop.ts"
-import * as Replay from "../run/callReplay.ts"
+import * as Pulled from "../loop/scopedPull.ts"
+import type * as Replay from "../run/callReplay.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
-import {
-  CurrentOperation,
-  type Earlier,
-  type RecordedCall,
-  type RecordedCalls,
-  Running,
-  type Turn
-} from "../stop/ownedFibers.ts"
+import { Running } from "../stop/ownedFibers.ts"
 import * as Spendings from "../stop/spending.ts"
 import * as Telemetry from "../telemetry.ts"
 import * as Claims from "./claim.ts"
@@ -89,8 +83,6 @@ class OperationRun<M extends SessionEvents.Mode> {
   readonly running: Running
   /** Owns the effect that may ask the operation to stop. It is interrupted when there is a result. */
   readonly stopping: Running
-  /** Handlers of calls of an earlier turn that refused to stop. */
-  readonly abandoned: Array<Event.Abandoned> = []
   readonly spending: Spendings.Spending
   /** Tells whether calls of an earlier turn run before the model is asked. */
   readonly hasOpening: boolean
@@ -196,12 +188,12 @@ class OperationRun<M extends SessionEvents.Mode> {
   }
 
   /**
-   * Adds further abandoned parts to the result: handlers of calls of an earlier turn, an append, and the effect that
-   * asks for the stop, which may still do so while the end is recorded.
+   * Adds further abandoned parts to the result: an append, and the effect that asks for the stop, which may still do so
+   * while the end is recorded.
    */
   private complete(event: Event.Of<"ChatCompleted">): Effect.Effect<Event.Event> {
     return Effect.suspend(() => {
-      const known = [...this.abandoned, ...this.running.givenUpTasks]
+      const known = this.running.givenUpTasks
       return Effect.map(Effect.andThen(this.take(event), this.stopping.stop), (stopped) => {
         const others = [...known, ...stopped]
         if (others.length === 0) return event
@@ -409,7 +401,7 @@ const resumedTurns = <E, R>(
 }
 
 /** Returns the open turn in which the run begins, if its reply is recorded. */
-const turnOf = ({ turn }: States.State): Turn | undefined =>
+const turnOf = ({ turn }: States.State): Replay.Turn | undefined =>
   turn?.isEarlier !== false || turn.isStepped === true || turn.message === undefined || turn.response === undefined
     ? undefined
     : { events: Replays.eventsOf(turn.response), calls: recordedIn(turn, () => true) }
@@ -418,8 +410,8 @@ const turnOf = ({ turn }: States.State): Turn | undefined =>
 const recordedIn = (
   turn: States.Turn | undefined,
   isIncluded: (id: string, call: States.Call) => boolean
-): RecordedCalls => {
-  const recorded = new Map<string, RecordedCall>()
+): Plan.RecordedCalls => {
+  const recorded = new Map<string, Plan.RecordedCall>()
   for (const [id, call] of turn?.calls ?? []) {
     if (call._tag === "Asked" || !isIncluded(id, call)) continue
     const { toolCall } = call
@@ -489,7 +481,6 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
     const tools: Tools = (Array.isArray(given.tools) ? given.tools as Tools : none).map(withoutPolicy)
     const wanted = resumed?.isBroken === true ? { tools } as unknown as typeof given : given
     const scope = yield* Effect.scope
-    const executor = yield* Executor.Executor
     const defaults = yield* Policy.Defaults
     const resolve = (options: typeof given) => Settings.resolve(options, defaults, Policy.standard, context)
     // A run that is driven counts options that cannot be used as a failure, and begins without them.
@@ -549,13 +540,13 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
       ...(isStep ? { maxTurns: 1 } : {}),
       ...(stops === unstopped ? {} : { cancel: null }),
       ...(isLate ? { deadline: null } : {})
-    } as Chat.Options<T, E, R, RHalt, REvent>
+    } as unknown as Loop.ChatOptions<E, R | RHalt | REvent>
     const observed = <A extends ReadonlyArray<Event.Event>>(events: A) =>
       Effect.as(Loop.observed(options, running, requestId, events), events)
 
     const hasOpening = run.hasOpening || States.isOpening(state)
     const settled = steps.length > 0 ? [] : settlements(state, policy)
-    const earlier: Earlier | undefined = !hasOpening ? undefined : {
+    const earlier: Replay.Earlier | undefined = !hasOpening ? undefined : {
       // The calls that may run now, and those that did so before the interruption.
       calls: recordedIn(state.turn, (id, { _tag }) =>
         _tag === "Granted" || _tag === "Started" || resumed?.run.came.has(`earlier ${id}`) === true),
@@ -581,11 +572,15 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
       }
       const thread = SharedMessages.plain(isReplied ? state.thread : States.threadOf(state))
       if (mode === "step") {
-        return Step.stream(thread, adjusted)
+        return Pulled.stream((scope, context: Context.Context<R | RHalt | REvent>) =>
+          Loop.step(thread, adjusted, scope, context, recorded)
+        )
       }
       const contextUpdate = steps.length > 0 ? undefined : States.contextUpdateOf(state)
       const context = contextUpdate === undefined ? adjusted.context : { ...adjusted.context, ...contextUpdate }
-      const turns = Chat.stream(thread, { ...adjusted, context })
+      const turns = Pulled.stream((scope, services: Context.Context<R | RHalt | REvent>) =>
+        Loop.chat(thread, { ...adjusted, context }, scope, services, recorded)
+      )
       if (!hasOpening && isFinal === undefined) {
         return turns
       }
@@ -603,27 +598,21 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
       })
     })
     const turn = resumed === undefined ? undefined : turnOf(state)
-    const past = steps.length === 0 && turn === undefined && earlier === undefined
-      ? {}
-      : { past: { steps, turn, earlier } }
-    const own = Context.getOrUndefined(context, Adapter.Adapter)
-    const adapter = own && writer.claim ? Replays.staying(own, requestId, writer) : own
-    const recorded = Replays.recorded(
-      { writer, requestId, running, ending: resumed?.ending?._tag, nestingOf: nesting },
-      executor
-    )
+    const recorded: Replay.Recorded = {
+      start: { steps, turn, earlier, hasBegun: isContinued },
+      journal: Replays.journalOf({
+        writer,
+        requestId,
+        running,
+        ending: resumed?.ending?._tag,
+        nestingOf: nesting
+      }),
+      appends: running
+    }
     const all = Stream.concat(first, resumed === undefined ? turns : resumedTurns(turns, run, stops))
     const events = (Result.isSuccess(resolved) ? all : Stream.die(resolved.failure)).pipe(
-      (events) => adapter === undefined ? events : Stream.provideService(events, Adapter.Adapter, adapter),
       Stream.mapArrayEffect(run.takeAll),
       Stream.tapCause((cause) => run.fail(cause)),
-      Stream.provideService(Executor.Executor, recorded.executor),
-      Stream.provideService(Replay.CurrentCalls, recorded.calls),
-      Stream.provideService(SubAgent.CurrentNesting, undefined),
-      Stream.provideService(
-        CurrentOperation,
-        isContinued ? { running, continued: requestId, ...past } : { running, ...past }
-      ),
       Stream.provideService(Spendings.CurrentSpending, spending),
       (events) => span === undefined ? events : span.reading(events)
     )

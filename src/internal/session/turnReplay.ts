@@ -5,13 +5,11 @@
  *
  * @since 0.1.0
  */
+import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import * as Stream from "effect/Stream"
 import type * as Types from "effect/Types"
-import type * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
-import type * as Executor from "../../Executor.ts"
 import * as Message from "../../Message.ts"
 import type * as Response from "../../Response.ts"
 import type * as Tool from "../../Tool.ts"
@@ -22,9 +20,8 @@ import { toolError } from "../declare/outcome.ts"
 import type * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
 import * as Replay from "../run/callReplay.ts"
-import * as Cancellation from "../stop/cancellation.ts"
 import * as Inherited from "../stop/inherited.ts"
-import { CurrentOperation, type Running } from "../stop/ownedFibers.ts"
+import type { Running } from "../stop/ownedFibers.ts"
 import * as Spendings from "../stop/spending.ts"
 import type * as SessionData from "./data.ts"
 import * as SessionEvents from "./events.ts"
@@ -142,15 +139,6 @@ export const eventsOf = (response: Response.Response): ReadonlyArray<Event.Adapt
   ]
 }
 
-/** Returns the adapter that asks no model where the owner of the session is leaving. */
-export const staying = (adapter: Adapter.Service, requestId: string, writer: Writers.Writer): Adapter.Service => ({
-  ...adapter,
-  stream: (request) =>
-    request.run?.requestId === requestId
-      ? Stream.unwrap(Effect.map(writer.admission, () => adapter.stream(request)))
-      : adapter.stream(request)
-})
-
 // Calls.
 
 /** The answers for the nested run of a call. */
@@ -176,14 +164,8 @@ export interface Recording {
   readonly nestingOf: NestingOf
 }
 
-/** Services of the calls of an operation: their journal, and the executor that records their starts. */
-export interface Recorded {
-  readonly calls: Replay.Service
-  readonly executor: Executor.Service
-}
-
-/** Returns the services that record the calls of an operation, around its executor. */
-export const recorded = (recording: Recording, executor: Executor.Service): Recorded => {
+/** Returns the journal of an operation. */
+export const journalOf = (recording: Recording): Replay.Journal => {
   const { ending, nestingOf, requestId, running, writer } = recording
   const { state } = writer
   const isEnding = ending !== undefined
@@ -199,16 +181,102 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
   const ended = ({ id }: Message.ToolCall, record: Records.Record) =>
     Effect.map(writer.append([record], running), () => writer.handlerEnded(id))
 
-  const calls: Replay.Service = {
-    find: ({ id }, { isApproved, requestId: place, stepIndex }) => {
-      const { run, turn } = state
-      if (turn === undefined || run === undefined || place !== requestId || turn.isEarlier !== isApproved) {
-        return undefined
+  /** Returns what a handler runs in: the next owner continues the nested runs of a sub-agent. */
+  const handlerOf = (
+    call: Tool.CallContext,
+    tool: Tool.Any,
+    given: NestedAnswers | undefined,
+    deadlineAt: number | undefined
+  ) =>
+  (handler: Effect.Effect<unknown, never, any>): Effect.Effect<unknown, never, any> =>
+    Effect.gen(function*() {
+      // The attempts of a call share one spending.
+      const spending = spent.get(call.id) ?? new Spendings.Spending(yield* Spendings.CurrentSpending)
+      spent.set(call.id, spending)
+      const nesting = writer.store === undefined
+        ? undefined
+        : nestingOf({ ...parentOf(writer, tool), store: writer.store }, call, given)
+      const services = Context.make(Spendings.CurrentSpending, spending).pipe(
+        Context.add(SubAgent.CurrentNesting, nesting),
+        Context.add(Writers.CurrentWriter, undefined)
+      )
+      const within = Effect.provide(
+        handler,
+        deadlineAt === undefined ? services : Context.add(services, Inherited.CurrentDeadline, deadlineAt)
+      )
+      // The next owner continues a sub-agent, also one that blocks the interruption of its run.
+      const left = writer.claim !== undefined && writer.isLeft && SubAgent.isSubAgent(tool)
+        ? Effect.raceFirst(within, Effect.flatMap(writer.claim.drained.await, () => park(call)))
+        : within
+      return yield* Effect.scopedWith((scope) => Effect.andThen(spending.enter(scope), left))
+    })
+
+  /** Leaves a call to the next owner. A blocking call that is asked to stop has nothing to finish. */
+  const park = (call: Tool.CallContext): Effect.Effect<Tool.Outcome> => {
+    parked.add(call.id)
+    return Effect.flatMap(Inherited.ParentCancellation, (stop) => Replay.parked(call, stop))
+  }
+
+  /** Records the start of a call. `isAgain`: it has started before, so that its nested runs continue. */
+  const started = (
+    call: Tool.CallContext,
+    tool: Tool.Any,
+    isAgain: boolean,
+    deadlineAt?: number
+  ): Effect.Effect<Replay.Begun> =>
+    Effect.gen(function*() {
+      const { attempt, id, idempotencyKey, toolCall } = call
+      const known = state.turn?.calls.get(id)
+      const early = known === undefined && !isReplied(state, writer) ? { toolCall } : {}
+      const isRecorded = yield* writer.start(
+        { _tag: "CallStarted", requestId, toolCallId: id, ...early, attempt, idempotencyKey },
+        running
+      )
+      if (isRecorded) yield* writer.confirmation
+      // The run was stopped before the handler starts.
+      if (!isRecorded || state.stop?.requestId === requestId) {
+        return { _tag: "Answer", instead: notRun(call, known, "not run: the run was stopped") }
       }
+      const answers = known !== undefined && "answers" in known ? known.answers : []
+      const given = answers.length > 0 || isAgain ? answers : undefined
+      return { _tag: "Start", handler: handlerOf(call, tool, given, deadlineAt) }
+    })
+
+  return {
+    find: ({ id }, { isApproved, stepIndex }) => {
+      const { run, turn } = state
+      if (turn === undefined || run === undefined || turn.isEarlier !== isApproved) return undefined
       if (!isApproved && stepIndex !== run.steps.length) return undefined
       const call = turn.calls.get(id)
       return call && foundOf(id, call, isEnding)
     },
+    admits: () => writer.claim === undefined ? Effect.void : writer.admission,
+    starts: (call, tool, isResolved) =>
+      Effect.suspend((): Effect.Effect<Replay.Begun> => {
+        if (isResolved) return started(call, tool, true)
+        const known = state.turn?.calls.get(call.id)
+        if (writer.isParked) {
+          parked.add(call.id)
+          return Effect.succeed({ _tag: "Park" })
+        }
+        if (SubAgent.isSubAgent(tool)) writer.runsSubAgent(call.id)
+        else if (writer.isLeft) writer.handlerBegins(call.id)
+        // A call that is already started was started by another process.
+        const isUnknown = known?._tag === "Started"
+        if (isEnding) {
+          // The nested run of a sub-agent ends at the deadline, unless it has ended before.
+          if (isUnknown && ending === "Deadline" && SubAgent.isSubAgent(tool)) {
+            return started(call, tool, true, state.run?.deadlineAt)
+          }
+          const stopped = ending === "Deadline" ? "the deadline of the run has passed" : "the run was stopped"
+          const when = known?._tag === "Waiting" ? "" : " before it was resumed"
+          const instead = notRun(call, known, `${States.notRun(known)}: ${stopped}${when}`)
+          return Effect.succeed({ _tag: "Answer", instead })
+        }
+        return isUnknown
+          ? Effect.as(writer.confirmation, { _tag: "Resolve" })
+          : started(call, tool, known?._tag === "Granted" && States.hasStarted(known))
+      }),
     answered: (call, answer) => {
       // The next owner starts the call. An answer that it gets here, such as that of its timeout, does not count.
       if (parked.has(call.id)) return Effect.interrupt
@@ -220,97 +288,10 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
       isOfTurn(call, state, writer)
         ? ended(call, SessionEvents.waitOf(requestId, call, event, usedBy(call.id)))
         : Effect.sync(() => writer.handlerEnded(call.id)),
-    attemptFailed: ({ id }) => writer.append([{ _tag: "AttemptFailed", requestId, toolCallId: id }], running),
-    working: (waits) => writer.working(waits)
+    failed: ({ id }) => writer.append([{ _tag: "AttemptFailed", requestId, toolCallId: id }], running),
+    working: (waits) => writer.working(waits),
+    afterCrash: writer.afterCrash
   }
-
-  const plain = <T extends Tool.Any>(tool: T, args: unknown, call: Tool.CallContext) =>
-    executor.execute(tool, args, call).pipe(
-      Effect.provideService(Writers.CurrentWriter, undefined),
-      Effect.provideService(CurrentOperation, undefined)
-    )
-
-  /**
-   * Waits until the run is interrupted or asked to stop: a blocking call has nothing to finish. The next owner answers
-   * the call.
-   */
-  const park = (call: Tool.CallContext): Effect.Effect<Tool.Outcome> => {
-    parked.add(call.id)
-    return Effect.flatMap(
-      Inherited.ParentCancellation,
-      (cancellation) => Cancellation.orElse(Effect.never, cancellation, () => cancelled(call, "not run"))
-    )
-  }
-
-  /** Runs a handler after its start has been recorded. */
-  const started = <T extends Tool.Any>(tool: T, args: unknown, call: Tool.CallContext, isAgain: boolean) =>
-    Effect.gen(function*() {
-      const { attempt, id, idempotencyKey, toolCall } = call
-      const known = state.turn?.calls.get(id)
-      // The attempts of a call share one spending.
-      const spending = spent.get(id) ?? new Spendings.Spending(yield* Spendings.CurrentSpending)
-      spent.set(id, spending)
-      const early = known === undefined && !isReplied(state, writer) ? { toolCall } : {}
-      const isRecorded = yield* writer.start(
-        { _tag: "CallStarted", requestId, toolCallId: id, ...early, attempt, idempotencyKey },
-        running
-      )
-      if (isRecorded) yield* writer.confirmation
-      // The run was stopped before the handler starts.
-      if (!isRecorded || state.stop?.requestId === requestId) return notRun(call, known, "not run: the run was stopped")
-      const answers = known !== undefined && "answers" in known ? known.answers : []
-      const given = answers.length > 0 || isAgain ? answers : undefined
-      const nested = writer.store === undefined
-        ? plain(tool, args, call)
-        : Effect.provideService(
-          plain(tool, args, call),
-          SubAgent.CurrentNesting,
-          nestingOf({ ...parentOf(writer, tool), store: writer.store }, call, given)
-        )
-      // The next owner continues a sub-agent, also one that blocks the interruption of its run.
-      const executed = writer.claim !== undefined && writer.isLeft && SubAgent.isSubAgent(tool)
-        ? Effect.raceFirst(nested, Effect.flatMap(writer.claim.drained.await, () => park(call)))
-        : nested
-      return yield* Effect.scopedWith((scope) =>
-        Effect.andThen(spending.enter(scope), Effect.provideService(executed, Spendings.CurrentSpending, spending))
-      )
-    })
-
-  const execute = <T extends Tool.Any>(
-    tool: T,
-    args: unknown,
-    call: Tool.CallContext
-  ): Effect.Effect<any, never, Tool.Services<T>> =>
-    Effect.suspend((): Effect.Effect<any, never, Tool.Services<T>> => {
-      if (call.requestId !== requestId) return plain(tool, args, call)
-      const known = state.turn?.calls.get(call.id)
-      // A call that is already started was started by another process.
-      const isUnknown = known?._tag === "Started"
-      if (writer.isParked) return park(call)
-      if (SubAgent.isSubAgent(tool)) writer.runsSubAgent(call.id)
-      else if (writer.isLeft) writer.handlerBegins(call.id)
-      if (isEnding) {
-        // The nested run of a sub-agent ends at the deadline, unless it has ended before.
-        if (isUnknown && ending === "Deadline" && SubAgent.isSubAgent(tool)) {
-          return Effect.provideService(
-            started(tool, args, call, true),
-            Inherited.CurrentDeadline,
-            state.run?.deadlineAt
-          )
-        }
-        const stopped = ending === "Deadline" ? "the deadline of the run has passed" : "the run was stopped"
-        const when = known?._tag === "Waiting" ? "" : " before it was resumed"
-        return Effect.succeed(notRun(call, known, `${States.notRun(known)}: ${stopped}${when}`))
-      }
-      if (!isUnknown) return started(tool, args, call, known?._tag === "Granted" && States.hasStarted(known))
-      const again: Executor.Service = { execute: (tool, args, call) => started(tool, args, call, true) }
-      return Effect.andThen(
-        writer.confirmation,
-        Replay.resolveUnknown(tool, args, call, again, writer.afterCrash)
-      ) as Effect.Effect<any>
-    })
-
-  return { calls, executor: { execute } }
 }
 
 /** Tells whether the reply of these calls is recorded, or is about to be written before them. */

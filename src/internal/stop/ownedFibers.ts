@@ -28,9 +28,6 @@ import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Latch from "effect/Latch"
 import type * as Event from "../../Event.ts"
-import type * as Message from "../../Message.ts"
-import type * as Thread from "../../Thread.ts"
-import type * as Json from "../json.ts"
 import type { HeldPermits } from "../permits/permits.ts"
 import * as Telemetry from "../telemetry.ts"
 import type * as Cancellation from "./cancellation.ts"
@@ -86,71 +83,6 @@ export const CurrentHandler: Context.Reference<Handler | undefined> = Context.Re
   { defaultValue: () => undefined }
 )
 
-/** The recorded part of an interrupted run that is resumed. */
-export interface Past {
-  /** Its whole steps, in order. */
-  readonly steps: ReadonlyArray<{
-    readonly result: Event.StepResult
-    readonly closing?: Event.Of<"StepCompleted">["closing"]
-  }>
-  /** The open turn, in which the run begins: its recorded reply, and its table of calls. */
-  readonly turn?: Turn | undefined
-  /** The turn of an earlier run that waited, and whose settled calls run. */
-  readonly earlier?: Earlier | undefined
-}
-
-/**
- * A call in the journal, once something of it has begun. `granted`: it was approved, and may begin; `handed`: it waits
- * for the caller, who runs it; `started`: it may have had its effect; `settled`: it is answered, or waits for another
- * answer.
- */
-export type RecordedCall =
-  & { readonly toolCall: Message.ToolCall }
-  & (
-    | { readonly _tag: "granted" | "started" | "settled" }
-    | { readonly _tag: "handed"; readonly suspension: Event.Suspension }
-  )
-
-/** The calls of a turn that the journal had when the run began, by their ids. Nothing has begun of any other call. */
-export type RecordedCalls = ReadonlyMap<string, RecordedCall>
-
-/** The open turn in which a resumed run begins. */
-export interface Turn {
-  readonly calls: RecordedCalls
-  /** The events that repeat the reply. */
-  readonly events: ReadonlyArray<Event.Event>
-}
-
-/** The turn of an earlier run in which a run begins. */
-export interface Earlier {
-  /** The calls that may begin, or that have begun. */
-  readonly calls: RecordedCalls
-  /** Returns the end of these calls, once each is answered or waits. */
-  readonly end: (cancellation: Cancellation.Cancellation | undefined) => EarlierEnd
-}
-
-/** The end of the calls of an earlier turn: the run is over, or continues with the thread. */
-type EarlierEnd =
-  | { readonly isOver: true; readonly events: ReadonlyArray<Event.Event> }
-  | { readonly isOver: false; readonly thread: Thread.Thread; readonly contextUpdate: Json.JsonObject | undefined }
-
-/** The operation of a session that a run is a part of. */
-export interface Operation {
-  /** Owns the appends to the store. When the reader of the run leaves, they share its grace period. */
-  readonly running: Running
-  /** Collects the tasks that the run abandons, where the run has no result of its own that names them. */
-  readonly abandoned?: Array<Event.Abandoned>
-  /** The request id of a run that continues a session after calls were settled: it has had its first turn. */
-  readonly continued?: string
-  /** The recorded part of the run. Left out unless the run is resumed. */
-  readonly past?: Past
-}
-
-export const CurrentOperation: Context.Reference<Operation | undefined> = Context.Reference<Operation | undefined>(
-  "heddle/internal/Operation",
-  { defaultValue: () => undefined }
-)
-
 /**
  * The effect of a soft stop on work that the run waits for. `grace`: the work may finish within the grace period, and
  * is given up after it. `none`: the reader continues without it at once. `unaffected`: only the code that started the
@@ -185,9 +117,9 @@ export class Running {
   /** The services of the fiber that started the run. */
   readonly services: Context.Context<any>
   private readonly clock: Clock.Clock
-  /** The handler that started the run, and the operation that the run is a part of. */
+  /** The handler that started the run, and the owner of the appends of a recorded run, which end with it. */
   private readonly around: Handler | undefined
-  readonly operation: Operation | undefined
+  private readonly appends: Running | undefined
   loop: Driver | undefined
   /** The worker whose fiber runs the caller's observer. */
   hooks: Worker | undefined
@@ -215,10 +147,10 @@ export class Running {
   /** Tells whether its reader has gone, or its scope has closed. */
   isLeft = false
 
-  constructor(graceMillis: number, services: Context.Context<never>) {
+  constructor(graceMillis: number, services: Context.Context<never>, appends?: Running) {
     this.graceMillis = graceMillis
     this.around = Context.get(services, CurrentHandler)
-    this.operation = Context.get(services, CurrentOperation)
+    this.appends = appends
     this.services = services as Context.Context<any>
     this.clock = Context.get(services, Clock.Clock)
   }
@@ -438,7 +370,7 @@ export class Running {
     this.isStopping = true
     this.isLeft = true
     this.hooks?.close()
-    this.operation?.running.stopAppends(this.now())
+    this.appends?.stopAppends(this.now())
     const left = this.loop?.leave(exit) ?? Effect.void
     const ended = Effect.flatMapEager(left, () => this.beginStop())
     const { softTimers } = this
@@ -529,7 +461,6 @@ export class Running {
         this.tasks.clear()
         this.givenUp = 0
         this.reportOutward(abandoned)
-        this.operation?.abandoned?.push(...abandoned)
         return abandoned
       }),
       Effect.tap((abandoned) => abandoned.length === 0 ? Effect.void : report(abandoned)),

@@ -14,12 +14,13 @@ import * as Stream from "effect/Stream"
 import * as Event from "../../Event.ts"
 import * as ToolOutcomes from "../../internal/declare/outcome.ts"
 import * as Json from "../../internal/json.ts"
+import * as Pulled from "../../internal/loop/scopedPull.ts"
+import * as Batches from "../../internal/run/batch.ts"
 import * as Replay from "../../internal/run/callReplay.ts"
 import * as Telemetry from "../../internal/telemetry.ts"
-import type * as Message from "../../Message.ts"
+import * as Message from "../../Message.ts"
 import * as Policy from "../../Policy.ts"
 import type * as Tool from "../../Tool.ts"
-import * as ToolRunner from "../../ToolRunner.ts"
 import * as Caller from "./caller.ts"
 import * as Question from "./question.ts"
 import type * as RequestState from "./requestState.ts"
@@ -196,13 +197,17 @@ export const serve = (
     const run = ({ found, id, isApproved }: Attempt): Effect.Effect<End, never, any> =>
       Effect.suspend(() => {
         const sink = new Sink(progress)
-        const events = ToolRunner.stream([{ id, name, arguments: args }], [tool], {
+        const options = {
           requestId: id,
           context: { ...defaults.context, principal },
           ...(isApproved ? { approved: [id] } : {})
-        })
+        }
+        const journal = found && Replay.recalling(() => found)
+        const calls = [{ ...Message.toolCall(id, name), arguments: args }]
+        const events = Pulled.stream((scope) =>
+          Effect.map(Batches.begin<never, any>(calls, [tool], options, scope, { journal }), ({ pull }) => () => pull)
+        )
         return Effect.as(Stream.runForEach(events, (event) => sink.take(event)), sink).pipe(
-          Effect.provideService(Replay.CurrentCalls, found === undefined ? undefined : journalOf(found)),
           Effect.map(({ end }) => end),
           Effect.catchCause((cause) => failing(name, cause))
         )
@@ -286,14 +291,6 @@ export const serve = (
       else attempt = next
     }
   })
-
-/** Returns the journal of a call whose handler is started again with an answer. Nothing else is recorded. */
-const journalOf = (found: Replay.Replayed): Replay.Service => ({
-  find: () => found,
-  answered: () => Effect.void,
-  waits: () => Effect.void,
-  attemptFailed: () => Effect.void
-})
 
 /** The end of a call whose run broke: its error is logged, and the client reads none of it. */
 const failing = (name: string, cause: Cause.Cause<unknown>): Effect.Effect<End> =>
