@@ -77,7 +77,7 @@ const vertexVersion = "vertex-2023-10-16"
 
 const requestBody = (options: Options, request: Adapter.Request, { server }: Protocol.Sending): Json.JsonObject => {
   const model = request.model ?? options.model
-  const { output_config, tools: own, ...rest } = { ...options.options, ...request.options }
+  const { container: wanted, output_config, tools: own, ...rest } = { ...options.options, ...request.options }
   const { container, messages, system } = AnthropicRequest.write(
     request.messages,
     options.inlineSystem ?? AnthropicRequest.takesInlineSystem(model),
@@ -98,7 +98,7 @@ const requestBody = (options: Options, request: Adapter.Request, { server }: Pro
     ...Wire.defined({ thinking }),
     ...Wire.filled("output_config", output),
     ...AnthropicRequest.temperature(request, thinking),
-    ...Wire.defined({ container }),
+    ...Wire.defined({ container: AnthropicRequest.container(wanted, container) }),
     ...rest,
     stream: true
   }

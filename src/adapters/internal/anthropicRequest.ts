@@ -62,9 +62,17 @@ const isThinking = (block: Json.JsonObject | undefined): boolean =>
 
 const isResult = (block: Json.JsonObject): boolean => block["type"] === "tool_result"
 
+/** A summary that was asked for stands first, in place of the messages that it is made of. */
+const isSignedSummary = ({ content, signature, type }: Json.JsonObject): boolean =>
+  type === "compaction" && typeof content === "string" && typeof signature === "string"
+
 /** A turn must not end with a thought. */
 const withoutLastThoughts = (blocks: Blocks): Blocks =>
   blocks.slice(0, blocks.findLastIndex((block) => !isThinking(block)) + 1)
+
+/** Returns the code of the server's that made a call, or an empty object where the model made it. */
+const callerOf = ({ metadata }: Pick<Message.ToolCall, "metadata">): Json.JsonObject =>
+  Wire.object(Wire.object(metadata[AnthropicReply.key])["caller"])
 
 /** A server-side call waits for its result, which comes in this turn or in one of its continuations. */
 const serverCallId = (block: Json.JsonObject): string | undefined =>
@@ -91,7 +99,10 @@ class Writer {
   private readonly opening: number
   private container: string | undefined
 
+  private readonly messages: ReadonlyArray<Message.Message>
+
   constructor(messages: ReadonlyArray<Message.Message>, isInline: boolean, server: string) {
+    this.messages = messages
     this.isInline = isInline
     this.server = server
     this.opening = messages.findLastIndex((message) => message.role === "user") + 1
@@ -123,13 +134,21 @@ class Writer {
       case "tool":
         return this.say("user", this.result(message))
       case "assistant":
-        return this.reply(withoutLastThoughts(this.turn(message, index >= this.opening)))
+        return this.reply(withoutLastThoughts(this.turn(message, index)))
     }
   }
 
   private reply(content: Blocks): void {
+    const summary = content.findLastIndex(isSignedSummary)
+    if (summary >= 0) this.forget()
     if (content.length > 0) this.instruct()
-    this.say("assistant", content)
+    this.say("assistant", summary >= 0 ? content.slice(summary) : content)
+  }
+
+  /** Leaves out all messages so far, but for the system texts. */
+  private forget(): void {
+    const texts = this.exchanges.splice(0).flatMap(({ content, role }) => role === "system" ? content : [])
+    this.waiting.unshift(...texts)
   }
 
   private hear(content: Blocks): void {
@@ -168,9 +187,9 @@ class Writer {
     ]
   }
 
-  private turn(message: Message.Message, isOpen: boolean): Blocks {
+  private turn(message: Message.Message, index: number): Blocks {
     const { container, pieces } = AnthropicReply.restore(message)
-    if (isOpen && container !== undefined) this.container = container
+    if (index >= this.opening && container !== undefined) this.container = container
     return pieces.flatMap((piece) => {
       switch (piece.type) {
         case "text":
@@ -178,14 +197,14 @@ class Writer {
         case "call":
           return [this.call(piece.call)]
         case "block":
-          return this.isWhole(piece.block, isOpen) ? [piece.block] : []
+          return this.isWhole(piece.block, index) ? [piece.block] : []
       }
     })
   }
 
   private call({ arguments: input, id, metadata, name }: Message.ToolCall): Json.JsonObject {
     const kept = metadata[AnthropicReply.key]
-    const caller = Wire.object(Wire.object(kept)["caller"])
+    const caller = callerOf({ metadata })
     const isCalledByServer = this.serverCalls.has(String(caller["tool_id"]))
     const isOwn = Json.isObject(kept) && Wire.isMadeBy(this.server, kept)
     return { type: "tool_use", id: this.ids.called(id, isOwn), name, input, ...(isCalledByServer ? { caller } : {}) }
@@ -195,13 +214,24 @@ class Writer {
    * Returns `true` if a block has what belongs to it: a call its result, unless that is still to come, and a result its
    * call.
    */
-  private isWhole(block: Json.JsonObject, isOpen: boolean): boolean {
+  private isWhole(block: Json.JsonObject, index: number): boolean {
     const id = serverCallId(block)
     const answered = Wire.string(block["tool_use_id"])
     if (answered !== undefined) return this.serverCalls.has(answered)
     if (id === undefined) return true
-    if (isOpen || this.served.has(id)) this.serverCalls.add(this.ids.reserve(id))
+    if (this.served.has(id) || this.isOpen(id, index)) this.serverCalls.add(this.ids.reserve(id))
     return this.serverCalls.has(id)
+  }
+
+  /**
+   * Returns `true` if a call of a message may still get its result: the turn has gone no further, but for what the call
+   * itself asked this side for. A reply that was cut has lost the results of its turn.
+   */
+  private isOpen(id: string, index: number): boolean {
+    return index >= this.opening &&
+      this.messages.slice(index + 1).every((message) =>
+        message.role !== "assistant" || Wire.ownCalls(message).some((call) => callerOf(call)["tool_id"] === id)
+      )
   }
 }
 
@@ -399,6 +429,10 @@ export const output = ({ reasoning }: Options, { responseFormat }: Adapter.Reque
   ...Wire.defined({ effort: reasoning?.effort === "none" ? undefined : reasoning?.effort }),
   ...(responseFormat?.type === "json_schema" ? { format: format(responseFormat.schema) } : {})
 })
+
+/** Returns the container that is asked for: one with skills is the container of the open turn, if there is one. */
+export const container = (wanted: unknown, id: string | undefined): unknown =>
+  Json.isObject(wanted) ? { ...Wire.defined({ id }), ...wanted } : wanted ?? id
 
 const format = (schema: Json.JsonObject): Json.JsonObject => ({
   type: "json_schema",

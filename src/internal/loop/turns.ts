@@ -14,6 +14,7 @@ import type * as Policy from "../../Policy.ts"
 import * as Settings from "../ask/options.ts"
 import * as Requests from "../ask/request.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
+import * as Fold from "../fold/fold.ts"
 import * as Outcomes from "../fold/runOutcome.ts"
 import type * as Deadline from "../stop/deadline.ts"
 import { type Ask, type Closing, end, keep, last, type Rule, type Rules } from "./rules.ts"
@@ -93,8 +94,12 @@ const bounded = <E, R>(maxTurns: number, isClosedByAnswer: boolean): Rule<E, R> 
   next: (next, { closing, steps }) => {
     if (next._tag !== "Go") return next
     if (closing === "deadline") return end({ _tag: "Cancelled", reason: "deadline" })
-    if (closing === "structured") return end({ _tag: "MaxTurns", maxTurns: 1 })
-    if (steps.length < maxTurns) return next
+    const hasTurns = steps.length < maxTurns
+    if (closing === "structured") {
+      const isPaused = steps.slice(-1).some(({ response }) => Fold.isPaused(response))
+      return isPaused && hasTurns ? last("structured") : end({ _tag: "MaxTurns", maxTurns: 1 })
+    }
+    if (hasTurns) return next
     return closing === undefined && isClosedByAnswer ? last("max_turns") : end({ _tag: "MaxTurns", maxTurns })
   }
 })
