@@ -67,9 +67,10 @@ export interface Options extends Omit<Protocol.Options, "parallelToolCalls"> {
   }>
 }
 
-const requestBody = (options: Options, request: Adapter.Request): Json.JsonObject => {
+const requestBody = (options: Options, request: Adapter.Request, { server }: Protocol.Sending): Json.JsonObject => {
   const model = request.model ?? options.model
-  const { contents, system } = GeminiRequest.write(request.messages, isSigned(model))
+  const { messages, token: continuationToken } = GeminiRequest.continued(request.messages, server)
+  const { contents, system } = GeminiRequest.write(messages, isSigned(model))
   const generationConfig = {
     ...Wire.defined({ temperature: request.temperature, maxOutputTokens: request.maxTokens }),
     ...GeminiRequest.responseFormat(options, request.responseFormat),
@@ -84,7 +85,7 @@ const requestBody = (options: Options, request: Adapter.Request): Json.JsonObjec
       }
       : { cachedContent: options.cache }),
     ...Wire.filled("generationConfig", generationConfig),
-    ...Wire.defined({ safetySettings: options.safetySettings })
+    ...Wire.defined({ safetySettings: options.safetySettings, continuationToken })
   }
   return GeminiRequest.merged(GeminiRequest.merged(own, options.options), request.options)
 }
@@ -114,6 +115,8 @@ class Reader extends Answer.ReplyReader {
   private readonly choices = new Answer.Choices((word) => finishReason(word, false, false))
   private blockReason: string | undefined
   private hasToolParts = false
+  /** The token by which the server continues a reply that reached its own limit. */
+  private token: string | undefined
 
   constructor(origin: Errors.Origin, makeId: () => string, request: Adapter.Request) {
     super(origin)
@@ -156,12 +159,13 @@ class Reader extends Answer.ReplyReader {
   }
 
   private candidate(candidate: Json.JsonObject, position: number, out: Answer.Out): void {
-    const { content, finishReason, index: _, ...rest } = candidate
+    const { content, continuationToken, finishReason, index: _, ...rest } = candidate
     const number = this.choices.numberOf(candidate, position)
     const word = Wire.string(finishReason)
     const parts = Wire.list(Wire.object(content)["parts"])
     if (word !== undefined) this.choices.ends(number, word)
     if (parts.length > 0) this.choices.grows(number)
+    this.token = Wire.string(continuationToken) ?? this.token
     this.calls.candidate = number
     for (const part of parts) this.part(part, out)
     this.details.add(rest)
@@ -205,6 +209,7 @@ class Reader extends Answer.ReplyReader {
 
   protected override finish(out: Answer.Out): void {
     const { choices: { word }, details: { all: details }, text } = this
+    const token = word === "CONTINUATION" ? this.token : undefined
     this.calls.moveAllOn(out)
     Answer.endText(text, out)
     for (const hosted of this.hasToolParts ? [] : this.details.hosted) this.calls.execute(...hosted, out)
@@ -217,7 +222,8 @@ class Reader extends Answer.ReplyReader {
     this.complete({
       content: Answer.contentOf(text, this.media),
       toolCalls,
-      reasoning,
+      reasoning: token === undefined ? reasoning : [...reasoning, GeminiReply.continuing(token)],
+      isPaused: token !== undefined,
       finishReason: finishReason(word, this.blockReason !== undefined, hasCalls),
       word,
       notes: {
@@ -231,6 +237,7 @@ class Reader extends Answer.ReplyReader {
 const finishReasons: { readonly [word: string]: Response.FinishReason } = {
   STOP: "stop",
   MAX_TOKENS: "length",
+  CONTINUATION: "length",
   SAFETY: "content_filter",
   RECITATION: "content_filter",
   BLOCKLIST: "content_filter",
@@ -324,7 +331,11 @@ const protocol: Protocol.Protocol<Options> = {
   // cloud.google.com/vertex-ai/docs/reference/rest/v1/FunctionDeclaration: a name begins with a letter or an
   // underscore.
   names: /^[A-Za-z_]/,
-  kept: { key: GeminiReply.metadataKey, ids: { longest: Infinity, mayRepeat: true }, isOfServer: () => false },
+  kept: {
+    key: GeminiReply.metadataKey,
+    ids: { longest: Infinity, mayRepeat: true },
+    isOfServer: (own) => "continuationToken" in own
+  },
   environment: { model: "GEMINI_MODEL", apiKey: ["GEMINI_API_KEY", "GOOGLE_API_KEY"], baseUrl: "GEMINI_BASE_URL" },
   path,
   headers,

@@ -101,6 +101,7 @@ describe("finish", () => {
       const words: ReadonlyArray<readonly [word: string, reason: Response.FinishReason]> = [
         ["STOP", "stop"],
         ["MAX_TOKENS", "length"],
+        ["CONTINUATION", "length"],
         ["SAFETY", "content_filter"],
         ["RECITATION", "content_filter"],
         ["BLOCKLIST", "content_filter"],

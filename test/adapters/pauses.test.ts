@@ -7,6 +7,7 @@ import * as TestClock from "effect/testing/TestClock"
 import { Adapter, Chat, type Event, Message, Policy, Session, Step, Thread, Tool } from "heddle"
 import type { Anthropic as Wire } from "heddle/adapters"
 import * as Anthropic from "../support/anthropic.ts"
+import * as Gemini from "../support/gemini.ts"
 import { played } from "../support/replies.ts"
 import * as Server from "../support/server.ts"
 import { journalOf, prefixed } from "../support/survivor.ts"
@@ -43,20 +44,17 @@ const answered = Anthropic.reply([Anthropic.text(0, "a")], "end_turn")
 
 const said = (text: string) => ({ type: "text", text })
 
-/** A server that gives these answers, the last one for all further requests, and its adapter. */
-const serving = (
-  answers: ReadonlyArray<string | Server.Answer>,
-  options: Partial<Wire.Options> = {}
-): Effect.Effect<
-  { readonly requests: ReadonlyArray<Server.Received>; readonly layer: ReturnType<typeof Anthropic.layer> },
-  never,
-  Scope.Scope
-> =>
+/** A server that gives these answers, the last one for all further requests. */
+const served = (answers: ReadonlyArray<string | Server.Answer>): Effect.Effect<Server.Server, never, Scope.Scope> =>
+  Server.serve((_, index) => {
+    const answer = answers[Math.min(index, answers.length - 1)]!
+    return typeof answer === "string" ? { pieces: [answer] } : answer
+  })
+
+/** Such a server, and the adapter of Anthropic's that asks it. */
+const serving = (answers: ReadonlyArray<string | Server.Answer>, options: Partial<Wire.Options> = {}) =>
   Effect.map(
-    Server.serve((_, index) => {
-      const answer = answers[Math.min(index, answers.length - 1)]!
-      return typeof answer === "string" ? { pieces: [answer] } : answer
-    }),
+    served(answers),
     ({ requests, url }) => ({ requests, layer: Anthropic.layer(url, { retries: 0, ...options }) })
   )
 
@@ -320,6 +318,57 @@ describe("a turn that the provider pauses", () => {
         assert.deepStrictEqual(resumed.value.result, kept.value.result, where)
         assert.deepStrictEqual(resumed.session, kept.session, where)
       }
+    }))
+})
+
+describe("a reply that Gemini continues by a token", () => {
+  const part = (text: string, continuationToken?: string) =>
+    Gemini.chunk([{ text }], continuationToken === undefined ? {} : { continuationToken })
+  const hop = (text: string, token: string) =>
+    Gemini.body(part(text, "t0"), part("", token), Gemini.finish("CONTINUATION"))
+  const last = Gemini.body(part("c", "t3"), Gemini.finish("STOP"))
+  const user = (text: string) => ({ role: "user", parts: [{ text }] })
+  const model = (...texts: ReadonlyArray<string>) => ({ role: "model", parts: texts.map((text) => ({ text })) })
+
+  it.effect("O-15: sends the same request with its token, until the reply is whole", () =>
+    Effect.gen(function*() {
+      const server = yield* served([hop("a", "t1"), hop("b", "t2"), last, last])
+      const layer = Gemini.layer(server.url, { retries: 0 })
+      const { outcome, steps, thread } = yield* Effect.provide(Chat.run("go"), layer)
+      assert.deepStrictEqual([outcome._tag, steps.map(({ response }) => response.outputText)], ["Completed", [
+        "a",
+        "b",
+        "c"
+      ]])
+      yield* Effect.provide(Chat.run(Thread.append(thread, [Message.user("on")])), layer)
+      assert.deepStrictEqual(server.requests.map(({ body }) => [body.continuationToken, body.contents]), [
+        [undefined, [user("go")]],
+        ["t1", [user("go")]],
+        ["t2", [user("go")]],
+        [undefined, [user("go"), model("a", "b", "c"), user("on")]]
+      ])
+    }))
+
+  it.effect("O-15: tells its token to no other server, and none behind a further message", () =>
+    Effect.gen(function*() {
+      const server = yield* served([hop("a", "t1"), last])
+      const other = yield* served([last])
+      const run = (input: Thread.Input, { url }: Server.Server) =>
+        Effect.provide(Chat.run(input, { maxTurns: 1 }), Gemini.layer(url, { retries: 0 }))
+      const { finalResponse, outcome, thread } = yield* run("go", server)
+      assert.deepStrictEqual([finalResponse?.paused, outcome._tag], [true, "MaxTurns"])
+      yield* run(Thread.append(thread, [Message.user("on")]), server)
+      yield* run(thread, other)
+      for (const { body } of [server.requests[1]!, other.requests[0]!]) {
+        assert.notProperty(body, "continuationToken")
+        assert.deepStrictEqual(body.contents.slice(0, 2), [user("go"), model("a")])
+      }
+    }))
+
+  it.effect("O-15: is cut off where it has no token", () =>
+    Effect.gen(function*() {
+      const { outcome, requests } = yield* played("gemini", Gemini.body(part("a"), Gemini.finish("CONTINUATION")))
+      assert.deepStrictEqual([outcome, requests.length], [{ _tag: "Completed", finishReason: "length" }, 1])
     }))
 })
 

@@ -451,6 +451,21 @@ const kept = (item: Item): Json.JsonObject => {
   }
 }
 
+/** Returns what a message keeps of a token by which the server continues the reply. */
+export const continuing = (continuationToken: string): Message.Part => ({
+  type: "reasoning",
+  text: "",
+  metadata: { [metadataKey]: { continuationToken } }
+})
+
+/** Returns the token by which a server continues a message, if the message has one of this server's. */
+export const tokenOf = (message: Message.Message, server: string): string | undefined => {
+  const kept = message.role === "assistant" ? Media.keptIn(message.reasoning ?? [], metadataKey) : []
+  return kept.filter((own) => Wire.isMadeBy(server, own)).map((own) => Wire.string(own["continuationToken"])).find(
+    Boolean
+  )
+}
+
 /** The parts of an assistant message. Media are what its content holds of images and files. */
 export const parts = (
   message: Message.Message,

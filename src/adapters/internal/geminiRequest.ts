@@ -62,6 +62,19 @@ export const write = (messages: ReadonlyArray<Message.Message>, isSigned: boolea
   return { system, contents }
 }
 
+/**
+ * Returns a thread without the replies at its end that the server continues by a token, and the last one's token. The
+ * server wants the request again that the first of them answers.
+ */
+export const continued = (
+  messages: ReadonlyArray<Message.Message>,
+  server: string
+): { readonly messages: ReadonlyArray<Message.Message>; readonly token: string | undefined } => {
+  const last = messages.findLastIndex((message) => GeminiReply.tokenOf(message, server) === undefined)
+  const token = messages.slice(last + 1).map((message) => GeminiReply.tokenOf(message, server)).at(-1)
+  return { messages: messages.slice(0, last + 1), token }
+}
+
 const systemParts = (message: Message.Message): ReadonlyArray<Json.JsonObject> => {
   const text = Message.text(message)
   return text === "" ? [] : [{ text }]
