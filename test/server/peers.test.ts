@@ -13,33 +13,12 @@ import { Agent } from "heddle/server"
 import { Script } from "heddle/testing"
 import * as Peers from "../../src/durable/internal/peers.ts"
 import { CurrentProcess } from "../../src/internal/session/claim.ts"
+import { network } from "../cluster/support/network.ts"
 import { until } from "../support/until.ts"
 import { type Reader, type Sent, serve, type Site, textsIn } from "./support/site.ts"
 import { told } from "./support/told.ts"
 
 const at = "/agents/helper/sessions"
-
-/** Processes whose sessions one of them owns, which another one takes and reads by these functions. */
-const network = (owner: string) => {
-  const members = new Map<string, Peers.Sessions>()
-  const between = {
-    take: (key: string, failed: string | undefined) =>
-      Effect.suspend(() => members.get(owner)?.take(key, failed) ?? Effect.succeed(false)),
-    read: (key: string, request: unknown): Stream.Stream<any> =>
-      Stream.suspend(() => members.get(owner)?.read(key, JSON.parse(JSON.stringify(request))) ?? Stream.empty)
-  }
-  const peers = (name: string): Peers.Peers => ({
-    isHere: () => name === owner,
-    take: (key, failed) => name === owner ? Effect.succeed(false) : between.take(key, failed),
-    read: (key, request) => Stream.map(between.read(key, request), (part) => JSON.parse(JSON.stringify(part))),
-    serve: (sessions) =>
-      Effect.asVoid(Effect.acquireRelease(
-        Effect.sync(() => members.set(name, sessions)),
-        () => Effect.sync(() => members.delete(name))
-      ))
-  })
-  return { between, peers }
-}
 
 const shared = Effect.map(Layer.build(Session.Store.layerMemory), Layer.succeedContext)
 
@@ -119,7 +98,7 @@ const holding = () => {
 /** Two processes, of which one owns all sessions and the other one is asked. */
 const two = Effect.gen(function*() {
   const { agent, of } = holding()
-  const { between, peers } = network("owner")
+  const { between, peers } = network(() => "owner")
   const store = yield* shared
   const start = (name: string) =>
     serve([agent], model, {
@@ -239,7 +218,7 @@ describe("a session elsewhere", () => {
   it.live("W-07: an event that is too large for a connection is read from the journal", () =>
     Effect.gen(function*() {
       const text = "long ".repeat(1_000)
-      const { between, peers } = network("owner")
+      const { between, peers } = network(() => "owner")
       const { read: reading } = between
       let longest = 0
       between.read = (key, request) =>
@@ -267,7 +246,7 @@ describe("a session elsewhere", () => {
   it.live("W-06: where the owner does not answer, the process that was asked drives the session", () =>
     Effect.gen(function*() {
       const { model, say } = told()
-      const store = process("asked", yield* shared, network("none").peers) as Layer.Layer<Session.Store>
+      const store = process("asked", yield* shared, network(() => "none").peers) as Layer.Layer<Session.Store>
       const { agent } = holding()
       const site = yield* serve([agent], model, { store, joinMillis: 0 })
       const reader = yield* open(site, "POST", `${at}/s1/messages`, { content: "Count" })
@@ -281,7 +260,7 @@ describe("a session elsewhere", () => {
 describe("bounds", () => {
   it.live("W-11: runs that other processes drive count in the one that was asked, until they have ended", () =>
     Effect.gen(function*() {
-      const { peers } = network("owner")
+      const { peers } = network(() => "owner")
       const store = yield* shared
       const { agent } = holding()
       const { model, say } = told()

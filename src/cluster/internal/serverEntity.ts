@@ -23,7 +23,8 @@ const Read = Rpc.make("Read", { payload: { request: Schema.Json }, success: Sche
   // A reader follows the session to its next owner.
   .annotate(ClusterSchema.InterruptOnTermination, true)
 
-const ServerEntity = Entity.make("HeddleServer", [Take, Read])
+/** An entity for each session. */
+export const ServerEntity = Entity.make("HeddleServer", [Take, Read])
 
 /** Longest time that an owner has to answer. Its shards have another one some seconds after it was killed. */
 const patience = "1 second"

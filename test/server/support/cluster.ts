@@ -1,28 +1,20 @@
 /** Servers of one cluster in one process, each on a runner and with a connection of its own, over one store. */
-import * as NodeHttpServer from "@effect/platform-node/NodeHttpServer"
-import * as NodeSocket from "@effect/platform-node/NodeSocket"
 import * as EntityId from "effect/cluster/EntityId"
-import * as HttpRunner from "effect/cluster/HttpRunner"
-import * as MessageStorage from "effect/cluster/MessageStorage"
-import * as RunnerHealth from "effect/cluster/RunnerHealth"
 import * as Sharding from "effect/cluster/Sharding"
-import * as ShardingConfig from "effect/cluster/ShardingConfig"
-import * as SqlRunnerStorage from "effect/cluster/SqlRunnerStorage"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as HttpServer from "effect/http/HttpServer"
 import * as Layer from "effect/Layer"
 import * as Logger from "effect/Logger"
-import * as RpcSerialization from "effect/rpc/RpcSerialization"
 import * as Scope from "effect/Scope"
 import { type Adapter, Session } from "heddle"
 import { Cluster } from "heddle/cluster"
 import { type Agent, Server } from "heddle/server"
 import { SqliteClient } from "heddle/sql"
-import * as http from "node:http"
 import { CurrentProcess } from "../../../src/internal/session/claim.ts"
 import { freePort } from "../../cluster/support/processes.ts"
+import { runnerAt } from "../../cluster/support/runners.ts"
 import { find } from "../../support/until.ts"
 import { type Site, siteAt } from "./site.ts"
 
@@ -33,22 +25,6 @@ export interface Member {
   readonly owns: (id: string) => boolean
   /** Releases it, as a signal does. */
   readonly leave: Effect.Effect<void>
-}
-
-/** A runner whose connections close at once when it leaves. */
-const runnerAt = (port: number) => {
-  const host = "127.0.0.1"
-  const { shardingConfig } = Cluster.transport({ host, port, drain: 100 })
-  return HttpRunner.layerWebsocket.pipe(
-    Layer.provide([
-      NodeHttpServer.layer(() => http.createServer(), { host, port, gracefulShutdownTimeout: 1 }),
-      NodeSocket.layerWebSocketConstructor,
-      RunnerHealth.layerNoop,
-      SqlRunnerStorage.layer
-    ]),
-    Layer.provide([MessageStorage.layerNoop, RpcSerialization.layerSchemaBinary()]),
-    Layer.provide(ShardingConfig.layer(shardingConfig))
-  )
 }
 
 /** Returns a function that starts servers of one cluster, each by its name and with its model. */
