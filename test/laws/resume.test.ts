@@ -75,6 +75,7 @@ const toolsOf = (ran: Array<string>, { afterCrash = "retry", gone = [], manual =
 interface Turn {
   readonly calls: ReadonlyArray<{ readonly name: Name; readonly n: number }>
   readonly finish: "stop" | "length" | "content_filter" | "tool_calls"
+  readonly end: "whole" | "paused"
 }
 
 const literals = <const L extends ReadonlyArray<string | number | boolean>>(...values: L) =>
@@ -85,7 +86,8 @@ const turns = Arbitrary.schema(
     calls: Schema.Array(Schema.Struct({ name: Schema.Literals(names), n: Schema.Literals([0, 3, 100]) })).check(
       Schema.isMaxLength(4)
     ),
-    finish: Schema.Literals(["stop", "length", "content_filter", "tool_calls"])
+    finish: Schema.Literals(["stop", "length", "content_filter", "tool_calls"]),
+    end: Schema.Literals(["whole", "whole", "paused"])
   })).check(Schema.isMaxLength(4))
 ) as Arbitrary.Arbitrary<ReadonlyArray<Turn>>
 
@@ -118,15 +120,21 @@ const replyOf = (turn: Turn | undefined, index: number): ReadonlyArray<Event.Ada
       _tag: "MessageCompleted",
       message: Message.assistant(`turn ${index}`, calls),
       finishReason,
+      ...(turn?.end === "paused" ? { paused: true } : {}),
       usage: Response.usage({ inputTokens: 1, outputTokens: index + 1 })
     }
   ]
 }
 
-/** A model that answers by the conversation alone. It may call tools that a request does not offer. */
-const modelOf = ([turns, , , , , , , calls]: Knobs) =>
+/**
+ * A model that answers by the conversation alone, and notes what it is asked. It may call tools that a request does not
+ * offer.
+ */
+const modelOf = ([turns, , , , , , , calls]: Knobs, asked: Array<Adapter.Request> = []) =>
   Adapter.layer({
-    stream: ({ messages, tools }) => {
+    stream: (request) => {
+      const { messages, tools } = request
+      asked.push(request)
       const index = messages.filter(({ role, askUser }) => role === "assistant" && askUser !== true).length
       return Stream.fromIterable(
         replyOf(tools.length === 0 && calls === "offered tools" ? undefined : turns[index], index)
@@ -174,16 +182,20 @@ const difference = (what: string, actual: unknown, expected: unknown): ReadonlyA
   }
 }
 
-/** The uncut run: its journal and what it came to. */
-const uncut = (knobs: Knobs) =>
-  inTime(
+/** The uncut run: its journal, what it came to, and what its model was asked. */
+const uncut = (knobs: Knobs) => {
+  const asked: Array<Adapter.Request> = []
+  return inTime(
     Effect.gen(function*() {
       const opened = yield* Session.open("s")
-      const kept = yield* Session.keep(opened, (session) =>
-        Session.reply(session, "go", { ...optionsOf(knobs, []), requestId: "run" }))
-      return { kept, records: yield* journalOf("s") }
-    }).pipe(Effect.provide(Layer.merge(modelOf(knobs), Session.Store.layerMemory)), Effect.orDie)
+      const kept = yield* Session.keep(
+        opened,
+        (session) => Session.reply(session, "go", { ...optionsOf(knobs, []), requestId: "run" })
+      )
+      return { asked, kept, records: yield* journalOf("s") }
+    }).pipe(Effect.provide(Layer.merge(modelOf(knobs, asked), Session.Store.layerMemory)), Effect.orDie)
   )
+}
 
 /** The records that the journal has where the run is cut, or nothing for a place behind its end. */
 const cutAt = (records: ReadonlyArray<Journal.Record>, percent: number) => {
@@ -197,13 +209,15 @@ const onCut = <A, E>(
   knobs: Knobs,
   before: ReadonlyArray<Journal.Record>,
   operation: (cut: Session.Kept) => Effect.Effect<A, E, Adapter.Adapter | Session.Store>
-) =>
-  inTime(
+) => {
+  const asked: Array<Adapter.Request> = []
+  return inTime(
     Effect.gen(function*() {
       const kept = yield* operation((yield* Session.load("s"))!)
-      return { kept, loaded: yield* Session.load("s") }
-    }).pipe(Effect.provide(Layer.merge(modelOf(knobs), prefixed("s", before))), Effect.orDie)
+      return { asked, kept, loaded: yield* Session.load("s") }
+    }).pipe(Effect.provide(Layer.merge(modelOf(knobs, asked), prefixed("s", before))), Effect.orDie)
   )
+}
 
 /** The words of an answer that says that nothing happened. */
 const unrun = /not run|not started/
@@ -322,6 +336,7 @@ describe("laws of a run that is cut", () => {
         const ended = before.flatMap((record) => record._tag === "CallEnded" ? [record.message.toolCallId ?? ""] : [])
         return [
           ...ended.filter((id) => ran.includes(id)).map((id) => `${where}: repeated ${id}`),
+          ...difference(`${where}: requests`, again.asked, whole.asked.slice(whole.asked.length - again.asked.length)),
           ...difference(`${where}: result`, result, expected),
           ...difference(`${where}: session`, again.kept.session, whole.kept.session),
           ...difference(`${where}: loaded`, again.loaded?.session, again.kept.session)

@@ -19,6 +19,7 @@ export const endings = {
   error: finish("error"),
   other: finish("other"),
   none: finish(null),
+  paused: { entries: [Script.finish("other", { paused: true })] },
   errorEvent: { entries: [Script.error("provider_unavailable")] },
   errorThenContinue: { entries: [Script.errorThenContinue("provider_unavailable"), Script.finish("tool_calls")] },
   drop: { entries: [Script.streamError("network_error")] },
