@@ -2,6 +2,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import { spawnSync } from "node:child_process"
 import * as fs from "node:fs"
+import * as os from "node:os"
 import * as path from "node:path"
 
 const root = path.join(import.meta.dirname, "..")
@@ -38,5 +39,27 @@ describe("the scripts of the README", () => {
     for (const name of lines) {
       assert.match(scripts[name], /^node (--require )?(\.\/)?scratchpad\/needs\.cjs /, name)
     }
+  })
+
+  it("O-36: example lists the examples where it gets no file, or one that does not exist, and runs any other", () => {
+    const example = (...args: ReadonlyArray<string>) => {
+      const { status, stderr, stdout } = spawnSync("npm", ["run", "--silent", "example", ...args], {
+        cwd: root,
+        encoding: "utf8"
+      })
+      return { status, stderr, stdout }
+    }
+    const list = fs.readdirSync(path.join(root, "scratchpad/examples")).filter((name) => name.endsWith(".ts"))
+    for (const args of [[], ["scratchpad/examples/nowhere.ts"]]) {
+      const { status, stderr } = example(...args)
+      assert.strictEqual(status, 1)
+      assert.match(stderr, /Usage: npm run example <file>/)
+      for (const name of list) assert.include(stderr, `  scratchpad/examples/${name}\n`)
+      for (const name of args) assert.include(stderr, `There is no file ${name}. `)
+    }
+    const program = path.join(fs.mkdtempSync(path.join(os.tmpdir(), "heddle-example-")), "program.mjs")
+    fs.writeFileSync(program, "console.log(JSON.stringify(process.argv.slice(1))); process.exitCode = 3")
+    const ran = example(program, "--", "--one", "two")
+    assert.deepStrictEqual([ran.status, JSON.parse(ran.stdout)], [3, [program, "--one", "two"]])
   })
 })
