@@ -62,21 +62,34 @@ const shown = (events: ReadonlyArray<Event.PublicEvent>): { readonly text: strin
   return written
 }
 
-/** How a part of a reply may come: in pieces, whole, or in pieces and whole behind them. */
-const deliveries: Readonly<Record<string, (text: string) => ReadonlyArray<Event.PublicEvent>>> = {
+/** How a part of a reply may come: in pieces, as the whole text of the reply so far, or in pieces and whole behind them. */
+const deliveries: Readonly<Record<string, (text: string, before: string) => ReadonlyArray<Event.PublicEvent>>> = {
   pieces: (text) => Array.from(text, (delta) => ({ _tag: "TextDelta", id: null, delta })),
-  whole: (text) => [{ _tag: "TextCompleted", id: null, text }],
-  both: (text) => [...deliveries["pieces"]!(text), ...deliveries["whole"]!(text)]
+  whole: (text, before) => [{ _tag: "TextCompleted", id: null, text: before + text }],
+  both: (text, before) => [...deliveries["pieces"]!(text, before), ...deliveries["whole"]!(text, before)]
 }
 
+/** Texts of which one may be the end or the beginning of another one by chance. */
+const parts = ["No. ", "Yes.", "No. Yes.", "."]
+
 describe("a view of runs", () => {
-  it("says each text of a reply once, however each comes", () => {
+  it("says each text of a reply once, however each comes, also where one ends like another one", () => {
     const ways = Object.values(deliveries)
+    const next: Event.PublicEvent = { _tag: "MessageStarted" }
+    const reset: Event.PublicEvent = { _tag: "StepReset", error: { code: "network_error", message: "It broke." } }
     for (const first of ways) {
       for (const second of ways) {
-        for (const third of ways) {
-          const events = [...first("One."), ...second("Two."), ...third("Three.")]
-          assert.strictEqual(shown(events).text, "One.Two.Three.", JSON.stringify(events))
+        for (const one of parts) {
+          for (const other of parts) {
+            const together = [...first(one, ""), ...second(other, one), ...deliveries["both"]!("End.", one + other)]
+            assert.strictEqual(shown(together).text, `${one}${other}End.`, JSON.stringify(together))
+            // The text of another reply, or of the reply that begins again, is none of the reply before.
+            for (const between of [[next], [reset], [reset, next]]) {
+              const apart = [...first(one, ""), ...between, ...second(other, "")]
+              const end = between[0] === reset ? "\n" : ""
+              assert.strictEqual(shown(apart).text, `${one}${end}${other}`, JSON.stringify(apart))
+            }
+          }
         }
       }
     }

@@ -97,8 +97,8 @@ export class View {
       case "TextDelta":
         return this.say(event.delta)
       case "TextCompleted":
-        // The pieces may have been left out.
-        if (!this.said.endsWith(event.text)) this.say(event.text)
+        // The whole text of the reply, whose pieces may have been left out, or some of them.
+        if (event.text.startsWith(this.said)) this.say(event.text.slice(this.said.length))
         return
       case "MessageCompleted":
         return this.endLine()
