@@ -52,7 +52,7 @@ const refused: ReadonlyArray<readonly [what: string, args: ReadonlyArray<string>
     /^heddle: the module has no agent x; it has: weather$/
   ],
   ["a session id with a path", ["call", weather, "Hi", "--session", "../x"], /^heddle: A session id has 1 to 128 .*$/],
-  ["no text", ["call", weather], /^heddle: there is no text; give one, or --session ID .*$/],
+  ["no text", ["call", weather], /^heddle: there is no text; give one behind the module, or --session ID .*$/],
   ["sessions without a store", ["sessions", weather, "list"], /^heddle: .*--store FILE$/],
   [
     "an id that is missing",

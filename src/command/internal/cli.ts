@@ -29,9 +29,9 @@ import { runMain, Stop } from "./stop.ts"
 
 const { version } = createRequire(import.meta.url)("heddle/package.json") as { readonly version: string }
 
-const module = Argument.String("module").pipe(
-  Argument.withDescription("A file or package whose default export is Server.define({ agents, layer })")
-)
+const moduleIs = "a file or package whose default export is Server.define({ agents, layer })"
+
+const module = Argument.String("module").pipe(Argument.withDescription(`A${moduleIs.slice(1)}`))
 const store = Flag.String("store").pipe(
   Flag.withDescription("The SQLite file of the sessions, which is created; without it they are in memory"),
   Flag.optional
@@ -41,7 +41,7 @@ const isJson = Flag.Boolean("json").pipe(
   Flag.withDefault(false)
 )
 const principal = Flag.String("principal").pipe(
-  Flag.withDescription("The principal whose sessions these are"),
+  Flag.withDescription("The principal whose sessions these are; local by default"),
   Flag.withDefault("local")
 )
 
@@ -58,12 +58,14 @@ const serve = (page: URL, stop: Stop, onExit: (code: number) => void) =>
     {
       module,
       port: Flag.Int("port").pipe(
-        Flag.withDescription("The port; 0 for any that is free"),
+        Flag.withDescription("The port; 3000 by default, and 0 for any that is free"),
         Flag.filter((port) => port >= 0 && port <= 65_535, () => "a port is a number from 0 to 65535"),
         Flag.withDefault(3000)
       ),
       host: Flag.String("host").pipe(
-        Flag.withDescription("The address to listen on; other than this machine only with authorize in the module"),
+        Flag.withDescription(
+          "The address to listen on; 127.0.0.1 by default, other than this machine only with authorize in the module"
+        ),
         Flag.withDefault("127.0.0.1")
       ),
       store,
@@ -115,7 +117,8 @@ const call = (stop: Stop, onExit: (code: number) => void) =>
         if (isRead && Option.isNone(said)) return yield* Problems.problem("the standard input has no text")
         if (Option.isNone(said) && Option.isNone(session)) {
           return yield* Problems.problem(
-            "there is no text; give one, or --session ID to continue a session; - reads the standard input"
+            "there is no text; give one behind the module, or --session ID to continue a session; - reads the standard "
+              + "input"
           )
         }
         const id = Option.getOrElse(session, () => globalThis.crypto.randomUUID())
@@ -170,15 +173,20 @@ const sessions = (stop: Stop, onExit: (code: number) => void) =>
         Argument.optional
       ),
       page: Flag.Int("page").pipe(
-        Flag.withDescription("The page of a list, from 0"),
+        Flag.withDescription("The page of a list; 0, the first, by default"),
         Flag.filter((page) => page >= 0, () => "a page is a number from 0"),
-        Flag.withDefault(0)
-      ),
-      status: Flag.Literals("status", SessionData.Status.literals).pipe(
-        Flag.withDescription("The status of the sessions of a list"),
         Flag.optional
       ),
-      store,
+      status: Flag.Literals("status", SessionData.Status.literals).pipe(
+        Flag.withDescription("The status of the sessions of a list; all by default"),
+        Flag.optional
+      ),
+      store: Flag.String("store").pipe(
+        Flag.withDescription(
+          "The SQLite file of the sessions, which heddle serve or call has made; it has to be given"
+        ),
+        Flag.optional
+      ),
       principal,
       isJson
     },
@@ -189,9 +197,15 @@ const sessions = (stop: Stop, onExit: (code: number) => void) =>
         }
         const loaded = yield* Definitions.load(module)
         const done = Effect.gen(function*() {
-          const status = Option.getOrUndefined(filter)
-          if (action === "list") return yield* Operating.list(loaded, { isJson, page, principal, status })
-          if (status !== undefined) return yield* Problems.problem("--status is an option of list")
+          if (action === "list") {
+            if (Option.isSome(given)) {
+              return yield* Problems.problem("list takes no id; show prints one session")
+            }
+            const status = Option.getOrUndefined(filter)
+            return yield* Operating.list(loaded, { isJson, page: Option.getOrElse(page, () => 0), principal, status })
+          }
+          if (Option.isSome(filter)) return yield* Problems.problem("--status is an option of list")
+          if (Option.isSome(page)) return yield* Problems.problem("--page is an option of list")
           if (Option.isNone(given)) return yield* Problems.problem(`${action} needs the id of a session`)
           const named = { id: given.value, principal }
           yield* Drives.checkId(named.id)
@@ -233,32 +247,64 @@ const argumentsOf = (args: ReadonlyArray<string>): ReadonlyArray<string> => {
   return first === "version" ? ["--version", ...rest] : args
 }
 
-const lineOf = (error: unknown): string =>
+/** Tells whether an action stands where the module belongs: such an invocation misses the module, not the action. */
+const isActionFirst = (args: ReadonlyArray<string>, error: CliError.CliError): boolean => {
+  const isNamed = (words: ReadonlyArray<string>) => words.some((word) => actions.some((action) => action === word))
+  switch (error._tag) {
+    case "MissingArgument":
+      return error.argument === "action" && isNamed(args.slice(1))
+    case "InvalidValue":
+      return error.option === "action" && isNamed(args.slice(1, args.indexOf(error.value)))
+    default:
+      return false
+  }
+}
+
+/** Returns what is wrong with an invocation, and how to mend it where a word is missing. */
+const mistakeOf = (args: ReadonlyArray<string>, error: CliError.CliError): string => {
+  const [name = ""] = args
+  if (isActionFirst(args, error) || error._tag === "MissingArgument" && error.argument === "module") {
+    const rest = { call: " TEXT", sessions: " ACTION --store FILE" }[name] ?? ""
+    return `the module is missing: heddle ${name} MODULE${rest}, where MODULE is ${moduleIs}`
+  }
+  return error._tag === "MissingArgument" && error.argument === "action"
+    ? `the action is missing; it is one of: ${actions.join(", ")}`
+    : Problems.detailOf(error)
+}
+
+const lineOf = (args: ReadonlyArray<string>, error: unknown): string =>
   CliError.isCliError(error) && error._tag === "ShowHelp" && error.errors.length === 0
     ? "name a command: serve, call or sessions"
     : CliError.isCliError(error) && error._tag === "ShowHelp"
-    ? `${error.errors.map(Problems.detailOf).join("; ")} (see --help)`
+    ? `${error.errors.map((each) => mistakeOf(args, each)).join("; ")} (see --help)`
     : Problems.detailOf(error)
+
+/** Runs a command line. Succeeds with the exit code. */
+export const run = (given: ReadonlyArray<string>, page: URL, stop: Stop) =>
+  Effect.gen(function*() {
+    let code = 0
+    const onExit = (own: number) => void (code = own)
+    const args = argumentsOf(given)
+    yield* Command.runWith(command(page, stop, onExit), { version })(args).pipe(
+      Effect.catch((error) =>
+        isQuitError(error)
+          ? Effect.interrupt
+          : Effect.map(
+            Console.error(`heddle: ${lineOf(args, error)}`),
+            () => onExit(error instanceof Problems.Problem ? error.code ?? 1 : 1)
+          )
+      )
+    )
+    return code
+  }).pipe(Effect.provide(presenter))
 
 /** Runs the command line of this process. `page` is the folder of the files of the page. */
 export const main = (page: URL): void => {
   const stop = new Stop()
   // A reader that has left, such as `| head`, fails the next write; without a listener that ends the process.
   process.stdout.on("error", () => {})
-  const program = Effect.gen(function*() {
-    let code = 0
-    const onExit = (own: number) => void (code = own)
-    yield* Command.runWith(command(page, stop, onExit), { version })(argumentsOf(process.argv.slice(2))).pipe(
-      Effect.catch((error) =>
-        isQuitError(error)
-          ? Effect.interrupt
-          : Effect.map(Console.error(`heddle: ${lineOf(error)}`), () =>
-            onExit(error instanceof Problems.Problem ? error.code ?? 1 : 1))
-      )
-    )
-    return code
-  }).pipe(
-    Effect.provide([NodeServices.layer, presenter]),
+  const program = run(process.argv.slice(2), page, stop).pipe(
+    Effect.provide(NodeServices.layer),
     Effect.provideService(Logger.LogToStderr, true)
   )
   runMain(program, stop)
