@@ -4,16 +4,16 @@
  *
  *     Opening ─► Asking ─► Hearing ─► Deciding ─► Working ─► Stepping ─► Finishing ─► Done
  *
- *     Opening    ► Asking; Settling in a run that begins with calls of an earlier one;
+ *     Opening    ► Asking; Working in a run that begins with calls of an earlier one;
  *                  Repeating in a run that is resumed in its open turn;
  *                  Finishing if the run is cancelled, or Deciding behind a first request of the step
- *     Settling   ► Opening; Done if the run ends with these calls
  *     Repeating  ► Deciding, as behind a reply that was read
  *     Asking     ► Hearing
  *     Hearing    ► Deciding; Pausing, then Opening, if a rule asks for a broken reply again;
  *                  Finishing if a later step fails before its first event
  *     Deciding   ► Working
- *     Working    ► Stepping; Working once more, for the open calls that the end of the run cancels
+ *     Working    ► Stepping; Working once more, for the open calls that the end of the run cancels;
+ *                  Opening, or Finishing, behind the calls of an earlier run
  *     Stepping   ► Opening for the next step; Finishing; Done in a run of one step
  *     Finishing  ► Done
  *
@@ -35,6 +35,7 @@ import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
+import type * as Message from "../../Message.ts"
 import * as Policy from "../../Policy.ts"
 import * as Response from "../../Response.ts"
 import * as Thread from "../../Thread.ts"
@@ -143,13 +144,6 @@ interface Working<E> {
   readonly ended: Plan.Ended | undefined
 }
 
-/** The phase in which the settled calls of an earlier turn run. */
-interface Settling<E> {
-  readonly _tag: "Settling"
-  readonly batch: Batches.Batch<E> | undefined
-  readonly earlier: Replay.Earlier
-}
-
 /** The phase of a run, with which its next pull begins. */
 type Phase<E> =
   /** The next step opens. */
@@ -158,7 +152,6 @@ type Phase<E> =
   | { readonly _tag: "Asking" }
   /** The model is asked again after some milliseconds. */
   | { readonly _tag: "Pausing"; readonly millis: number }
-  | Settling<E>
   /** The reply of the open turn that the run is resumed in is repeated. */
   | { readonly _tag: "Repeating"; readonly turn: Replay.Turn }
   | Hearing<E>
@@ -167,8 +160,12 @@ type Phase<E> =
   | Working<E>
   /** The step is complete, by itself or cut short by a cancellation, and the next phase is decided on. */
   | { readonly _tag: "Stepping"; readonly isCut: boolean }
-  /** The run has its outcome, and comes to its result. */
-  | { readonly _tag: "Finishing"; readonly outcome: Event.Outcome }
+  /** The run has its outcome, and comes to its result. The suspensions are those of an earlier turn. */
+  | {
+    readonly _tag: "Finishing"
+    readonly outcome: Event.Outcome
+    readonly suspensions?: ReadonlyArray<Event.Suspension>
+  }
   | { readonly _tag: "Done" }
 
 /** The step in progress, with the resources that are closed with it. */
@@ -311,8 +308,6 @@ class Loop<E, R> implements Driver {
     switch (phase._tag) {
       case "Opening":
         return this.opening()
-      case "Settling":
-        return this.settling(phase)
       case "Repeating":
         return this.repeating(phase.turn)
       case "Asking":
@@ -328,7 +323,7 @@ class Loop<E, R> implements Driver {
       case "Stepping":
         return this.stepping(phase.isCut)
       case "Finishing":
-        return this.finishing(phase.outcome)
+        return this.finishing(phase.outcome, phase.suspensions)
       case "Done":
         return Cause.done()
     }
@@ -417,35 +412,53 @@ class Loop<E, R> implements Driver {
   }
 
   /** Works the settled calls of an earlier turn. A policy fails no turn for them. */
-  private beginEarlier(earlier: Replay.Earlier): Emitted<E, R> {
-    const { context, parts: { ambient, recorded, running }, rules, rules: { settings }, step } = this
-    this.earlier = undefined
+  private beginEarlier({ calls: recorded }: Replay.Earlier): Emitted<E, R> {
+    const { base, base: { settings } } = this
     const policy = { ...settings.policy, unknownTool: "answer" } as const
-    const own = { ...settings, policy, approved: new Set(earlier.calls.keys()) }
-    const jobs = Plan.earlier(earlier.calls, { ...rules, settings: own })
-    if (jobs.length === 0) return this.become({ _tag: "Settling", batch: undefined, earlier })
-    const batch = Batches.open<E, R>(context, jobs.length, own, 0, running, ambient, recorded?.journal)
-    step.batches.push(batch)
-    batch.add(jobs, "waited")
-    batch.seal()
-    return this.become({ _tag: "Settling", batch, earlier })
+    this.rules = { ...base, settings: { ...settings, policy, approved: new Set(recorded.keys()) } }
+    const calls = Array.from(recorded.values(), ({ toolCall }) => toolCall)
+    const plan = { calls, manual: [], jobs: Plan.earlier(recorded, this.rules) }
+    return this.openWork({ ...Fold.toResponse(this.state), toolCalls: calls }, plan, undefined, undefined, undefined)
   }
 
-  private settling({ batch, earlier }: Settling<E>): Emitted<E, R> {
-    if (batch !== undefined && !batch.isAtEnd) return batch.take
+  /** Leaves the calls of an earlier turn: the run ends with them, or its first step follows. */
+  private completeEarlier(
+    { isLast }: Replay.Earlier,
+    calls: ReadonlyArray<Message.ToolCall>,
+    { halt: decided, suspensions }: Plan.Ended
+  ): Emitted<E, R> {
+    const { state } = this
+    this.earlier = undefined
+    const isCut = suspensions.length === 0 && this.isCancelled
+    const halt = isCut && decided?.haltedReason === "ask_user" ? undefined : decided
     return this.after(this.leave(Exit.void), () => {
       this.step = stepAt(0)
-      const end = earlier.end(this.parts.ambient.cancellation)
-      if (end.isOver) {
-        return Effect.flatMapEager(
-          this.parts.running.beginStop(),
-          (abandoned) => this.become({ _tag: "Done" }, end.events.map((event) => naming(event, abandoned)))
-        )
+      const { thread = this.thread } = state
+      this.thread = thread
+      const contextUpdate = state.tools.contextUpdate(calls.map(({ id }) => id))
+      if (contextUpdate !== undefined) this.base = withContext(this.base, contextUpdate)
+      // The answers are in the thread, in the places of their calls.
+      const step = {
+        response: Fold.toResponse(state),
+        thread,
+        messages: [],
+        mode: "auto",
+        manualToolCalls: []
+      } as const
+      const isDone = isCut || halt !== undefined
+      if (this.parts.turns === undefined) {
+        const event = Outcomes.stepCompleted(step, false, isCut, halt, suspensions)
+        return this.become({ _tag: "Stepping", isCut }, [event])
       }
-      this.thread = end.thread
-      this.state.thread = end.thread
-      if (end.contextUpdate !== undefined) this.rules = withContext(this.rules, end.contextUpdate)
-      return this.become({ _tag: "Opening" })
+      Fold.foldOpening(state)
+      if (!isDone && !isLast && suspensions.length === 0) return this.become({ _tag: "Opening" })
+      const own = Fold.stepResultOf({ ...step, toolResults: [], done: isDone, halt, suspensions, contextUpdate })
+      const ended = isCut ? this.cancelled : Outcomes.ofStep(own, 0)
+      return this.become({
+        _tag: "Finishing",
+        outcome: ended ?? { _tag: "Completed", finishReason: null },
+        suspensions
+      })
     })
   }
 
@@ -688,7 +701,7 @@ class Loop<E, R> implements Driver {
 
   private working({ batch, ended, plan, response }: Working<E>): Emitted<E, R> {
     if (batch !== undefined && !batch.isAtEnd) return batch.take
-    if (ended !== undefined) return this.completeStep(response, ended)
+    if (ended !== undefined) return this.complete(response, ended)
     const hasFailed = response.error instanceof Plan.EngineError
     const over = this.isCancelled ? "the run was cancelled" : hasFailed ? failedTurn : undefined
     // Calls that wait stay open, unless the run is over: then they are answered as cancelled.
@@ -696,14 +709,25 @@ class Loop<E, R> implements Driver {
       Plan.ended(plan, response, this.rules, this.workedOf(batch, response), over),
       (ended) =>
         ended.closed.length === 0
-          ? this.completeStep(response, ended)
+          ? this.complete(response, ended)
           : this.openWork(response, plan, undefined, undefined, ended)
     )
   }
 
   /** Returns the outcome of the batch. Its calls that wait are in the fold. */
   private workedOf(batch: Batches.Batch<E> | undefined, { toolCalls }: Response.Response): Plan.Worked | undefined {
-    return batch && { halt: batch.halt, suspensions: this.state.tools.open(toolCalls) }
+    const before = this.earlier?.halt
+    if (batch === undefined) return before && { halt: before, suspensions: [] }
+    const { halt } = batch
+    const isFirst = this.rules.settings.policy.haltPrecedence === "completion"
+    return { halt: isFirst ? before ?? halt : halt ?? before, suspensions: this.state.tools.open(toolCalls) }
+  }
+
+  private complete(response: Response.Response, ended: Plan.Ended): Emitted<E, R> {
+    const { earlier } = this
+    return earlier === undefined
+      ? this.completeStep(response, ended)
+      : this.completeEarlier(earlier, response.toolCalls, ended)
   }
 
   private completeStep(
@@ -775,13 +799,14 @@ class Loop<E, R> implements Driver {
   }
 
   /** Ends the run with its result. Live handlers are stopped first, so that it can name those that refuse to stop. */
-  private finishing(outcome: Event.Outcome): Emitted<E, R> {
+  private finishing(outcome: Event.Outcome, suspensions: ReadonlyArray<Event.Suspension> = []): Emitted<E, R> {
     const { closing, closings, parts: { ambient: { spending }, leftOut, running, turns }, thread } = this
     const result = Turns.resultOf(turns ?? Turns.single, this.state.steps, closings, closing, thread, outcome)
     return Effect.flatMapEager(running.beginStop(), (abandoned) => {
       const whole = {
         ...result,
         totalUsage: spending.reported,
+        ...(suspensions.length === 0 ? {} : { suspensions }),
         ...(leftOut.length === 0 ? {} : { leftOutTools: leftOut }),
         ...(abandoned.length === 0 ? {} : { abandoned })
       }
@@ -822,12 +847,6 @@ class Loop<E, R> implements Driver {
     return running.isLeft ? Effect.flatMapEager(running.beginStop(), () => closed) : both(disconnected, closed)
   }
 }
-
-/** Returns the end of a run with what it has abandoned. */
-const naming = (event: Event.Event, abandoned: ReadonlyArray<Event.Abandoned>): Event.Event =>
-  abandoned.length === 0 || event._tag !== "ChatCompleted"
-    ? event
-    : { ...event, result: { ...event.result, abandoned } }
 
 /** The reason for which the calls of a turn do not run that a policy fails. */
 const failedTurn = "the turn called a tool that does not exist"

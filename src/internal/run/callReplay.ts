@@ -10,7 +10,6 @@ import type * as Types from "effect/Types"
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
 import type * as Policy from "../../Policy.ts"
-import type * as Thread from "../../Thread.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Answers from "../answer/answer.ts"
 import * as Plan from "../decide/plan.ts"
@@ -18,7 +17,6 @@ import * as ToolOutcomes from "../declare/outcome.ts"
 import { toolError } from "../declare/outcome.ts"
 import type * as Declared from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
-import type * as Json from "../json.ts"
 import type { Wait } from "../permits/permits.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import type { Running } from "../stop/ownedFibers.ts"
@@ -113,18 +111,15 @@ export interface Turn {
   readonly events: ReadonlyArray<Event.Event>
 }
 
-/** The turn of an earlier run in which a run begins. */
+/** The turn of an earlier run in which a run begins. It is none of the steps of the run, which follow it. */
 export interface Earlier {
   /** The calls that may begin, or that have begun. */
   readonly calls: Plan.RecordedCalls
-  /** Returns the end of these calls, once each is answered or waits. */
-  readonly end: (cancellation: Cancellation.Cancellation | undefined) => EarlierEnd
+  /** The halt of one of its calls, from before the run was resumed. */
+  readonly halt: Event.Halt | undefined
+  /** Tells whether the run ends with these calls: it was a run of one step. */
+  readonly isLast: boolean
 }
-
-/** The end of the calls of an earlier turn: the run is over, or continues with the thread. */
-type EarlierEnd =
-  | { readonly isOver: true; readonly events: ReadonlyArray<Event.Event> }
-  | { readonly isOver: false; readonly thread: Thread.Thread; readonly contextUpdate: Json.JsonObject | undefined }
 
 /** A recorded run as the loop gets it: its start and its journal. */
 export interface Recorded {

@@ -196,9 +196,9 @@ const ended = (state: States.State, { completed }: Folded, tail: OpenCalls.Tail)
   const id = OpenCalls.callOf(tail)
   const call = state.turn?.calls.get(id)
   if (call === undefined || call._tag === "Answered") return []
-  // An open question is settled, or asked again.
+  // An open question is settled, or asked again. A call that waits for something else is answered, or settled.
   const isSettlement = tail._tag === "ToolResultEncoded" && tail.settled === true
-  if (call._tag === "Waiting" && !isSettlement) return []
+  if (call._tag === "Waiting" && tail._tag !== "ToolResultEncoded") return []
   if (isSettlement && call._tag !== "Waiting") return []
   const own = completed?.id === id && !isSettlement ? completed : undefined
   // A question is settled where its run withdraws it.

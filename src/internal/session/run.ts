@@ -25,7 +25,6 @@ import * as Step from "../../Step.ts"
 import * as Thread from "../../Thread.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Answers from "../answer/answer.ts"
-import * as OpenCalls from "../answer/openCalls.ts"
 import * as SubAgent from "../answer/subAgent.ts"
 import * as Settings from "../ask/options.ts"
 import type * as Plan from "../decide/plan.ts"
@@ -262,75 +261,9 @@ const stopsOf = <M extends SessionEvents.Mode, R>(
 
 // The calls of an earlier turn.
 
-/**
- * The end of the calls of an earlier turn: a cancellation that stopped them, the halt that decides, and the suspensions
- * of some of them.
- */
-interface Opening {
-  readonly cancellation: Cancellation.Cancellation | undefined
-  readonly halt: Event.Halt | undefined
-  readonly suspensions: ReadonlyArray<Event.Suspension>
-}
-
-const openingOf = (state: States.State, { cancellation }: Stops, policy: Policy.Policy): Opening => {
-  const cut = cancellation?.isRequested === true ? cancellation : undefined
-  const halt = States.decidingHalt(state, policy)
-  const isQuestion = halt?.haltedReason === "ask_user"
-  return {
-    cancellation: cut,
-    halt: cut !== undefined && isQuestion ? undefined : halt,
-    suspensions: States.suspensionsOf(state)
-  }
-}
-
-/** Tells whether the run ends with these calls: they ended it, or one waits, so that the model cannot be asked. */
-const isOver = ({ cancellation, halt, suspensions }: Opening): boolean =>
-  halt !== undefined || cancellation !== undefined || suspensions.length > 0
-
 /** Returns the function that makes the event of a settled call, with its code if the policy tells it. */
 const settlementBy = ({ callFacts }: Policy.Policy) => (message: Message.Message, code: Answers.Answer["code"]) =>
   Answers.settlement(message, callFacts === "told" ? code : undefined)
-
-/** Withdraws the questions of a run that does not end in order to wait. */
-const withdrawals = (
-  state: States.State,
-  { cancellation, halt, suspensions }: Opening,
-  policy: Policy.Policy
-): ReadonlyArray<Event.Event> => {
-  if (halt?.haltedReason === "ask_user" || halt === undefined && cancellation === undefined) return []
-  const settlement = settlementBy(policy)
-  const detail = cancellation === undefined ? "another call of the turn ended the run" : "the run was cancelled"
-  return Array.from(new Set(suspensions.map(OpenCalls.outerOf))).flatMap((id) => {
-    const toolCall = state.turn?.calls.get(id)?.toolCall
-    return toolCall === undefined
-      ? []
-      : [settlement(Answers.refused("cancelled", toolCall, `withdrawn: ${detail}`), "cancelled")]
-  })
-}
-
-/** Returns the end of a run that stops after the calls of an earlier turn: a step without a reply. */
-const endOfOpening = (
-  { folded: { collector, mode }, spending: { total: totalUsage }, state }: OperationRun<SessionEvents.Mode>,
-  { cancellation, halt }: Opening
-): Event.Event => {
-  const suspensions = States.suspensionsOf(state)
-  const thread = SharedMessages.plain(States.threadOf(state))
-  const response = Collector.toResponse(Collector.initial())
-  // The answers are already in the thread, in the places of their calls.
-  const step = { response, thread, messages: [], mode: "auto", manualToolCalls: [] } as const
-  const completed = Outcomes.stepCompleted(step, false, cancellation !== undefined, halt, suspensions)
-  if (mode === "step") return completed
-  const folded = Collector.toStepResult(
-    Collector.applyEvent(Collector.initial({ thread: collector.thread ?? thread }), completed)
-  )
-  const outcome: Event.Outcome = cancellation === undefined
-    ? Outcomes.ofStep(folded, 0) ?? { _tag: "Completed", finishReason: null }
-    : { _tag: "Cancelled", reason: cancellation.reason }
-  return {
-    _tag: "ChatCompleted",
-    result: Collector.chatResult({ thread, steps: [], outcome, suspensions, totalUsage })
-  }
-}
 
 /** Returns the end of a run that failed and is not tried again: the answers of its calls, and the error. */
 const endOfFailed = (
@@ -550,18 +483,8 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
       // The calls that may run now, and those that did so before the interruption.
       calls: recordedIn(state.turn, (id, { _tag }) =>
         _tag === "Granted" || _tag === "Started" || resumed?.run.came.has(`earlier ${id}`) === true),
-      end: () => {
-        const end = openingOf(state, stops, policy)
-        if (isStep || isOver(end)) {
-          const before = withdrawals(state, end, policy)
-          return { isOver: true, events: [...before, endOfOpening(run, end)] }
-        }
-        return {
-          isOver: false,
-          thread: SharedMessages.plain(States.threadOf(state)),
-          contextUpdate: States.contextUpdateOf(state)
-        }
-      }
+      halt: States.decidingHalt(state, policy),
+      isLast: isStep
     }
     const first = Stream.fromIterable(settled).pipe(Stream.mapArrayEffect(observed))
 
