@@ -218,6 +218,38 @@ describe("what goes back", () => {
       ])
     }))
 
+  it.effect("O-15: a turn that was paused goes back as it came, and the run continues, where nothing of it is lost", () =>
+    Effect.gen(function*() {
+      const hosted = { type: "server_tool_use", id: "srvtoolu_1", name: "web_search" }
+      const search = block(
+        0,
+        { ...hosted, input: {} },
+        { type: "input_json_delta", partial_json: "{\"query\":\"x\"}" }
+      )
+      const found = { type: "web_search_tool_result", tool_use_id: "srvtoolu_1", content: [] }
+      const requestsOf = (blocks: ReadonlyArray<ReadonlyArray<Json>>, container?: Json) =>
+        Effect.scoped(Effect.gen(function*() {
+          const paused = answer(...blocks, [
+            { type: "message_delta", delta: { stop_reason: "pause_turn", container }, usage: { output_tokens: 9 } },
+            { type: "message_stop" }
+          ])
+          const server = yield* Server.serve((_, index) => ({
+            pieces: [index === 0 ? paused : answer(said(0, "Blue."), end("end_turn"))]
+          }))
+          const providerTools = [{ id: "anthropic.web_search_20250305", name: "web_search", args: {} }] as const
+          const { outcome } = yield* Chat.run("Hi").pipe(Effect.provide(adapter(server.url, { providerTools })))
+          assert.strictEqual(outcome._tag, "Completed")
+          return server.requests.map(({ body }) => body.messages)
+        }))
+      const [, again] = yield* requestsOf([search, block(1, found), said(2, "So far.")])
+      assert.deepStrictEqual(again?.slice(1), [{
+        role: "assistant",
+        content: [{ ...hosted, input: { query: "x" } }, found, { type: "text", text: "So far." }]
+      }])
+      assert.lengthOf(yield* requestsOf([said(0, "So far."), search]), 1)
+      assert.lengthOf(yield* requestsOf([said(0, "So far.")], { id: "c", expires_at: "2026-01-01T00:00:00Z" }), 1)
+    }))
+
   it.effect("R-123: a mark for prompt caching on a message reaches the wire", () =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve(() => ({ pieces: [answer(said(0, "a"), end("end_turn"))] }))

@@ -102,10 +102,20 @@ describe("replies", () => {
       for (const [word, reason] of cases) {
         const last = completed((yield* outcomeOfParts(text("a"), finish(word))).events)
         assert.deepStrictEqual([last.finishReason, last.rawFinishReason], [reason, word])
+        assert.strictEqual(last.paused, word === "pause" ? true : undefined)
       }
       const called = yield* outcomeOfParts(call("a", "now", {}), finish("stop"))
       assert.strictEqual(completed(called.events).finishReason, "tool_calls")
     }))
+
+  it.effect("O-15: a reply that pauses goes back, and the run continues", () =>
+    Effect.scoped(Effect.gen(function*() {
+      const server = yield* Server.serve((_, index) => ({
+        pieces: [index === 0 ? body(text("So far."), finish("pause")) : body(text("Done"), finish("stop"))]
+      }))
+      const { outcome, steps } = yield* Chat.run("Hi").pipe(Effect.provide(Models.layer(server.url)))
+      assert.deepStrictEqual([outcome._tag, steps.length, server.requests.length], ["Completed", 2, 2])
+    })))
 
   it.effect("R-345: arguments in every form that a model may give them", () =>
     Effect.gen(function*() {

@@ -287,12 +287,15 @@ const finishReasons: { readonly [word: string]: Response.FinishReason | null } =
 const finish = (part: Json.JsonObject): Part.Finish => {
   const stands = part["finishReason"]
   const unified = typeof stands === "string" ? stands : string(Wire.object(stands)["unified"])
+  const { container } = Wire.object(Wire.object(part["providerMetadata"])["anthropic"])
   return {
     type: "finish",
     reason: Object.hasOwn(finishReasons, unified) ? finishReasons[unified] ?? null : "other",
     word: Wire.string(Wire.object(stands)["raw"]) ?? Wire.string(unified),
     usage: usage(Wire.object(part["usage"])),
     isCut: unified === "interrupted",
+    // The library has no word of its own for a pause. The id of a container cannot go back through it.
+    isPaused: Wire.object(stands)["raw"] === "pause_turn" && !Json.isObject(container),
     options: optionsOf(part)
   }
 }

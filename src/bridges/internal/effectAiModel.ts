@@ -267,6 +267,7 @@ const finish = ({ metadata, reason, usage }: AiResponse.FinishPart): Part.Finish
   word: reason,
   usage: usageOf(usage),
   isCut: false,
+  isPaused: reason === "pause",
   options: Layout.spoken(metadata)
 })
 

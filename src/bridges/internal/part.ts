@@ -76,13 +76,17 @@ interface Raw {
   readonly chunk: unknown
 }
 
-/** `isCut`: the library itself says that the reply ended before its end. */
+/**
+ * `isCut`: the library itself says that the reply ended before its end. `isPaused`: the reply continues once it is sent
+ * back.
+ */
 export interface Finish {
   readonly type: "finish"
   readonly reason: Response.FinishReason | null
   readonly word: string | undefined
   readonly usage: Response.Usage
   readonly isCut: boolean
+  readonly isPaused: boolean
   readonly options: Options
 }
 

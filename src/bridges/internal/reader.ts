@@ -143,8 +143,10 @@ export class Reader {
     const reasoning = Layout.keep(this.owner, blocks, this.calls.places)
     const { id, messageContent: content, model } = this
     const { usage, word } = part
+    // A call of the provider's without its result does not go back, and the reply would not continue from there.
+    const isPaused = part.isPaused && !this.calls.isServing
     const notes = this.notesWith(part)
-    const whole = { content, toolCalls, reasoning, finishReason: reason, word, usage, id, model, notes }
+    const whole = { content, toolCalls, reasoning, finishReason: reason, word, isPaused, usage, id, model, notes }
     const problem = contradiction === undefined
       ? Answer.problemOf(whole)
       : ["malformed_response", contradiction] as const
@@ -240,6 +242,11 @@ export class Calls {
       const { arguments: args, id, name } = call.completed
       return [{ kind: "executed", at, call: { id, name, arguments: args }, result, options }]
     })
+  }
+
+  /** `true` if a call that the provider runs has no result. */
+  get isServing(): boolean {
+    return this.entries.some(({ call, result }) => call.isExecuted && result === undefined)
   }
 
   /** An announcement or a fragment, which may come first. Fragments of a call that is made are ignored. */
