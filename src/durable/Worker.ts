@@ -91,9 +91,10 @@ export interface Options<
   readonly drain?: Duration.Input
   /**
    * Number of failures in a row after which a run is ended that cannot start or continue, over all workers: its
-   * outcome is `Failed`, and the session is in status `error`. Requests that the model refuses each time
-   * (`invalid_request`, `unsupported_feature`, `context_length_exceeded`) end it at once. A missing tool, the store
-   * and a claim never do. The pause between two attempts begins with five times `poll`, and is four times longer each
+   * outcome is `Failed`, and the session is in status `error`. Requests that cannot be sent, or that the model refuses
+   * each time (`authentication_failed`, `quota_exceeded`, `invalid_request`, `unsupported_feature`,
+   * `context_length_exceeded`, `content_filter`), end it at once. A missing tool, the store and a claim never do. The
+   * pause between two attempts begins with five times `poll`, and is four times longer each
    * time, up to a minute: with the defaults a run is ended 81 seconds after its first failure. A run whose model fails
    * behind the first reply ends as `Failed` by itself, as `Chat.run` does. 5 by default.
    */

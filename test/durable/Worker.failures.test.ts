@@ -59,9 +59,55 @@ const makeSeen = () => {
 
 const reasonOf = (error: unknown) => (error as { readonly reason?: unknown }).reason
 
+const reasons = Adapter.AdapterError.fields.reason.literals
+
+/** Reasons that may pass by themselves. A model is refused for all others until a person changes something. */
+const passing: ReadonlySet<string> = new Set([
+  "rate_limited",
+  "provider_unavailable",
+  "timeout",
+  "network_error",
+  "malformed_response",
+  "unknown"
+])
+
+const hopeless = reasons.filter((reason) => !passing.has(reason))
+
 describe("a run that cannot succeed", () => {
+  it.effect("N-10: is tried again for each reason that may pass", () =>
+    Effect.gen(function*() {
+      const given = reasons.filter((reason) => passing.has(reason))
+      assert.lengthOf(given, passing.size)
+      for (const reason of given) {
+        const asked: Array<number> = []
+        const { logger, options, seen } = makeSeen()
+        yield* Session.submit(reason, `fail ${reason}`)
+        yield* Effect.scoped(Effect.andThen(
+          Layer.build(Worker.layer({ ...options, run: () => ({}) }).pipe(Layer.provide([refusing(asked), logger]))),
+          until(Effect.sync(() => seen.ends.length === 1), 100)
+        ))
+        assert.lengthOf(asked, 5, reason)
+      }
+    }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
+
+  it.effect("N-10: is given up at once where the request cannot be sent", () =>
+    Effect.gen(function*() {
+      const { logger, options, seen } = makeSeen()
+      let runs = 0
+      yield* Session.submit("s", "work")
+      yield* Layer.build(
+        Worker.layer({ ...options, run: () => (runs++, { temperature: 99 }) }).pipe(
+          Layer.provide([refusing([]), logger])
+        )
+      )
+      yield* until(Effect.sync(() => seen.ends.length === 1))
+      yield* TestClock.adjust("10 minutes")
+      assert.strictEqual(runs, 1)
+      assert.deepStrictEqual(seen.givenUp.map(([, error]) => reasonOf(error)), ["invalid_request"])
+    }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
+
   for (const [where, store] of Object.entries(stores)) {
-    for (const reason of ["invalid_request", "unsupported_feature", "context_length_exceeded"] as const) {
+    for (const reason of hopeless) {
       it.effect(`N-10: is given up at once for ${reason}, and the worker goes on with others, ${where}`, () =>
         Effect.gen(function*() {
           const asked: Array<number> = []

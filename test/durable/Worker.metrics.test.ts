@@ -26,7 +26,7 @@ describe("metrics", () => {
       const model = Script.layer([
         [Script.text("Taken over"), Script.finish("stop")],
         [Script.text("Hello"), Script.finish("stop")],
-        [Script.preflightError("authentication_failed")],
+        [Script.preflightError("provider_unavailable")],
         [Script.preflightError("invalid_request")]
       ])
       const left = Session.keepStream(

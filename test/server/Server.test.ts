@@ -337,7 +337,7 @@ describe("failures", () => {
   it.live("a run whose model refuses ends with a code and one sentence, and is tried again by resume", () =>
     Effect.gen(function*() {
       const refused = () => Script.preflightError("authentication_failed")
-      const model = Script.layer([[refused()], [refused()], [text("Hello"), finish("stop")]])
+      const model = Script.layer([[refused()], [text("Hello"), finish("stop")]])
       const site = yield* serve([helper()], model)
       const events = yield* say(site, "s1", "Hi")
       const last = events.at(-1)
@@ -351,6 +351,38 @@ describe("failures", () => {
       assert.strictEqual((yield* get(site, `${at}/s1`)).body.status, "completed")
       const nothing = yield* post(site, `${at}/s1/resume`)
       assert.deepStrictEqual([nothing.status, JSON.parse(nothing.text).error.code], [409, "nothing_to_retry"])
+    }))
+
+  it.live("N-10: a run is begun again by itself only where its error may pass", () =>
+    Effect.gen(function*() {
+      const mayPass = [
+        "rate_limited",
+        "provider_unavailable",
+        "timeout",
+        "network_error",
+        "malformed_response",
+        "unknown"
+      ]
+      const site = yield* serve(
+        [helper()],
+        Adapter.layer({
+          stream: ({ messages }) => {
+            asked++
+            return Stream.fail(new Adapter.AdapterError({ reason: Message.text(messages.at(-1)!) as "unknown" }))
+          }
+        }),
+        { bounds: { writes: 1_000 }, poll: "10 millis" }
+      )
+      let asked = 0
+      for (const [index, reason] of Adapter.AdapterError.fields.reason.literals.entries()) {
+        asked = 0
+        const events = yield* say(site, `s${index}`, reason)
+        const attempts = mayPass.includes(reason) ? 2 : 1
+        assert.strictEqual(asked, attempts, reason)
+        assert.strictEqual(events.filter(({ _tag }) => _tag === "ChatCompleted").length, 1, reason)
+        const { body } = yield* get(site, `${at}/s${index}`)
+        assert.deepStrictEqual([body.status, body.next], ["error", "nothing"], reason)
+      }
     }))
 
   it.live("a reply that breaks ends the run as failed, for the AI SDK with an error chunk", () =>

@@ -144,7 +144,7 @@ describe("a page that asks again", () => {
           const refused = [preflightError("authentication_failed")]
           const site = yield* serve(
             [helper()],
-            Script.layer([refused, refused, refused, [text("Hello."), finish("stop")]]),
+            Script.layer([refused, refused, [text("Hello."), finish("stop")]]),
             { protocol }
           )
           yield* Effect.promise(async () => {

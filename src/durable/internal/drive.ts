@@ -22,6 +22,7 @@ import * as SessionRun from "../../internal/session/run.ts"
 import * as Replays from "../../internal/session/turnReplay.ts"
 import type * as Writers from "../../internal/session/writer.ts"
 import * as Telemetry from "../../internal/telemetry.ts"
+import * as Thread from "../../Thread.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Owners from "./ownerHealth.ts"
 import * as Replies from "./replies.ts"
@@ -58,10 +59,20 @@ export interface Settings<RPublish> {
 /** Default of `maxFailures`. */
 export const maxFailures = 5
 
-/** Reasons for which a model refuses the same request each time. */
-const hopeless: ReadonlySet<unknown> = new Set(["invalid_request", "unsupported_feature", "context_length_exceeded"])
+/** Reasons for which a model refuses the same request each time, until a person changes something. */
+const hopeless: ReadonlySet<Adapter.AdapterError["reason"]> = new Set([
+  "authentication_failed",
+  "quota_exceeded",
+  "invalid_request",
+  "unsupported_feature",
+  "context_length_exceeded",
+  "content_filter",
+  "no_scripted_response"
+])
 
-const isHopeless = (error: unknown): boolean => error instanceof Adapter.AdapterError && hopeless.has(error.reason)
+/** Tells whether the same attempt fails again: a request that no model is sent, or that each model refuses. */
+const isHopeless = (error: unknown): boolean =>
+  error instanceof Thread.ValidationError || error instanceof Adapter.AdapterError && hopeless.has(error.reason)
 
 /** Tells whether an error passes, or belongs to this owner: another one may have the tool that is missing here. */
 const isPassing = (error: unknown): boolean =>
