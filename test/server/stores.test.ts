@@ -14,7 +14,7 @@ import * as path from "node:path"
 import { DatabaseSync } from "node:sqlite"
 import { until } from "../support/until.ts"
 import { bearer, byToken, codeOf, obedient, send } from "./support/hostile.ts"
-import { addressOf, bodyOf, headersOf, isOpen, table } from "./support/routes.ts"
+import { addressOf, bodyOf, headersOf, isOpen, type Route, table } from "./support/routes.ts"
 import { serve } from "./support/site.ts"
 import { told } from "./support/told.ts"
 
@@ -200,23 +200,24 @@ describe("streams that break", () => {
     }))
 })
 
-describe("sessions that cannot be read", () => {
-  const damages: Readonly<Record<string, (db: DatabaseSync, key: string) => unknown>> = {
-    "of a later release": (db, key) =>
-      db.prepare("UPDATE heddle_records SET record = ? WHERE id = ? AND version = 2").run(
-        JSON.stringify({ version: 99, _tag: "Later" }),
-        key
-      ),
-    "of a later release from its start": (db, key) =>
-      db.prepare("UPDATE heddle_records SET record = ? WHERE id = ?").run(JSON.stringify({ version: 99 }), key),
-    "damaged": (db, key) => db.prepare("UPDATE heddle_records SET record = 'x' WHERE id = ? AND version = 2").run(key),
-    "with a hole": (db, key) => db.prepare("DELETE FROM heddle_records WHERE id = ? AND version = 2").run(key),
-    "without a summary": (db, key) => {
-      db.prepare("UPDATE heddle_journals SET summary = '{' WHERE id = ?").run(key)
-      return db.prepare("UPDATE heddle_records SET record = 'x' WHERE id = ?").run(key)
-    }
+/** Ways in which a journal cannot be read. */
+const damages: Readonly<Record<string, (db: DatabaseSync, key: string) => unknown>> = {
+  "of a later release": (db, key) =>
+    db.prepare("UPDATE heddle_records SET record = ? WHERE id = ? AND version = 2").run(
+      JSON.stringify({ version: 99, _tag: "Later" }),
+      key
+    ),
+  "of a later release from its start": (db, key) =>
+    db.prepare("UPDATE heddle_records SET record = ? WHERE id = ?").run(JSON.stringify({ version: 99 }), key),
+  "damaged": (db, key) => db.prepare("UPDATE heddle_records SET record = 'x' WHERE id = ? AND version = 2").run(key),
+  "with a hole": (db, key) => db.prepare("DELETE FROM heddle_records WHERE id = ? AND version = 2").run(key),
+  "without a summary": (db, key) => {
+    db.prepare("UPDATE heddle_journals SET summary = '{' WHERE id = ?").run(key)
+    return db.prepare("UPDATE heddle_records SET record = 'x' WHERE id = ?").run(key)
   }
+}
 
+describe("sessions that cannot be read", () => {
   it.live("O-54: one of them stands in the list of the others, says what it is, and can be deleted", () =>
     Effect.gen(function*() {
       const folder = yield* Effect.acquireRelease(
@@ -268,6 +269,68 @@ describe("sessions that cannot be read", () => {
         assert.strictEqual((yield* ask("GET", `${at}/bad`)).status, 404, name)
       }
     }))
+})
+
+describe("a session with a record that cannot be read", () => {
+  for (const isKept of [false, true]) {
+    it.live(
+      `O-54: says so on every route, ${isKept ? "beside the fold that the process keeps" : "from its beginning"}`,
+      () =>
+        Effect.gen(function*() {
+          const folder = yield* Effect.acquireRelease(
+            Effect.sync(() => fs.mkdtempSync(path.join(os.tmpdir(), "heddle-"))),
+            (folder) => Effect.sync(() => fs.rmSync(folder, { recursive: true, force: true }))
+          )
+          const filename = path.join(folder, "store")
+          const mcp = McpServer.routes({ legacy: true })
+          const store = Layer.orDie(SessionStore.layerSqlite({ filename }))
+          const first = yield* serve(agents, obedient, { ...hostile, mcp, raw: true, store })
+          const db = yield* Effect.acquireRelease(
+            Effect.sync(() => new DatabaseSync(filename)),
+            (db) => Effect.sync(() => db.close())
+          )
+          const routes = (yield* table).filter((route) =>
+            !isOpen(route) && route.path.includes(":agent") &&
+            !(route.method === "GET" && route.path.endsWith("/sessions")) && !(isKept && route.method === "POST")
+          )
+          assert.isAbove(routes.length, isKept ? 4 : 9)
+          let count = 0
+          const sessions: Array<readonly [name: string, id: string, route: Route]> = []
+          for (const [name, damage] of Object.entries(damages)) {
+            for (const route of routes) {
+              const id = `s${count++}`
+              const sending = { path: `${at}/${id}/messages`, body: { content: "Hi" }, headers: bearer("ann") }
+              const said = yield* send(first.url, sending)
+              assert.strictEqual(said.status, 200, said.text)
+              if (isKept) yield* send(first.url, { path: `${at}/${id}`, headers: bearer("ann") })
+              damage(db, `ann:${id}`)
+              sessions.push([name, id, route])
+            }
+          }
+          const { url } = isKept ? first : yield* serve(agents, obedient, { ...hostile, mcp, raw: true, store })
+          for (const [name, id, route] of sessions) {
+            const headers = { ...headersOf(route), ...bearer("ann") }
+            const body = route.method === "POST" ? { body: bodyOf(route, id) } : {}
+            // A stream of events has no end.
+            const method = isKept && route.path.endsWith("/events") ? "HEAD" : route.method
+            const answered = yield* send(url, { method, path: addressOf(route, id), headers, ...body })
+            const seen = `${name}: ${route.method} ${route.path}: ${answered.status} ${answered.text}`
+            if (route.method === "DELETE") {
+              assert.strictEqual(answered.status, 204, seen)
+              continue
+            }
+            // What the process keeps was read before the damage, and says what it said.
+            if (isKept && answered.status < 300) {
+              assert.notInclude(answered.text, "internal", seen)
+              continue
+            }
+            assert.strictEqual(answered.status, 500, seen)
+            if (method !== "HEAD") assert.include(["unreadable", "newer_version"], codeOf(answered) as string, seen)
+          }
+        }),
+      120_000
+    )
+  }
 })
 
 describe("paths", () => {
