@@ -24,8 +24,11 @@ import { Cluster, SessionClient } from "heddle/cluster"
 import type * as Commands from "../../src/cluster/internal/commands.ts"
 import * as Owner from "../../src/cluster/internal/owner.ts"
 import * as Protocol from "../../src/cluster/internal/protocol.ts"
+import { ledger } from "../durable/support/ledger.ts"
 import { linesOf } from "../support/edges.ts"
 import { casting } from "../support/nests.ts"
+
+ledger()
 
 /** What outlives a runner. */
 const shared = Layer.merge(

@@ -9,9 +9,12 @@ import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
 import { Journal, Session, Tool } from "heddle"
 import { Cluster, SessionClient } from "heddle/cluster"
+import { ledger } from "../durable/support/ledger.ts"
 import { driven, errands, holding, linesOf, placesOf, wrapped } from "../support/edges.ts"
 import { acting, agent, casting, type Turn } from "../support/nests.ts"
 import type { Deed } from "../support/survivor.ts"
+
+ledger()
 
 const client = SessionClient.SessionClient
 

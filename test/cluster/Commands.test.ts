@@ -18,6 +18,9 @@ import { Script } from "heddle/testing"
 import * as Commands from "../../src/cluster/internal/commands.ts"
 import type * as Protocol from "../../src/cluster/internal/protocol.ts"
 import * as Owners from "../../src/durable/internal/ownerHealth.ts"
+import { ledger } from "../durable/support/ledger.ts"
+
+ledger()
 
 const { finish, text, toolCall } = Script
 

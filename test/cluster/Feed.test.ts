@@ -9,6 +9,9 @@ import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
 import { type Event, Journal, Session } from "heddle"
 import * as Feeds from "../../src/cluster/internal/feed.ts"
+import { ledger } from "../durable/support/ledger.ts"
+
+ledger()
 
 /** Number of events that a reader may be behind. */
 const capacity = 4096

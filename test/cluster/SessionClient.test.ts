@@ -16,6 +16,9 @@ import * as Stream from "effect/Stream"
 import { type Chat, Journal, Message, Session, Tool } from "heddle"
 import { Cluster, SessionClient } from "heddle/cluster"
 import { Script } from "heddle/testing"
+import { ledger } from "../durable/support/ledger.ts"
+
+ledger()
 
 const { finish, text, toolCall } = Script
 

@@ -8,6 +8,9 @@ import { Chat, Journal, Session, Tool } from "heddle"
 import { Durable } from "heddle/durable"
 import { acting, agent, casting, holding, listing, refusing, type Turn, type Written } from "../support/nests.ts"
 import type { Deed } from "../support/survivor.ts"
+import { ledger } from "./support/ledger.ts"
+
+ledger()
 
 const parts: Readonly<Record<string, ReadonlyArray<Turn>>> = {
   go: [[["a", "inner", {}], ["p", "pay", {}]], [["q", "pay", {}]], "done"],

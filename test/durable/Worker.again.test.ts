@@ -15,6 +15,9 @@ import { Worker } from "heddle/durable"
 import { inOrder, until } from "../support/edges.ts"
 import { agent } from "../support/nests.ts"
 import { sampleOf } from "../support/property.ts"
+import { ledger } from "./support/ledger.ts"
+
+ledger()
 
 /** What a message leads to: the calls of the model, how often it fails before, and what a person does meanwhile. */
 interface Scenario {

@@ -15,6 +15,9 @@ import { Adapter, Chat, Journal, Message, Session, Tool } from "heddle"
 import { Worker } from "heddle/durable"
 import { Script, Simulation } from "heddle/testing"
 import { share } from "../support/property.ts"
+import { ledger } from "./support/ledger.ts"
+
+ledger()
 
 /** Runs a program in a simulated process. */
 const simulated = <E>(program: Effect.Effect<void, E, Session.Store | Scope.Scope>) =>

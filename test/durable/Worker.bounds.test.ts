@@ -19,6 +19,9 @@ import { Worker } from "heddle/durable"
 import * as Peers from "../../src/durable/internal/peers.ts"
 import { until } from "../support/edges.ts"
 import { sampleOf } from "../support/property.ts"
+import { ledger } from "./support/ledger.ts"
+
+ledger()
 
 /** What the model does with its next requests. */
 type Says = "calls" | "breaks" | "dies" | "asks" | "refuses"

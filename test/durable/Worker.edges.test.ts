@@ -12,6 +12,9 @@ import { check } from "heddle/testing"
 import { driven, errands, holding, inOrder, isLoaded, linesOf, placesOf, stores, until } from "../support/edges.ts"
 import { agent, casting } from "../support/nests.ts"
 import type { Deed } from "../support/survivor.ts"
+import { ledger } from "./support/ledger.ts"
+
+ledger()
 
 const questions = {
   "a plain question": [

@@ -12,6 +12,9 @@ import { Adapter, type Event, Journal, Message, Session, Tool } from "heddle"
 import { Worker } from "heddle/durable"
 import { recordsOf, stores, until } from "../support/edges.ts"
 import { casting } from "../support/nests.ts"
+import { ledger } from "./support/ledger.ts"
+
+ledger()
 
 const statusOf = (id: string) => Effect.map(Session.open(id), ({ session }) => session.status)
 

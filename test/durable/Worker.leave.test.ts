@@ -16,6 +16,9 @@ import { Durable, Worker } from "heddle/durable"
 import { Simulation } from "heddle/testing"
 import { recordsOf, stores, until } from "../support/edges.ts"
 import { agent, casting } from "../support/nests.ts"
+import { leaves as mayLeave, ledger } from "./support/ledger.ts"
+
+ledger()
 
 const quiet = Logger.layer([])
 
@@ -42,6 +45,7 @@ const working = (
 ) =>
   Effect.gen(function*() {
     const scope = yield* Scope.make()
+    yield* Effect.addFinalizer((exit) => Scope.close(scope, exit))
     const worker = Worker.layer({ term: "30 seconds", ...options, run: () => ({ tools: tools as [], maxConcurrency }) })
     yield* Layer.build(worker.pipe(Layer.provide([model, quiet]))).pipe(Scope.provide(scope))
     const leave = Effect.forkChild(Scope.close(scope, Exit.void), { startImmediately: true })
@@ -303,6 +307,7 @@ describe("a worker that asks the store for work", () => {
 
   it.effect("N-42: waits no longer than the grace period for a store that hangs", () =>
     Effect.gen(function*() {
+      mayLeave("fibers")
       const { layer, state } = yield* asking(Effect.uninterruptible(Effect.never))
       yield* Session.submit("s", "go")
       const { leave } = yield* Effect.provide(working([], go), layer)
@@ -370,6 +375,7 @@ describe("a worker whose hooks or store hang", () => {
   /** Whether a worker has left after its drain and the grace period. */
   const leaves = (options: Partial<Worker.Options>, tools: ReadonlyArray<Tool.Any>, hanging: Array<string> = []) =>
     Effect.gen(function*() {
+      mayLeave("fibers")
       const store = yield* Session.Store
       const state = { isHanging: false }
       const changed = hanging.map((name) => {

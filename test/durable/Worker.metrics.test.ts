@@ -9,6 +9,9 @@ import { Session } from "heddle"
 import { Worker } from "heddle/durable"
 import { Script } from "heddle/testing"
 import * as Claims from "../../src/internal/session/claim.ts"
+import { ledger } from "./support/ledger.ts"
+
+ledger()
 
 /** The counts by their names. */
 const counts = Effect.map(

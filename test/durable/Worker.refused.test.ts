@@ -8,6 +8,9 @@ import { Worker } from "heddle/durable"
 import { linesOf, recordsOf, stores, until, wrapped } from "../support/edges.ts"
 import { acting, agent, casting } from "../support/nests.ts"
 import type { Deed } from "../support/survivor.ts"
+import { ledger } from "./support/ledger.ts"
+
+ledger()
 
 const quiet = Logger.layer([])
 

@@ -13,6 +13,9 @@ import { Worker } from "heddle/durable"
 import { Script } from "heddle/testing"
 import { transcript } from "../support/scenarios.ts"
 import { calling, done, tools } from "../support/sessions.ts"
+import { ledger } from "./support/ledger.ts"
+
+ledger()
 
 const journal = (id: string) =>
   Effect.gen(function*() {
