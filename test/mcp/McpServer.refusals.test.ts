@@ -427,6 +427,22 @@ describe("sessions of the legacy era", () => {
       assert.strictEqual((yield* initialize(url)).status, 200)
     }))
 
+  it.effect("W-15: one that was used, once or often, is ended as one that was not, and gives its place back, again and again", () =>
+    Effect.gen(function*() {
+      const url = yield* serve([echo], { legacy: { maxSessions: 1, idle: "30 minutes" } })
+      for (const uses of [0, 1, 3, 1]) {
+        const { id, status } = yield* initialize(url)
+        assert.strictEqual(status, 200)
+        for (let use = 0; use < uses; use++) {
+          yield* TestClock.adjust("29 minutes")
+          assert.strictEqual((yield* list(url, id)).status, 200)
+        }
+        assert.strictEqual((yield* initialize(url)).status, 429)
+        yield* TestClock.adjust("31 minutes")
+        assert.strictEqual((yield* list(url, id)).status, 404)
+      }
+    }))
+
   it.effect("O-59: those of a principal are bounded for themselves, while they are opened too, and each is counted back", () =>
     Effect.gen(function*() {
       const url = yield* serve([echo], { ...tokens, legacy: { maxSessions: 6, perPrincipal: 2 } })

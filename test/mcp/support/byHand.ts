@@ -12,13 +12,16 @@ export const byHand = (
     id: unknown
   ) => number | "held" | undefined | void,
   type = "application/json",
-  tools: ReadonlyArray<unknown> = [{ name: "say", inputSchema: { type: "object" } }]
+  tools: ReadonlyArray<unknown> = [{ name: "say", inputSchema: { type: "object" } }],
+  read: (message: any) => void = () => undefined
 ) =>
   Effect.gen(function*() {
     const server = createServer((request, response) => {
       let body = ""
       request.on("data", (chunk) => void (body += String(chunk))).on("end", () => {
-        const { id, method, params } = body === "" ? {} as any : JSON.parse(body)
+        const received = body === "" ? {} as any : JSON.parse(body)
+        const { id, method, params } = received
+        read(received)
         const results: Record<string, object> = {
           "server/discover": {
             supportedVersions: ["2026-07-28"],
