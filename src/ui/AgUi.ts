@@ -241,8 +241,9 @@ class AgEncoder implements Encoder {
   private isStarted = false
   private turn = 0
   private calls = 0
-  /** The ids by which the client knows the calls. */
-  private readonly ids = new Map<string, string>()
+  /** The ids by which the client knows the calls of an id, the latest call last. */
+  private readonly ids = new Map<string, Array<string>>()
+  private readonly taken = new Set<string>()
   /** The names of the calls that are shown as running. */
   private readonly active = new Map<string, string>()
   /** The calls whose arguments are not whole. */
@@ -276,20 +277,29 @@ class AgEncoder implements Encoder {
     return [{ type: "RUN_STARTED", threadId, runId, protocolVersion: "1.0" }, ...this.joined(), ...events]
   }
 
-  /** Gives a call another id where a call of an earlier step has it: the client would take both for one. */
+  /** Gives a call another id where an earlier call has it: the client would take both for one. */
   private unambiguous(move: Machine.Move): Machine.Move {
     if (move.kind === "callStart") {
-      const { id } = move
-      if (this.ids.has(id)) this.ids.set(id, `${id}~${this.turn}`)
-      else this.ids.set(id, id)
+      const own = this.fresh(move.id)
+      const known = this.ids.get(move.id)
+      if (known === undefined) this.ids.set(move.id, [own])
+      else known.push(own)
     }
     if (move.kind === "callAnswer") return { ...move, answer: { ...move.answer, id: this.idOf(move.answer.id) } }
     if (move.kind === "callWaits" || !("name" in move || move.kind === "callDelta")) return move
     return { ...move, id: this.idOf(move.id) }
   }
 
+  /** Returns an id that no call of the client has. Models may choose any, also one that was made here. */
+  private fresh(id: string): string {
+    let own = id
+    for (let count = this.turn; this.taken.has(own); count++) own = `${id}~${count}`
+    this.taken.add(own)
+    return own
+  }
+
   private idOf(id: string): string {
-    return this.ids.get(id) ?? id
+    return this.ids.get(id)?.at(-1) ?? id
   }
 
   /** Tells whether calls come with the messages at the end of their step. */
@@ -414,7 +424,10 @@ class AgEncoder implements Encoder {
     const shown = discarded.flatMap(({ id }) => {
       const own = this.idOf(id)
       // A client that cannot discard keeps the call, and takes one of the same id for it.
-      if (this.options.messages !== undefined) this.ids.delete(id)
+      if (this.options.messages !== undefined) {
+        this.ids.get(id)?.pop()
+        this.taken.delete(own)
+      }
       return this.settled({ id: own, isError: true })
     })
     return [
@@ -448,15 +461,15 @@ class AgEncoder implements Encoder {
     return { type: "TOOL_CALL_RESULT", messageId, role: "tool", ...rest }
   }
 
-  private finish({ outcome, suspensions, usage }: Extract<Machine.Move, { readonly kind: "end" }>): AgEvent {
+  private finish({ outcome, usage, waiting }: Extract<Machine.Move, { readonly kind: "end" }>): AgEvent {
     const { runId, threadId } = this.options
     if (outcome._tag === "Failed") {
       const { code = "internal", message = "The run failed." } = outcome.error ?? {}
       return { type: "RUN_ERROR", message, code, ...usageOf(usage) }
     }
     const end = { type: "RUN_FINISHED", threadId, runId, ...usageOf(usage) }
-    if (suspensions.length > 0) {
-      const interrupts = suspensions.map((one) => interruptOf(one, this.idOf(Machine.outerOf(one))))
+    if (waiting.length > 0) {
+      const interrupts = waiting.map(({ callId, suspension }) => interruptOf(suspension, this.idOf(callId)))
       return { ...end, outcome: { type: "interrupt", interrupts } }
     }
     if (outcome._tag === "Cancelled") return { ...end, outcome: { type: "cancelled" } }

@@ -347,29 +347,29 @@ class UiEncoder implements Encoder {
    * Makes calls of an earlier response available again that wait once more. Without that the client would take them for
    * decided, and post its message again and again.
    */
-  private availableAgain(suspensions: ReadonlyArray<Event.PublicSuspension>): ReadonlyArray<Chunk> {
+  private availableAgain(waiting: ReadonlyArray<Machine.Waiting>): ReadonlyArray<Chunk> {
     if (this.options.continues === false) return []
     return Array.from(this.unknown, ([toolCallId, toolName]): Chunk => {
-      const own = suspensions.find(({ id }) => id === toolCallId)
-      const input = (own?.toolCall.arguments ?? {}) as Schema.Json
+      const own = waiting.find(({ suspension }) => suspension.id === toolCallId)
+      const input = (own?.suspension.toolCall.arguments ?? {}) as Schema.Json
       return { type: "tool-input-available", toolCallId, toolName, dynamic: true, input }
     })
   }
 
   private finish(move: Extract<Machine.Move, { readonly kind: "end" }>): ReadonlyArray<Chunk> {
-    const { outcome, suspensions, usage } = move
+    const { outcome, usage, waiting } = move
     const messageMetadata = { outcome, ...(usage === undefined ? {} : { usage }) } as unknown as Schema.Json
     if (outcome._tag === "Failed") {
       const errorText = outcome.error?.message ?? "The run failed."
       return [{ type: "message-metadata", messageMetadata }, { type: "error", errorText }]
     }
     // The client may send its message again where the calls of the last step are all settled.
-    const isSettled = suspensions.length === 0 && !this.isPlain
+    const isSettled = waiting.length === 0 && !this.isPlain
     const step: ReadonlyArray<Chunk> = isSettled ? [{ type: "start-step" }, { type: "finish-step" }] : []
     const finishReason = finishReasonOf(outcome, this.protocol)
     const reason = outcome.reason === undefined || this.protocol < 6 ? {} : { reason: outcome.reason }
     return [
-      ...this.availableAgain(suspensions),
+      ...this.availableAgain(waiting),
       ...step,
       ...(outcome._tag === "Cancelled" ? [{ type: "abort", ...reason }] : []),
       { type: "finish", ...(finishReason === undefined ? {} : { finishReason }), messageMetadata }

@@ -3,8 +3,9 @@ import { HttpAgent, type Message as AgMessage, type RunAgentParameters } from "@
 import { assert, describe, it } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
-import { type Event, Message } from "heddle"
+import { Chat, type Event, Message, Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
 import { AgUi } from "heddle/ui"
 import { cases } from "../support/cases.ts"
@@ -436,6 +437,123 @@ describe("AgUi.make", () => {
       const read = yield* Effect.promise(() => readEvents(eventsOf(published(events))))
       assert.deepStrictEqual(problemsOf(read, result, 1), [])
     }))
+})
+
+/** Tools of every end of a call, whose arguments tell their calls apart where the ids do not. */
+const numbered = { n: Schema.Finite }
+const inner = Tool.make("asks", {
+  parameters: numbered,
+  handler: () => Effect.succeed(Tool.askUser("Inside?"))
+})
+const kinds = {
+  answers: Tool.make("answers", { parameters: numbered, handler: ({ n }) => Effect.succeed({ n }) }),
+  fails: Tool.make("fails", { parameters: numbered, handler: ({ n }) => Effect.fail(`no ${n}`) }),
+  asks: inner,
+  approves: Tool.make("approves", { parameters: numbered, approval: true, handler: ({ n }) => Effect.succeed(n) }),
+  manual: Tool.make("manual", { parameters: numbered, manual: true }),
+  inside: Tool.fromChat("inside", {
+    parameters: numbered,
+    chat: ({ n }) => Chat.stream(`inside ${n}`, { tools: [inner] })
+  })
+}
+type KindName = keyof typeof kinds
+
+const called = Arbitrary.all({
+  kind: oneOf<KindName>("answers", "answers", "fails", "asks", "approves", "manual", "inside"),
+  id: oneOf("c", "c", "c", "c_2", "d", "")
+})
+const recurring = Arbitrary.all({
+  /** Turns whose calls are all answered, which have the ids before. */
+  before: Arbitrary.array(
+    Arbitrary.array(oneOf("c", "c", "c_2", "d", "c~2"), { minLength: 1, maxLength: 3 }),
+    { minLength: 0, maxLength: 3 }
+  ),
+  last: Arbitrary.array(called, { minLength: 1, maxLength: 4 }),
+  /** How often the last reply is discarded before. */
+  discarded: oneOf(0, 0, 1, 2),
+  hasMessages: oneOf(false, true)
+})
+
+describe("calls of one id", () => {
+  property(
+    "W-02: each interrupt names the call that waits, with its own arguments, whichever calls have had its id before",
+    recurring,
+    ({ before, discarded, hasMessages, last }) =>
+      Effect.gen(function*() {
+        let n = 0
+        const turnOf = (calls: ReadonlyArray<readonly [kind: KindName, id: string]>) => [
+          text(`turn ${n}`),
+          ...calls.map(([kind, id]) => toolCall(id, kind, { n: ++n })),
+          finish("tool_calls")
+        ]
+        const scripts = [
+          ...before.map((ids) => turnOf(ids.map((id) => ["answers", id] as const))),
+          turnOf(last.map(({ id, kind }) => [kind, id] as const))
+        ]
+        const insides = last.filter(({ kind }) => kind === "inside").length
+        // The runs inside use the ids of the calls around them.
+        const asked = Array.from({ length: insides }, () => [toolCall("c", "asks", { n: 100 }), finish("tool_calls")])
+        const ends = Array.from({ length: 2 }, () => [text("Done."), finish("stop")])
+        const model = Script.layer([...scripts, ...asked, ...ends])
+        // The question of a run inside waits where a session keeps it.
+        const all = yield* Effect.gen(function*() {
+          const opened = yield* Session.open("s1")
+          const tools = Object.values(kinds)
+          return yield* Stream.runCollect(
+            Session.keepStream(opened, (session) => Session.streamReply(session, "go", { tools, requestId: "run" }))
+          )
+        }).pipe(Effect.provide([model, Session.Store.layerMemory]))
+        const end = all.at(-1)
+        if (end?._tag !== "ChatCompleted") return ["the run has no end"]
+        const shown = published(all)
+        const starts = shown.flatMap(({ _tag }, index) => _tag === "MessageStarted" ? [index] : [])
+        const from = starts[before.length] ?? 0
+        const whole = shown.findIndex(({ _tag }, index) => index > from && _tag === "MessageCompleted")
+        const reset: Event.PublicEvent = { _tag: "StepReset", error: { code: "resumed", message: "" } }
+        const events = [
+          ...shown.slice(0, from),
+          ...Array.from({ length: discarded }, () => [...shown.slice(from, whole), reset]).flat(),
+          ...shown.slice(from)
+        ]
+        const messages = hasMessages ? { messages: [{ id: "u1", role: "user" as const, content: "go" }] } : {}
+        const read = yield* Effect.promise(() => readEvents(eventsOf(events, messages)))
+        const problems: Array<string> = [...read.problems]
+        const calls = read.messages.flatMap((message) => message.role === "assistant" ? message.toolCalls ?? [] : [])
+        const answered = new Set(
+          read.messages.flatMap((message) => message.role === "tool" ? [message.toolCallId] : [])
+        )
+        const numberOf = (text: string): unknown => (JSON.parse(text) as { readonly n?: unknown }).n
+        const waiting = (end.result.suspensions ?? []).map(({ id, path, toolCall }) => {
+          const outer = path?.[0] ?? id
+          const own = end.result.thread.messages.findLast(({ toolCalls }) =>
+            toolCalls?.some((call) => call.id === outer)
+          )
+          const call = own?.toolCalls?.find((call) => call.id === outer)
+          return { outer: call?.arguments?.["n"], inner: toolCall.arguments?.["n"] }
+        })
+        const named = read.pending.map((interrupt: any) => {
+          const same = calls.filter(({ id }) => id === interrupt.toolCallId)
+          if (same.length !== 1) problems.push(`${interrupt.toolCallId} is the id of ${same.length} calls`)
+          if (answered.has(interrupt.toolCallId)) problems.push(`${interrupt.toolCallId} has an answer already`)
+          return {
+            outer: numberOf(same[0]?.function.arguments ?? "{}"),
+            inner: interrupt.metadata["heddle.call"].arguments.n
+          }
+        })
+        if (JSON.stringify(named) !== JSON.stringify(waiting)) {
+          problems.push(`interrupts: ${JSON.stringify(named)} in place of ${JSON.stringify(waiting)}`)
+        }
+        // Of the calls that were not discarded each is answered, or waits.
+        const numbers = calls.filter(({ id }) => answered.has(id)).map((call) => numberOf(call.function.arguments))
+        const left = new Set(waiting.map(({ outer }) => outer))
+        const right = Array.from({ length: n }, (_, index) => index + 1).filter((each) => !left.has(each))
+        if (hasMessages && JSON.stringify(numbers.sort()) !== JSON.stringify(right.sort())) {
+          problems.push(`answered: ${JSON.stringify(numbers)} in place of ${JSON.stringify(right)}`)
+        }
+        return problems
+      }),
+    500
+  )
 })
 
 describe("AgUi.messages", () => {

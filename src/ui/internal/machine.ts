@@ -84,8 +84,14 @@ export type Move =
     readonly kind: "end"
     readonly outcome: Event.PublicOutcome
     readonly usage?: Event.PublicUsage
-    readonly suspensions: ReadonlyArray<Event.PublicSuspension>
+    readonly waiting: ReadonlyArray<Waiting>
   }
+
+/** A suspension, with the id by which the page knows the call that waits, or the one around its run. */
+export interface Waiting {
+  readonly callId: string
+  readonly suspension: Event.PublicSuspension
+}
 
 /** The wait of a queued call: the fields of `ToolQueued`, which pages get as they are. */
 type Wait = Pick<Of<"ToolQueued">, "reason" | "key" | "behind" | "elsewhere">
@@ -549,14 +555,13 @@ export class Machine {
     suspensions: ReadonlyArray<Event.PublicSuspension>
   ): void {
     this.close()
-    const waiting = new Set<string>()
-    for (const suspension of suspensions) {
-      const callId = this.resolved(outerOf(suspension))
-      waiting.add(callId)
+    const waiting = suspensions.map((suspension) => ({ callId: this.resolved(outerOf(suspension)), suspension }))
+    const open = new Set(waiting.map(({ callId }) => callId))
+    for (const { callId, suspension } of waiting) {
       this.wait(callId, this.calls.get(callId)?.name ?? suspension.toolCall.name, suspension)
     }
     for (const [id, call] of this.calls) {
-      if (!call.isDone && !waiting.has(id)) {
+      if (!call.isDone && !open.has(id)) {
         this.answer(id, call.isProviders ? undefined : unanswered, !call.isProviders)
       }
     }
@@ -565,15 +570,14 @@ export class Machine {
     this.add({
       kind: "end",
       outcome,
-      suspensions,
+      waiting,
       ...(usage === undefined ? {} : { usage })
     })
   }
 }
 
 /** Returns the id of the call of the run that waits: its own, or that around the run of the call. */
-export const outerOf = ({ id, toolCall }: Event.PublicSuspension): string =>
-  toolCall.id === id ? id : id.split("/")[0] ?? id
+const outerOf = ({ id, toolCall }: Event.PublicSuspension): string => toolCall.id === id ? id : id.split("/")[0] ?? id
 
 /** Returns the content as the value that it stands for: its JSON where it is JSON, else the text; parts as they are. */
 export const valueOf = (content: Content | undefined, parse: (text: string) => unknown): unknown =>
