@@ -62,6 +62,18 @@ describe("a reply that is paused", () => {
       assert.deepStrictEqual(folded.steps.map(({ done }) => done), [false, true])
     }).pipe(Effect.provide([Script.layer([paused, done]), Session.Store.layerMemory])))
 
+  it.effect("O-15: ends a step of a session, which the next step continues", () =>
+    Effect.gen(function*() {
+      const opened = yield* Session.open("s")
+      const first = yield* Session.keep(opened, (session) =>
+        Effect.flatMap(Session.appendUser(session, "go"), (said) => Session.step(said)))
+      const second = yield* Session.keep(first, (session) =>
+        Session.step(session))
+      assert.deepStrictEqual([first.value.result.done, first.session.status], [false, "idle"])
+      assert.deepStrictEqual([second.value.result.done, second.session.status], [true, "completed"])
+      assert.deepStrictEqual((yield* Session.load("s"))?.session, second.session)
+    }).pipe(Effect.provide([Script.layer([paused, done]), Session.Store.layerMemory])))
+
   it.effect("O-15: continues in a run whose events are read as in one that is awaited", () =>
     Effect.gen(function*() {
       const events = yield* Stream.runCollect(Chat.stream("go")).pipe(Effect.provide(Script.layer([paused, done])))

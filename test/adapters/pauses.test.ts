@@ -142,6 +142,24 @@ describe("a turn that the provider pauses", () => {
         ])
       })))
 
+  it.effect("O-15: a server-side call is left out where content follows the answers, which ends its turn", () =>
+    Effect.gen(function*() {
+      const first = Anthropic.reply([search, Anthropic.called(1, "c1", "load", "{}")], "tool_use")
+      const { layer, requests } = yield* serving([first, answered])
+      const load = Tool.make("load", {
+        parameters: { type: "object", properties: {} } as const,
+        handler: () => Effect.succeed(Tool.content([{ type: "file", url: "file_1", mediaType: "application/zip" }]))
+      })
+      yield* Effect.provide(Chat.run("go", { tools: [load] }), layer)
+      const [, { content }, { content: answers }] = requests[1]!.body.messages
+      assert.deepStrictEqual(content.map(({ type }: { type: string }) => type), ["tool_use"])
+      assert.deepStrictEqual(answers.map(({ type }: { type: string }) => type), [
+        "tool_result",
+        "text",
+        "container_upload"
+      ])
+    }))
+
   it.effect("O-15: the container of a paused reply is that of its continuation, with the skills of the run", () =>
     Effect.gen(function*() {
       const skills = [{ type: "anthropic", skill_id: "pdf", version: "latest" }]

@@ -54,6 +54,13 @@ const answerBlocks = (content: Message.Content): Blocks =>
     textBlocks(content) :
     content.flatMap((part) => Media.isMedia(part) && !isHeld(part) ? textBlocks(Media.line(part)) : partBlocks(part))
 
+/** Divides the blocks of a tool's answer into those that its result holds, and those that follow all results. */
+const divided = (content: Message.Content, isError: boolean): { readonly held: Blocks; readonly others: Blocks } => {
+  const blocks = answerBlocks(content)
+  const held = blocks.filter(({ type }) => isError ? type === "text" : type !== "container_upload")
+  return { held, others: blocks.filter((block) => !held.includes(block)) }
+}
+
 const isHeld = (part: Media.Media): boolean =>
   mediaProblem(part) === undefined && (!Media.isImage(part) || Media.isCommonImage(part))
 
@@ -172,9 +179,7 @@ class Writer {
   /** A failure is text only, and an upload stands for itself: what a result cannot hold follows all results. */
   private result({ content, isError = false, toolCallId = "" }: Message.Message): Blocks {
     const id = this.ids.answered(toolCallId)
-    const blocks = answerBlocks(content)
-    const held = blocks.filter(({ type }) => isError ? type === "text" : type !== "container_upload")
-    const others = blocks.filter((block) => !held.includes(block))
+    const { held, others } = divided(content, isError)
     const said = held.length === 0 && isError ? textBlocks("The tool failed.") : held
     return [
       {
@@ -225,13 +230,14 @@ class Writer {
 
   /**
    * Returns `true` if a call of a message may still get its result: the turn has gone no further, but for what the call
-   * itself asked this side for. A reply that was cut has lost the results of its turn.
+   * itself asked this side for. A reply that was cut has lost the results of its turn, and content behind the results
+   * of this side ends it.
    */
   private isOpen(id: string, index: number): boolean {
-    return index >= this.opening &&
-      this.messages.slice(index + 1).every((message) =>
-        message.role !== "assistant" || Wire.ownCalls(message).some((call) => callerOf(call)["tool_id"] === id)
-      )
+    return index >= this.opening && this.messages.slice(index + 1).every((message) => {
+      if (message.role === "tool") return divided(message.content, message.isError === true).others.length === 0
+      return message.role !== "assistant" || Wire.ownCalls(message).some((call) => callerOf(call)["tool_id"] === id)
+    })
   }
 }
 
