@@ -433,8 +433,8 @@ export const submit: (
 export const next: (kept: Keeping.Kept) => States.Next = Keeping.next
 
 /**
- * Returns the outcome of a message, a verdict or a stop by its id, among the last 1,000. Returns `undefined` for an
- * unknown id.
+ * Returns the outcome of a message, a verdict or a stop by its id: of the last 1,000, and of each earlier one that has
+ * none yet. Returns `undefined` for an unknown id.
  *
  * **Example** (A message that waits for a run)
  *
@@ -516,8 +516,9 @@ export const abandon: <K extends Keeping.Kept>(
  * runs, so that loading it no longer depends on its history. The receipts of the last 1,000 commands stay. Succeeds
  * with the session after that record.
  *
- * Fails with the `SessionError` `unfinished` if work is left ({@link next}), which needs the records. Fails with a
- * `SessionConflict` if the journal has changed since the session was read.
+ * Fails with the `SessionError` `unfinished` if work is left ({@link next}), which needs the records, and with `nested`
+ * for a nested run, whose parent does. Fails with a `SessionConflict` if the journal has changed since the session was
+ * read.
  *
  * **Example** (A journal of one record)
  *

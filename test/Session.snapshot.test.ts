@@ -5,7 +5,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
-import { Journal, Message, Session } from "heddle"
+import { Chat, Journal, Message, Session, Tool } from "heddle"
 import { SessionStore } from "heddle/sql"
 import { Script } from "heddle/testing"
 import { temporaryFile } from "./sql/support/files.ts"
@@ -38,6 +38,36 @@ describe("Session.snapshot", () => {
         Effect.provide(Script.layer([done]))
       )
       assert.deepStrictEqual([ended.session.status, runs], ["completed", [{ amount: 5 }]])
+    }).pipe(memory))
+
+  it.effect("is refused for a nested run, and removes nothing: its parent continues it", () =>
+    Effect.gen(function*() {
+      const { pay, runs } = payer()
+      const sub = Tool.fromChat("sub", { parameters: {}, chat: () => Chat.stream("inner", { tools: [pay] }) })
+      const model = Script.layer([
+        [Script.toolCall("c0", "sub", {}), Script.finish("tool_calls")],
+        calling("pay:p"),
+        done,
+        done
+      ])
+      const begun = yield* Session.open("s")
+      const asked = yield* Session.keep(begun, (session) => Session.reply(session, "go", { tools: [sub] })).pipe(
+        Effect.provide(model)
+      )
+      const [{ id } = { id: "" }] = yield* Stream.runCollect(Session.list({ prefix: "s/" }))
+      const nested = (yield* Session.load(id))!
+      const error = yield* Effect.flip(Session.snapshot(nested))
+      assert.strictEqual(error.message, `nested: the session is a run inside "s": take the snapshot of that session`)
+      assert.deepStrictEqual(yield* Session.load(id), nested)
+      const given = yield* Session.keep(asked, (session) => Session.approve(session, "c0/p"))
+      const ended = yield* Session.keep(given, (session) => Session.continue(session, null, { tools: [sub] })).pipe(
+        Effect.provide(Script.layer([done, done]))
+      )
+      assert.deepStrictEqual([ended.session.status, runs], ["completed", [{ amount: 5 }]])
+      // An ended one is refused as well, and goes with the snapshot of its session.
+      assert.strictEqual((yield* Effect.flip(Session.snapshot((yield* Session.load(id))!)))._tag, "SessionError")
+      yield* Session.snapshot(ended)
+      assert.isUndefined(yield* Session.load(id))
     }).pipe(memory))
 
   const left: Record<string, readonly [records: ReadonlyArray<Journal.Record>, detail: string]> = {

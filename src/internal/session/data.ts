@@ -264,7 +264,8 @@ export const make = (options: Options = {}): Session => {
  * - `several_pending`: several calls are open, so a reply cannot answer one; use `Session.answer`
  * - `unfinished`: the session has work left, which a snapshot would lose
  * - `id_taken`: the id was used before, for a message or a verdict with different content
- * - `nested`: the session is a nested run, which only its parent continues; submit to the session of its parent
+ * - `nested`: the session is a nested run, which only its parent continues; submit to the session of its parent, or
+ *   take the snapshot of that session
  *
  * @category errors
  * @since 0.1.0

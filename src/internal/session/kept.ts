@@ -317,9 +317,16 @@ const left: Record<Exclude<States.Next, "wait" | "nothing">, string> = {
   continue: "calls were settled: call Session.continue"
 }
 
+/** Returns the error of an operation on a nested run that only its parent continues. */
+const nestedIn = ({ id }: Records.Parent, instead: string): SessionData.SessionError =>
+  new SessionData.SessionError({
+    reason: "nested",
+    detail: `the session is a run inside ${JSON.stringify(id)}: ${instead} that session`
+  })
+
 /**
  * Writes the session as one record, and removes the earlier records and the journals of its nested runs. Refuses a
- * session that has work left, which needs those records.
+ * session that has work left, and a nested run: its next run, or its parent, needs those records.
  */
 export const snapshot = ({ id, version }: Kept): Effect.Effect<
   Kept,
@@ -330,6 +337,7 @@ export const snapshot = ({ id, version }: Kept): Effect.Effect<
     const store = yield* Journals.Store
     const { state, version: actual } = yield* read(id)
     if (actual !== version) return yield* new Journals.SessionConflict({ id, expected: version, actual })
+    if (state.parent !== undefined) return yield* nestedIn(state.parent, "take the snapshot of")
     const next = state.run !== undefined ? "resume" : state.inbox.length > 0 ? "reply" : States.next(state)
     if (next !== "wait" && next !== "nothing") {
       return yield* new SessionData.SessionError({ reason: "unfinished", detail: left[next] })
@@ -798,10 +806,7 @@ export const submit = <E = never>(
       if ((options.id !== undefined || check !== undefined || Nested.mayBeNested(id)) && version > 0) {
         journal ??= yield* read(id)
         const { parent, receipts } = journal.state
-        if (parent !== undefined) {
-          const detail = `the session is a run inside ${JSON.stringify(parent.id)}: submit the message to that session`
-          return yield* new SessionData.SessionError({ reason: "nested", detail })
-        }
+        if (parent !== undefined) return yield* nestedIn(parent, "submit the message to")
         const receipt = receipts.get(submitted.id)
         version = journal.version
         if (receipt !== undefined) {

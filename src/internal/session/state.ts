@@ -598,14 +598,16 @@ const answerBehind = (state: State): void => {
 
 const mostReceipts = 1_000
 
+/** Keeps a receipt. Of the ones before the last 1,000 that changed, only those without an outcome stay. */
 const receive = (state: State, receipt: Records.Receipt): void => {
   state.receipts.delete(receipt.id)
   state.receipts.set(receipt.id, receipt)
-  if (state.receipts.size <= mostReceipts) return
+  let earlier = state.receipts.size - mostReceipts
+  if (earlier <= 0) return
   for (const { became, id } of state.receipts.values()) {
-    if (became === "queued" || became === "taken") continue
-    state.receipts.delete(id)
-    return
+    const isOpen = became === "queued" || became === "taken"
+    if (!isOpen) state.receipts.delete(id)
+    if (!isOpen || --earlier === 0) return
   }
 }
 

@@ -1,0 +1,249 @@
+/**
+ * What a journal keeps, computed plainly from the list of its records: each value by its definition, from the records
+ * since the one that resets it.
+ */
+import { type Journal, Message, type Session } from "heddle"
+import type * as Records from "../../src/internal/session/records.ts"
+import type * as States from "../../src/internal/session/state.ts"
+
+type List = ReadonlyArray<Journal.Record>
+
+/** The records behind the last one that fits, or all of them. */
+const since = (records: List, isLast: (record: Journal.Record) => boolean): List =>
+  records.slice(records.findLastIndex(isLast) + 1)
+
+const isOpening = (record: Journal.Record): record is Records.RunStarted =>
+  record._tag === "RunStarted" && record.resumes !== true
+
+/** The records of a journal without those of runs that are not open. */
+const fittingIn = (records: List): List =>
+  records.filter((record) => !("requestId" in record && record.requestId === "gone"))
+
+/** The last record that opened a run. */
+const startIn = (records: List): Records.RunStarted | undefined => records.findLast(isOpening)
+
+/** The records of the open run, its start first, or nothing. */
+const openIn = (records: List): List => {
+  const own = records.slice(records.findLastIndex(isOpening))
+  const isOver = own.some(({ _tag }) => _tag === "RunEnded" || _tag === "Opened")
+  return startIn(records) === undefined || isOver ? [] : own
+}
+
+const isFailure = (record: Journal.Record): boolean =>
+  record._tag === "AttemptFailed" && record.toolCallId === undefined ||
+  record._tag === "RunEnded" && record.haltedReason === undefined
+
+/** Number of times in a row that a run failed, since the last whole step. */
+const failuresIn = (records: List): number =>
+  since(records, (record) =>
+    record._tag === "StepCompleted" || record._tag === "Opened" ||
+    record._tag === "RunEnded" && record.haltedReason !== undefined).filter(isFailure).length
+
+/** Number of times that another process resumed the open run. */
+const resumptionsIn = (open: List): number => {
+  const names = open.flatMap((record) => record._tag === "RunStarted" ? [record.processName] : [])
+  return names.filter((name, index) => index > 0 && (name === undefined || name !== names[index - 1])).length
+}
+
+const tokensOf = (records: List): number =>
+  records.reduce((sum, record) => {
+    const used = record._tag === "CallEnded" || record._tag === "CallWaits" ? record.nestedUsage : undefined
+    return sum + (used?.inputTokens ?? 0)
+  }, 0)
+
+const runIn = (open: List) => {
+  const [start] = open
+  if (start?._tag !== "RunStarted") return undefined
+  const names = open.flatMap((record) => record._tag === "RunStarted" ? [record.processName] : [])
+  return {
+    requestId: start.requestId,
+    startedAt: start.startedAt,
+    deadlineAt: start.deadlineAt,
+    versions: start.versions ?? {},
+    taken: start.takes?.id,
+    resumptions: resumptionsIn(open),
+    processName: names.at(-1),
+    hasStarted: open.some(({ _tag }) => _tag === "CallStarted"),
+    steps: open.filter(({ _tag }) => _tag === "StepCompleted").length,
+    nestedTokens: tokensOf(since(open, ({ _tag }) => _tag === "StepCompleted")),
+    settlements: open.flatMap((record) => record._tag === "CallSettled" ? [record.id] : [])
+  }
+}
+
+/** Tells whether the run that a record ends gives back what it took: no call has started, and no step is whole. */
+const isGivenBack = (before: List, end: Journal.Record): boolean =>
+  end._tag === "RunEnded" && end.haltedReason === undefined &&
+  !openIn(before).some(({ _tag }) => _tag === "CallStarted" || _tag === "StepCompleted")
+
+const becameOf = ({ haltedReason, status }: Records.RunEnded): string => {
+  if (haltedReason === "abandoned") return "withdrawn"
+  if (haltedReason === undefined || status === "error") return "failed"
+  return status === "stopped" ? "stopped" : "completed"
+}
+
+/** Every command of the journal, with its outcome, by the time of its last change. Nothing is ever dropped. */
+export const commandsIn = (given: List): ReadonlyMap<string, string> => {
+  const records = fittingIn(given)
+  const commands = new Map<string, string>()
+  const note = (id: string, became: string) => {
+    commands.delete(id)
+    commands.set(id, became)
+  }
+  for (const [index, record] of records.entries()) {
+    const before = records.slice(0, index)
+    if (record._tag === "MessageSubmitted") note(record.id, "queued")
+    if (record._tag === "StopRequested") note(record.id, "taken")
+    if (record._tag === "CallSettled" && record.command !== undefined) note(record.command.id, "completed")
+    if (isOpening(record) && record.takes !== undefined) note(record.takes.id, "taken")
+    if (record._tag !== "RunEnded") continue
+    const open = openIn(before)
+    const taken = startIn(open)?.takes?.id
+    const stop = open.find(({ _tag }) => _tag === "StopRequested")
+    const isSubmitted = before.some((other) => other._tag === "MessageSubmitted" && other.id === taken)
+    if (taken !== undefined && !isGivenBack(before, record)) note(taken, becameOf(record))
+    else if (taken !== undefined && isSubmitted) note(taken, "queued")
+    else if (taken !== undefined) commands.delete(taken)
+    if (stop?._tag === "StopRequested") note(stop.id, "completed")
+  }
+  return commands
+}
+
+/** The ids of the submitted messages that no run has taken, oldest first. */
+const inboxIn = (records: List): ReadonlyArray<string> => {
+  const kept = records.filter((record, index) => {
+    if (!isOpening(record)) return true
+    const end = records.findIndex((other, at) => at > index && other._tag === "RunEnded")
+    return end < 0 || !isGivenBack(records.slice(0, end), records[end]!)
+  })
+  const taken = new Set(kept.flatMap((record) => isOpening(record) ? [record.takes?.id] : []))
+  return records.flatMap((record) => record._tag === "MessageSubmitted" && !taken.has(record.id) ? [record.id] : [])
+}
+
+const bytesOf = (record: Journal.Record): number => {
+  const { after: _, ...own } = { after: undefined, ...record }
+  const isEmpty = (member: unknown) =>
+    typeof member === "object" && member !== null && !Array.isArray(member) && Object.keys(member).length === 0
+  return new TextEncoder().encode(JSON.stringify(own, (_, member: unknown) => isEmpty(member) ? undefined : member))
+    .length
+}
+
+const sizeIn = (records: List) => {
+  const own = records.slice(records.findLastIndex(({ _tag }) => _tag === "Opened"))
+  const [first] = own
+  const replies = first?._tag === "Opened"
+    ? first.session.thread.messages.filter(({ askUser, role }) => role === "assistant" && askUser !== true).length
+    : 0
+  return {
+    bytes: own.reduce((sum, record) => sum + bytesOf(record), 0),
+    turns: replies + own.filter(({ _tag }) => _tag === "StepCompleted").length
+  }
+}
+
+const lastRunIn = (records: List): Records.LastRun | undefined => {
+  const last = records.findLast(({ _tag }) => _tag === "RunEnded" || _tag === "Opened")
+  if (last?._tag === "Opened") return last.lastRun
+  if (last?._tag !== "RunEnded" || last.haltedReason === "") return undefined
+  const { error, haltedReason = "error", metadata, status } = last
+  if (error !== undefined) return { outcome: haltedReason, error }
+  if (status !== "error") return { outcome: haltedReason }
+  // The message is the drawn one: an error without a `_tag` has the reason of the run.
+  return {
+    outcome: haltedReason,
+    error: { reason: haltedReason, detail: (metadata?.["error"] as Error | undefined)?.message ?? "" }
+  }
+}
+
+const originIn = (records: List): Records.Origin => {
+  const last = records.findLast(({ _tag }) => _tag === "Opened")
+  if (last?._tag !== "Opened") return {}
+  const { agent, forkedFrom, metadata, principal } = last
+  return JSON.parse(JSON.stringify({ principal, agent, metadata, forkedFrom })) as Records.Origin
+}
+
+/** What the records say of the session, each value by its definition. */
+export const keptIn = (given: List) => {
+  const records = fittingIn(given)
+  const open = openIn(records)
+  const sinceOpened = since(records, ({ _tag }) => _tag === "Opened")
+  const last = sinceOpened.findLast(({ _tag }) => _tag === "RunStarted")
+  const start = startIn(sinceOpened)
+  const ended = open.length > 0 ? undefined : sinceOpened.findLast(({ _tag }) => _tag === "RunEnded")
+  const stop = open.find(({ _tag }) => _tag === "StopRequested")
+  return {
+    failures: failuresIn(records),
+    run: runIn(open),
+    ended: ended?._tag === "RunEnded" ? ended.requestId : undefined,
+    lastRun: lastRunIn(records),
+    parent: start?.parent?.id,
+    span: last?._tag === "RunStarted" ? last.span?.spanId : undefined,
+    origin: originIn(records),
+    clientTools: startIn(records)?.clientTools?.map(({ name }) => name) ?? [],
+    inbox: inboxIn(records),
+    stop: stop?._tag === "StopRequested" ? stop.id : undefined,
+    size: sizeIn(given)
+  }
+}
+
+/** What the state of the library says of it. */
+export const shownBy = (state: States.State): ReturnType<typeof keptIn> => ({
+  failures: state.failures,
+  run: state.run && {
+    requestId: state.run.requestId,
+    startedAt: state.run.startedAt,
+    deadlineAt: state.run.deadlineAt,
+    versions: state.run.versions,
+    taken: state.run.taken?.id,
+    resumptions: state.run.resumptions,
+    processName: state.run.processName,
+    hasStarted: state.run.hasStarted,
+    steps: state.run.steps.length,
+    nestedTokens: state.run.nestedUsage?.inputTokens ?? 0,
+    settlements: state.run.settlements.map(({ id }) => id)
+  },
+  ended: state.ended?.requestId,
+  lastRun: state.lastRun,
+  parent: state.parent?.id,
+  span: state.span?.spanId,
+  origin: state.origin,
+  clientTools: state.clientTools.map(({ name }) => name),
+  inbox: state.inbox.map(({ id }) => id),
+  stop: state.stop?.id,
+  size: state.size
+})
+
+const lineOf = (message: Message.Message | undefined): string | undefined => {
+  const line = message === undefined ? "" : Message.text(message).replaceAll(/\s+/g, " ").trim()
+  return line.slice(0, 120) || undefined
+}
+
+/** The messages that start an open run, and those of its replies. */
+const saidIn = (open: List): ReadonlyArray<Message.Message> =>
+  open.flatMap((record) => {
+    if (isOpening(record)) return record.messages
+    const response = record._tag === "ReplyReceived" || record._tag === "StepCompleted" ? record.response : undefined
+    return response?.message == null ? [] : [response.message]
+  })
+
+/** The summary of a session by its definition: from the session as programs see it, and from the records. */
+export const summaryIn = (records: List, session: Session.Session, next: Journal.Next): Journal.Summary => {
+  const { inbox, lastRun, origin, run } = keptIn(records)
+  const submitted = records.find((record) => record._tag === "MessageSubmitted" && record.id === inbox[0])
+  const waiting = submitted?._tag === "MessageSubmitted" ? submitted.message : undefined
+  // The session does not contain what an open run has said and read since its last whole step.
+  const messages = [...session.thread.messages, ...saidIn(openIn(fittingIn(records)))]
+  const said = messages.filter((message) => message.role !== "tool" && lineOf(message) !== undefined)
+  const times = session.suspensions.flatMap(({ expiresAt }) => expiresAt === undefined ? [] : [expiresAt])
+  const summary = {
+    next,
+    status: session.status,
+    resumptions: run?.resumptions,
+    expiresAt: next === "wait" && times.length > 0 ? Math.min(...times) : undefined,
+    lastOutcome: lastRun?.outcome,
+    error: lastRun?.error,
+    title: lineOf(messages.find(({ role }) => role === "user") ?? waiting),
+    lastLine: lineOf(said.at(-1) ?? waiting),
+    agent: origin.agent,
+    forkedFrom: origin.forkedFrom
+  }
+  return JSON.parse(JSON.stringify(summary)) as Journal.Summary
+}
