@@ -260,7 +260,7 @@ describe("laws of what a journal keeps", () => {
       Drawn.taking("first", "run first"),
       ...range(count).map((index) => verdict(`v${index}`)),
       { _tag: "RunEnded", requestId: "run first", haltedReason: "completed", status: "completed" },
-      ...range(count).map((index) => verdict(`w${index}`))
+      verdict("last")
     ],
     "a stop under way, then verdicts": (count) => [
       Drawn.started("run"),
