@@ -16,6 +16,7 @@ import * as Json from "../../src/internal/json.ts"
 import * as Journals from "../../src/internal/session/journal.ts"
 import * as Records from "../../src/internal/session/records.ts"
 import * as States from "../../src/internal/session/state.ts"
+import { altered } from "../support/altered.ts"
 import { property } from "../support/property.ts"
 import * as Programs from "../support/sessionPrograms.ts"
 
@@ -112,27 +113,6 @@ const moves = (records: ReadonlyArray<Journal.Record>): ReadonlyArray<Change> =>
       ...(next === undefined ? [] : [[`swapped ${index + 1}`, [...before, next, record, ...rest]] as const])
     ]
   })
-
-/** Each leaf of a value as JSON altered alone, and each member left out, with the path to it. */
-const altered = (value: unknown): ReadonlyArray<readonly [path: string, value: unknown]> => {
-  const within = (key: string, member: unknown, put: (changed: unknown) => unknown) =>
-    altered(member).map(([path, changed]) => [`${key}${path === "" ? "" : `.${path}`}`, put(changed)] as const)
-  if (Array.isArray(value)) {
-    return [
-      ...value.flatMap((member, index) => within("*", member, (changed) => value.with(index, changed))),
-      ...value.map((_, index) => ["*", value.toSpliced(index, 1)] as const)
-    ]
-  }
-  if (Json.isObject(value)) {
-    return Object.entries(value).flatMap(([key, member]) => [
-      ...within(key, member, (changed) => ({ ...value, [key]: changed })),
-      [key, Object.fromEntries(Object.entries(value).filter(([other]) => other !== key))] as const
-    ])
-  }
-  if (typeof value === "string") return [["", `${value}x`]]
-  if (typeof value === "number") return [["", value + 1]]
-  return [["", typeof value === "boolean" ? !value : "x"]]
-}
 
 const codec = Schema.toCodecJson(Journal.Record)
 const encode = Schema.encodeSync(codec)

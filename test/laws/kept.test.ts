@@ -155,7 +155,7 @@ describe("laws of what a journal keeps", () => {
     "each field is what its definition says of the records",
     Drawn.happenings,
     folding((state, records) => differing(Model.shownBy(state), Model.keptIn(records))),
-    5000
+    2000
   )
 
   property(
@@ -165,7 +165,7 @@ describe("laws of what a journal keeps", () => {
       const kept = Array.from(state.receipts.values(), ({ became, id }) => [id, became])
       return differing({ commands: kept }, { commands: Array.from(Model.commandsIn(records)) })
     }),
-    3000
+    2000
   )
 
   property(
@@ -175,7 +175,7 @@ describe("laws of what a journal keeps", () => {
       const seen = States.sessionOf(state)
       return differing(States.summaryOf(state), Model.summaryIn(records, seen, nextOf(state, seen)))
     }),
-    5000
+    2000
   )
 
   property(

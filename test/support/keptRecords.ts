@@ -2,11 +2,10 @@
  * Journals that are made of drawn records, without a run: each record fits its place, or belongs to a run that is not
  * open. They reach states that take several runs, failures and commands.
  */
-import * as Arbitrary from "effect/Arbitrary"
-import * as Schema from "effect/Schema"
 import { type Journal, Message, Response, type Session } from "heddle"
 import * as Records from "../../src/internal/session/records.ts"
 import * as States from "../../src/internal/session/state.ts"
+import { drawing, type Draws } from "./drawing.ts"
 
 /** What may happen to a journal, and how often it does where it fits. */
 const weights = {
@@ -34,12 +33,7 @@ type Kind = keyof typeof weights
 
 const weighted = Object.entries(weights).flatMap(([kind, weight]) => Array.from({ length: weight }, () => kind as Kind))
 
-const upTo = (count: number) => Schema.Literals(Array.from({ length: count }, (_, index) => index))
-
-/** What happens to a journal: so many records, which a number chooses. */
-export const happenings = Arbitrary.schema(Schema.Struct({ seed: upTo(100_000), count: upTo(60) }))
-
-export type Happenings = typeof happenings extends Arbitrary.Arbitrary<infer A> ? A : never
+export { type Draws as Happenings, draws as happenings } from "./drawing.ts"
 
 const usage = (inputTokens: number): Response.Usage => Response.usage({ inputTokens, outputTokens: 0 })
 
@@ -279,19 +273,8 @@ const origins: ReadonlyArray<Records.Origin> = [
   { forkedFrom: { id: "first", version: 4, message: "m2" } }
 ]
 
-/** Numbers below a bound, which a seed chooses (mulberry32). */
-const drawing = (seed: number) => {
-  let state = seed
-  return (bound: number): number => {
-    state = (state + 0x6d2b79f5) | 0
-    let mixed = Math.imul(state ^ (state >>> 15), state | 1)
-    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61)
-    return ((mixed ^ (mixed >>> 14)) >>> 0) % bound
-  }
-}
-
 /** A drawn journal. */
-export const journalOf = ({ count, seed }: Happenings, session: Session.Session): ReadonlyArray<Journal.Record> => {
+export const journalOf = ({ count, seed }: Draws, session: Session.Session): ReadonlyArray<Journal.Record> => {
   const below = drawing(seed)
   const place: Place = { state: States.initial(), runs: 0, replies: 0, commands: 0 }
   const records: Array<Journal.Record> = [opened(session, origins[below(3)])]

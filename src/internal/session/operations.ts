@@ -566,7 +566,7 @@ const fitting = (
 export interface Verdict {
   readonly id: string
   readonly options: SettleOptions
-  /** The words of the verdict: the same command in other words is refused. */
+  /** The kind and the words of the verdict: the same command with others is refused. */
   readonly content: unknown
   /** Returns the answer in a session that it fits. */
   readonly decide: (session: Session) => Effect.Effect<SessionData.Answer, SessionData.SessionError>
@@ -614,7 +614,7 @@ export const settle = (
 export const answerOf = (id: string, value: unknown, options: SettleOptions = {}): Verdict => ({
   id,
   options,
-  content: value,
+  content: { answered: value },
   decide: (session) =>
     Effect.gen(function*() {
       const suspension = yield* find(session, id)
@@ -728,7 +728,7 @@ export const expire = (session: Session): Effect.Effect<Session, SessionData.Ses
 const resultOf = (id: string, content: unknown, options: SettleOptions = {}): Verdict => ({
   id,
   options,
-  content,
+  content: { answered: content },
   decide: (session) =>
     Effect.gen(function*() {
       yield* usable(session)

@@ -576,16 +576,20 @@ export const hash = (text: string): string => {
 }
 
 /** Tells whether a member says nothing: a record that was read has `{}` where nothing was written. */
-const isEmpty = (value: unknown): boolean => Json.isObject(value) && Object.keys(value).length === 0
+const isEmpty = (value: unknown): boolean =>
+  Json.isObject(value) && Object.keys(value).every((name) => name === "__proto__")
 
-/** Returns a value as JSON, independent of the order of object members, without the members that are left out. */
-const canonical = (value: unknown, isLeftOut: (member: unknown) => boolean = () => false): string =>
-  JSON.stringify(Json.toJson(value), (_, member: unknown) =>
+/**
+ * Returns a value as JSON, independent of the order of object members, without the members that are left out, and
+ * without those named `__proto__`, which reading drops.
+ */
+const canonical = (value: unknown, isLeftOut: (member: unknown) => boolean = () => false): string => {
+  const isKept = ([name, member]: readonly [string, unknown]) => name !== "__proto__" && !isLeftOut(member)
+  return JSON.stringify(Json.toJson(value), (_, member: unknown) =>
     Json.isObject(member)
-      ? Object.fromEntries(
-        Object.entries(member).filter(([, inner]) => !isLeftOut(inner)).sort(([left], [right]) => left < right ? -1 : 1)
-      )
+      ? Object.fromEntries(Object.entries(member).filter(isKept).sort(([left], [right]) => left < right ? -1 : 1))
       : member)
+}
 
 /** Returns a hash of a value as JSON, independent of the order of object members. */
 export const hashOf = (value: unknown): string => hash(canonical(value))
