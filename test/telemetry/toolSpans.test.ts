@@ -50,7 +50,12 @@ const runOf = (program: Program, name: string) => {
   const model = modelOf(
     ...Array.from(
       { length: breaks },
-      (_, index) => [delay(11 + index), text("It"), Script.streamError("network_error")]
+      (_, index) => [
+        delay(11 + index),
+        text("It"),
+        Script.rawChunk({ usage: { inputTokens: 1_000 + index, outputTokens: 500, totalCost: 1 } }),
+        Script.streamError("network_error")
+      ]
     ),
     ...turns.map((turn, at) => [
       delay(7 * at + 3),
@@ -199,11 +204,50 @@ const differences = (plain: Seen, seen: Seen, { toolSpans = "all" }: Telemetry.O
     ]
   })
 
+/** What of the metrics is not the sum of the spans. */
+const missums = ({ metrics, spans }: Seen): ReadonlyArray<string> => {
+  const of = (prefix: string) => spans.filter(({ name }) => name.startsWith(prefix))
+  const seconds = (prefix: string) => of(prefix).reduce((sum, span) => sum + secondsOf(span), 0)
+  const figures = (prefix: string, name: string) =>
+    of(prefix).reduce((sum, { attributes }) => sum + Number(attributes.get(name) ?? 0), 0)
+  // A run has the usage of the runs within.
+  const ofOutermost = (name: string) =>
+    spans.filter((span) => outsideOf(span) === undefined)
+      .reduce((sum, { attributes }) => sum + Number(attributes.get(name) ?? 0), 0)
+  const recorded = (id: string, type?: string) =>
+    metrics.reduce((sum, metric) => {
+      if (metric.id !== id || type !== undefined && metric.attributes?.["gen_ai.token.type"] !== type) return sum
+      if (metric.type === "Histogram") return sum + metric.state.sum
+      return metric.type === "Counter" ? sum + Number(metric.state.count) : sum
+    }, 0)
+  const pairs: ReadonlyArray<readonly [what: string, sum: number, found: number]> = [
+    ["model calls", seconds("chat"), recorded("gen_ai.client.operation.duration")],
+    ["first chunks", figures("chat", names.timeToFirstChunk), recorded("gen_ai.client.operation.time_to_first_chunk")],
+    ["runs", seconds("invoke_agent"), recorded("gen_ai.invoke_agent.duration")],
+    ["calls", seconds("execute_tool"), recorded("gen_ai.execute_tool.duration")],
+    ["numbers of model calls", of("chat").length, recorded("gen_ai.invoke_agent.inference_calls")],
+    ["numbers of calls", of("execute_tool").length, recorded("gen_ai.invoke_agent.tool_calls")],
+    ["input", figures("chat", names.inputTokens), recorded("gen_ai.client.token.usage", "input")],
+    ["output", figures("chat", names.outputTokens), recorded("gen_ai.client.token.usage", "output")],
+    ["cost", figures("chat", names.totalCost), recorded(names.totalCost)],
+    ["input of runs", figures("chat", names.inputTokens), ofOutermost(names.inputTokens)],
+    ["cost of runs", figures("chat", names.totalCost), ofOutermost(names.totalCost)]
+  ]
+  return pairs.flatMap(([what, sum, found]) => Math.abs(sum - found) < 1e-6 ? [] : [`${what}: ${found} for ${sum}`])
+}
+
 const equal = (program: Program) =>
   Effect.gen(function*() {
     const runs = ["one", "two"]
     const plain = yield* seenOf(program, {}, runs)
-    const problems: Array<string> = []
+    const problems: Array<string> = [...missums(plain)]
+    const retried = 1_000 * program.breaks * runs.length
+    const input = plain.spans.reduce(
+      (sum, { attributes, name }) =>
+        sum + (name.startsWith("chat") ? Number(attributes.get(names.inputTokens) ?? 0) : 0),
+      0
+    )
+    if (input < retried) problems.push(`the replies that broke are not counted: ${input}`)
     for (const span of plain.spans) if (span.status._tag !== "Ended") problems.push(`not ended: ${span.name}`)
     const [first, second] = runs.map((name) => textsOf(plain.spans, name))
     if (JSON.stringify(first) !== JSON.stringify(second)) {
