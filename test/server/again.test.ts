@@ -43,6 +43,11 @@ const isWhole = async (site: Site, page: any) => {
   assert.deepStrictEqual(shown(page.messages), shown(await loaded(site)))
 }
 
+/** Waits until something is so on a page. */
+const seen = async (isSo: () => boolean): Promise<void> => {
+  while (!isSo()) await new Promise((resolve) => setImmediate(resolve))
+}
+
 /** Answers whatever a page asks with a broken connection, as long as `isOffline`. */
 const line = () => {
   const state = { isOffline: false, cutAfter: Infinity }
@@ -82,10 +87,60 @@ const failing = [
 
 describe("a page that asks again", () => {
   for (const protocol of protocols) {
-    for (const [name, ask] of Object.entries(ways)) {
-      const page = (site: Site, send: typeof fetch, messages: ReadonlyArray<UIMessage> = []) =>
-        chatWith(protocol, site.url + at, { fetch: send, messages })
+    const page = (site: Site, send: typeof fetch, messages: ReadonlyArray<UIMessage> = []) =>
+      chatWith(protocol, site.url + at, { fetch: send, messages })
 
+    it.live(`O-29: ai ${protocol}: a reply whose first run could not start is one message for a page that resumes it bare`, () =>
+      Effect.gen(function*() {
+        const [began, gate] = [yield* Deferred.make<void>(), yield* Deferred.make<void>()]
+        const waiting = Effect.andThen(Deferred.succeed(began, undefined), Deferred.await(gate))
+        const wait = Tool.make("wait", { parameters: {}, handler: () => Effect.as(waiting, "waited") })
+        const site = yield* serve(
+          [helper([wait])],
+          Script.layer([
+            [preflightError("rate_limited")],
+            [text("One."), toolCall("c1", "wait"), finish("tool_calls")],
+            [text("Two."), finish("stop")],
+            [text("Bye."), finish("stop")]
+          ]),
+          { joinMillis: 0, protocol }
+        )
+        yield* Effect.promise(async () => {
+          const chat = page(site, fetch)
+          void chat.sendMessage({ text: "Go" })
+          await Effect.runPromise(Deferred.await(began))
+          await seen(() => JSON.stringify(chat.messages).includes("One."))
+          const ids = chat.messages.map(({ id }: UIMessage) => id)
+          // The connection is lost without a word, and the page reads the stream again.
+          const other = page(site, fetch, structuredClone(chat.messages))
+          const resumed = other.resumeStream()
+          await seen(() => other.status === "streaming")
+          await Effect.runPromise(Deferred.succeed(gate, undefined))
+          await resumed
+          await settled(other)
+          await settled(chat)
+          for (const each of [other, chat]) {
+            assert.deepStrictEqual(shown(each.messages), [["user", "Go"], [
+              "assistant",
+              "One.",
+              "Two.",
+              "c1: output-available"
+            ]])
+            assert.deepStrictEqual(each.messages.map(({ id }: UIMessage) => id), ids)
+            await isWhole(site, each)
+          }
+          assert.deepStrictEqual((await loaded(site)).map(({ id }) => id), ids)
+          await other.sendMessage({ text: "Thanks" })
+          await settled(other)
+          await isWhole(site, other)
+          assert.deepStrictEqual(
+            (await loaded(site)).map(({ id }) => id),
+            other.messages.map(({ id }: UIMessage) => id)
+          )
+        })
+      }))
+
+    for (const [name, ask] of Object.entries(ways)) {
       it.live(`O-29, O-30: ai ${protocol}, ${name}: a message that never arrived is sent, once`, () =>
         Effect.gen(function*() {
           const site = yield* serve(
@@ -374,6 +429,34 @@ describe("a retry", () => {
         agent.addMessage({ id: "u2", role: "user", content: "Thanks" })
         await run()
         assert.deepStrictEqual(said(), ["Look", "I look.", "Wro", "Bad", "Right.", "Thanks", "Bye."])
+      })
+    }))
+
+  it.live("O-29: a page of AG-UI has the ids that one has which is loaded, where the first run could not start", () =>
+    Effect.gen(function*() {
+      const site = yield* serve(
+        [helper()],
+        Script.layer([
+          [preflightError("rate_limited")],
+          [text("One."), toolCall("c1", "quick"), finish("tool_calls")],
+          [text("Two."), finish("stop")],
+          [text("Bye."), finish("stop")]
+        ])
+      )
+      yield* Effect.promise(async () => {
+        const agent = new HttpAgent({ url: `${site.url}/agui/helper`, threadId: "s1" })
+        agent.addMessage({ id: "u1", role: "user", content: "Go" })
+        await agent.runAgent()
+        const ids = () => agent.messages.flatMap(({ id, role }) => role === "assistant" ? [id] : [])
+        const first = ids()
+        assert.lengthOf(first, 2)
+        // A client that lacks the conversation gets all of it before its next run.
+        const other = new HttpAgent({ url: `${site.url}/agui/helper`, threadId: "s1" })
+        other.addMessage({ id: "u2", role: "user", content: "Thanks" })
+        await other.runAgent()
+        const loaded = other.messages.flatMap(({ id, role }) => role === "assistant" ? [id] : [])
+        assert.lengthOf(loaded, 3)
+        assert.deepStrictEqual(loaded.slice(0, 2), first)
       })
     }))
 })

@@ -25,6 +25,8 @@ class Continued {
   private whole = 0
   private skipped = 0
   private isOpen = false
+  /** `true` once the client has an event of the run. */
+  private isSaid = false
   private run: string | undefined
 
   events(frame: Exclude<Reading.Frame, { readonly _tag: "Quiet" | "Broken" }>): ReadonlyArray<PublicEvent> {
@@ -40,12 +42,14 @@ class Continued {
       this.run = event.runId
       if (run === event.runId) return []
       this.whole = 0
-      return run === undefined ? [event] : []
+      // A run that could not start has no message: the run that takes its message names it.
+      return this.isSaid ? [] : [event]
     }
     if (this.skipped > 0) {
       if (event._tag === "StepCompleted") this.skipped--
       return []
     }
+    this.isSaid = true
     if (event._tag === "MessageStarted") this.isOpen = true
     if (event._tag === "StepCompleted") {
       this.whole++
@@ -77,8 +81,12 @@ const uiWriter = (options: UiStream.Options): Writer => {
   let encoder: UiStream.Encoder | undefined
   return writerOf(
     (event) => {
-      encoder ??= UiStream.make(event._tag === "RunStarted" ? { messageId: event.runId, ...options } : options)
-      return event._tag === "RunStarted" ? [] : encoder.push(event)
+      if (event._tag === "RunStarted") {
+        encoder = UiStream.make({ messageId: event.runId, ...options })
+        return []
+      }
+      encoder ??= UiStream.make(options)
+      return encoder.push(event)
     },
     () => (encoder ?? UiStream.make(options)).end(),
     "data: [DONE]\n\n"
@@ -90,8 +98,12 @@ const agUiWriter = (options: AgUi.Options): Writer => {
   let encoder: AgUi.Encoder | undefined
   return writerOf(
     (event) => {
-      encoder ??= AgUi.make(event._tag === "RunStarted" ? { ...options, messageId: event.runId } : options)
-      return event._tag === "RunStarted" ? [] : encoder.push(event)
+      if (event._tag === "RunStarted") {
+        encoder = AgUi.make({ ...options, messageId: event.runId })
+        return []
+      }
+      encoder ??= AgUi.make(options)
+      return encoder.push(event)
     },
     () => (encoder ?? AgUi.make(options)).end(),
     ""
