@@ -245,7 +245,6 @@ describe("laws of a run that is cut", () => {
           ...usual,
           tools: toolsOf(ran, changed),
           mode: changed.mode,
-          grace: 100,
           policy: changed.unknownTool === "failTurn"
             ? { ...usual.policy, unknownTool: "failTurn" as const, start: "afterTurn" as const }
             : usual.policy,

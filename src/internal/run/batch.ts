@@ -205,8 +205,7 @@ export class Batch<E> implements Host<E> {
         this.respond(job, isUnknown ? this.unknown(job) : Answers.fromOutcome(this.answering, job, job.outcome))
       }
       if (job._tag === "Cancel") {
-        const error = job.isUnknown === true ? Replay.unknownEffect(job.call).error : cancelled(job, job.detail)
-        this.respond(job, Answers.cancelled(this.answering, job, error))
+        this.respond(job, Answers.cancelled(this.answering, job, this.unrun(job, job.detail)))
       }
       if (job._tag === "HandOver") this.handOver(job)
     }
@@ -264,6 +263,12 @@ export class Batch<E> implements Host<E> {
     return journal?.find(call, { stepIndex, isApproved: approved?.has(call.id) === true })
   }
 
+  /** Returns the error of a call that does not run. If it had started in another process, its effect is unknown. */
+  private unrun(job: Answers.Numbered | Plan.Job, detail: string): ToolOutcomes.ToolError {
+    const isUnknown = "isUnknown" in job && job.isUnknown === true || this.known(job.call)?.isUnknown === true
+    return isUnknown ? Replay.unknownEffect(job.call).error : cancelled(job, detail)
+  }
+
   /** Answers a call that had started in another process and cannot run in this one. */
   private unknown(job: Answers.Numbered): Effect.Effect<Answers.Answer, E, any> {
     return Answers.cancelled(this.answering, job, Replay.unknownEffect(job.call).error)
@@ -276,8 +281,7 @@ export class Batch<E> implements Host<E> {
 
   private abort(job: Answers.Numbered, detail: string): void {
     if (this.since !== undefined) this.entryOf(job).unrun = detail
-    const isUnknown = this.known(job.call)?.isUnknown === true
-    this.respond(job, isUnknown ? this.unknown(job) : Answers.cancelled(this.answering, job, cancelled(job, detail)))
+    this.respond(job, Answers.cancelled(this.answering, job, this.unrun(job, detail)))
   }
 
   // The queue starts calls, and they leave their places.
@@ -570,9 +574,9 @@ export class Batch<E> implements Host<E> {
     const calls = this.company.all
     for (const call of calls) call.abandon()
     for (const { job, left, unrun } of this.all) {
-      if (!this.isSpokenFor(job)) {
-        void this.settle(job, Answers.unfinished(this.answering, job, left ?? cancelled(job, unrun ?? detail)))
-      }
+      // A batch that was not read before its time was over has not compared its calls with the journal.
+      if (this.isSpokenFor(job) || this.isReplayed(job)) continue
+      void this.settle(job, Answers.unfinished(this.answering, job, left ?? this.unrun(job, unrun ?? detail)))
     }
     for (const call of calls) call.giveUp(since)
     this.answering.fibers.interrupt(since)
