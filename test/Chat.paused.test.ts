@@ -1,11 +1,13 @@
 /** Replies that say that they are paused, whichever provider they are of: in a run, in its events and in its journal. */
 import { assert, describe, it } from "@effect/vitest"
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
 import { Chat, Collector, Event, Policy, type Response, Session, Thread } from "heddle"
 import { Script } from "heddle/testing"
 import * as Telling from "../src/server/internal/journalEvents.ts"
 import { failed, finished } from "./support/folds.ts"
+import { journalOf, prefixed } from "./support/survivor.ts"
 
 const paused = [Script.text("So far. "), Script.finish("other", { paused: true })]
 
@@ -61,6 +63,26 @@ describe("a reply that is paused", () => {
       const folded = Collector.toChatResult(Collector.applyAll(Collector.initial({ thread: asked }), events))
       assert.deepStrictEqual(folded.steps.map(({ done }) => done), [false, true])
     }).pipe(Effect.provide([Script.layer([paused, done]), Session.Store.layerMemory])))
+
+  it.effect("O-15, O-01: ends a run that is stopped in its step, also where the process ends behind that step", () =>
+    Effect.gen(function*() {
+      const stop = yield* Deferred.make<void>()
+      const { records, result } = yield* Effect.gen(function*() {
+        const opened = yield* Session.open("s")
+        const { value: { result } } = yield* Session.keep(opened, (session) =>
+          Session.reply(session, "go", {
+            cancel: Deferred.await(stop),
+            onEvent: ({ _tag }) => _tag === "MessageCompleted" ? Deferred.succeed(stop, undefined) : Effect.void
+          }))
+        return { records: yield* journalOf("s"), result }
+      }).pipe(Effect.provide([Script.layer([paused, done]), Session.Store.layerMemory]))
+      assert.deepStrictEqual(result.outcome, { _tag: "Cancelled", reason: "cancel" })
+      const cut = records.slice(0, records.findIndex(({ _tag }) => _tag === "StepCompleted") + 1)
+      const resumed = yield* Effect.gen(function*() {
+        return yield* Session.resume((yield* Session.load("s"))!, { takeOver: true })
+      }).pipe(Effect.provide([Script.layer([done]), prefixed("s", cut)]))
+      assert.deepStrictEqual(resumed.value.result, result)
+    }))
 
   it.effect("O-15: ends a step of a session, which the next step continues", () =>
     Effect.gen(function*() {
