@@ -186,6 +186,40 @@ describe("the lines of an input", () => {
       assert.deepStrictEqual(yield* through(Array.from(bytes, (byte) => Uint8Array.of(byte))), whole)
     }))
 
+  it.effect("O-60: free an id by its answer alone, once, and by no question that the server asks under it", () =>
+    Effect.gen(function*() {
+      const written: Array<string> = []
+      const input: Array<Uint8Array> = []
+      const stdio = Stdio.make({
+        args: Effect.succeed([]),
+        stdin: Stream.suspend(() => Stream.fromIterable(input.splice(0))),
+        stdout: () => Sink.forEach((text) => Effect.sync(() => void written.push(String(text)))),
+        stderr: () => Sink.drain
+      })
+      const guarded = StdioLines.guarded(stdio, (text) => `listed ${text}`)
+      const encoder = new TextEncoder()
+      const passes = (message: object) =>
+        Effect.suspend(() => {
+          input.push(encoder.encode(`${JSON.stringify(message)}\n`))
+          return Effect.map(Stream.runCollect(guarded.stdin), (lines) => lines.length === 1)
+        })
+      const says = (message: object) => Stream.run(Stream.make(JSON.stringify(message)), guarded.stdout())
+      for (const method of ["tools/list", "tools/call", "tools/list"]) {
+        assert.isTrue(yield* passes({ id: 1, method }))
+        assert.isFalse(yield* passes({ id: 1, method }))
+        yield* says({ id: 1, method: "elicitation/create" })
+        yield* says({ method: "notifications/progress" })
+        assert.isFalse(yield* passes({ id: 1, method }))
+        // The answer to the server's question frees nothing either.
+        assert.isTrue(yield* passes({ id: 1, result: {} }))
+        assert.isFalse(yield* passes({ id: 1, method }))
+        yield* says({ id: 1, result: {} })
+        assert.strictEqual(written.at(-1)?.startsWith("listed"), method === "tools/list")
+        yield* says({ id: 1, result: {} })
+        assert.isFalse(written.at(-1)?.startsWith("listed"))
+      }
+    }))
+
   it.effect("O-60: have a bound, and the last of it passes", () =>
     Effect.gen(function*() {
       for (const [more, isPassed] of [[0, true], [1, false]] as const) {

@@ -1,5 +1,6 @@
 /** Tools of MCP servers over HTTP: Heddle's own server of the current revision, and one by hand that answers too much. */
 import { assert, describe, it } from "@effect/vitest"
+import * as Clock from "effect/Clock"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
@@ -164,6 +165,38 @@ describe("tools of a server over HTTP", () => {
       const again = until("the second stream", Effect.sync(() => opened.length), (count) => count > 1)
       yield* Effect.provide(again, McpTools.layer({ url }, { approval: "none" }))
       assert.isAbove(opened[1]! - opened[0]!, 900)
+    }).pipe(Effect.scoped))
+
+  it.live("W-14: nothing waits once a layer is closed, a second and a third time, although its stream of notices was to open again", () =>
+    Effect.gen(function*() {
+      let opened = 0
+      const url = yield* byHand((method, request, response) => {
+        if (method === "server/discover") return 404
+        if (request.method !== "GET") return method.startsWith("notifications/") ? 202 : undefined
+        opened++
+        response.writeHead(200, { "content-type": "text/event-stream" })
+        response.end("retry: 1\nid: 1\n\n")
+        return "held"
+      })
+      const real = yield* Clock.Clock
+      let sleeping = 0
+      const counting: Clock.Clock = Object.create(real, {
+        sleep: {
+          value: () =>
+            Effect.suspend(() => {
+              sleeping++
+              return Effect.ensuring(Effect.never, Effect.sync(() => void sleeping--))
+            })
+        }
+      })
+      for (let round = 1; round <= 3; round++) {
+        const waiting = until("its next opening", Effect.sync(() => sleeping), (count) => opened === round && count > 0)
+        yield* Effect.provide(
+          Effect.provideService(waiting, Clock.Clock, real),
+          McpTools.layer({ url }, { approval: "none" })
+        ).pipe(Effect.provideService(Clock.Clock, counting))
+        yield* until("its end", Effect.sync(() => sleeping), (count) => count === 0)
+      }
     }).pipe(Effect.scoped))
 
   it.live("W-14: a server that repeats the headers that it was sent puts no key before the model", () =>

@@ -840,6 +840,69 @@ describe("Telemetry: what breaks in it", () => {
     }).pipe(Effect.scoped))
 })
 
+describe("Telemetry: one part of it that breaks", () => {
+  it.effect("W-12: keeps nothing of the others back: metrics, content and the failures of both runs", () =>
+    Effect.gen(function*() {
+      const failing = modelOf([Script.preflightError("timeout")], [Script.preflightError("timeout")])
+      const program = Effect.andThen(Effect.exit(Chat.run("Go")), Chat.run("Go"))
+      const seen = (registry: Map<string, any>, further: Logger.Logger<unknown, unknown>) =>
+        Effect.gen(function*() {
+          const { spans, tracer } = recording()
+          const logs: Array<unknown> = []
+          const logger = Logger.make(({ message }) => void logs.push(String(message)))
+          yield* Effect.exit(program).pipe(
+            Effect.provide([
+              failing,
+              layerOf({ capture: "spans-and-events", dialects: ["langfuse"] }),
+              Logger.layer([logger, further])
+            ]),
+            Effect.provideService(Metric.MetricRegistry, registry),
+            Effect.withTracer(tracer),
+            overTime
+          )
+          const chats = named(spans, "chat")
+          const metrics = new Set([...registry.keys()].map((key) => key.split(":")[0]))
+          return {
+            isRecorded: metrics.size > 0,
+            contents: chats.map((span) => [
+              span.attributes.has("gen_ai.input.messages"),
+              attribute(span, "langfuse.observation.type")
+            ]),
+            logs: logs.filter((message) => String(message).startsWith("gen_ai."))
+          }
+        })
+      const whole = {
+        isRecorded: true,
+        contents: [[true, "generation"], [true, "generation"]],
+        logs: [
+          "gen_ai.client.inference.operation.details",
+          "gen_ai.client.operation.exception",
+          "gen_ai.client.inference.operation.details",
+          "gen_ai.client.operation.exception"
+        ]
+      }
+      const nothing = Logger.make(() => undefined)
+      const throwing = Logger.make(({ message }) => {
+        if (String(message).endsWith("details")) throw new Error("of the logger")
+      })
+      assert.deepStrictEqual(yield* seen(new Map(), nothing), whole)
+      assert.deepStrictEqual(yield* seen(new Map(), throwing), whole)
+      assert.deepStrictEqual(yield* seen(registryWith({ get: throws }), nothing), { ...whole, isRecorded: false })
+    }))
+
+  it.effect("W-17: the times between chunks are those of each reply, the second one's from its own first chunk on", () =>
+    Effect.gen(function*() {
+      const chunks = [delay(100), text("a"), delay(30), text("b"), delay(500), text("c"), finish("stop")]
+      const model = modelOf([...chunks.slice(0, -1), toolCall("c0", "slow"), finish("tool_calls")], chunks, chunks)
+      const program = Effect.andThen(Chat.run("Go", { tools: [slow] }), Chat.run("Go"))
+      const { metrics, spans } = yield* watched(program, model)
+      // The head of a reply is its first chunk.
+      assert.closeTo(sumOf(metrics, "gen_ai.client.operation.time_per_output_chunk"), 3 * 0.63, 1e-9)
+      const firsts = named(spans, "chat").map((span) => attribute(span, names.timeToFirstChunk))
+      assert.deepStrictEqual(firsts, [0, 0, 0])
+    }))
+})
+
 describe("Telemetry: a hostile model", () => {
   const ghost = `ghost-${canary}`
 
