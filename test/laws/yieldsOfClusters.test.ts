@@ -1,0 +1,192 @@
+/**
+ * Sessions on a cluster come to the same wherever a fiber yields: the reports of commands, what readers see, the journal,
+ * and what is left. The clock stands still, except that the loops of the cluster have their pauses while nothing else is
+ * to do.
+ */
+import { describe } from "@effect/vitest"
+import * as Arbitrary from "effect/Arbitrary"
+import * as TestRunner from "effect/cluster/TestRunner"
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
+import * as Logger from "effect/Logger"
+import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
+import * as TestClock from "effect/testing/TestClock"
+import { Adapter, Message, Session, Tool } from "heddle"
+import { Cluster, SessionClient } from "heddle/cluster"
+import { linesOf, recordsOf } from "../support/edges.ts"
+import { acting } from "../support/nests.ts"
+import { property } from "../support/property.ts"
+import type { Deed } from "../support/survivor.ts"
+import * as Yields from "../support/yields.ts"
+
+type Client = SessionClient.Service
+
+/** A model that calls the tool that the user names, and else answers at once. */
+const model = Adapter.layer({
+  stream: ({ messages }) => {
+    const last = messages.at(-1)!
+    const name = last.role === "user" ? Message.text(last) : "hi"
+    const calls = ["act", "gated", "asks", "held"].includes(name)
+      ? [Message.toolCall(`c${messages.length}`, name, {})]
+      : []
+    return Stream.fromIterable([
+      { _tag: "MessageStarted", message: Message.assistant("") },
+      ...calls.flatMap(({ id, name }) => [
+        { _tag: "ToolCallStarted", id, name } as const,
+        { _tag: "ToolCallCompleted", id, name, arguments: {}, rawArguments: "{}" } as const
+      ]),
+      {
+        _tag: "MessageCompleted",
+        message: Message.assistant(`answer ${messages.length}`, calls),
+        finishReason: calls.length === 0 ? "stop" : "tool_calls",
+        metadata: {}
+      }
+    ])
+  }
+})
+
+const summaryOf = (world: ReadonlyArray<Deed>) =>
+  Effect.gen(function*() {
+    const kept = (yield* Session.load("s"))!
+    const records = yield* recordsOf("s")
+    return {
+      lines: linesOf(kept.session),
+      next: Session.next(kept),
+      // Concurrent calls may be recorded in another order.
+      tags: records.map(({ _tag }) => _tag).sort(),
+      claim: (yield* (yield* Session.Store).claimOf("s")) ?? "free",
+      driven: (yield* Cluster.ready).driven,
+      deeds: world.length
+    }
+  })
+
+const shown = ({ outputText, status, suspensions, version }: SessionClient.Report) => [
+  version,
+  status,
+  outputText,
+  suspensions.map(({ id }) => id)
+]
+
+/** The programs, by how many messages they send. Each succeeds with what it has seen. */
+const programs: Readonly<
+  Record<string, (client: Client, messages: number) => Effect.Effect<unknown, unknown, Session.Store>>
+> = {
+  replies: ({ reply }, messages) =>
+    Effect.forEach(
+      Array.from({ length: messages }, (_, index) => index),
+      (index) => Effect.map(reply("s", index % 3 === 1 ? "act" : "hi", { command: `m${index}` }), shown)
+    ),
+  repeated: ({ reply }, messages) =>
+    Effect.forEach(Array.from({ length: messages }, (_, index) => index), (index) => {
+      const send = Effect.map(reply("s", "act", { command: `m${index % 2}` }), shown)
+      return Effect.all([send, send], { concurrency: 2 })
+    }),
+  settled: ({ answer, approve, deny, reply }) =>
+    Effect.gen(function*() {
+      const seen: Array<unknown> = []
+      for (const [word, settle] of [["gated", approve], ["gated", deny], ["asks", undefined]] as const) {
+        const { suspensions } = yield* reply("s", word)
+        const { id } = suspensions[0]!
+        const done = yield* (settle === undefined ? answer("s", id, "this") : settle("s", id))
+        seen.push([suspensions.length, shown(done)])
+      }
+      return seen
+    }),
+  followed: ({ follow, reply }, messages) =>
+    Effect.forEach(
+      Array.from({ length: messages }, (_, index) => index),
+      (index) =>
+        Stream.runCollect(follow("s", reply("s", index % 2 === 0 ? "act" : "hi"))).pipe(
+          Effect.map((events) => Array.from(events, ({ _tag }) => _tag))
+        )
+    ),
+  read: ({ events, reply }) =>
+    Effect.gen(function*() {
+      const connected = yield* Deferred.make<void>()
+      const reader = yield* events("s").pipe(
+        Stream.tap(({ _tag }) => _tag === "Connected" ? Deferred.succeed(connected, undefined) : Effect.void),
+        Stream.takeUntil((event) => event._tag === "Connected" && event.version > 0),
+        Stream.runCollect,
+        Effect.forkChild
+      )
+      yield* Deferred.await(connected)
+      const done = yield* reply("s", "act")
+      return [shown(done), Array.from(yield* Fiber.join(reader), ({ _tag }) => _tag)]
+    }),
+  stopped: ({ reply, stop }) =>
+    Effect.gen(function*() {
+      const seen: Array<unknown> = []
+      for (let times = 0; times < 2; times++) {
+        const running = yield* Effect.forkChild(reply("s", "held"))
+        while ((yield* Session.load("s"))?.interrupted?.calls.some(({ state }) => state === "Started") !== true) {
+          yield* Effect.yieldNow
+        }
+        const { ended } = yield* stop("s")
+        seen.push([(yield* ended).stopped.length, shown(yield* Fiber.join(running))])
+      }
+      return seen
+    })
+}
+
+const program = (name: string, messages: number): Effect.Effect<unknown, unknown> => {
+  const world: Array<Deed> = []
+  const tools = [
+    acting(world, "act"),
+    { ...acting(world, "gated"), approval: true },
+    Tool.make("asks", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("which?")) }),
+    Tool.make("held", { parameters: {}, handler: () => Effect.never })
+  ]
+  return Effect.gen(function*() {
+    const client = yield* SessionClient.SessionClient
+    const seen = yield* programs[name]!(client, messages)
+    return [seen, yield* summaryOf(world)]
+  }).pipe(
+    Effect.provide(
+      Layer.mergeAll(Cluster.layer({ run: () => ({ tools: tools as unknown as [] }) }), SessionClient.layer).pipe(
+        Layer.provide(model),
+        Layer.provideMerge(Session.Store.layerMemory),
+        Layer.provideMerge(TestRunner.layer)
+      )
+    ),
+    Effect.provide(Logger.layer([]))
+  )
+}
+
+const turn = Effect.callback<void>((resume) => void setImmediate(() => resume(Effect.void)))
+
+/** Lets time pass, a twentieth of a second in many turns of the process, until a program has ended. */
+const timed = (program: Effect.Effect<unknown, unknown>): Effect.Effect<unknown, unknown> =>
+  Effect.raceFirst(
+    program,
+    Effect.forever(Effect.andThen(Effect.replicateEffect(turn, 200), TestClock.adjust("50 millis")))
+  )
+
+/** The turns of the process that a program has for its end. With a small budget it needs many. */
+const patience = 400_000
+
+const outcomeOf = (name: string, messages: number, budget: number) =>
+  Yields.outcomeOf(timed(program(name, messages)), budget, patience)
+
+describe("the place of a yield", () => {
+  property(
+    "O-53: sessions on a cluster come to the same wherever a fiber yields",
+    Arbitrary.all({
+      name: Arbitrary.schema(Schema.Literals(Object.keys(programs))),
+      messages: Yields.between(1, 6),
+      budget: Yields.budgets
+    }),
+    ({ budget, messages, name }) =>
+      Effect.gen(function*() {
+        const expected = yield* outcomeOf(name, messages, Yields.boundless)
+        const actual = yield* outcomeOf(name, messages, budget)
+        return [
+          ...expected.startsWith("[") ? [] : [`without a yield: ${expected}`],
+          ...(actual === expected ? [] : [`with a yield after ${budget}: ${actual}, expected ${expected}`])
+        ]
+      }),
+    120
+  )
+})
