@@ -34,6 +34,7 @@ const model = Adapter.layer({
       : []
     return Stream.fromIterable([
       { _tag: "MessageStarted", message: Message.assistant("") },
+      { _tag: "TextCompleted", id: null, text: `answer ${messages.length}` },
       ...calls.flatMap(({ id, name }) => [
         { _tag: "ToolCallStarted", id, name } as const,
         { _tag: "ToolCallCompleted", id, name, arguments: {}, rawArguments: "{}" } as const

@@ -1,0 +1,222 @@
+/**
+ * A command behind another one is as one alone: the owner, its feed and the session have forgotten the first by then. Each
+ * scenario goes on with each other one in the same session, and the second is compared with the same command in a session
+ * of its own: its report or error, events, usage, requests, attempts and warnings. On the live clock, since the loops of
+ * the cluster sleep between their looks.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as TestRunner from "effect/cluster/TestRunner"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
+import * as Logger from "effect/Logger"
+import * as Schedule from "effect/Schedule"
+import * as Stream from "effect/Stream"
+import { Adapter, type Event, Journal, Message, Session, Tool } from "heddle"
+import { Cluster, SessionClient } from "heddle/cluster"
+import { ledger } from "../durable/support/ledger.ts"
+import { inOrder } from "../support/edges.ts"
+import { agent } from "../support/nests.ts"
+import { sampleOf } from "../support/property.ts"
+import { until } from "../support/until.ts"
+
+ledger()
+
+/** What a message leads to: a call of the model, how often it or the store fails before, and what a person does then. */
+interface Scenario {
+  readonly call?: string
+  readonly fails?: { readonly times: number; readonly reason: Adapter.AdapterError["reason"] }
+  /** How many of the appends of a reply the store refuses, and why. */
+  readonly refusals?: number
+  readonly reason?: Journal.StoreError["reason"]
+  readonly after?: "approve" | "deny" | "answer" | "reply" | "stop" | "again" | "forget"
+}
+
+const scenarios: Readonly<Record<string, Scenario>> = {
+  plain: {},
+  act: { call: "act" },
+  sub: { call: "sub" },
+  retried: { call: "flaky" },
+  flaky: { fails: { times: 1, reason: "provider_unavailable" } },
+  hopeless: { fails: { times: 1, reason: "invalid_request" } },
+  refused: { refusals: 1, reason: "unavailable", call: "act" },
+  approved: { call: "gated", after: "approve" },
+  denied: { call: "gated", after: "deny" },
+  answered: { call: "asks", after: "answer" },
+  replied: { call: "asks", after: "reply" },
+  stopped: { call: "slow", after: "stop" },
+  repeated: { call: "act", after: "again" },
+  forgotten: { call: "act", after: "forget" }
+}
+
+/** What is seen of a command. */
+class Seen {
+  events: Array<unknown> = []
+  reports: Array<unknown> = []
+  attempts: Array<string> = []
+  warnings: Array<string> = []
+  requests = 0
+  failed = 0
+  refused = 0
+}
+
+const replyTo = (messages: ReadonlyArray<Message.Message>): ReadonlyArray<Event.AdapterEvent> => {
+  const last = messages.findLastIndex(({ role }) => role === "user")
+  const call = messages.length - 1 === last ? scenarios[Message.text(messages[last]!)]?.call : undefined
+  const calls = call === undefined ? [] : [Message.toolCall(`c${messages.length}`, call, {})]
+  return [
+    { _tag: "MessageStarted", message: Message.assistant("") },
+    { _tag: "TextCompleted", id: null, text: "said" },
+    ...calls.flatMap(({ id, name }) => [
+      { _tag: "ToolCallStarted", id, name } as const,
+      { _tag: "ToolCallCompleted", id, name, arguments: {}, rawArguments: "{}" } as const
+    ]),
+    {
+      _tag: "MessageCompleted",
+      message: Message.assistant("said", calls),
+      finishReason: calls.length === 0 ? "stop" : "tool_calls",
+      metadata: { usage: { inputTokens: 3, outputTokens: 1 } }
+    }
+  ]
+}
+
+const shown = (event: Event.WireEvent | SessionClient.Connected | SessionClient.Reported): unknown => {
+  switch (event._tag) {
+    case "Connected":
+      // The versions count the records before it.
+      return [event._tag, event.requestId === undefined]
+    case "Reported":
+      return [event._tag, event.report.status, event.report.outputText, event.report.suspensions.length]
+    case "ChatCompleted": {
+      const { haltedReason, outcome, totalUsage } = event.result
+      return [event._tag, outcome._tag, haltedReason, totalUsage]
+    }
+    case "ToolExecutionStarted":
+      return [event._tag, event.attempt]
+    case "ToolResultEncoded":
+      return [event._tag, event.content, event.code]
+    default:
+      return [event._tag, "replayed" in event && event.replayed === true]
+  }
+}
+
+/** Plays scenarios in one session of one owner, and returns what is seen of the last of them. */
+const played = (names: ReadonlyArray<string>) =>
+  Effect.gen(function*() {
+    let seen = new Seen()
+    let current: Scenario = {}
+    const begun = (name: string, { attempt }: Tool.CallContext) =>
+      Effect.sync(() => {
+        seen.attempts.push(`${name} ${attempt}`)
+        return `did ${name}`
+      })
+    const act = (name: string) => Tool.make(name, { parameters: {}, handler: (_, call) => begun(name, call) })
+    const tools = [
+      act("act"),
+      agent("sub", [act("inner")]),
+      { ...act("gated"), approval: true },
+      Tool.make("asks", {
+        parameters: {},
+        handler: (_, call) => Effect.as(begun("asks", call), Tool.askUser("which?"))
+      }),
+      Tool.make("slow", { parameters: {}, handler: (_, call) => Effect.andThen(begun("slow", call), Effect.never) }),
+      Tool.make("flaky", {
+        parameters: {},
+        retry: Schedule.recurs(2),
+        handler: (_, call) =>
+          Effect.flatMap(begun("flaky", call), (did) => call.attempt < 3 ? Effect.fail("again") : Effect.succeed(did))
+      })
+    ]
+    const model = Adapter.layer({
+      stream: ({ messages }) =>
+        Stream.suspend(() => {
+          seen.requests++
+          const { fails } = current
+          return fails !== undefined && seen.failed++ < fails.times
+            ? Stream.fail(new Adapter.AdapterError({ reason: fails.reason }))
+            : Stream.fromIterable(replyTo(messages))
+        })
+    })
+    const logger = Logger.layer([
+      Logger.make(({ logLevel, message }) => {
+        if (logLevel === "Warn") seen.warnings.push(String(Array.isArray(message) ? message[0] : message))
+      })
+    ])
+    const base = yield* Session.Store
+    const isReplied = (records: Journal.Records) =>
+      records.some(({ _tag }) => _tag === "ReplyReceived" || _tag === "StepCompleted")
+    const store = Session.Store.of({
+      ...base,
+      append: (id, expected, records, options) =>
+        Effect.suspend(() =>
+          isReplied(records) && seen.refused < (current.refusals ?? 0) && ++seen.refused > 0
+            ? Effect.fail(
+              new Journal.StoreError({ reason: current.reason!, operation: "append", id, record: records[0]._tag })
+            )
+            : base.append(id, expected, records, options)
+        )
+    })
+    const services = yield* Layer.build(
+      Layer.mergeAll(Cluster.layer({ run: () => ({ tools: tools as unknown as [] }) }), SessionClient.layer).pipe(
+        Layer.provide([model, logger, Layer.succeed(Session.Store, store)]),
+        Layer.provide(TestRunner.layer)
+      )
+    )
+    const { answer, approve, deny, follow, forget, reply, stop } = yield* Effect.provideContext(
+      SessionClient.SessionClient,
+      services
+    )
+    const loaded = Effect.map(Session.load("s"), (kept) => kept!)
+    /** Sends a command, and notes its events and its report or error. */
+    const sent = (command: Effect.Effect<SessionClient.Report, SessionClient.ClientError>) =>
+      Effect.gen(function*() {
+        const exit = yield* Effect.exit(Stream.runForEach(follow("s", command), (event) =>
+          Effect.sync(() => seen.events.push(shown(event)))))
+        if (Exit.isFailure(exit)) {
+          const error = yield* Effect.flip(exit)
+          seen.reports.push([error._tag, "reason" in error ? error.reason : "", "detail" in error ? error.detail : ""])
+        }
+        return (yield* loaded).session.suspensions[0]?.id ?? ""
+      })
+    for (const [index, name] of names.entries()) {
+      current = scenarios[name]!
+      seen = new Seen()
+      const command = { command: `m${index}` }
+      const first = yield* Effect.forkChild(sent(reply("s", name, command)))
+      if (current.after === "stop") {
+        yield* until("the call", Effect.sync(() => seen.attempts.length), (count) => count === 1)
+        const { ended } = yield* stop("s")
+        const { stopped } = yield* ended
+        seen.reports.push(stopped.length)
+      }
+      const id = yield* Fiber.join(first)
+      const { version } = yield* loaded
+      if (current.after === "approve") yield* sent(approve("s", id))
+      if (current.after === "deny") yield* sent(deny("s", id, { reason: "no" }))
+      if (current.after === "answer") yield* sent(answer("s", id, "this"))
+      if (current.after === "reply") yield* sent(reply("s", "this", { after: version }))
+      if (current.after === "forget") yield* forget("s")
+      if (current.after === "again" || current.after === "forget") yield* sent(reply("s", name, command))
+      const ready = yield* Effect.provideContext(Cluster.ready, services)
+      seen.reports.push(ready, (yield* base.claimOf("s")) ?? "free")
+    }
+    yield* inOrder
+    const { attempts, events, reports, requests, warnings } = seen
+    return { attempts, events, reports, requests, warnings }
+  }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory))
+
+const names = Object.keys(scenarios)
+
+describe("a command behind another one", () => {
+  for (const second of names) {
+    it.live(`is as one alone: ${second}`, () =>
+      Effect.gen(function*() {
+        const alone = yield* played([second])
+        assert.isNotEmpty(alone.events)
+        for (const first of new Set([second, ...sampleOf(names, 3)])) {
+          assert.deepStrictEqual(yield* played([first, second]), alone, `${second} behind ${first}`)
+        }
+      }))
+  }
+})
