@@ -71,6 +71,10 @@ const shown = ({ outputText, status, suspensions, version }: SessionClient.Repor
   suspensions.map(({ id }) => id)
 ]
 
+/** The kinds of events. Whether a call waits for its turn depends on how far its run has come. */
+const tagsOf = (events: Iterable<{ readonly _tag: string }>) =>
+  Array.from(events, ({ _tag }) => _tag).filter((tag) => tag !== "ToolQueued")
+
 /** The programs, by how many messages they send. Each succeeds with what it has seen. */
 const programs: Readonly<
   Record<string, (client: Client, messages: number) => Effect.Effect<unknown, unknown, Session.Store>>
@@ -101,7 +105,7 @@ const programs: Readonly<
       Array.from({ length: messages }, (_, index) => index),
       (index) =>
         Stream.runCollect(follow("s", reply("s", index % 2 === 0 ? "act" : "hi"))).pipe(
-          Effect.map((events) => Array.from(events, ({ _tag }) => _tag))
+          Effect.map(tagsOf)
         )
     ),
   read: ({ events, reply }) =>
@@ -115,7 +119,7 @@ const programs: Readonly<
       )
       yield* Deferred.await(connected)
       const done = yield* reply("s", "act")
-      return [shown(done), Array.from(yield* Fiber.join(reader), ({ _tag }) => _tag)]
+      return [shown(done), tagsOf(yield* Fiber.join(reader))]
     }),
   stopped: ({ reply, stop }) =>
     Effect.gen(function*() {
