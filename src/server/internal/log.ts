@@ -278,6 +278,8 @@ export class Hub {
   /** Tells the readers of a session that it was removed. */
   remove(key: string): void {
     this.expected.delete(key)
+    // The run has ended in the journal, and its claim may not be back yet.
+    this.end(key)
     const place = this.logs.get(key)
     if (place === undefined) return
     place.isRemoved = true

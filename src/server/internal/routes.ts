@@ -178,6 +178,12 @@ interface LastReply {
 const underWay = ({ runs, state: { inbox: [first], run } }: Telling.Telling): Reading.Wanted =>
   run !== undefined ? { runId: run.requestId } : first === undefined ? { known: runs.length } : { takes: first.id }
 
+/** Returns the run that begins behind those of a session whose last run has failed. */
+const nextRun = ({ kept: { state }, telling }: Sessions.Read): Reading.Wanted => ({
+  known: telling.runs.length,
+  ...(state.ended === undefined ? {} : { after: state.ended.requestId })
+})
+
 const lastReply = (telling: Telling.Telling): LastReply => {
   const { chain, message, state } = telling
   const last = chain.at(-1)
@@ -237,9 +243,9 @@ export const write = (
       const write = { named: session, actions, log, known }
       if (again === "retry") {
         site.hub.expect(session.key)
-        yield* Sessions.retry(session, known, () => site.hub.current(session.key) !== undefined)
-        const { chain: earlier, message, runs } = known.telling
-        return { ...write, wanted: { known: runs.length }, reply: { earlier, message } }
+        yield* Sessions.retry(session, known, site.hub)
+        const { chain: earlier, message } = known.telling
+        return { ...write, wanted: nextRun(known), reply: { earlier, message } }
       }
       yield* Worker.take(session.key)
       if (isEarlier) return { ...write, wanted: { takes: message.id } }
@@ -249,7 +255,7 @@ export const write = (
     if (verdicts.length > 0) {
       const mayApprove = named(site, request, agent, posted.sessionId, ["approve"])
       if (known === undefined) return yield* Refusals.unknownSession()
-      const { after, count } = yield* Sessions.answer(session, known, {
+      const { after, count, ended } = yield* Sessions.answer(session, known, {
         verdicts,
         said,
         clientTools,
@@ -259,6 +265,8 @@ export const write = (
       })
       if (count === 0 && said === undefined) return yield* Sessions.stale
       if (after !== undefined) wanted = { ...wanted, after }
+      // The readers of a run that has ended get its end once its claim is back: the log is open until then.
+      else if (ended !== undefined && ended === log.begun?.runId) wanted = { ...wanted, after: ended }
       // A client that answers may post the message again that it began with.
       if (said !== undefined && !known.kept.state.receipts.has(said.id)) wanted = { takes: said.id }
     }
@@ -392,10 +400,10 @@ const postRetry = (site: Site) => (request: Request, params: Params): Effect.Eff
     const isFailed = Sessions.isFailed(known)
     if (!isFailed && !Journals.isUnfinished(Keeping.next(known.kept))) return yield* Sessions.nothingToRetry
     const log = yield* site.hub.follow(session.key)
-    if (isFailed) yield* Sessions.retry(session, known, () => site.hub.current(session.key) !== undefined)
+    if (isFailed) yield* Sessions.retry(session, known, site.hub)
     else yield* Worker.take(session.key)
     if (!isWaited(request)) return json({}, 202)
-    const wanted = isFailed ? { known: known.telling.runs.length } : underWay(known.telling)
+    const wanted = isFailed ? nextRun(known) : underWay(known.telling)
     const taking = { named: session, actions: ["write"] as const, log, wanted, known }
     const frames = yield* quietly(yield* framesOf(site, request, taking))
     return Writing.plain(frames)
@@ -526,7 +534,7 @@ const postAgUi = (site: Site) => (request: Request, { agent }: Params): Effect.E
     // The run that is under way says more before the next one begins.
     const isBehind = "takes" in wanted
       ? known?.kept.state.run !== undefined && known.kept.state.run.taken?.id !== wanted.takes
-      : "after" in wanted
+      : "after" in wanted && known?.kept.state.run !== undefined
     if (isBehind) return Writing.agUi(frames, { threadId, runId })
     const messages = agMessages(site, known, "takes" in wanted ? said : undefined)
     const first = messages.findIndex(({ id, role }) =>

@@ -189,7 +189,7 @@ export const again = (
 export const retry = (
   { key }: Named,
   { kept: { state: { ended } } }: Read,
-  hasBegun: () => boolean
+  hub: Logs.Hub
 ): Effect.Effect<void, Refusals.Refusal | Journals.StoreError, Journals.Store | Worker.Worker> =>
   Effect.gen(function*() {
     const worker = yield* Worker.Worker
@@ -200,7 +200,9 @@ export const retry = (
       const kept = yield* Keeping.load(key)
       if (kept === undefined) return yield* Refusals.unknownSession()
       const { ended: last, run } = kept.state
-      if (hasBegun() || run !== undefined || (last?.requestId ?? "") !== failed) return
+      // The log of the failed run is open until its claim is back.
+      const begun = hub.current(key)?.begun?.runId ?? failed
+      if (begun !== failed || run !== undefined || (last?.requestId ?? "") !== failed) return
       yield* Effect.sleep(pauseMillis)
     }
     return yield* new Refusals.Refusal({
@@ -329,6 +331,8 @@ interface Answers {
   readonly count: number
   /** The run that was under way, at whose end they count. Left out where the next run has them, or has had them. */
   readonly after?: string
+  /** The last run, where it had ended before they were given. */
+  readonly ended?: string
 }
 
 /**
@@ -369,7 +373,12 @@ export const answer = (
       const message = isNew ? Keeping.submission(said.id, said.content, { by: named.by }, clientTools) : undefined
       const { state: { run } } = yield* Keeping.keep(current.kept, () => settle(message))
       const isLate = run?.settlements.some(({ id }) => settled.some((each) => each.id === id)) === true
-      return { count: settled.length, ...(run === undefined || !isLate ? {} : { after: run.requestId }) }
+      const last = run === undefined ? current.telling.runs.at(-1) : undefined
+      return {
+        count: settled.length,
+        ...(run === undefined || !isLate ? {} : { after: run.requestId }),
+        ...(last === undefined ? {} : { ended: last })
+      }
     })
   return give(known).pipe(
     // Another writer was faster: everything is checked again, and what was written counts once.
