@@ -4,10 +4,11 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
-import type { Event } from "heddle"
+import * as Layer from "effect/Layer"
+import { type Event, Session } from "heddle"
 import { Agent, type Server } from "heddle/server"
 import { until } from "../support/until.ts"
-import { nothingHeld } from "./support/ledger.ts"
+import { heldBy, nothingHeld } from "./support/ledger.ts"
 import { partsOf, type Reader, type Sent, serve } from "./support/site.ts"
 import { told } from "./support/told.ts"
 
@@ -175,6 +176,62 @@ describe("a reader that comes back with an offset, and stays", () => {
         reader.leave()
       }
       whole.leave()
+      yield* nothingHeld([partsOf(served)])
+    }))
+
+  it.live("W-07: has each run once and whole, where a run was broken off and resumed here", () =>
+    Effect.gen(function*() {
+      const context = yield* Layer.build(Session.Store.layerMemory)
+      const { model, say } = told()
+      const served = yield* serve(agents, model, {
+        store: Layer.succeedContext(context),
+        bounds: { streams: 1_000, writes: 1_000 },
+        joinMillis: 0,
+        poll: "10 millis",
+        term: "300 millis"
+      })
+      const { hub } = partsOf(served)
+      const open = (query = "") => Effect.promise(() => served.open("GET", `${at}/s1/events${query}`))
+      const post = Effect.promise(() => served.ask("POST", `${at}/s1/messages?wait=false`, { content: "Go" }))
+      yield* post
+      const whole = yield* open()
+      yield* say("lost ")
+      yield* Effect.promise(() => whole.until(({ data }) => data.delta === "lost "))
+      const readers = yield* Effect.forEach(
+        whole.sent.slice(),
+        (_, index) => Effect.map(open(`?after=${whole.sent[index]!.id}`), (reader) => ({ reader, index }))
+      )
+      yield* until(
+        "the readers",
+        Effect.sync(() => heldBy(partsOf(served))["streams"]),
+        (count) => count === readers.length + 1
+      )
+      const before = hub.current("local:s1")?.begun?.version
+      assert.isTrue(yield* Effect.provideContext(Session.revoke("local:s1"), context))
+      const again = Effect.sync(() => hub.current("local:s1")?.begun?.version)
+      yield* until("the run again", again, (version) => version !== undefined && version !== before)
+      const texts = ["found", "second", "third"]
+      for (const [index, text] of texts.entries()) {
+        if (index > 0) yield* post
+        yield* say(text, undefined)
+        yield* until(
+          "the end",
+          Effect.promise(() => served.ask("GET", `${at}/s1`)),
+          ({ text }) => JSON.parse(text).next === "nothing"
+        )
+      }
+      for (const { index, reader } of [{ index: -1, reader: whole }, ...readers]) {
+        const first = whole.sent.slice(0, index + 1)
+        const isOver = () => JSON.stringify(reader.sent.slice(-8)).includes("third")
+        yield* Effect.promise(() => reader.until((one) => isEnd(one) && isOver()))
+        const all = [...first, ...reader.sent]
+        assert.deepStrictEqual(
+          gist(all).map(({ ends, text }) => [text, ends.length]),
+          texts.map((text) => [text, 1]),
+          `${index}`
+        )
+        reader.leave()
+      }
       yield* nothingHeld([partsOf(served)])
     }))
 })
