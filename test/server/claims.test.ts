@@ -81,7 +81,7 @@ describe("the claim of a served session", () => {
   }
 
   it.live(
-    "O-25: whoever reads the end before it goes back, elsewhere or raw, is not refused what is sent at once",
+    "O-25: a client that has the end before, elsewhere or raw, is not refused what it sends at once",
     () =>
       Effect.gen(function*() {
         const base = Context.get(yield* Layer.build(Session.Store.layerMemory), Session.Store)
