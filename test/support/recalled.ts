@@ -36,9 +36,16 @@ export const runCalls = (
 
 /** The result of a run whose calls a journal may know. */
 export const runChat = (input: string, options: Chat.Options<ReadonlyArray<Tool.Any>>, journal: Replay.Journal) => {
-  const start: Replay.Start = { steps: [], turn: undefined, earlier: undefined, hasBegun: false }
+  const start: Replay.Start = {
+    steps: [],
+    settled: [],
+    turn: undefined,
+    earlier: undefined,
+    hasBegun: false,
+    ends: undefined
+  }
   const events = Pulled.stream((scope, context: Context.Context<never>) =>
-    Loop.chat<never, never>(input, options, scope, context, { start, journal, appends: undefined })
+    Loop.chat<never, never>(input, options, scope, context, { start, journal, appends: undefined, given: {} })
   )
   return Effect.map(
     Stream.runCollect(events),

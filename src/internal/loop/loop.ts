@@ -51,7 +51,7 @@ import * as Outcomes from "../fold/runOutcome.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import { type Ending, type Heard, isEvents, ReplyReader } from "../hear/replyReader.ts"
 import * as Batches from "../run/batch.ts"
-import type * as Replay from "../run/callReplay.ts"
+import * as Replay from "../run/callReplay.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
@@ -219,6 +219,8 @@ class Loop<E, R> implements Driver {
   private closing: Rules.Closing | undefined
   /** The reasons of the whole steps. */
   private readonly closings: Array<Rules.Closing | undefined> = []
+  /** The events of settled calls, until they are shown. */
+  private settled: Events
   /** The open turn that the run begins in, until its calls are decided on. */
   private turn: Replay.Turn | undefined
   /** The turn of an earlier run that the run begins in, until its calls are worked. */
@@ -237,7 +239,8 @@ class Loop<E, R> implements Driver {
     this.rules = base
     ambient.spending.of(this.state)
     running.loop = this
-    const { earlier, steps = [], turn } = parts.recorded?.start ?? {}
+    const { earlier, settled = [], steps = [], turn } = parts.recorded?.start ?? {}
+    this.settled = settled
     this.turn = turn
     this.earlier = earlier
     this.hadEarlier = earlier !== undefined
@@ -340,16 +343,35 @@ class Loop<E, R> implements Driver {
    * from them.
    */
   private emit(events: Events, before: Events): EventPull<E, R> {
-    const { running, view } = this.parts
+    const { recorded, running, view } = this.parts
     if (running.isLeft) return Cause.done()
     Fold.apply(this.state, events)
     const startable = this.takeStartable(events)
     const visible = before.length === 0 ? shown(view, events) : before.concat(shown(view, events))
-    if (!isObserved(view)) return this.showStarting(startable, visible)
+    const journal = recorded?.journal
+    const report = journal && events.find(isReported)
+    const reported = journal && report && (() => this.reported(journal, report, visible))
+    if (!isObserved(view)) return reported === undefined ? this.showStarting(startable, visible) : reported()
     return this.after(observed(view, running, this.id, events), () => {
+      if (reported !== undefined) return reported()
       this.startEarly(startable)
       return this.show(visible)
     })
+  }
+
+  /** Reports a whole reply, or the end of a step or of the run, before the reader sees it. */
+  private reported(journal: Replay.Journal, event: Event.Event, visible: Events): EventPull<E, R> {
+    const { parts: { ambient: { spending } }, state, state: { steps }, step: { index } } = this
+    switch (event._tag) {
+      case "StepCompleted": {
+        const step = { result: Fold.toStepResult(state), index: steps.length - 1, nestedUsage: spending.nested }
+        return this.after(journal.step(event, step), () => this.show(visible))
+      }
+      case "ChatCompleted":
+        return this.after(journal.ended(event), (ended) => this.show(visible.slice(0, -1).concat([ended])))
+      default:
+        return this.after(journal.replied(Fold.toResponse(state), index), () => this.show(visible))
+    }
   }
 
   /**
@@ -380,7 +402,11 @@ class Loop<E, R> implements Driver {
   }
 
   private opening(): Emitted<E, R> {
-    const { base, context, earlier, id, parts, step, turn } = this
+    const { base, context, earlier, id, parts, settled, step, turn } = this
+    if (settled.length > 0) {
+      this.settled = []
+      return Effect.succeed(settled)
+    }
     if (earlier !== undefined) return this.beginEarlier(earlier)
     if (parts.turns !== undefined && turn === undefined) {
       this.checkDeadline()
@@ -734,7 +760,7 @@ class Loop<E, R> implements Driver {
     response: Response.Response,
     { calls, halt: decided, manual, suspensions }: Plan.Ended
   ): Emitted<E, R> {
-    const { rules: { mode, settings: { policy } }, state, step: { index } } = this
+    const { parts: { ambient, recorded }, rules: { mode, settings: { policy } }, state, step: { index } } = this
     const message = Outcomes.assistantMessage(response, calls, response.message?.reasoning)
     // A step that waits for an answer from outside is not cut short: its calls stay open.
     const isCut = suspensions.length === 0 && this.isCancelled
@@ -755,6 +781,8 @@ class Loop<E, R> implements Driver {
         ? { response, thread, messages, mode, manualToolCalls: [] }
         : { response, thread, messages, mode: "auto" as const, manualToolCalls: manual }
       this.closings.push(this.closing)
+      // The run may have to end with the turn that it was resumed in.
+      if (recorded?.start.ends !== undefined) Replay.end(ambient.cancellation, recorded.start.ends)
       const event = Outcomes.stepCompleted(step, isToolTurn, isDone, halt, suspensions, this.closing)
       return this.become({ _tag: "Stepping", isCut }, [event])
     })
@@ -800,17 +828,19 @@ class Loop<E, R> implements Driver {
 
   /** Ends the run with its result. Live handlers are stopped first, so that it can name those that refuse to stop. */
   private finishing(outcome: Event.Outcome, suspensions: ReadonlyArray<Event.Suspension> = []): Emitted<E, R> {
-    const { closing, closings, parts: { ambient: { spending }, leftOut, running, turns }, thread } = this
+    const { closing, closings, parts: { ambient: { spending }, leftOut, recorded, running, turns }, thread } = this
+    const ends = recorded?.start.ends
     const result = Turns.resultOf(turns ?? Turns.single, this.state.steps, closings, closing, thread, outcome)
     return Effect.flatMapEager(running.beginStop(), (abandoned) => {
       const whole = {
         ...result,
-        totalUsage: spending.reported,
+        totalUsage: spending.total,
         ...(suspensions.length === 0 ? {} : { suspensions }),
         ...(leftOut.length === 0 ? {} : { leftOutTools: leftOut }),
-        ...(abandoned.length === 0 ? {} : { abandoned })
+        ...(abandoned.length === 0 ? {} : { abandoned }),
+        ...(ends?._tag === "Failure" ? failedWith(ends.error) : {})
       }
-      this.parts.span?.came(outcome, whole.finalResponse)
+      this.parts.span?.came(whole.outcome, whole.finalResponse)
       const messages = Outcomes.since(whole.thread, this.state.thread)
       const completed = {
         _tag: "ChatCompleted",
@@ -847,6 +877,17 @@ class Loop<E, R> implements Driver {
     return running.isLeft ? Effect.flatMapEager(running.beginStop(), () => closed) : both(disconnected, closed)
   }
 }
+
+/** Returns the outcome of a run that ends with an error in place of being resumed. */
+const failedWith = (error: unknown): Pick<Event.ChatResult, "outcome" | "haltedReason"> => {
+  const outcome: Event.Outcome = { _tag: "Failed", error }
+  return { outcome, haltedReason: Outcomes.haltedReason(outcome) }
+}
+
+/** Tells whether a journal has an event of the run itself: a whole reply, or the end of a step or of the run. */
+const isReported = (event: Event.Event): boolean =>
+  event._tag === "StepCompleted" || event._tag === "ChatCompleted" ||
+  event._tag === "MessageCompleted" && event.replayed !== true
 
 /** The reason for which the calls of a turn do not run that a policy fails. */
 const failedTurn = "the turn called a tool that does not exist"
@@ -993,7 +1034,7 @@ const enter = <E, R>(
   const { adapter, base, base: { settings, template }, leftOut, thread } = checked.success
   const running = new Running(settings.graceMillis, context as Context.Context<never>, recorded?.appends)
   const begin = (span: Telemetry.Run | undefined, ambient: Inherited.Ambient): Next<E, R> => {
-    if (span !== undefined) span.usage = () => ambient.spending.reported
+    if (span !== undefined) span.usage = () => ambient.spending.total
     const start = {
       // A run that continues after calls of an earlier run were settled has had its first turn.
       hasBegun: recorded?.start.hasBegun === true,
@@ -1016,6 +1057,8 @@ const enter = <E, R>(
       span
     })
     Inherited.listen(running, ambient, options.cancel, settings.requestId)
+    const { ends, turn } = recorded?.start ?? {}
+    if (ends !== undefined && turn === undefined) Replay.end(ambient.cancellation, ends)
     return loop.next
   }
   return Effect.flatMapEager(
@@ -1030,8 +1073,11 @@ const enter = <E, R>(
     (span) =>
       Effect.flatMapEager(
         leftOut.length === 0
-          ? Inherited.enter(settings, options.cancel, scope, context)
-          : Effect.andThen(warnedOfLeftOut(leftOut), Inherited.enter(settings, options.cancel, scope, context)),
+          ? Inherited.enter(settings, options.cancel, scope, context, recorded?.given)
+          : Effect.andThen(
+            warnedOfLeftOut(leftOut),
+            Inherited.enter(settings, options.cancel, scope, context, recorded?.given)
+          ),
         (ambient) => Effect.map(Scope.addFinalizerExit(scope, (exit) => running.end(exit)), () => begin(span, ambient))
       )
   )

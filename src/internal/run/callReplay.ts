@@ -10,6 +10,7 @@ import type * as Types from "effect/Types"
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
 import type * as Policy from "../../Policy.ts"
+import type * as Response from "../../Response.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Answers from "../answer/answer.ts"
 import * as Plan from "../decide/plan.ts"
@@ -19,6 +20,8 @@ import type * as Declared from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import type { Wait } from "../permits/permits.ts"
 import * as Cancellation from "../stop/cancellation.ts"
+import * as Deadline from "../stop/deadline.ts"
+import type * as Inherited from "../stop/inherited.ts"
 import type { Running } from "../stop/ownedFibers.ts"
 
 /** The recorded part of a call. */
@@ -74,6 +77,8 @@ export interface Journal {
   readonly admits: () => Effect.Effect<void>
   /** Intends an attempt. `isHandled`: the tool has decided to start a call again that an earlier process started. */
   readonly starts: (call: Tool.CallContext, tool: Tool.Any, isHandled: boolean) => Effect.Effect<Begun>
+  /** Reports a whole reply before its calls start. Those that started early have started before. */
+  readonly replied: (response: Response.Response, stepIndex: number) => Effect.Effect<void>
   /** Reports the answer of a call. Nothing follows from the answer before this is done. */
   readonly answered: (call: Message.ToolCall, answer: Answers.Answer) => Effect.Effect<void>
   /** Reports a suspension of a call. */
@@ -83,6 +88,10 @@ export interface Journal {
   ) => Effect.Effect<void>
   /** Reports that an attempt of a call failed and that another one is granted. */
   readonly failed: (call: Message.ToolCall) => Effect.Effect<void>
+  /** Reports the end of a step. */
+  readonly step: (event: Event.Of<"StepCompleted">, step: Stepped) => Effect.Effect<void>
+  /** Reports the end of the run. Returns it with what the journal has abandoned. */
+  readonly ended: (event: Event.Of<"ChatCompleted">) => Effect.Effect<Event.Of<"ChatCompleted">>
   /** Takes the function that returns the calls which wait for their turn, of the batch that begins. */
   readonly working: (waits: () => ReadonlyArray<Waits>) => void
   /** Policy for a call whose effect is unknown, where its tool does not set one. */
@@ -96,13 +105,26 @@ export interface Start {
     readonly result: Event.StepResult
     readonly closing?: Event.Of<"StepCompleted">["closing"]
   }>
+  /** The events of calls that were settled since the last run, which are shown first. */
+  readonly settled: ReadonlyArray<Event.Event>
   /** The open turn of the run, in which it begins: its recorded reply, and its table of calls. */
   readonly turn: Turn | undefined
   /** The turn of an earlier run that waited, and whose settled calls run first. */
   readonly earlier: Earlier | undefined
   /** Tells whether an earlier run asked for the turn that the run begins in: its first turn is over. */
   readonly hasBegun: boolean
+  /** The reason to end the run with its open turn: nothing new starts. */
+  readonly ends: Ends | undefined
 }
+
+/** The reason to end a resumed run: a requested stop, a passed deadline, or an error. */
+export type Ends = { readonly _tag: "Stop" | "Deadline" } | { readonly _tag: "Failure"; readonly error: unknown }
+
+/** Requests the end of a run. */
+export const end = (cancellation: Cancellation.Cancellation | undefined, { _tag }: Ends): void =>
+  _tag === "Deadline"
+    ? cancellation?.request("deadline", Deadline.cause)
+    : cancellation?.request("stop", Cancellation.stopCause)
 
 /** The open turn in which a resumed run begins. */
 export interface Turn {
@@ -127,6 +149,16 @@ export interface Recorded {
   readonly journal: Journal
   /** Owns the appends to the store. When the reader of the run leaves, they share its grace period. */
   readonly appends: Running | undefined
+  /** The stops and the account of usage of the operation, which are those of the run. */
+  readonly given: Inherited.Given
+}
+
+/** A whole step. */
+export interface Stepped {
+  readonly result: Event.StepResult
+  readonly index: number
+  /** Usage of the nested runs of the run so far. */
+  readonly nestedUsage: Response.Usage | null
 }
 
 /** The position of a call: a model may use the same id in several turns. */
@@ -147,9 +179,12 @@ export const recalling = (find: Journal["find"], reports: Partial<Journal> = {})
     const isUnknown = !isHandled && known?.isUnknown === true && call.attempt === known.attempt + 1
     return isUnknown ? Effect.succeed({ _tag: "Resolve" }) : started
   },
+  replied: () => Effect.void,
   answered: () => Effect.void,
   waits: () => Effect.void,
   failed: () => Effect.void,
+  step: () => Effect.void,
+  ended: (event) => Effect.succeed(event),
   working: () => {},
   afterCrash: undefined,
   ...reports

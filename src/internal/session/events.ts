@@ -1,6 +1,6 @@
 /**
- * Converts the events of an operation to records. Operations use it after they have recorded the calls of a turn, and
- * `Session.reducer` uses it with the events alone: a record that the state already contains is not made again.
+ * Converts events to records. The journal of an operation uses the functions for single events, and `Session.reducer`
+ * converts all events of a run: a record that the state already contains is not made again.
  *
  * @since 0.1.0
  */
@@ -17,6 +17,7 @@ import * as Fold from "../fold/fold.ts"
 import * as Outcomes from "../fold/runOutcome.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Json from "../json.ts"
+import type * as Replay from "../run/callReplay.ts"
 import type * as SessionData from "./data.ts"
 import * as Nested from "./nested.ts"
 import type * as Records from "./records.ts"
@@ -112,7 +113,7 @@ export interface StreamReducer<out M extends Mode = Mode> {
 }
 
 /** The fold of the events, apart from the state. */
-export interface Folded {
+interface Folded {
   readonly mode: Mode
   /** The fold of the events of the model's turns. */
   collector: Fold.State
@@ -138,7 +139,7 @@ export interface Done<out M extends Mode = "chat"> {
 }
 
 /** Returns the fold before the first event of an operation that begins in a state. */
-export const folding = (mode: Mode, state: States.State): Folded => {
+const folding = (mode: Mode, state: States.State): Folded => {
   const collector = Fold.initial(Policy.standard, { thread: SharedMessages.plain(States.threadOf(state)) })
   if (state.run !== undefined) Fold.takeUp(collector, state.run.steps.map(({ result }) => result))
   return { mode, collector, completed: undefined }
@@ -150,7 +151,7 @@ export const isOpening = ({ turn }: States.State): boolean =>
   Array.from(turn.calls.values()).some(({ _tag }) => _tag === "Granted" || _tag === "Started")
 
 /** Folds an event into the one owner of the fold. A step folds the calls of an earlier turn together with its own. */
-export const take = (folded: Folded, state: States.State, event: Event.Event): void => {
+const take = (folded: Folded, state: States.State, event: Event.Event): void => {
   if (event._tag === "ToolExecutionCompleted") folded.completed = event
   if (folded.mode === "step" || !isOpening(state)) Fold.apply(folded.collector, [event])
 }
@@ -163,11 +164,12 @@ const news = ({ thread }: States.State, longer: Thread): ReadonlyArray<Message.M
 
 type Thread = SessionData.Session["thread"]
 
-const received = (state: States.State, { collector }: Folded): NewRecords => {
+/** Returns the record of a reply that calls tools. */
+export const replyOf = (state: States.State, response: Response.Response, stepIndex: number): NewRecords => {
   const requestId = requestIdOf(state)
-  const response = { ...Collector.toResponse(collector), requestId }
-  if (Response.actionableCalls(response).length === 0) return []
-  return [{ _tag: "ReplyReceived", requestId, stepIndex: collector.steps.length, response }]
+  return Response.actionableCalls(response).length === 0
+    ? []
+    : [{ _tag: "ReplyReceived", requestId, stepIndex, response: { ...response, requestId } }]
 }
 
 const started = (state: States.State, { id, name, arguments: args }: Event.Of<"ToolExecutionStarted">): NewRecords => {
@@ -230,30 +232,33 @@ const handedOver = (state: States.State, { suspensions = [] }: Event.Of<"StepCom
   })
 }
 
-const stepped = (
+/** Tells whether the record of the turn's reply has a response, unless the turn failed since. */
+const isOfReply = (own: States.Turn | undefined, response: Response.Response): boolean =>
+  own?.response !== undefined && (own.response.error === undefined) === (response.error === undefined)
+
+/** Returns the records of a whole step. */
+export const stepOf = (
   state: States.State,
-  { collector, mode: operation }: Folded,
+  operation: Mode,
   event: Event.Of<"StepCompleted">,
-  nestedUsage: Response.Usage | undefined
+  { index, nestedUsage, result: step }: Replay.Stepped
 ): NewRecords => {
-  const step = Collector.toStepResult(collector)
   const { closing, halt, mode, response } = event
   const requestId = requestIdOf(state)
   const own = state.turn?.isEarlier === false ? state.turn : undefined
-  const reply = own?.response !== undefined && Json.isSame(own.response, response) ? undefined : response
   const waiting = handedOver(state, event)
   const whole: Types.Mutable<Records.StepCompleted> = {
     _tag: "StepCompleted",
     requestId,
-    stepIndex: collector.steps.length - 1,
+    stepIndex: index,
     done: step.done,
     ...messagesOf(state, event, response)
   }
-  if (reply !== undefined) whole.response = reply
+  if (!isOfReply(own, response)) whole.response = response
   if (step.mode === "manual") whole.mode = mode
   if (halt !== undefined) whole.haltedBy = "haltToolCallId" in halt ? halt.haltToolCallId : halt.pendingToolCallId
   if (closing !== undefined) whole.closing = closing
-  if (nestedUsage !== undefined) whole.nestedUsage = nestedUsage
+  if (nestedUsage !== null) whole.nestedUsage = nestedUsage
   if (operation === "chat") return [...waiting, whole]
   const ended = runEnded(state, step, Outcomes.ofStep(step, 0))
   // A step that ended with the calls of an earlier turn has no turn of its own.
@@ -318,7 +323,8 @@ const outcomeOf = ({ run }: States.State, { outcome, steps }: Event.ChatResult):
   return last === undefined ? undefined : Outcomes.ofStep(last, 0)
 }
 
-const completed = (state: States.State, { result }: Event.Of<"ChatCompleted">): NewRecords => {
+/** Returns the record of the end of a run. */
+export const runOf = (state: States.State, { result }: Event.Of<"ChatCompleted">): NewRecords => {
   const { turn } = state
   const known = turn === undefined ? 0 : States.messagesIn(turn).length
   const messages = news(state, result.thread).slice(known)
@@ -331,15 +337,13 @@ const completed = (state: States.State, { result }: Event.Of<"ChatCompleted">): 
 }
 
 /** Returns the records of a folded event that the state does not contain. */
-export const recordsOf = (
-  state: States.State,
-  folded: Folded,
-  event: Event.Event,
-  nestedUsage?: Response.Usage
-): NewRecords => {
+const recordsOf = (state: States.State, folded: Folded, event: Event.Event): NewRecords => {
+  const { collector, mode } = folded
   switch (event._tag) {
     case "MessageCompleted":
-      return isOpening(state) || event.replayed === true ? [] : received(state, folded)
+      return isOpening(state) || event.replayed === true
+        ? []
+        : replyOf(state, Collector.toResponse(collector), collector.steps.length)
     case "ToolExecutionStarted":
       return started(state, event)
     case "ToolResultEncoded":
@@ -350,9 +354,13 @@ export const recordsOf = (
     case "ToolSuspended":
       return waits(state, event)
     case "StepCompleted":
-      return stepped(state, folded, event, nestedUsage)
+      return stepOf(state, mode, event, {
+        result: Collector.toStepResult(collector),
+        index: collector.steps.length - 1,
+        nestedUsage: null
+      })
     case "ChatCompleted":
-      return completed(state, event)
+      return runOf(state, event)
     default:
       return []
   }

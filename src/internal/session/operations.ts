@@ -19,6 +19,7 @@ import * as Values from "../declare/values.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
+import type * as Replay from "../run/callReplay.ts"
 import * as SessionData from "./data.ts"
 import type * as SessionEvents from "./events.ts"
 import type * as Journals from "./journal.ts"
@@ -65,17 +66,12 @@ export interface Operation<M extends SessionEvents.Mode> {
 }
 
 /** A run that is resumed, or ended in its place. */
-interface Resumed {
+export interface Resumed {
   readonly run: States.Run
-  readonly ending: Ending | undefined
+  readonly ending: Replay.Ends | undefined
   /** `true` where the run ends without code of the caller's, which may be why so many attempts have failed. */
   readonly isBroken: boolean
 }
-
-/** The reason to end a run instead of resuming it: a requested stop, a passed deadline, or an error. */
-export type Ending =
-  | { readonly _tag: "Stop" | "Deadline" }
-  | { readonly _tag: "Failure"; readonly error: Replays.ResumeError | Journals.StoreError }
 
 interface Settled {
   readonly id: string
@@ -440,7 +436,7 @@ export const resuming = (
     const most = Settings.positiveInteger("maxAttempts", maxAttempts)
     const { deadlineAt = Infinity, resumptions, startedAt } = run
     const { parent } = writer.state
-    const ending: Ending | undefined = stop !== undefined
+    const ending: Replay.Ends | undefined = stop !== undefined
       ? { _tag: "Stop" }
       : failure !== undefined
       ? { _tag: "Failure", error: failure }

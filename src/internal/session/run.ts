@@ -5,7 +5,6 @@
  *
  * @since 0.1.0
  */
-import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
@@ -29,7 +28,6 @@ import * as SubAgent from "../answer/subAgent.ts"
 import * as Settings from "../ask/options.ts"
 import type * as Plan from "../decide/plan.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
-import * as Outcomes from "../fold/runOutcome.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Loop from "../loop/loop.ts"
 import * as Pulled from "../loop/scopedPull.ts"
@@ -60,25 +58,14 @@ type Errors<T extends Tools, E> = Operations.OperationError | E | Tool.Fatal<T[n
 
 type Services<T extends Tools, R> = R | Adapter.Adapter | Tool.Services<T[number]>
 
-/**
- * The stops of an operation, for the calls of an earlier turn and for the turns after them. The deadline counts from
- * the start.
- */
-interface Stops {
-  readonly cancellation: Cancellation.Cancellation | undefined
-  readonly deadline: number | undefined
-}
-
-const unstopped: Stops = { cancellation: undefined, deadline: undefined }
-
 /** An operation while it runs. */
 class OperationRun<M extends SessionEvents.Mode> {
   readonly operation: Operations.Operation<M>
   readonly requestId: string
   readonly writer: Writers.Writer
-  /** The fold of the events so far. */
-  folded: SessionEvents.Folded
-  /** Owns the appends of the operation, and the observer of events outside its runs. */
+  /** The result, once the run has ended. */
+  private result: Event.StepResult | Event.ChatResult | undefined
+  /** Owns the appends of the operation, and the observer of events outside its run. */
   readonly running: Running
   /** Owns the effect that may ask the operation to stop. It is interrupted when there is a result. */
   readonly stopping: Running
@@ -93,13 +80,14 @@ class OperationRun<M extends SessionEvents.Mode> {
     requestId: string,
     graceMillis: number,
     context: Context.Context<never>,
-    spending: Spendings.Spending,
     span: Telemetry.Run | undefined
   ) {
+    const spending = new Spendings.Spending(Context.get(context, Spendings.CurrentSpending))
+    const used = operation.resumed === undefined ? null : States.nestedUsageOf(operation.resumed.run)
+    if (used !== null) spending.takeUp(used)
     this.operation = operation
     this.requestId = requestId
     this.writer = operation.base.writer
-    this.folded = SessionEvents.folding(operation.mode, operation.base.state)
     this.hasOpening = SessionEvents.isOpening(operation.base.state)
     this.running = new Running(graceMillis, context)
     this.stopping = new Running(graceMillis, context)
@@ -145,9 +133,7 @@ class OperationRun<M extends SessionEvents.Mode> {
         ...(served.length === 0 ? {} : { clientTools: served }),
         ...(versions.length === 0 || resumed !== undefined ? {} : { versions: Object.fromEntries(versions) })
       }
-      return Effect.map(this.append([...base.before, started]), () => {
-        this.folded = SessionEvents.folding(this.operation.mode, this.state)
-      })
+      return this.append([...base.before, started])
     })
   }
 
@@ -166,74 +152,52 @@ class OperationRun<M extends SessionEvents.Mode> {
     ])
   }
 
-  /** Folds events of the operation. Their records are written before the events are seen. */
-  readonly takeAll = (events: Arr.NonEmptyReadonlyArray<Event.Event>) =>
-    Effect.forEach(
-      events,
-      (event) => event._tag === "ChatCompleted" ? this.complete(event) : Effect.as(this.take(event), event)
-    )
+  /** Records a reply. Its calls do not wait for that. */
+  readonly replied: Replay.Journal["replied"] = (response, stepIndex) =>
+    Effect.suspend(() => this.append(SessionEvents.replyOf(this.state, response, stepIndex)))
 
-  private take(event: Event.Event): Effect.Effect<void> {
-    const isEnd = event._tag === "StepCompleted" || event._tag === "ChatCompleted"
-    return Effect.flatMapEager(isEnd ? this.writer.flush(this.running) : Effect.void, () => {
-      SessionEvents.take(this.folded, this.state, event)
-      if (event._tag === "ChatCompleted") this.span?.came(event.result.outcome, event.result.finalResponse)
-      const nested = event._tag === "StepCompleted" ? this.spending.nested ?? undefined : undefined
-      // Calls of the operation are recorded where they run.
-      return isOfCall(event)
-        ? Effect.void
-        : this.append(SessionEvents.recordsOf(this.state, this.folded, event, nested))
+  /** Records a step, once the answers of its calls are in the state. */
+  readonly step: Replay.Journal["step"] = (event, step) =>
+    Effect.flatMapEager(this.writer.flush(this.running), () => {
+      const { mode } = this.operation
+      if (mode === "step") this.result = step.result
+      return this.append(SessionEvents.stepOf(this.state, mode, event, step))
     })
-  }
 
   /**
-   * Adds further abandoned parts to the result: an append, and the effect that asks for the stop, which may still do so
-   * while the end is recorded.
+   * Records the end of the run. Adds further abandoned parts to the result: an append, and the effect that asks for the
+   * stop, which may still do so while the end is recorded. The recorded session does not contain these additions.
    */
-  private complete(event: Event.Of<"ChatCompleted">): Effect.Effect<Event.Event> {
-    return Effect.suspend(() => {
+  readonly ended: Replay.Journal["ended"] = (event) =>
+    Effect.suspend(() => {
       const known = this.running.givenUpTasks
-      return Effect.map(Effect.andThen(this.take(event), this.stopping.stop), (stopped) => {
-        const others = [...known, ...stopped]
-        if (others.length === 0) return event
-        const abandoned = [...others, ...event.result.abandoned ?? []]
-        const named = { ...event, result: { ...event.result, abandoned } }
-        // The session is already recorded and does not contain these additions.
-        SessionEvents.take(this.folded, this.state, named)
-        return named
-      })
+      return Effect.flatMapEager(this.writer.flush(this.running), () =>
+        this.append(SessionEvents.runOf(this.state, event))).pipe(
+          Effect.andThen(this.stopping.stop),
+          Effect.map((stopped) => {
+            const others = [...known, ...stopped]
+            const abandoned = [...others, ...event.result.abandoned ?? []]
+            const result = others.length === 0 ? event.result : { ...event.result, abandoned }
+            this.result = result
+            return { ...event, result }
+          })
+        )
     })
-  }
 
   /** The result of the operation, once its events have ended. */
   get done(): SessionEvents.Done<M> {
-    const { collector, mode } = this.folded
-    const result = mode === "chat" ? Collector.toChatResult(collector) : Collector.toStepResult(collector)
-    return { session: States.sessionOf(this.state), result } as SessionEvents.Done<M>
+    return { session: States.sessionOf(this.state), result: this.result } as SessionEvents.Done<M>
   }
 }
 
-/**
- * Tells whether an event belongs to a call, which is recorded where the call runs. A question that the run withdraws
- * is recorded with the operation.
- */
-const isOfCall = (event: Event.Event): boolean =>
-  callEvents.has(event._tag) && !(event._tag === "ToolResultEncoded" && event.settled === true)
+type Stops = NonNullable<Inherited.Given["stops"]>
 
-const callEvents: ReadonlySet<Event.Event["_tag"]> = new Set<Event.Event["_tag"]>([
-  "ToolExecutionStarted",
-  "ToolResultEncoded",
-  "AskUserRequested",
-  "ToolHalt",
-  "ToolApprovalRequested",
-  "ToolSuspended"
-])
-
+/** Returns the stops of an operation, whose deadline counts from the start. Those of other runs are their own. */
 const stopsOf = <M extends SessionEvents.Mode, R>(
   { operation: { resumed }, requestId, running, stopping, writer }: OperationRun<M>,
   cancel: Settings.CancelSource<R> | undefined,
   ownDeadline: Settings.Settings<unknown, unknown>["deadline"]
-): Effect.Effect<Stops, never, R | Scope.Scope> =>
+): Effect.Effect<Stops | undefined, never, R | Scope.Scope> =>
   Effect.gen(function*() {
     const parent = yield* Inherited.ParentCancellation
     const around = yield* Inherited.CurrentDeadline
@@ -243,7 +207,7 @@ const stopsOf = <M extends SessionEvents.Mode, R>(
     const deadline = resumed?.ending?._tag === "Deadline"
       ? undefined
       : Deadline.resolve(ownDeadline, latest, yield* Clock.currentTimeMillis)
-    if ((parent ?? deadline ?? cancel ?? writer.store ?? resumed?.ending) === undefined) return unstopped
+    if ((parent ?? deadline ?? cancel ?? writer.store ?? resumed?.ending) === undefined) return undefined
     const cancellation = new Cancellation.Cancellation()
     yield* Cancellation.watch(cancellation, { parent, deadline, cancel }, yield* Effect.scope)
     // A run that is ended instead of being resumed first answers its recorded calls.
@@ -256,7 +220,7 @@ const stopsOf = <M extends SessionEvents.Mode, R>(
       Inherited.listen(running, { cancellation }, undefined, requestId)
       Inherited.listen(stopping, { cancellation }, cancel, requestId)
     })
-    return { cancellation, deadline: deadline?.at }
+    return { cancellation, deadline }
   })
 
 // The calls of an earlier turn.
@@ -264,38 +228,6 @@ const stopsOf = <M extends SessionEvents.Mode, R>(
 /** Returns the function that makes the event of a settled call, with its code if the policy tells it. */
 const settlementBy = ({ callFacts }: Policy.Policy) => (message: Message.Message, code: Answers.Answer["code"]) =>
   Answers.settlement(message, callFacts === "told" ? code : undefined)
-
-/** Returns the end of a run that failed and is not tried again: the answers of its calls, and the error. */
-const endOfFailed = (
-  { spending: { total: totalUsage }, state }: OperationRun<SessionEvents.Mode>,
-  error: unknown
-): ReadonlyArray<Event.Event> => {
-  const thread = SharedMessages.plain(States.threadOf(state))
-  const outcome = { _tag: "Failed", error } as const
-  return [
-    { _tag: "Error", error },
-    { _tag: "ChatCompleted", result: Collector.chatResult({ thread, steps: [], outcome, totalUsage }) }
-  ]
-}
-
-/**
- * Returns the events of a run. If it fails, `end` replaces the failure. `hasBegun` tells whether the first reply of the
- * model had begun.
- */
-const orElse = <E, R, R2>(
-  events: Stream.Stream<Event.Event, E, R>,
-  end: (error: E, hasBegun: boolean) => Stream.Stream<Event.Event, E, R2>
-): Stream.Stream<Event.Event, E, R | R2> => {
-  let hasBegun = false
-  return events.pipe(
-    Stream.mapArray((events) => {
-      // A reply that is asked for again has not begun.
-      hasBegun = events[events.length - 1]?._tag !== "StepReset"
-      return events
-    }),
-    Stream.catch((error) => end(error, hasBegun))
-  )
-}
 
 /**
  * Returns the events of calls that were settled since the last run. Calls that may run now, or are open again, have
@@ -314,24 +246,6 @@ const settlements = (state: States.State, policy: Policy.Policy): ReadonlyArray<
 }
 
 // Resumed runs.
-
-/**
- * Returns the turns of a resumed run: the reply of its open turn is known, and the run may have to end with that
- * turn.
- */
-const resumedTurns = <E, R>(
-  turns: Stream.Stream<Event.Event, E, R>,
-  { operation: { resumed } }: OperationRun<SessionEvents.Mode>,
-  { cancellation }: Stops
-): Stream.Stream<Event.Event, E, R> => {
-  const ending = resumed?.ending
-  if (ending === undefined) return turns
-  const ended = Stream.map(turns, (event): Event.Event => {
-    if (event._tag === "StepCompleted") stop(cancellation, ending)
-    return event._tag === "ChatCompleted" && ending._tag === "Failure" ? failedWith(event, ending.error) : event
-  })
-  return ended
-}
 
 /** Returns the open turn in which the run begins, if its reply is recorded. */
 const turnOf = ({ turn }: States.State): Replay.Turn | undefined =>
@@ -356,16 +270,6 @@ const recordedIn = (
 }
 
 const recordedAs = { Granted: "granted", Started: "started", Waiting: "settled", Answered: "settled" } as const
-
-const stop = (cancellation: Cancellation.Cancellation | undefined, { _tag }: Operations.Ending): void =>
-  _tag === "Deadline"
-    ? cancellation?.request("deadline", Deadline.cause)
-    : cancellation?.request("stop", Cancellation.stopCause)
-
-const failedWith = (event: Event.Of<"ChatCompleted">, error: unknown): Event.Event => {
-  const outcome: Event.Outcome = { _tag: "Failed", error }
-  return { ...event, result: { ...event.result, outcome, haltedReason: Outcomes.haltedReason(outcome) } }
-}
 
 // Every operation.
 
@@ -397,39 +301,58 @@ const withoutPolicy = (tool: Tool.Any): Tool.Any => {
 /** Tells whether the failure of a run that could not start ends it. `failures` counts those in a row. */
 export type IsFinal = (error: unknown, failures: number) => boolean
 
-const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt, REvent>(
-  checked: Effect.Effect<Operations.Operation<M>, F, RF>,
-  given: Chat.Options<T, E, R, RHalt, REvent>,
-  isFinal?: IsFinal
-): Effect.Effect<
-  Opened<M, Errors<T, E>, Services<T, R | RHalt | REvent>>,
-  F | Replays.ResumeError,
-  RF | Services<T, R | RHalt | REvent> | Scope.Scope
-> =>
-  Effect.gen(function*() {
-    const operation = yield* checked
-    const { base: { state: begun, writer }, mode, resumed } = operation
-    const context = yield* Effect.context<never>()
-    // The caller's code may have made a run fail that is ended after many attempts: it gets the tools without theirs.
-    const tools: Tools = (Array.isArray(given.tools) ? given.tools as Tools : none).map(withoutPolicy)
-    const wanted = resumed?.isBroken === true ? { tools } as unknown as typeof given : given
-    const scope = yield* Effect.scope
-    const defaults = yield* Policy.Defaults
-    const resolve = (options: typeof given) => Settings.resolve(options, defaults, Policy.standard, context)
-    // A run that is driven counts options that cannot be used as a failure, and begins without them.
-    const resolved = isFinal === undefined ? Result.succeed(resolve(wanted)) : Result.try(() => resolve(wanted))
-    const isUsable = Result.isSuccess(resolved)
-    const options = isUsable ? wanted : {} as typeof given
-    const settings = isUsable ? resolved.success : resolve(options)
-    const { deadline, graceMillis } = settings
-    const requestId = resumed?.run.requestId ?? settings.requestId
-    const policy = carefully(options.policy ?? defaults.policy ?? Policy.standard)
-    const toolbox = ToolOptions.toolbox(defaults.tools ?? [], options.tools ?? none)
-    const isLate = resumed?.ending?._tag === "Deadline"
-    const isToCheck = isUsable && (resumed?.ending === undefined || isLate)
-    if (isToCheck) yield* Replays.check(begun, writer.id, toolbox)
+/** The options of an operation, resolved. */
+interface Wanted<O> {
+  readonly options: O
+  readonly settings: Settings.Settings<unknown, unknown>
+  readonly policy: Policy.Policy
+  readonly toolbox: ToolOptions.Toolbox
+  readonly defaults: Policy.Defaults
+  readonly requestId: string
+  /** The mistake in the options of a run that is driven, and which begins without them. */
+  readonly mistake: Result.Result<unknown, unknown>
+}
 
-    const spending = new Spendings.Spending(yield* Spendings.CurrentSpending, true)
+type AnyOptions = Chat.Options<any, any, any, any, any>
+
+/**
+ * Resolves the options of an operation. Of a run that is driven, options that cannot be used are a failure to count.
+ */
+const resolved = <O extends AnyOptions>(
+  { resumed }: Operations.Operation<SessionEvents.Mode>,
+  given: O,
+  isDriven: boolean,
+  defaults: Policy.Defaults,
+  context: Context.Context<never>
+): Wanted<O> => {
+  // The caller's code may have made a run fail that is ended after many attempts: it gets the tools without theirs.
+  const tools: Tools = (Array.isArray(given.tools) ? given.tools as Tools : none).map(withoutPolicy)
+  const wanted = resumed?.isBroken === true ? { tools } as unknown as O : given
+  const resolve = (options: O) => Settings.resolve<unknown, unknown>(options, defaults, Policy.standard, context)
+  const mistake = isDriven ? Result.try(() => resolve(wanted)) : Result.succeed(resolve(wanted))
+  const options = Result.isSuccess(mistake) ? wanted : {} as O
+  const settings = Result.isSuccess(mistake) ? mistake.success : resolve(options)
+  return {
+    options,
+    settings,
+    policy: carefully(options.policy ?? defaults.policy ?? Policy.standard),
+    toolbox: ToolOptions.toolbox(defaults.tools ?? [], options.tools ?? none),
+    defaults,
+    requestId: resumed?.run.requestId ?? settings.requestId,
+    mistake
+  }
+}
+
+/** Begins the run: opens its span, and records its start. The scope stops what belongs to it. */
+const begin = <M extends SessionEvents.Mode>(
+  operation: Operations.Operation<M>,
+  { defaults, options, requestId, settings, toolbox }: Wanted<AnyOptions>,
+  isContinued: boolean
+) =>
+  Effect.gen(function*() {
+    const { base: { state: begun, writer }, resumed } = operation
+    const context = yield* Effect.context<never>()
+    const scope = yield* Effect.scope
     const span = yield* Telemetry.openRun(Telemetry.tracing(context), scope, () => ({
       requestId,
       sessionId: options.sessionId ?? begun.id ?? settings.sessionId,
@@ -443,109 +366,141 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
       },
       previous: resumed === undefined && operation.name !== "continue" ? undefined : begun.span
     }))
-    const run = new OperationRun(operation, requestId, graceMillis, context, spending, span)
+    const run = new OperationRun(operation, requestId, settings.graceMillis, context, span)
     const { running, stopping } = run
     // Both share one grace period.
     yield* Effect.addFinalizer((exit) =>
       Effect.all([running.end(exit), stopping.end(exit)], { concurrency: "unbounded", discard: true })
     )
-
-    // An interrupted step resumes as a run of one step.
-    const isStep = mode === "step" || resumed?.run.operation === "step"
-    const steps = resumed?.run.steps ?? []
-    const isContinued = begun.answered.length > 0 || begun.turn !== undefined && resumed === undefined
     const isOwn = isContinued || begun.turn?.isEarlier === true || writer.store !== undefined
-    const stops = isOwn ? yield* stopsOf(run, options.cancel ?? undefined, deadline) : unstopped
-    const nestedUsage = resumed === undefined ? null : States.nestedUsageOf(resumed.run)
-    if (nestedUsage !== null) spending.takeUp(nestedUsage)
-    yield* spending.enter(scope)
-    yield* run.begin(stops.deadline, toolbox)
+    const stops = isOwn ? yield* stopsOf(run, options.cancel ?? undefined, settings.deadline) : undefined
+    yield* run.begin(stops?.deadline?.at, toolbox)
+    return { run, stops }
+  })
 
-    const { state } = run
-    const { context: known, id } = state
-    const adjusted = {
-      ...options,
-      policy,
-      requestId,
-      context: options.context ?? (isEmpty(known) ? null : known),
-      sessionId: options.sessionId ?? id ?? null,
-      cacheKey: options.cacheKey ?? id,
-      ...(isStep ? { maxTurns: 1 } : {}),
-      ...(stops === unstopped ? {} : { cancel: null }),
-      ...(isLate ? { deadline: null } : {})
-    } as unknown as Loop.ChatOptions<E, R | RHalt | REvent>
-    const observed = <A extends ReadonlyArray<Event.Event>>(events: A) =>
-      Effect.as(Loop.observed(options, running, requestId, events), events)
-
-    const hasOpening = run.hasOpening || States.isOpening(state)
-    const settled = steps.length > 0 ? [] : settlements(state, policy)
-    const earlier: Replay.Earlier | undefined = !hasOpening ? undefined : {
+/** Returns what the run begins with. */
+const startOf = (
+  { hasOpening, operation: { mode, resumed }, state }: OperationRun<SessionEvents.Mode>,
+  policy: Policy.Policy,
+  isContinued: boolean
+): Replay.Start => {
+  const steps = resumed?.run.steps ?? []
+  return {
+    steps,
+    settled: steps.length > 0 ? [] : settlements(state, policy),
+    turn: resumed === undefined ? undefined : turnOf(state),
+    earlier: !hasOpening && !States.isOpening(state) ? undefined : {
       // The calls that may run now, and those that did so before the interruption.
-      calls: recordedIn(state.turn, (id, { _tag }) =>
-        _tag === "Granted" || _tag === "Started" || resumed?.run.came.has(`earlier ${id}`) === true),
+      calls: recordedIn(
+        state.turn,
+        (id, { _tag }) => _tag === "Granted" || _tag === "Started" || resumed?.run.came.has(`earlier ${id}`) === true
+      ),
       halt: States.decidingHalt(state, policy),
-      isLast: isStep
-    }
-    const first = Stream.fromIterable(settled).pipe(Stream.mapArrayEffect(observed))
+      isLast: isOneStep(mode, resumed)
+    },
+    hasBegun: isContinued,
+    ends: resumed?.ending
+  }
+}
 
-    const turns = Stream.suspend((): Stream.Stream<Event.Event, Errors<T, E>, Services<T, R | RHalt | REvent>> => {
-      const isReplied = isOpen(state)
-      if (resumed?.ending !== undefined && !isReplied) {
-        stop(stops.cancellation, resumed.ending)
-      }
-      const thread = SharedMessages.plain(isReplied ? state.thread : States.threadOf(state))
-      if (mode === "step") {
-        return Pulled.stream((scope, context: Context.Context<R | RHalt | REvent>) =>
-          Loop.step(thread, adjusted, scope, context, recorded)
-        )
-      }
-      const contextUpdate = steps.length > 0 ? undefined : States.contextUpdateOf(state)
-      const context = contextUpdate === undefined ? adjusted.context : { ...adjusted.context, ...contextUpdate }
-      const turns = Pulled.stream((scope, services: Context.Context<R | RHalt | REvent>) =>
-        Loop.chat(thread, { ...adjusted, context }, scope, services, recorded)
-      )
-      if (!hasOpening && isFinal === undefined) {
-        return turns
-      }
-      const ended = (error: unknown) =>
-        Stream.suspend(() =>
-          Stream.fromIterable(endOfFailed(run, error))
-        ).pipe(Stream.mapArrayEffect(observed))
-      return orElse(turns, (error, hasBegun) => {
-        // A failure must not lose the calls that ran, since the caller would run them twice by trying again.
-        if (hasOpening && !hasBegun) return ended(error)
-        // A run that would be tried again ends with its failure, and its calls with it.
-        const isTried = state.run !== undefined && States.isUnstarted(state.run)
-        if (!isTried || isFinal?.(error, state.failures + 1) !== true) return Stream.fail(error)
-        return Stream.unwrap(Effect.as(run.append(States.failing(state)), ended(error)))
-      })
-    })
-    const turn = resumed === undefined ? undefined : turnOf(state)
-    const recorded: Replay.Recorded = {
-      start: { steps, turn, earlier, hasBegun: isContinued },
-      journal: Replays.journalOf({
-        writer,
-        requestId,
-        running,
-        ending: resumed?.ending?._tag,
-        nestingOf: nesting
-      }),
-      appends: running
-    }
-    const all = Stream.concat(first, resumed === undefined ? turns : resumedTurns(turns, run, stops))
-    const events = (Result.isSuccess(resolved) ? all : Stream.die(resolved.failure)).pipe(
-      Stream.mapArrayEffect(run.takeAll),
-      Stream.tapCause((cause) => run.fail(cause)),
-      Stream.provideService(Spendings.CurrentSpending, spending),
-      (events) => span === undefined ? events : span.reading(events)
-    )
-    return {
-      run,
-      events: stops === unstopped ? events : events.pipe(
-        Stream.provideService(Inherited.ParentCancellation, stops.cancellation),
-        Stream.provideService(Inherited.CurrentDeadline, stops.deadline)
-      )
-    }
+/** An interrupted step resumes as a run of one step. */
+const isOneStep = (mode: SessionEvents.Mode, resumed: Operations.Resumed | undefined): boolean =>
+  mode === "step" || resumed?.run.operation === "step"
+
+/** Returns the events of the run, which the loop reports to the journal of the operation. */
+const eventsOf = <E, R>(
+  run: OperationRun<SessionEvents.Mode>,
+  { options, policy, requestId }: Wanted<AnyOptions>,
+  start: Replay.Start,
+  stops: Stops | undefined
+): Stream.Stream<Event.Event, Step.StepError | E, R> => {
+  const { operation: { mode, resumed }, running, spending, state, writer } = run
+  const { context, id } = state
+  const own = options.context ?? (isEmpty(context) ? null : context)
+  const update = States.contextUpdateOf(state)
+  const adjusted = {
+    ...options,
+    policy,
+    requestId,
+    context: update === undefined ? own : { ...own, ...update },
+    sessionId: options.sessionId ?? id ?? null,
+    cacheKey: options.cacheKey ?? id,
+    ...(isOneStep(mode, resumed) ? { maxTurns: 1 } : {}),
+    ...(stops === undefined ? {} : { cancel: null }),
+    ...(resumed?.ending?._tag === "Deadline" ? { deadline: null } : {})
+  } as unknown as Loop.ChatOptions<E, R>
+  const ending = resumed?.ending?._tag
+  const recorded: Replay.Recorded = {
+    start,
+    journal: Replays.journalOf({
+      writer,
+      requestId,
+      running,
+      ending,
+      nestingOf: nesting,
+      replied: run.replied,
+      step: run.step,
+      ended: run.ended
+    }),
+    appends: running,
+    given: { spending, stops }
+  }
+  const thread = SharedMessages.plain(isOpen(state) ? state.thread : States.threadOf(state))
+  const enter = mode === "step" ? Loop.step<E, R> : Loop.chat<E, R>
+  return Pulled.stream((scope, services: Context.Context<R>) => enter(thread, adjusted, scope, services, recorded))
+}
+
+/**
+ * Returns the events of a run that is driven. One that would be tried again ends with its failure, and its calls with
+ * it, where no attempt is left.
+ */
+const endingBy = <A extends AnyOptions, E, R>(
+  events: Stream.Stream<Event.Event, E, R>,
+  run: OperationRun<SessionEvents.Mode>,
+  options: A,
+  isFinal: IsFinal
+): Stream.Stream<Event.Event, E, R> =>
+  Stream.catch(events, (error) => {
+    const { requestId, running, spending, state } = run
+    const isTried = state.run !== undefined && States.isUnstarted(state.run)
+    if (!isTried || !isFinal(error, state.failures + 1)) return Stream.fail(error)
+    return Stream.unwrap(Effect.gen(function*() {
+      yield* run.append(States.failing(state))
+      const thread = SharedMessages.plain(States.threadOf(state))
+      const outcome = { _tag: "Failed", error } as const
+      const result = Collector.chatResult({ thread, steps: [], outcome, totalUsage: spending.total })
+      const failed = [{ _tag: "Error", error }, { _tag: "ChatCompleted", result }] as const
+      yield* Loop.observed<R>(options, running, requestId, failed)
+      run.span?.came(outcome, null)
+      return Stream.make<ReadonlyArray<Event.Event>>(failed[0], yield* run.ended(failed[1]))
+    }))
+  })
+
+const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt, REvent>(
+  checked: Effect.Effect<Operations.Operation<M>, F, RF>,
+  given: Chat.Options<T, E, R, RHalt, REvent>,
+  isFinal?: IsFinal
+): Effect.Effect<
+  Opened<M, Errors<T, E>, Services<T, R | RHalt | REvent>>,
+  F | Replays.ResumeError,
+  RF | Services<T, R | RHalt | REvent> | Scope.Scope
+> =>
+  Effect.gen(function*() {
+    const operation = yield* checked
+    const { base: { state: begun, writer }, resumed } = operation
+    const context = yield* Effect.context<never>()
+    const wanted = resolved(operation, given, isFinal !== undefined, yield* Policy.Defaults, context)
+    const { mistake, options, policy, toolbox } = wanted
+    const isToCheck = Result.isSuccess(mistake) && (resumed?.ending === undefined || resumed.ending._tag === "Deadline")
+    if (isToCheck) yield* Replays.check(begun, writer.id, toolbox)
+    const isContinued = begun.answered.length > 0 || begun.turn !== undefined && resumed === undefined
+    const { run, stops } = yield* begin(operation, wanted, isContinued)
+    const own = Result.isFailure(mistake)
+      ? Stream.die(mistake.failure)
+      : eventsOf<E, R | RHalt | REvent>(run, wanted, startOf(run, policy, isContinued), stops)
+    const ended = isFinal === undefined ? own : endingBy(own, run, options, isFinal)
+    const events = Stream.tapCause(ended, (cause) => run.fail(cause))
+    return { run, events: run.span === undefined ? events : run.span.reading(events) }
   })
 
 /** Returns the events of an operation, which is checked when it begins. */

@@ -154,8 +154,8 @@ export type NestingOf = (
   answers: NestedAnswers | undefined
 ) => SubAgent.Nesting
 
-/** The recorder of an operation's calls. */
-export interface Recording {
+/** The recorder of an operation. */
+export interface Recording extends Pick<Replay.Journal, "replied" | "step" | "ended"> {
   readonly writer: Writers.Writer
   readonly requestId: string
   readonly running: Running
@@ -243,6 +243,9 @@ export const journalOf = (recording: Recording): Replay.Journal => {
     })
 
   return {
+    replied: recording.replied,
+    step: recording.step,
+    ended: recording.ended,
     find: ({ id }, { isApproved, stepIndex }) => {
       const { run, turn } = state
       if (turn === undefined || run === undefined || turn.isEarlier !== isApproved) return undefined

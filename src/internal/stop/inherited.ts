@@ -66,6 +66,13 @@ export interface Found {
   readonly tracing: Telemetry.Tracing | undefined
 }
 
+/** The stops and the account of usage of an operation of which a run is the only one. */
+export interface Given {
+  /** The soft stop, whose sources are watched already, and the deadline. Left out where the run has its own. */
+  readonly stops?: Pick<Ambient, "cancellation" | "deadline"> | undefined
+  readonly spending?: Spendings.Spending
+}
+
 /**
  * Enters a run, which ends when the scope closes. The caller adds the finalizer that stops the run's handlers after
  * this one, so that they have returned their permits when the handler around the run takes its own back.
@@ -74,22 +81,24 @@ export const enter = <E, R>(
   settings: Settings.Settings<E, R>,
   cancel: Settings.CancelSource<R> | undefined,
   scope: Scope.Scope,
-  context: Context.Context<R>
+  context: Context.Context<R>,
+  { spending = new Spendings.Spending(Context.get(context, Spendings.CurrentSpending)), stops }: Given = {}
 ): Effect.Effect<Ambient> => {
   const handler = Context.get(context, CurrentHandler)
   const now = Context.get(context, Clock.Clock).currentTimeMillisUnsafe()
-  const deadline = Deadline.resolve(settings.deadline, Context.get(context, CurrentDeadline), now)
+  const deadline = stops === undefined
+    ? Deadline.resolve(settings.deadline, Context.get(context, CurrentDeadline), now)
+    : stops.deadline
   const parent = Context.get(context, ParentCancellation)
   const isTooLate = handler?.permits.until !== undefined && handler.permits.until <= now
   const isStoppable = (cancel ?? parent ?? deadline) !== undefined || isTooLate
-  const cancellation = isStoppable ? new Cancellation.Cancellation() : undefined
+  const cancellation = stops?.cancellation ?? (isStoppable ? new Cancellation.Cancellation() : undefined)
   if (isTooLate) cancellation?.request("interrupt")
-  const spending = new Spendings.Spending(Context.get(context, Spendings.CurrentSpending))
   const permits = Context.get(context, Permits) ??
     Semaphore.makeUnsafe(settings.maxConcurrency ?? Settings.widest())
   const entered = spending.enter(scope)
   const lent = handler === undefined ? entered : Effect.andThen(entered, handler.permits.lend(scope))
-  const watched = cancellation === undefined
+  const watched = cancellation === undefined || cancellation === stops?.cancellation
     ? lent
     : Effect.andThen(lent, Cancellation.watch(cancellation, { parent, deadline, cancel: cancel ?? undefined }, scope))
   return Effect.mapEager(watched, () => ({

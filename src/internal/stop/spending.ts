@@ -26,15 +26,12 @@ export interface Used {
  */
 export class Spending {
   private readonly around: Spending | undefined
-  /** Tells whether the runs directly within it are parts of one operation, whose usage they all report. */
-  private readonly isOperation: boolean
   private used: Used | undefined
   private ended: Response.Usage | null = null
   private alive: Set<Spending> | undefined
 
-  constructor(around: Spending | undefined, isOperation = false) {
+  constructor(around: Spending | undefined) {
     this.around = around
-    this.isOperation = isOperation
   }
 
   /** Sets where the usage of the run itself is read from. */
@@ -43,19 +40,13 @@ export class Spending {
   }
 
   /** Usage of the runs that its handlers started. */
-  private get ofNestedRuns(): Response.Usage | null {
+  get nested(): Response.Usage | null {
     const alive = this.alive === undefined ? [] : Array.from(this.alive, (spending) => spending.total)
     return Response.sumUsage([this.ended, ...alive])
   }
 
   private get own(): Response.Usage | null {
     return this.used === undefined ? null : Response.sumUsage(usages(this.used))
-  }
-
-  /** Usage of the nested runs of an operation, and of those of the runs that the operation consists of. */
-  get nested(): Response.Usage | null {
-    const alive = this.alive === undefined ? [] : Array.from(this.alive, (spending) => spending.ofNestedRuns)
-    return Response.sumUsage([this.ended, ...alive])
   }
 
   /** Adds the usage of nested runs from before the interruption of a run that is resumed. */
@@ -65,12 +56,7 @@ export class Spending {
 
   /** Usage of the run itself and of all runs within it, at any depth. */
   get total(): Response.Usage | null {
-    return Response.sumUsage([this.own, this.ofNestedRuns])
-  }
-
-  /** Usage of the operation that this run is a part of, or of the run if it is a part of none. */
-  get reported(): Response.Usage | null {
-    return this.around?.isOperation === true ? this.around.total : this.total
+    return Response.sumUsage([this.own, this.nested])
   }
 
   /** Counts it in the spending around it, which keeps its sum when the scope closes. */
