@@ -223,24 +223,24 @@ const unusable = (errors: ReadonlyArray<Thread.Issue>): AdapterError =>
 /** The request of one model call, or why there is none. */
 const requestOf = (
   input: Thread.Input,
-  /** Fields of the provider's own, which are sent as they are. */
   options: ClassifyOptions,
-  defaults: Policy.Defaults
-): Result.Result<Request, AdapterError> =>
+  defaults: Policy.Defaults,
+  adapter: Service
+): Result.Result<Requests.Single, AdapterError> =>
   Result.flatMap(
     Result.mapError(Thread.validate(input), ({ errors }) => unusable(errors)),
-    (thread) => {
+    ({ messages }) => {
       const given = options.tools ?? []
       const { tools } = ToolOptions.offered(
         ToolOptions.toolbox(defaults.tools ?? [], given)
       )
       const template = Requests.template(options, defaults, tools)
       const issues = [
-        ...Requests.pairingIssues(thread.messages),
-        ...Requests.issues(thread.messages, template, given, tools)
+        ...Requests.pairingIssues(messages),
+        ...Requests.issues(messages, template, given, tools)
       ]
       if (issues.length > 0) return Result.fail(unusable(issues))
-      return Result.succeed({ ...template, messages: Requests.messages(options.system, thread.messages) })
+      return Result.succeed({ adapter, system: options.system, template, tools, messages })
     }
   )
 
@@ -281,13 +281,25 @@ export const classify = (
     checkNames("Adapter.classify", options, Settings.runOptions)
     const adapter = yield* Adapter
     const defaults = yield* Policy.Defaults
-    const request = yield* Effect.fromResult(requestOf(input, options, defaults))
-    const state = Fold.initial(options.policy ?? defaults.policy ?? Policy.standard)
-    const read = Stream.suspend(() => adapter.stream(request)).pipe(
-      Stream.runForEach((event) => Effect.sync(() => Outcomes.heard(state, event))),
-      Effect.catchCause((cause) => Effect.fail(AdapterError.from(Cause.squash(cause))))
-    )
-    yield* read
+    const single = yield* Effect.fromResult(requestOf(input, options, defaults, adapter))
+    const policy = options.policy ?? defaults.policy ?? Policy.standard
+    let state = Fold.initial(policy)
+    const read = ({ adapter, messages, system, template }: Requests.Single) =>
+      Stream.suspend(() => {
+        state = Fold.initial(policy)
+        return (adapter as Service).stream({ ...template, messages: Requests.messages(system, messages) })
+      }).pipe(
+        Stream.runForEach((event) => Effect.sync(() => Outcomes.heard(state, event))),
+        Effect.catchCause((cause) => Effect.sync(() => void (state.error ??= { value: Cause.squash(cause) }))),
+        Effect.map(() => ({ error: state.error?.value, hasSaid: Fold.hasSaid(state), usage: state.usage }))
+      )
+    const govern = yield* Requests.CurrentGoverning
+    yield* govern === undefined ?
+      read(single) :
+      Effect.mapError(
+        govern(single, read),
+        (rule) => new AdapterError({ reason: "invalid_request", detail: `the rule "${rule}" allows no request` })
+      )
     if (state.error !== undefined) return yield* AdapterError.from(state.error.value)
     return yield* Answers.warnedOfLost(Outcomes.classification(state))
   })

@@ -16,6 +16,7 @@ import * as SubAgent from "./internal/answer/subAgent.ts"
 import * as Loop from "./internal/loop/loop.ts"
 import * as Pulled from "./internal/loop/scopedPull.ts"
 import type * as Telemetry from "./internal/telemetry.ts"
+import type * as Rule from "./Rule.ts"
 import * as Step from "./Step.ts"
 import type * as Thread from "./Thread.ts"
 import type * as Tool from "./Tool.ts"
@@ -61,6 +62,11 @@ export interface Options<
   readonly structuredFinalize?: boolean
   /** The user message that leads in that call: a text of one line by default, none for `""`. */
   readonly finalizePrompt?: string
+  /**
+   * Rules of the run, asked in their order, behind `haltWhen` and before the bound of turns: they can end the run, and
+   * cannot exceed it. They do not reach runs that handlers start; `Rule.layer` does. None by default.
+   */
+  readonly rules?: ReadonlyArray<Rule.Rule<E, R>> | undefined
   /**
    * The agent that the run is, for its span and its metrics: `invoke_agent NAME`. A run that a handler starts goes by
    * the name of the tool by default, any other has no name.

@@ -309,6 +309,21 @@ export class CancelledOutcome extends Schema.Opaque<CancelledOutcome>()(Schema.T
 })) {}
 
 /**
+ * A rule ended the run (`Rule`).
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class RuleEndedOutcome extends Schema.Opaque<RuleEndedOutcome>()(Schema.TaggedStruct("RuleEnded", {
+  /** The name of the rule. */
+  rule: Schema.String,
+  /** Data of the rule about the end. Left out where it gives none. */
+  detail: Schema.optionalKey(Json.Opaque),
+  /** `"error"` where the run failed to do what it was asked, which is then the status of its session. */
+  status: Schema.Literals(["completed", "error"])
+})) {}
+
+/**
  * The run broke after it had begun.
  *
  * @category schemas
@@ -335,6 +350,7 @@ export const Outcome = Schema.Opaque<Outcome>()(Schema.Union([
   ManualToolCallsOutcome,
   ApprovalRequestedOutcome,
   CancelledOutcome,
+  RuleEndedOutcome,
   FailedOutcome
 ]))
 
@@ -354,6 +370,7 @@ export type Outcome =
   | ManualToolCallsOutcome
   | ApprovalRequestedOutcome
   | CancelledOutcome
+  | RuleEndedOutcome
   | FailedOutcome
 
 /**
@@ -425,8 +442,11 @@ const chatEnd = {
   totalUsage: Schema.NullOr(Response.Usage),
   /** The end of the tool loop under `structuredFinalize`. Left out without it. */
   structuredFinalize: Schema.optionalKey(StructuredFinalize),
-  /** The reason why the tool loop was closed by an answer without tools. Left out when it was not. */
-  finalized: Schema.optionalKey(Schema.Literals(["max_turns", "deadline"])),
+  /**
+   * The reason why the tool loop was closed by an answer without tools: `"max_turns"`, `"deadline"`, or that of a rule.
+   * Left out when it was not.
+   */
+  finalized: Schema.optionalKey(Schema.String),
   /** The values that all steps added to the context. Left out when nothing was added. */
   contextUpdate: Schema.optionalKey(ContextUpdate),
   /** The code that did not stop within the grace period. Left out when everything did. */
@@ -957,6 +977,8 @@ const runnerEvents = [
   ToolHalt
 ] as const
 
+const Notes = Schema.Record(Schema.String, Json.Opaque)
+
 const stepEnd = {
   /** The model's reply. */
   response: Response.Response,
@@ -978,10 +1000,10 @@ const stepEnd = {
   /** All calls that wait for an answer, in call order. Left out when none does. */
   suspensions: Schema.optionalKey(Schema.Array(Suspension)),
   /**
-   * The reason why it was the last step, in which the model had no tools: the turns or the time were up, or it was the
-   * second pass of a structured run. Left out for any other step.
+   * Notes of rules about the step, by their names; under `last` the reason for which it was the last one. Left out when
+   * there are none.
    */
-  closing: Schema.optionalKey(Schema.Literals(["max_turns", "deadline", "structured"]))
+  notes: Schema.optionalKey(Notes)
 } as const
 
 const behindLast = {
@@ -989,7 +1011,9 @@ const behindLast = {
    * The messages that came to the thread behind the last step, such as the question that the run ended with. Left out
    * for nothing.
    */
-  messages: Schema.optionalKey(Schema.Array(Message.Message))
+  messages: Schema.optionalKey(Schema.Array(Message.Message)),
+  /** The notes that rules keep for the session, by their names. Left out when there are none. */
+  kept: Schema.optionalKey(Notes)
 } as const
 
 /**

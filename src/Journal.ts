@@ -26,6 +26,7 @@ export type {
   RunEnded,
   RunStarted,
   StepCompleted,
+  StepPrepared,
   StopRequested
 } from "./internal/session/records.ts"
 

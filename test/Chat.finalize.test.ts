@@ -180,7 +180,7 @@ describe("Chat: structured finalize", () => {
       )
       const requests = yield* model.requests
       assert.deepStrictEqual(requests.map((request) => request.tools.length), [2, 0])
-      assert.include(transcript(result.thread).at(-1), "there are no tools")
+      assert.include(transcript(result.thread).at(-1), "not offered in this step")
       assert.strictEqual(yield* model.opens, 2, "it is one call, whatever it says")
     }))
 

@@ -526,6 +526,6 @@ describe("architecture", () => {
 
   it("the order holds every module once", () => {
     assert.strictEqual(new Set(order).size, order.length)
-    assert.strictEqual(order.length, 17)
+    assert.strictEqual(order.length, 18)
   })
 })

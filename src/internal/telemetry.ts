@@ -483,11 +483,16 @@ export class Run {
   }
 
   /** Notes the outcome of the run, by its tag, and the error of one that failed. A later one counts. */
-  came(outcome: { readonly _tag: string; readonly error?: unknown }, response: Response.Response | null): void {
+  came(
+    outcome: { readonly _tag: string; readonly error?: unknown; readonly rule?: string; readonly status?: string },
+    response: Response.Response | null
+  ): void {
     const code = outcome._tag === "Failed"
       ? codeOf(outcome.error)
       : outcome._tag === "ToolFailed"
       ? "tool_error"
+      : outcome.status === "error"
+      ? outcome.rule
       : undefined
     this.ending = { code, outcome: outcomeName(outcome._tag), isCut: outcome._tag === "Cancelled" }
     this.operation.facts.response = response

@@ -89,7 +89,7 @@ const finishReasons: { readonly [reason: string]: string } = {
 }
 
 const finishReasonOf = (
-  { _tag, finishReason }: Event.PublicOutcome,
+  { _tag, finishReason, status }: Event.PublicOutcome,
   protocol: Majors.Protocol
 ): string | undefined => {
   if (protocol < 6) return undefined
@@ -104,6 +104,8 @@ const finishReasonOf = (
       return "tool-calls"
     case "ToolFailed":
       return "error"
+    case "RuleEnded":
+      return status === "error" ? "error" : "other"
     default:
       return "other"
   }

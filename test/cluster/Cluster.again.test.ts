@@ -171,8 +171,9 @@ const played = (names: ReadonlyArray<string>) =>
     /** Sends a command, and notes its events and its report or error. */
     const sent = (command: Effect.Effect<SessionClient.Report, SessionClient.ClientError>) =>
       Effect.gen(function*() {
-        const exit = yield* Effect.exit(Stream.runForEach(follow("s", command), (event) =>
-          Effect.sync(() => seen.events.push(shown(event)))))
+        const exit = yield* Effect.exit(
+          Stream.runForEach(follow("s", command), (event) => Effect.sync(() => seen.events.push(shown(event))))
+        )
         if (Exit.isFailure(exit)) {
           const error = yield* Effect.flip(exit)
           seen.reports.push([error._tag, "reason" in error ? error.reason : "", "detail" in error ? error.detail : ""])

@@ -52,8 +52,7 @@ const owner = (
   return { commands, services }
 }
 
-const shown = (event: { readonly _tag: string }): string =>
-  "delta" in event ? String(event.delta) : event._tag
+const shown = (event: { readonly _tag: string }): string => "delta" in event ? String(event.delta) : event._tag
 
 const handedOver = Stream.fromEffect(Effect.interrupt)
 
@@ -63,8 +62,11 @@ describe("the events of a command", () => {
   for (const owners of [1, 2, 3]) {
     it.live(`send it once, where the session has ${owners} owners meanwhile`, () => {
       const { commands, services } = owner((answered) => [
-        ...Array.from({ length: owners - 1 }, (_, index) =>
-          Stream.concat(Stream.make({ _tag: "Connected", version: index } as const, delta(`${index}`)), handedOver)),
+        ...Array.from(
+          { length: owners - 1 },
+          (_, index) =>
+            Stream.concat(Stream.make({ _tag: "Connected", version: index } as const, delta(`${index}`)), handedOver)
+        ),
         Stream.make({ _tag: "Connected", version: owners } as const, delta("last")).pipe(
           Stream.concat(Stream.fromEffect(Effect.as(answered, settled(9)))),
           Stream.concat(Stream.never)
@@ -101,7 +103,14 @@ describe("the events of a command", () => {
     return Effect.gen(function*() {
       const { follow, reply } = yield* SessionClient.SessionClient
       const seen = yield* Stream.runCollect(follow("s", reply("s", "go")))
-      assert.deepStrictEqual(Array.from(seen, shown), ["Connected", "first", "Connected", "second", "third", "Reported"])
+      assert.deepStrictEqual(Array.from(seen, shown), [
+        "Connected",
+        "first",
+        "Connected",
+        "second",
+        "third",
+        "Reported"
+      ])
     }).pipe(Effect.provide(services))
   })
 

@@ -80,16 +80,18 @@ describe("the health of an owner", () => {
     Effect.gen(function*() {
       const owner = new Owners.Owner(yield* Effect.context<never>())
       const gauge = Effect.map(Metric.value(Owners.metrics.driven), ({ value }) => value)
-      for (const [id, what, driven] of [
-        ["a", "begin", 1],
-        ["a", "begin", 1],
-        ["b", "begin", 2],
-        ["a", "end", 1],
-        ["a", "end", 1],
-        ["a", "begin", 2],
-        ["b", "end", 1],
-        ["a", "end", 0]
-      ] as const) {
+      for (
+        const [id, what, driven] of [
+          ["a", "begin", 1],
+          ["a", "begin", 1],
+          ["b", "begin", 2],
+          ["a", "end", 1],
+          ["a", "end", 1],
+          ["a", "begin", 2],
+          ["b", "end", 1],
+          ["a", "end", 0]
+        ] as const
+      ) {
         owner[what](id)
         assert.deepStrictEqual([owner.size, yield* gauge, owner.drives(id)], [driven, driven, what === "begin"])
       }
@@ -115,8 +117,10 @@ describe("calls of which one is due", () => {
         )
         yield* until(Effect.map(loaded, (kept) => Session.next(kept) === "wait"))
         yield* TestClock.adjust("2 minutes")
-        const waiting = Effect.map(loaded, ({ session }) =>
-          session.suspensions.map(({ id }) => order[Number(id.slice(1))]))
+        const waiting = Effect.map(
+          loaded,
+          ({ session }) => session.suspensions.map(({ id }) => order[Number(id.slice(1))])
+        )
         yield* until(Effect.map(waiting, (names) => !names.includes("soon")), 200)
         const left = order.filter((name) => name !== "soon")
         assert.deepStrictEqual(yield* waiting, left)
@@ -170,8 +174,9 @@ describe("a call that is settled while its run is under way", () => {
         for (const id of ["first", "gate0", "gate1", "gate2"]) {
           const isOpen = Effect.map(loaded, ({ session }) => session.suspensions.some((open) => open.id === id))
           yield* until(isOpen)
-          yield* Effect.retry(Effect.flatMap(loaded, (kept) =>
-            Session.keep(kept, (session) => settle(session, id))), { times: 10 })
+          yield* Effect.retry(Effect.flatMap(loaded, (kept) => Session.keep(kept, (session) => settle(session, id))), {
+            times: 10
+          })
         }
         yield* until(isCompleted)
         const pauses = begun.slice(1).map((at, index) => at - begun[index]!)

@@ -20,6 +20,7 @@ export const order: ReadonlyArray<string> = [
   "Executor",
   "Encoder",
   "ToolRunner",
+  "Rule",
   "Step",
   "Chat",
   "Journal",

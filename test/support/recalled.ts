@@ -39,6 +39,10 @@ export const runChat = (input: string, options: Chat.Options<ReadonlyArray<Tool.
   const start: Replay.Start = {
     steps: [],
     settled: [],
+    noted: {},
+    attempt: 0,
+    introduced: 0,
+    kept: {},
     turn: undefined,
     earlier: undefined,
     hasBegun: false,

@@ -841,6 +841,8 @@ class Chat {
           return run.mark(`The run ended after ${outcome.maxTurns ?? "its"} turns.`)
         case "ToolFailed":
           return run.mark("The run ended because a call failed.", true)
+        case "RuleEnded":
+          return run.mark(`The run was ended by the rule "${outcome.rule}".`, outcome.status === "error")
         case "Halted":
         case "HaltWhen":
           return run.mark("The run was ended before the model had finished.")

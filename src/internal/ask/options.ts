@@ -166,6 +166,7 @@ export const runOptions = Values.nullable({
   mode: Values.oneOf("auto", "manual"),
   retryReply: Values.schedule,
   maxTurns: Values.count,
+  rules: Values.described(Values.listOf(Values.record, "rules"), "an array of rules made with Rule.make"),
   haltWhen: Values.fn,
   structuredFinalize: Values.flag,
   finalizePrompt: Values.text,

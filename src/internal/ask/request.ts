@@ -3,8 +3,11 @@
  * it is found before the adapter is touched, a conversation included in which a call has no answer, an answer has no
  * call, or anything stands between the two: providers refuse those.
  */
+import * as Context from "effect/Context"
+import type * as Effect from "effect/Effect"
 import type * as Types from "effect/Types"
 import type * as Message from "../../Message.ts"
+import type * as Response from "../../Response.ts"
 import { danglingReferences } from "../declare/jsonSchema.ts"
 import { toolError } from "../declare/outcome.ts"
 import type * as Declared from "../declare/tool.ts"
@@ -433,3 +436,35 @@ export const repaired = (
   })
   return { messages: [...kept, ...owed], repairs: found.map(repairOf) }
 }
+
+// Requests outside of a run.
+
+/** A request that belongs to no run. Its tools are offered, and do not run. */
+export interface Single {
+  readonly adapter: unknown
+  readonly system: string | undefined
+  readonly template: Template
+  readonly tools: ToolOptions.Toolbox
+  readonly messages: ReadonlyArray<Message.Message>
+}
+
+/** A reply to such a request, as rules hear it. */
+export interface SingleReply {
+  readonly error: unknown
+  readonly hasSaid: boolean
+  readonly usage: Response.Usage | null
+}
+
+/**
+ * Makes a request as rules change it, by a function that reads its reply. Fails with the name of a rule that ends it.
+ */
+export type Governing = (
+  single: Single,
+  read: (single: Single) => Effect.Effect<SingleReply>
+) => Effect.Effect<void, string>
+
+/** The rules of requests that belong to no run: `Rule.layer` gives them, since adapters know no rules. */
+export const CurrentGoverning: Context.Reference<Governing | undefined> = Context.Reference<Governing | undefined>(
+  "heddle/internal/Governing",
+  { defaultValue: () => undefined }
+)

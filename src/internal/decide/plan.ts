@@ -108,8 +108,12 @@ export type RecordedCalls = ReadonlyMap<string, RecordedCall>
 
 /** The declarations and policies that decide about the calls of a turn. */
 export interface Rules {
+  /** `"manual"` hands all calls to the caller. */
   readonly mode: "auto" | "manual"
+  /** The tools that this step offers, by their names. */
   readonly tools: ToolOptions.Toolbox
+  /** All tools of the run. */
+  readonly runTools: ToolOptions.Toolbox
   readonly settings: { readonly policy: Policy.Policy }
 }
 
@@ -240,7 +244,12 @@ const lostReasons: { readonly [Reason in Message.ArgumentsLost]: string } = {
 const lostArguments = (call: Message.ToolCall, reason: Message.ArgumentsLost): Tool.ToolError =>
   toolError(reason === "truncated" ? "truncated_arguments" : "invalid_arguments", call, { detail: lostReasons[reason] })
 
-const noSuchTool = (call: Message.ToolCall, tools: ToolOptions.Toolbox): Tool.ToolError => {
+const noSuchTool = (
+  call: Message.ToolCall,
+  tools: ToolOptions.Toolbox,
+  runTools: ToolOptions.Toolbox
+): Tool.ToolError => {
+  if (runTools.has(call.name)) return toolError("unknown_tool", call, { detail: "not offered in this step" })
   const names = Array.from(tools.values()).map((tool) => tool.name)
   return toolError("unknown_tool", call, {
     detail: names.length === 0 ? "there are no tools" : `the tools are ${names.join(", ")}`
@@ -274,13 +283,14 @@ export const planned = (
   call: Message.ToolCall,
   tools: ToolOptions.Toolbox,
   policy: Policy.Policy,
-  place = index
+  place = index,
+  runTools = tools
 ): Job => {
   const tool = tools.get(call.name)
   if (tool === undefined) {
     const help = ToolOptions.help(call, tools)
     return help === undefined
-      ? refuse(index, call, undefined, noSuchTool(call, tools))
+      ? refuse(index, call, undefined, noSuchTool(call, tools, runTools))
       : { _tag: "Refuse", index, call, tool: undefined, outcome: help }
   }
   if (call.argumentsLost !== undefined && policy.badArguments === "answer") {
@@ -401,7 +411,7 @@ const plannedAs = (
   refusal: string | undefined,
   place = index
 ): Job => {
-  const { mode, settings: { policy }, tools } = rules
+  const { mode, runTools, settings: { policy }, tools } = rules
   const isManual = mode === "manual" || isManualCall(call, rules)
   const suspension = recorded?._tag === "handed" ? recorded.suspension : undefined
   const mayBegin = recorded === undefined || recorded._tag === "granted"
@@ -411,7 +421,7 @@ const plannedAs = (
   if (mayBegin && refusal !== undefined) return cancel(index, call, tools, `not run: ${refusal}`)
   return recorded?._tag === "started" && (refusal !== undefined || isManual)
     ? { ...cancel(index, call, tools, ""), isUnknown: true }
-    : planned(index, call, tools, policy, place)
+    : planned(index, call, tools, policy, place, runTools)
 }
 
 /**

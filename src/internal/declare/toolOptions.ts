@@ -352,7 +352,8 @@ export const missingArguments = (call: Message.ToolCall, tool: Declared.Any): st
 const isNative = (value: object): value is Promise<unknown> =>
   value instanceof Promise || Object.prototype.toString.call(value) === "[object Promise]"
 
-const isPromise = (value: unknown): boolean => {
+/** Tells whether a value is a promise, which is observed. */
+export const isPromise = (value: unknown): boolean => {
   try {
     if (typeof value !== "object" || value === null || !("then" in value)) return false
     if (isNative(value)) Promise.prototype.then.call(value, ignore, ignore)

@@ -270,10 +270,13 @@ export const toResponse = (state: State): Response.Response => {
   return response
 }
 
+/** Returns `true` if the reply has said something: text, reasoning or a call. */
+export const hasSaid = (state: State): boolean =>
+  state.text !== undefined || state.reasoning !== "" || !state.calls.isEmpty
+
 /** Returns `true` if the step in progress has any text, reasoning, call or failure. */
 export const hasPartial = (state: State): boolean =>
-  state.text !== undefined || state.reasoning !== "" || !state.calls.isEmpty ||
-  state.message !== null || state.error !== undefined
+  hasSaid(state) || state.message !== null || state.error !== undefined
 
 /** Returns `true` if the runtime has tools to run after a response. */
 export const isToolTurn = ({ toolTurn }: Pick<Policy.Policy, "toolTurn">, response: Response.Response): boolean =>

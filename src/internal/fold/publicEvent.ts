@@ -139,6 +139,10 @@ export interface PublicOutcome {
   readonly finishReason?: string
   /** The number of model calls that the run may make, of `MaxTurns`. */
   readonly maxTurns?: number
+  /** The name of the rule, of `RuleEnded`. */
+  readonly rule?: string
+  /** `"completed"` or `"error"`, of `RuleEnded`. */
+  readonly status?: string
   /** The source of the cancellation, of `Cancelled`. */
   readonly reason?: string
   /** The id of the call that ended the run, of `Halted` and `ToolFailed`. */
@@ -398,7 +402,9 @@ const fields = {
   providerExecuted: flag,
   question: text,
   reason: oneOf(["permit", "key", "exclusive", "cancel", "deadline", "interrupt", "stop"]),
+  rule: text,
   settled: flag,
+  status: oneOf(["completed", "error"]),
   text,
   toolCallId: text,
   toolName: text
@@ -553,6 +559,7 @@ const outcomes: ReadonlySet<unknown> = new Set([
   "ManualToolCalls",
   "ApprovalRequested",
   "Cancelled",
+  "RuleEnded",
   "Failed"
 ])
 
@@ -567,6 +574,8 @@ const outcomeOf = (rules: Rules, outcome: unknown): Payload | undefined => {
     case "Halted":
     case "ToolFailed":
       return { _tag, ...rules.of(read(outcome, "haltToolCallId")) === "none" ? {} : taken(outcome, "haltToolCallId") }
+    case "RuleEnded":
+      return { _tag, ...taken(outcome, "rule", "status") }
     default:
       return { _tag, ...taken(outcome, "finishReason", "maxTurns") }
   }

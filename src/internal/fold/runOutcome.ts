@@ -62,8 +62,8 @@ const ofHalt = (halt: AnyHalt): Event.Outcome => {
     : { _tag: "ToolFailed", haltToolCallId }
 }
 
-/** Outcome words. A halting tool chooses its own. */
-export const words: { readonly [Tag in Exclude<Event.Outcome["_tag"], "Halted">]: string } = {
+/** Outcome words. A halting tool chooses its own, and the word of a rule is its name. */
+export const words: { readonly [Tag in Exclude<Event.Outcome["_tag"], "Halted" | "RuleEnded">]: string } = {
   Completed: "completed",
   MaxTurns: "max_turns",
   HaltWhen: "halt_when",
@@ -80,9 +80,17 @@ const waiting: ReadonlySet<Event.Outcome["_tag"]> = new Set(["AskUser", "ManualT
 /** Returns `true` if a run ended to wait for an answer, an approval or a result. */
 const isWaiting = (outcome: Event.Outcome): boolean => waiting.has(outcome._tag)
 
-/** An outcome as one word; a tool that halted chose its own. */
-export const haltedReason = (outcome: Event.Outcome): string =>
-  outcome._tag === "Halted" ? outcome.reason : words[outcome._tag]
+/** An outcome as one word. */
+export const haltedReason = (outcome: Event.Outcome): string => {
+  switch (outcome._tag) {
+    case "Halted":
+      return outcome.reason
+    case "RuleEnded":
+      return outcome.rule
+    default:
+      return words[outcome._tag]
+  }
+}
 
 /** The parts that the result of a run is made of. */
 interface Parts {
@@ -171,7 +179,7 @@ export const stepCompleted = (
   isDone: boolean,
   halt: Event.Halt | undefined,
   suspensions: ReadonlyArray<Event.Suspension>,
-  closing?: Event.Of<"StepCompleted">["closing"]
+  notes: Event.Of<"StepCompleted">["notes"] = {}
 ): Event.Of<"StepCompleted"> => ({
   _tag: "StepCompleted",
   ...step,
@@ -179,7 +187,7 @@ export const stepCompleted = (
   ...(step.mode === "manual" ? { isToolTurn } : {}),
   ...(halt === undefined ? {} : { halt }),
   ...(suspensions.length === 0 ? {} : { suspensions }),
-  ...(closing === undefined ? {} : { closing })
+  ...(Object.keys(notes).length === 0 ? {} : { notes })
 })
 
 /**

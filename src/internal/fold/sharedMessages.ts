@@ -125,6 +125,12 @@ export const since = (thread: Thread, position: number): Messages => {
     : own.log.slice(position - own.from, own.length - own.from)
 }
 
+/** The thread without its last messages. */
+export const without = (thread: Thread, count: number): Thread => ({
+  messages: list(thread).slice(0, length(thread) - count),
+  metadata: thread.metadata
+})
+
 /** The same thread as plain data, so that it prints as its list. */
 export const plain = (thread: Thread): Thread =>
   shares.has(thread) ? { messages: list(thread), metadata: thread.metadata } : thread

@@ -4,6 +4,7 @@
  *
  *     Opening ─► Asking ─► Hearing ─► Deciding ─► Working ─► Stepping ─► Finishing ─► Done
  *
+ *     Starting   ► its first phase, once rules that have to be opened are open
  *     Opening    ► Asking; Working in a run that begins with calls of an earlier one;
  *                  Repeating in a run that is resumed in its open turn;
  *                  Finishing if the run is cancelled, or Deciding behind a first request of the step
@@ -92,24 +93,25 @@ export interface ChatOptions<E, R> extends StepOptions<E, R> {
   readonly structuredFinalize?: boolean
   readonly finalizePrompt?: string
   readonly agent?: Telemetry.Agent | undefined
+  readonly rules?: Rules.Rules<E, R> | undefined
 }
 
 /** The parts of a run. */
 interface Parts<E, R> {
-  readonly adapter: Adapter.Adapter["Service"]
-  readonly system: string | undefined
   readonly view: View<R>
   readonly thread: Thread.Thread
-  readonly base: Rules.Ask<E, R>
+  readonly base: Rules.Ask
   readonly rules: Rules.Rules<E, R>
+  /** The scope of the run, which closes the rules. */
+  readonly scope: Scope.Scope
   /** The tools that the model cannot be offered. */
   readonly leftOut: ReadonlyArray<ToolOptions.LeftOut>
   readonly running: Running
   readonly ambient: Inherited.Ambient
   /** The span of the run, if it is observed. */
   readonly span: Telemetry.Run | undefined
-  /** The rules of a run of several steps, and the facts of its result. `undefined` in a run of one step. */
-  readonly turns: Turns.Turns<E, R> | undefined
+  /** `true` for a run of several steps. */
+  readonly isChat: boolean
   /** The start and the journal of a recorded run. */
   readonly recorded: Replay.Recorded | undefined
 }
@@ -146,6 +148,8 @@ interface Working<E> {
 
 /** The phase of a run, with which its next pull begins. */
 type Phase<E> =
+  /** The rules are opened. */
+  | { readonly _tag: "Starting"; readonly first: Phase<E> }
   /** The next step opens. */
   | { readonly _tag: "Opening" }
   /** The model is asked. */
@@ -175,7 +179,7 @@ interface Step<E> {
   reply: Reply | undefined
   /** The spans of the step and of its model call, if the run is observed. */
   spans: Telemetry.Step | undefined
-  /** The number of requests so far. */
+  /** The number of requests so far, also before a crash. */
   attempt: number
 }
 
@@ -186,12 +190,12 @@ const withoutCall = (): Adapter.AdapterError =>
     detail: "the finish reason of the reply is tool_calls, and the reply has no call"
   })
 
-const stepAt = <E>(index: number): Step<E> => ({
+const stepAt = <E>(index: number, attempt = 0): Step<E> => ({
   index,
   batches: [],
   reply: undefined,
   spans: undefined,
-  attempt: 0
+  attempt
 })
 
 type Events = ReadonlyArray<Event.Event>
@@ -212,13 +216,18 @@ class Loop<E, R> implements Driver {
   private step: Step<E> = stepAt(0)
   private thread: Thread.Thread
   /** The request of each step before the rules change it, with the additions of handlers to the context. */
-  private base: Rules.Ask<E, R>
+  private base: Rules.Ask
   /** The request of the step in progress. */
-  private rules: Rules.Ask<E, R>
-  /** The reason for which the step in progress is the last one, if it is. */
-  private closing: Rules.Closing | undefined
-  /** The reasons of the whole steps. */
-  private readonly closings: Array<Rules.Closing | undefined> = []
+  private ask: Rules.Ask
+  /** The rules, and their services for handlers. */
+  private rules: Rules.Rules<E, R>
+  private services: Context.Context<never> | undefined
+  /** Notes of rules about the step in progress, and about the whole steps. */
+  private noted: Rules.Notes = Rules.noNotes
+  private readonly notes: Array<Rules.Notes> = []
+  /** The part of `noted` that no record has, and messages of rules that none has. */
+  private unrecorded: Rules.Notes = Rules.noNotes
+  private introduced: ReadonlyArray<Message.Message> = []
   /** The events of settled calls, until they are shown. */
   private settled: Events
   /** The open turn that the run begins in, until its calls are decided on. */
@@ -236,36 +245,55 @@ class Loop<E, R> implements Driver {
     this.state = Fold.initial(policy, { thread, requestId })
     this.thread = thread
     this.base = base
-    this.rules = base
+    this.ask = base
+    this.rules = parts.rules
+    this.services = handlersOf(parts.rules)
     ambient.spending.of(this.state)
     running.loop = this
-    const { earlier, settled = [], steps = [], turn } = parts.recorded?.start ?? {}
-    this.settled = settled
-    this.turn = turn
-    this.earlier = earlier
-    this.hadEarlier = earlier !== undefined
-    if (steps.length > 0) this.takeUp(steps)
+    const { start } = parts.recorded ?? {}
+    this.settled = start?.settled ?? noEvents
+    this.turn = start?.turn
+    this.earlier = start?.earlier
+    this.hadEarlier = start?.earlier !== undefined
+    if (start !== undefined) this.takeUp(start)
+    if (parts.rules.some(({ open }) => open !== undefined)) this.phase = { _tag: "Starting", first: this.phase }
   }
 
-  /** Resumes the run after its whole steps. What follows the last of them is decided again. */
-  private takeUp(steps: Replay.Start["steps"]): void {
-    for (const { closing, result: { contextUpdate } } of steps) {
+  /**
+   * Resumes the run after its whole steps. What follows the last of them is decided again, unless a rule has noted what
+   * it decided.
+   */
+  private takeUp({ attempt, introduced, noted, steps }: Replay.Start): void {
+    for (const { notes, result: { contextUpdate } } of steps) {
       if (contextUpdate !== undefined) this.base = withContext(this.base, contextUpdate)
-      this.closings.push(closing)
+      this.notes.push(notes as Rules.Notes)
     }
     Fold.takeUp(this.state, steps.map(({ result }) => result))
-    this.step = stepAt(steps.length)
-    this.closing = this.closings.at(-1)
+    this.step = stepAt(steps.length, attempt)
+    this.noted = noted as Rules.Notes
+    if (introduced > 0) this.state.thread = SharedMessages.without(this.thread, introduced)
+    if (steps.length === 0 || attempt > 0) return
     const { done, halt, response } = Fold.toStepResult(this.state)
     // A step that neither its reply nor a halt has ended was cut short by a cancellation.
     const isCut = done && halt === undefined && !Fold.isDone(this.base.settings.policy, response)
     this.phase = { _tag: "Stepping", isCut }
   }
 
-  /** The place of the run, for its rules. */
-  private get at(): Rules.At {
-    const { closing, state: { steps }, step: { attempt } } = this
-    return { steps, closing, attempt }
+  /** The place of the run, for its rules. `notes` are those that say whether it is in its last step. */
+  private at(noted = this.noted, notes = noted): Rules.At {
+    const { id: requestId, parts: { recorded }, state: { steps }, step, thread, turn } = this
+    return {
+      requestId,
+      thread,
+      steps,
+      stepIndex: step.index,
+      attempt: step.attempt,
+      notes: this.notes,
+      noted,
+      kept: (recorded?.start.kept ?? Rules.noNotes) as Rules.Notes,
+      last: Rules.lastIn(notes),
+      isRepeated: turn !== undefined
+    }
   }
 
   /** Pulls the next events of the stream, in a step of the fiber that reads and with the services of that fiber. */
@@ -309,6 +337,8 @@ class Loop<E, R> implements Driver {
 
   private advance(phase: Phase<E>): Emitted<E, R> {
     switch (phase._tag) {
+      case "Starting":
+        return this.starting(phase.first)
       case "Opening":
         return this.opening()
       case "Repeating":
@@ -390,7 +420,7 @@ class Loop<E, R> implements Driver {
   }
 
   private get id(): string {
-    return this.rules.settings.requestId
+    return this.ask.settings.requestId
   }
 
   private get isCancelled(): boolean {
@@ -402,26 +432,104 @@ class Loop<E, R> implements Driver {
   }
 
   private opening(): Emitted<E, R> {
-    const { base, context, earlier, id, parts, settled, step, turn } = this
+    const { base, earlier, parts, rules, settled, turn } = this
     if (settled.length > 0) {
       this.settled = []
       return Effect.succeed(settled)
     }
     if (earlier !== undefined) return this.beginEarlier(earlier)
-    if (parts.turns !== undefined && turn === undefined) {
+    if (parts.isChat && turn === undefined) {
       this.checkDeadline()
-      if (this.isCancelled) {
-        // A step that has had a request ends with an empty reply.
-        return this.become(
-          step.attempt > 0 ? { _tag: "Deciding", batch: undefined } : { _tag: "Finishing", outcome: this.cancelled }
-        )
-      }
+      if (this.isCancelled) return this.unasked()
     }
-    const { ask, closing } = Rules.asked(parts.rules, base, this.at)
-    this.rules = ask
-    this.closing = closing
-    this.phase = turn === undefined ? { _tag: "Asking" } : { _tag: "Repeating", turn }
-    if (step.attempt > 0) return Effect.succeed(undefined)
+    const asked = Rules.asked(rules, base, this.at(), this.ruled)
+    const then = Effect.mapEager(asked, (prepared) => () => this.prepare(prepared))
+    return this.after(
+      Effect.catchEager(then, (error) => Effect.succeed(() => this.endUnheard([{ _tag: "Error", error }], error))),
+      (follow) => follow()
+    )
+  }
+
+  /** Opens the rules with the run, which fails where one cannot be opened. */
+  private starting(first: Phase<E>): Emitted<E, R> {
+    const { ask: { settings: { requestId, sessionId } }, parts: { scope }, thread } = this
+    const run = { requestId, sessionId, thread, kept: this.at().kept }
+    const opened = Rules.opened(this.rules, run, (name, effect) => this.ruled(name, Scope.provide(effect, scope)))
+    return this.after(opened, (rules) => {
+      this.rules = rules
+      this.services = handlersOf(rules)
+      return this.become(first)
+    })
+  }
+
+  /** Ends a step before its request. A step that has had one ends with an empty reply. */
+  private unasked(): Emitted<E, R> {
+    const isBegun = this.step.attempt > 0 || !this.parts.isChat
+    return this.become(
+      isBegun ? { _tag: "Deciding", batch: undefined } : { _tag: "Finishing", outcome: this.cancelled }
+    )
+  }
+
+  /** Takes the request that the rules have made, once what they say about it is recorded. */
+  private prepare(prepared: Rules.Prepared<R> | Rules.End | undefined): Emitted<E, R> {
+    const { turn } = this
+    if (prepared === undefined) return this.unasked()
+    // The reply is recorded: it was asked for as the notes say.
+    if (turn !== undefined) {
+      if (prepared._tag === "Ask") this.ask = prepared.ask
+      return this.openStep({ _tag: "Repeating", turn })
+    }
+    if (prepared._tag === "End") {
+      return this.after(this.closeStep(), () => this.become({ _tag: "Finishing", outcome: prepared.outcome }))
+    }
+    const { ask, messages, notes, recorded } = prepared
+    this.ask = ask
+    this.note(notes)
+    this.introduce(messages)
+    const isToRecord = this.unrecorded !== Rules.noNotes || this.introduced.length > 0
+    if (!isToRecord && recorded.length === 0) return this.openStep({ _tag: "Asking" })
+    return this.after(this.record(isToRecord), (isRecorded) => {
+      if (!isRecorded) return this.unasked()
+      const told = Effect.forEach(recorded, (effect) => this.ruled("recorded", effect), { discard: true })
+      return this.after(told, () => this.openStep({ _tag: "Asking" }))
+    })
+  }
+
+  /** Records what rules said about the next request, in a run that is recorded. `false`: it is not made. */
+  private record(isToRecord: boolean): Effect.Effect<boolean> {
+    const { introduced: messages, parts: { recorded }, step: { attempt, index }, unrecorded: notes } = this
+    if (!isToRecord) return Effect.succeed(true)
+    this.unrecorded = Rules.noNotes
+    this.introduced = []
+    return recorded?.journal.prepares({ stepIndex: index, attempt: attempt + 1, notes, messages }) ??
+      Effect.succeed(true)
+  }
+
+  /** Records that a whole reply does not count: its calls are recorded with it. */
+  private discard(): Effect.Effect<void> {
+    const { parts: { recorded }, step: { attempt, index }, unrecorded: notes } = this
+    this.unrecorded = Rules.noNotes
+    return recorded?.journal.discarded({ stepIndex: index, attempt: attempt + 1, notes, messages: [] }) ?? Effect.void
+  }
+
+  /** Adds notes of rules to those of the step in progress. */
+  private note(notes: Rules.Notes): void {
+    this.noted = Rules.both(this.noted, notes)
+    this.unrecorded = Rules.both(this.unrecorded, notes)
+  }
+
+  /** Adds messages of rules to the thread. */
+  private introduce(messages: ReadonlyArray<Message.Message> | undefined): void {
+    if (messages === undefined || messages.length === 0) return
+    this.thread = Thread.append(this.thread, messages)
+    this.introduced = [...this.introduced, ...messages]
+  }
+
+  /** Opens the span of a step, before its first request or as its recorded reply is repeated. */
+  private openStep(phase: Phase<E>): Emitted<E, R> {
+    const { context, id, parts, step } = this
+    this.phase = phase
+    if (step.spans !== undefined) return Effect.succeed(undefined)
     const tracing = parts.span === undefined ? Telemetry.tracing(context) : parts.span.tracing(context)
     if (tracing === undefined) return Effect.succeed(undefined)
     step.spans = new Telemetry.Step(tracing, id, step.index)
@@ -441,9 +549,9 @@ class Loop<E, R> implements Driver {
   private beginEarlier({ calls: recorded }: Replay.Earlier): Emitted<E, R> {
     const { base, base: { settings } } = this
     const policy = { ...settings.policy, unknownTool: "answer" } as const
-    this.rules = { ...base, settings: { ...settings, policy, approved: new Set(recorded.keys()) } }
+    this.ask = { ...base, settings: { ...settings, policy, approved: new Set(recorded.keys()) } }
     const calls = Array.from(recorded.values(), ({ toolCall }) => toolCall)
-    const plan = { calls, manual: [], jobs: Plan.earlier(recorded, this.rules) }
+    const plan = { calls, manual: [], jobs: Plan.earlier(recorded, this.ask) }
     return this.openWork({ ...Fold.toResponse(this.state), toolCalls: calls }, plan, undefined, undefined, undefined)
   }
 
@@ -472,7 +580,7 @@ class Loop<E, R> implements Driver {
         manualToolCalls: []
       } as const
       const isDone = isCut || halt !== undefined
-      if (this.parts.turns === undefined) {
+      if (!this.parts.isChat) {
         const event = Outcomes.stepCompleted(step, false, isCut, halt, suspensions)
         return this.become({ _tag: "Stepping", isCut }, [event])
       }
@@ -502,8 +610,8 @@ class Loop<E, R> implements Driver {
   private asking(): Emitted<E, R> {
     const {
       id,
-      parts: { adapter, ambient, recorded, running, system },
-      rules: { mode, settings, template, tools },
+      parts: { ambient, recorded, running },
+      ask: { adapter, mode, settings, system, template, tools, view },
       step,
       thread
     } = this
@@ -527,9 +635,13 @@ class Loop<E, R> implements Driver {
       })
     }
     const run = { requestId: id, stepIndex: step.index, sessionId: settings.sessionId }
-    const request = () => ({ ...template, messages: Requests.messages(system, SharedMessages.list(thread)), run })
+    const request = () => ({
+      ...template,
+      messages: Requests.messages(system, view ?? SharedMessages.list(thread)),
+      run
+    })
     const hear = (heard: Heard): EventPull<E, R> =>
-      isEvents(heard) ? this.emit(heard, noEvents) : this.proceed(this.endReply(phase, heard), noEvents)
+      isEvents(heard) ? this.emit(this.heard(heard), noEvents) : this.proceed(this.endReply(phase, heard), noEvents)
     const open = () => {
       const admitted = recorded === undefined ? Effect.void : recorded.journal.admits()
       const stream = Exit.isExit(admitted)
@@ -554,7 +666,15 @@ class Loop<E, R> implements Driver {
     if (this.isCancelled) return this.endReply(phase, { _tag: "Ended" })
     const heard = phase.reply.listen(this.context, () => batch.wake())
     if (heard === undefined) return batch.take
-    return isEvents(heard) ? Effect.succeed(heard) : this.endReply(phase, heard)
+    return isEvents(heard) ? Effect.succeed(this.heard(heard)) : this.endReply(phase, heard)
+  }
+
+  /** Returns events of a reply, each with those that rules add behind it. */
+  private heard(events: Events): Events {
+    const { rules } = this
+    if (!rules.some(({ hear }) => hear !== undefined)) return events
+    const at = this.at()
+    return events.flatMap((event) => [event, ...rules.flatMap(({ hear }) => hear?.(event, at) ?? [])])
   }
 
   /** Takes the calls that became final with these events and may start now, so that `startCalls` passes them over. */
@@ -569,7 +689,7 @@ class Loop<E, R> implements Driver {
   }
 
   private takeIfStartable(event: Event.Of<"ToolCallCompleted">): ReadonlyArray<Plan.Decode> {
-    const { settings: { policy }, tools } = this.rules
+    const { settings: { policy }, tools } = this.ask
     const tool = tools.get(event.name)
     if (tool === undefined || !Plan.mayStartEarly(tool, policy)) return []
     const taken = this.state.calls.take(event)
@@ -581,7 +701,7 @@ class Loop<E, R> implements Driver {
   }
 
   private startsEarly(job: Plan.Decode): boolean {
-    return Effect.runSyncWith(this.context)(Plan.startsEarly(job, this.rules.settings.policy))
+    return Effect.runSyncWith(this.context)(Plan.startsEarly(job, this.ask.settings.policy))
   }
 
   /** Starts calls while the reply is still read, and returns the events that they emit at once. */
@@ -595,25 +715,32 @@ class Loop<E, R> implements Driver {
     return isObserved(this.parts.view) ? noEvents : batch.takeNow()
   }
 
+  /** The services of handlers. */
+  private get within(): Context.Context<R> {
+    return this.services === undefined ? this.context : Context.merge(this.context, this.services)
+  }
+
   /** Opens a batch, which the step closes: the step has it before an interruption can come. */
   private openBatch(calls: number): Batches.Batch<E> {
-    const { context, parts: { ambient, recorded, running }, rules: { settings }, step } = this
-    const batch = Batches.open<E, R>(context, calls, settings, step.index, running, ambient, recorded?.journal)
+    const { ask: { settings }, parts: { ambient, recorded, running }, step } = this
+    const { journal } = recorded ?? {}
+    const batch = Batches.open<E, R>(this.within, calls, settings, step.index, running, ambient, journal)
     step.batches.push(batch)
     return batch
   }
 
   /** Ends the reply. A rule may ask for a broken one again, if no call of it has started. */
   private endReply(phase: Hearing<E>, heard: Ending): Emitted<E, R> {
-    const { parts: { rules, running } } = this
+    const { parts: { running }, rules } = this
     if (running.isLeft) return Cause.done()
-    const isVoid = heard._tag === "Ended" && !this.isCancelled && this.rules.mode === "auto" && Fold.isVoid(this.state)
+    const isVoid = heard._tag === "Ended" && !this.isCancelled && this.ask.mode === "auto" && Fold.isVoid(this.state)
     const ending: Ending = isVoid ? { _tag: "Broken", error: withoutCall(), hasBegun: true } : heard
+    if (!rules.some(({ reply }) => reply !== undefined)) return this.leaveReply(phase, ending)
     const error = ending._tag === "Broken" ? ending.error : this.state.error?.value
-    if (error === undefined || !rules.some(({ reply }) => reply !== undefined)) return this.leaveReply(phase, ending)
     const mayRepeat = !phase.hasStarted && !this.isCancelled
-    return this.after(Rules.replied(rules, { error, mayRepeat }, this.at, this.ruled), (reply) => {
-      if (reply?._tag === "AskAgain") return this.askAgain(error, reply.after)
+    return this.after(Rules.replied(rules, this.repliedWith(error, mayRepeat), this.at(), this.ruled), (heard) => {
+      this.note(heard.notes)
+      if (heard.again !== undefined && !this.isCancelled) return this.askAgain(error, heard.again)
       // A cancellation may have come while the rule was asked. As during the pause, the step then has an empty reply.
       const isUnsaid = mayRepeat && this.isCancelled && ending._tag === "Broken" && !ending.hasBegun
       return this.leaveReply(phase, isUnsaid ? { _tag: "Ended" } : ending)
@@ -621,17 +748,24 @@ class Loop<E, R> implements Driver {
   }
 
   /** Runs the effect of a rule in the fiber of the observer. A soft stop does not wait for it: `undefined`. */
-  private readonly ruled = <A>(
-    name: string,
-    effect: Effect.Effect<A, never, R>
-  ): Effect.Effect<A | undefined, never, R> => evaluate(this.parts.running, this.id, name, effect)
+  private readonly ruled = <A, F>(name: string, effect: Effect.Effect<A, F, R>): Effect.Effect<A | undefined, F, R> =>
+    evaluate(this.parts.running, this.id, name, effect, "none")
+
+  private repliedWith(error: unknown, mayRepeat: boolean): Rules.Replied {
+    return { error, mayRepeat, hasSaid: Fold.hasSaid(this.state), usage: this.state.usage }
+  }
+
+  /** Runs the last effect of a rule, which has the grace period. */
+  private readonly ending = <A, F>(name: string, effect: Effect.Effect<A, F, R>): Effect.Effect<A | undefined, F, R> =>
+    evaluate(this.parts.running, this.id, name, effect, "grace")
 
   /** Discards the reply, and asks the model again. */
-  private askAgain(error: unknown, millis: number): Emitted<E, R> {
+  private askAgain(error: unknown, { after, events = [] }: Rules.AskAgain): Emitted<E, R> {
     this.step.spans?.askedAgain(error)
+    const discarded = error === undefined ? this.discard() : Effect.void
     return Effect.flatMapEager(
-      this.beginDisconnect(Exit.void),
-      () => this.become({ _tag: "Pausing", millis }, [{ _tag: "StepReset", error }])
+      Effect.flatMapEager(this.beginDisconnect(Exit.void), () => discarded),
+      () => this.become({ _tag: "Pausing", millis: after }, [{ _tag: "StepReset", error }, ...events])
     )
   }
 
@@ -646,6 +780,11 @@ class Loop<E, R> implements Driver {
     const error = this.step.index === 0 && !hasBegun ? Adapter.AdapterError.from(given) : given
     const events: Events = [{ _tag: "Error", error }]
     if (hasBegun) return this.become({ _tag: "Deciding", batch }, events)
+    return this.endUnheard(events, error)
+  }
+
+  /** Ends a step that has shown nothing of its reply. In the first step of a run, the run fails. */
+  private endUnheard(events: Events, error: unknown): Emitted<E, R> {
     if (this.step.index === 0 && !this.hadEarlier) return Effect.fail(error as Adapter.AdapterError)
     return Effect.flatMapEager(
       this.closeStep(),
@@ -666,28 +805,43 @@ class Loop<E, R> implements Driver {
 
   /** Closes the connection, however the reply has ended, and only then starts the other calls. */
   private deciding(batch: Batches.Batch<E> | undefined): Emitted<E, R> {
+    const { rules, turn } = this
+    if (turn === undefined || !rules.some(({ reply }) => reply !== undefined)) return this.decide(batch)
+    const mayRepeat = turn.calls.size === 0 && !this.isCancelled
+    return this.after(
+      Rules.replied(rules, this.repliedWith(undefined, mayRepeat), this.at(), this.ruled),
+      ({ again, notes }) => {
+        this.note(notes)
+        if (again === undefined || this.isCancelled) return this.decide(batch)
+        this.turn = undefined
+        return this.askAgain(undefined, again)
+      }
+    )
+  }
+
+  private decide(batch: Batches.Batch<E> | undefined): Emitted<E, R> {
     return this.after(this.beginDisconnect(Exit.void), () => {
       this.step.reply = undefined
       const said = Fold.toResponse(this.state)
       const isCut = this.isCancelled && this.state.message === null && said.error === undefined
       const response = isCut ? { ...said, finishReason: "other" as const, rawFinishReason: "cancelled" } : said
       return this.after(
-        Answers.warnedOfLost(response, this.rules.tools),
+        Answers.warnedOfLost(response, this.ask.tools),
         (response) => this.startCalls(response, batch)
       )
     })
   }
 
   private startCalls(response: Response.Response, early: Batches.Batch<E> | undefined): Emitted<E, R> {
-    const { rules: { mode, settings: { policy }, tools }, turn } = this
+    const { ask: { mode, runTools, settings: { policy } }, turn } = this
     this.turn = undefined
     const recorded = turn?.calls
     const isActedOn = !this.isCancelled && Fold.isToolTurn(policy, response)
     const calls = Response.actionableCalls(response)
-    const error = isActedOn && mode === "auto" ? Plan.failing(calls, tools, policy, recorded) : undefined
+    const error = isActedOn && mode === "auto" ? Plan.failing(calls, runTools, policy, recorded) : undefined
     const isStarted = (index: number) => this.state.calls.isTaken(index)
     if (error !== undefined) {
-      this.step.spans?.refused(error, calls, this.rules)
+      this.step.spans?.refused(error, calls, this.ask)
       const failed: Response.Response = { ...response, finishReason: "error", error }
       const events: Events = [{ _tag: "Error", error }]
       const hasBegun = recorded !== undefined && recorded.size > 0
@@ -695,7 +849,7 @@ class Loop<E, R> implements Driver {
       return hasBegun
         ? this.openWork(
           failed,
-          Plan.divide(calls, response.toolCalls, this.rules, isStarted, failedTurn, recorded),
+          Plan.divide(calls, response.toolCalls, this.ask, isStarted, failedTurn, recorded),
           events
         )
         : this.become(
@@ -705,7 +859,7 @@ class Loop<E, R> implements Driver {
     }
     const { finishReason } = response
     const refusal = isActedOn ? undefined : Plan.ending(finishReason)
-    const plan = Plan.divide(calls, response.toolCalls, this.rules, isStarted, refusal, recorded)
+    const plan = Plan.divide(calls, response.toolCalls, this.ask, isStarted, refusal, recorded)
     // A reply that was filtered or failed has its early calls interrupted, and the others do not run.
     if (finishReason === "content_filter" || finishReason === "error") early?.cancel(Plan.ending(finishReason))
     return this.openWork(response, plan, undefined, early)
@@ -732,7 +886,7 @@ class Loop<E, R> implements Driver {
     const over = this.isCancelled ? "the run was cancelled" : hasFailed ? failedTurn : undefined
     // Calls that wait stay open, unless the run is over: then they are answered as cancelled.
     return this.after(
-      Plan.ended(plan, response, this.rules, this.workedOf(batch, response), over),
+      Plan.ended(plan, response, this.ask, this.workedOf(batch, response), over),
       (ended) =>
         ended.closed.length === 0
           ? this.complete(response, ended)
@@ -745,7 +899,7 @@ class Loop<E, R> implements Driver {
     const before = this.earlier?.halt
     if (batch === undefined) return before && { halt: before, suspensions: [] }
     const { halt } = batch
-    const isFirst = this.rules.settings.policy.haltPrecedence === "completion"
+    const isFirst = this.ask.settings.policy.haltPrecedence === "completion"
     return { halt: isFirst ? before ?? halt : halt ?? before, suspensions: this.state.tools.open(toolCalls) }
   }
 
@@ -760,7 +914,7 @@ class Loop<E, R> implements Driver {
     response: Response.Response,
     { calls, halt: decided, manual, suspensions }: Plan.Ended
   ): Emitted<E, R> {
-    const { parts: { ambient, recorded }, rules: { mode, settings: { policy } }, state, step: { index } } = this
+    const { ask: { mode, settings: { policy } }, parts: { ambient, recorded }, state, step: { index } } = this
     const message = Outcomes.assistantMessage(response, calls, response.message?.reasoning)
     // A step that waits for an answer from outside is not cut short: its calls stay open.
     const isCut = suspensions.length === 0 && this.isCancelled
@@ -780,10 +934,13 @@ class Loop<E, R> implements Driver {
       const step = isManual
         ? { response, thread, messages, mode, manualToolCalls: [] }
         : { response, thread, messages, mode: "auto" as const, manualToolCalls: manual }
-      this.closings.push(this.closing)
       // The run may have to end with the turn that it was resumed in.
       if (recorded?.start.ends !== undefined) Replay.end(ambient.cancellation, recorded.start.ends)
-      const event = Outcomes.stepCompleted(step, isToolTurn, isDone, halt, suspensions, this.closing)
+      const event = Outcomes.stepCompleted(step, isToolTurn, isDone, halt, suspensions, this.noted)
+      this.notes.push(this.noted)
+      this.noted = Rules.noNotes
+      this.unrecorded = Rules.noNotes
+      this.introduced = []
       return this.become({ _tag: "Stepping", isCut }, [event])
     })
   }
@@ -796,8 +953,8 @@ class Loop<E, R> implements Driver {
   }
 
   private stepping(isCut: boolean): Emitted<E, R> {
-    const { parts: { rules, span, turns } } = this
-    if (turns === undefined) {
+    const { parts: { isChat, span }, rules } = this
+    if (!isChat) {
       if (span !== undefined) this.stepCame(span, isCut)
       return this.become({ _tag: "Done" })
     }
@@ -806,15 +963,16 @@ class Loop<E, R> implements Driver {
     if (step.contextUpdate !== undefined) this.base = withContext(this.base, step.contextUpdate)
     // A cancellation that cut the step short decides.
     const own = isCut ? this.cancelled : Outcomes.ofStep(step, this.state.steps.length - 1)
-    return Effect.flatMapEager(Rules.decided(rules, own, this.at, this.ruled), (next) => {
-      const isKnown = this.turn !== undefined
-      if (next?._tag === "Last") {
-        this.closing = next.by
-        if (next.messages.length > 0) this.thread = Thread.append(this.thread, next.messages)
+    const at = this.at(Rules.noNotes, this.notes.at(-1))
+    return this.after(Rules.decided(rules, own, at, this.ruled), (decided) => {
+      const { next, notes } = decided ?? { next: undefined, notes: Rules.noNotes }
+      if (next !== undefined && next._tag !== "End") {
+        this.note(notes)
+        this.introduce(next.messages)
         return this.become({ _tag: "Opening" })
       }
       // The reply of the next step is recorded: it was asked for.
-      if (isKnown || next?._tag === "Go") return this.become({ _tag: "Opening" })
+      if (this.turn !== undefined) return this.become({ _tag: "Opening" })
       return this.become({ _tag: "Finishing", outcome: next === undefined ? this.cancelled : next.outcome })
     })
   }
@@ -828,10 +986,19 @@ class Loop<E, R> implements Driver {
 
   /** Ends the run with its result. Live handlers are stopped first, so that it can name those that refuse to stop. */
   private finishing(outcome: Event.Outcome, suspensions: ReadonlyArray<Event.Suspension> = []): Emitted<E, R> {
-    const { closing, closings, parts: { ambient: { spending }, leftOut, recorded, running, turns }, thread } = this
+    const { noted, notes, parts: { ambient: { spending }, leftOut, recorded, running }, rules, thread } = this
     const ends = recorded?.start.ends
-    const result = Turns.resultOf(turns ?? Turns.single, this.state.steps, closings, closing, thread, outcome)
-    return Effect.flatMapEager(running.beginStop(), (abandoned) => {
+    const at = this.at()
+    const ended = Rules.ended(rules, outcome, at, this.ending)
+    const result = Turns.resultOf(
+      rules,
+      this.state.steps,
+      noted === Rules.noNotes ? notes : [...notes, noted],
+      thread,
+      outcome
+    )
+    const kept = Rules.keptBy(rules, at)
+    return Effect.flatMapEager(Effect.flatMapEager(ended, () => running.beginStop()), (abandoned) => {
       const whole = {
         ...result,
         totalUsage: spending.total,
@@ -845,7 +1012,8 @@ class Loop<E, R> implements Driver {
       const completed = {
         _tag: "ChatCompleted",
         result: whole,
-        ...(messages.length === 0 ? {} : { messages })
+        ...(messages.length === 0 ? {} : { messages }),
+        ...(kept === at.kept ? {} : { kept })
       } as const
       return this.become({ _tag: "Done" }, [completed])
     })
@@ -889,6 +1057,13 @@ const isReported = (event: Event.Event): boolean =>
   event._tag === "StepCompleted" || event._tag === "ChatCompleted" ||
   event._tag === "MessageCompleted" && event.replayed !== true
 
+/** Returns the services that rules give to handlers. Those of a later rule replace those of an earlier one. */
+const handlersOf = <E, R>(rules: Rules.Rules<E, R>): Context.Context<never> | undefined =>
+  rules.reduce<Context.Context<never> | undefined>(
+    (all, { handlers }) => handlers === undefined ? all : all === undefined ? handlers : Context.merge(all, handlers),
+    undefined
+  )
+
 /** The reason for which the calls of a turn do not run that a policy fails. */
 const failedTurn = "the turn called a tool that does not exist"
 
@@ -897,7 +1072,7 @@ const both = (first: Effect.Effect<void>, second: Effect.Effect<void>): Effect.E
   Effect.flatMapEager(first, () => second)
 
 /** Returns the request with the additions of a step's handlers to the context. */
-const withContext = <E, R>(ask: Rules.Ask<E, R>, update: Readonly<Record<string, unknown>>): Rules.Ask<E, R> => ({
+const withContext = (ask: Rules.Ask, update: Readonly<Record<string, unknown>>): Rules.Ask => ({
   ...ask,
   settings: { ...ask.settings, context: { ...ask.settings.context, ...update } }
 })
@@ -951,16 +1126,17 @@ export const observed = <R>(
  * Runs an effect of a rule in the fiber of the observer. Succeeds with `undefined` if a soft stop came first, which
  * does not wait for it.
  */
-const evaluate = <A, R>(
+const evaluate = <A, E, R>(
   running: Running,
   requestId: string,
   name: string,
-  effect: Effect.Effect<A, never, R>
-): Effect.Effect<A | undefined, never, R> => {
+  effect: Effect.Effect<A, E, R>,
+  onSoftStop: "none" | "grace"
+): Effect.Effect<A | undefined, E, R> => {
   if (Exit.isExit(effect)) return effect
-  const evaluated = hooks(running, requestId).do<A | undefined, never, R>(effect, Exit.succeed(undefined), {
+  const evaluated = hooks(running, requestId).do<A | undefined, E, R>(effect, Exit.succeed(undefined), {
     name,
-    onSoftStop: "none"
+    onSoftStop
   })
   return Effect.map(evaluated, (answer) => {
     // The observer needs a fiber of its own while the effect still cleans up.
@@ -980,7 +1156,7 @@ type Next<E, R> = Pulled.Next<Event.Event, Adapter.AdapterError | E, R>
 type StartError = Thread.ValidationError | Plan.EngineError
 
 /** The parts of a run that are checked before it is entered. */
-type Checked<E, R> = Pick<Parts<E, R>, "adapter" | "thread" | "base" | "leftOut">
+type Checked<E, R> = Pick<Parts<E, R>, "thread" | "base" | "leftOut">
 
 /** Checks the input and the options. An option that cannot be used throws. */
 const check = <E, R>(
@@ -1011,8 +1187,9 @@ const check = <E, R>(
   const template = Requests.template(options, defaults, tools)
   const errors = Requests.issues(thread.messages, template, given, tools)
   if (errors.length > 0) return Result.fail(new Thread.ValidationError({ reason: "invalid_request", errors }))
-  const base = { mode: options.mode ?? "auto", tools, settings, template }
-  return Result.succeed({ adapter, thread, base, leftOut })
+  const { mode, system } = options
+  const base: Rules.Ask = { adapter, system, mode: mode ?? "auto", tools, runTools: tools, settings, template }
+  return Result.succeed({ thread, base, leftOut })
 }
 
 /**
@@ -1031,7 +1208,7 @@ const enter = <E, R>(
   const defaults = Context.get(context, Policy.Defaults)
   const checked = check(input, options, defaults, context, recorded?.start)
   if (Result.isFailure(checked)) return Effect.fail(checked.failure)
-  const { adapter, base, base: { settings, template }, leftOut, thread } = checked.success
+  const { base, base: { adapter, settings, template }, leftOut, thread } = checked.success
   const running = new Running(settings.graceMillis, context as Context.Context<never>, recorded?.appends)
   const begin = (span: Telemetry.Run | undefined, ambient: Inherited.Ambient): Next<E, R> => {
     if (span !== undefined) span.usage = () => ambient.spending.total
@@ -1039,18 +1216,17 @@ const enter = <E, R>(
       // A run that continues after calls of an earlier run were settled has had its first turn.
       hasBegun: recorded?.start.hasBegun === true,
       deadline: ambient.deadline,
-      now: () => Context.get(context, Clock.Clock).currentTimeMillisUnsafe()
+      now: () => Context.get(context, Clock.Clock).currentTimeMillisUnsafe(),
+      inherited: Context.get(context, Rules.Inherited)
     }
-    const turns = chat && Turns.ofChat<E, R>(chat, defaults, base, start)
     const loop = new Loop<E, R>({
-      adapter,
       thread,
       base,
-      rules: turns?.rules ?? Turns.ofStep(options, start),
+      rules: chat === undefined ? Turns.ofStep(options, start) : Turns.ofChat<E, R>(chat, defaults, base, start),
+      isChat: chat !== undefined,
       leftOut,
-      turns,
       recorded,
-      system: options.system,
+      scope,
       view: options,
       running,
       ambient,

@@ -1,124 +1,406 @@
 /**
- * The seam between the turns of a run. A rule changes what the model is asked, asks again for a broken reply, or
+ * The seam between the turns of a run. A rule changes what the model is asked, hears the reply, asks again for it, or
  * decides what follows a step. Rules are asked in one order, each over what those before it said. The loop names no
  * rule.
  *
- * A decision is a function of recorded steps, so that a resumed run asks the same rules and comes to the same end.
- * Where no rule waits, asking takes no step of a fiber.
+ * A decision is a function of recorded steps and of notes, so that a resumed run asks the same rules and comes to the
+ * same end. Where no rule waits, asking takes no step of a fiber.
  */
+import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
+import type * as Schema from "effect/Schema"
+import type * as Scope from "effect/Scope"
+import type * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
+import type * as Response from "../../Response.ts"
+import * as Thread from "../../Thread.ts"
 import type * as Settings from "../ask/options.ts"
-import type * as Requests from "../ask/request.ts"
+import * as Requests from "../ask/request.ts"
 import type * as Plan from "../decide/plan.ts"
+import * as Json from "../json.ts"
 
-/** The request of a step, and the declarations that decide about the calls of its reply. */
-export interface Ask<E, R> extends Plan.Rules {
-  readonly settings: Settings.Settings<E, R>
+/** The request of a step, and the declarations that decide about the calls of its reply. Public as `Rule.Ask`. */
+export interface Ask extends Plan.Rules {
+  /** The model that is asked. */
+  readonly adapter: Adapter.Service
+  /** The system prompt, which stands before the messages. `undefined` for none. */
+  readonly system: string | undefined
+  /** The options of the run, resolved. */
+  readonly settings: Settings.Settings<any, any>
+  /** The request without its messages. */
   readonly template: Requests.Template
+  /** The messages that are sent in place of the thread, which stays as it is. Left out by default. */
+  readonly view?: ReadonlyArray<Message.Message>
 }
 
-/** The reason for which a step is the last one, in which the model has to answer. */
-export type Closing = NonNullable<Event.Of<"StepCompleted">["closing"]>
+/** Notes of rules about a step, by their names. Public as `Rule.Notes`. */
+export type Notes = Readonly<Record<string, Schema.Json>>
 
-/** The place of a run when its rules are asked. */
+export const noNotes: Notes = {}
+
+/** Returns the notes of both. The later ones replace those of the same rules. */
+export const both = (before: Notes, later: Notes): Notes => later === noNotes ? before : { ...before, ...later }
+
+/** The name under which the notes of a step say that it is the last one, and why. No rule has it. */
+const lastName = "last"
+
+/** Returns the reason for which a step with these notes is the last one. */
+export const lastIn = (notes: Notes | undefined): string | undefined => {
+  const last = notes?.[lastName]
+  return typeof last === "string" ? last : undefined
+}
+
+/** The place of a run when its rules are asked. Public as `Rule.At`. */
 export interface At {
-  /** The whole steps. */
+  /** The id of the run. */
+  readonly requestId: string
+  /** The thread so far, with the messages of rules. */
+  readonly thread: Thread.Thread
+  /** The whole steps, in order. */
   readonly steps: ReadonlyArray<Event.StepResult>
-  /** The reason for which the step in progress is the last one, if it is; behind a step, that of the step. */
-  readonly closing: Closing | undefined
-  /** The number of requests that the step in progress has made. */
+  /** The index of the step in progress, from 0. Behind a step, the index of the next one. */
+  readonly stepIndex: number
+  /** The number of requests that the step in progress has made, also before a crash. */
   readonly attempt: number
+  /** The notes of the whole steps, in order. */
+  readonly notes: ReadonlyArray<Notes>
+  /** The notes of the step in progress so far. Behind a step, those that rules have made for the next one. */
+  readonly noted: Notes
+  /** The notes of rules that keep theirs for the session, as the run began with them. */
+  readonly kept: Notes
+  /** The reason for which the step in progress is the last one, if one is known; behind a step, that of the step. */
+  readonly last: string | undefined
+  /** `true` where the reply of the step is already recorded: no request follows. */
+  readonly isRepeated: boolean
+}
+
+/** The request of a step with what a rule adds to it. */
+export interface Asked<out R = never> {
+  readonly _tag: "Ask"
+  readonly ask: Ask
+  /** A note, which is recorded before the request. */
+  readonly note?: Schema.Json
+  /** Messages that are added to the thread before the request, and recorded with the note. */
+  readonly messages?: ReadonlyArray<Message.Message>
+  /** An effect that runs before the request, once the note and the messages are recorded. */
+  readonly recorded?: Effect.Effect<unknown, never, R>
 }
 
 /** The consequence of a step: another one, a last one, or the end. */
-export type Next =
-  | { readonly _tag: "Go" }
-  | Last
-  | { readonly _tag: "End"; readonly outcome: Event.Outcome }
+export type Next = Go | Last | End
 
-/** A last step, for an answer. `messages` are added to the thread before its request. */
+/** Another step. */
+export interface Go {
+  readonly _tag: "Go"
+  /** A note for the next step. */
+  readonly note?: Schema.Json
+  /** Messages that are added to the thread before the next request. */
+  readonly messages?: ReadonlyArray<Message.Message>
+}
+
+/** A last step, for an answer. */
 export interface Last {
   readonly _tag: "Last"
-  readonly by: Closing
-  readonly messages: ReadonlyArray<Message.Message>
+  /** The reason, which the result has as `finalized`. */
+  readonly by: string
+  /** A note for the step. */
+  readonly note?: Schema.Json
+  /** Messages that are added to the thread before the next request. */
+  readonly messages?: ReadonlyArray<Message.Message>
+}
+
+/** The end of the run. A `RuleEnded` without the name of a rule gets that of the rule that decides. */
+export interface End {
+  readonly _tag: "End"
+  readonly outcome: Event.Outcome
 }
 
 const go: Next = { _tag: "Go" }
 
-export const end = (outcome: Event.Outcome): Next => ({ _tag: "End", outcome })
+export const end = (outcome: Event.Outcome): End => ({ _tag: "End", outcome })
 
-export const last = (by: Closing, messages: ReadonlyArray<Message.Message> = []): Last => ({
-  _tag: "Last",
-  by,
-  messages
-})
+export const last = (by: string, more: Omit<Last, "_tag" | "by"> = {}): Last => ({ _tag: "Last", by, ...more })
 
-/** A broken reply. */
-export interface Broken {
+/** A reply, whole or broken. Public as `Rule.Replied`. */
+export interface Replied {
+  /** The error that broke it. `undefined` for a whole reply. */
   readonly error: unknown
+  /** `true` if it has said something: text, reasoning or a call. */
+  readonly hasSaid: boolean
   /** `true` if no call of it has started, and the run is not stopped: the model may be asked again. */
   readonly mayRepeat: boolean
+  /** The usage that it reported. `null` for none. */
+  readonly usage: Response.Usage | null
 }
 
-/** The consequence of a broken reply: it stays as it is, or the model is asked again after some milliseconds. */
-export type Reply = { readonly _tag: "Keep" } | { readonly _tag: "AskAgain"; readonly after: number }
+/** The consequence of a reply: it stays as it is, or the model is asked again. */
+export type Reply = Keep | AskAgain
+
+/** The reply stays as it is. */
+export interface Keep {
+  readonly _tag: "Keep"
+  /** A note, which is recorded with the step. */
+  readonly note?: Schema.Json
+}
+
+/** The reply is discarded, and the model is asked again. */
+export interface AskAgain {
+  readonly _tag: "AskAgain"
+  /** The wait before the request, in milliseconds. */
+  readonly after: number
+  /** A note, which is recorded before the next request. */
+  readonly note?: Schema.Json
+  /** Events that are shown behind `StepReset`. */
+  readonly events?: ReadonlyArray<Event.Event>
+}
 
 export const keep: Reply = { _tag: "Keep" }
 
-/** A rule of a run. Its functions return at once, or an effect that a stop interrupts. */
-export interface Rule<E, R> {
-  readonly name: string
-  /** Changes what the model is asked, before each request of a step; `Last` makes the step the last one instead. */
-  readonly ask?: (ask: Ask<E, R>, at: At) => Ask<E, R> | Last
-  /** Decides about a broken reply. The first rule that asks again decides. */
-  readonly reply?: (reply: Broken, at: At) => Reply | Effect.Effect<Reply, never, R>
+type Decision<A, E, R> = A | Effect.Effect<A, E, R>
+
+/** The functions of a rule. They return at once, or an effect that a stop interrupts. Public as `Rule.Hooks`. */
+export interface Hooks<out E = never, out R = never> {
+  /** Changes what the model is asked, before each request of a step, one that is asked again included. */
+  readonly ask?: (ask: Ask, at: At) => Decision<Ask | Asked<R> | Last | End, E, R>
+  /** Returns the events that follow an event of the reply, while it is read. */
+  readonly hear?: (event: Event.Event, at: At) => ReadonlyArray<Event.Event>
+  /** Hears each reply, before its calls start. The first rule that asks again decides. */
+  readonly reply?: (reply: Replied, at: At) => Decision<Reply, never, R>
   /** Decides behind a whole step, over what the rules before it said. */
-  readonly next?: (next: Next, at: At) => Next | Effect.Effect<Next, never, R>
+  readonly next?: (next: Next, at: At) => Decision<Next, never, R>
+  /** Hears how the run ends. Not called where the reader of the run leaves it. */
+  readonly end?: (outcome: Event.Outcome, at: At) => void | Effect.Effect<unknown, never, R>
+  /** Services for the handlers of the run, and so for the runs that they start. */
+  readonly handlers?: Context.Context<never>
+}
+
+/** The run that a rule is opened with. Public as `Rule.Run`. */
+export interface Run {
+  /** The id of the run. */
+  readonly requestId: string
+  /** The id of its session. `null` outside of one. */
+  readonly sessionId: string | null
+  /** The thread that it begins with. */
+  readonly thread: Thread.Thread
+  /** The notes of rules that keep theirs for the session. */
+  readonly kept: Notes
+}
+
+/** A rule of a run. Public as `Rule.Rule`. */
+export interface Rule<out E = never, out R = never> extends Hooks<E, R> {
+  /** The name under which its notes and its ends are recorded. */
+  readonly name: string
+  /** Opens the rule with a run. Its functions replace those of the rule. The scope closes with the run. */
+  readonly open?: (run: Run) => Effect.Effect<Hooks<E, R>, E, R | Scope.Scope>
+  /** The extent of its latest note: the run, which is the default, or the session. */
+  readonly keeps?: "run" | "session"
 }
 
 export type Rules<E, R> = ReadonlyArray<Rule<E, R>>
 
-const isLast = <E, R>(asked: Ask<E, R> | Last): asked is Last => "_tag" in asked
+/** The rules of every run, step and classification here. Public as `Rule.Inherited`. */
+export const Inherited: Context.Reference<Rules<never, never>> = Context.Reference<Rules<never, never>>(
+  "heddle/Rule/Inherited",
+  { defaultValue: () => [] }
+)
 
-/** Returns the request of a step. Where a rule makes the step the last one, all rules are asked anew. */
-export const asked = <E, R>(
+/** Opens rules in their order. One that a stop keeps from opening has no functions. */
+export const opened = <E, R>(
   rules: Rules<E, R>,
-  base: Ask<E, R>,
-  at: At
-): { readonly ask: Ask<E, R>; readonly closing: Closing | undefined } => {
-  let ask = base
-  for (const rule of rules) {
-    const given = rule.ask?.(ask, at) ?? ask
-    if (isLast(given)) return asked(rules, base, { ...at, closing: at.closing ?? given.by })
-    ask = given
+  run: Run,
+  wait: <A>(rule: string, effect: Effect.Effect<A, E, R | Scope.Scope>) => Effect.Effect<A | undefined, E, R>
+): Effect.Effect<Rules<E, R>, E, R> =>
+  Effect.forEach(rules, (rule): Effect.Effect<Rule<E, R>, E, R> => {
+    const { keeps, name, open } = rule
+    if (open === undefined) return Effect.succeed(rule)
+    const kept = keeps === undefined ? {} : { keeps }
+    return Effect.map(wait(name, open(run)), (hooks) => ({ ...hooks, name, ...kept }))
+  })
+
+// Notes and messages.
+
+/** The most that rules may note, in characters of JSON: one rule about a request, and all about a step. */
+const largestNote = 64 * 1024
+const largestNotes = 256 * 1024
+
+const misused = (rule: string, problem: string): Error => new Error(`rule ${JSON.stringify(rule)}: ${problem}`)
+
+/** Returns notes with that of a rule, as JSON. */
+const noting = (notes: Notes, rule: string, note: Schema.Json | undefined): Notes => {
+  if (note === undefined) return notes
+  const json = Json.toJson(note)
+  const size = JSON.stringify(json).length
+  if (size > largestNote) {
+    throw misused(rule, `its note has ${size} characters of JSON; note at most ${largestNote}, such as an id`)
   }
-  return { ask, closing: at.closing }
+  const all = { ...notes, [rule]: json }
+  if (JSON.stringify(all).length > largestNotes) {
+    throw misused(rule, `with its note, those of the step have more than ${largestNotes} characters of JSON`)
+  }
+  return all
+}
+
+/** Returns messages of a rule. No rule breaks the law of valid threads. */
+const saying = (
+  rule: string,
+  messages: ReadonlyArray<Message.Message> | undefined
+): ReadonlyArray<Message.Message> => {
+  for (const { role, toolCalls } of messages ?? []) {
+    if (role === "tool" || toolCalls !== undefined) {
+      throw misused(rule, "its messages have calls, or answers to calls; add messages of a user, or of the assistant")
+    }
+  }
+  return messages ?? []
+}
+
+// The request.
+
+/** A request that the rules have made. */
+export interface Prepared<out R> {
+  readonly _tag: "Ask"
+  readonly ask: Ask
+  /** Their notes for it. */
+  readonly notes: Notes
+  readonly messages: ReadonlyArray<Message.Message>
+  readonly recorded: ReadonlyArray<Effect.Effect<unknown, never, R>>
 }
 
 /** Runs a rule's effect by the rule's name. Succeeds with `undefined` if a stop came first. */
-type Run<R> = <A>(rule: string, effect: Effect.Effect<A, never, R>) => Effect.Effect<A | undefined, never, R>
+type Wait<R> = <A, E>(rule: string, effect: Effect.Effect<A, E, R>) => Effect.Effect<A | undefined, E, R>
 
-/** Asks the rules about a broken reply. Returns `undefined` if a stop came first. */
+const isTagged = (given: object): given is { readonly _tag: string } => "_tag" in given
+
+/** Returns the place for a rule, with what those before it said. */
+const hereOf = (at: At, notes: Notes, messages: ReadonlyArray<Message.Message>): At =>
+  notes === noNotes && messages.length === 0 ? at : {
+    ...at,
+    noted: both(at.noted, notes),
+    last: at.last ?? lastIn(notes),
+    thread: messages.length === 0 ? at.thread : Thread.append(at.thread, messages)
+  }
+
+/**
+ * Returns the request of a step, or the end that comes in its place; `undefined` if a stop came first. Where a rule
+ * makes the step the last one, all rules are asked anew, with the notes that they have made.
+ */
+export const asked = <E, R>(
+  rules: Rules<E, R>,
+  base: Ask,
+  at: At,
+  wait: Wait<R>
+): Effect.Effect<Prepared<R> | End | undefined, E, R> => askedFrom(rules, base, at, wait, noNotes, [], [])
+
+type Given<R> = Ask | Asked<R> | Last | End | undefined
+
+const askedFrom = <E, R>(
+  rules: Rules<E, R>,
+  base: Ask,
+  at: At,
+  wait: Wait<R>,
+  notes: Notes,
+  messages: ReadonlyArray<Message.Message>,
+  recorded: ReadonlyArray<Effect.Effect<unknown, never, R>>
+): Effect.Effect<Prepared<R> | End | undefined, E, R> => {
+  type Pass = Prepared<R> | LastBy<R> | End | undefined
+  let pass: Effect.Effect<Pass, E, R> = Effect.succeed({ _tag: "Ask", ask: base, notes, messages, recorded })
+  for (const rule of rules) {
+    if (rule.ask === undefined) continue
+    const { ask: decide, name } = rule
+    pass = Effect.flatMapEager(pass, (before): Effect.Effect<Pass, E, R> => {
+      if (before?._tag !== "Ask") return Effect.succeed(before)
+      const here = hereOf(at, before.notes, before.messages)
+      const given = decide(before.ask, here)
+      const taken = (given: Given<R>): Pass => {
+        if (given === undefined) return undefined
+        if (!isTagged(given)) return { ...before, ask: checked(name, before.ask, given) }
+        if (given._tag === "Last") return here.last === undefined ? lastBy(name, given, before) : before
+        if (given._tag === "End") return named(name, given)
+        return {
+          _tag: "Ask",
+          ask: checked(name, before.ask, given.ask),
+          notes: noting(before.notes, name, given.note),
+          messages: [...before.messages, ...saying(name, given.messages)],
+          recorded: given.recorded === undefined ? before.recorded : [...before.recorded, given.recorded]
+        }
+      }
+      return Effect.isEffect(given)
+        ? Effect.map(wait(name, given), taken)
+        : Effect.succeed(given === before.ask ? before : taken(given))
+    })
+  }
+  return Effect.flatMapEager(pass, (given): Effect.Effect<Prepared<R> | End | undefined, E, R> => {
+    if (given?._tag !== "Last") return Effect.succeed(given)
+    const { messages, notes, recorded } = given.before
+    return askedFrom(rules, base, at, wait, notes, messages, recorded)
+  })
+}
+
+/** A last step in place of the request so far, with what was said about it. */
+interface LastBy<R> {
+  readonly _tag: "Last"
+  readonly before: Prepared<R>
+}
+
+const lastBy = <R>(rule: string, given: Last, before: Prepared<R>): LastBy<R> => ({
+  _tag: "Last",
+  before: {
+    ...before,
+    notes: { ...noting(before.notes, rule, given.note), [lastName]: given.by },
+    messages: [...before.messages, ...saying(rule, given.messages)]
+  }
+})
+
+/** Returns the request of a rule. The messages that it shows are a valid thread. */
+const checked = (rule: string, before: Ask, ask: Ask): Ask => {
+  if (ask.view === undefined || ask.view === before.view) return ask
+  const [issue] = Requests.pairingIssues(ask.view)
+  if (issue !== undefined) throw misused(rule, `its view is no valid thread: ${JSON.stringify(issue)}`)
+  return ask
+}
+
+/** Returns an end with the name of the rule that decides on it. */
+const named = (rule: string, given: End): End =>
+  given.outcome._tag === "RuleEnded" && given.outcome.rule === "" ? end({ ...given.outcome, rule }) : given
+
+// The reply.
+
+/** The answer of the rules to a reply. */
+export interface Heard {
+  /** The rule that asks again, if one does. */
+  readonly again: AskAgain | undefined
+  readonly notes: Notes
+}
+
+/** Asks the rules about a reply. All hear it, and the first that asks again decides. */
 export const replied = <E, R>(
   rules: Rules<E, R>,
-  reply: Broken,
+  reply: Replied,
   at: At,
-  run: Run<R>
-): Effect.Effect<Reply | undefined, never, R> => {
-  let decision: Effect.Effect<Reply | undefined, never, R> = Effect.succeed(keep)
+  wait: Wait<R>
+): Effect.Effect<Heard, never, R> => {
+  let heard: Effect.Effect<Heard, never, R> = Effect.succeed({ again: undefined, notes: noNotes })
   for (const rule of rules) {
     if (rule.reply === undefined) continue
     const { name, reply: decide } = rule
-    decision = Effect.flatMapEager(decision, (before) => {
-      if (before?._tag !== "Keep") return Effect.succeed(before)
-      const given = decide(reply, at)
-      return Effect.isEffect(given) ? run(name, given) : Effect.succeed(given)
+    heard = Effect.flatMapEager(heard, (before) => {
+      const mayRepeat = reply.mayRepeat && before.again === undefined
+      const given = decide(
+        mayRepeat === reply.mayRepeat ? reply : { ...reply, mayRepeat },
+        hereOf(at, before.notes, [])
+      )
+      const taken = (given: Reply | undefined): Heard =>
+        given === undefined ? before : {
+          again: given._tag === "AskAgain" && mayRepeat ? given : before.again,
+          notes: noting(before.notes, name, given.note)
+        }
+      return Effect.isEffect(given) ? Effect.map(wait(name, given), taken) : Effect.succeed(taken(given))
     })
   }
-  return decision
+  return heard
 }
+
+// The step.
 
 /** Ends that no rule undoes: the run waits for an answer, was stopped, or failed. */
 const fixed: ReadonlySet<Event.Outcome["_tag"]> = new Set<Event.Outcome["_tag"]>([
@@ -132,22 +414,70 @@ const fixed: ReadonlySet<Event.Outcome["_tag"]> = new Set<Event.Outcome["_tag"]>
 
 const isFixed = (next: Next): boolean => next._tag === "End" && fixed.has(next.outcome._tag)
 
+/** The consequence of a step, with the notes for the next one. */
+export interface Decided {
+  readonly next: Next
+  readonly notes: Notes
+}
+
 /** Returns the consequence of a step, from the end that it brings by itself; `undefined` if a stop came first. */
 export const decided = <E, R>(
   rules: Rules<E, R>,
   own: Event.Outcome | undefined,
   at: At,
-  run: Run<R>
-): Effect.Effect<Next | undefined, never, R> => {
-  let decision: Effect.Effect<Next | undefined, never, R> = Effect.succeed(own === undefined ? go : end(own))
+  wait: Wait<R>
+): Effect.Effect<Decided | undefined, never, R> => {
+  const first: Decided = { next: own === undefined ? go : end(own), notes: noNotes }
+  let decision: Effect.Effect<Decided | undefined, never, R> = Effect.succeed(first)
   for (const rule of rules) {
     if (rule.next === undefined) continue
     const { name, next } = rule
-    decision = Effect.flatMapEager(decision, (before) => {
-      if (before === undefined || isFixed(before)) return Effect.succeed(before)
-      const given = next(before, at)
-      return Effect.isEffect(given) ? run(name, given) : Effect.succeed(given)
+    decision = Effect.flatMapEager(decision, (before): Effect.Effect<Decided | undefined, never, R> => {
+      if (before === undefined || isFixed(before.next)) return Effect.succeed(before)
+      const given = next(before.next, before.notes === noNotes ? at : { ...at, noted: before.notes })
+      const taken = (given: Next | undefined): Decided | undefined => {
+        if (given === undefined || given === before.next) return given && before
+        if (given._tag === "End") return { next: named(name, given), notes: before.notes }
+        saying(name, given.messages)
+        const { note, ...next } = given
+        return { next, notes: noting(before.notes, name, note) }
+      }
+      return Effect.isEffect(given) ? Effect.map(wait(name, given), taken) : Effect.succeed(taken(given))
     })
   }
-  return decision
+  return Effect.mapEager(decision, (decided) =>
+    decided?.next._tag === "Last"
+      ? { next: decided.next, notes: { ...decided.notes, [lastName]: decided.next.by } }
+      : decided)
+}
+
+// The end.
+
+/** Tells the rules how the run ends, in their order. */
+export const ended = <E, R>(
+  rules: Rules<E, R>,
+  outcome: Event.Outcome,
+  at: At,
+  wait: Wait<R>
+): Effect.Effect<void, never, R> => {
+  let told: Effect.Effect<unknown, never, R> = Effect.void
+  for (const { end, name } of rules) {
+    if (end === undefined) continue
+    told = Effect.flatMapEager(told, () => {
+      const given = end(outcome, at)
+      return Effect.isEffect(given) ? wait(name, given) : Effect.void
+    })
+  }
+  return told as Effect.Effect<void, never, R>
+}
+
+/** Returns the latest notes of the rules that keep theirs for the session, with those of rules that the run lacks. */
+export const keptBy = <E, R>(rules: Rules<E, R>, { kept, noted, notes }: At): Notes => {
+  const news = rules.flatMap(({ keeps, name }) => {
+    const note = keeps === "session"
+      ? noted[name] ?? notes.findLast((step) => Object.hasOwn(step, name))?.[name]
+      : undefined
+    return note === undefined ? [] : [[name, note] as const]
+  })
+  return news.length === 0 ? kept : { ...kept, ...Object.fromEntries(news) }
 }

@@ -7,20 +7,38 @@ import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Pull from "effect/Pull"
 import * as Schedule from "effect/Schedule"
+import type * as Scope from "effect/Scope"
 import * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
 import * as Message from "../../Message.ts"
-import type * as Policy from "../../Policy.ts"
+import * as Policy from "../../Policy.ts"
 import * as Settings from "../ask/options.ts"
 import * as Requests from "../ask/request.ts"
+import { reservedHaltReasons } from "../declare/outcome.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Fold from "../fold/fold.ts"
 import * as Outcomes from "../fold/runOutcome.ts"
+import * as Json from "../json.ts"
 import type * as Deadline from "../stop/deadline.ts"
-import { type Ask, type Closing, end, keep, last, type Rule, type Rules } from "./rules.ts"
+import {
+  type Ask,
+  asked,
+  type At,
+  both,
+  end,
+  keep,
+  last,
+  lastIn,
+  noNotes,
+  type Notes,
+  opened,
+  replied,
+  type Rule,
+  type Rules
+} from "./rules.ts"
 
 /** The first turn alone is forced to call a tool, unless the policy forces every turn. */
-const firstChoice = <E, R>(hasBegun: boolean): Rule<E, R> => ({
+const firstChoice = (hasBegun: boolean): Rule => ({
   name: "toolChoice",
   ask: (ask, { steps }) =>
     (hasBegun || steps.length > 0) && ask.settings.policy.toolChoice === "first" &&
@@ -29,10 +47,15 @@ const firstChoice = <E, R>(hasBegun: boolean): Rule<E, R> => ({
       : ask
 })
 
-/** A first pass with the tools and without the format of the answer, and one more request with that format. */
-const structured = <E, R>(prompt: string, first: FirstPass): Rule<E, R> => ({
-  name: "structuredFinalize",
-  ask: (ask, { closing }) => {
+const structuredName = "structuredFinalize"
+
+/**
+ * A first pass with the tools and without the format of the answer, and one more request with that format. The note of
+ * the second pass is the outcome of the first one.
+ */
+const structured = (prompt: string): Rule => ({
+  name: structuredName,
+  ask: (ask, { last: closing }) => {
     if (closing === "structured") {
       const { toolChoice: _, ...template } = ask.template
       return { ...ask, tools: new Map(), template: { ...template, tools: [] } }
@@ -40,45 +63,45 @@ const structured = <E, R>(prompt: string, first: FirstPass): Rule<E, R> => ({
     const { responseFormat: _, ...template } = ask.template
     return { ...ask, template }
   },
-  next: (next, { closing }) => {
+  next: (next, { last: closing }) => {
     if (next._tag !== "End" || closing === "structured" || !isAnswer(next.outcome)) return next
-    first.outcome = next.outcome
-    return last("structured", prompt === "" ? [] : [Message.user(prompt)])
+    return last("structured", {
+      note: Json.toJson(next.outcome),
+      messages: prompt === "" ? [] : [Message.user(prompt)]
+    })
   }
 })
 
-/** The outcome of the first pass of a structured run, once it has ended. */
-interface FirstPass {
-  outcome?: Event.Outcome
-}
+/** Returns the outcome of the first pass, which the notes of the second one have. */
+const firstOutcome = (notes: Notes | undefined): Event.Outcome | undefined =>
+  notes?.[structuredName] as Event.Outcome | undefined
 
 const isAnswer = ({ _tag }: Event.Outcome): boolean =>
   _tag === "Completed" || _tag === "MaxTurns" || _tag === "HaltWhen"
 
 /** The deadline keeps time for an answer: behind it, the model has no tools. */
-const reserve = <E, R>({ toolsUntil }: Deadline.Deadline, now: () => number): Rule<E, R> => ({
+const reserve = ({ toolsUntil }: Deadline.Deadline, now: () => number): Rule => ({
   name: "deadline",
-  ask: (ask) => ask.tools.size > 0 && now() >= toolsUntil ? last("deadline") : ask
+  ask: (ask, { isRepeated }) => !isRepeated && ask.tools.size > 0 && now() >= toolsUntil ? last("deadline") : ask
 })
 
 /** The last turn has no tools. The calls that the model makes all the same are answered, and never run. */
-const withoutTools = <E, R>(): Rule<E, R> => ({
+const withoutTools: Rule = {
   name: "lastTurn",
-  ask: (ask, { closing }) =>
-    closing !== "deadline" && closing !== "max_turns" ? ask : {
+  ask: (ask, { last: closing }) =>
+    closing === undefined || closing === "structured" ? ask : {
       ...ask,
       tools: new Map(),
-      template: ask.template.tools.length === 0 ? ask.template : { ...ask.template, toolChoice: "none" },
-      settings: { ...ask.settings, policy: { ...ask.settings.policy, unknownTool: "answer" } }
+      template: ask.template.tools.length === 0 ? ask.template : { ...ask.template, toolChoice: "none" }
     }
-})
+}
 
 /** The caller's condition: returns `true` for a step that ends the run. */
 export type HaltWhen<R> = (step: Event.StepResult) => boolean | Effect.Effect<boolean, never, R>
 
-const halting = <E, R>(condition: HaltWhen<R>): Rule<E, R> => ({
+const halting = <R>(condition: HaltWhen<R>): Rule<never, R> => ({
   name: "haltWhen",
-  next: (next, { closing, steps }) => {
+  next: (next, { last: closing, steps }) => {
     const step = steps.at(-1)
     if (next._tag !== "Go" || closing === "structured" || step === undefined) return next
     return Effect.mapEager(
@@ -89,15 +112,18 @@ const halting = <E, R>(condition: HaltWhen<R>): Rule<E, R> => ({
 })
 
 /** The bound of turns. A model that calls tools although it has none gets no further turn. */
-const bounded = <E, R>(maxTurns: number, isClosedByAnswer: boolean): Rule<E, R> => ({
+const bounded = (maxTurns: number, isClosedByAnswer: boolean): Rule => ({
   name: "maxTurns",
-  next: (next, { closing, steps }) => {
+  next: (next, { last: closing, steps }) => {
     if (next._tag !== "Go") return next
     if (closing === "deadline") return end({ _tag: "Cancelled", reason: "deadline" })
     const hasTurns = steps.length < maxTurns
     if (closing === "structured") {
       const isPaused = steps.slice(-1).some(({ response }) => Fold.isPaused(response))
       return isPaused && hasTurns ? last("structured") : end({ _tag: "MaxTurns", maxTurns: 1 })
+    }
+    if (closing !== undefined && closing !== "max_turns") {
+      return end({ _tag: "RuleEnded", rule: closing, status: "completed" })
     }
     if (hasTurns) return next
     return closing === undefined && isClosedByAnswer ? last("max_turns") : end({ _tag: "MaxTurns", maxTurns })
@@ -113,14 +139,16 @@ type Retry = Effect.Success<ReturnType<typeof Schedule.toStep<unknown, Adapter.A
  * Asks for a broken reply again, on the caller's schedule, which begins anew with each step, and not before the time
  * that the provider asked for. A malformed reply may be whole the next time.
  */
-const retryReply = <E, R>(schedule: RetryReply): Rule<E, R> => {
+const retryReply = (schedule: RetryReply): Rule => {
   let retry: Retry | undefined
+  let step: number | undefined
   return {
     name: "retryReply",
-    reply: ({ error, mayRepeat }, { attempt }) => {
+    reply: ({ error, mayRepeat }, { stepIndex }) => {
       if (!mayRepeat || !(error instanceof Adapter.AdapterError)) return keep
       if (!error.isRetryable && error.reason !== "malformed_response") return keep
-      if (attempt === 1) retry = undefined
+      if (step !== stepIndex) retry = undefined
+      step = stepIndex
       return Effect.gen(function*() {
         retry ??= yield* Schedule.toStep(schedule)
         const [, delay] = yield* retry(yield* Clock.currentTimeMillis, error)
@@ -131,7 +159,8 @@ const retryReply = <E, R>(schedule: RetryReply): Rule<E, R> => {
 }
 
 /** The options that become rules. */
-interface Options<R> {
+interface Options<E, R> {
+  readonly rules?: Rules<E, R> | null | undefined
   readonly maxTurns?: number | undefined
   readonly haltWhen?: HaltWhen<R> | null | undefined
   readonly structuredFinalize?: boolean
@@ -145,66 +174,56 @@ interface Start {
   readonly hasBegun: boolean
   readonly deadline: Deadline.Deadline | undefined
   readonly now: () => number
+  /** The rules of all runs here. */
+  readonly inherited: Rules<never, never>
 }
-
-/** The rules of a run of several steps, and the facts of its result. */
-export interface Turns<E, R> {
-  readonly rules: Rules<E, R>
-  readonly maxTurns: number
-  /** The first pass of a structured run. */
-  readonly first: FirstPass | undefined
-}
-
-/** The result of a run of one step is made as that of one pass. */
-export const single = { maxTurns: 1, first: undefined }
 
 const defaultMaxTurns = 8
 const defaultFinalizePrompt = "Now provide your final structured response."
 
-/** Returns the rules of a run of one step. */
-export const ofStep = <E, R>(options: Options<R>, { hasBegun }: Pick<Start, "hasBegun">): Rules<E, R> =>
-  around(options, hasBegun, [])
+/** Returns the rules of a run of one step: those that change its requests. */
+export const ofStep = <E, R>(
+  { retryReply: schedule }: Options<E, R>,
+  { hasBegun, inherited }: Pick<Start, "hasBegun" | "inherited">
+): Rules<E, R> => [firstChoice(hasBegun), ...inherited, ...retrying(schedule)]
 
 /** Returns the rules of a run of several steps, in the order in which they are asked. */
 export const ofChat = <E, R>(
-  options: Options<R>,
+  options: Options<E, R>,
   defaults: Policy.Defaults,
-  { settings: { policy }, template }: Ask<E, R>,
-  { deadline, hasBegun, now }: Start
-): Turns<E, R> => {
-  const { finalizePrompt, haltWhen, maxTurns } = options
+  { settings: { policy }, template }: Ask,
+  { deadline, hasBegun, inherited, now }: Start
+): Rules<E, R> => {
+  const { finalizePrompt, haltWhen, maxTurns, retryReply: schedule, rules } = options
   const usual = defaults.maxTurns ?? policy.maxTurns ?? defaultMaxTurns
   const most = Settings.positiveInteger("maxTurns", maxTurns ?? usual)
   const isStructured = options.structuredFinalize === true && template.responseFormat !== undefined
-  const first: FirstPass | undefined = isStructured ? {} : undefined
-  const own: Array<Rule<E, R>> = []
+  const own: Array<Rule<E, R>> = [firstChoice(hasBegun)]
   if (haltWhen !== undefined && haltWhen !== null) own.push(halting(haltWhen))
-  own.push(bounded(most, first === undefined && policy.onMaxTurns === "finalize"))
-  if (first !== undefined) {
-    own.push(structured(finalizePrompt ?? defaults.finalizePrompt ?? defaultFinalizePrompt, first))
-  }
-  own.push(withoutTools())
+  own.push(...inherited, ...(rules ?? []))
+  own.push(bounded(most, !isStructured && policy.onMaxTurns === "finalize"))
+  if (isStructured) own.push(structured(finalizePrompt ?? defaults.finalizePrompt ?? defaultFinalizePrompt))
+  own.push(withoutTools)
   if (deadline !== undefined) own.push(reserve(deadline, now))
-  return { rules: around(options, hasBegun, own), maxTurns: most, first }
+  own.push(...retrying(schedule))
+  return own
 }
 
-const around = <E, R>({ retryReply: schedule }: Options<R>, hasBegun: boolean, own: Rules<E, R>): Rules<E, R> => {
-  const rules = [firstChoice<E, R>(hasBegun), ...own]
-  return schedule === undefined || schedule === null ? rules : [...rules, retryReply(schedule)]
-}
+const retrying = (schedule: RetryReply | null | undefined): Rules<never, never> =>
+  schedule === undefined || schedule === null ? [] : [retryReply(schedule)]
 
 /**
- * Returns the result of a run by its steps, each with the reason for which it was the last one. A structured run has
- * two passes, of which the second one may be missing; `closing` is that of the step that the run ended in or before.
+ * Returns the result of a run by its steps and their notes, the last of which may be those of a step that did not
+ * become whole. A structured run has two passes, of which the second one may be missing.
  */
 export const resultOf = <E, R>(
-  { first: known, maxTurns }: Pick<Turns<E, R>, "first" | "maxTurns">,
+  rules: Rules<E, R>,
   steps: ReadonlyArray<Event.StepResult>,
-  closings: ReadonlyArray<Closing | undefined>,
-  closing: Closing | undefined,
+  notes: ReadonlyArray<Notes>,
   thread: Event.ChatResult["thread"],
   outcome: Event.Outcome
 ): Event.ChatResult => {
+  const closing = lastIn(notes.at(-1)) ?? lastIn(notes[steps.length - 1])
   const pass = (from: number) => {
     const own = steps.slice(from)
     return Outcomes.chatResult({
@@ -214,23 +233,74 @@ export const resultOf = <E, R>(
       finalized: finalizedBy(closing)
     })
   }
-  if (known === undefined) return pass(0)
+  if (!rules.some(({ name }) => name === structuredName)) return pass(0)
   if (closing !== "structured") return Outcomes.merged(undefined, pass(0))
-  const place = closings.indexOf("structured")
-  const from = place < 0 ? steps.length : place
-  const before = steps[from - 1]
+  const place = notes.findIndex((step) => lastIn(step) === "structured")
+  const before = steps[place - 1]
   if (before === undefined) return pass(0)
-  const bound: Event.Outcome = from < maxTurns
-    ? { _tag: "HaltWhen", stepIndex: from - 1 }
-    : { _tag: "MaxTurns", maxTurns }
   const first = Outcomes.chatResult({
     thread: before.thread,
-    steps: steps.slice(0, from),
-    outcome: known.outcome ?? Outcomes.ofStep(before, from - 1) ?? bound,
-    finalized: finalizedBy(closings[from - 1])
+    steps: steps.slice(0, place),
+    outcome: firstOutcome(notes[place]) ?? { _tag: "Completed", finishReason: null },
+    finalized: finalizedBy(lastIn(notes[place - 1]))
   })
-  return Outcomes.merged(first, pass(from))
+  return Outcomes.merged(first, pass(place))
 }
 
-const finalizedBy = (closing: Closing | undefined): Event.ChatResult["finalized"] =>
-  closing === "structured" ? undefined : closing
+const finalizedBy = (closing: string | undefined): string | undefined => closing === "structured" ? undefined : closing
+
+/** The names that no other rule has: those of the rules here, and the words for the ends of a run. */
+export const names: ReadonlySet<string> = new Set([
+  "toolChoice",
+  structuredName,
+  "deadline",
+  "lastTurn",
+  "haltWhen",
+  "maxTurns",
+  "retryReply",
+  "last",
+  "abandoned",
+  ...reservedHaltReasons
+])
+
+const notGoverned = { requestId: "", sessionId: null, kept: noNotes }
+
+/** Returns the function by which rules govern a request that belongs to no run: a step that is not worked. */
+export const governing = (given: Rules<never, never>): Requests.Governing => (single, read) =>
+  Effect.scoped(
+    Effect.gen(function*() {
+      const context = yield* Effect.context<never>()
+      const defaults = yield* Policy.Defaults
+      const { messages, tools } = single
+      const thread = { messages, metadata: Json.none }
+      const wait = <A, E>(_: string, effect: Effect.Effect<A, E, Scope.Scope>) => effect
+      const rules = yield* opened<never, Scope.Scope>(given, { ...notGoverned, thread }, wait)
+      const settings = Settings.resolve<never, never>({}, defaults, Policy.standard, context)
+      const base: Ask = {
+        ...single,
+        adapter: single.adapter as Adapter.Service,
+        mode: "manual",
+        runTools: tools,
+        settings
+      }
+      let noted = noNotes
+      for (let attempt = 0;; attempt++) {
+        const at: At = { ...notGoverned, thread, steps: [], stepIndex: 0, attempt, notes: [], noted, ...notLast }
+        const prepared = yield* asked<never, Scope.Scope>(rules, base, at, wait)
+        if (prepared === undefined) return
+        if (prepared._tag === "End") {
+          return yield* Effect.fail(Outcomes.haltedReason(prepared.outcome))
+        }
+        noted = both(noted, prepared.notes)
+        for (const effect of prepared.recorded) yield* effect
+        const { ask, messages: more } = prepared
+        const reply = yield* read({ ...ask, messages: [...ask.view ?? messages, ...more] })
+        const { again, notes } = yield* replied(rules, { ...reply, mayRepeat: true }, { ...at, noted }, wait)
+        if (again === undefined) return
+        noted = both(noted, notes)
+        yield* Effect.sleep(again.after)
+      }
+    })
+  )
+
+const notLast = { last: undefined, isRepeated: false } as const

@@ -75,8 +75,12 @@ export interface Journal {
   readonly find: (call: Message.ToolCall, place: Place) => Replayed | undefined
   /** Intends a request to the model, also where there is nothing to record. */
   readonly admits: () => Effect.Effect<void>
+  /** Intends a request about which rules have notes or messages. `false`: the run was stopped before. */
+  readonly prepares: (prepared: Prepared) => Effect.Effect<boolean>
   /** Intends an attempt. `isHandled`: the tool has decided to start a call again that an earlier process started. */
   readonly starts: (call: Tool.CallContext, tool: Tool.Any, isHandled: boolean) => Effect.Effect<Begun>
+  /** Reports that the whole reply of the step was discarded: the model is asked again. */
+  readonly discarded: (prepared: Prepared) => Effect.Effect<void>
   /** Reports a whole reply before its calls start. Those that started early have started before. */
   readonly replied: (response: Response.Response, stepIndex: number) => Effect.Effect<void>
   /** Reports the answer of a call. Nothing follows from the answer before this is done. */
@@ -98,15 +102,34 @@ export interface Journal {
   readonly afterCrash: Declared.AfterCrash | undefined
 }
 
+/** Notes of rules, by their names. */
+export type Notes = NonNullable<Event.Of<"StepCompleted">["notes"]>
+
+/** Notes and messages of rules for a request, which are recorded before it is made. */
+export interface Prepared {
+  readonly stepIndex: number
+  readonly attempt: number
+  readonly notes: Notes
+  readonly messages: ReadonlyArray<Message.Message>
+}
+
 /** The recorded part of a run, with which it begins. */
 export interface Start {
   /** The whole steps, in order. */
   readonly steps: ReadonlyArray<{
     readonly result: Event.StepResult
-    readonly closing?: Event.Of<"StepCompleted">["closing"]
+    readonly notes: Notes
   }>
   /** The events of calls that were settled since the last run, which are shown first. */
   readonly settled: ReadonlyArray<Event.Event>
+  /** Notes of rules about the step in progress. */
+  readonly noted: Notes
+  /** The number of requests that it has made, as far as they are recorded. */
+  readonly attempt: number
+  /** The number of messages at the end of the thread that rules added for it. */
+  readonly introduced: number
+  /** The notes that rules keep for the session. */
+  readonly kept: Notes
   /** The open turn of the run, in which it begins: its recorded reply, and its table of calls. */
   readonly turn: Turn | undefined
   /** The turn of an earlier run that waited, and whose settled calls run first. */
@@ -174,6 +197,8 @@ const started: Effect.Effect<Begun> = Effect.succeed({ _tag: "Start", handler: (
 export const recalling = (find: Journal["find"], reports: Partial<Journal> = {}): Journal => ({
   find,
   admits: () => Effect.void,
+  prepares: () => Effect.succeed(true),
+  discarded: () => Effect.void,
   starts: (call, _tool, isHandled) => {
     const known = find(call.toolCall, { stepIndex: call.stepIndex, isApproved: false })
     const isUnknown = !isHandled && known?.isUnknown === true && call.attempt === known.attempt + 1

@@ -243,7 +243,7 @@ export const stepOf = (
   event: Event.Of<"StepCompleted">,
   { index, nestedUsage, result: step }: Replay.Stepped
 ): NewRecords => {
-  const { closing, halt, mode, response } = event
+  const { halt, mode, notes, response } = event
   const requestId = requestIdOf(state)
   const own = state.turn?.isEarlier === false ? state.turn : undefined
   const waiting = handedOver(state, event)
@@ -257,12 +257,19 @@ export const stepOf = (
   if (!isOfReply(own, response)) whole.response = response
   if (step.mode === "manual") whole.mode = mode
   if (halt !== undefined) whole.haltedBy = "haltToolCallId" in halt ? halt.haltToolCallId : halt.pendingToolCallId
-  if (closing !== undefined) whole.closing = closing
+  const noted = newNotes(state, notes)
+  if (noted !== undefined) whole.notes = noted
   if (nestedUsage !== null) whole.nestedUsage = nestedUsage
   if (operation === "chat") return [...waiting, whole]
   const ended = runEnded(state, step, Outcomes.ofStep(step, 0))
   // A step that ended with the calls of an earlier turn has no turn of its own.
   return whole.messages?.length === 0 ? [ended] : [...waiting, whole, ended]
+}
+
+/** Returns the notes of a step that earlier records do not contain. */
+const newNotes = ({ run }: States.State, notes: Event.Of<"StepCompleted">["notes"] = {}): typeof notes | undefined => {
+  const news = Object.entries(notes).filter(([name, note]) => !Json.isSame(note, run?.noted[name]))
+  return news.length === 0 ? undefined : Object.fromEntries(news)
 }
 
 /** Returns the messages of a step that earlier records do not contain. */
@@ -296,6 +303,7 @@ const runEnded = (
     requestId: requestIdOf(state),
     haltedReason: outcome === undefined ? "" : Outcomes.haltedReason(outcome),
     ...(messages.length === 0 ? {} : { messages }),
+    ...(outcome?._tag === "RuleEnded" ? { rule: endedBy(outcome) } : {}),
     ...(status === "idle" ? {} : { status }),
     ...(Object.keys(metadata).length === 0 ? {} : { metadata })
   }
@@ -304,8 +312,12 @@ const runEnded = (
 const statusOf = (outcome: Event.Outcome | undefined): SessionData.Status => {
   if (outcome === undefined) return "idle"
   if (outcome._tag === "Cancelled" && outcome.reason === "stop") return "stopped"
+  if (outcome._tag === "RuleEnded") return outcome.status
   return outcome._tag === "ToolFailed" || outcome._tag === "Failed" ? "error" : "completed"
 }
+
+const endedBy = ({ detail, rule: name }: Event.RuleEndedOutcome): NonNullable<Records.RunEnded["rule"]> =>
+  detail === undefined ? { name } : { name, detail }
 
 const errorOf = (outcome: Event.Outcome | undefined): SessionData.Session["metadata"] => {
   if (outcome?._tag === "Failed") return { error: outcome.error }
@@ -324,7 +336,7 @@ const outcomeOf = ({ run }: States.State, { outcome, steps }: Event.ChatResult):
 }
 
 /** Returns the record of the end of a run. */
-export const runOf = (state: States.State, { result }: Event.Of<"ChatCompleted">): NewRecords => {
+export const runOf = (state: States.State, { kept, result }: Event.Of<"ChatCompleted">): NewRecords => {
   const { turn } = state
   const known = turn === undefined ? 0 : States.messagesIn(turn).length
   const messages = news(state, result.thread).slice(known)
@@ -332,6 +344,7 @@ export const runOf = (state: States.State, { result }: Event.Of<"ChatCompleted">
   return [{
     ...runEnded(state, result, outcomeOf(state, result), messages),
     ...(abandoned.length === 0 ? {} : { abandoned }),
+    ...(kept === undefined || Json.isSame(kept, state.kept) ? {} : { kept }),
     ...(state.parent === undefined ? {} : { result: Nested.received(result) })
   }]
 }

@@ -15,6 +15,8 @@
  * - `CallEnded` contains the answer of a call as the model reads it. It is written before anything follows from that
  *   answer, and a call with an answer never runs again. `CallWaits` contains the suspensions of a call, and
  *   `CallSettled` a verdict about one.
+ * - `StepPrepared` contains what rules noted about a request, and the messages that they added. It is written before
+ *   the request.
  * - `StepCompleted` marks a turn as whole, or as waiting. It does not repeat earlier records.
  *
  * @since 0.1.0
@@ -122,6 +124,17 @@ export class Receipt extends Schema.Opaque<Receipt>()(Schema.Struct({
   error: Schema.optionalKey(RunError)
 })) {}
 
+/** Notes of rules, by their names. */
+const Notes = Schema.Record(Schema.String, Json.Opaque)
+
+/** The rule that ended a run. */
+const EndedBy = Schema.Struct({
+  /** The name of the rule. */
+  name: Schema.String,
+  /** Data of the rule about the end. Left out where it gives none. */
+  detail: Schema.optionalKey(Json.Opaque)
+})
+
 /**
  * The last run that has ended.
  *
@@ -132,7 +145,9 @@ export class LastRun extends Schema.Opaque<LastRun>()(Schema.Struct({
   /** Its `haltedReason`: `"error"` where it failed, `"abandoned"` where it was abandoned. */
   outcome: Schema.String,
   /** Its error. Left out unless it failed. */
-  error: Schema.optionalKey(RunError)
+  error: Schema.optionalKey(RunError),
+  /** The rule that ended it. Left out where none did. */
+  rule: Schema.optionalKey(EndedBy)
 })) {}
 
 const origin = {
@@ -191,6 +206,8 @@ export class Opened extends Schema.Opaque<Opened>()(Schema.TaggedStruct("Opened"
   ...after,
   /** The last run that has ended. Left out where none has. */
   lastRun: Schema.optionalKey(LastRun),
+  /** The notes that rules keep for the session, by their names. Left out where there are none. */
+  kept: Schema.optionalKey(Notes),
   /** Receipts of the last commands, in a snapshot. */
   receipts: Schema.optionalKey(Schema.Array(Receipt)),
   /**
@@ -428,6 +445,25 @@ export class CallSettled extends Schema.Opaque<CallSettled>()(Schema.TaggedStruc
 })) {}
 
 /**
+ * Notes and messages of rules for a request, written before it is made. A request without either has no record. A reply
+ * to an earlier request of the step does not count any more.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class StepPrepared extends Schema.Opaque<StepPrepared>()(Schema.TaggedStruct("StepPrepared", {
+  ...ofRun,
+  /** Index of the turn in the run, from 0. */
+  stepIndex: Schema.Int,
+  /** Number of the request of the step, from 1. */
+  attempt: Schema.Int,
+  /** The notes that no record before has, by the names of the rules. Left out where there are none. */
+  notes: Schema.optionalKey(Notes),
+  /** Messages that the rules add to the thread before the request. Left out where there are none. */
+  messages: Schema.optionalKey(Schema.Array(Message.Message))
+})) {}
+
+/**
  * The end of a turn, which is whole or waits for answers from outside. Its messages are those introduced before the
  * reply, the reply, and the answers of its calls in call order.
  *
@@ -451,8 +487,8 @@ export class StepCompleted extends Schema.Opaque<StepCompleted>()(Schema.TaggedS
   mode: Schema.optionalKey(Schema.Literals(["auto", "manual"])),
   /** The id of the call that ended the run. Left out where none did. */
   haltedBy: Schema.optionalKey(Schema.String),
-  /** The reason for the last turn of the run, in which the model has no tools. Left out for any other turn. */
-  closing: Schema.optionalKey(Schema.Literals(["max_turns", "deadline", "structured"])),
+  /** Notes of rules about the step that no record before has, by their names. Left out where there are none. */
+  notes: Schema.optionalKey(Notes),
   /** Usage of nested runs so far in the run. Left out where they used nothing. */
   nestedUsage: Schema.optionalKey(Response.Usage)
 })) {}
@@ -472,6 +508,10 @@ export class RunEnded extends Schema.Opaque<RunEnded>()(Schema.TaggedStruct("Run
    * left out for a failed one.
    */
   haltedReason: Schema.optionalKey(Schema.String),
+  /** The rule that ended the run, and what it says about the end. Left out where none did. */
+  rule: Schema.optionalKey(EndedBy),
+  /** The notes that rules keep for the session, by their names. Left out where they are those from before the run. */
+  kept: Schema.optionalKey(Notes),
   /** Messages that no step contains, such as the text of a question. Left out where there are none. */
   messages: Schema.optionalKey(Schema.Array(Message.Message)),
   /** Status of the session after the run, unless a call waits. `"idle"` by default. */
@@ -517,6 +557,7 @@ export const Record = Schema.Union([
   CallEnded,
   CallWaits,
   CallSettled,
+  StepPrepared,
   StepCompleted,
   RunEnded
 ]).pipe(Schema.toTaggedUnion("_tag"))
@@ -539,6 +580,7 @@ export type Record =
   | CallEnded
   | CallWaits
   | CallSettled
+  | StepPrepared
   | StepCompleted
   | RunEnded
 

@@ -30,6 +30,7 @@ import type * as Plan from "../decide/plan.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Loop from "../loop/loop.ts"
+import * as Rules from "../loop/rules.ts"
 import * as Pulled from "../loop/scopedPull.ts"
 import type * as Replay from "../run/callReplay.ts"
 import * as Cancellation from "../stop/cancellation.ts"
@@ -385,8 +386,13 @@ const startOf = (
   isContinued: boolean
 ): Replay.Start => {
   const steps = resumed?.run.steps ?? []
+  const { attempt = 0, introduced = 0, noted = {} } = resumed === undefined ? {} : state.run ?? {}
   return {
     steps,
+    attempt,
+    introduced,
+    noted,
+    kept: state.kept,
     settled: steps.length > 0 ? [] : settlements(state, policy),
     turn: resumed === undefined ? undefined : turnOf(state),
     earlier: !hasOpening && !States.isOpening(state) ? undefined : {
@@ -492,7 +498,11 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
     const wanted = resolved(operation, given, isFinal !== undefined, yield* Policy.Defaults, context)
     const { mistake, options, policy, toolbox } = wanted
     const isToCheck = Result.isSuccess(mistake) && (resumed?.ending === undefined || resumed.ending._tag === "Deadline")
-    if (isToCheck) yield* Replays.check(begun, writer.id, toolbox)
+    if (isToCheck) {
+      yield* Replays.check(begun, writer.id, toolbox)
+      const inherited = yield* Rules.Inherited
+      if (resumed !== undefined) yield* Replays.checkRules(begun, writer.id, [...inherited, ...options.rules ?? []])
+    }
     const isContinued = begun.answered.length > 0 || begun.turn !== undefined && resumed === undefined
     const { run, stops } = yield* begin(operation, wanted, isContinued)
     const own = Result.isFailure(mistake)

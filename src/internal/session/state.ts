@@ -128,6 +128,11 @@ interface Before {
 /** The outcome of a call of a run. */
 type Came = "asked" | "open" | "ended" | "stopped" | "refused" | "unknown"
 
+/** Notes of rules, by their names. */
+type Notes = Readonly<Record<string, unknown>>
+
+const noNotes: Notes = {}
+
 /** A run without a recorded end. */
 export interface Run {
   /** The id of the run. */
@@ -140,6 +145,12 @@ export interface Run {
   readonly deadlineAt: number | undefined
   /** The whole steps, in order. */
   readonly steps: Array<WholeStep>
+  /** Notes of rules about the step in progress, by their names. */
+  noted: Notes
+  /** Number of messages that rules added to the thread before its requests. */
+  introduced: number
+  /** Number of the last request of the step in progress that has a record, from 1; 0 for none. */
+  attempt: number
   /** Usage of nested runs that ended since the last whole step. */
   nestedUsage: Response.Usage | null
   /** Updates of the context by handlers of whole turns. */
@@ -210,6 +221,8 @@ export interface State {
   run: Run | undefined
   /** The last run that has ended. */
   ended: Ended | undefined
+  /** The notes that rules keep for the session, by their names. */
+  kept: Notes
   /** The outcome of the last run that has ended. A later run does not change it before its own end. */
   lastRun: Records.LastRun | undefined
   /** The parent of a nested run. */
@@ -253,8 +266,8 @@ export interface WholeStep {
   readonly result: Event.StepResult
   /** Usage of nested runs up to this step. Left out where they used nothing. */
   readonly nestedUsage?: Response.Usage
-  /** The reason for the last step, in which the model had no tools. Left out for any other step. */
-  readonly closing?: "max_turns" | "deadline" | "structured"
+  /** Notes of rules about the step, by their names. */
+  readonly notes: Notes
 }
 
 /**
@@ -385,6 +398,7 @@ export const stateOf = (session: Session): State => {
     parent: undefined,
     span: undefined,
     origin: {},
+    kept: noNotes,
     clientTools: [],
     inbox: [],
     stop: undefined,
@@ -783,7 +797,7 @@ const originOf = ({ agent, forkedFrom, metadata, principal }: Records.Origin): R
 })
 
 const opened = (state: State, record: Records.Opened): void => {
-  const { calls = {}, lastRun, receipts, session } = record
+  const { calls = {}, kept = noNotes, lastRun, receipts, session } = record
   const { clientTools, fingerprint, inbox, receipts: known, size } = state
   const metadata = Json.withError(session.metadata, "error")
   Object.assign(state, stateOf(session), {
@@ -792,6 +806,7 @@ const opened = (state: State, record: Records.Opened): void => {
     clientTools,
     fingerprint,
     size,
+    kept,
     lastRun,
     origin: originOf(record)
   })
@@ -835,6 +850,9 @@ const runStarted = (state: State, record: Records.RunStarted): void => {
     startedAt,
     deadlineAt,
     steps: [],
+    noted: noNotes,
+    introduced: 0,
+    attempt: 0,
     nestedUsage: null,
     context: undefined,
     resumptions: 0,
@@ -988,7 +1006,8 @@ const haltOf = (call: Call | undefined): Event.Halt | undefined => {
 const stepCompleted = (state: State, run: Run, record: Records.StepCompleted): void => {
   state.failures = 0
   answerBehind(state)
-  const { closing, done, introduced = [], mode = "auto", nestedUsage } = record
+  const { done, introduced = [], mode = "auto", nestedUsage } = record
+  const notes = record.notes === undefined ? run.noted : { ...run.noted, ...record.notes }
   const own = state.turn
   const said = record.response ?? own?.response
   if (said === undefined) return
@@ -1027,9 +1046,23 @@ const stepCompleted = (state: State, run: Run, record: Records.StepCompleted): v
       suspensions: suspensions.length === 0 ? undefined : suspensions,
       contextUpdate
     }),
-    ...(closing === undefined ? {} : { closing }),
+    notes,
     ...(nestedUsage === undefined ? {} : { nestedUsage })
   })
+  run.noted = noNotes
+  run.introduced = 0
+  run.attempt = 0
+}
+
+/** Notes what rules say about a request. A reply to an earlier one does not count. */
+const stepPrepared = (state: State, run: Run, { attempt, messages, notes }: Records.StepPrepared): void => {
+  if (state.turn?.isEarlier === false) state.turn = undefined
+  if (notes !== undefined) run.noted = { ...run.noted, ...notes }
+  if (messages !== undefined) {
+    say(state, messages)
+    run.introduced += messages.length
+  }
+  run.attempt = attempt
 }
 
 /** Returns the usage of the nested runs of a run so far, as its records have it. */
@@ -1084,9 +1117,10 @@ const becameOf = ({ haltedReason, status }: Records.RunEnded): Records.Receipt["
 
 /** Returns the outcome of a run that has ended, unless it was a step that only ran tools. */
 const lastRunOf = (
-  { error, haltedReason = "error", metadata, status }: Records.RunEnded
+  { error, haltedReason = "error", metadata, rule, status }: Records.RunEnded
 ): Records.LastRun | undefined => {
   if (haltedReason === "") return undefined
+  if (rule !== undefined) return { outcome: haltedReason, rule }
   if (error !== undefined || status !== "error") {
     return { outcome: haltedReason, ...(error === undefined ? {} : { error }) }
   }
@@ -1116,6 +1150,7 @@ const runEnded = (state: State, run: Run, record: Records.RunEnded): void => {
   const stop = state.stop
   state.failures = haltedReason === undefined ? state.failures + 1 : 0
   state.lastRun = lastRunOf(record)
+  if (record.kept !== undefined) state.kept = record.kept
   const isGivenBack = haltedReason === undefined && isUnstarted(run)
   state.ended = {
     requestId,
@@ -1153,6 +1188,8 @@ const inRun = (state: State, run: Run, record: Records.Record): void => {
       return callEnded(state, run, record)
     case "CallWaits":
       return callWaits(state, run, record)
+    case "StepPrepared":
+      return stepPrepared(state, run, record)
     case "StepCompleted":
       return stepCompleted(state, run, record)
     case "RunEnded":
@@ -1372,9 +1409,15 @@ export const openedBy = (state: State, session: Session): Records.Opened => {
     const wait = _tag === "Waiting" && call.requestId !== undefined ? { requestId: call.requestId } : {}
     return [[toolCall.id, { idempotencyKey, attempt, ...wait }] as const]
   })
-  const { lastRun, origin } = state
-  const last = lastRun === undefined ? {} : { lastRun }
-  const opened: Records.Opened = { _tag: "Opened", format: 1, session, ...origin, ...last }
+  const { kept, lastRun, origin } = state
+  const opened: Records.Opened = {
+    _tag: "Opened",
+    format: 1,
+    session,
+    ...origin,
+    ...(Object.keys(kept).length === 0 ? {} : { kept }),
+    ...(lastRun === undefined ? {} : { lastRun })
+  }
   return calls.length === 0 ? opened : { ...opened, calls: Object.fromEntries(calls) }
 }
 
@@ -1432,6 +1475,12 @@ const problemInRun = ({ run, stop, turn }: State, record: Records.Record): strin
     case "CallEnded":
     case "CallWaits":
       return problemOfCall(turn, record)
+    case "StepPrepared": {
+      if (record.stepIndex !== steps) return `is of step ${record.stepIndex}, after ${steps}`
+      if (record.attempt < (run?.attempt ?? 0)) return `is of request ${record.attempt}, after ${run?.attempt}`
+      const begun = turn?.isEarlier === false && Array.from(turn.calls).find(([, { _tag }]) => _tag !== "Asked")
+      return begun ? `asks again, and call ${JSON.stringify(begun[0])} has started` : undefined
+    }
     case "StepCompleted": {
       if (record.stepIndex !== steps) return `is of step ${record.stepIndex}, after ${steps}`
       if (record.messages !== undefined || turn === undefined || turn.isEarlier) return undefined

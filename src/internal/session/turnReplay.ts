@@ -19,6 +19,7 @@ import * as SubAgent from "../answer/subAgent.ts"
 import { toolError } from "../declare/outcome.ts"
 import type * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
+import * as Turns from "../loop/turns.ts"
 import * as Replay from "../run/callReplay.ts"
 import * as Inherited from "../stop/inherited.ts"
 import type { Running } from "../stop/ownedFibers.ts"
@@ -35,6 +36,7 @@ import * as Writers from "./writer.ts"
  * - `unclaimed`: the session was loaded without a claim; another process may be running it
  * - `tool_missing`: a call has started, or was approved, and its tool is not among the given tools
  * - `arguments_changed`: the arguments of such a call no longer fit the parameters of its tool
+ * - `rule_missing`: a rule has noted something in the run, and is not among the given rules
  *
  * Two reasons belong to a run that is ended instead of being resumed: they are the error of its outcome `Failed`.
  *
@@ -46,7 +48,14 @@ import * as Writers from "./writer.ts"
  */
 export class ResumeError extends Schema.TaggedError<ResumeError>("heddle/Session/ResumeError")("ResumeError", {
   /** The kind of the problem. */
-  reason: Schema.Literals(["unclaimed", "tool_missing", "arguments_changed", "too_old", "too_many_attempts"]),
+  reason: Schema.Literals([
+    "unclaimed",
+    "tool_missing",
+    "arguments_changed",
+    "rule_missing",
+    "too_old",
+    "too_many_attempts"
+  ]),
   /** The id of the session. Empty where the session has none. */
   id: Schema.String,
   /** A description of the problem, with its resolution. */
@@ -74,6 +83,24 @@ export const check = (
     const isToRun = call._tag === "Started" || call._tag === "Granted" || call._tag === "Asked" && call.attempt > 0
     return isToRun ? checkCall(call, id, tools) : Effect.void
   }, { discard: true })
+
+/** Refuses rules without one that has noted something in the run. */
+export const checkRules = (
+  { run }: States.State,
+  id: string,
+  rules: ReadonlyArray<{ readonly name: string }>
+): Effect.Effect<void, ResumeError> => {
+  if (run === undefined) return Effect.void
+  const known = new Set([...Turns.names, ...rules.map(({ name }) => name)])
+  const missing = [run.noted, ...run.steps.map(({ notes }) => notes)]
+    .flatMap(Object.keys)
+    .find((name) => !known.has(name))
+  return missing === undefined ? Effect.void : new ResumeError({
+    reason: "rule_missing",
+    id,
+    detail: `the rule ${JSON.stringify(missing)} has notes in the run, and is not given; give the rules of the run`
+  })
+}
 
 const checkCall = (
   { _tag, toolCall, version }: States.Call,
@@ -254,6 +281,8 @@ export const journalOf = (recording: Recording): Replay.Journal => {
       return call && foundOf(id, call, isEnding)
     },
     admits: () => writer.claim === undefined ? Effect.void : writer.admission,
+    prepares: (prepared) => writer.start(preparedOf(requestId, prepared), running),
+    discarded: (prepared) => writer.append([preparedOf(requestId, prepared)], running),
     starts: (call, tool, isResolved) =>
       Effect.suspend((): Effect.Effect<Replay.Begun> => {
         if (isResolved) return started(call, tool, true)
@@ -296,6 +325,14 @@ export const journalOf = (recording: Recording): Replay.Journal => {
     afterCrash: writer.afterCrash
   }
 }
+
+const preparedOf = (requestId: string, { messages, notes, ...request }: Replay.Prepared): Records.StepPrepared => ({
+  _tag: "StepPrepared",
+  requestId,
+  ...request,
+  ...(Object.keys(notes).length === 0 ? {} : { notes }),
+  ...(messages.length === 0 ? {} : { messages })
+})
 
 /** Tells whether the reply of these calls is recorded, or is about to be written before them. */
 const isReplied = ({ turn }: States.State, { hasReplied }: Writers.Writer): boolean =>

@@ -231,11 +231,11 @@ export class Writer implements Omit<Parent, "store"> {
   }
 
   /**
-   * Appends the start of a handler, as `append` does. Succeeds with `true` where the handler may start: its start is in
-   * the journal. Succeeds with `false` where its run was stopped before: a stop precedes it in the journal, or its
+   * Appends the start of a handler or of a request, as `append` does. Succeeds with `true` where it may start: its start
+   * is in the journal. Succeeds with `false` where its run was stopped before: a stop precedes it in the journal, or its
    * append was abandoned.
    */
-  start(record: Records.CallStarted, running: Running): Effect.Effect<boolean> {
+  start(record: Records.CallStarted | Records.StepPrepared, running: Running): Effect.Effect<boolean> {
     return this.write([record], running)
   }
 

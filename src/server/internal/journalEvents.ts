@@ -34,7 +34,8 @@ const outcomes: Readonly<Record<string, string>> = {
 }
 
 const outcomeOf = (ended: Records.RunEnded, finishReason: unknown): Payload => {
-  const { error, haltedReason, metadata, status } = ended
+  const { error, haltedReason, metadata, rule, status } = ended
+  if (rule !== undefined) return { _tag: "RuleEnded", rule: rule.name, status: status ?? "completed" }
   if (haltedReason === undefined || status === "error") return { _tag: "Failed", error: metadata?.["error"] ?? error }
   if (status === "stopped") return { _tag: "Cancelled", reason: "stop" }
   const _tag = Object.hasOwn(outcomes, haltedReason) ? outcomes[haltedReason] ?? "Halted" : "Halted"
@@ -160,6 +161,12 @@ export class Telling {
         return this.tell(record.requestId, [
           { _tag: "ToolSuspended", toolCallId: record.toolCallId, toolName: call?.name ?? "", suspensions }
         ])
+      }
+      case "StepPrepared": {
+        // A reply that readers have seen does not count any more.
+        const isReset = this.reply !== undefined
+        this.reply = undefined
+        return isReset ? this.tell(record.requestId, [{ _tag: "StepReset" }]) : []
       }
       case "StepCompleted": {
         const whole = record.response === undefined ? [] : this.replied(record.response)

@@ -98,6 +98,7 @@ const ofParts = (result: Event.ChatResult): ReadonlyArray<string> => {
 /** Returns `true` if a run can end with an outcome when its last step was this one. */
 const isEnd = (step: Event.StepResult, outcome: Event.Outcome): boolean => {
   if (outcome._tag === "Cancelled") return true
+  if (outcome._tag === "RuleEnded") return step.suspensions === undefined && step.halt?.haltedReason !== "tool_error"
   const halt = step.halt?.haltedReason
   if (halt === "ask_user") return outcome._tag === "AskUser"
   if (halt === "tool_error") return outcome._tag === "ToolFailed"

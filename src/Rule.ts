@@ -1,0 +1,492 @@
+/**
+ * Decides what follows a turn of a run. A rule changes what the model is asked, hears the reply, asks again for it, or
+ * decides what follows a step. The options of a run, such as `maxTurns` and `haltWhen`, are rules too.
+ *
+ * **Details**
+ *
+ * Rules are asked in one order, each over what those before it said. A rule decides by the steps of the run and by its
+ * notes, both of which a session records: a resumed run asks the same rules and goes the same way.
+ *
+ * @since 0.1.0
+ */
+import type * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import type * as Schema from "effect/Schema"
+import type * as Scope from "effect/Scope"
+import type * as Event from "./Event.ts"
+import * as Requests from "./internal/ask/request.ts"
+import { checkNames, type NamesOf } from "./internal/declare/schema.ts"
+import * as ToolOptions from "./internal/declare/toolOptions.ts"
+import * as Values from "./internal/declare/values.ts"
+import * as Json from "./internal/json.ts"
+import * as Rules from "./internal/loop/rules.ts"
+import * as Turns from "./internal/loop/turns.ts"
+import type * as Message from "./Message.ts"
+
+/**
+ * The request of a step, as a rule changes it.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Ask = Rules.Ask
+
+/**
+ * A request with what a rule adds to it: a note, messages, an effect.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Asked<R = never> = Rules.Asked<R>
+
+/**
+ * The place of a run when a rule is asked.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type At = Rules.At
+
+/**
+ * Notes of rules, by their names. A note is JSON of at most 65,536 characters, and the notes of a step together have at
+ * most 262,144.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Notes = Rules.Notes
+
+/**
+ * A reply, as a rule hears it.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Replied = Rules.Replied
+
+/**
+ * The consequence of a reply: it stays (`Keep`), or the model is asked again (`AskAgain`).
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Reply = Rules.Reply
+
+/**
+ * The consequence of a step: another step (`Go`), a last one for an answer (`Last`), or the end (`End`).
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Next = Rules.Next
+
+/**
+ * The run that a rule is opened with.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Run = Rules.Run
+
+/**
+ * The functions of a rule. All of them may be left out.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Hooks<E = never, R = never> = Rules.Hooks<E, R>
+
+/**
+ * A rule of a run.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Rule<E = never, R = never> = Rules.Rule<E, R>
+
+/**
+ * The functions of a rule, and how it is opened.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Options<out E = never, out R = never> extends Hooks<E, R> {
+  /**
+   * Opens the rule with each run, before its first request. The functions that it returns are those of the rule in that
+   * run. The scope closes with the run, also where the reader of the run leaves it. A failure fails the run. None by
+   * default.
+   */
+  readonly open?: ((run: Run) => Effect.Effect<Hooks<E, R>, E, R | Scope.Scope>) | undefined
+  /**
+   * The extent of the rule's notes. With `"session"` the next run of the session finds the latest one in `kept`.
+   * `"run"` by default.
+   */
+  readonly keeps?: "run" | "session" | undefined
+}
+
+const hookNames = {
+  ask: Values.fn,
+  hear: Values.fn,
+  reply: Values.fn,
+  next: Values.fn,
+  end: Values.fn,
+  handlers: Values.record
+} satisfies NamesOf<Hooks>
+
+const optionNames = Values.nullable(
+  { ...hookNames, open: Values.fn, keeps: Values.oneOf("run", "session") } satisfies NamesOf<Options>
+)
+
+const nameForm = /^[a-zA-Z][\w.-]{0,63}$/
+
+/**
+ * Makes a rule.
+ *
+ * **Details**
+ *
+ * The name stands in journals, and in outcomes as `haltedReason`: letters, digits, `.`, `-` and `_`, at most 64, the
+ * first of them a letter. A name that the library uses itself, another form, and a function that returns something else
+ * than its type are defects that name the rule. So is what a function throws.
+ *
+ * **Example** (Ending a run after three equal answers)
+ *
+ * ```ts import.meta.vitest
+ * import { Chat, Rule, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const clock = Tool.make("clock", { parameters: {}, handler: () => Effect.succeed("noon") })
+ * const once = Rule.make("once", {
+ *   next: (next, { steps }) => steps.length < 2 ? next : Rule.end({ detail: { steps: steps.length } })
+ * })
+ * const asks = [Script.toolCall("c0", "clock", {}), Script.finish("tool_calls")]
+ * const run = Chat.run("What time is it?", { tools: [clock], rules: [once] })
+ * const result = await Effect.runPromise(Effect.provide(run, Script.layer([asks, asks])))
+ *
+ * result.outcome // => { _tag: "RuleEnded", rule: "once", status: "completed", detail: { steps: 2 } }
+ * ```
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const make = <E = never, R = never>(name: string, options: Options<E, R>): Rule<E, R> => {
+  if (typeof name !== "string" || !nameForm.test(name)) {
+    throw new TypeError(
+      `Rule.make: a name begins with a letter and has at most 64 letters, digits, ".", "-" and "_"; got: ${
+        Json.render(name)
+      }`
+    )
+  }
+  if (Turns.names.has(name)) {
+    throw new TypeError(`Rule.make: the library itself uses the name ${JSON.stringify(name)}; choose another one`)
+  }
+  checkNames(`Rule.make ${JSON.stringify(name)}`, options, optionNames)
+  const { keeps, open, ...hooks } = options
+  const opened = open ?? undefined
+  return {
+    ...held(name, hooks),
+    name,
+    ...(opened === undefined ? {} : {
+      open: (run: Run) =>
+        Effect.map(
+          named(name, "open", call(name, "open", opened, run), isObject("the functions of the rule")),
+          (hooks) => {
+            checkNames(`open of rule ${JSON.stringify(name)}`, hooks, Values.nullable(hookNames))
+            return held(name, hooks)
+          }
+        )
+    }),
+    ...(keeps === undefined || keeps === null ? {} : { keeps })
+  } as Rule<E, R>
+}
+
+/** Checks a value that a function of a rule returns. Returns what it has to be where it is something else. */
+type Check = (value: unknown) => string | undefined
+
+const isObject = (wanted: string): Check => (value) => Json.isObject(value) ? undefined : wanted
+
+const tagged = (wanted: string, ...tags: ReadonlyArray<string>): Check => (value) =>
+  Json.isObject(value) && tags.includes(String(value["_tag"])) ? undefined : wanted
+
+const anything: Check = () => undefined
+
+const checks = {
+  ask: (value: unknown) =>
+    Json.isObject(value) && (!("_tag" in value) || ["Ask", "Last", "End"].includes(String(value["_tag"])))
+      ? undefined
+      : "a request, Rule.ask, Rule.last or Rule.end",
+  reply: tagged("Rule.keep or Rule.askAgain", "Keep", "AskAgain"),
+  next: tagged("the given value, Rule.go, Rule.last or Rule.end", "Go", "Last", "End"),
+  end: anything
+} satisfies Record<string, Check>
+
+const problem = (name: string, hook: string, text: string, cause?: unknown): Error =>
+  new Error(`rule ${JSON.stringify(name)}: ${hook} ${text}`, cause === undefined ? undefined : { cause })
+
+const call = (name: string, hook: string, run: (...given: ReadonlyArray<any>) => unknown, ...given: Array<unknown>) => {
+  try {
+    return run(...given)
+  } catch (cause) {
+    throw problem(name, hook, "threw an error", cause)
+  }
+}
+
+const checkedBy = (name: string, hook: string, check: Check) => (value: unknown): any => {
+  const wanted = check(value)
+  if (wanted === undefined) return value
+  throw problem(name, hook, `returned ${Json.render(value)}; return ${wanted}`)
+}
+
+/** Returns the effect of a function of a rule, whose defects name the rule. */
+const named = (name: string, hook: string, given: unknown, check: Check): Effect.Effect<any, any, any> =>
+  Effect.map(
+    Effect.catchDefect(
+      ToolOptions.toEffect<any, any, any>(given, hook, "return a value or an Effect"),
+      (cause) => Effect.die(problem(name, hook, "died", cause))
+    ),
+    checkedBy(name, hook, check)
+  )
+
+/** Returns functions that are held to their types. What they throw, and what does not fit, is a defect. */
+const held = (name: string, hooks: Hooks<any, any>): Hooks<any, any> => {
+  const all: Record<string, unknown> = {}
+  for (const hook of ["ask", "reply", "next", "end"] as const) {
+    const own: ((...given: ReadonlyArray<any>) => unknown) | null | undefined = hooks[hook]
+    if (own === undefined || own === null) continue
+    all[hook] = (...given: Array<unknown>) => {
+      const value = call(name, hook, own, ...given)
+      return Effect.isEffect(value) || ToolOptions.isPromise(value)
+        ? named(name, hook, value, checks[hook])
+        : checkedBy(name, hook, checks[hook])(value)
+    }
+  }
+  const { handlers, hear } = hooks
+  if (hear !== undefined && hear !== null) {
+    const isList: Check = (value) => Array.isArray(value) ? undefined : "an array of events"
+    all["hear"] = (event: Event.Event, at: At) => checkedBy(name, "hear", isList)(call(name, "hear", hear, event, at))
+  }
+  if (handlers !== undefined && handlers !== null) all["handlers"] = handlers
+  return all
+}
+
+/**
+ * Returns a request with what the rule adds to it. In a session, the note and the messages are recorded before the
+ * request is made; `recorded` runs behind that.
+ *
+ * **Example** (Asking another model, and noting it)
+ *
+ * ```ts import.meta.vitest
+ * import { Rule } from "heddle"
+ *
+ * const larger = Rule.make("larger", {
+ *   ask: (ask, { stepIndex }) =>
+ *     stepIndex < 4 ? ask : Rule.ask({ ...ask, template: { ...ask.template, model: "large" } }, { note: "large" })
+ * })
+ *
+ * larger.name // => "larger"
+ * ```
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const ask = <R = never>(request: Ask, more: {
+  /** The note of the rule for this step. None by default. */
+  readonly note?: Schema.Json
+  /** Messages that are added to the thread before the request: of a user, or of the assistant. None by default. */
+  readonly messages?: ReadonlyArray<Message.Message>
+  /** An effect that runs before the request, once the note and the messages are recorded. None by default. */
+  readonly recorded?: Effect.Effect<unknown, never, R>
+} = {}): Asked<R> => ({ _tag: "Ask", ask: request, ...more })
+
+/**
+ * Returns a request that offers some of its tools only. A call of another tool of the run is answered with
+ * `unknown_tool`, and does not run.
+ *
+ * **Example** (Leaving a tool out of the first step)
+ *
+ * ```ts import.meta.vitest
+ * import { Rule } from "heddle"
+ *
+ * const look = Rule.make("look", {
+ *   ask: (ask, { stepIndex }) => stepIndex > 0 ? ask : Rule.offer(ask, (name) => name !== "send")
+ * })
+ *
+ * look.name // => "look"
+ * ```
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const offer = (request: Ask, isOffered: (name: string) => boolean): Ask => ({
+  ...request,
+  tools: new Map(Array.from(request.tools).filter(([name]) => isOffered(name))),
+  template: { ...request.template, tools: request.template.tools.filter(({ name }) => isOffered(name)) }
+})
+
+/**
+ * Keeps a reply as it is. The note is recorded with the step.
+ *
+ * **Example** (Noting the usage of each reply)
+ *
+ * ```ts import.meta.vitest
+ * import { Rule } from "heddle"
+ *
+ * const meter = Rule.make("meter", { reply: ({ usage }) => Rule.keep({ note: usage?.totalTokens ?? 0 }) })
+ *
+ * meter.name // => "meter"
+ * ```
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const keep = (more: {
+  /** The note of the rule for this step. None by default. */
+  readonly note?: Schema.Json
+} = {}): Reply => ({ _tag: "Keep", ...more })
+
+/**
+ * Discards a reply, and asks the model again. It counts only where `mayRepeat` is `true`.
+ *
+ * **Example** (Asking once more for a reply that was cut)
+ *
+ * ```ts import.meta.vitest
+ * import { Rule } from "heddle"
+ *
+ * const again = Rule.make("again", {
+ *   reply: ({ error }, { attempt }) => error !== undefined && attempt === 1 ? Rule.askAgain() : Rule.keep()
+ * })
+ *
+ * again.name // => "again"
+ * ```
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const askAgain = (more: {
+  /** The wait before the request, in milliseconds. 0 by default. */
+  readonly after?: number
+  /** The note of the rule for this step, recorded before the request. None by default. */
+  readonly note?: Schema.Json
+  /** Events that are shown behind `StepReset`. None by default. */
+  readonly events?: ReadonlyArray<Event.Event>
+} = {}): Reply => ({ after: 0, ...more, _tag: "AskAgain" })
+
+/**
+ * Another step follows.
+ *
+ * **Example** (Asking for more where an answer is short)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Rule } from "heddle"
+ *
+ * const longer = Rule.make("longer", {
+ *   next: (next, { steps }) =>
+ *     steps.length === 1 && next._tag === "End" ? Rule.go({ messages: [Message.user("Say more.")] }) : next
+ * })
+ *
+ * longer.name // => "longer"
+ * ```
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const go = (more: {
+  /** The note of the rule for the next step. None by default. */
+  readonly note?: Schema.Json
+  /** Messages that are added to the thread before the next request. None by default. */
+  readonly messages?: ReadonlyArray<Message.Message>
+} = {}): Next => ({ _tag: "Go", ...more })
+
+/**
+ * A last step follows, in which the model has no tools and has to answer. The result has the reason as `finalized`.
+ *
+ * **Example** (Asking for the answer after ten calls)
+ *
+ * ```ts import.meta.vitest
+ * import { Rule } from "heddle"
+ *
+ * const answer = Rule.make("answer", {
+ *   next: (next, { steps }) =>
+ *     next._tag === "Go" && steps.flatMap(({ toolResults }) => toolResults).length > 10 ? Rule.last("calls") : next
+ * })
+ *
+ * answer.name // => "answer"
+ * ```
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const last = (by: string, more: {
+  /** The note of the rule for the step. None by default. */
+  readonly note?: Schema.Json
+  /** Messages that are added to the thread before the request. None by default. */
+  readonly messages?: ReadonlyArray<Message.Message>
+} = {}): Rules.Last => Rules.last(by, more)
+
+/**
+ * The run ends (outcome `RuleEnded`).
+ *
+ * **Example** (Ending a run whose thread is long)
+ *
+ * ```ts import.meta.vitest
+ * import { Rule } from "heddle"
+ *
+ * const short = Rule.make("short", {
+ *   ask: (ask, { thread }) => thread.messages.length > 200 ? Rule.end({ status: "error" }) : ask
+ * })
+ *
+ * short.name // => "short"
+ * ```
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const end = (more: {
+  /** Data about the end: JSON, which the outcome and the journal have. None by default. */
+  readonly detail?: Schema.Json
+  /** `"error"` where the run failed to do what it was asked. `"completed"` by default. */
+  readonly status?: "completed" | "error"
+} = {}): Rules.End =>
+  Rules.end({
+    _tag: "RuleEnded",
+    rule: "",
+    status: more.status ?? "completed",
+    ...(more.detail === undefined ? {} : { detail: more.detail })
+  })
+
+/**
+ * The rules of all runs, as a Context reference: empty without a {@link layer}.
+ *
+ * @category references
+ * @since 0.1.0
+ */
+export const Inherited: Context.Reference<ReadonlyArray<Rule>> = Rules.Inherited
+
+/**
+ * Gives rules to all runs below, at any depth: those that handlers start, single steps, and classifications. They are
+ * asked before the rules of a run. Steps and classifications ask `ask` and `reply` of them.
+ *
+ * **Example** (A rule for a whole application)
+ *
+ * ```ts import.meta.vitest
+ * import { Chat, Rule } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Layer from "effect/Layer"
+ *
+ * const closed = Rule.make("closed", { ask: () => Rule.end({ detail: "maintenance" }) })
+ * const app = Layer.merge(Script.layer([]), Rule.layer([closed]))
+ * const result = await Effect.runPromise(Effect.provide(Chat.run("Hi"), app))
+ *
+ * result.haltedReason // => "closed"
+ * ```
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const layer = (rules: ReadonlyArray<Rule>): Layer.Layer<never> =>
+  Layer.merge(
+    Layer.succeed(Inherited, rules),
+    Layer.succeed(Requests.CurrentGoverning, Turns.governing(rules))
+  )
