@@ -231,9 +231,9 @@ export class Writer implements Omit<Parent, "store"> {
   }
 
   /**
-   * Appends the start of a handler or of a request, as `append` does. Succeeds with `true` where it may start: its start
-   * is in the journal. Succeeds with `false` where its run was stopped before: a stop precedes it in the journal, or its
-   * append was abandoned.
+   * Appends the start of a handler or of a request, as `append` does. Succeeds with `true` where it may start: its
+   * start is in the journal. Succeeds with `false` where its run was stopped before: a stop precedes it in the journal,
+   * or its append was abandoned.
    */
   start(record: Records.CallStarted | Records.StepPrepared, running: Running): Effect.Effect<boolean> {
     return this.write([record], running)
