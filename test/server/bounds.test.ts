@@ -368,4 +368,27 @@ describe("a server that holds two of something", () => {
         yield* nothingHeld([partsOf(site)])
       }))
   }
+
+  it.live("W-11: expects no run of a message that was refused", () =>
+    Effect.gen(function*() {
+      const { site } = yield* holding
+      const { url } = site
+      const expected = () => Array.from((partsOf(site).hub as any).expected as Set<string>)
+      const say = (id: string, body: object) =>
+        send(url, { path: `${at}/${id}/messages?wait=false`, body, headers: bearer("ann") })
+      // Under an id in use, and to a session whose run is under way.
+      assert.strictEqual((yield* say("s1", { content: "Hi", id: "m1" })).status, 202)
+      yield* until("the run", Effect.sync(expected), ({ length }) => length === 0)
+      const same = yield* until("the end", say("s1", { content: "Other", id: "m1" }), ({ text }) =>
+        text.includes("id_taken"))
+      assert.strictEqual(same.status, 409)
+      assert.deepStrictEqual(expected(), [])
+      const content = JSON.stringify([{ id: "c0", name: "never" }])
+      yield* say("s2", { content })
+      yield* until("the call", Effect.sync(expected), ({ length }) =>
+        length === 0)
+      assert.strictEqual((yield* say("s2", { content: "More" })).status, 409)
+      assert.deepStrictEqual(expected(), [])
+      yield* send(url, { method: "POST", path: `${at}/s2/stop`, headers: bearer("ann") })
+    }))
 })

@@ -226,6 +226,48 @@ describe("a copy of a fold", () => {
         }
         return wrong.slice(0, 3)
       }),
-    200
+    100
+  )
+})
+
+/** What happens to the folds that a process keeps: each has so many bytes. */
+const keepings = Arbitrary.schema(
+  Schema.Array(Schema.Struct({
+    does: Schema.Literals(["keep", "keep", "keep", "forget"]),
+    key: Schema.Literals(["a", "b", "c", "d", "e"]),
+    bytes: Schema.Literals([0, 10, 40, 60, 101])
+  })).check(Schema.isMaxLength(30))
+)
+
+describe("the folds that a process keeps", () => {
+  property(
+    "O-58: are those that were used last, as many as a plain list has room for",
+    keepings,
+    (program) =>
+      Effect.sync(() => {
+        const [mostBytes, mostFolds] = [100, 3]
+        const folds = new Telling.Folds(mostBytes, mostFolds)
+        let list: ReadonlyArray<{ readonly key: string; readonly bytes: number }> = []
+        for (const { bytes, does, key } of program) {
+          list = list.filter((each) => each.key !== key)
+          if (does === "forget") folds.forget(key)
+          else {
+            const telling = new Telling.Telling(key, {})
+            telling.state.size = { bytes, turns: 0 }
+            folds.keep(key, { telling, version: 1, last: "" })
+            if (bytes <= mostBytes) list = [...list, { key, bytes }]
+            while (list.length > mostFolds || list.reduce((sum, each) => sum + each.bytes, 0) > mostBytes) {
+              list = list.slice(1)
+            }
+          }
+          const kept = ["a", "b", "c", "d", "e"].filter((each) => folds.get(each) !== undefined)
+          const listed = list.map((each) => each.key).sort()
+          if (kept.join() !== listed.join()) {
+            return [`${kept.join()} are kept, not ${listed.join()}, after ${JSON.stringify({ does, key, bytes })}`]
+          }
+        }
+        return []
+      }),
+    2_000
   )
 })

@@ -98,6 +98,29 @@ describe("before a request is let in", () => {
       assert.deepStrictEqual(yield* all.contents, before)
     }))
 
+  it.live("O-41: authorize is interrupted for a client that leaves, on each route", () =>
+    Effect.gen(function*() {
+      let [asked, left] = [0, 0]
+      const all = yield* site({
+        authorize: () =>
+          Effect.andThen(
+            Effect.sync(() => asked++),
+            Effect.onInterrupt(Effect.never, () => Effect.sync(() => left++))
+          )
+      })
+      const routes = (yield* table).filter((route) => !isOpen(route))
+      for (const [index, route] of routes.entries()) {
+        const connection = yield* all.slow(route, "ann", "")
+        yield* until("the question", Effect.sync(() => asked), (count) => count === index + 1)
+        yield* connection.leave
+        yield* until(
+          `${route.method} ${route.path}: the interruption`,
+          Effect.sync(() => left),
+          (count) => count === index + 1
+        )
+      }
+    }))
+
   it.live("O-41: a hundred requests that are refused, or wait to be, take nothing from those that are let in", () =>
     Effect.gen(function*() {
       const routes = (yield* table).filter((route) => !isOpen(route))

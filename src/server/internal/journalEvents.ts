@@ -327,9 +327,16 @@ const mostBytes = 128 * 1_048_576
 const mostFolds = 1_000
 
 /** Keeps the folds that were used last. */
-class Folds {
+export class Folds {
   private readonly folds = new Map<string, Kept>()
   private bytes = 0
+  private readonly mostBytes: number
+  private readonly mostFolds: number
+
+  constructor(mostBytes: number, mostFolds: number) {
+    this.mostBytes = mostBytes
+    this.mostFolds = mostFolds
+  }
 
   get(key: string): Kept | undefined {
     return this.folds.get(key)
@@ -345,11 +352,11 @@ class Folds {
   keep(key: string, kept: Kept): void {
     this.forget(key)
     const { bytes } = kept.telling.state.size
-    if (bytes > mostBytes) return
+    if (bytes > this.mostBytes) return
     this.folds.set(key, kept)
     this.bytes += bytes
     for (const other of this.folds.keys()) {
-      if (this.bytes <= mostBytes && this.folds.size <= mostFolds) return
+      if (this.bytes <= this.mostBytes && this.folds.size <= this.mostFolds) return
       this.forget(other)
     }
   }
@@ -358,7 +365,7 @@ class Folds {
 const folds = new WeakMap<Journals.Service, Folds>()
 
 const foldsOf = (store: Journals.Service): Folds => {
-  const known = folds.get(store) ?? new Folds()
+  const known = folds.get(store) ?? new Folds(mostBytes, mostFolds)
   folds.set(store, known)
   return known
 }

@@ -214,6 +214,16 @@ const admit = (site: Site, { by, key, principal }: Sessions.Named, isStreamed: b
     if (isStreamed) yield* site.counters.stream(by)
   })
 
+/** Expects the run that a write begins, and tells whether it was neither expected nor under way. */
+const expectRun = ({ hub }: Site, key: string): boolean => hub.current(key) === undefined && hub.expect(key)
+
+/** Expects a run while a write is made that begins it, and on where the write was taken. */
+const expecting = <A, E, R>(site: Site, key: string, write: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
+  Effect.suspend(() => {
+    const isExpected = expectRun(site, key)
+    return Effect.onError(write, () => Effect.sync(() => isExpected ? site.hub.forget(key) : undefined))
+  })
+
 /** Takes what a body asks for: all of it, or nothing. */
 export const write = (
   site: Site,
@@ -242,8 +252,7 @@ export const write = (
       const isEarlier = message !== undefined && message.id !== known.telling.asked
       const write = { named: session, actions, log, known }
       if (again === "retry") {
-        site.hub.expect(session.key)
-        yield* Sessions.retry(session, known, site.hub)
+        yield* expecting(site, session.key, Sessions.retry(session, known, site.hub))
         const { chain: earlier, message } = known.telling
         return { ...write, wanted: nextRun(known), reply: { earlier, message } }
       }
@@ -270,15 +279,11 @@ export const write = (
       // A client that answers may post the message again that it began with.
       if (said !== undefined && !known.kept.state.receipts.has(said.id)) wanted = { takes: said.id }
     }
-    const isExpected = site.hub.current(session.key) === undefined && site.hub.expect(session.key)
-    const refused = Effect.sync(() => {
-      if (isExpected) site.hub.forget(session.key)
-    })
     if (said !== undefined && verdicts.length === 0) {
       const { opening } = site.counters
       const saying = { message: said, clientTools, isQueued, bounds: site.bounds, opening }
-      wanted = { takes: yield* Effect.onError(Sessions.say(session, known, saying), () => refused) }
-    }
+      wanted = { takes: yield* expecting(site, session.key, Sessions.say(session, known, saying)) }
+    } else expectRun(site, session.key)
     yield* Worker.take(session.key)
     return { named: session, actions, log, wanted, known }
   })
