@@ -447,6 +447,32 @@ const isKnown = ({ turn }: States.State) => ({ role, toolCallId = "" }: Message.
   return call?._tag !== "Started" && call?._tag !== "Granted"
 }
 
+/**
+ * Returns the messages as streams give them, each with its place in the thread. The thread has an answered question as
+ * a text of the assistant and its answer as what the user said; a page has the answer at the call.
+ */
+const seen = (
+  messages: ReadonlyArray<Message.Message>,
+  names: ReadonlyMap<number, string>
+): ReadonlyArray<readonly [place: number, message: Message.Message]> => {
+  const answers = new Map<number, Message.Content>()
+  const left = new Set<number>()
+  const results = new Map<string, number>()
+  messages.forEach(({ askUser, role, toolCallId = "" }, place) => {
+    if (role === "tool") results.set(toolCallId, place)
+    const next = messages[place + 1]
+    const result = results.get(toolCallId)
+    // A message that a client has sent stays one.
+    if (askUser !== true || result === undefined || next?.role !== "user" || names.has(place + 1)) return
+    answers.set(result, next.content)
+    left.add(place).add(place + 1)
+  })
+  return messages.flatMap((message, place) => {
+    const content = answers.get(place)
+    return left.has(place) ? [] : [[place, content === undefined ? message : { ...message, content }] as const]
+  })
+}
+
 const getSession = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
     const session = yield* named(site, request, params.agent, params.id, ["read"])
@@ -454,13 +480,18 @@ const getSession = (site: Site) => (request: Request, params: Params): Effect.Ef
     const { state } = kept
     const { publish = "all", publishReasoning = false } = site.publish
     const { suspensions, thread } = kept.session
-    const messages = UiStream.messages({ ...thread, messages: thread.messages.filter(isKnown(state)) }, {
+    const isWhole = isKnown(state)
+    const shown = seen(thread.messages, telling.names).filter(([, message]) => isWhole(message))
+    const messages = UiStream.messages({ ...thread, messages: shown.map(([, message]) => message) }, {
       publish,
       publishReasoning,
       suspensions,
       runId: States.askerOf(state) ?? "",
       protocol: site.protocol,
-      messageId: (index) => telling.names.get(index) ?? `message-${index}`
+      messageId: (index) => {
+        const place = shown[index]?.[0] ?? index
+        return telling.names.get(place) ?? `message-${place}`
+      }
     })
     const last = messages.at(-1)
     const open = state.run !== undefined && last?.role === "assistant" && last.id === telling.message ? last : undefined
@@ -504,9 +535,12 @@ const agMessages = (
   const messages = SharedMessages.list(States.threadOf(before))
   // The run of a message that is sent again may have ended: its events come again.
   const [place] = Array.from(names).find(([, name]) => name === next?.id) ?? []
-  const thread = Thread.fromMessages(messages.slice(0, place))
-  const messageId = (index: number, role: "user" | "assistant") =>
-    (role === "user" ? names : turns).get(index) ?? `message-${index}`
+  const visible = seen(messages.slice(0, place), names)
+  const thread = Thread.fromMessages(visible.map(([, message]) => message))
+  const messageId = (index: number, role: "user" | "assistant") => {
+    const own = visible[index]?.[0] ?? index
+    return (role === "user" ? names : turns).get(own) ?? `message-${own}`
+  }
   const { id, message } = state.run?.taken ?? {}
   return [
     ...AgUi.messages(thread, { ...shown, messageId, suspensions: States.suspensionsOf(before) }),

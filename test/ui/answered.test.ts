@@ -1,0 +1,131 @@
+/** Questions that are answered: a page that saw them shows what one shows that is loaded, of each protocol. */
+import { HttpAgent } from "@ag-ui/client"
+import { assert, describe, it } from "@effect/vitest"
+import type { UIMessage } from "ai"
+import * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import { Tool } from "heddle"
+import { Agent } from "heddle/server"
+import { Script } from "heddle/testing"
+import { serve } from "../server/support/site.ts"
+import { chatWith, protocols, settled } from "./support/page.ts"
+
+const { finish, text, toolCall } = Script
+const at = "/agents/helper/sessions"
+
+const tools = [
+  Tool.make("ask", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Which city?")) }),
+  Tool.make("count", {
+    parameters: {},
+    handler: () => Effect.succeed(Tool.askUser("How many?", { answer: Schema.Int }))
+  }),
+  Tool.make("look", { parameters: {}, handler: () => Effect.succeed("seen") })
+]
+
+const agent = Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({ tools: tools as never }) })
+
+/** A question beside another call, two questions at once, and one behind an answered one. */
+const model = [
+  [text("I ask."), toolCall("q1", "ask"), toolCall("l1", "look"), finish("tool_calls")],
+  [text("Again."), toolCall("q2", "count"), finish("tool_calls")],
+  [text("Both."), toolCall("q3", "ask"), toolCall("q4", "count"), finish("tool_calls")],
+  [text("It rains."), finish("stop")],
+  [text("Bye."), toolCall("q5", "ask"), finish("tool_calls")],
+  [text("Gone."), finish("stop")]
+]
+
+const answers: { readonly [id: string]: unknown } = { q1: "Oslo", q2: 2, q3: "Rome", q4: 4, q5: "Bonn" }
+
+/** What a page shows, without the questions, which are for what waits. */
+const shown = (messages: ReadonlyArray<any>) =>
+  messages.map(({ id, parts, role }) => [
+    id,
+    role,
+    ...parts.flatMap(({ output, state, text, toolCallId, type }: any) =>
+      type === "data-heddle-question" ? [] : [[type, text, toolCallId, state, output]]
+    )
+  ])
+
+describe("an answered question", () => {
+  for (const protocol of protocols) {
+    it.live(`W-03: ai ${protocol}: a page that saw it shows what one shows that is loaded, after each answer`, () =>
+      Effect.gen(function*() {
+        const site = yield* serve([agent], Script.layer(model), { protocol })
+        yield* Effect.promise(async () => {
+          const chat = chatWith(protocol, site.url + at)
+          const compare = async () => {
+            await settled(chat)
+            assert.isUndefined(chat.error)
+            const { messages } = JSON.parse((await site.ask("GET", `${at}/s1`)).text)
+            assert.deepStrictEqual(
+              shown(JSON.parse(JSON.stringify(messages))),
+              shown(JSON.parse(JSON.stringify(chat.messages)))
+            )
+          }
+          await chat.sendMessage({ text: "Go" })
+          await compare()
+          for (const id of ["q1", "q2", "q3", "q4"]) {
+            await chat.addToolOutput({ tool: "any", toolCallId: id, output: answers[id] })
+            if (id !== "q3") await compare()
+          }
+          assert.deepStrictEqual(chat.messages.map(({ role }: UIMessage) => role), ["user", "assistant"])
+          await chat.sendMessage({ text: "Thanks" })
+          await compare()
+          await chat.addToolOutput({ tool: "ask", toolCallId: "q5", output: answers["q5"] })
+          await compare()
+          assert.deepStrictEqual(chat.messages.map(({ role }: UIMessage) => role), [
+            "user",
+            "assistant",
+            "user",
+            "assistant"
+          ])
+        })
+      }))
+  }
+
+  it.live("W-02: a client of AG-UI has the messages that one gets which lacks them", () =>
+    Effect.gen(function*() {
+      const site = yield* serve([agent], Script.layer([...model, [text("End."), finish("stop")]]))
+      yield* Effect.promise(async () => {
+        const agentOf = () => new HttpAgent({ url: `${site.url}/agui/helper`, threadId: "s1" })
+        const client = agentOf()
+        client.addMessage({ id: "u1", role: "user", content: "Go" })
+        const resume = async () => {
+          while (client.pendingInterrupts.length > 0) {
+            const given = client.pendingInterrupts.map(({ id, toolCallId = "" }) => ({
+              interruptId: id,
+              status: "resolved" as const,
+              payload: answers[toolCallId]
+            }))
+            await client.runAgent({ resume: given })
+          }
+        }
+        await client.runAgent()
+        await resume()
+        client.addMessage({ id: "u2", role: "user", content: "Thanks" })
+        await client.runAgent()
+        await resume()
+        const kept = (agent: HttpAgent) =>
+          agent.messages.flatMap((message: any) =>
+            message.role === "activity"
+              ? []
+              : [JSON.stringify([message.id, message.role, message.content, message.toolCallId, message.toolCalls])]
+          )
+        const other = agentOf()
+        other.addMessage({ id: "u3", role: "user", content: "Still there?" })
+        await other.runAgent()
+        const before = kept(client).filter((message) => !message.includes("\"tool\""))
+        assert.includeMembers(kept(other), before)
+        // Answers of one turn come as they are given, and stand in call order in the thread.
+        const said = (agent: HttpAgent) => {
+          const blocks: Array<Array<string>> = []
+          for (const { content, role } of agent.messages) {
+            if (role !== "tool") blocks.push([])
+            if (role !== "activity") blocks.at(-1)?.push(`${role}: ${String(content)}`)
+          }
+          return blocks.filter(({ length }) => length > 0).map((block) => block.sort())
+        }
+        assert.deepStrictEqual(said(other).slice(0, said(client).length), said(client))
+      })
+    }))
+})
