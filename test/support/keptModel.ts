@@ -160,6 +160,15 @@ const originIn = (records: List): Records.Origin => {
   return JSON.parse(JSON.stringify({ principal, agent, metadata, forkedFrom })) as Records.Origin
 }
 
+/** Tells whether the last record ends a run that keeps what it has taken, and no verdict arrived during the run. */
+export const endsUnsettled = (given: List): boolean => {
+  const records = fittingIn(given)
+  const last = records.at(-1)
+  const before = records.slice(0, -1)
+  return last?._tag === "RunEnded" && last === given.at(-1) && !isGivenBack(before, last) &&
+    !openIn(before).some(({ _tag }) => _tag === "CallSettled")
+}
+
 /** What the records say of the session, each value by its definition. */
 export const keptIn = (given: List) => {
   const records = fittingIn(given)
