@@ -86,6 +86,20 @@ describe("a reply on a cluster", () => {
       assert.strictEqual(Session.receipt(kept, "m2")?.became, "completed")
     }).pipe(Effect.provide(services(Tool.make("ask", { parameters: {}, manual: true })))))
 
+  it.live("N-38: waits for the answer of a question that a snapshot has, unless its sender has seen it", () =>
+    Effect.gen(function*() {
+      const { reply } = yield* client
+      yield* reply("ann", "go", { command: "m1" })
+      const { version } = yield* Session.snapshot(yield* loaded)
+      for (const [command, options] of [["m2", {}], ["m3", { after: version - 1 }]] as const) {
+        yield* reply("ann", "order pizza", { command, ...options })
+        assert.strictEqual(Session.receipt(yield* loaded, command)?.became, "queued")
+      }
+      yield* reply("ann", "no", { command: "m4", after: version })
+      assert.include(linesOf((yield* loaded).session), "user: no")
+      assert.strictEqual(Session.receipt(yield* loaded, "m4")?.became, "completed")
+    }).pipe(Effect.provide(services(ask, { go: [[["ask", "ask", {}]], ...Array.from({ length: 6 }, () => "Done")] }))))
+
   it.live("N-38: whose sender has seen the question answers it", () =>
     Effect.gen(function*() {
       const { reply } = yield* client

@@ -27,7 +27,7 @@ ledger()
 type Says = "calls" | "breaks" | "dies" | "asks" | "refuses"
 
 /** A worker, and sessions whose calls of `hold` are under way until the test ends them. */
-const world = (given: Partial<Worker.Options> = {}, isElsewhere = false) =>
+const world = (given: Partial<Worker.Options> = {}, isElsewhere = false, isTaken = false) =>
   Effect.gen(function*() {
     const base = yield* Session.Store
     /** The sessions whose call is under way. */
@@ -105,10 +105,16 @@ const world = (given: Partial<Worker.Options> = {}, isElsewhere = false) =>
       claimUnfinished: (...claim) =>
         Effect.suspend(() => state.isSearched ? base.claimUnfinished(...claim) : Effect.succeed([]))
     })
-    // Another process owns every session, and does not answer.
+    /** What the owner was asked for, and the claim of the session then. */
+    const passed: Array<ReadonlyArray<unknown>> = []
+    // Another process owns every session, and takes none unless the test says so.
     const peers: Peers.Peers = {
       isHere: () => false,
-      take: () => Effect.succeed(false),
+      take: (id, failed) =>
+        Effect.gen(function*() {
+          passed.push([id, failed, (yield* Effect.orDie(base.claimOf(id))) ?? "free"])
+          return isTaken
+        }),
       read: () => Stream.empty,
       serve: () => Effect.void
     }
@@ -134,6 +140,7 @@ const world = (given: Partial<Worker.Options> = {}, isElsewhere = false) =>
       })
     return {
       base,
+      passed,
       state,
       working,
       gate,
@@ -291,6 +298,37 @@ describe("a worker that drives a session already", () => {
         for (const id of ["one", "two"]) yield* Deferred.succeed(gate(id), undefined)
         yield* until(Effect.map(drivenBy(given), (driven) => driven === 0))
       }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
+  }
+})
+
+describe("a worker whose sessions another process owns", () => {
+  for (const { door, prepare, what } of rows) {
+    if (!door.isElsewhere) continue
+    for (const isTaken of [true, false]) {
+      it.effect(`passes the session on, with its failed run, and takes ${isTaken ? "no" : "a"} place: ${what}`, () =>
+        Effect.gen(function*() {
+          const given = yield* world({ concurrency: 1, poll: "200 millis", term: "10 minutes" }, true, isTaken)
+          const { base, gate, passed, state } = given
+          yield* prepare(given, "s")
+          const { session, state: before } = (yield* Session.load("s"))!
+          const failed = session.status === "error" ? before.ended?.requestId : undefined
+          for (let times = 1; times <= 2; times++) {
+            if (isTaken) {
+              yield* door.enter(given, "s")
+              yield* until(Effect.sync(() => passed.length >= times))
+              state.isSearched = false
+              assert.strictEqual(yield* drivenBy(given), 0)
+            } else if (times === 1) {
+              yield* driving(given, door, "s")
+              state.isSearched = false
+            }
+            assert.deepStrictEqual(passed.at(-1), ["s", failed, "free"])
+          }
+          if (isTaken) assert.isUndefined(yield* base.claimOf("s"))
+          yield* Deferred.succeed(gate("s"), undefined)
+          yield* until(Effect.map(drivenBy(given), (driven) => driven === 0))
+        }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
+    }
   }
 })
 

@@ -59,6 +59,33 @@ describe("the health of an owner", () => {
       yield* until(isReady, 50)
     })))
 
+  it.effect("asks the store later each time that it is away, and from the beginning behind an answer", () =>
+    memory(Effect.gen(function*() {
+      const store = yield* Session.Store
+      let isAway = false
+      const asked: Array<number> = []
+      const flaky = Layer.succeed(Session.Store, {
+        ...store,
+        claimUnfinished: (...args: Parameters<typeof store.claimUnfinished>) =>
+          Effect.flatMap(Clock.currentTimeMillis, (now) => {
+            asked.push(now)
+            return isAway
+              ? new Journal.StoreError({ reason: "unavailable", operation: "claimUnfinished" })
+              : store.claimUnfinished(...args)
+          })
+      })
+      yield* Layer.build(Worker.layer({ run: () => ({}) }).pipe(Layer.provide([flaky, Script.layer([]), quiet])))
+      for (let times = 0; times < 2; times++) {
+        isAway = true
+        asked.length = 0
+        yield* until(Effect.sync(() => asked.length === 6), 200)
+        isAway = false
+        const pauses = asked.slice(1).map((at, index) => at - asked[index]!)
+        yield* until(Effect.sync(() => asked.length === 8), 200)
+        assert.deepStrictEqual(pauses, [1_000, 4_000, 16_000, 60_000, 60_000])
+      }
+    })))
+
   it.effect("counts the claims of the last five minutes, and the longest of them", () =>
     Effect.gen(function*() {
       const owner = new Owners.Owner(yield* Effect.context<never>())
