@@ -196,6 +196,8 @@ const conversed = (names: ReadonlyArray<End>, isJson: boolean) =>
         [layer, notTerminal]
       ))
       assert.strictEqual(stop.entered, 0, name)
+      // Nothing is left that could end softly: the next signal interrupts.
+      if (stop.code === undefined) assert.strictEqual(stop.receive("SIGINT", 1_000), "interrupt", name)
       const kept = yield* Session.load(Conversations.keyOf(named))
       const code = Exit.isSuccess(exit) ? exit.value : String(exit.cause)
       return { ...written, code, status: kept?.session.status }

@@ -363,6 +363,9 @@ describe("AgUi.make", () => {
       const read = yield* Effect.promise(() => readEvents(eventsOf(events, { messages })))
       assert.deepStrictEqual(read.problems, [])
       assert.deepStrictEqual(read.messages.map(({ content }) => content), ["go", "Right"])
+      // A client without messages keeps it, apart from the next one.
+      const apart = yield* Effect.promise(() => readEvents(eventsOf(events)))
+      assert.deepStrictEqual(apart.messages.map(({ content }) => content), ["go", "Wro", "Right"])
       const told = eventsOf(events).filter(({ type }) => type === "CUSTOM")
       assert.deepStrictEqual(told, [{ type: "CUSTOM", name: "heddle.reset", value: { messageId: "r1-1" } }])
     }))

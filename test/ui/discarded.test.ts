@@ -230,6 +230,8 @@ describe("replies that are discarded", () => {
           const options = { protocol, messageId: "m1" }
           const chunks = chunksOf(runOf(run, true), options)
           note("refused", await refusedBy(protocol, chunks), [])
+          const asks = chunks.filter(({ type }) => type === "tool-approval-request" || type === "data-heddle-question")
+          note("asked", asks.length, run.end === "waits" || run.end === "asks" ? 1 + run.askedBefore : 0)
           const alone = await readMessage(chunksOf(runOf(run, false), options), undefined, protocol)
           const whole = await readMessage(chunks, undefined, protocol)
           const isBad = run.end === "failed" || run.end === "broken"
