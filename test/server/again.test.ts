@@ -2,6 +2,7 @@
 import { HttpAgent } from "@ag-ui/client"
 import { assert, describe, it } from "@effect/vitest"
 import type { UIMessage } from "ai"
+import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
@@ -9,6 +10,7 @@ import * as Layer from "effect/Layer"
 import { Session, Tool } from "heddle"
 import { Agent } from "heddle/server"
 import { Script } from "heddle/testing"
+import { until } from "../support/until.ts"
 import { chatWith, protocols, settled, stepTexts, toolParts, withoutDiscarded } from "../ui/support/page.ts"
 import { codeOf } from "./support/hostile.ts"
 import { eventsOf, serve, type Site } from "./support/site.ts"
@@ -328,6 +330,40 @@ describe("a page that asks again", () => {
 })
 
 describe("a retry", () => {
+  it.live("O-31: one that was accepted is in the journal, and is not lost with the process", () =>
+    Effect.gen(function*() {
+      const base = Context.get(yield* Layer.build(Session.Store.layerMemory), Session.Store)
+      const [asked, gate] = [Deferred.makeUnsafe<void>(), Deferred.makeUnsafe<void>()]
+      let [isSlow, reads] = [false, 0]
+      const store = Layer.succeed(Session.Store, {
+        ...base,
+        read: (id, after) => (reads++, base.read(id, after)),
+        append: (id, version, records, options) =>
+          isSlow && records.some(({ _tag }) => _tag === "RunStarted")
+            ? Effect.andThen(
+              Effect.andThen(Deferred.succeed(asked, undefined), Deferred.await(gate)),
+              base.append(id, version, records, options)
+            )
+            : base.append(id, version, records, options)
+      })
+      const script = [[preflightError("invalid_request")], [text("Hello."), finish("stop")]]
+      const site = yield* serve([helper()], Script.layer(script), { store })
+      yield* Effect.promise(() => site.ask("POST", `${at}/s1/messages`, { content: "Hi", id: "u1" }))
+      isSlow = true
+      const accepted = yield* Effect.forkChild(Effect.promise(() => site.ask("POST", `${at}/s1/resume?wait=false`)))
+      yield* Deferred.await(asked)
+      // The server looks at the journal for the request, again and again.
+      const from = reads
+      yield* until(
+        "looks at the journal",
+        Effect.sync(() => reads >= from + 5 || accepted.pollUnsafe() !== undefined),
+        (isOver) => isOver
+      )
+      assert.isUndefined(accepted.pollUnsafe())
+      yield* Deferred.succeed(gate, undefined)
+      assert.strictEqual((yield* Fiber.join(accepted)).status, 202)
+    }))
+
   it.live("O-31: one that fails again ends with its error, over each wire and however often", () =>
     Effect.gen(function*() {
       const reasons = [

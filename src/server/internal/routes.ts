@@ -252,7 +252,7 @@ export const write = (
       const isEarlier = message !== undefined && message.id !== known.telling.asked
       const write = { named: session, actions, log, known }
       if (again === "retry") {
-        yield* expecting(site, session.key, Sessions.retry(session, known, site.hub))
+        yield* expecting(site, session.key, Sessions.retry(session, known))
         const { chain: earlier, message } = known.telling
         return { ...write, wanted: nextRun(known), reply: { earlier, message } }
       }
@@ -405,7 +405,7 @@ const postRetry = (site: Site) => (request: Request, params: Params): Effect.Eff
     const isFailed = Sessions.isFailed(known)
     if (!isFailed && !Journals.isUnfinished(Keeping.next(known.kept))) return yield* Sessions.nothingToRetry
     const log = yield* site.hub.follow(session.key)
-    if (isFailed) yield* Sessions.retry(session, known, site.hub)
+    if (isFailed) yield* Sessions.retry(session, known)
     else yield* Worker.take(session.key)
     if (!isWaited(request)) return json({}, 202)
     const wanted = isFailed ? nextRun(known) : underWay(known.telling)

@@ -185,11 +185,13 @@ export const again = (
       : nothingToRetry
   })
 
-/** Has the last run of a session tried again that failed, and waits until the new one has begun. */
+/**
+ * Has the last run of a session tried again that failed, and waits until the journal has the beginning of the new one: a
+ * retry that was answered is not lost with this process.
+ */
 export const retry = (
   { key }: Named,
-  { kept: { state: { ended } } }: Read,
-  hub: Logs.Hub
+  { kept: { state: { ended } } }: Read
 ): Effect.Effect<void, Refusals.Refusal | Journals.StoreError, Journals.Store | Worker.Worker> =>
   Effect.gen(function*() {
     const worker = yield* Worker.Worker
@@ -200,9 +202,7 @@ export const retry = (
       const kept = yield* Keeping.load(key)
       if (kept === undefined) return yield* Refusals.unknownSession()
       const { ended: last, run } = kept.state
-      // The log of the failed run is open until its claim is back.
-      const begun = hub.current(key)?.begun?.runId ?? failed
-      if (begun !== failed || run !== undefined || (last?.requestId ?? "") !== failed) return
+      if (run !== undefined || (last?.requestId ?? "") !== failed) return
       yield* Effect.sleep(pauseMillis)
     }
     return yield* new Refusals.Refusal({
