@@ -185,10 +185,7 @@ export const again = (
       : nothingToRetry
   })
 
-/**
- * Has the last run of a session tried again that failed, and waits until the journal has the beginning of the new one: a
- * retry that was answered is not lost with this process.
- */
+/** Has the last run of a session tried again that failed, and waits until the new one has begun. */
 export const retry = (
   { key }: Named,
   { kept: { state: { ended } } }: Read
@@ -202,6 +199,7 @@ export const retry = (
       const kept = yield* Keeping.load(key)
       if (kept === undefined) return yield* Refusals.unknownSession()
       const { ended: last, run } = kept.state
+      // A retry that is answered is in the journal: it is not lost with this process.
       if (run !== undefined || (last?.requestId ?? "") !== failed) return
       yield* Effect.sleep(pauseMillis)
     }
