@@ -474,6 +474,8 @@ const recurring = Arbitrary.all({
   last: Arbitrary.array(called, { minLength: 1, maxLength: 4 }),
   /** How often the last reply is discarded before. */
   discarded: oneOf(0, 0, 1, 2),
+  /** The number of events that the end of a discarded reply takes with it: a call may be in the middle. */
+  missing: oneOf(0, 1, 2, 3),
   hasMessages: oneOf(false, true)
 })
 
@@ -481,7 +483,7 @@ describe("calls of one id", () => {
   property(
     "W-02: each interrupt names the call that waits, with its own arguments, whichever calls have had its id before",
     recurring,
-    ({ before, discarded, hasMessages, last }) =>
+    ({ before, discarded, hasMessages, last, missing }) =>
       Effect.gen(function*() {
         let n = 0
         const turnOf = (calls: ReadonlyArray<readonly [kind: KindName, id: string]>) => [
@@ -515,7 +517,8 @@ describe("calls of one id", () => {
         const reset: Event.PublicEvent = { _tag: "StepReset", error: { code: "resumed", message: "" } }
         const events = [
           ...shown.slice(0, from),
-          ...Array.from({ length: discarded }, () => [...shown.slice(from, whole), reset]).flat(),
+          ...Array.from({ length: discarded }, () => [...shown.slice(from, Math.max(from + 1, whole - missing)), reset])
+            .flat(),
           ...shown.slice(from)
         ]
         const messages = hasMessages ? { messages: [{ id: "u1", role: "user" as const, content: "go" }] } : {}
