@@ -449,7 +449,7 @@ export interface Single {
 }
 
 /** A reply to such a request, as rules hear it. */
-export interface SingleReply {
+interface SingleReply {
   readonly error: unknown
   readonly hasSaid: boolean
   readonly usage: Response.Usage | null

@@ -91,7 +91,7 @@ export interface Asked<out R = never> {
 export type Next = Go | Last | End
 
 /** Another step. */
-export interface Go {
+interface Go {
   readonly _tag: "Go"
   /** A note for the next step. */
   readonly note?: Schema.Json
@@ -138,7 +138,7 @@ export interface Replied {
 export type Reply = Keep | AskAgain
 
 /** The reply stays as it is. */
-export interface Keep {
+interface Keep {
   readonly _tag: "Keep"
   /** A note, which is recorded with the step. */
   readonly note?: Schema.Json

@@ -103,7 +103,7 @@ export interface Journal {
 }
 
 /** Notes of rules, by their names. */
-export type Notes = NonNullable<Event.Of<"StepCompleted">["notes"]>
+type Notes = NonNullable<Event.Of<"StepCompleted">["notes"]>
 
 /** Notes and messages of rules for a request, which are recorded before it is made. */
 export interface Prepared {
