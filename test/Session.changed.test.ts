@@ -7,6 +7,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
+import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
 import { type Chat, type Journal, Message, Policy, Session, Tool } from "heddle"
 import { check, Script } from "heddle/testing"
@@ -177,4 +178,71 @@ describe("a run that is resumed by a changed program", () => {
         assert.strictEqual(Message.text(done.session.thread.messages[2]!), "paid by hand")
       }).pipe(Effect.provide(Layer.merge(Script.layer([calling("pay:a"), done]), Session.Store.layerMemory))))
   }
+
+  it.effect("D-03: what an approved call adds to the context is known behind a whole step of the resumed run", () =>
+    Effect.gen(function*() {
+      const guarded = Tool.make("pay", {
+        parameters: {},
+        approval: true,
+        handler: (_, { updateContext }) => Effect.as(updateContext({ paid: true }), "paid")
+      })
+      const seen: Array<unknown> = []
+      const look = Tool.make("look", {
+        parameters: {},
+        handler: (_, { context }) => Effect.sync(() => void seen.push(context["paid"]))
+      })
+      const tools = [guarded, look]
+      const records = yield* Effect.gen(function*() {
+        const opened = yield* Session.open("s")
+        const waiting = yield* Session.keep(opened, (session) => Session.reply(session, "go", { tools }))
+        const approved = yield* Session.keep(waiting, (session) => Session.approve(session, "a"))
+        yield* Session.keep(approved, (session) => Session.continue(session, null, { tools }))
+        const records = yield* journalOf("s")
+        const continued = records.findLastIndex(({ _tag }) => _tag === "RunStarted")
+        return records.slice(
+          0,
+          records.findIndex(({ _tag }, index) => index > continued && _tag === "StepCompleted") + 1
+        )
+      }).pipe(
+        Effect.provide([
+          Script.layer([calling("pay:a"), calling("look:b"), calling("look:c"), done]),
+          Session.Store.layerMemory
+        ])
+      )
+      assert.deepStrictEqual(seen.splice(0), [true, true])
+      yield* Effect.gen(function*() {
+        yield* Session.resume((yield* Session.load("s"))!, { tools, takeOver: true })
+      }).pipe(Effect.provide([Script.layer([calling("look:c"), done]), prefixed("s", records)]))
+      assert.deepStrictEqual(seen, [true])
+    }))
+
+  it.effect("O-74: an approved call that is handed over, and another one that ends the run: both are answered, for the reducer too", () =>
+    Effect.gen(function*() {
+      const guarded = Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.succeed("paid") })
+      const stop = Tool.make("stop", {
+        parameters: {},
+        approval: true,
+        handler: () => Effect.succeed(Tool.halt("enough", "stopped"))
+      })
+      const waiting = yield* Session.reply(Session.make(), "go", { tools: [guarded, stop] })
+      const approved = yield* Effect.flatMap(
+        Session.approve(waiting.session, "a"),
+        (session) => Session.approve(session, "b")
+      )
+      const events = Array.from(
+        yield* Stream.runCollect(Session.streamContinue(approved, null, { tools: [payByHand, stop] }))
+      )
+      const folded = Session.finalize(
+        events.reduce((reducer, event) => Session.applyEvent(reducer, event), Session.reducer(approved, "chat"))
+      )
+      const { outcome, steps } = folded.result
+      assert.deepStrictEqual([outcome._tag, steps.length], ["Halted", 0])
+      assert.isFalse(events.some(({ _tag }) => _tag === "StepCompleted"))
+      assert.isEmpty(folded.session.suspensions)
+      const answers = folded.session.thread.messages.filter(({ role }) => role === "tool").map(Message.text)
+      assert.match(answers[0] ?? "", /not run: another call of the turn ended the run/)
+      assert.strictEqual(answers[1], "stopped")
+      const awaited = yield* Session.continue(approved, null, { tools: [payByHand, stop] })
+      assert.deepStrictEqual(awaited.session, folded.session)
+    }).pipe(Effect.provide(Script.layer([calling("pay:a", "stop:b")]))))
 })

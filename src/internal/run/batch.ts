@@ -431,7 +431,7 @@ export class Batch<E> implements Host<E> {
 
   /** Continues once the record is written, in a fiber that no stop of a call can interrupt. */
   private recorded(record: Effect.Effect<void> | undefined, then: () => void): Effect.Effect<void> {
-    if (record === undefined) {
+    if (record === undefined || isDone(record)) {
       then()
       return Effect.void
     }

@@ -778,7 +778,7 @@ const begun = (
   stop: Cancellation.Cancellation | undefined,
   isResolved: boolean
 ): Effect.Effect<unknown, never, any> =>
-  Effect.flatMap(journal.starts(context, job.tool, isResolved), (begin): Effect.Effect<unknown, never, any> => {
+  Effect.flatMapEager(journal.starts(context, job.tool, isResolved), (begin): Effect.Effect<unknown, never, any> => {
     switch (begin._tag) {
       case "Start":
         return begin.handler(ToolOptions.attempt(() => once(job, context, executor)))

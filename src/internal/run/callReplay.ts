@@ -68,7 +68,8 @@ export type Begun =
 
 /**
  * The journal of a run. An intent (`admits`, `starts`) completes only once it is durable, never where it is refused or
- * given up. A report tells what has happened, and may be given up with the grace period of a stop.
+ * given up. A report tells what has happened, and may be given up with the grace period of a stop. What needs no time
+ * is done when it is called, and returns an `Exit`.
  */
 export interface Journal {
   /** Returns the recorded part of a call, if there is one. Any other call runs as usual. */
@@ -191,7 +192,8 @@ interface Place {
   readonly isApproved: boolean
 }
 
-const started: Effect.Effect<Begun> = Effect.succeed({ _tag: "Start", handler: (handler) => handler })
+/** The start of a call whose handler runs as it is. */
+export const start: Begun = { _tag: "Start", handler: (handler) => handler }
 
 /** Returns a journal that knows calls, and records nothing. */
 export const recalling = (find: Journal["find"], reports: Partial<Journal> = {}): Journal => ({
@@ -202,7 +204,7 @@ export const recalling = (find: Journal["find"], reports: Partial<Journal> = {})
   starts: (call, _tool, isHandled) => {
     const known = find(call.toolCall, { stepIndex: call.stepIndex, isApproved: false })
     const isUnknown = !isHandled && known?.isUnknown === true && call.attempt === known.attempt + 1
-    return isUnknown ? Effect.succeed({ _tag: "Resolve" }) : started
+    return isUnknown ? Effect.succeed({ _tag: "Resolve" }) : Effect.succeed(start)
   },
   replied: () => Effect.void,
   answered: () => Effect.void,

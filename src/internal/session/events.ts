@@ -285,8 +285,19 @@ const messagesOf = (
   // Calls started, and their reply never became whole.
   if (turn?.isEarlier === false && turn.message === undefined) return { messages: all }
   const introduced = all.slice(0, Math.max(0, all.length - own.length))
-  if (!Json.isSame(all.slice(introduced.length), own)) return { messages: all }
+  const isOwn = own.every((message, index) => isSameMessage(all[introduced.length + index], message))
+  if (!isOwn || all.length < own.length) return { messages: all }
   return introduced.length === 0 ? {} : { introduced }
+}
+
+/** Tells whether two messages of one turn are the same. Most are answers that are one text. */
+const isSameMessage = (one: Message.Message | undefined, other: Message.Message): boolean => {
+  if (one?.role !== other.role || one.toolCallId !== other.toolCallId || one.isError !== other.isError) return false
+  const isSameText = one.content === other.content && one.finishReason === other.finishReason
+  if (!isSameText || one.role !== "assistant" && one.role !== "tool") return Json.isSame(one, other)
+  const { toolCalls = [] } = one
+  const others = other.toolCalls ?? []
+  return toolCalls.length === others.length && toolCalls.every(({ id }, index) => id === others[index]?.id)
 }
 
 /** Returns the record that ends a run. */
@@ -389,7 +400,7 @@ export const make = <const M extends Mode>(session: SessionData.Session, mode: M
   const state = States.stateOf(session)
   // The events do not contain the messages that start the run. An open question stays open until they show its
   // answer.
-  States.apply(state, {
+  States.change(state, {
     _tag: "RunStarted",
     requestId: "",
     operation: mode === "step" ? "step" : "continue",
@@ -410,7 +421,7 @@ export const applyEvent = <M extends Mode>(reducer: StreamReducer<M>, event: Eve
   const records = recordsOf(before.state, after, event)
   if (records.length === 0) return after
   const state = States.copyOf(before.state)
-  for (const record of records) States.apply(state, record)
+  for (const record of records) States.change(state, record)
   return progressOf({ ...after, state, isEnded: state.run === undefined })
 }
 
@@ -433,7 +444,7 @@ export const finalize = <M extends Mode>(reducer: StreamReducer<M>): Done<M> => 
     return done(session.approved.length === 0 ? session : States.sessionOf(state), result)
   }
   const result = Collector.toChatResult(collector)
-  States.apply(state, runEnded(state, result, result.outcome))
+  States.change(state, runEnded(state, result, result.outcome))
   const left = States.sessionOf(state)
   const isReady = left.approved.length > 0 && left.suspensions.length === 0
   return done(isReady ? { ...left, status: "idle" } : left, result)

@@ -509,7 +509,11 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
       ? Stream.die(mistake.failure)
       : eventsOf<E, R | RHalt | REvent>(run, wanted, startOf(run, policy, isContinued), stops)
     const ended = isFinal === undefined ? own : endingBy(own, run, options, isFinal)
-    const events = Stream.tapCause(ended, (cause) => run.fail(cause))
+    // The runs of a session that is not kept are in no journal, also where its handler's are.
+    const unkept = writer.store === undefined && Context.get(context, SubAgent.CurrentNesting) !== undefined
+      ? Stream.provideService(ended, SubAgent.CurrentNesting, undefined)
+      : ended
+    const events = Stream.tapCause(unkept, (cause) => run.fail(cause))
     return { run, events: run.span === undefined ? events : run.span.reading(events) }
   })
 

@@ -1203,10 +1203,15 @@ const inRun = (state: State, run: Run, record: Records.Record): void => {
  * changes nothing.
  */
 export const apply = (state: State, record: Records.Record): void => {
-  sessions.delete(state)
   const text = Records.textOf(record)
   state.fingerprint = Records.fingerprint(state.fingerprint, record, text)
   state.size = sizeAfter(state.size, record, Records.bytesOf(text))
+  change(state, record)
+}
+
+/** Applies a record that no journal has: the state keeps no fingerprint and no size. */
+export const change = (state: State, record: Records.Record): void => {
+  sessions.delete(state)
   switch (record._tag) {
     case "Opened":
       return opened(state, record)

@@ -196,6 +196,7 @@ export const journalOf = (recording: Recording): Replay.Journal => {
   const { ending, nestingOf, requestId, running, writer } = recording
   const { state } = writer
   const isEnding = ending !== undefined
+  const isKept = writer.store !== undefined
   /** Usage of nested runs of the calls that are running. */
   const spent = new Map<string, Spendings.Spending>()
   const usedBy = (id: string): { readonly nestedUsage?: Response.Usage } => {
@@ -205,8 +206,11 @@ export const journalOf = (recording: Recording): Replay.Journal => {
 
   /** The calls that do not start, since the owner is leaving. */
   const parked = new Set<string>()
-  const ended = ({ id }: Message.ToolCall, record: Records.Record) =>
-    Effect.map(writer.append([record], running), () => writer.handlerEnded(id))
+  const ended = ({ id }: Message.ToolCall, record: Records.Record): Effect.Effect<void> =>
+    isKept ? Effect.map(writer.append([record], running), () => writer.handlerEnded(id)) : writer.applied([record])
+  /** Notes the end of a call that the journal does not have. */
+  const unrecorded = ({ id }: Message.ToolCall): Effect.Effect<void> =>
+    isKept ? Effect.sync(() => writer.handlerEnded(id)) : Effect.void
 
   /** Returns what a handler runs in: the next owner continues the nested runs of a sub-agent. */
   const handlerOf = (
@@ -244,6 +248,12 @@ export const journalOf = (recording: Recording): Replay.Journal => {
     return Effect.flatMap(Inherited.ParentCancellation, (stop) => Replay.parked(call, stop))
   }
 
+  const startOf = ({ attempt, id, idempotencyKey, toolCall }: Tool.CallContext): Records.CallStarted => {
+    const isEarly = !isReplied(state, writer) && state.turn?.calls.has(id) !== true
+    const early = isEarly ? { toolCall } : {}
+    return { _tag: "CallStarted", requestId, toolCallId: id, ...early, attempt, idempotencyKey }
+  }
+
   /** Records the start of a call. `isAgain`: it has started before, so that its nested runs continue. */
   const started = (
     call: Tool.CallContext,
@@ -252,13 +262,8 @@ export const journalOf = (recording: Recording): Replay.Journal => {
     deadlineAt?: number
   ): Effect.Effect<Replay.Begun> =>
     Effect.gen(function*() {
-      const { attempt, id, idempotencyKey, toolCall } = call
-      const known = state.turn?.calls.get(id)
-      const early = known === undefined && !isReplied(state, writer) ? { toolCall } : {}
-      const isRecorded = yield* writer.start(
-        { _tag: "CallStarted", requestId, toolCallId: id, ...early, attempt, idempotencyKey },
-        running
-      )
+      const known = state.turn?.calls.get(call.id)
+      const isRecorded = yield* writer.start(startOf(call), running)
       if (isRecorded) yield* writer.confirmation
       // The run was stopped before the handler starts.
       if (!isRecorded || state.stop?.requestId === requestId) {
@@ -283,8 +288,9 @@ export const journalOf = (recording: Recording): Replay.Journal => {
     admits: () => writer.claim === undefined ? Effect.void : writer.admission,
     prepares: (prepared) => writer.start(preparedOf(requestId, prepared), running),
     discarded: (prepared) => writer.append([preparedOf(requestId, prepared)], running),
-    starts: (call, tool, isResolved) =>
-      Effect.suspend((): Effect.Effect<Replay.Begun> => {
+    starts: (call, tool, isResolved) => {
+      if (!isKept) return Effect.mapEager(writer.applied([startOf(call)]), () => Replay.start)
+      return Effect.suspend((): Effect.Effect<Replay.Begun> => {
         if (isResolved) return started(call, tool, true)
         const known = state.turn?.calls.get(call.id)
         if (writer.isParked) {
@@ -308,18 +314,19 @@ export const journalOf = (recording: Recording): Replay.Journal => {
         return isUnknown
           ? Effect.as(writer.confirmation, { _tag: "Resolve" })
           : started(call, tool, known?._tag === "Granted" && States.hasStarted(known))
-      }),
+      })
+    },
     answered: (call, answer) => {
       // The next owner starts the call. An answer that it gets here, such as that of its timeout, does not count.
       if (parked.has(call.id)) return Effect.interrupt
-      if (!isOfTurn(call, state, writer)) return Effect.sync(() => writer.handlerEnded(call.id))
+      if (!isOfTurn(call, state, writer)) return unrecorded(call)
       const used = usedBy(call.id)
       return ended(call, SessionEvents.endOf(requestId, call, answer.tail, { ...answer, ...used }))
     },
     waits: (call, event) =>
       isOfTurn(call, state, writer)
         ? ended(call, SessionEvents.waitOf(requestId, call, event, usedBy(call.id)))
-        : Effect.sync(() => writer.handlerEnded(call.id)),
+        : unrecorded(call),
     failed: ({ id }) => writer.append([{ _tag: "AttemptFailed", requestId, toolCallId: id }], running),
     working: (waits) => writer.working(waits),
     afterCrash: writer.afterCrash

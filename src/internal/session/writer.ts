@@ -239,6 +239,12 @@ export class Writer implements Omit<Parent, "store"> {
     return this.write([record], running)
   }
 
+  /** Applies records at once, where there is no store. */
+  applied(records: Records.Records): Effect.Effect<void> {
+    this.apply(records)
+    return Effect.void
+  }
+
   private write(records: Records.Records, running: Running): Effect.Effect<boolean> {
     if (this.store === undefined) return Effect.sync(() => (this.apply(records), true))
     return Effect.contextWith((context: Context.Context<never>) => {
@@ -303,7 +309,8 @@ export class Writer implements Omit<Parent, "store"> {
   }
 
   private apply(records: ReadonlyArray<Records.Record>): void {
-    for (const record of records) States.apply(this.state, record)
+    const apply = this.store === undefined ? States.change : States.apply
+    for (const record of records) apply(this.state, record)
     if (observed.by !== undefined) observed.by(this)
   }
 
