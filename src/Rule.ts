@@ -24,86 +24,28 @@ import * as Rules from "./internal/loop/rules.ts"
 import * as Turns from "./internal/loop/turns.ts"
 import type * as Message from "./Message.ts"
 
-/**
- * The request of a step, as a rule changes it.
- *
- * @category models
- * @since 0.1.0
- */
-export type Ask = Rules.Ask
+export type {
+  Ask,
+  AskAgain,
+  Asked,
+  At,
+  Decision,
+  End,
+  Go,
+  Hooks,
+  Keep,
+  Last,
+  Next,
+  Notes,
+  Replied,
+  Reply,
+  Rule,
+  Run
+} from "./internal/loop/rules.ts"
 
-/**
- * A request with what a rule adds to it: a note, messages, an effect.
- *
- * @category models
- * @since 0.1.0
- */
-export type Asked<R = never> = Rules.Asked<R>
+export type { DeadlineWish, Settings } from "./internal/ask/options.ts"
 
-/**
- * The place of a run when a rule is asked.
- *
- * @category models
- * @since 0.1.0
- */
-export type At = Rules.At
-
-/**
- * Notes of rules, by their names. A note is JSON of at most 65,536 characters, and the notes of a step together have at
- * most 262,144.
- *
- * @category models
- * @since 0.1.0
- */
-export type Notes = Rules.Notes
-
-/**
- * A reply, as a rule hears it.
- *
- * @category models
- * @since 0.1.0
- */
-export type Replied = Rules.Replied
-
-/**
- * The consequence of a reply: it stays (`Keep`), or the model is asked again (`AskAgain`).
- *
- * @category models
- * @since 0.1.0
- */
-export type Reply = Rules.Reply
-
-/**
- * The consequence of a step: another step (`Go`), a last one for an answer (`Last`), or the end (`End`).
- *
- * @category models
- * @since 0.1.0
- */
-export type Next = Rules.Next
-
-/**
- * The run that a rule is opened with.
- *
- * @category models
- * @since 0.1.0
- */
-export type Run = Rules.Run
-
-/**
- * The functions of a rule. All of them may be left out.
- *
- * @category models
- * @since 0.1.0
- */
-export type Hooks<E = never, R = never> = Rules.Hooks<E, R>
-
-/**
- * A rule of a run.
- *
- * @category models
- * @since 0.1.0
- */
-export type Rule<E = never, R = never> = Rules.Rule<E, R>
+export type { Template } from "./internal/ask/request.ts"
 
 /**
  * The functions of a rule, and how it is opened.
@@ -111,13 +53,13 @@ export type Rule<E = never, R = never> = Rules.Rule<E, R>
  * @category models
  * @since 0.1.0
  */
-export interface Options<out E = never, out R = never> extends Hooks<E, R> {
+export interface Options<out E = never, out R = never> extends Rules.Hooks<E, R> {
   /**
    * Opens the rule with each run, before its first request. The functions that it returns are those of the rule in that
    * run. The scope closes with the run, also where the reader of the run leaves it. A failure fails the run. None by
    * default.
    */
-  readonly open?: ((run: Run) => Effect.Effect<Hooks<E, R>, E, R | Scope.Scope>) | undefined
+  readonly open?: ((run: Rules.Run) => Effect.Effect<Rules.Hooks<E, R>, E, R | Scope.Scope>) | undefined
   /**
    * The extent of the rule's notes. With `"session"` the next run of the session finds the latest one in `kept`.
    * `"run"` by default.
@@ -132,7 +74,7 @@ const hookNames = {
   next: Values.fn,
   end: Values.fn,
   handlers: Values.record
-} satisfies NamesOf<Hooks>
+} satisfies NamesOf<Rules.Hooks>
 
 const optionNames = Values.nullable(
   { ...hookNames, open: Values.fn, keeps: Values.oneOf("run", "session") } satisfies NamesOf<Options>
@@ -170,7 +112,7 @@ const nameForm = /^[a-zA-Z][\w.-]{0,63}$/
  * @category constructors
  * @since 0.1.0
  */
-export const make = <E = never, R = never>(name: string, options: Options<E, R>): Rule<E, R> => {
+export const make = <E = never, R = never>(name: string, options: Options<E, R>): Rules.Rule<E, R> => {
   if (typeof name !== "string" || !nameForm.test(name)) {
     throw new TypeError(
       `Rule.make: a name begins with a letter and has at most 64 letters, digits, ".", "-" and "_"; got: ${
@@ -188,7 +130,7 @@ export const make = <E = never, R = never>(name: string, options: Options<E, R>)
     ...held(name, hooks),
     name,
     ...(opened === undefined ? {} : {
-      open: (run: Run) =>
+      open: (run: Rules.Run) =>
         Effect.map(
           named(name, "open", call(name, "open", opened, run), isObject("the functions of the rule")),
           (hooks) => {
@@ -198,7 +140,7 @@ export const make = <E = never, R = never>(name: string, options: Options<E, R>)
         )
     }),
     ...(keeps === undefined || keeps === null ? {} : { keeps })
-  } as Rule<E, R>
+  } as Rules.Rule<E, R>
 }
 
 /** Checks a value that a function of a rule returns. Returns what it has to be where it is something else. */
@@ -249,7 +191,7 @@ const named = (name: string, hook: string, given: unknown, check: Check): Effect
   )
 
 /** Returns functions that are held to their types. What they throw, and what does not fit, is a defect. */
-const held = (name: string, hooks: Hooks<any, any>): Hooks<any, any> => {
+const held = (name: string, hooks: Rules.Hooks<any, any>): Rules.Hooks<any, any> => {
   const all: Record<string, unknown> = {}
   for (const hook of ["ask", "reply", "next", "end"] as const) {
     const own: ((...given: ReadonlyArray<any>) => unknown) | null | undefined = hooks[hook]
@@ -264,7 +206,8 @@ const held = (name: string, hooks: Hooks<any, any>): Hooks<any, any> => {
   const { handlers, hear } = hooks
   if (hear !== undefined && hear !== null) {
     const isList: Check = (value) => Array.isArray(value) ? undefined : "an array of events"
-    all["hear"] = (event: Event.Event, at: At) => checkedBy(name, "hear", isList)(call(name, "hear", hear, event, at))
+    all["hear"] = (event: Event.Event, at: Rules.At) =>
+      checkedBy(name, "hear", isList)(call(name, "hear", hear, event, at))
   }
   if (handlers !== undefined && handlers !== null) all["handlers"] = handlers
   return all
@@ -290,14 +233,14 @@ const held = (name: string, hooks: Hooks<any, any>): Hooks<any, any> => {
  * @category constructors
  * @since 0.1.0
  */
-export const ask = <R = never>(request: Ask, more: {
+export const ask = <R = never>(request: Rules.Ask, more: {
   /** The note of the rule for this step. None by default. */
   readonly note?: Schema.Json
   /** Messages that are added to the thread before the request: of a user, or of the assistant. None by default. */
   readonly messages?: ReadonlyArray<Message.Message>
   /** An effect that runs before the request, once the note and the messages are recorded. None by default. */
   readonly recorded?: Effect.Effect<unknown, never, R>
-} = {}): Asked<R> => ({ _tag: "Ask", ask: request, ...more })
+} = {}): Rules.Asked<R> => ({ _tag: "Ask", ask: request, ...more })
 
 /**
  * Returns a request that offers some of its tools only. A call of another tool of the run is answered with
@@ -318,7 +261,7 @@ export const ask = <R = never>(request: Ask, more: {
  * @category constructors
  * @since 0.1.0
  */
-export const offer = (request: Ask, isOffered: (name: string) => boolean): Ask => ({
+export const offer = (request: Rules.Ask, isOffered: (name: string) => boolean): Rules.Ask => ({
   ...request,
   tools: new Map(Array.from(request.tools).filter(([name]) => isOffered(name))),
   template: { ...request.template, tools: request.template.tools.filter(({ name }) => isOffered(name)) }
@@ -343,7 +286,7 @@ export const offer = (request: Ask, isOffered: (name: string) => boolean): Ask =
 export const keep = (more: {
   /** The note of the rule for this step. None by default. */
   readonly note?: Schema.Json
-} = {}): Reply => ({ _tag: "Keep", ...more })
+} = {}): Rules.Reply => ({ _tag: "Keep", ...more })
 
 /**
  * Discards a reply, and asks the model again. It counts only where `mayRepeat` is `true`.
@@ -370,7 +313,7 @@ export const askAgain = (more: {
   readonly note?: Schema.Json
   /** Events that are shown behind `StepReset`. None by default. */
   readonly events?: ReadonlyArray<Event.Event>
-} = {}): Reply => ({ after: 0, ...more, _tag: "AskAgain" })
+} = {}): Rules.Reply => ({ after: 0, ...more, _tag: "AskAgain" })
 
 /**
  * Another step follows.
@@ -396,7 +339,7 @@ export const go = (more: {
   readonly note?: Schema.Json
   /** Messages that are added to the thread before the next request. None by default. */
   readonly messages?: ReadonlyArray<Message.Message>
-} = {}): Next => ({ _tag: "Go", ...more })
+} = {}): Rules.Next => ({ _tag: "Go", ...more })
 
 /**
  * A last step follows, in which the model has no tools and has to answer. The result has the reason as `finalized`.
@@ -461,7 +404,7 @@ export const end = (more: {
  * @category references
  * @since 0.1.0
  */
-export const Inherited: Context.Reference<ReadonlyArray<Rule>> = Rules.Inherited
+export const Inherited: Context.Reference<ReadonlyArray<Rules.Rule>> = Rules.Inherited
 
 /**
  * Gives rules to all runs below, at any depth: those that handlers start, single steps, and classifications. They are
@@ -485,7 +428,7 @@ export const Inherited: Context.Reference<ReadonlyArray<Rule>> = Rules.Inherited
  * @category layers
  * @since 0.1.0
  */
-export const layer = (rules: ReadonlyArray<Rule>): Layer.Layer<never> =>
+export const layer = (rules: ReadonlyArray<Rules.Rule>): Layer.Layer<never> =>
   Layer.merge(
     Layer.succeed(Inherited, rules),
     Layer.succeed(Requests.CurrentGoverning, Turns.governing(rules))

@@ -228,6 +228,7 @@ describe("results", () => {
       | "ManualToolCalls"
       | "ApprovalRequested"
       | "Cancelled"
+      | "RuleEnded"
       | "Failed"
     >()
   })

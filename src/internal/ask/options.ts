@@ -52,12 +52,18 @@ type Reserving = {
   readonly reserve?: Duration.Input
 }
 
-/** The deadline that a caller asked for, in milliseconds. */
+/**
+ * The deadline that a caller asked for, in milliseconds.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface DeadlineWish {
   /** Milliseconds from the start of the run. */
   readonly afterMillis: number
   /** A time of the clock, in place of that. */
   readonly at?: number
+  /** The time that is kept for a last answer, in milliseconds. `undefined` for the default. */
   readonly reserveMillis: number | undefined
 }
 
@@ -187,17 +193,32 @@ export const runOptions = Values.nullable({
 
 const defaultPolicy = { policy: policyKind }
 
-/** The options of a run, resolved. */
+/**
+ * The options of a run, resolved.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface Settings<E, R> {
+  /** The decisions. */
   readonly policy: Policy.Policy
+  /** The effect of a failed call on the run. */
   readonly onToolError: Declared.OnToolError<E, R>
+  /** The time that a call may take, in milliseconds. */
   readonly timeoutMillis: number
+  /** The time that code which is stopped may take to stop, in milliseconds. */
   readonly graceMillis: number
+  /** The number of handlers that run at once. `undefined` for twice the number of cores. */
   readonly maxConcurrency: number | undefined
+  /** The deadline that the caller asked for. `undefined` for none. */
   readonly deadline: DeadlineWish | undefined
+  /** The value that handlers read as `call.context`. */
   readonly context: Readonly<Record<string, unknown>>
+  /** The id of the run. */
   readonly requestId: string
+  /** The id of the session. `null` outside of one. */
   readonly sessionId: string | null
+  /** The ids of calls that are approved. Left out where none is. */
   readonly approved?: ReadonlySet<string>
 }
 

@@ -51,7 +51,12 @@ export type ResponseFormat =
     readonly strict?: boolean
   }
 
-/** The part of a request that is the same for every turn of a run. Public as part of `Adapter.Request`. */
+/**
+ * A request without its messages.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface Template {
   /** The tools that the model may call. */
   readonly tools: ReadonlyArray<Declared.Definition>

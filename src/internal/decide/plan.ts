@@ -111,10 +111,14 @@ export interface Rules {
   /** `"manual"` hands all calls to the caller. */
   readonly mode: "auto" | "manual"
   /** The tools that this step offers, by their names. */
-  readonly tools: ToolOptions.Toolbox
+  readonly tools: ReadonlyMap<string, Tool.Any>
   /** All tools of the run. */
-  readonly runTools: ToolOptions.Toolbox
-  readonly settings: { readonly policy: Policy.Policy }
+  readonly runTools: ReadonlyMap<string, Tool.Any>
+  /** The decisions of the run. */
+  readonly settings: {
+    /** The policy. */
+    readonly policy: Policy.Policy
+  }
 }
 
 /**

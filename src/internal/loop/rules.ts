@@ -20,7 +20,12 @@ import * as Requests from "../ask/request.ts"
 import type * as Plan from "../decide/plan.ts"
 import * as Json from "../json.ts"
 
-/** The request of a step, and the declarations that decide about the calls of its reply. Public as `Rule.Ask`. */
+/**
+ * The request of a step, as a rule changes it.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface Ask extends Plan.Rules {
   /** The model that is asked. */
   readonly adapter: Adapter.Service
@@ -34,7 +39,13 @@ export interface Ask extends Plan.Rules {
   readonly view?: ReadonlyArray<Message.Message>
 }
 
-/** Notes of rules about a step, by their names. Public as `Rule.Notes`. */
+/**
+ * Notes of rules about a step, by their names. A note is JSON of at most 65,536 characters, and the notes of a step
+ * together have at most 262,144.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export type Notes = Readonly<Record<string, Schema.Json>>
 
 export const noNotes: Notes = {}
@@ -51,7 +62,12 @@ export const lastIn = (notes: Notes | undefined): string | undefined => {
   return typeof last === "string" ? last : undefined
 }
 
-/** The place of a run when its rules are asked. Public as `Rule.At`. */
+/**
+ * The place of a run when a rule is asked.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface At {
   /** The id of the run. */
   readonly requestId: string
@@ -75,9 +91,15 @@ export interface At {
   readonly isRepeated: boolean
 }
 
-/** The request of a step with what a rule adds to it. */
+/**
+ * A request with what a rule adds to it: a note, messages, an effect.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface Asked<out R = never> {
   readonly _tag: "Ask"
+  /** The request. */
   readonly ask: Ask
   /** A note, which is recorded before the request. */
   readonly note?: Schema.Json
@@ -87,11 +109,21 @@ export interface Asked<out R = never> {
   readonly recorded?: Effect.Effect<unknown, never, R>
 }
 
-/** The consequence of a step: another one, a last one, or the end. */
+/**
+ * The consequence of a step: another one, a last one for an answer, or the end.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export type Next = Go | Last | End
 
-/** Another step. */
-interface Go {
+/**
+ * Another step.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Go {
   readonly _tag: "Go"
   /** A note for the next step. */
   readonly note?: Schema.Json
@@ -99,7 +131,12 @@ interface Go {
   readonly messages?: ReadonlyArray<Message.Message>
 }
 
-/** A last step, for an answer. */
+/**
+ * A last step, in which the model has no tools and has to answer.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface Last {
   readonly _tag: "Last"
   /** The reason, which the result has as `finalized`. */
@@ -110,9 +147,15 @@ export interface Last {
   readonly messages?: ReadonlyArray<Message.Message>
 }
 
-/** The end of the run. A `RuleEnded` without the name of a rule gets that of the rule that decides. */
+/**
+ * The end of the run. A `RuleEnded` without the name of a rule gets that of the rule that decides.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface End {
   readonly _tag: "End"
+  /** The outcome of the run. */
   readonly outcome: Event.Outcome
 }
 
@@ -122,7 +165,12 @@ export const end = (outcome: Event.Outcome): End => ({ _tag: "End", outcome })
 
 export const last = (by: string, more: Omit<Last, "_tag" | "by"> = {}): Last => ({ _tag: "Last", by, ...more })
 
-/** A reply, whole or broken. Public as `Rule.Replied`. */
+/**
+ * A reply, whole or broken, as a rule hears it.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface Replied {
   /** The error that broke it. `undefined` for a whole reply. */
   readonly error: unknown
@@ -134,17 +182,32 @@ export interface Replied {
   readonly usage: Response.Usage | null
 }
 
-/** The consequence of a reply: it stays as it is, or the model is asked again. */
+/**
+ * The consequence of a reply: it stays as it is, or the model is asked again.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export type Reply = Keep | AskAgain
 
-/** The reply stays as it is. */
-interface Keep {
+/**
+ * The reply stays as it is.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Keep {
   readonly _tag: "Keep"
   /** A note, which is recorded with the step. */
   readonly note?: Schema.Json
 }
 
-/** The reply is discarded, and the model is asked again. */
+/**
+ * The reply is discarded, and the model is asked again.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface AskAgain {
   readonly _tag: "AskAgain"
   /** The wait before the request, in milliseconds. */
@@ -157,9 +220,20 @@ export interface AskAgain {
 
 export const keep: Reply = { _tag: "Keep" }
 
-type Decision<A, E, R> = A | Effect.Effect<A, E, R>
+/**
+ * A value, or an effect that succeeds with it.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Decision<A, E = never, R = never> = A | Effect.Effect<A, E, R>
 
-/** The functions of a rule. They return at once, or an effect that a stop interrupts. Public as `Rule.Hooks`. */
+/**
+ * The functions of a rule. They return at once, or an effect that a stop interrupts. All of them may be left out.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface Hooks<out E = never, out R = never> {
   /** Changes what the model is asked, before each request of a step, one that is asked again included. */
   readonly ask?: (ask: Ask, at: At) => Decision<Ask | Asked<R> | Last | End, E, R>
@@ -175,7 +249,12 @@ export interface Hooks<out E = never, out R = never> {
   readonly handlers?: Context.Context<never>
 }
 
-/** The run that a rule is opened with. Public as `Rule.Run`. */
+/**
+ * The run that a rule is opened with.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface Run {
   /** The id of the run. */
   readonly requestId: string
@@ -187,7 +266,12 @@ export interface Run {
   readonly kept: Notes
 }
 
-/** A rule of a run. Public as `Rule.Rule`. */
+/**
+ * A rule of a run.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface Rule<out E = never, out R = never> extends Hooks<E, R> {
   /** The name under which its notes and its ends are recorded. */
   readonly name: string

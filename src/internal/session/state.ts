@@ -267,7 +267,7 @@ export interface WholeStep {
   /** Usage of nested runs up to this step. Left out where they used nothing. */
   readonly nestedUsage?: Response.Usage
   /** Notes of rules about the step, by their names. */
-  readonly notes: Notes
+  readonly notes: Readonly<Record<string, unknown>>
 }
 
 /**
