@@ -28,7 +28,9 @@ import * as Keeping from "./internal/session/kept.ts"
 import * as Operations from "./internal/session/operations.ts"
 import type * as Records from "./internal/session/records.ts"
 import * as SessionRun from "./internal/session/run.ts"
+import * as Settling from "./internal/session/settling.ts"
 import type * as States from "./internal/session/state.ts"
+import * as StoredCommands from "./internal/session/storedCommands.ts"
 import type * as Writers from "./internal/session/writer.ts"
 import type * as Message from "./Message.ts"
 import type * as Thread from "./Thread.ts"
@@ -58,10 +60,6 @@ export type {
   Kept,
   OpenOptions,
   Outcome,
-  StopOptions,
-  StopReceipt,
-  SubmitOptions,
-  SubmitReceipt,
   WaitsFor
 } from "./internal/session/kept.ts"
 
@@ -71,7 +69,11 @@ export { ResumeError } from "./internal/session/turnReplay.ts"
 
 export type { KeepError } from "./internal/session/writer.ts"
 
-export type { ApproveOptions, OperationError, SettleOptions, ToolResult } from "./internal/session/operations.ts"
+export type { OperationError } from "./internal/session/operations.ts"
+
+export type { ApproveOptions, SettleOptions, ToolResult } from "./internal/session/settling.ts"
+
+export type { StopOptions, StopReceipt, SubmitOptions, SubmitReceipt } from "./internal/session/storedCommands.ts"
 
 export type { Done, Mode, StreamReducer } from "./internal/session/events.ts"
 
@@ -363,8 +365,8 @@ export const revoke: (id: string) => Effect.Effect<boolean, Journals.StoreError,
  */
 export const stop: (
   id: string,
-  options?: Keeping.StopOptions
-) => Effect.Effect<Keeping.StopReceipt, Journals.StoreError, Journals.Store> = Keeping.stop
+  options?: StoredCommands.StopOptions
+) => Effect.Effect<StoredCommands.StopReceipt, Journals.StoreError, Journals.Store> = StoredCommands.stop
 
 /**
  * Submits a message to a session, from any process, and creates the session if it does not exist. Succeeds when the
@@ -393,12 +395,12 @@ export const stop: (
 export const submit: (
   id: string,
   content: Message.Content,
-  options?: Keeping.SubmitOptions
-) => Effect.Effect<Keeping.SubmitReceipt, SessionData.SessionError | Journals.StoreError, Journals.Store> = (
+  options?: StoredCommands.SubmitOptions
+) => Effect.Effect<StoredCommands.SubmitReceipt, SessionData.SessionError | Journals.StoreError, Journals.Store> = (
   id,
   content,
   options
-) => Keeping.submit(id, content, options)
+) => StoredCommands.submit(id, content, options)
 
 /**
  * Returns the work that is left in a session, which names the operation to call. Workers, clusters and stores use the
@@ -1168,7 +1170,7 @@ export const answer: {
     session: SessionData.Session,
     id: string,
     value: unknown,
-    options?: Operations.SettleOptions
+    options?: Settling.SettleOptions
   ): Effect.Effect<SessionData.Session, SessionData.SessionError>
   /**
    * The same, for a session that comes last.
@@ -1176,9 +1178,9 @@ export const answer: {
   (
     id: string,
     value: unknown,
-    options?: Operations.SettleOptions
+    options?: Settling.SettleOptions
   ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
-} = dual(hasSession, Operations.answer)
+} = dual(hasSession, Settling.answer)
 
 /**
  * Approves a call that waits for an approval, or tries a call whose effect is unknown again, with its own arguments
@@ -1223,16 +1225,16 @@ export const approve: {
   (
     session: SessionData.Session,
     id: string,
-    options?: Operations.ApproveOptions
+    options?: Settling.ApproveOptions
   ): Effect.Effect<SessionData.Session, SessionData.SessionError>
   /**
    * The same, for a session that comes last.
    */
   (
     id: string,
-    options?: Operations.ApproveOptions
+    options?: Settling.ApproveOptions
   ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
-} = dual(hasSession, Operations.approve)
+} = dual(hasSession, Settling.approve)
 
 /**
  * Denies a call, which is answered as `denied`, with the reason if one is given, and never runs.
@@ -1271,7 +1273,7 @@ export const deny: {
     session: SessionData.Session,
     id: string,
     reason?: string,
-    options?: Operations.SettleOptions
+    options?: Settling.SettleOptions
   ): Effect.Effect<SessionData.Session, SessionData.SessionError>
   /**
    * The same, for a session that comes last.
@@ -1279,9 +1281,9 @@ export const deny: {
   (
     id: string,
     reason?: string,
-    options?: Operations.SettleOptions
+    options?: Settling.SettleOptions
   ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
-} = dual(hasSession, Operations.deny)
+} = dual(hasSession, Settling.deny)
 
 /**
  * Gives the result of a manual call.
@@ -1322,7 +1324,7 @@ export const submitToolResult: {
     session: SessionData.Session,
     id: string,
     content: unknown,
-    options?: Operations.SettleOptions
+    options?: Settling.SettleOptions
   ): Effect.Effect<SessionData.Session, SessionData.SessionError>
   /**
    * The same, for a session that comes last.
@@ -1330,9 +1332,9 @@ export const submitToolResult: {
   (
     id: string,
     content: unknown,
-    options?: Operations.SettleOptions
+    options?: Settling.SettleOptions
   ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
-} = dual(hasSession, Operations.submitToolResult)
+} = dual(hasSession, Settling.submitToolResult)
 
 /**
  * Gives several results in order: all of them or, where one is refused, none. Fails with the first that is.
@@ -1365,15 +1367,15 @@ export const submitToolResults: {
   /** Gives several results in order, all of them or none. The thread has them in call order. */
   (
     session: SessionData.Session,
-    results: ReadonlyArray<Operations.ToolResult>
+    results: ReadonlyArray<Settling.ToolResult>
   ): Effect.Effect<SessionData.Session, SessionData.SessionError>
   /**
    * The same, for a session that comes last.
    */
   (
-    results: ReadonlyArray<Operations.ToolResult>
+    results: ReadonlyArray<Settling.ToolResult>
   ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
-} = dual(2, Operations.submitToolResults)
+} = dual(2, Settling.submitToolResults)
 
 /**
  * Settles every call whose time is over: questions and manual calls by their default, approvals as denied. A session
@@ -1395,7 +1397,7 @@ export const submitToolResults: {
  * @since 0.1.0
  */
 export const expire: (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError> =
-  Operations.expire
+  Settling.expire
 
 /**
  * Returns the session with messages added at its end.

@@ -25,9 +25,9 @@ import * as ToolOutcomes from "../internal/declare/outcome.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import * as Values from "../internal/declare/values.ts"
 import * as Journals from "../internal/session/journal.ts"
-import * as Keeping from "../internal/session/kept.ts"
-import type * as Operations from "../internal/session/operations.ts"
+import type * as Settling from "../internal/session/settling.ts"
 import type * as States from "../internal/session/state.ts"
+import * as StoredCommands from "../internal/session/storedCommands.ts"
 import * as Message from "../Message.ts"
 import * as Ids from "./internal/ids.ts"
 import * as Protocol from "./internal/protocol.ts"
@@ -88,7 +88,7 @@ export interface ReplyOptions extends CommandOptions {
  * @category options
  * @since 0.1.0
  */
-export interface ApproveOptions extends CommandOptions, Pick<Operations.ApproveOptions, "arguments"> {}
+export interface ApproveOptions extends CommandOptions, Pick<Settling.ApproveOptions, "arguments"> {}
 
 /**
  * Options of a denial.
@@ -313,7 +313,7 @@ const make = Effect.gen(function*() {
   const stop = (id: string): Effect.Effect<StopReceipt, Protocol.CommandError | Journals.StoreError> =>
     Effect.gen(function*() {
       const address = yield* Ids.entityOf(id, "stop")
-      const { ended, ...receipt } = yield* Effect.provideService(Keeping.stop(id), Journals.Store, store)
+      const { ended, ...receipt } = yield* Effect.provideService(StoredCommands.stop(id), Journals.Store, store)
       const answer = entity(address).Stop().pipe(Effect.timeout("10 seconds"), Effect.ignore)
       const asked = yield* Effect.forkIn(answer, scope, { startImmediately: true })
       return {

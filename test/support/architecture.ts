@@ -62,6 +62,8 @@ export const sessionModules: ReadonlyArray<string> = [
   "writer",
   "events",
   "kept",
+  "storedCommands",
+  "settling",
   "turnReplay",
   "operations",
   "run"

@@ -27,6 +27,8 @@ import * as Keeping from "../../internal/session/kept.ts"
 import * as Operations from "../../internal/session/operations.ts"
 import * as Records from "../../internal/session/records.ts"
 import * as SessionRun from "../../internal/session/run.ts"
+import * as Settling from "../../internal/session/settling.ts"
+import * as StoredCommands from "../../internal/session/storedCommands.ts"
 import type * as Tool from "../../Tool.ts"
 import type * as Feeds from "./feed.ts"
 import type * as Protocol from "./protocol.ts"
@@ -72,14 +74,14 @@ export type Make<R> = (session: Owned, feed: Pick<Feeds.Feed, "publish" | "settl
 const settled = (session: SessionData.Session, command: string, input: Settling) => {
   switch (input._tag) {
     case "Answer":
-      return Operations.answer(session, input.id, input.value, { command })
+      return Settling.answer(session, input.id, input.value, { command })
     case "Approve":
-      return Operations.approve(session, input.id, {
+      return Settling.approve(session, input.id, {
         command,
         ...(input.arguments === undefined ? {} : { arguments: input.arguments })
       })
     case "Deny":
-      return Operations.deny(session, input.id, input.reason, { command })
+      return Settling.deny(session, input.id, input.reason, { command })
   }
 }
 
@@ -190,7 +192,7 @@ export const make = <const T extends Tools = [], E = never, R = never, RHalt = n
       const session = SessionData.recover(kept.session)
       const isApproving = session.suspensions.some(({ kind }) => kind === "approval")
       if (!isApproving && (yield* mustWait(kept, input))) {
-        yield* Keeping.submit(id, content, { id: command })
+        yield* StoredCommands.submit(id, content, { id: command })
         return
       }
       const operation = (session: SessionData.Session) =>

@@ -13,8 +13,9 @@ import * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
 import * as Journals from "../../internal/session/journal.ts"
 import * as Keeping from "../../internal/session/kept.ts"
-import * as Operations from "../../internal/session/operations.ts"
+import * as Settling from "../../internal/session/settling.ts"
 import * as States from "../../internal/session/state.ts"
+import * as StoredCommands from "../../internal/session/storedCommands.ts"
 import * as Message from "../../Message.ts"
 import * as Offered from "../../server/internal/agents.ts"
 import * as Sessions from "../../server/internal/sessions.ts"
@@ -68,9 +69,9 @@ const askAbout = (suspension: Event.Suspension, by: string) =>
       }))
       if (verdict === "deny") {
         const reason = yield* Prompt.run(Prompt.String({ message: "Reason" }))
-        return (session: Session) => Operations.deny(session, id, reason === "" ? undefined : reason, { by })
+        return (session: Session) => Settling.deny(session, id, reason === "" ? undefined : reason, { by })
       }
-      if (verdict === "allow") return (session: Session) => Operations.approve(session, id, { by })
+      if (verdict === "allow") return (session: Session) => Settling.approve(session, id, { by })
       const typed = yield* Prompt.run(Prompt.String({
         message: "Arguments",
         default: JSON.stringify(suspension.toolCall.arguments),
@@ -83,7 +84,7 @@ const askAbout = (suspension: Event.Suspension, by: string) =>
       }))
       const edited = Json.parse(typed)
       const edits = Result.isSuccess(edited) && Json.isObject(edited.success) ? edited.success : {}
-      return (session: Session) => Operations.approve(session, id, { by, arguments: edits })
+      return (session: Session) => Settling.approve(session, id, { by, arguments: edits })
     }
     const value = opts.length > 0
       ? yield* Prompt.run(Prompt.Select({
@@ -94,7 +95,7 @@ const askAbout = (suspension: Event.Suspension, by: string) =>
         }))
       }))
       : answerOf(suspension, yield* Prompt.run(Prompt.String({ message: "Answer" })))
-    return (session: Session) => Operations.answer(session, id, value, { by })
+    return (session: Session) => Settling.answer(session, id, value, { by })
   })
 
 /** A session that a command acts on. */
@@ -183,7 +184,7 @@ export const run = (
     view.know(kept.session.thread.messages.flatMap(({ toolCalls = [] }) => toolCalls))
     view.know(kept.interrupted?.calls.map(({ toolCall }) => toolCall) ?? [])
     // A stop is looked for at once.
-    const softly = Effect.andThen(Keeping.stop(key, { by: principal }), claim.look)
+    const softly = Effect.andThen(StoredCommands.stop(key, { by: principal }), claim.look)
     const driven = (isRetried: boolean) =>
       Effect.gen(function*() {
         yield* Effect.acquireRelease(Effect.sync(() => stop.enterSoft()), (leave) => Effect.sync(leave))
@@ -238,7 +239,7 @@ export const run = (
         continue
       }
       if (!isSaid && text !== undefined && !Journals.isUnfinished(Keeping.next(kept))) {
-        yield* Keeping.submit(key, text, { by: principal })
+        yield* StoredCommands.submit(key, text, { by: principal })
         isSaid = true
       } else if (!retries && !Journals.isUnfinished(Keeping.next(kept))) break
       kept = yield* driven(retries)

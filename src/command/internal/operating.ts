@@ -8,6 +8,7 @@ import * as Console from "effect/Console"
 import * as Effect from "effect/Effect"
 import * as Journals from "../../internal/session/journal.ts"
 import * as Keeping from "../../internal/session/kept.ts"
+import * as StoredCommands from "../../internal/session/storedCommands.ts"
 import * as Message from "../../Message.ts"
 import * as Sessions from "../../server/internal/sessions.ts"
 import type * as Session from "../../Session.ts"
@@ -131,7 +132,7 @@ const listOf = (name: string, ids: ReadonlyArray<string>): ReadonlyArray<string>
 export const stop = (named: Named, isJson: boolean) =>
   Effect.gen(function*() {
     const kept = yield* found(named)
-    const receipt = yield* Keeping.stop(kept.id, { by: named.principal })
+    const receipt = yield* StoredCommands.stop(kept.id, { by: named.principal })
     if (isJson) {
       const claim = (yield* Keeping.inspect(kept.id))?.claim
       const isDriven = claim !== undefined && claim.until > (yield* Clock.currentTimeMillis)

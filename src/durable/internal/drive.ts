@@ -19,6 +19,7 @@ import * as Journals from "../../internal/session/journal.ts"
 import * as Keeping from "../../internal/session/kept.ts"
 import * as Operations from "../../internal/session/operations.ts"
 import * as SessionRun from "../../internal/session/run.ts"
+import * as Settling from "../../internal/session/settling.ts"
 import * as Replays from "../../internal/session/turnReplay.ts"
 import type * as Writers from "../../internal/session/writer.ts"
 import * as Telemetry from "../../internal/telemetry.ts"
@@ -213,7 +214,7 @@ export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPubli
       isFailed = retries && kept.session.status === "error"
       retries = false
       if (Keeping.next(kept) === "wait" && isDue(kept, yield* Clock.currentTimeMillis)) {
-        yield* Keeping.keep(kept, Operations.expire)
+        yield* Keeping.keep(kept, Settling.expire)
         kept = yield* load
       }
       final = refused && { error: refused, failures: kept.state.failures + 1 }

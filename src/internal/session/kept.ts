@@ -1,18 +1,16 @@
 /**
- * Sessions of a store: opened, loaded, claimed, and recorded while an operation runs, and the commands of other
- * processes. Each of them reads the journal once and folds it. Public as `Session`.
+ * Sessions of a store: opened, loaded, claimed, and recorded while an operation runs. Each of them reads the journal
+ * once and folds it. Public as `Session`.
  *
  * @since 0.1.0
  */
 import type * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
-import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
-import * as Option from "effect/Option"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
-import * as Message from "../../Message.ts"
+import type * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
 import { checkNames, type NamesOf } from "../declare/schema.ts"
 import * as Values from "../declare/values.ts"
@@ -21,7 +19,7 @@ import * as Claims from "./claim.ts"
 import * as SessionData from "./data.ts"
 import * as Journals from "./journal.ts"
 import * as Nested from "./nested.ts"
-import * as Records from "./records.ts"
+import type * as Records from "./records.ts"
 import * as States from "./state.ts"
 import * as Writers from "./writer.ts"
 
@@ -283,7 +281,7 @@ interface Read {
 }
 
 /** Folds the records after the version of a state into it. */
-const readOn = (id: string, state: States.State, version: number): Effect.Effect<
+export const readOn = (id: string, state: States.State, version: number): Effect.Effect<
   Read,
   Journals.StoreError,
   Journals.Store
@@ -301,14 +299,14 @@ const readOn = (id: string, state: States.State, version: number): Effect.Effect
       })
   )
 
-const read = (id: string) => Effect.suspend(() => readOn(id, States.initial(id), 0))
+export const read = (id: string) => Effect.suspend(() => readOn(id, States.initial(id), 0))
 
 /** Returns the session with this id as the store has it, if it exists. */
 export const load = (id: string): Effect.Effect<Kept | undefined, Journals.StoreError, Journals.Store> =>
   Effect.map(read(id), ({ state, version }) => version === 0 ? undefined : keptOf(id, state, version))
 
 /** Returns the version of a journal. */
-const versionOf = (id: string): Effect.Effect<number, Journals.StoreError, Journals.Store> =>
+export const versionOf = (id: string): Effect.Effect<number, Journals.StoreError, Journals.Store> =>
   Effect.flatMap(Journals.Store, (store) => store.version(id))
 
 const left: Record<Exclude<States.Next, "wait" | "nothing">, string> = {
@@ -318,7 +316,7 @@ const left: Record<Exclude<States.Next, "wait" | "nothing">, string> = {
 }
 
 /** Returns the error of an operation on a nested run that only its parent continues. */
-const nestedIn = ({ id }: Records.Parent, instead: string): SessionData.SessionError =>
+export const nestedIn = ({ id }: Records.Parent, instead: string): SessionData.SessionError =>
   new SessionData.SessionError({
     reason: "nested",
     detail: `the session is a run inside ${JSON.stringify(id)}: ${instead} that session`
@@ -417,16 +415,16 @@ const removeWithin = (id: string): Effect.Effect<void, Journals.StoreError, Jour
   })
 
 /** Refuses an id that names no session. */
-const checkId = (id: string): Effect.Effect<void> =>
+export const checkId = (id: string): Effect.Effect<void> =>
   id === "" ? Effect.die(new TypeError("the id of a session must not be empty")) : Effect.void
 
-const summaryOfNew = (id: string, records: Records.Records): States.Summary => {
+export const summaryOfNew = (id: string, records: Records.Records): States.Summary => {
   const state = States.initial(id)
   for (const record of records) States.apply(state, record)
   return States.summaryOf(state)
 }
 
-const openedWith = (session: SessionData.Session, origin: Records.Origin = {}): Records.Opened => ({
+export const openedWith = (session: SessionData.Session, origin: Records.Origin = {}): Records.Opened => ({
   _tag: "Opened",
   format: 1,
   session,
@@ -616,214 +614,6 @@ export const inspect = (id: string): Effect.Effect<Inspected | undefined, Journa
       }),
       resumptions: state.run?.resumptions ?? 0,
       ...(claim === undefined ? {} : { claim })
-    }
-  })
-
-// Commands.
-
-/** Returns the version after an append, or nothing if another writer was faster. */
-const appended = (
-  id: string,
-  expected: number,
-  records: Records.Records,
-  options?: Journals.AppendOptions
-): Effect.Effect<Option.Option<number>, Journals.StoreError, Journals.Store> =>
-  Effect.flatMap(Journals.Store, (store) =>
-    store.append(id, expected, records, options).pipe(
-      Effect.map(Option.some),
-      Effect.catchTag("SessionConflict", () => Effect.succeed(Option.none()))
-    ))
-
-/**
- * The receipt of a stop.
- *
- * @category models
- * @since 0.1.0
- */
-export interface StopReceipt {
-  /** The id of the request, for `Session.receipt`. Left out where no run was open. */
-  readonly id?: string
-  /**
-   * The version of the journal that contains the request. From here on the stop is honoured, even if the process
-   * dies.
-   */
-  readonly accepted: number
-  /** Waits until the run has ended, and reports what became of its calls. */
-  readonly ended: Effect.Effect<States.StopReport, Journals.StoreError, Journals.Store>
-}
-
-/**
- * Options of a stop.
- *
- * @category options
- * @since 0.1.0
- */
-export interface StopOptions {
-  /** The sender of the request, as recorded in the journal. Left out by default. */
-  readonly by?: string
-}
-
-const nothing: States.StopReport = { stopped: [], ended: [], refused: [], unknown: [] }
-
-/** Interval at which the end of a run is looked for. */
-const endPoll: Duration.Input = "25 millis"
-
-const byOf = ({ by }: StopOptions): { readonly by?: string } => by === undefined ? {} : { by }
-
-/**
- * Asks the run of a session to stop, in whichever process it runs. If the owner is gone, the next owner honours the
- * request.
- */
-export const stop = (
-  id: string,
-  options: StopOptions = {}
-): Effect.Effect<StopReceipt, Journals.StoreError, Journals.Store> =>
-  Effect.gen(function*() {
-    checkNames("Session.stop", options, { by: Values.text } satisfies NamesOf<StopOptions>)
-    let journal = yield* read(id)
-    while (true) {
-      const { state, version } = journal
-      if (state.run === undefined) return { accepted: version, ended: Effect.succeed(nothing) }
-      const { requestId } = state.run
-      const ended = Effect.suspend(() => untilEnded(id, requestId, state, version))
-      if (state.stop !== undefined) return { id: state.stop.id, accepted: version, ended }
-      const stopId = globalThis.crypto.randomUUID()
-      const request: Records.Record = { _tag: "StopRequested", id: stopId, requestId, ...byOf(options) }
-      const accepted = yield* appended(id, version, [request])
-      if (Option.isSome(accepted)) return { id: stopId, accepted: accepted.value, ended }
-      journal = yield* readOn(id, state, version)
-      if ((yield* versionOf(id)) < version) return { accepted: version, ended: Effect.succeed(nothing) }
-    }
-  })
-
-/** Reads on, record by record, until the run has ended or its journal is removed. */
-const untilEnded = (
-  id: string,
-  requestId: string,
-  known: States.State,
-  version: number
-): Effect.Effect<States.StopReport, Journals.StoreError, Journals.Store> =>
-  Effect.gen(function*() {
-    const store = yield* Journals.Store
-    const state = States.copyOf(known)
-    let at = version
-    let report: States.StopReport | undefined
-    while (true) {
-      const now = yield* store.version(id)
-      if (now < at) return States.reportSoFar(state)
-      yield* Stream.runForEach(store.read(id, at), ({ record, version }) =>
-        Effect.sync(() => {
-          States.apply(state, record)
-          at = version
-          if (state.ended?.requestId === requestId) report ??= state.ended.report
-        }))
-      if (report !== undefined) return report
-      if (state.run?.requestId !== requestId) return nothing
-      yield* Effect.sleep(endPoll)
-    }
-  })
-
-/**
- * The receipt of a message.
- *
- * @category models
- * @since 0.1.0
- */
-export interface SubmitReceipt {
-  /** The id of the submission, which the run that takes the message records. */
-  readonly id: string
-  /** The version of the journal that contains the message. */
-  readonly accepted: number
-}
-
-/**
- * Options of a submission.
- *
- * @category options
- * @since 0.1.0
- */
-export interface SubmitOptions {
-  /**
-   * The id of the submission. The same message under the same id is accepted once, among the last 1,000 commands of the
-   * session. A new id by default.
-   */
-  readonly id?: string
-  /** The sender of the message, as recorded in the journal. Left out by default. */
-  readonly by?: string
-}
-
-export const idTaken = (id: string): SessionData.SessionError =>
-  new SessionData.SessionError({
-    reason: "id_taken",
-    detail: `${JSON.stringify(id)} was used before; use another id`
-  })
-
-/** Returns the record of a message for the next run. */
-export const submission = (
-  id: string,
-  content: Message.Content,
-  options: SubmitOptions,
-  clientTools: Records.ClientTools = []
-): Records.MessageSubmitted => ({
-  _tag: "MessageSubmitted",
-  id,
-  message: Message.user(content),
-  ...(clientTools.length === 0 ? {} : { clientTools }),
-  ...byOf(options)
-})
-
-/** The parts of a submission by a server. */
-interface Submission<E> {
-  /** The tools of the client that sends the message. None by default. */
-  readonly clientTools?: Records.ClientTools
-  /** The session as it was read. It is read anew by default, and after another writer was faster. */
-  readonly known?: Pick<Kept, "state" | "version"> | undefined
-  /** The origin of the session that the message creates. Where it is left out, `check` decides about a new one. */
-  readonly origin?: Records.Origin | undefined
-  /** Refuses a message, by the state that it would be added to. */
-  readonly check?: (state: States.State) => Effect.Effect<unknown, E>
-}
-
-/**
- * Appends a message to a session, for the next run to take. Creates the session if it does not exist, in the same
- * append.
- */
-export const submit = <E = never>(
-  id: string,
-  content: Message.Content,
-  options: SubmitOptions = {},
-  { check, clientTools, known, origin }: Submission<E> = {}
-): Effect.Effect<SubmitReceipt, SessionData.SessionError | Journals.StoreError | E, Journals.Store> =>
-  Effect.gen(function*() {
-    yield* checkId(id)
-    checkNames("Session.submit", options, { id: Values.name, by: Values.text } satisfies NamesOf<SubmitOptions>)
-    const submitted = submission(options.id ?? globalThis.crypto.randomUUID(), content, options, clientTools)
-    for (let journal = known;; journal = undefined) {
-      let summary: States.Summary | undefined
-      let version = journal?.version ?? (yield* versionOf(id))
-      if (check !== undefined && origin === undefined && version === 0) yield* check(States.initial(id))
-      // A new id cannot have been used before.
-      if ((options.id !== undefined || check !== undefined || Nested.mayBeNested(id)) && version > 0) {
-        journal ??= yield* read(id)
-        const { parent, receipts } = journal.state
-        if (parent !== undefined) return yield* nestedIn(parent, "submit the message to")
-        const receipt = receipts.get(submitted.id)
-        version = journal.version
-        if (receipt !== undefined) {
-          if (receipt.hash !== Records.hashOf(submitted.message.content)) return yield* idTaken(submitted.id)
-          return { id: submitted.id, accepted: version }
-        }
-        if (check !== undefined) yield* check(journal.state)
-        const state = States.copyOf(journal.state)
-        States.apply(state, submitted)
-        summary = States.summaryOf(state)
-      }
-      const records: Records.Records = version === 0
-        ? [openedWith(SessionData.make({ id }), origin), submitted]
-        : [submitted]
-      if (version === 0) summary = summaryOfNew(id, records)
-      const accepted = yield* appended(id, version, records, summary === undefined ? {} : { summary })
-      if (Option.isSome(accepted)) return { id: submitted.id, accepted: accepted.value }
     }
   })
 

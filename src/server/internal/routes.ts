@@ -20,6 +20,7 @@ import * as Json from "../../internal/json.ts"
 import * as Journals from "../../internal/session/journal.ts"
 import * as Keeping from "../../internal/session/kept.ts"
 import * as States from "../../internal/session/state.ts"
+import * as StoredCommands from "../../internal/session/storedCommands.ts"
 import * as Message from "../../Message.ts"
 import * as Thread from "../../Thread.ts"
 import * as AgUi from "../../ui/AgUi.ts"
@@ -380,7 +381,7 @@ const postStop = (site: Site) => (request: Request, params: Params): Effect.Effe
     const session = yield* named(site, request, params.agent, params.id, ["stop"])
     yield* Sessions.read(session)
     if (isWaited(request)) yield* site.counters.stream(session.by)
-    const receipt = yield* Keeping.stop(session.key, { by: session.by })
+    const receipt = yield* StoredCommands.stop(session.key, { by: session.by })
     // The owner looks for the request at once, where it is this process.
     yield* Worker.take(session.key)
     const accepted = { accepted: receipt.accepted, ...(receipt.id === undefined ? {} : { id: receipt.id }) }

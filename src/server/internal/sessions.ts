@@ -12,9 +12,10 @@ import * as Worker from "../../durable/Worker.ts"
 import type * as Event from "../../Event.ts"
 import * as Journals from "../../internal/session/journal.ts"
 import * as Keeping from "../../internal/session/kept.ts"
-import * as Operations from "../../internal/session/operations.ts"
 import * as Records from "../../internal/session/records.ts"
+import * as Settling from "../../internal/session/settling.ts"
 import * as States from "../../internal/session/state.ts"
+import * as StoredCommands from "../../internal/session/storedCommands.ts"
 import type * as Body from "../../ui/Body.ts"
 import * as Posted from "../../ui/internal/posted.ts"
 import type * as Bounds from "./bounds.ts"
@@ -116,7 +117,7 @@ export const say = (
       return isFree ? Effect.void : running
     }
     const submitted = Effect.catchTag(
-      Keeping.submit(key, content, { by, id }, {
+      StoredCommands.submit(key, content, { by, id }, {
         clientTools,
         known: known?.kept,
         origin: known === undefined ? { principal, agent } : undefined,
@@ -294,20 +295,20 @@ export const actionsOf = (actions: ReadonlyArray<Body.Action>): ReadonlyArray<"w
     )
   )
 
-const verdictOf = (by: string, { command, id, verdict }: Settled): Operations.Verdict => {
+const verdictOf = (by: string, { command, id, verdict }: Settled): Settling.Verdict => {
   const options = { command, by }
   switch (verdict._tag) {
     case "Answer":
-      return Operations.answerOf(id, verdict.error === undefined ? verdict.value : { error: verdict.error }, options)
+      return Settling.answerOf(id, verdict.error === undefined ? verdict.value : { error: verdict.error }, options)
     case "Approve":
-      return Operations.approvalOf(id, {
+      return Settling.approvalOf(id, {
         ...options,
         ...(verdict.edits === undefined ? {} : { arguments: verdict.edits })
       })
     case "Deny":
       return verdict.isCancelled === true
-        ? Operations.withdrawalOf(id, verdict.reason ?? "the user gave no answer", options)
-        : Operations.denialOf(id, verdict.reason, options)
+        ? Settling.withdrawalOf(id, verdict.reason ?? "the user gave no answer", options)
+        : Settling.denialOf(id, verdict.reason, options)
   }
 }
 
@@ -357,7 +358,7 @@ export const answer = (
       if (fresh.some(needsMore)) yield* mayApprove
       const settle = (message?: Records.MessageSubmitted) =>
         Effect.catchTag(
-          Operations.settle(session, settled.map((each) => verdictOf(named.by, each)), message),
+          Settling.settle(session, settled.map((each) => verdictOf(named.by, each)), message),
           "SessionError",
           ({ reason }) => refusalOf(reason)
         )
@@ -368,7 +369,9 @@ export const answer = (
       const full = isNew ? fullOf(state, bounds) : undefined
       if (full !== undefined) return yield* full
       if (isNew && (yield* settle()).suspensions.length > 0) return yield* waits
-      const message = isNew ? Keeping.submission(said.id, said.content, { by: named.by }, clientTools) : undefined
+      const message = isNew
+        ? StoredCommands.submission(said.id, said.content, { by: named.by }, clientTools)
+        : undefined
       const { state: { run } } = yield* Keeping.keep(current.kept, () => settle(message))
       const isLate = run?.settlements.some(({ id }) => settled.some((each) => each.id === id)) === true
       const last = run === undefined ? current.telling.runs.at(-1) : undefined
@@ -436,7 +439,7 @@ export const stopRun = (
       const own = "takes" in wanted ? receipts.get(wanted.takes)?.requestId : run?.requestId
       if (own !== undefined && own !== run?.requestId) return
       if (own !== undefined) {
-        return yield* Effect.asVoid(Effect.flatMap(Keeping.stop(key, { by }), ({ ended }) => ended))
+        return yield* Effect.asVoid(Effect.flatMap(StoredCommands.stop(key, { by }), ({ ended }) => ended))
       }
       if (!Journals.isUnfinished(States.next(kept.state))) return
       yield* Effect.sleep(pause)

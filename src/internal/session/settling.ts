@@ -1,0 +1,393 @@
+/**
+ * Settles the suspensions of a session: checks each verdict against the session, and records all of them or, where one
+ * is refused, none. Settling changes data and runs nothing. Public as `Session`.
+ *
+ * @since 0.1.0
+ */
+import * as Clock from "effect/Clock"
+import * as Effect from "effect/Effect"
+import type * as Event from "../../Event.ts"
+import type * as Message from "../../Message.ts"
+import * as ToolOutcomes from "../declare/outcome.ts"
+import { checkNames, type NamesOf } from "../declare/schema.ts"
+import * as Values from "../declare/values.ts"
+import * as ToolCalls from "../hear/toolCalls.ts"
+import * as Json from "../json.ts"
+import * as SessionData from "./data.ts"
+import * as Records from "./records.ts"
+import * as States from "./state.ts"
+import * as StoredCommands from "./storedCommands.ts"
+import * as Writers from "./writer.ts"
+
+type Session = SessionData.Session
+
+/** The start of an operation. */
+export interface Base {
+  readonly writer: Writers.Writer
+  /** The state that the operation is checked against. */
+  readonly state: States.State
+  /** Records that lead to that state, written with the first record of the operation. */
+  readonly before: ReadonlyArray<Records.Record>
+}
+
+// The start state of an operation.
+
+const after = (state: States.State, records: ReadonlyArray<Records.Record>): States.State => {
+  if (records.length === 0) return state
+  const next = States.copyOf(state)
+  for (const record of records) States.apply(next, record)
+  return next
+}
+
+export const behind = ({ before, state, writer }: Base, records: ReadonlyArray<Records.Record>): Base => ({
+  writer,
+  state: after(state, records),
+  before: [...before, ...records]
+})
+
+/** Returns the program's session with the changes of thread and context that closing its run made. */
+const sinceClosed = (session: Session, known: Session, closed: Session): Session => {
+  const updates = Object.entries(closed.context).filter(([name, value]) => !Json.isSame(value, known.context[name]))
+  return { ...session, thread: closed.thread, context: { ...session.context, ...Object.fromEntries(updates) } }
+}
+
+/** Returns the base of an operation. `leaves` abandons an interrupted run first. */
+export const baseOf = (session: Session, leaves: boolean): Effect.Effect<Base> =>
+  Effect.flatMap(Writers.CurrentWriter, (current) => {
+    if (current === undefined) {
+      return Effect.map(
+        Writers.unkept(States.stateOf(session)),
+        (writer): Base => ({ writer, state: writer.state, before: [] })
+      )
+    }
+    const { given, state } = current
+    const base: Base = { writer: current, state, before: [] }
+    const known = States.sessionOf(state)
+    const isOwn = Json.isSame(session, known)
+    if (isOwn && !leaves) return Effect.succeed(base)
+    const closed = behind(base, States.closing(state, "operation"))
+    if (state.run !== undefined) given.closed = States.sessionOf(closed.state)
+    if (isOwn) return Effect.succeed(closed)
+    // A session that the program has changed is written as a whole. If its run was interrupted, it gets the closed
+    // turn.
+    const has = (other: Session) => Json.isSame(session.thread, other.thread)
+    const before = has(given.session) ? given.session : state.run !== undefined && has(known) ? known : undefined
+    const replaced = given.closed === undefined || before === undefined
+      ? session
+      : sinceClosed(session, before, given.closed)
+    if (Json.isSame(replaced, States.sessionOf(closed.state))) return Effect.succeed(closed)
+    // The session keeps the id of its journal.
+    const own = known.id === undefined ? replaced : { ...replaced, id: known.id }
+    return Effect.succeed(behind(closed, [States.openedBy(closed.state, own)]))
+  })
+
+/** Appends the records of an operation that starts no run. */
+export const happened = ({ before, writer }: Base, records: ReadonlyArray<Records.Record>): Effect.Effect<Session> =>
+  Effect.map(
+    writer.append([...before, ...records] as unknown as Records.Records),
+    () => States.sessionOf(writer.state)
+  )
+
+// Checks of the session's status.
+
+/** Calls that settle a suspension, by its kind. */
+export const settlingOne: Record<Event.Suspension["kind"], string> = {
+  question: "Session.answer",
+  manual: "Session.submitToolResult",
+  approval: "Session.approve or Session.deny",
+  unknown: "Session.answer, Session.approve or Session.deny"
+}
+
+/** Names the calls that wait, at most ten. */
+const openIn = ({ suspensions }: Session): string => {
+  const ids = suspensions.slice(0, 10).map(({ id }) => JSON.stringify(id)).join(", ")
+  return ids === "" ? "none waits" : `these wait: ${ids}${suspensions.length > 10 ? ", …" : ""}`
+}
+
+export const failed = (reason: SessionData.SessionError["reason"], detail: string, toolCallId?: string) =>
+  new SessionData.SessionError({
+    reason,
+    detail,
+    ...(toolCallId === undefined ? {} : { metadata: { toolCallId } })
+  })
+
+/** Refuses a session whose last run failed. */
+export const usable = (session: Session): Effect.Effect<void, SessionData.SessionError> =>
+  session.status === "error"
+    ? failed("session_in_error_state", "the last run failed: see metadata.error, and call Session.recover first")
+    : Effect.void
+
+// Verdicts about suspensions. Each names a suspension by its id; their order does not matter, and each counts once. A
+// verdict is checked first, and an invalid one leaves the session unchanged.
+
+/**
+ * Options of a verdict.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface SettleOptions {
+  /**
+   * The id of the command. The same verdict under the same id counts once, even if it arrives twice, among the last
+   * 1,000 commands of the session. None by default.
+   */
+  readonly command?: string
+  /** The sender of the verdict, as recorded in the journal. Left out by default. */
+  readonly by?: string
+}
+
+/** Returns the suspension with this id, unless its time is over. */
+const find = (session: Session, id: string): Effect.Effect<Event.Suspension, SessionData.SessionError> =>
+  Effect.gen(function*() {
+    yield* usable(session)
+    const suspension = session.suspensions.find((suspension) => suspension.id === id)
+    if (suspension === undefined) {
+      return yield* session.answered.includes(id)
+        ? failed("already_answered", `call ${JSON.stringify(id)} is already answered`, id)
+        : failed("unknown_tool_call_id", `no call ${JSON.stringify(id)} waits for an answer; ${openIn(session)}`, id)
+    }
+    if (suspension.expiresAt !== undefined && suspension.expiresAt <= (yield* Clock.currentTimeMillis)) {
+      return yield* failed("expired", "the time for an answer is up: call Session.expire", id)
+    }
+    return suspension
+  })
+
+/** Reads a value as the answer to a suspension. Refuses one that does not fit. */
+export const answerTo = (
+  session: Session,
+  id: string,
+  content: unknown
+): Effect.Effect<unknown, SessionData.SessionError> =>
+  Effect.flatMap(find(session, id), (suspension) => fitting(suspension, content))
+
+/** Calls `read` on a value. The call may throw: the value may be a foreign object, or a revoked proxy. */
+const readable = <A>(id: string, what: string, read: () => A): Effect.Effect<A, SessionData.SessionError> =>
+  Effect.try({ try: read, catch: () => failed("invalid_answer", `the ${what} cannot be read`, id) })
+
+/**
+ * Returns the answer if it fits the schema of the question. A text that is JSON is also tried as JSON. The answer is
+ * plain JSON from here on, so that a session is the same whether it was stored or not: a list of parts loses the mark
+ * of `Tool.content`, a date becomes a text, and `undefined` becomes `null`.
+ */
+const fitting = (
+  { answerSchema, id }: Event.Suspension,
+  given: unknown
+): Effect.Effect<unknown, SessionData.SessionError> =>
+  Effect.flatMap(
+    readable(id, "answer", () => Json.toJson(ToolOutcomes.partsOf(given) ?? given)),
+    (value) =>
+      answerSchema === undefined
+        ? Effect.succeed(value)
+        : Effect.mapError(
+          ToolOutcomes.decodeAnswer(answerSchema, value),
+          (problem) => failed("invalid_answer", problem, id)
+        )
+  )
+
+/** A verdict about one suspension. */
+export interface Verdict {
+  readonly id: string
+  readonly options: SettleOptions
+  /** The kind and the words of the verdict: the same command with others is refused. */
+  readonly content: unknown
+  /** Returns the answer in a session that it fits. */
+  readonly decide: (session: Session) => Effect.Effect<SessionData.Answer, SessionData.SessionError>
+}
+
+/**
+ * Settles suspensions and adds a message for the next run, in one append: all of it or, where a verdict is refused,
+ * nothing. A repeated command changes nothing.
+ */
+export const settle = (
+  given: Session,
+  verdicts: ReadonlyArray<Verdict>,
+  submitted?: Records.MessageSubmitted
+): Effect.Effect<Session, SessionData.SessionError> =>
+  Effect.gen(function*() {
+    const base = yield* baseOf(given, false)
+    const state = verdicts.length > 1 ? States.copyOf(base.state) : base.state
+    const records: Array<Records.Record> = []
+    for (const { content, decide, id, options } of verdicts) {
+      checkNames("a verdict", options, knownVerdict)
+      const { by, command } = options
+      const hash = command === undefined ? "" : Records.hashOf([id, Json.toJson(content)])
+      const known = command === undefined ? undefined : state.receipts.get(command)
+      if (known !== undefined && command !== undefined) {
+        if (known.hash !== hash) return yield* StoredCommands.idTaken(command)
+        continue
+      }
+      const record: Records.Record = {
+        _tag: "CallSettled",
+        id,
+        answer: yield* decide(States.sessionOf(state)),
+        ...(command === undefined ? {} : { command: { id: command, hash } }),
+        ...(by === undefined ? {} : { by })
+      }
+      records.push(record)
+      // The next verdict is about the session after this one.
+      if (verdicts.length > 1) States.apply(state, record)
+    }
+    if (submitted !== undefined) records.push(submitted)
+    if (records.length === 0) return verdicts.length === 0 ? given : States.sessionOf(base.state)
+    return yield* happened(base, records)
+  })
+
+/** Returns the verdict that answers a question, or gives the result of a call. */
+export const answerOf = (id: string, value: unknown, options: SettleOptions = {}): Verdict => ({
+  id,
+  options,
+  content: { answered: value },
+  decide: (session) =>
+    Effect.gen(function*() {
+      const suspension = yield* find(session, id)
+      if (suspension.kind === "approval") {
+        return yield* failed("invalid_answer", "the call waits for Session.approve or Session.deny", id)
+      }
+      return { _tag: "Value", value: yield* fitting(suspension, value) }
+    })
+})
+
+/** Answers a question, gives the result of a manual call, or gives the result of a call whose effect is unknown. */
+export const answer = (session: Session, id: string, value: unknown, options?: SettleOptions) =>
+  settle(session, [answerOf(id, value, options)])
+
+const approvable = (session: Session, id: string) =>
+  Effect.flatMap(find(session, id), ({ kind }) =>
+    kind === "approval" || kind === "unknown"
+      ? Effect.void
+      : Effect.fail(failed("invalid_answer", "the call waits for Session.answer, not for an approval", id)))
+
+type Arguments = NonNullable<Message.ToolCall["arguments"]>
+
+/**
+ * Returns arguments as plain JSON, like a model's. Refuses arguments that nest too deeply to be written and read
+ * again.
+ */
+const writable = (id: string, given: Arguments): Effect.Effect<Arguments, SessionData.SessionError> =>
+  Effect.flatMap(
+    readable(id, "arguments", () =>
+      Json.isDeeper(given, ToolCalls.deepest) ? undefined : Json.toJson(given) as Arguments),
+    (plain) =>
+      plain === undefined
+        ? Effect.fail(failed("invalid_answer", `the arguments nest deeper than ${ToolCalls.deepest} levels`, id))
+        : Effect.succeed(plain)
+  )
+
+/**
+ * Options of an approval.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface ApproveOptions extends SettleOptions {
+  /**
+   * Arguments that replace those of the call, nested at most 256 levels deep. They are decoded when the call runs,
+   * like the model's.
+   */
+  readonly arguments?: Message.ToolCall["arguments"]
+}
+
+/** The options of a verdict of any kind. */
+const knownVerdict = { command: Values.name, by: Values.text, arguments: Values.objectLike } satisfies NamesOf<
+  ApproveOptions
+>
+
+/** Returns the verdict that approves a call. */
+export const approvalOf = (id: string, options: ApproveOptions = {}): Verdict => ({
+  id,
+  options,
+  content: { approved: options.arguments ?? null },
+  decide: (session) =>
+    Effect.gen(function*() {
+      yield* approvable(session, id)
+      const edited = options.arguments === undefined ? {} : { arguments: yield* writable(id, options.arguments) }
+      return { _tag: "Approved", ...edited }
+    })
+})
+
+/** Approves a call, with its own arguments or with others. A call whose effect is unknown is tried again. */
+export const approve = (session: Session, id: string, options?: ApproveOptions) =>
+  settle(session, [approvalOf(id, options)])
+
+/** Returns the verdict that denies a call. */
+export const denialOf = (id: string, reason: string | undefined, options: SettleOptions = {}): Verdict => ({
+  id,
+  options,
+  content: { denied: reason ?? null },
+  decide: (session) =>
+    Effect.as(approvable(session, id), { _tag: "Denied", ...(reason === undefined ? {} : { reason }) })
+})
+
+/** Denies a call: it is answered as `denied`, and never runs. */
+export const deny = (session: Session, id: string, reason?: string, options?: SettleOptions) =>
+  settle(session, [denialOf(id, reason, options)])
+
+/** Returns the verdict that a call is given up, of whatever kind: the model reads the reason. */
+export const withdrawalOf = (id: string, reason: string, options: SettleOptions): Verdict => ({
+  id,
+  options,
+  content: { denied: reason },
+  decide: (session) => Effect.as(find(session, id), { _tag: "Denied", reason })
+})
+
+/** Settles every suspension whose time is over. */
+export const expire = (session: Session): Effect.Effect<Session, SessionData.SessionError> =>
+  Effect.gen(function*() {
+    yield* usable(session)
+    const now = yield* Clock.currentTimeMillis
+    return yield* settle(
+      session,
+      session.suspensions.filter(({ expiresAt = Infinity }) => expiresAt <= now).map(({ id }) => ({
+        id,
+        options: {},
+        content: undefined,
+        decide: () => Effect.succeed({ _tag: "Expired" })
+      }))
+    )
+  })
+
+/** Returns the verdict that gives the result of a manual call. */
+const resultOf = (id: string, content: unknown, options: SettleOptions = {}): Verdict => ({
+  id,
+  options,
+  content: { answered: content },
+  decide: (session) =>
+    Effect.gen(function*() {
+      yield* usable(session)
+      if (session.pendingToolCalls.length === 0 && !session.answered.includes(id)) {
+        return yield* Effect.die(
+          new Error(`Session.submitToolResult: the session is ${session.status} and waits for no tool result`)
+        )
+      }
+      const suspension = yield* find(session, id)
+      if (suspension.kind !== "manual") {
+        const detail = `call ${JSON.stringify(id)} is no manual call: call ${settlingOne[suspension.kind]}`
+        return yield* failed("invalid_answer", detail, id)
+      }
+      return { _tag: "Value", value: yield* fitting(suspension, content) }
+    })
+})
+
+/** Gives the result of a manual call. Dies where no call waits for a result or has waited for one. */
+export const submitToolResult = (session: Session, id: string, content: unknown, options?: SettleOptions) =>
+  settle(session, [resultOf(id, content, options)])
+
+/**
+ * The result of a manual call.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface ToolResult {
+  /** The id of the call. */
+  readonly toolCallId: string
+  /** The result: a text, a list of parts (`Tool.content`), or a value, which is written as JSON. */
+  readonly content: unknown
+}
+
+/** Gives several results, in order: all of them or, where one is refused, none. */
+export const submitToolResults = (
+  session: Session,
+  results: ReadonlyArray<ToolResult>
+): Effect.Effect<Session, SessionData.SessionError> =>
+  settle(session, results.map(({ content, toolCallId }) => resultOf(toolCallId, content)))
