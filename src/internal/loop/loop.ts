@@ -480,6 +480,8 @@ class Loop<E, R> implements Driver {
       return this.openStep({ _tag: "Repeating", turn })
     }
     if (prepared._tag === "End") {
+      // The result of a step has no outcome.
+      if (!this.parts.isChat) return this.endUnheard([], Rules.refused(Outcomes.haltedReason(prepared.outcome)))
       return this.after(this.closeStep(), () => this.become({ _tag: "Finishing", outcome: prepared.outcome }))
     }
     const { ask, messages, notes, recorded } = prepared

@@ -10,7 +10,7 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import type * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
-import type * as Adapter from "../../Adapter.ts"
+import * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
 import type * as Response from "../../Response.ts"
@@ -446,6 +446,10 @@ const checked = (rule: string, before: Ask, ask: Ask): Ask => {
 /** Returns an end with the name of the rule that decides on it. */
 const named = (rule: string, given: End): End =>
   given.outcome._tag === "RuleEnded" && given.outcome.rule === "" ? end({ ...given.outcome, rule }) : given
+
+/** The error of a request without a run of several steps that a rule ends. */
+export const refused = (rule: string): Adapter.AdapterError =>
+  new Adapter.AdapterError({ reason: "invalid_request", detail: `the rule ${JSON.stringify(rule)} allows no request` })
 
 // The reply.
 
