@@ -296,10 +296,7 @@ export const classify = (
     const govern = yield* Requests.CurrentGoverning
     yield* govern === undefined ?
       read(single) :
-      Effect.mapError(
-        govern(single, read),
-        (rule) => new AdapterError({ reason: "invalid_request", detail: `the rule "${rule}" allows no request` })
-      )
+      Effect.mapError(govern(single, read), (outcome) => new AdapterError(Requests.refusedBy(outcome)))
     if (state.error !== undefined) return yield* AdapterError.from(state.error.value)
     return yield* Answers.warnedOfLost(Outcomes.classification(state))
   })

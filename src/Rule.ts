@@ -19,6 +19,7 @@ import * as Requests from "./internal/ask/request.ts"
 import { checkNames, type NamesOf } from "./internal/declare/schema.ts"
 import * as ToolOptions from "./internal/declare/toolOptions.ts"
 import * as Values from "./internal/declare/values.ts"
+import * as EventJson from "./internal/fold/eventJson.ts"
 import * as Json from "./internal/json.ts"
 import * as Rules from "./internal/loop/rules.ts"
 import * as Turns from "./internal/loop/turns.ts"
@@ -151,6 +152,12 @@ const isObject = (wanted: string): Check => (value) => Json.isObject(value) ? un
 const tagged = (wanted: string, ...tags: ReadonlyArray<string>): Check => (value) =>
   Json.isObject(value) && tags.includes(String(value["_tag"])) ? undefined : wanted
 
+/** Other events than these would change the reply, its calls or the journal. */
+const isChunks: Check = (value) =>
+  Array.isArray(value) && value.every((event) => event?._tag === "RawChunk" && !EventJson.isUsage(event))
+    ? undefined
+    : "an array of RawChunk events without usage"
+
 const anything: Check = () => undefined
 
 const checks = {
@@ -158,7 +165,9 @@ const checks = {
     Json.isObject(value) && (!("_tag" in value) || ["Ask", "Last", "End"].includes(String(value["_tag"])))
       ? undefined
       : "a request, Rule.ask, Rule.last or Rule.end",
-  reply: tagged("Rule.keep or Rule.askAgain", "Keep", "AskAgain"),
+  reply: (value: unknown) =>
+    tagged("Rule.keep or Rule.askAgain", "Keep", "AskAgain")(value) ??
+      (isChunks((value as Rules.AskAgain).events ?? []) && "Rule.askAgain with RawChunk events without usage"),
   next: tagged("the given value, Rule.go, Rule.last or Rule.end", "Go", "Last", "End"),
   end: anything
 } satisfies Record<string, Check>
@@ -205,9 +214,8 @@ const held = (name: string, hooks: Rules.Hooks<any, any>): Rules.Hooks<any, any>
   }
   const { handlers, hear } = hooks
   if (hear !== undefined && hear !== null) {
-    const isList: Check = (value) => Array.isArray(value) ? undefined : "an array of events"
     all["hear"] = (event: Event.Event, at: Rules.At) =>
-      checkedBy(name, "hear", isList)(call(name, "hear", hear, event, at))
+      checkedBy(name, "hear", isChunks)(call(name, "hear", hear, event, at))
   }
   if (handlers !== undefined && handlers !== null) all["handlers"] = handlers
   return all
@@ -312,7 +320,7 @@ export const askAgain = (more: {
   /** The note of the rule for this step, recorded before the request. None by default. */
   readonly note?: Schema.Json
   /** Events that are shown behind `StepReset`. None by default. */
-  readonly events?: ReadonlyArray<Event.Event>
+  readonly events?: ReadonlyArray<Event.Of<"RawChunk">>
 } = {}): Rules.Reply => ({ after: 0, ...more, _tag: "AskAgain" })
 
 /**
@@ -408,7 +416,8 @@ export const Inherited: Context.Reference<ReadonlyArray<Rules.Rule>> = Rules.Inh
 
 /**
  * Gives rules to all runs below, at any depth: those that handlers start, single steps, and classifications. They are
- * asked before the rules of a run. Steps and classifications ask `ask` and `reply` of them.
+ * asked before the rules of a run. Steps and classifications ask `ask` and `reply` of them; an end fails those, with an
+ * `AdapterError` of the reason `invalid_request`. What a rule does in its own effects does not ask that rule.
  *
  * **Example** (A rule for a whole application)
  *
@@ -431,5 +440,5 @@ export const Inherited: Context.Reference<ReadonlyArray<Rules.Rule>> = Rules.Inh
 export const layer = (rules: ReadonlyArray<Rules.Rule>): Layer.Layer<never> =>
   Layer.merge(
     Layer.succeed(Inherited, rules),
-    Layer.succeed(Requests.CurrentGoverning, Turns.governing(rules))
+    Layer.succeed(Requests.CurrentGoverning, Turns.governing)
   )

@@ -467,6 +467,10 @@ class AgEncoder implements Encoder {
       const { code = "internal", message = "The run failed." } = outcome.error ?? {}
       return { type: "RUN_ERROR", message, code, ...usageOf(usage) }
     }
+    if (outcome._tag === "RuleEnded" && outcome.status === "error") {
+      const { rule = "rule" } = outcome
+      return { type: "RUN_ERROR", message: `The rule "${rule}" ended the run.`, code: rule, ...usageOf(usage) }
+    }
     const end = { type: "RUN_FINISHED", threadId, runId, ...usageOf(usage) }
     if (waiting.length > 0) {
       const interrupts = waiting.map(({ callId, suspension }) => interruptOf(suspension, this.idOf(callId)))

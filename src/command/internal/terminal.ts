@@ -125,8 +125,10 @@ export class View {
       }
       case "Error":
         return this.note(`! ${event.error.message}`)
-      case "ChatCompleted":
-        return this.endLine()
+      case "ChatCompleted": {
+        const { outcome: { _tag, rule } } = event
+        return _tag === "RuleEnded" ? this.note(`! The run was ended by the rule "${rule}".`) : this.endLine()
+      }
       default:
         return
     }

@@ -40,7 +40,7 @@ export const CurrentNesting: Context.Reference<Nesting | undefined> = Context.Re
 
 /**
  * A run that was a tool did not come to an answer. `reason` is its `haltedReason`, `detail` describes it:
- * its question, its error.
+ * its question, its error, or what the rule that ended it says.
  *
  * @category errors
  * @since 0.1.0
@@ -48,7 +48,7 @@ export const CurrentNesting: Context.Reference<Nesting | undefined> = Context.Re
 export class ChatFailed extends Schema.TaggedError<ChatFailed>("heddle/Tool/ChatFailed")("ChatFailed", {
   /** The `haltedReason` of the run's result. */
   reason: Schema.String,
-  /** The question of the run, or its error. */
+  /** The question of the run, its error, or the detail of the rule that ended it. */
   detail: Schema.optionalKey(Schema.String)
 }) {
   override get message(): string {
@@ -83,6 +83,10 @@ const knownOptions = {
 
 const detail = (outcome: Event.Outcome): { readonly detail?: string } => {
   if (outcome._tag === "AskUser") return { detail: outcome.pendingQuestion }
+  if (outcome._tag === "RuleEnded") {
+    const { detail } = outcome
+    return detail === undefined ? {} : { detail: typeof detail === "string" ? detail : Json.render(detail) }
+  }
   return outcome._tag === "Failed" ? { detail: described(outcome.error).text } : {}
 }
 

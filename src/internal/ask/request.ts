@@ -444,6 +444,13 @@ export const repaired = (
 
 // Requests outside of a run.
 
+/** Returns the fields of the error for a request that a rule ends, where there is no run to end. */
+export const refusedBy = (outcome: { readonly _tag: string; readonly rule?: string }) =>
+  ({
+    reason: "invalid_request",
+    detail: `the rule ${JSON.stringify(outcome.rule ?? outcome._tag)} allows no request`
+  }) as const
+
 /** A request that belongs to no run. Its tools are offered, and do not run. */
 export interface Single {
   readonly adapter: unknown
@@ -461,12 +468,12 @@ interface SingleReply {
 }
 
 /**
- * Makes a request as rules change it, by a function that reads its reply. Fails with the name of a rule that ends it.
+ * Makes a request as rules change it, by a function that reads its reply. Fails with the outcome of an ending rule.
  */
 export type Governing = (
   single: Single,
   read: (single: Single) => Effect.Effect<SingleReply>
-) => Effect.Effect<void, string>
+) => Effect.Effect<void, Parameters<typeof refusedBy>[0]>
 
 /** The rules of requests that belong to no run: `Rule.layer` gives them, since adapters know no rules. */
 export const CurrentGoverning: Context.Reference<Governing | undefined> = Context.Reference<Governing | undefined>(

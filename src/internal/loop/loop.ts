@@ -480,8 +480,10 @@ class Loop<E, R> implements Driver {
       return this.openStep({ _tag: "Repeating", turn })
     }
     if (prepared._tag === "End") {
-      // The result of a step has no outcome.
-      if (!this.parts.isChat) return this.endUnheard([], Rules.refused(Outcomes.haltedReason(prepared.outcome)))
+      if (!this.parts.isChat) {
+        // The result of a step has no outcome.
+        return this.endUnheard([], new Adapter.AdapterError(Requests.refusedBy(prepared.outcome)))
+      }
       return this.after(this.closeStep(), () => this.become({ _tag: "Finishing", outcome: prepared.outcome }))
     }
     const { ask, messages, notes, recorded } = prepared

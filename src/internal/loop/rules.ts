@@ -8,9 +8,10 @@
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import type * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
-import * as Adapter from "../../Adapter.ts"
+import type * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
 import type * as Response from "../../Response.ts"
@@ -215,7 +216,7 @@ export interface AskAgain {
   /** A note, which is recorded before the next request. */
   readonly note?: Schema.Json
   /** Events that are shown behind `StepReset`. */
-  readonly events?: ReadonlyArray<Event.Event>
+  readonly events?: ReadonlyArray<Event.Of<"RawChunk">>
 }
 
 export const keep: Reply = { _tag: "Keep" }
@@ -237,8 +238,11 @@ export type Decision<A, E = never, R = never> = A | Effect.Effect<A, E, R>
 export interface Hooks<out E = never, out R = never> {
   /** Changes what the model is asked, before each request of a step, one that is asked again included. */
   readonly ask?: (ask: Ask, at: At) => Decision<Ask | Asked<R> | Last | End, E, R>
-  /** Returns the events that follow an event of the reply, while it is read. */
-  readonly hear?: (event: Event.Event, at: At) => ReadonlyArray<Event.Event>
+  /**
+   * Returns the events that follow an event of the reply, while it is read: data of the rule, which changes nothing of
+   * the reply. Not called for a recorded reply.
+   */
+  readonly hear?: (event: Event.Event, at: At) => ReadonlyArray<Event.Of<"RawChunk">>
   /** Hears each reply, before its calls start. The first rule that asks again decides. */
   readonly reply?: (reply: Replied, at: At) => Decision<Reply, never, R>
   /** Decides behind a whole step, over what the rules before it said. */
@@ -289,6 +293,12 @@ export const Inherited: Context.Reference<Rules<never, never>> = Context.Referen
   { defaultValue: () => [] }
 )
 
+/** An effect of a rule. Runs, steps and classifications in it ask the other rules, so that no rule asks itself. */
+const within = <A, E, R>(rule: string, effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
+  Exit.isExit(effect)
+    ? effect
+    : Effect.updateService(effect, Inherited, (rules) => rules.filter(({ name }) => name !== rule))
+
 /** Opens rules in their order. One that a stop keeps from opening has no functions. */
 export const opened = <E, R>(
   rules: Rules<E, R>,
@@ -299,7 +309,7 @@ export const opened = <E, R>(
     const { keeps, name, open } = rule
     if (open === undefined) return Effect.succeed(rule)
     const kept = keeps === undefined ? {} : { keeps }
-    return Effect.map(wait(name, open(run)), (hooks) => ({ ...hooks, name, ...kept }))
+    return Effect.map(wait(name, within(name, open(run))), (hooks) => ({ ...hooks, name, ...kept }))
   })
 
 // Notes and messages.
@@ -405,11 +415,11 @@ const askedFrom = <E, R>(
           ask: checked(name, before.ask, given.ask),
           notes: noting(before.notes, name, given.note),
           messages: [...before.messages, ...saying(name, given.messages)],
-          recorded: given.recorded === undefined ? before.recorded : [...before.recorded, given.recorded]
+          recorded: given.recorded === undefined ? before.recorded : [...before.recorded, within(name, given.recorded)]
         }
       }
       return Effect.isEffect(given)
-        ? Effect.map(wait(name, given), taken)
+        ? Effect.map(wait(name, within(name, given)), taken)
         : Effect.succeed(given === before.ask ? before : taken(given))
     })
   }
@@ -447,10 +457,6 @@ const checked = (rule: string, before: Ask, ask: Ask): Ask => {
 const named = (rule: string, given: End): End =>
   given.outcome._tag === "RuleEnded" && given.outcome.rule === "" ? end({ ...given.outcome, rule }) : given
 
-/** The error of a request without a run of several steps that a rule ends. */
-export const refused = (rule: string): Adapter.AdapterError =>
-  new Adapter.AdapterError({ reason: "invalid_request", detail: `the rule ${JSON.stringify(rule)} allows no request` })
-
 // The reply.
 
 /** The answer of the rules to a reply. */
@@ -482,7 +488,7 @@ export const replied = <E, R>(
           again: given._tag === "AskAgain" && mayRepeat ? given : before.again,
           notes: noting(before.notes, name, given.note)
         }
-      return Effect.isEffect(given) ? Effect.map(wait(name, given), taken) : Effect.succeed(taken(given))
+      return Effect.isEffect(given) ? Effect.map(wait(name, within(name, given)), taken) : Effect.succeed(taken(given))
     })
   }
   return heard
@@ -526,11 +532,16 @@ export const decided = <E, R>(
       const taken = (given: Next | undefined): Decided | undefined => {
         if (given === undefined || given === before.next) return given && before
         if (given._tag === "End") return { next: named(name, given), notes: before.notes }
-        saying(name, given.messages)
-        const { note, ...next } = given
-        return { next, notes: noting(before.notes, name, note) }
+        // Messages of an earlier rule stay, unless a later one has others.
+        const said = before.next._tag === "End" ? undefined : before.next.messages
+        const messages = given.messages === undefined ? said : saying(name, given.messages)
+        const { messages: _, note, ...next } = given
+        return {
+          next: messages === undefined ? next : { ...next, messages },
+          notes: noting(before.notes, name, note)
+        }
       }
-      return Effect.isEffect(given) ? Effect.map(wait(name, given), taken) : Effect.succeed(taken(given))
+      return Effect.isEffect(given) ? Effect.map(wait(name, within(name, given)), taken) : Effect.succeed(taken(given))
     })
   }
   return Effect.mapEager(decision, (decided) =>
@@ -553,7 +564,7 @@ export const ended = <E, R>(
     if (end === undefined) continue
     told = Effect.flatMapEager(told, () => {
       const given = end(outcome, at)
-      return Effect.isEffect(given) ? wait(name, given) : Effect.void
+      return Effect.isEffect(given) ? wait(name, within(name, given)) : Effect.void
     })
   }
   return told as Effect.Effect<void, never, R>

@@ -26,6 +26,7 @@ import {
   type At,
   both,
   end,
+  Inherited,
   keep,
   last,
   lastIn,
@@ -181,11 +182,15 @@ interface Start {
 const defaultMaxTurns = 8
 const defaultFinalizePrompt = "Now provide your final structured response."
 
+/** Returns the rules of all runs for a request alone, which each of them may make the last one. */
+const closable = (inherited: Rules<never, never>): Rules<never, never> =>
+  inherited.length === 0 ? inherited : [...inherited, withoutTools]
+
 /** Returns the rules of a run of one step: those that change its requests. */
 export const ofStep = <E, R>(
   { retryReply: schedule }: Options<E, R>,
   { hasBegun, inherited }: Pick<Start, "hasBegun" | "inherited">
-): Rules<E, R> => [firstChoice(hasBegun), ...inherited, ...retrying(schedule)]
+): Rules<E, R> => [firstChoice(hasBegun), ...closable(inherited), ...retrying(schedule)]
 
 /** Returns the rules of a run of several steps, in the order in which they are asked. */
 export const ofChat = <E, R>(
@@ -265,8 +270,8 @@ export const names: ReadonlySet<string> = new Set([
 
 const notGoverned = { requestId: "", sessionId: null, kept: noNotes }
 
-/** Returns the function by which rules govern a request that belongs to no run: a step that is not worked. */
-export const governing = (given: Rules<never, never>): Requests.Governing => (single, read) =>
+/** Makes a request that belongs to no run, as the rules of all runs change it: a step that is not worked. */
+export const governing: Requests.Governing = (single, read) =>
   Effect.scoped(
     Effect.gen(function*() {
       const context = yield* Effect.context<never>()
@@ -274,7 +279,7 @@ export const governing = (given: Rules<never, never>): Requests.Governing => (si
       const { messages, tools } = single
       const thread = { messages, metadata: Json.none }
       const wait = <A, E>(_: string, effect: Effect.Effect<A, E, Scope.Scope>) => effect
-      const rules = yield* opened<never, Scope.Scope>(given, { ...notGoverned, thread }, wait)
+      const rules = yield* opened<never, Scope.Scope>(closable(yield* Inherited), { ...notGoverned, thread }, wait)
       const settings = Settings.resolve<never, never>({}, defaults, Policy.standard, context)
       const base: Ask = {
         ...single,
@@ -289,7 +294,7 @@ export const governing = (given: Rules<never, never>): Requests.Governing => (si
         const prepared = yield* asked<never, Scope.Scope>(rules, base, at, wait)
         if (prepared === undefined) return
         if (prepared._tag === "End") {
-          return yield* Effect.fail(Outcomes.haltedReason(prepared.outcome))
+          return yield* Effect.fail(prepared.outcome)
         }
         noted = both(noted, prepared.notes)
         for (const effect of prepared.recorded) yield* effect

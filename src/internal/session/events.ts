@@ -332,6 +332,10 @@ const endedBy = ({ detail, rule: name }: Event.RuleEndedOutcome): NonNullable<Re
 
 const errorOf = (outcome: Event.Outcome | undefined): SessionData.Session["metadata"] => {
   if (outcome?._tag === "Failed") return { error: outcome.error }
+  if (outcome?._tag === "RuleEnded" && outcome.status === "error") {
+    const { name: rule, ...more } = endedBy(outcome)
+    return { error: { rule, ...more } }
+  }
   if (outcome?._tag !== "ToolFailed") return {}
   const { haltToolCallId, onToolErrorException } = outcome
   return { error: onToolErrorException ?? { haltToolCallId } }

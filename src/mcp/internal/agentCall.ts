@@ -117,11 +117,15 @@ export const serve = (
         const { kept } = yield* Sessions.read(named)
         const last = kept.session.thread.messages.findLast(({ role }) => role === "assistant")
         const text = last === undefined ? "" : Message.text(last) ?? ""
-        const { _tag, error } = ended.outcome
+        const { _tag, error, rule } = ended.outcome
         const isAnswer = answering.has(_tag) && (_tag !== "MaxTurns" || text !== "")
         return isAnswer
           ? ToolCall.textResult(text, false)
-          : ToolCall.textResult(error?.message ?? `The agent did not come to an end: ${_tag}.`, true)
+          : ToolCall.textResult(
+            error?.message ??
+              `The agent did not come to an end: ${rule === undefined ? _tag : `the rule "${rule}" ended it`}.`,
+            true
+          )
       })
 
     /** Takes the replies of the user: the run continues, unless one of them cancels the call. */
