@@ -246,3 +246,37 @@ describe("a run that is resumed by a changed program", () => {
       assert.deepStrictEqual(awaited.session, folded.session)
     }).pipe(Effect.provide(Script.layer([calling("pay:a", "stop:b")]))))
 })
+
+describe("an operation that cannot ask the model", () => {
+  const faults: Readonly<Record<string, readonly [options: Options, reason: string]>> = {
+    "no adapter": [{ tools: [pay] }, "missing_adapter"],
+    "two tools of one name": [{ tools: [pay, payByHand] }, "invalid_request"],
+    "a temperature of another type": [{ tools: [pay], temperature: "hot" as never }, "invalid_request"],
+    "a choice of no tool": [{ tools: [pay], toolChoice: { name: "other" } }, "invalid_request"]
+  }
+  for (const [fault, [options, reason]] of Object.entries(faults)) {
+    it.effect(`leaves nothing in the journal, and approved calls as they are: ${fault}`, () =>
+      Effect.gen(function*() {
+        ran.length = 0
+        const guarded = Tool.make("pay", {
+          parameters: {},
+          approval: true,
+          handler: (_, { id }) => Effect.sync(() => ran.push(id))
+        })
+        const withModel = Effect.provide(Script.layer([calling("pay:a"), done]))
+        const opened = yield* Session.open("s")
+        const waiting = yield* withModel(
+          Session.keep(opened, (session) => Session.reply(session, "go", { tools: [guarded] }))
+        )
+        const approved = yield* Session.keep(waiting, (session) => Session.approve(session, "a"))
+        const before = yield* journalOf("s")
+        const continued = Session.keep(approved, (session) => Session.continue(session, null, options))
+        const error = yield* Effect.flip(
+          fault === "no adapter" ? continued as Effect.Effect<never, Session.OperationError> : withModel(continued)
+        )
+        assert.deepInclude(error, { reason })
+        assert.deepStrictEqual(yield* journalOf("s"), before)
+        assert.isEmpty(ran)
+      }).pipe(Effect.provide(Session.Store.layerMemory)) as Effect.Effect<void, unknown>)
+  }
+})

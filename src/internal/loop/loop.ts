@@ -1162,6 +1162,41 @@ type StartError = Thread.ValidationError | Plan.EngineError
 /** The parts of a run that are checked before it is entered. */
 type Checked<E, R> = Pick<Parts<E, R>, "thread" | "base" | "leftOut">
 
+/** The adapter, the tools and the request of a run. */
+interface Asked {
+  readonly adapter: Adapter.Service
+  readonly tools: ToolOptions.Toolbox
+  readonly template: Requests.Template
+  readonly leftOut: ReadonlyArray<ToolOptions.LeftOut>
+}
+
+const adapterIn = (context: Context.Context<never>): Result.Result<Adapter.Service, Plan.EngineError> => {
+  const adapter = Context.getOrUndefined(context as Context.Context<any>, Adapter.Adapter)
+  return adapter === undefined
+    ? Result.fail(new Plan.EngineError({ reason: "missing_adapter", detail: "provide an Adapter with a Layer" }))
+    : Result.succeed(adapter)
+}
+
+/** Checks whether the model can be asked about messages: the adapter, the tools and the options of the request. */
+export const asked = (
+  messages: ReadonlyArray<Message.Input>,
+  options: StepOptions<any, any>,
+  defaults: Policy.Defaults,
+  context: Context.Context<never>
+): Result.Result<Asked, StartError> => {
+  const adapter = adapterIn(context)
+  if (Result.isFailure(adapter)) return Result.fail(adapter.failure)
+  const given = options.tools ?? []
+  const { leftOut, tools } = ToolOptions.offered(ToolOptions.toolbox(defaults.tools ?? [], given))
+  const forced = Plan.forcedToLeftOut(options.toolChoice, leftOut)
+  if (forced !== undefined) return Result.fail(forced)
+  const template = Requests.template(options, defaults, tools)
+  const errors = Requests.issues(messages, template, given, tools)
+  return errors.length > 0
+    ? Result.fail(new Thread.ValidationError({ reason: "invalid_request", errors }))
+    : Result.succeed({ adapter: adapter.success, tools, template, leftOut })
+}
+
 /** Checks the input and the options. An option that cannot be used throws. */
 const check = <E, R>(
   input: Thread.Input,
@@ -1171,13 +1206,8 @@ const check = <E, R>(
   start: Replay.Start | undefined
 ): Result.Result<Checked<E, R>, StartError> => {
   const settings = Settings.resolve<E, R>(options, defaults, Policy.standard, context)
-  const given = options.tools ?? []
-  const { leftOut, tools } = ToolOptions.offered(ToolOptions.toolbox(defaults.tools ?? [], given))
-  const adapter = Context.getOrUndefined(context as Context.Context<any>, Adapter.Adapter)
-  if (adapter === undefined) {
-    return Result.fail(new Plan.EngineError({ reason: "missing_adapter", detail: "provide an Adapter with a Layer" }))
-  }
-  const valid = Thread.validate(input)
+  const services = context as Context.Context<never>
+  const valid = Result.flatMap(adapterIn(services), () => Thread.validate(input))
   if (Result.isFailure(valid)) return Result.fail(valid.failure)
   const thread = valid.success
   // The last step of a resumed run may have left calls open: the run ends with it.
@@ -1186,14 +1216,11 @@ const check = <E, R>(
   if (unpaired.length > 0) {
     return Result.fail(new Thread.ValidationError({ reason: "invalid_thread", errors: unpaired }))
   }
-  const forced = Plan.forcedToLeftOut(options.toolChoice, leftOut)
-  if (forced !== undefined) return Result.fail(forced)
-  const template = Requests.template(options, defaults, tools)
-  const errors = Requests.issues(thread.messages, template, given, tools)
-  if (errors.length > 0) return Result.fail(new Thread.ValidationError({ reason: "invalid_request", errors }))
   const { mode, system } = options
-  const base: Rules.Ask = { adapter, system, mode: mode ?? "auto", tools, runTools: tools, settings, template }
-  return Result.succeed({ thread, base, leftOut })
+  return Result.map(asked(thread.messages, options, defaults, services), ({ adapter, leftOut, template, tools }) => {
+    const base: Rules.Ask = { adapter, system, mode: mode ?? "auto", tools, runTools: tools, settings, template }
+    return { thread, base, leftOut }
+  })
 }
 
 /**

@@ -28,7 +28,8 @@ import * as Writers from "./writer.ts"
 
 /**
  * Errors of an operation. The caller's session is unchanged, and no approved call has run: once one has run, a model
- * that cannot be asked ends the operation with outcome `Failed`, so that the answer of the call is kept.
+ * that cannot be asked ends the operation with outcome `Failed`, so that the answer of the call is kept. Where the
+ * adapter, the tools or the options are at fault, nothing is recorded.
  *
  * @category errors
  * @since 0.1.0

@@ -488,7 +488,7 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
   isFinal?: IsFinal
 ): Effect.Effect<
   Opened<M, Errors<T, E>, Services<T, R | RHalt | REvent>>,
-  F | Replays.ResumeError,
+  F | Replays.ResumeError | Step.StepError,
   RF | Services<T, R | RHalt | REvent> | Scope.Scope
 > =>
   Effect.gen(function*() {
@@ -502,6 +502,10 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
       yield* Replays.check(begun, writer.id, toolbox)
       const inherited = yield* Rules.Inherited
       if (resumed !== undefined) yield* Replays.checkRules(begun, writer.id, [...inherited, ...options.rules ?? []])
+    }
+    if (isFinal === undefined) {
+      const messages = States.threadOf(begun).messages.concat(operation.messages)
+      yield* Effect.fromResult(Loop.asked(messages, options, wanted.defaults, context))
     }
     const isContinued = begun.answered.length > 0 || begun.turn !== undefined && resumed === undefined
     const { run, stops } = yield* begin(operation, wanted, isContinued)
