@@ -83,6 +83,19 @@ const optionNames = Values.nullable(
 
 const nameForm = /^[a-zA-Z][\w.-]{0,63}$/
 
+const checkName = (where: string, what: "name" | "reason", name: unknown): void => {
+  if (typeof name !== "string" || !nameForm.test(name)) {
+    throw new TypeError(
+      `${where}: a ${what} begins with a letter and has at most 64 letters, digits, ".", "-" and "_"; got: ${
+        Json.render(name)
+      }`
+    )
+  }
+  if (Turns.names.has(name)) {
+    throw new TypeError(`${where}: the library itself uses the ${what} ${JSON.stringify(name)}; choose another one`)
+  }
+}
+
 /**
  * Makes a rule.
  *
@@ -114,16 +127,7 @@ const nameForm = /^[a-zA-Z][\w.-]{0,63}$/
  * @since 0.1.0
  */
 export const make = <E = never, R = never>(name: string, options: Options<E, R>): Rules.Rule<E, R> => {
-  if (typeof name !== "string" || !nameForm.test(name)) {
-    throw new TypeError(
-      `Rule.make: a name begins with a letter and has at most 64 letters, digits, ".", "-" and "_"; got: ${
-        Json.render(name)
-      }`
-    )
-  }
-  if (Turns.names.has(name)) {
-    throw new TypeError(`Rule.make: the library itself uses the name ${JSON.stringify(name)}; choose another one`)
-  }
+  checkName("Rule.make", "name", name)
   checkNames(`Rule.make ${JSON.stringify(name)}`, options, optionNames)
   const { keeps, open, ...hooks } = options
   const opened = open ?? undefined
@@ -199,6 +203,16 @@ const named = (name: string, hook: string, given: unknown, check: Check): Effect
     checkedBy(name, hook, check)
   )
 
+/** Returns what a rule says behind a step. Behind a last step there is no other one. */
+const onceLast = (
+  given: Rules.Next | Effect.Effect<Rules.Next, never, any>,
+  before: Rules.Next,
+  { last }: Rules.At
+): Rules.Next | Effect.Effect<Rules.Next, never, any> => {
+  const once = (next: Rules.Next) => next?._tag === "Last" && last !== undefined ? before : next
+  return Effect.isEffect(given) ? Effect.map(given, once) : once(given)
+}
+
 /** Returns functions that are held to their types. What they throw, and what does not fit, is a defect. */
 const held = (name: string, hooks: Rules.Hooks<any, any>): Rules.Hooks<any, any> => {
   const all: Record<string, unknown> = {}
@@ -212,6 +226,8 @@ const held = (name: string, hooks: Rules.Hooks<any, any>): Rules.Hooks<any, any>
         : checkedBy(name, hook, checks[hook])(value)
     }
   }
+  const { next } = all as Rules.Hooks<any, any>
+  if (next !== undefined) all["next"] = (before: Rules.Next, at: Rules.At) => onceLast(next(before, at), before, at)
   const { handlers, hear } = hooks
   if (hear !== undefined && hear !== null) {
     all["hear"] = (event: Event.Event, at: Rules.At) =>
@@ -352,6 +368,12 @@ export const go = (more: {
 /**
  * A last step follows, in which the model has no tools and has to answer. The result has the reason as `finalized`.
  *
+ * **Details**
+ *
+ * A model that calls a tool all the same ends the run: the outcome is `RuleEnded`, with the reason as its `rule`. In a
+ * last step, and behind one, `last` changes nothing. The reason has the form of a rule's name, and is none that the
+ * library uses.
+ *
  * **Example** (Asking for the answer after ten calls)
  *
  * ```ts import.meta.vitest
@@ -373,7 +395,10 @@ export const last = (by: string, more: {
   readonly note?: Schema.Json
   /** Messages that are added to the thread before the request. None by default. */
   readonly messages?: ReadonlyArray<Message.Message>
-} = {}): Rules.Last => Rules.last(by, more)
+} = {}): Rules.Last => {
+  checkName("Rule.last", "reason", by)
+  return Rules.last(by, more)
+}
 
 /**
  * The run ends (outcome `RuleEnded`).

@@ -11,7 +11,7 @@ import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import { Adapter, Chat, Message, Policy, Rule, Tool } from "heddle"
 import { Script } from "heddle/testing"
-import { killedAtEach, modelOf, type Replies } from "./support/ruled.ts"
+import { killedAtEach, look, modelOf, type Replies } from "./support/ruled.ts"
 
 const { finish, text, toolCall, usage } = Script
 
@@ -20,8 +20,6 @@ const turnOf = ({ messages }: Pick<Adapter.Request, "messages">): number =>
   messages.filter(({ role }) => role === "assistant").length
 
 const textsOf = ({ messages }: Pick<Adapter.Request, "messages">) => messages.map(Message.text)
-
-const look = Tool.make("look", { parameters: {}, readOnly: true, handler: () => Effect.succeed("seen") })
 
 /** Calls `look` in the first turns of a conversation, and then answers. Each reply uses ten tokens. */
 const looking = (turns: number): Replies => (request) => {

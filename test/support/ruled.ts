@@ -2,9 +2,12 @@
 import { assert } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
-import { Adapter, type Event, type Journal, type Rule, Session, type Tool } from "heddle"
+import { Adapter, type Chat, type Event, type Journal, type Rule, Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
 import { journalOf, prefixed } from "./survivor.ts"
+
+/** A tool that a resumed run may call again. */
+export const look = Tool.make("look", { parameters: {}, readOnly: true, handler: () => Effect.succeed("seen") })
 
 /** Gives the reply to a request. */
 export type Replies = (request: Adapter.Request) => ReadonlyArray<Script.Entry>
@@ -22,10 +25,8 @@ export const modelOf = (replies: Replies, asked: Array<Adapter.Request>): Adapte
 })
 
 /** What a process has: rules, tools and other options, made anew in each. */
-export interface Given {
+export interface Given extends Chat.Options<ReadonlyArray<Tool.Any>, never, never, never, never> {
   readonly rules: ReadonlyArray<Rule.Rule>
-  readonly tools?: ReadonlyArray<Tool.Any>
-  readonly maxTurns?: number
 }
 
 /** A run as a test sees it. */

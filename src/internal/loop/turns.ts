@@ -116,9 +116,11 @@ const halting = <R>(condition: HaltWhen<R>): Rule<never, R> => ({
 const bounded = (maxTurns: number, isClosedByAnswer: boolean): Rule => ({
   name: "maxTurns",
   next: (next, { last: closing, steps }) => {
+    const hasTurns = steps.length < maxTurns
+    // A last step that a rule of the caller asks for is a turn, too.
+    if (next._tag === "Last" && !hasTurns && !isClosedByAnswer) return end({ _tag: "MaxTurns", maxTurns })
     if (next._tag !== "Go") return next
     if (closing === "deadline") return end({ _tag: "Cancelled", reason: "deadline" })
-    const hasTurns = steps.length < maxTurns
     if (closing === "structured") {
       const isPaused = steps.slice(-1).some(({ response }) => Fold.isPaused(response))
       return isPaused && hasTurns ? last("structured") : end({ _tag: "MaxTurns", maxTurns: 1 })
@@ -264,6 +266,7 @@ export const names: ReadonlySet<string> = new Set([
   "maxTurns",
   "retryReply",
   "last",
+  "structured",
   "abandoned",
   ...reservedHaltReasons
 ])
