@@ -245,6 +245,28 @@ describe("a run that is resumed by a changed program", () => {
       const awaited = yield* Session.continue(approved, null, { tools: [payByHand, stop] })
       assert.deepStrictEqual(awaited.session, folded.session)
     }).pipe(Effect.provide(Script.layer([calling("pay:a", "stop:b")]))))
+
+  it.effect("D-12: a stopped run ends with its open turn, also where its tools are gone: the table says how each call ends", () =>
+    Effect.gen(function*() {
+      const guarded = Tool.make("guarded", { parameters: {}, approval: true, handler: () => Effect.succeed(1) })
+      const later = Tool.make("later", { parameters: {}, concurrency: "exclusive", handler: () => Effect.succeed(1) })
+      const tools = [pay, guarded, slow, later]
+      const records = yield* cutRun(["pay:a", "slow:b", "guarded:c", "later:d"], { tools }, ended("a"))
+      const waiting = yield* cutRun(
+        ["pay:a", "slow:b", "guarded:c", "later:d"],
+        { tools },
+        ({ _tag }) => _tag === "CallWaits"
+      )
+      const longer = records.length > waiting.length ? records : waiting
+      const stop: Journal.Record = { _tag: "StopRequested", id: "x", requestId: "r" }
+      const { answers, result, suspensions } = yield* resumed([...longer, stop], { tools: [] })
+      assert.strictEqual(result._tag === "Success" && result.success.value.result.outcome._tag, "Cancelled")
+      assert.isEmpty(suspensions)
+      assert.strictEqual(answers["a"], "paid")
+      assert.match(answers["b"] ?? "", /unknown_effect/)
+      assert.match(answers["c"] ?? "", /not run: the run was stopped/)
+      assert.match(answers["d"] ?? "", /not run: the run was stopped before it was resumed/)
+    }))
 })
 
 describe("an operation that cannot ask the model", () => {

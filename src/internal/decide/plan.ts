@@ -93,8 +93,8 @@ export type Decided = Run | Refuse | Cancel | HandOver
 
 /**
  * A call in the journal, once something of it has begun. `granted`: it was approved, and may begin; `handed`: it waits
- * for the caller, who runs it; `started`: it may have had its effect; `settled`: it is answered, or waits for another
- * answer.
+ * for the caller, who runs it; `started`: it may have had its effect; `settled`: it is answered, waits for another
+ * answer, or has that of its nested run.
  */
 export type RecordedCall =
   & { readonly toolCall: Message.ToolCall }

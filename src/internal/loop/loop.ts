@@ -232,6 +232,8 @@ class Loop<E, R> implements Driver {
   private settled: Events
   /** The open turn that the run begins in, until its calls are decided on. */
   private turn: Replay.Turn | undefined
+  /** The reason to end the run with the open turn that it begins in, while its calls are worked. */
+  private ends: Replay.Ends | undefined
   /** The turn of an earlier run that the run begins in, until its calls are worked. */
   private earlier: Replay.Earlier | undefined
   private readonly hadEarlier: boolean
@@ -568,7 +570,7 @@ class Loop<E, R> implements Driver {
     const { state } = this
     this.earlier = undefined
     const isCut = suspensions.length === 0 && this.isCancelled
-    const halt = isCut && decided?.haltedReason === "ask_user" ? undefined : decided
+    const halt = decided?.haltedReason === "ask_user" && suspensions.length === 0 ? Fold.halt(state) : decided
     return this.after(this.leave(Exit.void), () => {
       this.step = stepAt(0)
       const { thread = this.thread } = state
@@ -840,7 +842,8 @@ class Loop<E, R> implements Driver {
     const { ask: { mode, runTools, settings: { policy } }, turn } = this
     this.turn = undefined
     const recorded = turn?.calls
-    const isActedOn = !this.isCancelled && Fold.isToolTurn(policy, response)
+    this.ends = turn && this.parts.recorded?.start.ends
+    const isActedOn = !this.isCancelled && this.ends === undefined && Fold.isToolTurn(policy, response)
     const calls = Response.actionableCalls(response)
     const error = isActedOn && mode === "auto" ? Plan.failing(calls, runTools, policy, recorded) : undefined
     const isStarted = (index: number) => this.state.calls.isTaken(index)
@@ -862,7 +865,11 @@ class Loop<E, R> implements Driver {
         )
     }
     const { finishReason } = response
-    const refusal = isActedOn ? undefined : Plan.ending(finishReason)
+    const refusal = this.ends !== undefined
+      ? `${Replay.endOf(this.ends)} before it was resumed`
+      : isActedOn
+      ? undefined
+      : Plan.ending(finishReason)
     const plan = Plan.divide(calls, response.toolCalls, this.ask, isStarted, refusal, recorded)
     // A reply that was filtered or failed has its early calls interrupted, and the others do not run.
     if (finishReason === "content_filter" || finishReason === "error") early?.cancel(Plan.ending(finishReason))
@@ -887,7 +894,13 @@ class Loop<E, R> implements Driver {
     if (batch !== undefined && !batch.isAtEnd) return batch.take
     if (ended !== undefined) return this.complete(response, ended)
     const hasFailed = response.error instanceof Plan.EngineError
-    const over = this.isCancelled ? "the run was cancelled" : hasFailed ? failedTurn : undefined
+    const over = this.ends !== undefined
+      ? Replay.endOf(this.ends)
+      : this.isCancelled
+      ? "the run was cancelled"
+      : hasFailed
+      ? failedTurn
+      : undefined
     // Calls that wait stay open, unless the run is over: then they are answered as cancelled.
     return this.after(
       Plan.ended(plan, response, this.ask, this.workedOf(batch, response), over),
@@ -918,12 +931,12 @@ class Loop<E, R> implements Driver {
     response: Response.Response,
     { calls, halt: decided, manual, suspensions }: Plan.Ended
   ): Emitted<E, R> {
-    const { ask: { mode, settings: { policy } }, parts: { ambient, recorded }, state, step: { index } } = this
+    const { ask: { mode, settings: { policy } }, parts: { ambient }, state, step: { index } } = this
     const message = Outcomes.assistantMessage(response, calls, response.message?.reasoning)
     // A step that waits for an answer from outside is not cut short: its calls stay open.
     const isCut = suspensions.length === 0 && this.isCancelled
     // A question that was withdrawn halts nothing; another halt may decide in its place.
-    const halt = isCut && decided?.haltedReason === "ask_user" ? Fold.halt(state) : decided
+    const halt = decided?.haltedReason === "ask_user" && suspensions.length === 0 ? Fold.halt(state) : decided
     return this.after(this.closeStep(), () => {
       const said = isCut && message.content === "" && message.toolCalls === undefined ? [] : [message]
       const added = said.concat(Fold.answers(state))
@@ -939,7 +952,8 @@ class Loop<E, R> implements Driver {
         ? { response, thread, messages, mode, manualToolCalls: [] }
         : { response, thread, messages, mode: "auto" as const, manualToolCalls: manual }
       // The run may have to end with the turn that it was resumed in.
-      if (recorded?.start.ends !== undefined) Replay.end(ambient.cancellation, recorded.start.ends)
+      if (this.ends !== undefined) Replay.end(ambient.cancellation, this.ends)
+      this.ends = undefined
       const event = Outcomes.stepCompleted(step, isToolTurn, isDone, halt, suspensions, this.noted)
       this.notes.push(this.noted)
       this.noted = Rules.noNotes

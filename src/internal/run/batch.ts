@@ -263,10 +263,16 @@ export class Batch<E> implements Host<E> {
     return journal?.find(call, { stepIndex, isApproved: approved?.has(call.id) === true })
   }
 
-  /** Returns the error of a call that does not run. If it had started in another process, its effect is unknown. */
+  /**
+   * Returns the error of a call that does not run. If it had started in another process, its effect is unknown, unless
+   * each attempt there has failed.
+   */
   private unrun(job: Answers.Numbered | Plan.Job, detail: string): ToolOutcomes.ToolError {
-    const isUnknown = "isUnknown" in job && job.isUnknown === true || this.known(job.call)?.isUnknown === true
-    return isUnknown ? Replay.unknownEffect(job.call).error : cancelled(job, detail)
+    const known = this.known(job.call)
+    const isUnknown = "isUnknown" in job && job.isUnknown === true || known?.isUnknown === true
+    if (isUnknown) return Replay.unknownEffect(job.call).error
+    const hasFailed = known?.waits === undefined && (known?.attempt ?? 0) > 0
+    return cancelled(job, hasFailed ? detail.replace(/^not run: /, "not tried again: ") : detail)
   }
 
   /** Answers a call that had started in another process and cannot run in this one. */

@@ -144,6 +144,10 @@ export interface Start {
 /** The reason to end a resumed run: a requested stop, a passed deadline, or an error. */
 export type Ends = { readonly _tag: "Stop" | "Deadline" } | { readonly _tag: "Failure"; readonly error: unknown }
 
+/** Returns the reason for which nothing starts in a run that ends. */
+export const endOf = ({ _tag }: Ends): string =>
+  _tag === "Deadline" ? "the deadline of the run has passed" : "the run was stopped"
+
 /** Requests the end of a run. */
 export const end = (cancellation: Cancellation.Cancellation | undefined, { _tag }: Ends): void =>
   _tag === "Deadline"

@@ -248,16 +248,23 @@ const settlements = (state: States.State, policy: Policy.Policy): ReadonlyArray<
 
 // Resumed runs.
 
-/** Returns the open turn in which the run begins, if its reply is recorded. */
-const turnOf = ({ turn }: States.State): Replay.Turn | undefined =>
+/**
+ * Returns the open turn in which the run begins, if its reply is recorded. `isJoined` tells whether a started call has
+ * the answer of its nested run, also in a run that ends.
+ */
+const turnOf = (
+  { turn }: States.State,
+  isJoined: (name: string) => boolean
+): Replay.Turn | undefined =>
   turn?.isEarlier !== false || turn.isStepped === true || turn.message === undefined || turn.response === undefined
     ? undefined
-    : { events: Replays.eventsOf(turn.response), calls: recordedIn(turn, () => true) }
+    : { events: Replays.eventsOf(turn.response), calls: recordedIn(turn, () => true, isJoined) }
 
 /** Returns calls of which something has begun, as they are now: the table changes while they run. */
 const recordedIn = (
   turn: States.Turn | undefined,
-  isIncluded: (id: string, call: States.Call) => boolean
+  isIncluded: (id: string, call: States.Call) => boolean,
+  isJoined: (name: string) => boolean = () => false
 ): Plan.RecordedCalls => {
   const recorded = new Map<string, Plan.RecordedCall>()
   for (const [id, call] of turn?.calls ?? []) {
@@ -265,7 +272,8 @@ const recordedIn = (
     const { toolCall } = call
     const [suspension] = call._tag === "Waiting" ? call.suspensions : []
     const isHanded = suspension?.kind === "manual" && suspension.path === undefined
-    recorded.set(id, isHanded ? { _tag: "handed", toolCall, suspension } : { _tag: recordedAs[call._tag], toolCall })
+    const as = call._tag === "Started" && isJoined(toolCall.name) ? "settled" : recordedAs[call._tag]
+    recorded.set(id, isHanded ? { _tag: "handed", toolCall, suspension } : { _tag: as, toolCall })
   }
   return recorded
 }
@@ -382,9 +390,14 @@ const begin = <M extends SessionEvents.Mode>(
 /** Returns what the run begins with. */
 const startOf = (
   { hasOpening, operation: { mode, resumed }, state }: OperationRun<SessionEvents.Mode>,
-  policy: Policy.Policy,
+  { policy, toolbox }: Wanted<AnyOptions>,
   isContinued: boolean
 ): Replay.Start => {
+  // The nested run of a sub-agent ends at the deadline by itself.
+  const isJoined = (name: string) => {
+    const tool = toolbox.get(name)
+    return resumed?.ending?._tag === "Deadline" && tool !== undefined && SubAgent.isSubAgent(tool)
+  }
   const steps = resumed?.run.steps ?? []
   const { attempt = 0, introduced = 0, noted = {} } = resumed === undefined ? {} : state.run ?? {}
   return {
@@ -394,7 +407,7 @@ const startOf = (
     noted,
     kept: state.kept,
     settled: steps.length > 0 ? [] : settlements(state, policy),
-    turn: resumed === undefined ? undefined : turnOf(state),
+    turn: resumed === undefined ? undefined : turnOf(state, isJoined),
     earlier: !hasOpening && !States.isOpening(state) ? undefined : {
       // The calls that may run now, and those that did so before the interruption.
       calls: recordedIn(
@@ -496,7 +509,7 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
     const { base: { state: begun, writer }, resumed } = operation
     const context = yield* Effect.context<never>()
     const wanted = resolved(operation, given, isFinal !== undefined, yield* Policy.Defaults, context)
-    const { mistake, options, policy, toolbox } = wanted
+    const { mistake, options, toolbox } = wanted
     const isToCheck = Result.isSuccess(mistake) && (resumed?.ending === undefined || resumed.ending._tag === "Deadline")
     if (isToCheck) {
       yield* Replays.check(begun, writer.id, toolbox)
@@ -511,7 +524,7 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
     const { run, stops } = yield* begin(operation, wanted, isContinued)
     const own = Result.isFailure(mistake)
       ? Stream.die(mistake.failure)
-      : eventsOf<E, R | RHalt | REvent>(run, wanted, startOf(run, policy, isContinued), stops)
+      : eventsOf<E, R | RHalt | REvent>(run, wanted, startOf(run, wanted, isContinued), stops)
     const ended = isFinal === undefined ? own : endingBy(own, run, options, isFinal)
     // The runs of a session that is not kept are in no journal, also where its handler's are.
     const unkept = writer.store === undefined && Context.get(context, SubAgent.CurrentNesting) !== undefined

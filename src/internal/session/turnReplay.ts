@@ -186,7 +186,7 @@ export interface Recording extends Pick<Replay.Journal, "replied" | "step" | "en
   readonly writer: Writers.Writer
   readonly requestId: string
   readonly running: Running
-  /** The reason to end the run instead of resuming it: recorded effects are answered, and nothing new starts. */
+  /** The reason to end the run instead of resuming it. */
   readonly ending: "Stop" | "Deadline" | "Failure" | undefined
   readonly nestingOf: NestingOf
 }
@@ -195,7 +195,6 @@ export interface Recording extends Pick<Replay.Journal, "replied" | "step" | "en
 export const journalOf = (recording: Recording): Replay.Journal => {
   const { ending, nestingOf, requestId, running, writer } = recording
   const { state } = writer
-  const isEnding = ending !== undefined
   const isKept = writer.store !== undefined
   /** Usage of nested runs of the calls that are running. */
   const spent = new Map<string, Spendings.Spending>()
@@ -283,7 +282,7 @@ export const journalOf = (recording: Recording): Replay.Journal => {
       if (turn === undefined || run === undefined || turn.isEarlier !== isApproved) return undefined
       if (!isApproved && stepIndex !== run.steps.length) return undefined
       const call = turn.calls.get(id)
-      return call && foundOf(id, call, isEnding)
+      return call && foundOf(id, call)
     },
     admits: () => writer.claim === undefined ? Effect.void : writer.admission,
     prepares: (prepared) => writer.start(preparedOf(requestId, prepared), running),
@@ -301,15 +300,9 @@ export const journalOf = (recording: Recording): Replay.Journal => {
         else if (writer.isLeft) writer.handlerBegins(call.id)
         // A call that is already started was started by another process.
         const isUnknown = known?._tag === "Started"
-        if (isEnding) {
-          // The nested run of a sub-agent ends at the deadline, unless it has ended before.
-          if (isUnknown && ending === "Deadline" && SubAgent.isSubAgent(tool)) {
-            return started(call, tool, true, state.run?.deadlineAt)
-          }
-          const stopped = ending === "Deadline" ? "the deadline of the run has passed" : "the run was stopped"
-          const when = known?._tag === "Waiting" ? "" : " before it was resumed"
-          const instead = notRun(call, known, `${States.notRun(known)}: ${stopped}${when}`)
-          return Effect.succeed({ _tag: "Answer", instead })
+        // The nested run of a sub-agent ends at the deadline, unless it has ended before.
+        if (isUnknown && ending === "Deadline" && SubAgent.isSubAgent(tool)) {
+          return started(call, tool, true, state.run?.deadlineAt)
         }
         return isUnknown
           ? Effect.as(writer.confirmation, { _tag: "Resolve" })
@@ -366,7 +359,7 @@ const parentOf = (
 })
 
 /** Returns the recorded outcome of a call, from before its run was resumed or from the turn that left it open. */
-const foundOf = (id: string, call: States.Call, isEnding: boolean): Replay.Replayed | undefined => {
+const foundOf = (id: string, call: States.Call): Replay.Replayed | undefined => {
   const { attempt, idempotencyKey, resume, version } = call
   const resumed = resume !== undefined && "answer" in resume
     ? { resumed: { answer: resume.answer, state: resume.state } }
@@ -376,15 +369,13 @@ const foundOf = (id: string, call: States.Call, isEnding: boolean): Replay.Repla
     case "Answered":
       return { ...known, hasStarted: true, answer: Answers.replayed(id, call) }
     case "Waiting":
-      return isEnding
-        ? { ...known, hasStarted: true }
-        : { ...known, hasStarted: true, waits: waitingEvent(call) }
+      return { ...known, hasStarted: true, waits: waitingEvent(call) }
     case "Started":
       return { ...known, hasStarted: true, isUnknown: true }
     case "Granted":
       return { ...known, hasStarted: States.hasStarted(call) }
     case "Asked":
-      if (attempt > 0 || isEnding) return { ...known, hasStarted: true }
+      if (attempt > 0) return { ...known, hasStarted: true }
       return version === undefined ? undefined : { ...known, hasStarted: false }
   }
 }
