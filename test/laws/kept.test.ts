@@ -57,6 +57,7 @@ const all: ReadonlyArray<Kind> = [
   "RunStarted",
   "RunStarted again",
   "StepCompleted",
+  "StepPrepared",
   "StopRequested"
 ]
 
@@ -68,7 +69,7 @@ const changing: Readonly<Record<Field, ReadonlyArray<Kind>>> = {
   context: ["RunEnded"],
   metadata: ["RunEnded"],
   status: ["CallSettled", "Opened", "RunEnded", "RunStarted"],
-  thread: ["CallEnded", "CallSettled", "MessagesAppended", "RunEnded", "RunStarted", "StepCompleted"],
+  thread: ["CallEnded", "CallSettled", "MessagesAppended", "RunEnded", "RunStarted", "StepCompleted", "StepPrepared"],
   turn: [
     "AttemptFailed",
     ...ofCalls,
@@ -78,7 +79,8 @@ const changing: Readonly<Record<Field, ReadonlyArray<Kind>>> = {
     "ReplyReceived",
     "RunEnded",
     "RunStarted",
-    "StepCompleted"
+    "StepCompleted",
+    "StepPrepared"
   ],
   answered: ["CallSettled", "RunEnded", "RunStarted"],
   run: [
@@ -88,11 +90,12 @@ const changing: Readonly<Record<Field, ReadonlyArray<Kind>>> = {
     "RunEnded",
     "RunStarted",
     "RunStarted again",
-    "StepCompleted"
+    "StepCompleted",
+    "StepPrepared"
   ],
   ended: ["Opened", "RunEnded", "RunStarted"],
   lastRun: ["RunEnded"],
-  kept: [],
+  kept: ["RunEnded"],
   parent: ["Opened", "RunStarted"],
   span: ["Opened", "RunStarted", "RunStarted again"],
   clientTools: ["RunStarted"],
@@ -103,9 +106,10 @@ const changing: Readonly<Record<Field, ReadonlyArray<Kind>>> = {
   fingerprint: all,
   size: all,
   "run.steps": ["StepCompleted"],
-  "run.noted": [],
-  "run.introduced": [],
-  "run.attempt": [],
+  "run.noted": ["StepCompleted", "StepPrepared"],
+  "run.introduced": ["StepCompleted", "StepPrepared"],
+  "run.attempt": ["StepCompleted", "StepPrepared"],
+  "run.spent": ["StepCompleted", "StepPrepared"],
   "run.nestedUsage": ["CallEnded", "CallWaits", "StepCompleted"],
   "run.context": ["CallEnded", "StepCompleted"],
   "run.resumptions": ["RunStarted again"],

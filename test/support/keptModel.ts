@@ -66,8 +66,39 @@ const runIn = (open: List) => {
     hasStarted: open.some(({ _tag }) => _tag === "CallStarted"),
     steps: open.filter(({ _tag }) => _tag === "StepCompleted").length,
     nestedTokens: tokensOf(since(open, ({ _tag }) => _tag === "StepCompleted")),
-    settlements: open.flatMap((record) => record._tag === "CallSettled" ? [record.id] : [])
+    settlements: open.flatMap((record) => record._tag === "CallSettled" ? [record.id] : []),
+    ...preparedIn(open)
   }
+}
+
+const isStep = ({ _tag }: Journal.Record): boolean => _tag === "StepCompleted"
+
+const notesOf = (records: List): Records.StepPrepared["notes"] =>
+  Object.assign(
+    {},
+    ...records.map((record) => record._tag === "StepPrepared" || record._tag === "StepCompleted" ? record.notes : {})
+  ) as Records.StepPrepared["notes"]
+
+/** What rules have said of the step in progress, and of the whole steps. */
+const preparedIn = (open: List) => {
+  const prepared = since(open, isStep).flatMap((record) => record._tag === "StepPrepared" ? [record] : [])
+  return {
+    noted: notesOf(prepared),
+    notes: open.flatMap((record, index) =>
+      isStep(record) ? [notesOf([...since(open.slice(0, index), isStep), record])] : []
+    ),
+    introduced: prepared.reduce((sum, { messages = [] }) => sum + messages.length, 0),
+    attempt: prepared.at(-1)?.attempt ?? 0,
+    spentTokens: prepared.findLast(({ spent }) => spent !== undefined)?.spent?.inputTokens ?? 0
+  }
+}
+
+/** The notes that rules keep for the session. */
+const notesKeptIn = (records: List): Records.RunEnded["kept"] => {
+  const last = records.findLast((record) =>
+    record._tag === "Opened" || record._tag === "RunEnded" && record.kept !== undefined
+  )
+  return last?._tag === "Opened" || last?._tag === "RunEnded" ? last.kept ?? {} : {}
 }
 
 /** Tells whether the run that a record ends gives back what it took: no call has started, and no step is whole. */
@@ -143,7 +174,8 @@ const lastRunIn = (records: List): Records.LastRun | undefined => {
   const last = records.findLast(({ _tag }) => _tag === "RunEnded" || _tag === "Opened")
   if (last?._tag === "Opened") return last.lastRun
   if (last?._tag !== "RunEnded" || last.haltedReason === "") return undefined
-  const { error, haltedReason = "error", metadata, status } = last
+  const { error, haltedReason = "error", metadata, rule, status } = last
+  if (rule !== undefined) return { outcome: haltedReason, rule }
   if (error !== undefined) return { outcome: haltedReason, error }
   if (status !== "error") return { outcome: haltedReason }
   // The message is the drawn one: an error without a `_tag` has the reason of the run.
@@ -183,6 +215,7 @@ export const keptIn = (given: List) => {
     run: runIn(open),
     ended: ended?._tag === "RunEnded" ? ended.requestId : undefined,
     lastRun: lastRunIn(records),
+    notesKept: notesKeptIn(records),
     parent: start?.parent?.id,
     span: last?._tag === "RunStarted" ? last.span?.spanId : undefined,
     origin: originIn(records),
@@ -207,10 +240,16 @@ export const shownBy = (state: States.State): ReturnType<typeof keptIn> => ({
     hasStarted: state.run.hasStarted,
     steps: state.run.steps.length,
     nestedTokens: state.run.nestedUsage?.inputTokens ?? 0,
-    settlements: state.run.settlements.map(({ id }) => id)
+    settlements: state.run.settlements.map(({ id }) => id),
+    noted: state.run.noted,
+    notes: state.run.steps.map(({ notes }) => notes),
+    introduced: state.run.introduced,
+    attempt: state.run.attempt,
+    spentTokens: state.run.spent?.inputTokens ?? 0
   },
   ended: state.ended?.requestId,
   lastRun: state.lastRun,
+  notesKept: state.kept,
   parent: state.parent?.id,
   span: state.span?.spanId,
   origin: state.origin,
@@ -225,10 +264,18 @@ const lineOf = (message: Message.Message | undefined): string | undefined => {
   return line.slice(0, 120) || undefined
 }
 
-/** The messages that start an open run, and those of its replies. */
+/** The records of an open run without the replies that were discarded. */
+const countedIn = (open: List): List =>
+  open.filter((record, index) =>
+    record._tag !== "ReplyReceived" ||
+    open.slice(index).find((other) => other._tag === "StepPrepared" || isStep(other))?._tag !== "StepPrepared"
+  )
+
+/** The messages that start an open run, those of rules, and those of its replies. */
 const saidIn = (open: List): ReadonlyArray<Message.Message> =>
-  open.flatMap((record) => {
+  countedIn(open).flatMap((record) => {
     if (isOpening(record)) return record.messages
+    if (record._tag === "StepPrepared") return record.messages ?? []
     const response = record._tag === "ReplyReceived" || record._tag === "StepCompleted" ? record.response : undefined
     return response?.message == null ? [] : [response.message]
   })

@@ -14,6 +14,7 @@ const weights = {
   resume: 1,
   fail: 1,
   failCall: 2,
+  prepare: 4,
   reply: 6,
   call: 6,
   answer: 6,
@@ -105,9 +106,16 @@ const endOf = (requestId: string, form: number): Records.RunEnded => {
     { haltedReason: "abandoned" },
     { haltedReason: "cancelled", status: "stopped" },
     { haltedReason: "tool_error", status: "error", metadata: { error: { message: `no ${form}` } } },
-    { haltedReason: "max_turns", status: "completed", metadata: { seen: form } },
+    { haltedReason: "max_turns", status: "completed", metadata: { seen: form }, kept: { tally: form } },
     { haltedReason: "" },
-    { haltedReason: "ask_user", messages: [Message.user("wrapped up")] }
+    { haltedReason: "ask_user", messages: [Message.user("wrapped up")] },
+    {
+      haltedReason: "stuck",
+      status: "error",
+      rule: { name: "stuck", detail: form },
+      metadata: { error: { rule: "stuck" } }
+    },
+    { haltedReason: "done", status: "completed", rule: { name: "done" }, kept: { tally: -form, other: true } }
   ]
   return { _tag: "RunEnded", requestId, ...forms[form % forms.length] }
 }
@@ -132,6 +140,7 @@ const fitting = (place: Place, kind: Kind, form: number): Journal.Record | undef
     return found[form % Math.max(found.length, 1)]?.[0]
   }
   const more = form % 3 === 0 ? { nestedUsage: usage(form + 1) } : {}
+  const noted = form % 4 === 1 ? { notes: { step: form, both: "later" } } : {}
   const isReplied = isOpen && turn?.isEarlier === false
   switch (kind) {
     case "submit":
@@ -170,6 +179,19 @@ const fitting = (place: Place, kind: Kind, form: number): Journal.Record | undef
     case "failCall": {
       const toolCallId = among("Started")
       return toolCallId === undefined ? undefined : { _tag: "AttemptFailed", requestId, toolCallId }
+    }
+    case "prepare": {
+      const isBegun = isReplied && (turn.isStepped === true || calls.some(([, { _tag }]) => _tag !== "Asked"))
+      if (!isOpen || isBegun || !isReplied && (turn?.open ?? 0) > 0) return undefined
+      return {
+        _tag: "StepPrepared",
+        requestId,
+        stepIndex: run.steps.length,
+        attempt: Math.max(1, run.attempt + form % 2),
+        ...(form % 3 === 0 ? {} : { notes: { [`rule${form % 2}`]: form, both: "earlier" } }),
+        ...(form % 4 === 0 ? { messages: [Message.user(`hint ${form}`)] } : {}),
+        ...(form % 5 === 0 ? { spent: usage(form + 1) } : {})
+      }
     }
     case "reply": {
       if (!isOpen || isReplied || (turn?.open ?? 0) > 0) return undefined
@@ -226,12 +248,12 @@ const fitting = (place: Place, kind: Kind, form: number): Journal.Record | undef
     case "step": {
       const isWhole = calls.every(([, { _tag }]) => _tag === "Answered" || _tag === "Waiting")
       if (!isReplied || !isWhole || turn.isStepped === true) return undefined
-      return { _tag: "StepCompleted", requestId, stepIndex: run.steps.length, done: false, ...more }
+      return { _tag: "StepCompleted", requestId, stepIndex: run.steps.length, done: false, ...noted, ...more }
     }
     case "text": {
       if (!isOpen || (turn?.open ?? 0) > 0 || isReplied) return undefined
       const response = replyOf(`text of ${place.replies++}`)
-      return { _tag: "StepCompleted", requestId, stepIndex: run.steps.length, done: true, response, ...more }
+      return { _tag: "StepCompleted", requestId, stepIndex: run.steps.length, done: true, response, ...noted, ...more }
     }
     case "broken": {
       if (!isReplied || turn.isStepped === true) return undefined
@@ -241,7 +263,7 @@ const fitting = (place: Place, kind: Kind, form: number): Journal.Record | undef
     }
     case "end":
       // A run that fails by a call withdraws those that wait.
-      if (form === 5 && calls.some(([, { _tag }]) => _tag === "Waiting")) return undefined
+      if ((form === 5 || form === 9) && calls.some(([, { _tag }]) => _tag === "Waiting")) return undefined
       return isOpen ? endOf(requestId, form) : undefined
     case "stop": {
       if (!isOpen || state.stop !== undefined) return undefined

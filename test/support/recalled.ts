@@ -42,6 +42,7 @@ export const runChat = (input: string, options: Chat.Options<ReadonlyArray<Tool.
     noted: {},
     attempt: 0,
     introduced: 0,
+    spent: null,
     kept: {},
     turn: undefined,
     earlier: undefined,

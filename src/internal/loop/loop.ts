@@ -228,6 +228,8 @@ class Loop<E, R> implements Driver {
   /** The part of `noted` that no record has, and messages of rules that none has. */
   private unrecorded: Rules.Notes = Rules.noNotes
   private introduced: ReadonlyArray<Message.Message> = []
+  /** Messages of rules that a resumed run begins with. */
+  private takenUp: ReadonlyArray<Message.Message> = []
   /** The events of settled calls, until they are shown. */
   private settled: Events
   /** The open turn that the run begins in, until its calls are decided on. */
@@ -265,16 +267,21 @@ class Loop<E, R> implements Driver {
    * Resumes the run after its whole steps. What follows the last of them is decided again, unless a rule has noted what
    * it decided.
    */
-  private takeUp({ attempt, introduced, noted, steps }: Replay.Start): void {
+  private takeUp({ attempt, introduced, noted, spent, steps, turn }: Replay.Start): void {
     for (const { notes, result: { contextUpdate } } of steps) {
       if (contextUpdate !== undefined) this.base = withContext(this.base, contextUpdate)
       this.notes.push(notes as Rules.Notes)
     }
     Fold.takeUp(this.state, steps.map(({ result }) => result))
-    this.step = stepAt(steps.length, attempt)
+    // The request for a recorded reply was made, also one that rules said nothing about.
+    this.step = stepAt(steps.length, turn === undefined ? attempt : Math.max(attempt, 1))
     this.noted = noted as Rules.Notes
-    if (introduced > 0) this.state.thread = SharedMessages.without(this.thread, introduced)
-    if (steps.length === 0 || attempt > 0) return
+    this.state.spent = spent
+    if (introduced > 0) {
+      this.takenUp = SharedMessages.since(this.thread, SharedMessages.length(this.thread) - introduced)
+      this.state.thread = SharedMessages.without(this.thread, introduced)
+    }
+    if (steps.length === 0 || attempt > 0 || turn !== undefined) return
     const { done, halt, response } = Fold.toStepResult(this.state)
     // A step that neither its reply nor a halt has ended was cut short by a cancellation.
     const isCut = done && halt === undefined && !Fold.isDone(this.base.settings.policy, response)
@@ -475,12 +482,12 @@ class Loop<E, R> implements Driver {
   /** Takes the request that the rules have made, once what they say about it is recorded. */
   private prepare(prepared: Rules.Prepared<R> | Rules.End | undefined): Emitted<E, R> {
     const { turn } = this
-    if (prepared === undefined) return this.unasked()
-    // The reply is recorded: it was asked for as the notes say.
+    // The reply is recorded: it was asked for as the notes say, and its calls are decided on also behind a stop.
     if (turn !== undefined) {
-      if (prepared._tag === "Ask") this.ask = prepared.ask
+      if (prepared?._tag === "Ask") this.ask = prepared.ask
       return this.openStep({ _tag: "Repeating", turn })
     }
+    if (prepared === undefined) return this.unasked()
     if (prepared._tag === "End") {
       if (!this.parts.isChat) {
         // The result of a step has no outcome.
@@ -496,26 +503,27 @@ class Loop<E, R> implements Driver {
     if (!isToRecord && recorded.length === 0) return this.openStep({ _tag: "Asking" })
     return this.after(this.record(isToRecord), (isRecorded) => {
       if (!isRecorded) return this.unasked()
-      const told = Effect.forEach(recorded, (effect) => this.ruled("recorded", effect), { discard: true })
+      const told = Effect.forEach(recorded, ([name, effect]) => this.ruled(name, effect), { discard: true })
       return this.after(told, () => this.openStep({ _tag: "Asking" }))
     })
   }
 
   /** Records what rules said about the next request, in a run that is recorded. `false`: it is not made. */
   private record(isToRecord: boolean): Effect.Effect<boolean> {
-    const { introduced: messages, parts: { recorded }, step: { attempt, index }, unrecorded: notes } = this
+    const { introduced: messages, parts: { recorded }, state: { spent }, step: { attempt, index }, unrecorded } = this
     if (!isToRecord) return Effect.succeed(true)
     this.unrecorded = Rules.noNotes
     this.introduced = []
-    return recorded?.journal.prepares({ stepIndex: index, attempt: attempt + 1, notes, messages }) ??
-      Effect.succeed(true)
+    const prepared = { stepIndex: index, attempt: attempt + 1, notes: unrecorded, messages, spent }
+    return recorded?.journal.prepares(prepared) ?? Effect.succeed(true)
   }
 
   /** Records that a whole reply does not count: its calls are recorded with it. */
   private discard(): Effect.Effect<void> {
-    const { parts: { recorded }, step: { attempt, index }, unrecorded: notes } = this
+    const { parts: { recorded }, state: { spent, usage }, step: { attempt, index }, unrecorded: notes } = this
     this.unrecorded = Rules.noNotes
-    return recorded?.journal.discarded({ stepIndex: index, attempt: attempt + 1, notes, messages: [] }) ?? Effect.void
+    const used = Response.sumUsage([spent, usage])
+    return recorded?.journal.discarded({ stepIndex: index, attempt, notes, messages: [], spent: used }) ?? Effect.void
   }
 
   /** Adds notes of rules to those of the step in progress. */
@@ -572,9 +580,10 @@ class Loop<E, R> implements Driver {
     const isCut = suspensions.length === 0 && this.isCancelled
     const halt = decided?.haltedReason === "ask_user" && suspensions.length === 0 ? Fold.halt(state) : decided
     return this.after(this.leave(Exit.void), () => {
-      this.step = stepAt(0)
+      this.step = stepAt(0, this.step.attempt)
       const { thread = this.thread } = state
-      this.thread = thread
+      // Messages of rules about the next request are recorded behind the answers.
+      this.thread = SharedMessages.appended(thread, this.takenUp)
       const contextUpdate = state.tools.contextUpdate(calls.map(({ id }) => id))
       if (contextUpdate !== undefined) this.base = withContext(this.base, contextUpdate)
       // The answers are in the thread, in the places of their calls.
@@ -791,7 +800,9 @@ class Loop<E, R> implements Driver {
 
   /** Ends a step that has shown nothing of its reply. In the first step of a run, the run fails. */
   private endUnheard(events: Events, error: unknown): Emitted<E, R> {
-    if (this.step.index === 0 && !this.hadEarlier) return Effect.fail(error as Adapter.AdapterError)
+    // The calls of a recorded reply stay as they are, for the next process.
+    const isRepeated = this.turn !== undefined
+    if (isRepeated || this.step.index === 0 && !this.hadEarlier) return Effect.fail(error as Adapter.AdapterError)
     return Effect.flatMapEager(
       this.closeStep(),
       () => this.become({ _tag: "Finishing", outcome: { _tag: "Failed", error } }, events)

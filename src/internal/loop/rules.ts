@@ -9,6 +9,7 @@
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as Result from "effect/Result"
 import type * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import type * as Adapter from "../../Adapter.ts"
@@ -320,16 +321,22 @@ const largestNotes = 256 * 1024
 
 const misused = (rule: string, problem: string): Error => new Error(`rule ${JSON.stringify(rule)}: ${problem}`)
 
-/** Returns notes with that of a rule, as JSON. */
-const noting = (notes: Notes, rule: string, note: Schema.Json | undefined): Notes => {
-  if (note === undefined) return notes
-  const json = Json.toJson(note)
+/** Returns what a rule says as JSON, such as its note. */
+const written = (rule: string, what: string, said: unknown): Schema.Json => {
+  const json = Json.toJson(said)
+  if (!Json.isSame(json, said)) throw misused(rule, `its ${what} is no JSON: ${Json.render(said)}`)
   const size = JSON.stringify(json).length
   if (size > largestNote) {
-    throw misused(rule, `its note has ${size} characters of JSON; note at most ${largestNote}, such as an id`)
+    throw misused(rule, `its ${what} has ${size} characters of JSON; give at most ${largestNote}, such as an id`)
   }
-  const all = { ...notes, [rule]: json }
-  if (JSON.stringify(all).length > largestNotes) {
+  return json
+}
+
+/** Returns notes with that of a rule, as JSON. `before` are the notes of the step from before those. */
+const noting = (before: Notes, notes: Notes, rule: string, note: Schema.Json | undefined): Notes => {
+  if (note === undefined) return notes
+  const all = { ...notes, [rule]: written(rule, "note", note) }
+  if (JSON.stringify(both(before, all)).length > largestNotes) {
     throw misused(rule, `with its note, those of the step have more than ${largestNotes} characters of JSON`)
   }
   return all
@@ -340,12 +347,15 @@ const saying = (
   rule: string,
   messages: ReadonlyArray<Message.Message> | undefined
 ): ReadonlyArray<Message.Message> => {
-  for (const { role, toolCalls } of messages ?? []) {
+  if (messages === undefined) return []
+  const valid = Thread.validate(messages)
+  if (Result.isFailure(valid)) throw misused(rule, `its messages are none: ${valid.failure.message}`)
+  for (const { role, toolCalls } of messages) {
     if (role === "tool" || toolCalls !== undefined) {
       throw misused(rule, "its messages have calls, or answers to calls; add messages of a user, or of the assistant")
     }
   }
-  return messages ?? []
+  return messages
 }
 
 // The request.
@@ -357,13 +367,36 @@ export interface Prepared<out R> {
   /** Their notes for it. */
   readonly notes: Notes
   readonly messages: ReadonlyArray<Message.Message>
-  readonly recorded: ReadonlyArray<Effect.Effect<unknown, never, R>>
+  /** Effects of rules, by their names, which run once that is recorded. */
+  readonly recorded: ReadonlyArray<readonly [rule: string, effect: Effect.Effect<unknown, never, R>]>
 }
 
 /** Runs a rule's effect by the rule's name. Succeeds with `undefined` if a stop came first. */
 type Wait<R> = <A, E>(rule: string, effect: Effect.Effect<A, E, R>) => Effect.Effect<A | undefined, E, R>
 
 const isTagged = (given: object): given is { readonly _tag: string } => "_tag" in given
+
+/** The additions of a rule to a request. */
+interface Said<out R> {
+  readonly rule: string
+  readonly messages: ReadonlyArray<Message.Message>
+  readonly recorded: Effect.Effect<unknown, never, R> | undefined
+}
+
+/** A request while the rules make it, with the additions of each, by its place. */
+interface Draft<out R> {
+  readonly _tag: "Ask" | "Last"
+  readonly ask: Ask
+  readonly notes: Notes
+  readonly said: ReadonlyArray<Said<R> | undefined>
+  /** The place of the rule that set the view. What it and later rules add follows the view. */
+  readonly viewer: number
+}
+
+const nothingSaid: Draft<never>["said"] = []
+
+const messagesOf = (said: Draft<unknown>["said"]): ReadonlyArray<Message.Message> =>
+  said.flatMap((one) => one?.messages ?? [])
 
 /** Returns the place for a rule, with what those before it said. */
 const hereOf = (at: At, notes: Notes, messages: ReadonlyArray<Message.Message>): At =>
@@ -376,14 +409,15 @@ const hereOf = (at: At, notes: Notes, messages: ReadonlyArray<Message.Message>):
 
 /**
  * Returns the request of a step, or the end that comes in its place; `undefined` if a stop came first. Where a rule
- * makes the step the last one, all rules are asked anew, with the notes that they have made.
+ * makes the step the last one, all rules are asked anew, with the notes that they have made. What a rule has added to
+ * the request stays, unless it adds something else then.
  */
 export const asked = <E, R>(
   rules: Rules<E, R>,
   base: Ask,
   at: At,
   wait: Wait<R>
-): Effect.Effect<Prepared<R> | End | undefined, E, R> => askedFrom(rules, base, at, wait, noNotes, [], [])
+): Effect.Effect<Prepared<R> | End | undefined, E, R> => askedFrom(rules, base, at, wait, noNotes, nothingSaid)
 
 type Given<R> = Ask | Asked<R> | Last | End | undefined
 
@@ -393,61 +427,78 @@ const askedFrom = <E, R>(
   at: At,
   wait: Wait<R>,
   notes: Notes,
-  messages: ReadonlyArray<Message.Message>,
-  recorded: ReadonlyArray<Effect.Effect<unknown, never, R>>
+  said: Draft<R>["said"]
 ): Effect.Effect<Prepared<R> | End | undefined, E, R> => {
-  type Pass = Prepared<R> | LastBy<R> | End | undefined
-  let pass: Effect.Effect<Pass, E, R> = Effect.succeed({ _tag: "Ask", ask: base, notes, messages, recorded })
-  for (const rule of rules) {
-    if (rule.ask === undefined) continue
+  type Pass = Draft<R> | End | undefined
+  let pass: Effect.Effect<Pass, E, R> = Effect.succeed({ _tag: "Ask", ask: base, notes, said, viewer: 0 })
+  rules.forEach((rule, place) => {
+    if (rule.ask === undefined) return
     const { ask: decide, name } = rule
     pass = Effect.flatMapEager(pass, (before): Effect.Effect<Pass, E, R> => {
       if (before?._tag !== "Ask") return Effect.succeed(before)
-      const here = hereOf(at, before.notes, before.messages)
+      const here = hereOf(at, before.notes, before.said === nothingSaid ? [] : messagesOf(before.said.slice(0, place)))
       const given = decide(before.ask, here)
       const taken = (given: Given<R>): Pass => {
         if (given === undefined) return undefined
-        if (!isTagged(given)) return { ...before, ask: checked(name, before.ask, given) }
-        if (given._tag === "Last") return here.last === undefined ? lastBy(name, given, before) : before
+        if (!isTagged(given)) return asking(name, place, before, given)
         if (given._tag === "End") return named(name, given)
-        return {
-          _tag: "Ask",
-          ask: checked(name, before.ask, given.ask),
-          notes: noting(before.notes, name, given.note),
-          messages: [...before.messages, ...saying(name, given.messages)],
-          recorded: given.recorded === undefined ? before.recorded : [...before.recorded, within(name, given.recorded)]
+        if (given._tag === "Last") {
+          if (here.last !== undefined) return before
+          const notes = { ...noting(at.noted, before.notes, name, given.note), [lastName]: given.by }
+          return { ...adding(name, place, before, given), _tag: "Last", notes }
         }
+        const asked = asking(name, place, before, given.ask)
+        return { ...adding(name, place, asked, given), notes: noting(at.noted, before.notes, name, given.note) }
       }
       return Effect.isEffect(given)
         ? Effect.map(wait(name, within(name, given)), taken)
         : Effect.succeed(given === before.ask ? before : taken(given))
     })
-  }
-  return Effect.flatMapEager(pass, (given): Effect.Effect<Prepared<R> | End | undefined, E, R> => {
-    if (given?._tag !== "Last") return Effect.succeed(given)
-    const { messages, notes, recorded } = given.before
-    return askedFrom(rules, base, at, wait, notes, messages, recorded)
+  })
+  return Effect.flatMapEager(pass, (draft): Effect.Effect<Prepared<R> | End | undefined, E, R> => {
+    if (draft === undefined || draft._tag === "End") return Effect.succeed(draft)
+    return draft._tag === "Last"
+      ? askedFrom(rules, base, at, wait, draft.notes, draft.said)
+      : Effect.succeed(preparedOf(draft))
   })
 }
 
-/** A last step in place of the request so far, with what was said about it. */
-interface LastBy<R> {
-  readonly _tag: "Last"
-  readonly before: Prepared<R>
+/** Returns a request that a rule has changed. */
+const asking = <R>(rule: string, place: number, before: Draft<R>, ask: Ask): Draft<R> => {
+  if (ask.view === before.ask.view) return { ...before, ask }
+  return { ...before, ask: checked(rule, ask), viewer: place }
 }
 
-const lastBy = <R>(rule: string, given: Last, before: Prepared<R>): LastBy<R> => ({
-  _tag: "Last",
-  before: {
-    ...before,
-    notes: { ...noting(before.notes, rule, given.note), [lastName]: given.by },
-    messages: [...before.messages, ...saying(rule, given.messages)]
+/** Returns a request with what a rule adds to it. */
+const adding = <R>(
+  rule: string,
+  place: number,
+  before: Draft<R>,
+  { messages, recorded }: Pick<Asked<R>, "messages" | "recorded">
+): Draft<R> => {
+  if ((messages ?? recorded) === undefined) return before
+  const said = before.said.slice()
+  said[place] = { rule, messages: saying(rule, messages), recorded: recorded && within(rule, recorded) }
+  return { ...before, said }
+}
+
+const preparedOf = <R>({ ask, notes, said, viewer }: Draft<R>): Prepared<R> => {
+  if (said === nothingSaid) return { _tag: "Ask", ask, notes, messages: [], recorded: [] }
+  const { view } = ask
+  return {
+    _tag: "Ask",
+    ask: view === undefined ? ask : { ...ask, view: [...view, ...messagesOf(said.slice(viewer))] },
+    notes,
+    messages: messagesOf(said),
+    recorded: said.flatMap((one) => one?.recorded === undefined ? [] : [[one.rule, one.recorded] as const])
   }
-})
+}
 
 /** Returns the request of a rule. The messages that it shows are a valid thread. */
-const checked = (rule: string, before: Ask, ask: Ask): Ask => {
-  if (ask.view === undefined || ask.view === before.view) return ask
+const checked = (rule: string, ask: Ask): Ask => {
+  if (ask.view === undefined) return ask
+  const valid = Thread.validate(ask.view)
+  if (Result.isFailure(valid)) throw misused(rule, `its view is no valid thread: ${valid.failure.message}`)
   const [issue] = Requests.pairingIssues(ask.view)
   if (issue !== undefined) throw misused(rule, `its view is no valid thread: ${JSON.stringify(issue)}`)
   return ask
@@ -455,7 +506,11 @@ const checked = (rule: string, before: Ask, ask: Ask): Ask => {
 
 /** Returns an end with the name of the rule that decides on it. */
 const named = (rule: string, given: End): End =>
-  given.outcome._tag === "RuleEnded" && given.outcome.rule === "" ? end({ ...given.outcome, rule }) : given
+  given.outcome._tag !== "RuleEnded" || given.outcome.rule !== "" ? given : end({
+    ...given.outcome,
+    rule,
+    ...(given.outcome.detail === undefined ? {} : { detail: written(rule, "detail", given.outcome.detail) })
+  })
 
 // The reply.
 
@@ -486,7 +541,7 @@ export const replied = <E, R>(
       const taken = (given: Reply | undefined): Heard =>
         given === undefined ? before : {
           again: given._tag === "AskAgain" && mayRepeat ? given : before.again,
-          notes: noting(before.notes, name, given.note)
+          notes: noting(at.noted, before.notes, name, given.note)
         }
       return Effect.isEffect(given) ? Effect.map(wait(name, within(name, given)), taken) : Effect.succeed(taken(given))
     })
@@ -538,7 +593,7 @@ export const decided = <E, R>(
         const { messages: _, note, ...next } = given
         return {
           next: messages === undefined ? next : { ...next, messages },
-          notes: noting(before.notes, name, note)
+          notes: noting(noNotes, before.notes, name, note)
         }
       }
       return Effect.isEffect(given) ? Effect.map(wait(name, within(name, given)), taken) : Effect.succeed(taken(given))

@@ -300,9 +300,9 @@ export const governing: Requests.Governing = (single, read) =>
           return yield* Effect.fail(prepared.outcome)
         }
         noted = both(noted, prepared.notes)
-        for (const effect of prepared.recorded) yield* effect
+        for (const [, effect] of prepared.recorded) yield* effect
         const { ask, messages: more } = prepared
-        const reply = yield* read({ ...ask, messages: [...ask.view ?? messages, ...more] })
+        const reply = yield* read({ ...ask, messages: ask.view ?? [...messages, ...more] })
         const { again, notes } = yield* replied(rules, { ...reply, mayRepeat: true }, { ...at, noted }, wait)
         if (again === undefined) return
         noted = both(noted, notes)

@@ -112,6 +112,8 @@ export interface Prepared {
   readonly attempt: number
   readonly notes: Notes
   readonly messages: ReadonlyArray<Message.Message>
+  /** Usage of the discarded replies of the step. */
+  readonly spent: Response.Usage | null
 }
 
 /** The recorded part of a run, with which it begins. */
@@ -127,6 +129,8 @@ export interface Start {
   readonly noted: Notes
   /** The number of requests that it has made, as far as they are recorded. */
   readonly attempt: number
+  /** Usage of its discarded replies, as far as it is recorded. That of an open turn is in its reply. */
+  readonly spent: Response.Usage | null
   /** The number of messages at the end of the thread that rules added for it. */
   readonly introduced: number
   /** The notes that rules keep for the session. */

@@ -455,12 +455,14 @@ export class StepPrepared extends Schema.Opaque<StepPrepared>()(Schema.TaggedStr
   ...ofRun,
   /** Index of the turn in the run, from 0. */
   stepIndex: Schema.Int,
-  /** Number of the request of the step, from 1. */
+  /** Number of the request of the step, from 1: of the next one, or of that whose reply was discarded. */
   attempt: Schema.Int,
   /** The notes that no record before has, by the names of the rules. Left out where there are none. */
   notes: Schema.optionalKey(Notes),
   /** Messages that the rules add to the thread before the request. Left out where there are none. */
-  messages: Schema.optionalKey(Schema.Array(Message.Message))
+  messages: Schema.optionalKey(Schema.Array(Message.Message)),
+  /** Usage of the discarded replies of the step so far. Left out where they used nothing. */
+  spent: Schema.optionalKey(Response.Usage)
 })) {}
 
 /**

@@ -399,15 +399,17 @@ const startOf = (
     return resumed?.ending?._tag === "Deadline" && tool !== undefined && SubAgent.isSubAgent(tool)
   }
   const steps = resumed?.run.steps ?? []
-  const { attempt = 0, introduced = 0, noted = {} } = resumed === undefined ? {} : state.run ?? {}
+  const { attempt = 0, introduced = 0, noted = {}, spent = null } = resumed === undefined ? {} : state.run ?? {}
+  const turn = resumed === undefined ? undefined : turnOf(state, isJoined)
   return {
     steps,
     attempt,
     introduced,
     noted,
+    spent: turn === undefined ? spent : null,
     kept: state.kept,
     settled: steps.length > 0 ? [] : settlements(state, policy),
-    turn: resumed === undefined ? undefined : turnOf(state, isJoined),
+    turn,
     earlier: !hasOpening && !States.isOpening(state) ? undefined : {
       // The calls that may run now, and those that did so before the interruption.
       calls: recordedIn(

@@ -151,6 +151,8 @@ export interface Run {
   introduced: number
   /** Number of the last request of the step in progress that has a record, from 1; 0 for none. */
   attempt: number
+  /** Usage of its discarded replies. */
+  spent: Response.Usage | null
   /** Usage of nested runs that ended since the last whole step. */
   nestedUsage: Response.Usage | null
   /** Updates of the context by handlers of whole turns. */
@@ -853,6 +855,7 @@ const runStarted = (state: State, record: Records.RunStarted): void => {
     noted: noNotes,
     introduced: 0,
     attempt: 0,
+    spent: null,
     nestedUsage: null,
     context: undefined,
     resumptions: 0,
@@ -1052,10 +1055,11 @@ const stepCompleted = (state: State, run: Run, record: Records.StepCompleted): v
   run.noted = noNotes
   run.introduced = 0
   run.attempt = 0
+  run.spent = null
 }
 
 /** Notes what rules say about a request. A reply to an earlier one does not count. */
-const stepPrepared = (state: State, run: Run, { attempt, messages, notes }: Records.StepPrepared): void => {
+const stepPrepared = (state: State, run: Run, { attempt, messages, notes, spent }: Records.StepPrepared): void => {
   if (state.turn?.isEarlier === false) state.turn = undefined
   if (notes !== undefined) run.noted = { ...run.noted, ...notes }
   if (messages !== undefined) {
@@ -1063,6 +1067,7 @@ const stepPrepared = (state: State, run: Run, { attempt, messages, notes }: Reco
     run.introduced += messages.length
   }
   run.attempt = attempt
+  if (spent !== undefined) run.spent = spent
 }
 
 /** Returns the usage of the nested runs of a run so far, as its records have it. */
@@ -1070,8 +1075,8 @@ export const nestedUsageOf = ({ nestedUsage, steps }: Pick<Run, "nestedUsage" | 
   Response.sumUsage([steps.at(-1)?.nestedUsage ?? null, nestedUsage])
 
 /** Returns the usage of a run and of its nested runs so far, as its records have it. */
-export const totalUsageOf = (run: Pick<Run, "nestedUsage" | "steps">): Response.Usage | null =>
-  Response.sumUsage([...run.steps.map(({ result }) => result.response.usage), nestedUsageOf(run)])
+export const totalUsageOf = (run: Pick<Run, "nestedUsage" | "spent" | "steps">): Response.Usage | null =>
+  Response.sumUsage([...run.steps.map(({ result }) => result.response.usage), run.spent, nestedUsageOf(run)])
 
 /** Returns the outcomes of the calls of the run so far. */
 export const reportSoFar = (state: State): StopReport =>

@@ -326,12 +326,16 @@ export const journalOf = (recording: Recording): Replay.Journal => {
   }
 }
 
-const preparedOf = (requestId: string, { messages, notes, ...request }: Replay.Prepared): Records.StepPrepared => ({
+const preparedOf = (
+  requestId: string,
+  { messages, notes, spent, ...request }: Replay.Prepared
+): Records.StepPrepared => ({
   _tag: "StepPrepared",
   requestId,
   ...request,
   ...(Object.keys(notes).length === 0 ? {} : { notes }),
-  ...(messages.length === 0 ? {} : { messages })
+  ...(messages.length === 0 ? {} : { messages }),
+  ...(spent === null ? {} : { spent })
 })
 
 /** Tells whether the reply of these calls is recorded, or is about to be written before them. */
