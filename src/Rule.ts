@@ -292,6 +292,29 @@ export const offer = (request: Rules.Ask, isOffered: (name: string) => boolean):
 })
 
 /**
+ * Returns the latest note of a rule: of the step in progress, else of a whole step, else the one that the session
+ * keeps.
+ *
+ * **Example** (Counting over the runs of a session)
+ *
+ * ```ts import.meta.vitest
+ * import { Rule } from "heddle"
+ *
+ * const meter = Rule.make("meter", {
+ *   keeps: "session",
+ *   reply: ({ usage }, at) => Rule.keep({ note: Number(Rule.latest(at, "meter") ?? 0) + (usage?.totalTokens ?? 0) })
+ * })
+ *
+ * meter.keeps // => "session"
+ * ```
+ *
+ * @category notes
+ * @since 0.1.0
+ */
+export const latest = (at: Pick<Rules.At, "kept" | "noted" | "notes">, name: string): Schema.Json | undefined =>
+  Rules.latest(at, name) ?? Rules.noteIn(at.kept, name)
+
+/**
  * Keeps a reply as it is. The note is recorded with the step.
  *
  * **Example** (Noting the usage of each reply)

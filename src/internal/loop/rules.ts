@@ -55,6 +55,14 @@ export const noNotes: Notes = {}
 /** Returns the notes of both. The later ones replace those of the same rules. */
 export const both = (before: Notes, later: Notes): Notes => later === noNotes ? before : { ...before, ...later }
 
+/** Returns the note of a rule. */
+export const noteIn = (notes: Notes, rule: string): Schema.Json | undefined =>
+  Object.hasOwn(notes, rule) ? notes[rule] : undefined
+
+/** Returns the latest note of a rule in a run. */
+export const latest = ({ noted, notes }: Pick<At, "noted" | "notes">, rule: string): Schema.Json | undefined =>
+  noteIn(noted, rule) ?? noteIn(notes.findLast((step) => Object.hasOwn(step, rule)) ?? noNotes, rule)
+
 /** The name under which the notes of a step say that it is the last one, and why. No rule has it. */
 const lastName = "last"
 
@@ -237,18 +245,27 @@ export type Decision<A, E = never, R = never> = A | Effect.Effect<A, E, R>
  * @since 0.1.0
  */
 export interface Hooks<out E = never, out R = never> {
-  /** Changes what the model is asked, before each request of a step, one that is asked again included. */
+  /**
+   * Changes what the model is asked, or ends the run. Called before each request of a step, for a retry too. A failure
+   * fails the run in its first step, and is the outcome `Failed` later.
+   */
   readonly ask?: (ask: Ask, at: At) => Decision<Ask | Asked<R> | Last | End, E, R>
   /**
    * Returns the events that follow an event of the reply, while it is read: data of the rule, which changes nothing of
    * the reply. Not called for a recorded reply.
    */
   readonly hear?: (event: Event.Event, at: At) => ReadonlyArray<Event.Of<"RawChunk">>
-  /** Hears each reply, before its calls start. The first rule that asks again decides. */
+  /**
+   * Hears each reply, whole or broken, before its calls start: but for those that start early, `mayRepeat` is then
+   * `false`. The first rule that asks again decides.
+   */
   readonly reply?: (reply: Replied, at: At) => Decision<Reply, never, R>
   /** Decides behind a whole step, over what the rules before it said. */
   readonly next?: (next: Next, at: At) => Decision<Next, never, R>
-  /** Hears how the run ends. Not called where the reader of the run leaves it. */
+  /**
+   * Hears the outcome of the run, within its grace period. Not called for a run that fails at its start, or that its
+   * reader leaves, nor in a step: the scope of `open` closes there, too.
+   */
   readonly end?: (outcome: Event.Outcome, at: At) => void | Effect.Effect<unknown, never, R>
   /** Services for the handlers of the run, and so for the runs that they start. */
   readonly handlers?: Context.Context<never>
@@ -626,11 +643,10 @@ export const ended = <E, R>(
 }
 
 /** Returns the latest notes of the rules that keep theirs for the session, with those of rules that the run lacks. */
-export const keptBy = <E, R>(rules: Rules<E, R>, { kept, noted, notes }: At): Notes => {
+export const keptBy = <E, R>(rules: Rules<E, R>, at: At): Notes => {
+  const { kept } = at
   const news = rules.flatMap(({ keeps, name }) => {
-    const note = keeps === "session"
-      ? noted[name] ?? notes.findLast((step) => Object.hasOwn(step, name))?.[name]
-      : undefined
+    const note = keeps === "session" ? latest(at, name) : undefined
     return note === undefined ? [] : [[name, note] as const]
   })
   return news.length === 0 ? kept : { ...kept, ...Object.fromEntries(news) }
