@@ -87,12 +87,17 @@ describe("the usage of calls whose ids return", () => {
         { discard: true }
       ))
 
-    // The design of turns meets it: an id is unique in its thread, and the usage of a call is that of its key.
-    it.effect.fails(`O-03: ${way} counts 113 tokens where the call c0 of a sub-agent returns, not 123`, () =>
-      counted(way, [["sub"], ["sub"]]))
+    // A session that is not kept gives no runs to its calls. In the others an id has to be unique in its thread.
+    const returning = way === "Session.start" ? it.effect : it.effect.fails
 
-    // The design of turns meets it.
-    it.effect.fails(`O-03: ${way} counts each nested run once, with ids that return in each turn`, () =>
-      Effect.forEach(programs.filter(isReturning), (turns) => counted(way, turns), { discard: true }))
+    returning(
+      `O-03: ${way} counts 113 tokens where the call c0 of a sub-agent returns, not 123`,
+      () => counted(way, [["sub"], ["sub"]])
+    )
+
+    returning(
+      `O-03: ${way} counts each nested run once, with ids that return in each turn`,
+      () => Effect.forEach(programs.filter(isReturning), (turns) => counted(way, turns), { discard: true })
+    )
   }
 })
