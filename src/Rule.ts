@@ -467,6 +467,9 @@ export const Inherited: Context.Reference<ReadonlyArray<Rules.Rule>> = Rules.Inh
  * asked before the rules of a run. Steps and classifications ask `ask` and `reply` of them; an end fails those, with an
  * `AdapterError` of the reason `invalid_request`. What a rule does in its own effects does not ask that rule.
  *
+ * A layer inside another adds its rules behind those around it, each of them once: no part of an application leaves the
+ * budget of the whole. To run something without them, provide an empty list as {@link Inherited}.
+ *
  * **Example** (A rule for a whole application)
  *
  * ```ts import.meta.vitest
@@ -487,6 +490,9 @@ export const Inherited: Context.Reference<ReadonlyArray<Rules.Rule>> = Rules.Inh
  */
 export const layer = (rules: ReadonlyArray<Rules.Rule>): Layer.Layer<never> =>
   Layer.merge(
-    Layer.succeed(Inherited, rules),
+    Layer.effect(
+      Inherited,
+      Effect.map(Inherited, (around) => [...around, ...rules.filter((rule) => !around.includes(rule))])
+    ),
     Layer.succeed(Requests.CurrentGoverning, Turns.governing)
   )

@@ -170,6 +170,31 @@ describe("the rules of a layer", () => {
       ])
     }))
 
+  it.effect("are added up by layers inside one another, each once, until they are taken away", () =>
+    Effect.gen(function*() {
+      const order: Array<string> = []
+      const noting = (name: string) =>
+        Rule.make(name, {
+          ask: (ask) => {
+            order.push(name)
+            return ask
+          }
+        })
+      const [outer, inner] = [noting("outer"), noting("inner")]
+      const asking = Effect.andThen(Chat.run("Hi"), Adapter.classify("Hi"))
+      yield* asking.pipe(
+        Effect.provide(Rule.layer([inner, outer])),
+        Effect.provide(Rule.layer([outer])),
+        Effect.provide(layerOf())
+      )
+      assert.deepStrictEqual(order, ["outer", "inner", "outer", "inner"])
+      yield* asking.pipe(
+        Effect.provideService(Rule.Inherited, []),
+        Effect.provide([Rule.layer([outer]), layerOf()])
+      )
+      assert.strictEqual(order.length, 4)
+    }))
+
   it.effect("are not asked by their own effects, in a run, a step or a classification", () =>
     Effect.gen(function*() {
       const { asked, count } = counting()
