@@ -15,6 +15,7 @@ import * as Layer from "effect/Layer"
 import type * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import type * as Event from "./Event.ts"
+import * as Settings from "./internal/ask/options.ts"
 import * as Requests from "./internal/ask/request.ts"
 import { checkNames, type NamesOf } from "./internal/declare/schema.ts"
 import * as ToolOptions from "./internal/declare/toolOptions.ts"
@@ -83,6 +84,8 @@ const optionNames = Values.nullable(
 
 const nameForm = /^[a-zA-Z][\w.-]{0,63}$/
 
+const isTaken = (name: string): boolean => Turns.names.has(name) || name in Object.prototype
+
 const checkName = (where: string, what: "name" | "reason", name: unknown): void => {
   if (typeof name !== "string" || !nameForm.test(name)) {
     throw new TypeError(
@@ -91,7 +94,7 @@ const checkName = (where: string, what: "name" | "reason", name: unknown): void 
       }`
     )
   }
-  if (Turns.names.has(name)) {
+  if (isTaken(name)) {
     throw new TypeError(`${where}: the library itself uses the ${what} ${JSON.stringify(name)}; choose another one`)
   }
 }
@@ -131,7 +134,7 @@ export const make = <E = never, R = never>(name: string, options: Options<E, R>)
   checkNames(`Rule.make ${JSON.stringify(name)}`, options, optionNames)
   const { keeps, open, ...hooks } = options
   const opened = open ?? undefined
-  return {
+  const rule = {
     ...held(name, hooks),
     name,
     ...(opened === undefined ? {} : {
@@ -146,33 +149,67 @@ export const make = <E = never, R = never>(name: string, options: Options<E, R>)
     }),
     ...(keeps === undefined || keeps === null ? {} : { keeps })
   } as Rules.Rule<E, R>
+  Settings.madeRules.add(rule)
+  return rule
 }
 
-/** Checks a value that a function of a rule returns. Returns what it has to be where it is something else. */
-type Check = (value: unknown) => string | undefined
+/**
+ * Checks a value that a function of a rule returns, of what the function was given. Returns what it has to be where it
+ * is something else.
+ */
+type Check = (value: unknown, given: unknown, name: string) => string | undefined
 
 const isObject = (wanted: string): Check => (value) => Json.isObject(value) ? undefined : wanted
 
-const tagged = (wanted: string, ...tags: ReadonlyArray<string>): Check => (value) =>
+const tagged = (wanted: string, ...tags: ReadonlyArray<string>) => (value: unknown): string | undefined =>
   Json.isObject(value) && tags.includes(String(value["_tag"])) ? undefined : wanted
 
 /** Other events than these would change the reply, its calls or the journal. */
-const isChunks: Check = (value) =>
+const isChunks = (value: unknown): string | undefined =>
   Array.isArray(value) && value.every((event) => event?._tag === "RawChunk" && !EventJson.isUsage(event))
     ? undefined
     : "an array of RawChunk events without usage"
 
 const anything: Check = () => undefined
 
+const isRequest = (value: unknown): boolean =>
+  Json.isObject(value) && Json.isObject(value["adapter"]) && Json.isObject(value["settings"]) &&
+  Json.isObject(value["template"]) && value["tools"] instanceof Map
+
+const isReason = (by: unknown): boolean => typeof by === "string" && nameForm.test(by) && !isTaken(by)
+
+/** Tells whether an end is that of the rule, or the one that it was given. */
+const isEnd = (outcome: unknown, given: unknown, name: string): boolean =>
+  Json.isObject(outcome) && (
+    Json.isObject(given) && given["outcome"] === outcome ||
+    outcome["_tag"] === "RuleEnded" && (outcome["rule"] === "" || outcome["rule"] === name) &&
+      (outcome["status"] === "completed" || outcome["status"] === "error")
+  )
+
+/** Tells whether a value is one that `Rule.last` or `Rule.end` makes, or the given end. */
+const isClosing = (value: Json.JsonObject, given: unknown, name: string): boolean =>
+  value["_tag"] === "Last" ? isReason(value["by"]) : value["_tag"] === "End" && isEnd(value["outcome"], given, name)
+
 const checks = {
-  ask: (value: unknown) =>
-    Json.isObject(value) && (!("_tag" in value) || ["Ask", "Last", "End"].includes(String(value["_tag"])))
+  ask: (value, given, name) => {
+    const isRight = Json.isObject(value) && (
+      !("_tag" in value) ? isRequest(value) : value["_tag"] === "Ask"
+        ? isRequest(value["ask"]) && (value["recorded"] === undefined || Effect.isEffect(value["recorded"]))
+        : isClosing(value, given, name)
+    )
+    return isRight ? undefined : "a request, Rule.ask, Rule.last or Rule.end"
+  },
+  reply: (value) => {
+    const isOther = tagged("Rule.keep or Rule.askAgain", "Keep", "AskAgain")(value)
+    if (isOther !== undefined) return isOther
+    const { after = 0, events = [] } = value as Partial<Rules.AskAgain>
+    if (!Number.isFinite(after) || after < 0) return "Rule.askAgain with milliseconds: a finite number, 0 or more"
+    return isChunks(events) && "Rule.askAgain with RawChunk events without usage"
+  },
+  next: (value, given, name) =>
+    Json.isObject(value) && (value === given || value["_tag"] === "Go" || isClosing(value, given, name))
       ? undefined
-      : "a request, Rule.ask, Rule.last or Rule.end",
-  reply: (value: unknown) =>
-    tagged("Rule.keep or Rule.askAgain", "Keep", "AskAgain")(value) ??
-      (isChunks((value as Rules.AskAgain).events ?? []) && "Rule.askAgain with RawChunk events without usage"),
-  next: tagged("the given value, Rule.go, Rule.last or Rule.end", "Go", "Last", "End"),
+      : "the given value, Rule.go, Rule.last or Rule.end",
   end: anything
 } satisfies Record<string, Check>
 
@@ -187,20 +224,26 @@ const call = (name: string, hook: string, run: (...given: ReadonlyArray<any>) =>
   }
 }
 
-const checkedBy = (name: string, hook: string, check: Check) => (value: unknown): any => {
-  const wanted = check(value)
+const checkedBy = (name: string, hook: string, check: Check, given?: unknown) => (value: unknown): any => {
+  const wanted = check(value, given, name)
   if (wanted === undefined) return value
   throw problem(name, hook, `returned ${Json.render(value)}; return ${wanted}`)
 }
 
 /** Returns the effect of a function of a rule, whose defects name the rule. */
-const named = (name: string, hook: string, given: unknown, check: Check): Effect.Effect<any, any, any> =>
+const named = (
+  name: string,
+  hook: string,
+  given: unknown,
+  check: Check,
+  from?: unknown
+): Effect.Effect<any, any, any> =>
   Effect.map(
     Effect.catchDefect(
       ToolOptions.toEffect<any, any, any>(given, hook, "return a value or an Effect"),
       (cause) => Effect.die(problem(name, hook, "died", cause))
     ),
-    checkedBy(name, hook, check)
+    checkedBy(name, hook, check, from)
   )
 
 /** Returns what a rule says behind a step. Behind a last step there is no other one. */
@@ -213,6 +256,15 @@ const onceLast = (
   return Effect.isEffect(given) ? Effect.map(given, once) : once(given)
 }
 
+/** Returns what a rule says about a request. Defects of the effect behind its record name the rule. */
+const withRecorded = (name: string, given: ReturnType<NonNullable<Rules.Hooks<any, any>["ask"]>>): typeof given => {
+  const hold = (asked: Rules.Ask | Rules.Asked<any> | Rules.Last | Rules.End) =>
+    !("_tag" in asked) || asked._tag !== "Ask" || asked.recorded === undefined
+      ? asked
+      : { ...asked, recorded: named(name, "recorded", asked.recorded, anything) as Effect.Effect<unknown, never, any> }
+  return Effect.isEffect(given) ? Effect.map(given, hold) : hold(given)
+}
+
 /** Returns functions that are held to their types. What they throw, and what does not fit, is a defect. */
 const held = (name: string, hooks: Rules.Hooks<any, any>): Rules.Hooks<any, any> => {
   const all: Record<string, unknown> = {}
@@ -222,11 +274,12 @@ const held = (name: string, hooks: Rules.Hooks<any, any>): Rules.Hooks<any, any>
     all[hook] = (...given: Array<unknown>) => {
       const value = call(name, hook, own, ...given)
       return Effect.isEffect(value) || ToolOptions.isPromise(value)
-        ? named(name, hook, value, checks[hook])
-        : checkedBy(name, hook, checks[hook])(value)
+        ? named(name, hook, value, checks[hook], given[0])
+        : checkedBy(name, hook, checks[hook], given[0])(value)
     }
   }
-  const { next } = all as Rules.Hooks<any, any>
+  const { ask, next } = all as Rules.Hooks<any, any>
+  if (ask !== undefined) all["ask"] = (request: Rules.Ask, at: Rules.At) => withRecorded(name, ask(request, at))
   if (next !== undefined) all["next"] = (before: Rules.Next, at: Rules.At) => onceLast(next(before, at), before, at)
   const { handlers, hear } = hooks
   if (hear !== undefined && hear !== null) {
@@ -488,11 +541,13 @@ export const Inherited: Context.Reference<ReadonlyArray<Rules.Rule>> = Rules.Inh
  * @category layers
  * @since 0.1.0
  */
-export const layer = (rules: ReadonlyArray<Rules.Rule>): Layer.Layer<never> =>
-  Layer.merge(
+export const layer = (rules: ReadonlyArray<Rules.Rule>): Layer.Layer<never> => {
+  checkNames("Rule.layer", { rules }, { rules: Settings.rulesKind })
+  return Layer.merge(
     Layer.effect(
       Inherited,
       Effect.map(Inherited, (around) => [...around, ...rules.filter((rule) => !around.includes(rule))])
     ),
     Layer.succeed(Requests.CurrentGoverning, Turns.governing)
   )
+}

@@ -56,6 +56,7 @@ const kinds = [
   "ask end",
   "again if broken",
   "again if whole",
+  "again if cheap",
   "usage",
   "go",
   "last",
@@ -184,8 +185,17 @@ const ruleOf = (world: World, drawn: Drawn, index: number, place: string): Rule.
                 : Rule.askAgain({ note: "again" })
             )
         }
+      case "again if cheap":
+        return {
+          reply: ({ error, mayRepeat, usage }) =>
+            given(
+              error === undefined && mayRepeat && usage?.inputTokens === 1
+                ? Rule.askAgain()
+                : Rule.keep()
+            )
+        }
       case "usage":
-        return { reply: ({ usage }) => given(Rule.keep({ note: usage?.totalTokens ?? 0 })) }
+        return { reply: ({ usage }) => given(Rule.keep({ note: usage?.inputTokens ?? 0 })) }
       case "go":
         return {
           next: (next, { steps }) =>
@@ -345,7 +355,7 @@ const modelOf = (world: World, { offered, turns }: Program): Layer.Layer<Adapter
             _tag: "MessageCompleted",
             message: Message.assistant(said, calls),
             finishReason: calls.length === 0 ? "stop" : "tool_calls",
-            usage: Response.usage({ inputTokens: 1, outputTokens: index + 1 })
+            usage: Response.usage({ inputTokens: time + 1, outputTokens: index + 1 })
           }
         ])
       })

@@ -150,6 +150,21 @@ const runnerOptions = {
   deadline: deadlineKind
 } satisfies NamesOf<RunnerOptions<never, never>>
 
+/** The rules that `Rule.make` has made, whose functions are held to their types. */
+export const madeRules = new WeakSet<object>()
+
+const ruleKind: Values.Kind = new Values.Kind(
+  "a rule made with Rule.make",
+  (value) => Json.isObject(value) && madeRules.has(value)
+)
+
+/** Rules, which record their notes by their names. */
+export const rulesKind: Values.Kind = new Values.Kind(
+  "an array of rules made with Rule.make, each with a name of its own",
+  (value) => Array.isArray(value) && new Set(value.map((rule) => rule?.name)).size === value.length,
+  { each: ruleKind }
+)
+
 /**
  * The options of a run, in whichever way it is begun: one that another way of running has is no mistake. A test holds
  * the list to the types, which are declared by modules that import this one.
@@ -172,7 +187,7 @@ export const runOptions = Values.nullable({
   mode: Values.oneOf("auto", "manual"),
   retryReply: Values.schedule,
   maxTurns: Values.count,
-  rules: Values.described(Values.listOf(Values.record, "rules"), "an array of rules made with Rule.make"),
+  rules: rulesKind,
   haltWhen: Values.fn,
   structuredFinalize: Values.flag,
   finalizePrompt: Values.text,

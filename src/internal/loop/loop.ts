@@ -767,7 +767,9 @@ class Loop<E, R> implements Driver {
     evaluate(this.parts.running, this.id, name, effect, "none")
 
   private repliedWith(error: unknown, mayRepeat: boolean): Rules.Replied {
-    return { error, mayRepeat, hasSaid: Fold.hasSaid(this.state), usage: this.state.usage }
+    const { spent, usage } = this.state
+    // A recorded reply has the usage of the discarded ones, too.
+    return { error, mayRepeat, hasSaid: Fold.hasSaid(this.state), usage: Response.sumUsage([spent, usage]) }
   }
 
   /** Runs the last effect of a rule, which has the grace period. */

@@ -188,7 +188,7 @@ export interface Replied {
   readonly hasSaid: boolean
   /** `true` if no call of it has started, and the run is not stopped: the model may be asked again. */
   readonly mayRepeat: boolean
-  /** The usage that it reported. `null` for none. */
+  /** The usage that it reported, with that of the discarded replies of its step. `null` for none. */
   readonly usage: Response.Usage | null
 }
 

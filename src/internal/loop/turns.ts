@@ -207,6 +207,12 @@ export const ofChat = <E, R>(
   const isStructured = options.structuredFinalize === true && template.responseFormat !== undefined
   const own: Array<Rule<E, R>> = [firstChoice(hasBegun)]
   if (haltWhen !== undefined && haltWhen !== null) own.push(halting(haltWhen))
+  const twice = rules?.find(({ name }) => inherited.some((rule) => rule.name === name))
+  if (twice !== undefined) {
+    throw new TypeError(
+      `rules: Rule.layer gives another rule ${JSON.stringify(twice.name)}; give each a name of its own`
+    )
+  }
   own.push(...inherited, ...(rules ?? []))
   own.push(bounded(most, !isStructured && policy.onMaxTurns === "finalize"))
   if (isStructured) own.push(structured(finalizePrompt ?? defaults.finalizePrompt ?? defaultFinalizePrompt))
