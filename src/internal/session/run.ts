@@ -301,11 +301,9 @@ const isEmpty = (context: SessionData.Session["context"]): boolean => Object.key
 const carefully = (policy: Policy.Policy): Policy.Policy =>
   policy.start === "onCallReady" ? { ...policy, start: "readOnly" } : policy
 
-/** Returns a tool that does not decide about its errors. */
-const withoutPolicy = (tool: Tool.Any): Tool.Any => {
-  const { onToolError: _, ...own } = tool
-  return own
-}
+/** Returns tools that do not decide about their errors. */
+const withoutPolicies = (tools: unknown): Tools =>
+  (Array.isArray(tools) ? tools as Tools : none).map(({ onToolError: _, ...own }) => own)
 
 /** Tells whether the failure of a run that could not start ends it. `failures` counts those in a row. */
 export type IsFinal = (error: unknown, failures: number) => boolean
@@ -335,8 +333,7 @@ const resolved = <O extends AnyOptions>(
   context: Context.Context<never>
 ): Wanted<O> => {
   // The caller's code may have made a run fail that is ended after many attempts: it gets the tools without theirs.
-  const tools: Tools = (Array.isArray(given.tools) ? given.tools as Tools : none).map(withoutPolicy)
-  const wanted = resumed?.isBroken === true ? { tools } as unknown as O : given
+  const wanted = resumed?.isBroken === true ? { tools: withoutPolicies(given.tools) } as unknown as O : given
   const resolve = (options: O) => Settings.resolve<unknown, unknown>(options, defaults, Policy.standard, context)
   const mistake = isDriven ? Result.try(() => resolve(wanted)) : Result.succeed(resolve(wanted))
   const options = Result.isSuccess(mistake) ? wanted : {} as O

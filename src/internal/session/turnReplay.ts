@@ -365,6 +365,7 @@ const parentOf = (
 /** Returns the recorded outcome of a call, from before its run was resumed or from the turn that left it open. */
 const foundOf = (id: string, call: States.Call): Replay.Replayed | undefined => {
   const { attempt, idempotencyKey, resume, version } = call
+  if (call._tag === "Asked" && attempt === 0 && version === undefined) return undefined
   const resumed = resume !== undefined && "answer" in resume
     ? { resumed: { answer: resume.answer, state: resume.state } }
     : {}
@@ -379,8 +380,7 @@ const foundOf = (id: string, call: States.Call): Replay.Replayed | undefined => 
     case "Granted":
       return { ...known, hasStarted: States.hasStarted(call) }
     case "Asked":
-      if (attempt > 0) return { ...known, hasStarted: true }
-      return version === undefined ? undefined : { ...known, hasStarted: false }
+      return { ...known, hasStarted: attempt > 0 }
   }
 }
 
