@@ -303,7 +303,10 @@ const carefully = (policy: Policy.Policy): Policy.Policy =>
 
 /** Returns tools that do not decide about their errors. */
 const withoutPolicies = (tools: unknown): Tools =>
-  (Array.isArray(tools) ? tools as Tools : none).map(({ onToolError: _, ...own }) => own)
+  (Array.isArray(tools) ? tools as Tools : none).map((tool) => {
+    const { onToolError: _, ...own } = tool
+    return own
+  })
 
 /** Tells whether the failure of a run that could not start ends it. `failures` counts those in a row. */
 export type IsFinal = (error: unknown, failures: number) => boolean

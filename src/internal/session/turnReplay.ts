@@ -198,8 +198,10 @@ export const journalOf = (recording: Recording): Replay.Journal => {
   const isKept = writer.store !== undefined
   /** Usage of nested runs of the calls that are running. */
   const spent = new Map<string, Spendings.Spending>()
+  /** Returns the usage of a call that ends or waits. A later turn may have a call of its id. */
   const usedBy = (id: string): { readonly nestedUsage?: Response.Usage } => {
     const nestedUsage = spent.get(id)?.total ?? null
+    spent.delete(id)
     return nestedUsage === null ? {} : { nestedUsage }
   }
 
