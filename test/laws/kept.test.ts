@@ -219,6 +219,26 @@ describe("laws of what a journal keeps", () => {
     2000
   )
 
+  property(
+    "a snapshot has every field: the fold of all records is that of the snapshot alone",
+    Drawn.happenings,
+    (happenings) =>
+      Effect.sync(() => {
+        const state = Drawn.foldedFrom(Drawn.journalOf(happenings, session))
+        if (state.run !== undefined || state.inbox.length > 0 || state.parent !== undefined) return []
+        const receipts = state.receipts.size === 0 ? {} : { receipts: Array.from(state.receipts.values()) }
+        const snapshot = { ...States.openedBy(state, States.sessionOf(state)), ...receipts }
+        const before = States.sessionOf(state)
+        States.apply(state, snapshot)
+        const alone = Drawn.foldedFrom([snapshot])
+        return [
+          ...differing(States.dataOf(alone) as object, States.dataOf(state) as object),
+          ...differing(States.sessionOf(state), before)
+        ]
+      }),
+    500
+  )
+
   it.effect(
     "each field changes by the kinds of records that are named for it, and by no other",
     () =>

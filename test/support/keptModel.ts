@@ -22,6 +22,11 @@ const fittingIn = (records: List): List =>
 /** The last record that opened a run. */
 const startIn = (records: List): Records.RunStarted | undefined => records.findLast(isOpening)
 
+const clientToolsIn = (records: List): Records.ClientTools => {
+  const last = records.findLast((record) => record._tag === "Opened" || isOpening(record))
+  return last?._tag === "Opened" || last?._tag === "RunStarted" ? last.clientTools ?? [] : []
+}
+
 /** The records of the open run, its start first, or nothing. */
 const openIn = (records: List): List => {
   const own = records.slice(records.findLastIndex(isOpening))
@@ -219,7 +224,7 @@ export const keptIn = (given: List) => {
     parent: start?.parent?.id,
     span: last?._tag === "RunStarted" ? last.span?.spanId : undefined,
     origin: originIn(records),
-    clientTools: startIn(records)?.clientTools?.map(({ name }) => name) ?? [],
+    clientTools: clientToolsIn(records).map(({ name }) => name),
     inbox: inboxIn(records),
     stop: stop?._tag === "StopRequested" ? stop.id : undefined,
     size: sizeIn(given)

@@ -206,6 +206,8 @@ export class Opened extends Schema.Opaque<Opened>()(Schema.TaggedStruct("Opened"
   ...after,
   /** The last run that has ended. Left out where none has. */
   lastRun: Schema.optionalKey(LastRun),
+  /** The tools of the client that the last run served. Left out where there are none. */
+  clientTools: Schema.optionalKey(ClientTools),
   /** The notes that rules keep for the session, by their names. Left out where there are none. */
   kept: Schema.optionalKey(Notes),
   /** Receipts of the last commands, in a snapshot. */

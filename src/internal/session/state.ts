@@ -799,8 +799,8 @@ const originOf = ({ agent, forkedFrom, metadata, principal }: Records.Origin): R
 })
 
 const opened = (state: State, record: Records.Opened): void => {
-  const { calls = {}, kept = noNotes, lastRun, receipts, session } = record
-  const { clientTools, fingerprint, inbox, receipts: known, size } = state
+  const { calls = {}, clientTools = [], kept = noNotes, lastRun, receipts, session } = record
+  const { fingerprint, inbox, receipts: known, size } = state
   const metadata = Json.withError(session.metadata, "error")
   Object.assign(state, stateOf(session), {
     metadata,
@@ -1419,13 +1419,14 @@ export const openedBy = (state: State, session: Session): Records.Opened => {
     const wait = _tag === "Waiting" && call.requestId !== undefined ? { requestId: call.requestId } : {}
     return [[toolCall.id, { idempotencyKey, attempt, ...wait }] as const]
   })
-  const { kept, lastRun, origin } = state
+  const { clientTools, kept, lastRun, origin } = state
   const opened: Records.Opened = {
     _tag: "Opened",
     format: 1,
     session,
     ...origin,
     ...(Object.keys(kept).length === 0 ? {} : { kept }),
+    ...(clientTools.length === 0 ? {} : { clientTools }),
     ...(lastRun === undefined ? {} : { lastRun })
   }
   return calls.length === 0 ? opened : { ...opened, calls: Object.fromEntries(calls) }
