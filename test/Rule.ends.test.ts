@@ -144,6 +144,8 @@ describe("a run that a rule ends", () => {
         )
         const events = eventsOf(yield* Effect.promise(() => reader.end()))
         assert.deepInclude(events.at(-1), { outcome: { _tag: "RuleEnded", rule: "enough", status } })
+        const { text } = yield* Effect.promise(() => site.ask("GET", "/agents/helper/sessions/s"))
+        assert.deepInclude(JSON.parse(text), { endedBy: "enough", status })
       }))
   }
 })

@@ -156,6 +156,24 @@ describe.skipIf(!hasBrowser())("the page of heddle serve", () => {
     await page.context().close()
   })
 
+  it("W-19: an end by a rule is shown with the rule's name, also to a page that is loaded again", async () => {
+    const url = await serve("servedGoverned")
+    const { faults, page } = await opened()
+    await page.goto(url)
+    await say(page, "Hello")
+    const ended = "The run was ended by the rule \"strict\"."
+    await page.waitForSelector(`text=${ended}`)
+    await page.reload()
+    await page.waitForSelector(`text=${ended}`)
+    const shown = await textOf(page, "#log")
+    assert.strictEqual(shown.split(ended).length, 2, shown)
+    assert.include(shown, "Hello.")
+    assert.notInclude(shown, "failed")
+    assert.notInclude(await page.content(), "a secret of the rule")
+    assert.deepStrictEqual(faults, [])
+    await page.context().close()
+  })
+
   it("W-19: on a screen of 320 pixels nothing is cut off, and the sessions are behind a button", async () => {
     const url = await serve("servedWeather")
     const { faults, page } = await opened({ width: 320, height: 560 })

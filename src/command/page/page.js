@@ -557,6 +557,9 @@ class Run {
 
 // Messages of the past.
 
+/** Says that a rule ended a run. */
+const endedBy = (rule) => `The run was ended by the rule "${rule}".`
+
 const userText = (content) =>
   typeof content === "string"
     ? content
@@ -728,7 +731,12 @@ class Chat {
     }
     for (const { content } of session.submitted) this.addUser(userText(content))
     this.ask(session.suspensions)
-    if (session.status === "error" && session.runId === undefined) this.broken("The last run failed.")
+    const isBroken = session.status === "error"
+    if (session.runId === undefined) {
+      if (session.endedBy !== undefined) {
+        log.append(make("div", isBroken ? "mark bad" : "mark", endedBy(session.endedBy)))
+      } else if (isBroken) this.broken("The last run failed.")
+    }
     if (messages.length === 0 && session.submitted.length === 0) empty()
     $("title").textContent = titleOf(this)
     this.work(session.runId)
@@ -842,7 +850,7 @@ class Chat {
         case "ToolFailed":
           return run.mark("The run ended because a call failed.", true)
         case "RuleEnded":
-          return run.mark(`The run was ended by the rule "${outcome.rule}".`, outcome.status === "error")
+          return run.mark(endedBy(outcome.rule), outcome.status === "error")
         case "Halted":
         case "HaltWhen":
           return run.mark("The run was ended before the model had finished.")

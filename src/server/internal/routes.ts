@@ -508,6 +508,7 @@ const getSession = (site: Site) => (request: Request, params: Params): Effect.Ef
       submitted: (kept.submitted ?? []).map(({ id, message }) => ({ id, content: message.content })),
       suspensions: Telling.suspensionsOf(state, site.publish),
       ...(telling.runs.length === 0 ? {} : { lastRunId: telling.runs.at(-1) }),
+      ...(state.lastRun?.rule === undefined ? {} : { endedBy: state.lastRun.rule.name }),
       ...(state.run === undefined ? {} : { runId: state.run.requestId, wholeSteps: state.run.steps.length })
     })
   })
