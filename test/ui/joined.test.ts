@@ -175,6 +175,7 @@ describe("joined deltas", () => {
         }
         return problems
       }),
-    2000
+    2000,
+    [{ id: "W-01", seed: "1480060277", at: 592, size: 10 }]
   )
 })

@@ -103,8 +103,8 @@ export const encoded = <Out, E, R>(
       first: [],
       pacer: {
         push: (event, now) => {
-          // The clock may stand still between elements that never wait.
-          const late = due !== undefined && now >= due ? flush() : []
+          // Elements that never wait leave no time for a tick. What comes when the flush is due is joined still.
+          const late = due !== undefined && now > due ? flush() : []
           const before = joinMillis > 0 ? joined.add(event) : undefined
           if (before === undefined) return [...late, ...flush(), ...encoder.push(event)]
           due ??= now + joinMillis
