@@ -2,15 +2,16 @@
  * Laws of the rules that govern a run: a run that is cut behind any record goes on as the uncut one, in its session, its
  * notes, its results and its requests, whatever the rules say, wait for and learn from outside.
  */
-import { describe } from "@effect/vitest"
+import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import type * as Layer from "effect/Layer"
-import { Collector, type Event, Journal, Message, Session, Thread } from "heddle"
+import { Collector, type Event, Journal, Message, Rule, Session, Thread } from "heddle"
 import { SessionStore } from "heddle/sql"
-import { check } from "heddle/testing"
+import { check, Script } from "heddle/testing"
 import { type Append, holding, recordsOf, wrapped } from "../support/edges.ts"
 import { drive, type Driven, inTime, type Program, programs, type World, worldOf } from "../support/governed.ts"
 import { property } from "../support/property.ts"
+import { killedAtEach, look, type Replies } from "../support/ruled.ts"
 
 /** An append, and what the world was when it began. */
 interface Logged {
@@ -244,6 +245,28 @@ const untimed = ({ driven, records }: Whole): unknown => [
   driven.kept.session,
   driven.results
 ]
+
+describe("a reply that is recorded", () => {
+  const replies: Replies = ({ messages, model }) =>
+    messages.some(({ role }) => role === "tool")
+      ? [Script.text("done"), Script.finish("stop")]
+      : [Script.toolCall(model ?? "c", "look"), Script.finish("tool_calls")]
+
+  it.effect("R-500: is heard as that of the request that was made for it, also where nothing was recorded before", () => {
+    const heard: Array<number> = []
+    const first = Rule.make("first", {
+      ask: (ask, { attempt }) => ({ ...ask, template: { ...ask.template, model: `a${attempt}` } }),
+      reply: (_, { attempt, stepIndex }) => {
+        heard.push(attempt)
+        return stepIndex === 0 && attempt === 1 ? Rule.askAgain() : Rule.keep()
+      }
+    })
+    return Effect.map(killedAtEach(replies, () => ({ tools: [look], rules: [first] })), ({ asked }) => {
+      assert.deepStrictEqual(asked.map(({ model }) => model), ["a0", "a1", "a0"])
+      assert.notInclude(heard, 0)
+    })
+  })
+})
 
 /** Tells whether the last turn has calls that started before their reply was recorded. */
 const isEarly = (before: ReadonlyArray<Append>): boolean => {

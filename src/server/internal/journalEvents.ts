@@ -66,6 +66,8 @@ export class Telling {
   readonly names = new Map<number, string>()
   /** The names of the assistant's turns, each by its run and its number in it, by their places in the thread. */
   readonly turns = new Map<number, string>()
+  /** The places in the thread of the messages that rules added, which no stream gives. */
+  readonly hidden = new Set<number>()
   /** Number of the records that were applied. */
   records = 0
   private readonly id: string
@@ -90,6 +92,7 @@ export class Telling {
     copy.runs.push(...this.runs)
     for (const [place, name] of this.names) copy.names.set(place, name)
     for (const [place, name] of this.turns) copy.turns.set(place, name)
+    for (const place of this.hidden) copy.hidden.add(place)
     copy.message = this.message
     copy.asked = this.asked
     copy.attempts = new Set(this.attempts)
@@ -166,6 +169,7 @@ export class Telling {
         // A reply that readers have seen does not count any more.
         const isReset = this.reply !== undefined
         this.reply = undefined
+        this.hide(record.messages?.length ?? 0)
         return isReset ? this.tell(record.requestId, [{ _tag: "StepReset" }]) : []
       }
       case "StepCompleted": {
@@ -212,6 +216,18 @@ export class Telling {
     this.names.set(place, requestId)
     this.message = requestId
     this.chain = [requestId]
+  }
+
+  /** Hides the last messages of the thread. The message of the assistant that begins there begins behind them. */
+  private hide(count: number): void {
+    if (count === 0) return
+    const { length } = States.sessionOf(this.state).thread.messages
+    const name = this.names.get(length - count)
+    if (name !== undefined) {
+      this.names.delete(length - count)
+      this.names.set(length, name)
+    }
+    for (let place = length - count; place < length; place++) this.hidden.add(place)
   }
 
   /** Names the last turn, which is the first one after the whole steps of its run or the last one of these. */

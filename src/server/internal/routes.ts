@@ -454,10 +454,10 @@ const isKnown = ({ turn }: States.State) => ({ role, toolCallId = "" }: Message.
  */
 const seen = (
   messages: ReadonlyArray<Message.Message>,
-  names: ReadonlyMap<number, string>
+  { hidden, names }: Pick<Telling.Telling, "hidden" | "names">
 ): ReadonlyArray<readonly [place: number, message: Message.Message]> => {
   const answers = new Map<number, Message.Content>()
-  const left = new Set<number>()
+  const left = new Set(hidden)
   const results = new Map<string, number>()
   messages.forEach(({ askUser, role, toolCallId = "" }, place) => {
     if (role === "tool") results.set(toolCallId, place)
@@ -482,7 +482,7 @@ const getSession = (site: Site) => (request: Request, params: Params): Effect.Ef
     const { publish = "all", publishReasoning = false } = site.publish
     const { suspensions, thread } = kept.session
     const isWhole = isKnown(state)
-    const shown = seen(thread.messages, telling.names).filter(([, message]) => isWhole(message))
+    const shown = seen(thread.messages, telling).filter(([, message]) => isWhole(message))
     const messages = UiStream.messages({ ...thread, messages: shown.map(([, message]) => message) }, {
       publish,
       publishReasoning,
@@ -532,12 +532,12 @@ const agMessages = (
     AgUi.messages(Thread.fromMessages([Message.user(content)]), { messageId: () => id })
   const said = next === undefined ? [] : saidBy(next)
   if (known === undefined) return said
-  const { kept: { state }, telling: { names, turns } } = known
+  const { kept: { state }, telling, telling: { names, turns } } = known
   const before = state.run?.before ?? state
   const messages = SharedMessages.list(States.threadOf(before))
   // The run of a message that is sent again may have ended: its events come again.
   const [place] = Array.from(names).find(([, name]) => name === next?.id) ?? []
-  const visible = seen(messages.slice(0, place), names)
+  const visible = seen(messages.slice(0, place), telling)
   const thread = Thread.fromMessages(visible.map(([, message]) => message))
   const messageId = (index: number, role: "user" | "assistant") => {
     const own = visible[index]?.[0] ?? index
