@@ -1,11 +1,11 @@
 /**
- * Decides what follows a turn of a run. A rule changes what the model is asked, hears the reply, asks again for it, or
- * decides what follows a step. The options of a run, such as `maxTurns` and `haltWhen`, are rules too.
+ * Governs a run between its turns. A rule changes a request, hears the reply, asks for it again, or decides what
+ * follows a step. Run options such as `maxTurns` and `haltWhen` are rules too.
  *
  * **Details**
  *
- * Rules are asked in one order, each over what those before it said. A rule decides by the steps of the run and by its
- * notes, both of which a session records: a resumed run asks the same rules and goes the same way.
+ * Rules are asked in one order, each over what those before it said. A rule decides by recorded steps and by its notes,
+ * so a resumed run asks the same rules and goes the same way.
  *
  * @since 0.1.0
  */
@@ -57,13 +57,12 @@ export type { Template } from "./internal/ask/request.ts"
  */
 export interface Options<out E = never, out R = never> extends Rules.Hooks<E, R> {
   /**
-   * Opens the rule with each run, before its first request. The functions that it returns are those of the rule in that
-   * run. The scope closes with the run, also where the reader of the run leaves it. A failure fails the run. None by
-   * default.
+   * Opens the rule with each run, before its first request. Returns the rule's functions for that run, in place of the
+   * others. The scope closes with the run, also where its reader leaves. A failure fails the run. None by default.
    */
   readonly open?: ((run: Rules.Run) => Effect.Effect<Rules.Hooks<E, R>, E, R | Scope.Scope>) | undefined
   /**
-   * The extent of the rule's notes. With `"session"` the next run of the session finds the latest one in `kept`.
+   * The extent of the rule's notes. With `"session"` the next run of a kept session finds the latest one, too.
    * `"run"` by default.
    */
   readonly keeps?: "run" | "session" | undefined
@@ -291,8 +290,12 @@ const held = (name: string, hooks: Rules.Hooks<any, any>): Rules.Hooks<any, any>
 }
 
 /**
- * Returns a request with what the rule adds to it. In a session, the note and the messages are recorded before the
- * request is made; `recorded` runs behind that.
+ * Returns a request with a note, messages or an effect. A session records note and messages before the request.
+ *
+ * **Details**
+ *
+ * `recorded` runs between the record and the request. Killed in between, a resumed run asks the rule again, which finds
+ * its note by {@link latest} and returns the effect again.
  *
  * **Example** (Asking another model, and noting it)
  *
@@ -311,17 +314,17 @@ const held = (name: string, hooks: Rules.Hooks<any, any>): Rules.Hooks<any, any>
  * @since 0.1.0
  */
 export const ask = <R = never>(request: Rules.Ask, more: {
-  /** The note of the rule for this step. None by default. */
+  /** The rule's note for this step. None by default. */
   readonly note?: Schema.Json
-  /** Messages that are added to the thread before the request: of a user, or of the assistant. None by default. */
+  /** Messages for the thread, before the request: without calls, and no answers to calls. None by default. */
   readonly messages?: ReadonlyArray<Message.Message>
-  /** An effect that runs before the request, once the note and the messages are recorded. None by default. */
+  /** Runs before the request, once note and messages are recorded. None by default. */
   readonly recorded?: Effect.Effect<unknown, never, R>
 } = {}): Rules.Asked<R> => ({ _tag: "Ask", ask: request, ...more })
 
 /**
- * Returns a request that offers some of its tools only. A call of another tool of the run is answered with
- * `unknown_tool`, and does not run.
+ * Narrows a request to some of its tools. Calls of the run's other tools are answered with `unknown_tool`, and do not
+ * run.
  *
  * **Example** (Leaving a tool out of the first step)
  *
@@ -384,12 +387,12 @@ export const latest = (at: Pick<Rules.At, "kept" | "noted" | "notes">, name: str
  * @since 0.1.0
  */
 export const keep = (more: {
-  /** The note of the rule for this step. None by default. */
+  /** The rule's note for this step. None by default. */
   readonly note?: Schema.Json
 } = {}): Rules.Reply => ({ _tag: "Keep", ...more })
 
 /**
- * Discards a reply, and asks the model again. It counts only where `mayRepeat` is `true`.
+ * Discards a reply, and asks the model again. Where `mayRepeat` is `false`, the reply stays.
  *
  * **Example** (Asking once more for a reply that was cut)
  *
@@ -407,9 +410,9 @@ export const keep = (more: {
  * @since 0.1.0
  */
 export const askAgain = (more: {
-  /** The wait before the request, in milliseconds. 0 by default. */
+  /** Milliseconds before the request. 0 by default. */
   readonly after?: number
-  /** The note of the rule for this step, recorded before the request. None by default. */
+  /** The rule's note for this step, recorded before the request. None by default. */
   readonly note?: Schema.Json
   /** Events that are shown behind `StepReset`. None by default. */
   readonly events?: ReadonlyArray<Event.Of<"RawChunk">>
@@ -435,9 +438,9 @@ export const askAgain = (more: {
  * @since 0.1.0
  */
 export const go = (more: {
-  /** The note of the rule for the next step. None by default. */
+  /** The rule's note for the next step. None by default. */
   readonly note?: Schema.Json
-  /** Messages that are added to the thread before the next request. None by default. */
+  /** Messages for the thread, before the next request. None by default: those of earlier rules stay. */
   readonly messages?: ReadonlyArray<Message.Message>
 } = {}): Rules.Next => ({ _tag: "Go", ...more })
 
@@ -467,9 +470,9 @@ export const go = (more: {
  * @since 0.1.0
  */
 export const last = (by: string, more: {
-  /** The note of the rule for the step. None by default. */
+  /** The rule's note for the step. None by default. */
   readonly note?: Schema.Json
-  /** Messages that are added to the thread before the request. None by default. */
+  /** Messages for the thread, before the request. None by default. */
   readonly messages?: ReadonlyArray<Message.Message>
 } = {}): Rules.Last => {
   checkName("Rule.last", "reason", by)
@@ -508,7 +511,8 @@ export const end = (more: {
   })
 
 /**
- * The rules of all runs, as a Context reference: empty without a {@link layer}.
+ * Rules for all runs, as a Context reference: empty without a {@link layer}. Classifications ask the rules of a layer
+ * only.
  *
  * @category references
  * @since 0.1.0

@@ -146,6 +146,13 @@ describe("a run that a rule ends", () => {
         assert.deepInclude(events.at(-1), { outcome: { _tag: "RuleEnded", rule: "enough", status } })
         const { text } = yield* Effect.promise(() => site.ask("GET", "/agents/helper/sessions/s"))
         assert.deepInclude(JSON.parse(text), { endedBy: "enough", status })
+        // A further message is taken, and its run is governed as well.
+        const next = yield* Effect.promise(() =>
+          site.open("POST", "/agents/helper/sessions/s/messages", { content: "Again" })
+        )
+        const more = eventsOf(yield* Effect.promise(() => next.end()))
+        assert.deepInclude(more.at(-1), { outcome: { _tag: "RuleEnded", rule: "enough", status } })
+        assert.isTrue(more.some(({ _tag }) => _tag === "MessageCompleted"))
       }))
   }
 })
