@@ -12,8 +12,11 @@ export interface Written {
   readonly record: Journal.Record
 }
 
-/** A store in memory that lists what it is given, in the order in which it was given. */
-export const listing = (written: Array<Written>): Layer.Layer<Session.Store> =>
+/** A store, in memory by default, that lists what it is given, in the order in which it was given. */
+export const listing = <E = never>(
+  written: Array<Written>,
+  within: Layer.Layer<Session.Store, E> = Session.Store.layerMemory
+): Layer.Layer<Session.Store, E> =>
   Layer.effect(
     Session.Store,
     Effect.map(Session.Store, (store) =>
@@ -25,7 +28,7 @@ export const listing = (written: Array<Written>): Layer.Layer<Session.Store> =>
               for (const record of records) written.push({ id, record })
             }))
       }))
-  ).pipe(Layer.provide(Session.Store.layerMemory))
+  ).pipe(Layer.provide(within))
 
 /** A store that takes so many records of nested runs, and then fails. */
 export const refusing = (limit: number, written: Array<Written>): Layer.Layer<Session.Store> =>
@@ -46,7 +49,11 @@ export const refusing = (limit: number, written: Array<Written>): Layer.Layer<Se
   ).pipe(Layer.provide(listing(written)))
 
 /** A store that has the first records of several journals, and lists what is written behind them. */
-export const holding = (before: ReadonlyArray<Written>, after: Array<Written> = []): Layer.Layer<Session.Store> =>
+export const holding = <E = never>(
+  before: ReadonlyArray<Written>,
+  after: Array<Written> = [],
+  within?: Layer.Layer<Session.Store, E>
+): Layer.Layer<Session.Store> =>
   Layer.effectDiscard(Effect.gen(function*() {
     const store = yield* Session.Store
     const states = new Map<string, States.State>()
@@ -57,7 +64,7 @@ export const holding = (before: ReadonlyArray<Written>, after: Array<Written> = 
       yield* store.append(id, yield* store.version(id), [record], { summary: States.summaryOf(state) })
     }
     after.length = 0
-  })).pipe(Layer.provideMerge(listing(after)), Layer.orDie)
+  })).pipe(Layer.provideMerge(listing(after, within)), Layer.orDie)
 
 /** What a model says in a turn: the calls that it makes, or the last text. */
 export type Turn = ReadonlyArray<readonly [id: string, name: string, args: Record<string, unknown>]> | string

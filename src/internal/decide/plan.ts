@@ -36,6 +36,8 @@ export interface Decode {
   readonly place: number
   readonly call: Message.ToolCall
   readonly tool: Tool.Any
+  /** `true` if the caller runs the calls of the tool by now: one that had started before is not tried again. */
+  readonly isByHand?: boolean
 }
 
 /** A call that is run. */
@@ -49,6 +51,8 @@ export interface Run {
   readonly isExclusive: boolean
   /** `true` if a stop lets the handler finish, as the tool declares. */
   readonly isBlocking: boolean
+  /** `true` if the caller runs the calls of the tool by now. */
+  readonly isByHand?: boolean
 }
 
 /** A call that is answered without running it: with an error, or with an answer that is known. */
@@ -92,19 +96,32 @@ export type Job = Decode | Refuse | Cancel | HandOver
 export type Decided = Run | Refuse | Cancel | HandOver
 
 /**
- * A call in the journal, once something of it has begun. `granted`: it was approved, and may begin; `handed`: it waits
- * for the caller, who runs it; `started`: it may have had its effect; `settled`: it is answered, waits for another
- * answer, or has that of its nested run.
+ * A call in the journal, as the plan sees it. `asked`: nothing of it has begun; `granted`: it was approved, and may
+ * begin; `handed`: it waits for the caller, who runs it; `started`: it may have had its effect; `settled`: it is
+ * answered, waits for another answer, or has that of its nested run.
  */
 export type RecordedCall =
-  & { readonly toolCall: Message.ToolCall }
+  & {
+    readonly toolCall: Message.ToolCall
+    /** The version that the tool had for the run that asked for the call. */
+    readonly version: string | undefined
+    /** Tells whether the effect of the call is not known. */
+    readonly isInDoubt: boolean
+  }
   & (
-    | { readonly _tag: "granted" | "started" | "settled" }
+    | { readonly _tag: "asked" | "granted" | "started" | "settled" }
     | { readonly _tag: "handed"; readonly suspension: Event.Suspension }
   )
 
-/** The calls of a turn that the journal had when the run began, by their ids. Nothing has begun of any other call. */
+/** The calls of a turn that the journal had when the run began, by their ids. */
 export type RecordedCalls = ReadonlyMap<string, RecordedCall>
+
+/** Tells whether something of a recorded call has begun. */
+const hasBegun = (recorded: RecordedCall | undefined): boolean => recorded !== undefined && recorded._tag !== "asked"
+
+/** Tells whether something of a turn has begun. */
+export const isBegun = (recorded: RecordedCalls | undefined): boolean =>
+  recorded !== undefined && Array.from(recorded.values()).some(hasBegun)
 
 /** The declarations and policies that decide about the calls of a turn. */
 export interface Rules {
@@ -159,7 +176,7 @@ export const failing = (
   if (policy.unknownTool === "answer") return undefined
   const unknown = calls.find((call) =>
     tools.get(call.name) === undefined && ToolOptions.help(call, tools) === undefined &&
-    recorded?.has(call.id) !== true
+    !hasBegun(recorded?.get(call.id))
   )
   if (unknown === undefined) return undefined
   const names = Array.from(tools.keys()).join(", ")
@@ -339,7 +356,7 @@ const undecodable = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.
 
 /** The arguments may decide whether the call runs alone, and whether it may finish when it is stopped. */
 const runnable = (
-  { call, index, place, tool }: Decode,
+  { call, index, isByHand = false, place, tool }: Decode,
   args: unknown,
   { concurrency, interrupt }: Policy.Policy
 ): Effect.Effect<Run> => {
@@ -355,7 +372,8 @@ const runnable = (
         tool,
         args,
         isExclusive: ran === "exclusive",
-        isBlocking: stopped === "block"
+        isBlocking: stopped === "block",
+        isByHand
       }))
   )
 }
@@ -416,16 +434,20 @@ const plannedAs = (
   place = index
 ): Job => {
   const { mode, runTools, settings: { policy }, tools } = rules
-  const isManual = mode === "manual" || isManualCall(call, rules)
+  const isByHand = mode === "manual" || isManualCall(call, rules)
   const suspension = recorded?._tag === "handed" ? recorded.suspension : undefined
-  const mayBegin = recorded === undefined || recorded._tag === "granted"
-  if (suspension !== undefined || mayBegin && isManual && refusal === undefined) {
-    return { _tag: "HandOver", index, call, tool: tools.get(call.name), suspension }
+  const mayBegin = !hasBegun(recorded) || recorded?._tag === "granted"
+  const tool = tools.get(call.name)
+  // A call whose tool is another one by now is denied.
+  const isOther = recorded?.version !== undefined && recorded.version !== tool?.version
+  if (suspension !== undefined || mayBegin && isByHand && !isOther && refusal === undefined) {
+    return { _tag: "HandOver", index, call, tool, suspension }
   }
-  if (mayBegin && refusal !== undefined) return cancel(index, call, tools, `not run: ${refusal}`)
-  return recorded?._tag === "started" && (refusal !== undefined || isManual)
-    ? { ...cancel(index, call, tools, ""), isUnknown: true }
-    : planned(index, call, tools, policy, place, runTools)
+  if (refusal !== undefined && (mayBegin || recorded?._tag === "started")) {
+    return { ...cancel(index, call, tools, `not run: ${refusal}`), isUnknown: recorded?.isInDoubt === true }
+  }
+  const job = planned(index, call, tools, policy, place, runTools)
+  return isByHand && job._tag === "Decode" ? { ...job, isByHand } : job
 }
 
 /**
@@ -454,8 +476,12 @@ export const divide = (
 }
 
 /** Plans the calls of an earlier turn that may begin, or that have begun. */
-export const earlier = (recorded: RecordedCalls, rules: Rules): ReadonlyArray<Job> =>
-  Array.from(recorded.values(), (call, index) => plannedAs(call, index, call.toolCall, rules, undefined))
+export const earlier = (
+  recorded: RecordedCalls,
+  rules: Rules,
+  refusal: string | undefined
+): ReadonlyArray<Job> =>
+  Array.from(recorded.values(), (call, index) => plannedAs(call, index, call.toolCall, rules, refusal))
 
 /** The result of a batch: the halt that decided, and the calls that wait for an answer from outside. */
 export interface Worked {

@@ -565,8 +565,15 @@ class Loop<E, R> implements Driver {
     const policy = { ...settings.policy, unknownTool: "answer" } as const
     this.ask = { ...base, settings: { ...settings, policy, approved: new Set(recorded.keys()) } }
     const calls = Array.from(recorded.values(), ({ toolCall }) => toolCall)
-    const plan = { calls, manual: [], jobs: Plan.earlier(recorded, this.ask) }
+    const plan = { calls, manual: [], jobs: Plan.earlier(recorded, this.ask, this.refusal) }
     return this.openWork({ ...Fold.toResponse(this.state), toolCalls: calls }, plan, undefined, undefined, undefined)
+  }
+
+  /** The reason why no call of an earlier turn may begin, if there is one. */
+  private get refusal(): string | undefined {
+    const ends = this.parts.recorded?.start.ends
+    if (ends !== undefined) return `${Replay.endOf(ends)} before it was resumed`
+    return this.isCancelled ? runCancelled : undefined
   }
 
   /** Leaves the calls of an earlier turn: the run ends with them, or its first step follows. */
@@ -826,7 +833,7 @@ class Loop<E, R> implements Driver {
   private deciding(batch: Batches.Batch<E> | undefined): Emitted<E, R> {
     const { rules, turn } = this
     if (turn === undefined || !rules.some(({ reply }) => reply !== undefined)) return this.decide(batch)
-    const mayRepeat = turn.calls.size === 0 && !this.isCancelled
+    const mayRepeat = !Plan.isBegun(turn.calls) && !this.isCancelled
     return this.after(
       Rules.replied(rules, this.repliedWith(undefined, mayRepeat), this.at(), this.ruled),
       ({ again, notes }) => {
@@ -864,9 +871,8 @@ class Loop<E, R> implements Driver {
       this.step.spans?.refused(error, calls, this.ask)
       const failed: Response.Response = { ...response, finishReason: "error", error }
       const events: Events = [{ _tag: "Error", error }]
-      const hasBegun = recorded !== undefined && recorded.size > 0
       const nothing: Plan.Plan = { calls: [], manual: [], jobs: [] }
-      return hasBegun
+      return Plan.isBegun(recorded)
         ? this.openWork(
           failed,
           Plan.divide(calls, response.toolCalls, this.ask, isStarted, failedTurn, recorded),
@@ -910,7 +916,7 @@ class Loop<E, R> implements Driver {
     const over = this.ends !== undefined
       ? Replay.endOf(this.ends)
       : this.isCancelled
-      ? "the run was cancelled"
+      ? runCancelled
       : hasFailed
       ? failedTurn
       : undefined
@@ -1029,6 +1035,7 @@ class Loop<E, R> implements Driver {
       outcome
     )
     const kept = Rules.keptBy(rules, at)
+    const isWaiting = suspensions.length > 0 || result.suspensions !== undefined
     return Effect.flatMapEager(Effect.flatMapEager(ended, () => running.beginStop()), (abandoned) => {
       const whole = {
         ...result,
@@ -1036,7 +1043,8 @@ class Loop<E, R> implements Driver {
         ...(suspensions.length === 0 ? {} : { suspensions }),
         ...(leftOut.length === 0 ? {} : { leftOutTools: leftOut }),
         ...(abandoned.length === 0 ? {} : { abandoned }),
-        ...(ends?._tag === "Failure" ? failedWith(ends.error) : {})
+        // A run whose calls wait has ended before.
+        ...(ends?._tag === "Failure" && !isWaiting ? failedWith(ends.error) : {})
       }
       this.parts.span?.came(whole.outcome, whole.finalResponse)
       const messages = Outcomes.since(whole.thread, this.state.thread)
@@ -1097,6 +1105,8 @@ const handlersOf = <E, R>(rules: Rules.Rules<E, R>): Context.Context<never> | un
 
 /** The reason for which the calls of a turn do not run that a policy fails. */
 const failedTurn = "the turn called a tool that does not exist"
+
+const runCancelled = "the run was cancelled"
 
 /** Runs two effects, one after the other. Where they have nothing to do, this takes no step. */
 const both = (first: Effect.Effect<void>, second: Effect.Effect<void>): Effect.Effect<void> =>

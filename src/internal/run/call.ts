@@ -784,7 +784,13 @@ const begun = (
         return begin.handler(ToolOptions.attempt(() => once(job, context, executor)))
       case "Resolve": {
         const again = Effect.suspend(() => begun(job, context, executor, journal, stop, true))
-        return Replay.resolveUnknown(job.tool, job.args, context, again, journal.afterCrash)
+        return Replay.resolveUnknown(
+          job.tool,
+          job.args,
+          context,
+          job.isByHand ? undefined : again,
+          journal.afterCrash
+        )
       }
       case "Park":
         return Replay.parked(job.call, stop)

@@ -315,16 +315,17 @@ const outcomeOf = (value: unknown): Tool.Outcome => ToolOutcomes.isBranded(value
 
 /**
  * Resolves a call whose effect is unknown: by `lookUp` of its tool, by `afterCrash`, by the flags, or else by
- * `otherwise`. `run` starts the handler where the call is tried again.
+ * `otherwise`. `run` starts the handler where the call is tried again. Without it nothing of the tool runs.
  */
 export const resolveUnknown = (
   tool: Tool.Any,
   args: unknown,
   call: Tool.CallContext,
-  run: Handled,
+  run: Handled | undefined,
   otherwise: Declared.AfterCrash | undefined
 ): Handled => {
-  if (tool.lookUp !== undefined) return lookedUp(tool.lookUp, args, call, run)
+  const reported = Effect.sync(() => unknownEffect(call))
+  if (tool.lookUp !== undefined && run !== undefined) return lookedUp(tool.lookUp, args, call, run)
   return Effect.flatMap(Plan.afterCrashOf(tool, args, otherwise), (policy): Handled => {
     switch (policy) {
       case "ask":
@@ -332,9 +333,9 @@ export const resolveUnknown = (
       case "fail":
         return Effect.sync(() => ToolOutcomes.endingRun(unknownEffect(call)))
       case "retry":
-        return run
+        return run ?? reported
       case "report":
-        return Effect.sync(() => unknownEffect(call))
+        return reported
     }
   })
 }

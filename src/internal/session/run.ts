@@ -8,8 +8,10 @@
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
+import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
@@ -260,7 +262,7 @@ const turnOf = (
     ? undefined
     : { events: Replays.eventsOf(turn.response), calls: recordedIn(turn, () => true, isJoined) }
 
-/** Returns calls of which something has begun, as they are now: the table changes while they run. */
+/** Returns calls as they are now: the table changes while they run. */
 const recordedIn = (
   turn: States.Turn | undefined,
   isIncluded: (id: string, call: States.Call) => boolean,
@@ -268,17 +270,24 @@ const recordedIn = (
 ): Plan.RecordedCalls => {
   const recorded = new Map<string, Plan.RecordedCall>()
   for (const [id, call] of turn?.calls ?? []) {
-    if (call._tag === "Asked" || !isIncluded(id, call)) continue
-    const { toolCall } = call
+    if (!isIncluded(id, call)) continue
+    const { toolCall, version } = call
     const [suspension] = call._tag === "Waiting" ? call.suspensions : []
     const isHanded = suspension?.kind === "manual" && suspension.path === undefined
     const as = call._tag === "Started" && isJoined(toolCall.name) ? "settled" : recordedAs[call._tag]
-    recorded.set(id, isHanded ? { _tag: "handed", toolCall, suspension } : { _tag: as, toolCall })
+    const known = { toolCall, version, isInDoubt: States.isInDoubt(call) }
+    recorded.set(id, isHanded ? { _tag: "handed", ...known, suspension } : { _tag: as, ...known })
   }
   return recorded
 }
 
-const recordedAs = { Granted: "granted", Started: "started", Waiting: "settled", Answered: "settled" } as const
+const recordedAs = {
+  Asked: "asked",
+  Granted: "granted",
+  Started: "started",
+  Waiting: "settled",
+  Answered: "settled"
+} as const
 
 // Every operation.
 
@@ -414,7 +423,10 @@ const startOf = (
       // The calls that may run now, and those that did so before the interruption.
       calls: recordedIn(
         state.turn,
-        (id, { _tag }) => _tag === "Granted" || _tag === "Started" || resumed?.run.came.has(`earlier ${id}`) === true
+        (id, call) =>
+          call._tag === "Granted" || call._tag === "Started" || resumed?.run.came.has(`earlier ${id}`) === true ||
+          // A call that was handed over has not started.
+          call._tag === "Waiting" && call.requestId === resumed?.run.requestId
       ),
       halt: States.decidingHalt(state, policy),
       isLast: isOneStep(mode, resumed)
@@ -633,6 +645,7 @@ const unbounded = { maxAge: Duration.infinity, maxAttempts: Number.MAX_SAFE_INTE
 const continued = (
   kept: Keeping.Kept,
   around: Writers.Parent,
+  call: object | undefined,
   parent: Records.Parent,
   answers: Replays.NestedAnswers,
   options: Chat.Options
@@ -640,14 +653,14 @@ const continued = (
   const { session, state: { ended, parent: last, run } } = kept
   // A model may reuse the id of a call in another turn, and that call has another run.
   if (answers.length === 0 && last !== undefined && last.idempotencyKey !== parent.idempotencyKey) return undefined
-  if (run !== undefined) {
-    return Keeping.keepWithin(kept, around, stream(Operations.resuming(unbounded), options))
-  }
+  const within = (events: Stream.Stream<Event.Event, any, any>) =>
+    Keeping.keepWithin(kept, around, call === undefined ? events : refusing(kept.id, around, events))
+  if (run !== undefined) return within(stream(Operations.resuming(unbounded), options))
   const ids = new Set(answers.map(({ id }) => id))
   const isAnswered = session.suspensions.every(({ id }) => ids.has(id))
   const hasAnswers = session.suspensions.length + session.answered.length + session.approved.length > 0
   if (isAnswered && hasAnswers) {
-    return Keeping.keepWithin(kept, around, stream(Operations.continuingNested(answers, parent), options))
+    return within(stream(Operations.continuingNested(answers, parent), options))
   }
   const result = ended?.result
   if (ended === undefined || result === undefined) return undefined
@@ -656,6 +669,22 @@ const continued = (
     return Nested.completed(result, ended.steps, session.thread)
   }))
 }
+
+/**
+ * Stops the parent of a nested run that is refused: its call has no answer, and the parent can be resumed again with
+ * what is missing.
+ */
+const refusing = <A, E, R>(
+  id: string,
+  { failed }: Writers.Parent,
+  events: Stream.Stream<A, E, R>
+): Stream.Stream<A, E, R> =>
+  Stream.catch(events, (error) => {
+    if (!(error instanceof Replays.ResumeError) || error.id !== id) return Stream.fail(error)
+    // An operation that continues a nested run can fail with this error itself.
+    Deferred.doneUnsafe(failed, Exit.fail(error as never))
+    return Stream.never
+  })
 
 /** Starts a nested run that is recorded for the first time, or again, from its input. */
 const begun = (
@@ -693,7 +722,7 @@ export const nesting: Replays.NestingOf = (around, call, answers) => {
         if (Result.isFailure(valid)) return unrecorded
         const { giveBack, id } = ids.take(valid.success)
         const kept = answers !== undefined ? yield* Keeping.stored(around, Keeping.load(id)) : undefined
-        const known = kept === undefined ? undefined : continued(kept, around, parent, answers ?? [], options)
+        const known = kept === undefined ? undefined : continued(kept, around, call, parent, answers ?? [], options)
         const events = unkept(known ?? begun(id, parent, valid.success, around, options))
         return events.pipe(Stream.map(noted), Stream.tapError(() => Effect.sync(giveBack)))
       }))
