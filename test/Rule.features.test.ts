@@ -3,9 +3,11 @@
  * messages into a running run, another model, and a summary in place of a long thread.
  */
 import { assert, describe, it } from "@effect/vitest"
+import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
@@ -264,6 +266,27 @@ describe("a typed answer as a rule", () => {
         .pipe(Effect.provideService(Adapter.Adapter, modelOf(saying(good), [])))
       const partials = Array.from(events).flatMap((event) => event._tag === "RawChunk" ? [event.chunk] : [])
       assert.deepStrictEqual(partials, [{ partial: { city: "Oslo", celsius: 7 } }])
+    }))
+
+  it.effect("adds no event that would change the reply, its calls, its usage or the journal", () =>
+    Effect.gen(function*() {
+      const added: ReadonlyArray<unknown> = [
+        { _tag: "TextDelta", id: null, delta: "more" },
+        { _tag: "ToolCallCompleted", id: "c0", name: "look", arguments: {}, rawArguments: "{}" },
+        { _tag: "StepCompleted" },
+        { _tag: "RawChunk", chunk: { usage: { totalTokens: 7 } } }
+      ]
+      for (const event of added) {
+        const adding = Rule.make("adding", { hear: ({ _tag }) => _tag === "TextDelta" ? [event as never] : [] })
+        const again = Rule.make("adding", {
+          reply: (_, { attempt }) => attempt > 1 ? Rule.keep() : Rule.askAgain({ events: [event as never] })
+        })
+        for (const rule of [adding, again]) {
+          const exit = yield* Effect.exit(run(saying("a"), { rules: [rule], tools: [look] }))
+          assert.isTrue(Exit.isFailure(exit) && Cause.hasDies(exit.cause), JSON.stringify(event))
+          assert.include(String(Exit.isFailure(exit) && Cause.squash(exit.cause)), "rule \"adding\"")
+        }
+      }
     }))
 
   it.effect("a stop in a repair ends the run with what it has", () =>
