@@ -786,7 +786,8 @@ class Loop<E, R> implements Driver {
   /** Discards the reply, and asks the model again. */
   private askAgain(error: unknown, { after, events = [] }: Rules.AskAgain): Emitted<E, R> {
     this.step.spans?.askedAgain(error)
-    const discarded = error === undefined ? this.discard() : Effect.void
+    // A reply may break behind its message, which is recorded.
+    const discarded = this.state.message === null ? Effect.void : this.discard()
     return Effect.flatMapEager(
       Effect.flatMapEager(this.beginDisconnect(Exit.void), () => discarded),
       () => this.become({ _tag: "Pausing", millis: after }, [{ _tag: "StepReset", error }, ...events])
