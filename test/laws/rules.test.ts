@@ -268,6 +268,26 @@ describe("a reply that is recorded", () => {
   })
 })
 
+it.effect("R-500: a note for the session is found by its next run", () =>
+  Effect.gen(function*() {
+    const found: Array<unknown> = []
+    const tally = Rule.make("tally", {
+      keeps: "session",
+      ask: (ask, { kept }) => {
+        found.push(kept["tally"])
+        return Rule.ask(ask, { note: Number(kept["tally"] ?? 0) + 1 })
+      }
+    })
+    for (const words of ["go", "more"]) {
+      yield* Session.keep(yield* Session.open("s"), (session) => Session.reply(session, words, { rules: [tally] }))
+    }
+    assert.deepStrictEqual(found, [undefined, 1])
+    assert.deepStrictEqual((yield* Session.load("s"))?.state.kept, { tally: 2 })
+  }).pipe(Effect.provide([
+    Script.layer([[Script.text("Hi"), Script.finish("stop")], [Script.text("Ho"), Script.finish("stop")]]),
+    Session.Store.layerMemory
+  ])))
+
 /** Tells whether the last turn has calls that started before their reply was recorded. */
 const isEarly = (before: ReadonlyArray<Append>): boolean => {
   const records = before.flatMap(({ records }) => records)
