@@ -38,7 +38,7 @@ const world = (given: Partial<Worker.Options> = {}, isElsewhere = false, isTaken
       gates.set(id, known)
       return known
     }
-    const state = { asked: 0, isRefused: false, isSearched: false, says: "calls" as Says }
+    const state = { asked: 0, begun: 0, isRefused: false, isSearched: false, says: "calls" as Says }
     const tools = [
       Tool.make("hold", {
         parameters: {},
@@ -47,7 +47,10 @@ const world = (given: Partial<Worker.Options> = {}, isElsewhere = false, isTaken
         handler: (_, call) => {
           const sessionId = call.sessionId ?? ""
           return Effect.acquireUseRelease(
-            Effect.sync(() => working.add(sessionId)),
+            Effect.sync(() => {
+              state.begun++
+              working.add(sessionId)
+            }),
             () => Deferred.await(gate(sessionId)),
             () => Effect.sync(() => working.delete(sessionId))
           )
@@ -296,6 +299,32 @@ describe("a worker that drives a session already", () => {
         yield* Session.submit("two", "go")
         yield* driving(given, { enter: searched, isElsewhere: false }, "two")
         for (const id of ["one", "two"]) yield* Deferred.succeed(gate(id), undefined)
+        yield* until(Effect.map(drivenBy(given), (driven) => driven === 0))
+      }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
+  }
+})
+
+describe("a worker whose claim is revoked", () => {
+  const pollMillis = 200
+  for (const { door, prepare, what } of rows) {
+    it.effect(`drives the session again after some polls, and not after a term: ${what}`, () =>
+      Effect.gen(function*() {
+        const given = yield* world({ poll: pollMillis, term: "10 minutes" }, door.isElsewhere)
+        const { base, gate, state } = given
+        yield* prepare(given, "s")
+        state.begun = 0
+        yield* driving(given, door, "s")
+        state.isSearched = true
+        // The second revocation finds a drive that has begun behind the first one.
+        for (let times = 0; times < 2; times++) {
+          const { owner } = (yield* base.claimOf("s"))!
+          const before = yield* Clock.currentTimeMillis
+          yield* Session.revoke("s")
+          yield* until(Effect.sync(() => state.begun === 2 + times))
+          assert.isAtMost((yield* Clock.currentTimeMillis) - before, 5 * pollMillis)
+          assert.notStrictEqual((yield* base.claimOf("s"))!.owner, owner)
+        }
+        yield* Deferred.succeed(gate("s"), undefined)
         yield* until(Effect.map(drivenBy(given), (driven) => driven === 0))
       }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
   }
