@@ -30,13 +30,13 @@ interface Scenario {
   /** How many of the appends of a reply the store refuses, and why. */
   readonly refusals?: number
   readonly reason?: Journal.StoreError["reason"]
-  readonly after?: "approve" | "deny" | "answer" | "reply" | "stop" | "again" | "forget"
+  readonly after?: "approve" | "deny" | "answer" | "reply" | "say" | "stop" | "again" | "forget"
 }
 
 const scenarios: Readonly<Record<string, Scenario>> = {
   plain: {},
   act: { call: "act" },
-  sub: { call: "sub" },
+  nested: { call: "sub" },
   retried: { call: "flaky" },
   flaky: { fails: { times: 1, reason: "provider_unavailable" } },
   hopeless: { fails: { times: 1, reason: "invalid_request" } },
@@ -45,10 +45,15 @@ const scenarios: Readonly<Record<string, Scenario>> = {
   denied: { call: "gated", after: "deny" },
   answered: { call: "asks", after: "answer" },
   replied: { call: "asks", after: "reply" },
+  unseen: { call: "asks", after: "say" },
+  unseenBelow: { call: "chief", after: "say" },
   stopped: { call: "slow", after: "stop" },
   repeated: { call: "act", after: "again" },
   forgotten: { call: "act", after: "forget" }
 }
+
+/** The call of each sub-agent, by the name of the sub-agent, which is its prompt. */
+const calls: Readonly<Record<string, string>> = { sub: "inner", chief: "asks" }
 
 /** What is seen of a command. */
 class Seen {
@@ -63,19 +68,21 @@ class Seen {
 
 const replyTo = (messages: ReadonlyArray<Message.Message>): ReadonlyArray<Event.AdapterEvent> => {
   const last = messages.findLastIndex(({ role }) => role === "user")
-  const call = messages.length - 1 === last ? scenarios[Message.text(messages[last]!)]?.call : undefined
-  const calls = call === undefined ? [] : [Message.toolCall(`c${messages.length}`, call, {})]
+  const said = Message.text(messages[last]!)
+  const call = messages.length - 1 === last ? scenarios[said]?.call ?? calls[said] : undefined
+  // The id of a call comes back with the next call of its tool.
+  const toolCalls = call === undefined ? [] : [Message.toolCall(call, call, {})]
   return [
     { _tag: "MessageStarted", message: Message.assistant("") },
     { _tag: "TextCompleted", id: null, text: "said" },
-    ...calls.flatMap(({ id, name }) => [
+    ...toolCalls.flatMap(({ id, name }) => [
       { _tag: "ToolCallStarted", id, name } as const,
       { _tag: "ToolCallCompleted", id, name, arguments: {}, rawArguments: "{}" } as const
     ]),
     {
       _tag: "MessageCompleted",
-      message: Message.assistant("said", calls),
-      finishReason: calls.length === 0 ? "stop" : "tool_calls",
+      message: Message.assistant("said", toolCalls),
+      finishReason: toolCalls.length === 0 ? "stop" : "tool_calls",
       metadata: { usage: { inputTokens: 3, outputTokens: 1 } }
     }
   ]
@@ -112,14 +119,16 @@ const played = (names: ReadonlyArray<string>) =>
         return `did ${name}`
       })
     const act = (name: string) => Tool.make(name, { parameters: {}, handler: (_, call) => begun(name, call) })
+    const asks = Tool.make("asks", {
+      parameters: {},
+      handler: (_, call) => Effect.as(begun("asks", call), Tool.askUser("which?"))
+    })
     const tools = [
       act("act"),
+      asks,
       agent("sub", [act("inner")]),
+      agent("chief", [asks]),
       { ...act("gated"), approval: true },
-      Tool.make("asks", {
-        parameters: {},
-        handler: (_, call) => Effect.as(begun("asks", call), Tool.askUser("which?"))
-      }),
       Tool.make("slow", { parameters: {}, handler: (_, call) => Effect.andThen(begun("slow", call), Effect.never) }),
       Tool.make("flaky", {
         parameters: {},
@@ -184,6 +193,7 @@ const played = (names: ReadonlyArray<string>) =>
       current = scenarios[name]!
       seen = new Seen()
       const command = { command: `m${index}` }
+      const before = (yield* Session.load("s"))?.version ?? 0
       const first = yield* Effect.forkChild(sent(reply("s", name, command)))
       if (current.after === "stop") {
         yield* until("the call", Effect.sync(() => seen.attempts.length), (count) => count === 1)
@@ -197,6 +207,11 @@ const played = (names: ReadonlyArray<string>) =>
       if (current.after === "deny") yield* sent(deny("s", id, { reason: "no" }))
       if (current.after === "answer") yield* sent(answer("s", id, "this"))
       if (current.after === "reply") yield* sent(reply("s", "this", { after: version }))
+      if (current.after === "say") {
+        // The sender has not seen the question, whose answer the message then waits for.
+        yield* sent(reply("s", "plain", { after: before }))
+        yield* sent(answer("s", id, "this"))
+      }
       if (current.after === "forget") yield* forget("s")
       if (current.after === "again" || current.after === "forget") yield* sent(reply("s", name, command))
       const ready = yield* Effect.provideContext(Cluster.ready, services)
