@@ -68,6 +68,36 @@ describe("Stop", () => {
     }
   })
 
+  it("main job: each sequence of signals has the effects of the presses in it", () => {
+    const all = ["SIGINT", "SIGTERM"].flatMap((signal) =>
+      [60, 119, 120].flatMap((gap) => [true, false].map((isSoft) => ({ signal, gap, isSoft })))
+    )
+    const codes: Readonly<Record<string, number>> = { SIGINT: 130, SIGTERM: 143 }
+    const longer = (some: ReadonlyArray<typeof all>) => some.flatMap((signals) => all.map((one) => [...signals, one]))
+    for (const signals of longer(longer(longer(longer([[]]))))) {
+      const stop = new Stop()
+      let at = 0
+      /** The effect of the next press: the first may be soft, the next one interrupts, and each behind it ends. */
+      let next: "first" | "interrupt" | "end" = "first"
+      let code: number | undefined
+      const seen: Array<unknown> = []
+      const expected: Array<unknown> = []
+      for (const [index, { gap, isSoft, signal }] of signals.entries()) {
+        at += gap
+        const leave = isSoft ? stop.enterSoft() : () => {}
+        seen.push(stop.receive(signal, at), stop.code)
+        leave()
+        // The silence before a press is as long as an echo may take, or longer.
+        const isPress = index === 0 || gap >= 120
+        if (isPress) code = codes[signal]
+        const step: string = next === "first" ? isSoft ? "softly" : "interrupt" : next
+        expected.push(isPress ? step : "echo", code)
+        if (isPress) next = step === "softly" ? "interrupt" : "end"
+      }
+      assert.deepStrictEqual(seen, expected, JSON.stringify(signals))
+    }
+  })
+
   it("main job: the exit code is that of the signal", () => {
     const stop = new Stop()
     assert.isUndefined(stop.code)
