@@ -632,13 +632,13 @@ describe("a call whose run was killed, and is resumed by a program that has chan
 
   it.effect(`${ids}: a changed tool with each other change that decides comes to what the table says`, () =>
     Effect.gen(function*() {
-      const { differences } = yield* played(sampleOf(pairs(0)), { by: "program", store: "memory" })
+      const { differences } = yield* played(sampleOf(every(3, pairs(0))), { by: "program", store: "memory" })
       assert.deepStrictEqual(differences, [])
     }))
 
   it.effect(`${ids}: two sub-agents deep it is the same, and a refusal leaves the whole run to be resumed`, () =>
     Effect.gen(function*() {
-      const cells = [...singles(2), ...every(4, pairs(2))]
+      const cells = [...singles(2), ...every(11, pairs(2))]
       const { differences } = yield* played(sampleOf(cells), { by: "program", store: "memory" })
       assert.deepStrictEqual(differences, [])
     }))
@@ -651,7 +651,7 @@ describe("a call whose run was killed, and is resumed by a program that has chan
   ) {
     it.effect(`${ids}: it is the same by a ${way.by} on ${way.store}`, () =>
       Effect.gen(function*() {
-        const cells = [...every(2, singles(0)), ...every(6, singles(2)), ...every(20, pairs(0))]
+        const cells = [...every(5, singles(0)), ...every(13, singles(2)), ...every(49, pairs(0))]
         const { differences } = yield* played(sampleOf(cells), way)
         assert.deepStrictEqual(differences, [])
       }))
