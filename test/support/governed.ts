@@ -266,7 +266,7 @@ const ruleOf = (world: World, drawn: Drawn, index: number, place: string): Rule.
 }
 
 /** The rules of a program, in its runs or in the runs of its sub-agent. */
-export const rulesOf = (world: World, drawn: ReadonlyArray<Drawn>, place: "r" | "n" = "r"): ReadonlyArray<Rule.Rule> =>
+const rulesOf = (world: World, drawn: ReadonlyArray<Drawn>, place: "r" | "n" = "r"): ReadonlyArray<Rule.Rule> =>
   drawn.map((one, index) => ruleOf(world, one, index, place))
 
 const toolsOf = (world: World, nested: ReadonlyArray<Rule.Rule>): ReadonlyArray<Tool.Any> => {
@@ -364,7 +364,7 @@ const modelOf = (world: World, { offered, turns }: Program): Layer.Layer<Adapter
 export type Options = Chat.Options<ReadonlyArray<Tool.Any>>
 
 /** The options of the runs of a program. */
-export const optionsOf = (
+const optionsOf = (
   program: Program,
   world: World,
   rules: ReadonlyArray<Rule.Rule> | undefined = rulesOf(world, program.rules)

@@ -710,7 +710,7 @@ const settle = (state: State, id: string, answer: SessionData.Answer): void => {
 }
 
 /** Describes a call that does not run any more. */
-export const notRun = (call: Call | undefined): string => {
+const notRun = (call: Call | undefined): string => {
   if (call?._tag === "Waiting") return "withdrawn"
   return call !== undefined && call.attempt > 0 ? "not tried again" : "not run"
 }
