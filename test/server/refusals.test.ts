@@ -12,14 +12,20 @@ import { Agent, type Server } from "heddle/server"
 import * as net from "node:net"
 import { until } from "../support/until.ts"
 import { type Asked, bearer, byToken, codeOf, memory, obedient, send, type Sending } from "./support/hostile.ts"
-import { type Answered, serve } from "./support/site.ts"
+import { ledgerOf, requireAsBefore } from "./support/ledger.ts"
+import { type Answered, partsOf, serve, workers } from "./support/site.ts"
 
 const at = "/agents/helper/sessions"
 
 /** A mark that no response may have. */
 const canary = "CANARY-5f1c"
 
-const site = (options: Partial<Server.Options> = {}, model: Layer.Layer<Adapter.Adapter> = obedient) =>
+/** `made` is waited for before a run has its tools. */
+const site = (
+  options: Partial<Server.Options> = {},
+  model: Layer.Layer<Adapter.Adapter> = obedient,
+  made: Effect.Effect<void> = Effect.void
+) =>
   Effect.gen(function*() {
     const paid: Array<unknown> = []
     const store = yield* memory
@@ -45,7 +51,7 @@ const site = (options: Partial<Server.Options> = {}, model: Layer.Layer<Adapter.
       })
     ]
     const agents = [
-      Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({ tools }) }),
+      Agent.make({ name: "helper", description: "Helps", run: () => Effect.as(made, { tools }) }),
       Agent.make({ name: "other", description: "Helps", run: () => Effect.succeed({}) })
     ]
     const { open, url } = yield* serve(agents, model, {
@@ -70,9 +76,9 @@ const site = (options: Partial<Server.Options> = {}, model: Layer.Layer<Adapter.
 
 type Site = Effect.Success<ReturnType<typeof site>>
 
-/** Requires that a request is refused so, that nothing was changed, and that the response has nothing of the request. */
+/** Requires that a request is refused so, that nothing was changed or is held for it, and that the response has nothing of the request. */
 const refused = (
-  { ask, contents, paid }: Site,
+  { ask, contents, paid, url }: Site,
   name: string,
   sending: Sending,
   status: number,
@@ -81,9 +87,12 @@ const refused = (
 ) =>
   Effect.gen(function*() {
     const before = [yield* contents, [...paid]]
+    const [parts, worker] = [partsOf({ url }), workers.get(url)!]
+    const ledger = ledgerOf(parts)
     const answered = yield* ask(sending, token)
     assert.deepStrictEqual([answered.status, codeOf(answered)], [status, code], `${name}: ${answered.text}`)
     assert.deepStrictEqual([yield* contents, [...paid]], before, `${name}: something was changed`)
+    yield* requireAsBefore(parts, worker, name, ledger)
     assert.notInclude(answered.text, canary, name)
     if (code !== undefined) assert.match(JSON.parse(answered.text).error.message, /^[A-Z\w].{8,}/, name)
     return answered
@@ -902,6 +911,42 @@ describe("bodies", () => {
       )
       assert.strictEqual(last.headers.get("retry-after"), "60")
       assert.strictEqual((yield* writing.say("s1", "Hi", "bob")).status, 200)
+    }))
+
+  it.live("W-11: a run that is about to begin counts, whatever else is refused before it does", () =>
+    Effect.gen(function*() {
+      const made = Deferred.makeUnsafe<void>()
+      const all = yield* site({ bounds: { runs: 1, taken: 1_000 } }, obedient, Deferred.await(made))
+      const saying = (id: string, content: string): Sending => ({ path: `${at}/${id}/messages`, body: { content } })
+      const begun = yield* all.ask({ ...saying("s1", "one"), path: `${at}/s1/messages?wait=false` })
+      assert.strictEqual(begun.status, 202)
+      const text = [{ type: "text", text: "two" }]
+      const answers = [{ id: "r1~c0", approve: true }]
+      const said = { messages: [{ id: "u2", role: "user", content: "two" }] }
+      const own: Record<string, readonly [sending: Sending, status: number, code: string]> = {
+        "a message": [saying("s1", "two"), 409, "running"],
+        "a message of the AI SDK": [{ path: at, body: ui("s1", text, "user", {}) }, 409, "running"],
+        "a message of AG-UI": [{ path: "/agui/helper", body: agui("s1", said) }, 409, "running"],
+        "a message that is too long": [saying("s1", "x".repeat(1_001)), 413, "too_large"],
+        "a body that is none": [{ path: `${at}/s1/messages`, body: {} }, 400, "invalid_body"],
+        "an answer": [{ path: `${at}/s1/answers`, body: { answers } }, 409, "not_waiting"],
+        "an answer with a message": [
+          {
+            path: "/agui/helper",
+            body: agui("s1", { ...said, resume: [{ interruptId: "r1~c0", status: "cancelled" }] })
+          },
+          409,
+          "not_waiting"
+        ]
+      }
+      for (const round of [1, 2]) {
+        for (const [name, [sending, status, code]] of Object.entries(own)) {
+          yield* refused(all, `${name}, round ${round}`, sending, status, code)
+          yield* refused(all, `another run after ${name}`, saying("s2", "three"), 429, "too_many_runs")
+        }
+      }
+      yield* Deferred.succeed(made, undefined)
+      yield* until("the end of the run", all.say("s2", "three"), ({ status }) => status === 200)
     }))
 
   it.effect("W-11: a write or a list that was refused for their number does not count", () =>

@@ -27,6 +27,51 @@ export const heldBy = ({ counters, hub }: Site): Readonly<Record<string, number>
   }
 }
 
+/** The worker of a server, as far as it tells whether it drives a session. */
+export interface Driver {
+  readonly drives: (key: string) => boolean
+}
+
+/** What a server holds, and the keys of the sessions whose runs are about to begin, and are under way. */
+export interface Ledger {
+  readonly held: Readonly<Record<string, number>>
+  readonly expected: ReadonlySet<string>
+  readonly begun: ReadonlySet<string>
+}
+
+export const ledgerOf = (site: Site): Ledger => {
+  const { expected, logs } = site.hub as any
+  const begun = Array.from(logs as Map<string, any>).flatMap(([key, log]) => log.begun === undefined ? [] : [key])
+  return {
+    held: heldBy(site),
+    expected: new Set(expected as Set<string>),
+    begun: new Set(begun)
+  }
+}
+
+/** Requires that a request that was refused took nothing: no place, no run that is expected, and not those of others. */
+export const requireAsBefore = (
+  site: Site,
+  worker: Driver,
+  what: string,
+  before: Ledger
+): Effect.Effect<void> =>
+  Effect.gen(function*() {
+    const { begun, expected } = ledgerOf(site)
+    // An expectation of a session that nothing drives is given up by the next write of its principal.
+    const isLost = (key: string) => !expected.has(key) && !begun.has(key) && worker.drives(key)
+    const lost = Array.from(before.expected).filter(isLost)
+    const more = Array.from(expected).filter((key) => !before.expected.has(key) && !before.begun.has(key))
+    if (lost.length > 0 || more.length > 0) {
+      return yield* Effect.die(new Error(`${what}: no longer expected: ${lost}; expected: ${more}`))
+    }
+    yield* until(
+      `${what}: what the server holds`,
+      Effect.sync(() => Object.entries(heldBy(site)).filter(([name, count]) => count > (before.held[name] ?? 0))),
+      (more) => more.length === 0
+    )
+  })
+
 const isEmpty = (held: Readonly<Record<string, number>>): boolean => Object.values(held).every((count) => count === 0)
 
 /** Waits until servers hold nothing for a client. */

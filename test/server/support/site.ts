@@ -7,9 +7,10 @@ import * as HttpServer from "effect/http/HttpServer"
 import * as Layer from "effect/Layer"
 import * as Scope from "effect/Scope"
 import { type Adapter, type Event, Session } from "heddle"
+import { Worker } from "heddle/durable"
 import { type Agent, Server } from "heddle/server"
 import type { Site as Parts } from "../../../src/server/internal/routes.ts"
-import { requireNothing } from "./ledger.ts"
+import { type Driver, requireNothing } from "./ledger.ts"
 
 /** The answer to a request. */
 export interface Answered {
@@ -155,6 +156,9 @@ export const partsOf = ({ url }: { readonly url: string }): Parts => {
   return site
 }
 
+/** The workers of the same servers. */
+export const workers = new Map<string, Driver>()
+
 /** Serves agents until the scope closes. A server that was closed holds nothing: its ledger is part of every test. */
 export const serve = (
   agents: ReadonlyArray<Agent.Agent<any>>,
@@ -164,10 +168,13 @@ export const serve = (
   Effect.gen(function*() {
     const { mcp, store = Session.Store.layerMemory, ...given } = options
     let site: Parts | undefined
-    const mount: NonNullable<typeof mcp>["mount"] = (router, parts) => {
-      site = parts
-      return mcp === undefined ? Effect.void : mcp.mount(router, parts)
-    }
+    let worker: Driver | undefined
+    const mount: NonNullable<typeof mcp>["mount"] = (router, parts) =>
+      Effect.gen(function*() {
+        site = parts
+        worker = yield* Worker.Worker
+        if (mcp !== undefined) yield* mcp.mount(router, parts)
+      })
     const app = Server.layer({ agents, authorize: Server.allowLoopback, drain: 100, ...given, mcp: { mount } }).pipe(
       Layer.provide([model, store]),
       Server.layerNode({ port: 0 })
@@ -189,5 +196,6 @@ export const serve = (
     const { address } = Context.get(context, HttpServer.HttpServer)
     const url = `http://127.0.0.1:${(address as { readonly port: number }).port}`
     if (site !== undefined) parts.set(url, site)
+    if (worker !== undefined) workers.set(url, worker)
     return siteAt(url)
   }).pipe(Effect.orDie)
