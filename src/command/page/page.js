@@ -471,10 +471,10 @@ class Run {
   }
 
   /** Returns the call that a reply asks for. A later reply may ask for another one by the id of one that is answered. */
-  announce(call) {
+  announce(call, name) {
     if (call.isOpen || this.step.includes(call.frame)) return call
     this.calls.delete(call.id)
-    return this.call(call.id, call.name)
+    return this.call(call.id, name)
   }
 
   mark(text, isBad = false) {
@@ -512,11 +512,11 @@ class Run {
       case "MessageCompleted":
         return this.close()
       case "ToolCallStarted":
-        return void this.announce(find(event.id, event.name))
+        return void this.announce(find(event.id, event.name), event.name)
       case "ToolCallDelta":
         return find(event.id).argue(event.argumentsDelta)
       case "ToolCallCompleted":
-        return this.announce(find(event.id, event.name)).arguments(event.arguments, event.argumentsLost)
+        return this.announce(find(event.id, event.name), event.name).arguments(event.arguments, event.argumentsLost)
       case "ToolQueued":
         return find(event.id, event.name).to(
           "queued",
@@ -594,7 +594,7 @@ const past = (run, parts) => {
         run.close()
         break
       case "dynamic-tool": {
-        const call = run.announce(run.call(part.toolCallId, part.toolName))
+        const call = run.announce(run.call(part.toolCallId, part.toolName), part.toolName)
         call.arguments(part.input)
         if (part.state === "output-available") call.answer(part.output, { isError: false })
         else if (part.state === "output-error") call.answer(part.errorText, { isError: true })
