@@ -27,6 +27,70 @@ describe("calls of another process", () => {
   })
 })
 
+type Told = ReadonlyArray<Event.PublicEvent>
+
+/** The turn of a reply with a call, whose tool has a run of its own where one is given. */
+const turnOf = (id: string, name: string, inside?: Told): Told => [
+  { _tag: "MessageStarted" },
+  { _tag: "TextDelta", id: null, delta: `I ${name}.` },
+  { _tag: "ToolCallStarted", id, name },
+  { _tag: "ToolCallCompleted", id, name, arguments: { by: name } },
+  { _tag: "ToolExecutionStarted", id, name },
+  ...(inside ?? []).map((nested) => ({ _tag: "ToolProgress", id, name, nested }) as const),
+  ...(inside === undefined ? [{ _tag: "ToolProgress", id, name, progress: `${name} asks` } as const] : []),
+  // A call may begin before its reply has ended.
+  { _tag: "TextDelta", id: null, delta: "More" },
+  { _tag: "MessageCompleted" },
+  { _tag: "ToolResultEncoded", id, content: `${name} did` }
+]
+
+/** Turns whose calls have one of two ids, and those of the runs inside them. */
+const turns: Readonly<Record<string, Told>> = {
+  look: turnOf("c0", "look"),
+  find: turnOf("c0", "find"),
+  dig: turnOf("c0", "dig", turnOf("c0", "look")),
+  mine: turnOf("c0", "mine", turnOf("c0", "find")),
+  drill: turnOf("c1", "drill", turnOf("c0", "dig", turnOf("c0", "pay")))
+}
+
+describe("turns in a terminal", () => {
+  it("W-19: each is shown as alone, with ids that return and runs inside calls", () => {
+    for (const [name, second] of Object.entries(turns)) {
+      const alone = shown(second)
+      assert.include(alone.note, name)
+      for (const [other, first] of Object.entries(turns)) {
+        const before = shown(first)
+        assert.deepStrictEqual(
+          shown([...first, ...second]),
+          { text: before.text + alone.text, note: before.note + alone.note },
+          `${name} behind ${other}`
+        )
+      }
+    }
+  })
+
+  it("W-19: each note begins a line, also that of a run inside a call", () => {
+    for (const [name, events] of Object.entries(turns)) {
+      let written = ""
+      const starts: Array<string> = []
+      const view = new Terminal.View({
+        text: (text) => void (written += text),
+        note: (text) => {
+          starts.push(written.at(-1) ?? "\n")
+          written += text
+        }
+      })
+      for (const event of events) {
+        view.take(event)
+        // Text of the reply is open in front of the next note, whatever writes it.
+        view.take({ _tag: "TextDelta", id: null, delta: "said" })
+      }
+      assert.isNotEmpty(starts, name)
+      assert.deepStrictEqual(new Set(starts), new Set(["\n"]), name)
+    }
+  })
+})
+
 describe("a run in a terminal", () => {
   it("W-19: the text is said once and alone on the standard output, calls and their runs beside it", () => {
     const { note, text } = shown([

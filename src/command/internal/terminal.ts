@@ -38,6 +38,8 @@ export class View {
   private readonly names = new Map<string, string>()
   private readonly nested = new Map<string, View>()
   private readonly outputs: Outputs
+  /** The outputs of the runs inside calls. */
+  private readonly nestedOutputs: Outputs
   private readonly prefix: string
   /** The text of the reply so far. */
   private said = ""
@@ -46,6 +48,13 @@ export class View {
 
   constructor(outputs: Outputs, prefix = "") {
     this.outputs = outputs
+    this.nestedOutputs = {
+      text: outputs.text,
+      note: (text) => {
+        this.endLine()
+        outputs.note(text)
+      }
+    }
     this.prefix = prefix
   }
 
@@ -103,6 +112,8 @@ export class View {
       case "MessageCompleted":
         return this.endLine()
       case "ToolCallCompleted":
+        // A later call may have the id of one that is answered.
+        this.nested.delete(event.id)
         return this.note(`> ${this.named(event.id, event.name)} ${argumentsOf(event)}`.trimEnd())
       case "ToolQueued":
         return this.note(`  ${this.named(event.id, event.name)} waits`)
@@ -112,7 +123,7 @@ export class View {
       case "ToolProgress": {
         const name = this.named(event.id, event.name)
         if (event.nested === undefined) return this.note(`  ${name}: ${shorten(event.progress)}`)
-        const view = this.nested.get(event.id) ?? new View(this.outputs, `${this.prefix}  ${name} `)
+        const view = this.nested.get(event.id) ?? new View(this.nestedOutputs, `${this.prefix}  ${name} `)
         this.nested.set(event.id, view)
         return view.take(event.nested)
       }
