@@ -162,6 +162,8 @@ describe("commands", () => {
       const { answer, approve, deny, reply } = yield* client
       const asked = yield* reply("ann", "Book")
       assert.deepStrictEqual([asked.status, asked.suspensions[0]?.question], ["awaiting_user", "How many seats?"])
+      // The question is the text of the tool, and not of the model.
+      assert.strictEqual(asked.outputText, "")
       assert.strictEqual((yield* answer("ann", "c0", 4)).outputText, "Booked")
 
       const waiting = yield* reply("bob", "Pay")

@@ -10,26 +10,21 @@ import * as ShardingConfig from "effect/cluster/ShardingConfig"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Json from "../../internal/json.ts"
+import * as SessionData from "../../internal/session/data.ts"
 import type * as Journals from "../../internal/session/journal.ts"
 import type * as Keeping from "../../internal/session/kept.ts"
 import * as Records from "../../internal/session/records.ts"
-import * as Message from "../../Message.ts"
 import * as Commands from "./commands.ts"
 import * as Drain from "./drain.ts"
 import * as Feeds from "./feed.ts"
 import * as Protocol from "./protocol.ts"
-
-const outputText = ({ thread }: Keeping.Kept["session"]): string => {
-  const said = thread.messages.findLast(({ role }) => role === "assistant")
-  return said === undefined ? "" : Message.text(said)
-}
 
 const reportOf = ({ id, session, version }: Keeping.Kept): Protocol.Report => ({
   session: id,
   version,
   status: session.status,
   suspensions: session.suspensions,
-  outputText: outputText(session)
+  outputText: SessionData.outputText(session)
 })
 
 const refusalOf = (error: unknown): Pick<Protocol.CommandError, "reason" | "detail"> =>

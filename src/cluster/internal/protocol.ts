@@ -31,7 +31,7 @@ export class Report extends Schema.Opaque<Report>()(Schema.Struct({
   status: SessionData.Status,
   /** The calls that wait for an answer from outside, in call order. */
   suspensions: Schema.Array(Event.Suspension),
-  /** The text of the model's last message, `""` if there is none. The thread is in the store. */
+  /** The text of the model's last reply, `""` without one. An open question is in `suspensions`. */
   outputText: Schema.String
 })) {}
 

@@ -11,12 +11,12 @@ import * as Stdio from "effect/Stdio"
 import * as Drives from "../../durable/internal/drive.ts"
 import * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
+import * as SessionData from "../../internal/session/data.ts"
 import * as Journals from "../../internal/session/journal.ts"
 import * as Keeping from "../../internal/session/kept.ts"
 import * as Settling from "../../internal/session/settling.ts"
 import * as States from "../../internal/session/state.ts"
 import * as StoredCommands from "../../internal/session/storedCommands.ts"
-import * as Message from "../../Message.ts"
 import * as Offered from "../../server/internal/agents.ts"
 import * as Sessions from "../../server/internal/sessions.ts"
 import type * as Definitions from "./definition.ts"
@@ -131,15 +131,14 @@ export interface Options {
 
 /** Returns a session as the command writes it as JSON. */
 export const jsonOf = ({ agent, id }: Pick<Named, "agent" | "id">, kept: Keeping.Kept): object => {
-  const { metadata, status, suspensions, thread } = kept.session
-  const last = thread.messages.findLast(({ askUser, role }) => role === "assistant" && askUser !== true)
+  const { metadata, status, suspensions } = kept.session
   const { error } = States.summaryOf(kept.state)
   return {
     id,
     agent,
     status,
     next: Keeping.next(kept),
-    text: last === undefined ? "" : Message.text(last),
+    text: SessionData.outputText(kept.session),
     suspensions: suspensions.map(({ answerSchema, expiresAt, id, kind, opts, question, toolCall }) => ({
       id,
       kind,

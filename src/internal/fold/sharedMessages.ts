@@ -111,6 +111,9 @@ export const findLastIndex = (thread: Thread, isSo: (message: Message.Message) =
   return thread.messages.findLastIndex(isSo)
 }
 
+/** Tells whether a message is a reply of the model. The question of a tool is none. */
+export const isReply = ({ askUser, role }: Message.Message): boolean => role === "assistant" && askUser !== true
+
 /** The messages, for a reader that does not keep them: a shared thread does not keep the list either. */
 export const list = (thread: Thread): Messages => {
   const own = shares.get(thread)

@@ -11,6 +11,7 @@ import * as Message from "../../Message.ts"
 import * as Thread from "../../Thread.ts"
 import { checkNames, type NamesOf } from "../declare/schema.ts"
 import * as Values from "../declare/values.ts"
+import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Json from "../json.ts"
 
 /**
@@ -209,6 +210,12 @@ export class Session
 
 /** Tells whether a value is a session. A thread is not. */
 export const isSession = Schema.is(Session)
+
+/** Returns the text of the model's last reply, `""` without one. The question of a tool is no reply. */
+export const outputText = ({ thread }: Session): string => {
+  const reply = thread.messages.findLast(SharedMessages.isReply)
+  return reply === undefined ? "" : Message.text(reply)
+}
 
 /**
  * Options of a new session.

@@ -1246,7 +1246,7 @@ export const change = (state: State, record: Records.Record): void => {
 /** Returns the size of a session after a record of so many bytes. */
 const sizeAfter = ({ bytes, turns }: Size, record: Records.Record, more: number): Size => {
   if (record._tag !== "Opened") return { bytes: bytes + more, turns: turns + Number(record._tag === "StepCompleted") }
-  const replies = record.session.thread.messages.filter(({ askUser, role }) => role === "assistant" && askUser !== true)
+  const replies = record.session.thread.messages.filter(SharedMessages.isReply)
   return { bytes: more, turns: replies.length }
 }
 

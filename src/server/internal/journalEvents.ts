@@ -235,7 +235,7 @@ export class Telling {
     const { run, thread, turn } = this.state
     if (run === undefined) return
     const place = turn === undefined
-      ? SharedMessages.findLastIndex(thread, ({ askUser, role }) => role === "assistant" && askUser !== true)
+      ? SharedMessages.findLastIndex(thread, SharedMessages.isReply)
       : SharedMessages.length(thread)
     this.turns.set(place, `${runId}-${run.steps.length + behind}`)
   }
