@@ -8,7 +8,7 @@ import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type { Event } from "heddle"
-import { UiStream } from "heddle/ui"
+import { AgUi, UiStream } from "heddle/ui"
 import { oneOf } from "../support/dimensions/dimension.ts"
 import { property } from "../support/property.ts"
 import { chunksOf, openIn, protocols, readMessage, refusedBy, withoutDiscarded } from "./support/page.ts"
@@ -215,6 +215,104 @@ const askedOf = (message: UIMessage | undefined): { readonly last: UIMessage; re
   return { last, known: asked?._tag === "Retry" ? asked.steps : undefined }
 }
 
+/** Ids that are opened and ended. One that is over is not opened again. */
+class Ids {
+  readonly problems: Array<string> = []
+  private readonly open = new Set<string>()
+  private readonly over = new Set<string>()
+
+  begin(kind: string, id: unknown): void {
+    const name = `${kind} ${String(id)}`
+    if (this.open.has(name) || this.over.has(name)) this.problems.push(`${name} is opened again`)
+    this.open.add(name)
+  }
+
+  use(kind: string, id: unknown): void {
+    if (this.over.has(`${kind} ${String(id)}`)) this.problems.push(`${kind} ${String(id)} is used again`)
+  }
+
+  end(kind: string, id: unknown): void {
+    this.open.delete(`${kind} ${String(id)}`)
+    this.over.add(`${kind} ${String(id)}`)
+  }
+
+  /** Takes what a client has forgotten: its ids are free. */
+  forget(isLeft: (kind: string, id: string) => boolean): void {
+    for (const ids of [this.open, this.over]) {
+      for (const name of ids) {
+        const [kind = ""] = name.split(" ", 1)
+        if (!isLeft(kind, name.slice(kind.length + 1))) ids.delete(name)
+      }
+    }
+  }
+}
+
+/** Returns the ids that events of AG-UI open again. */
+const reopenedInAgUi = (events: ReadonlyArray<AgUi.AgEvent>): ReadonlyArray<string> => {
+  const ids = new Ids()
+  let message: string | undefined
+  for (const event of events as ReadonlyArray<any>) {
+    const { messageId, toolCallId } = event
+    switch (event.type) {
+      // All texts and calls of a step are of one message.
+      case "TEXT_MESSAGE_START":
+        ids.use("message", messageId)
+        message = messageId
+        break
+      case "STEP_FINISHED":
+        if (message !== undefined) ids.end("message", message)
+        message = undefined
+        break
+      case "REASONING_START":
+        ids.begin("reasoning", messageId)
+        break
+      case "REASONING_END":
+        ids.end("reasoning", messageId)
+        break
+      case "TOOL_CALL_START":
+        ids.use("message", event.parentMessageId)
+        message = event.parentMessageId
+        ids.begin("call", toolCallId)
+        break
+      case "TOOL_CALL_END":
+        ids.end("call", toolCallId)
+        break
+      case "TOOL_CALL_RESULT":
+        ids.begin("result", messageId)
+        break
+      case "ACTIVITY_SNAPSHOT":
+        ids.use("activity", messageId)
+        if (["done", "failed"].includes(event.content.state)) ids.end("activity", messageId)
+        break
+      case "CUSTOM":
+        if (event.name !== "heddle.reset") break
+        ids.use("message", event.value.messageId)
+        ids.end("message", event.value.messageId)
+        break
+      case "MESSAGES_SNAPSHOT": {
+        if (message !== undefined && !event.messages.some(({ id }: any) => id === message)) ids.end("message", message)
+        // The client has these messages, and no call beside theirs.
+        const calls = new Set(event.messages.flatMap(({ toolCalls = [] }: any) => toolCalls.map(({ id }: any) => id)))
+        const ofCall = (id: string) => Array.from(calls).some((call) => id.endsWith(`-${String(call)}`))
+        ids.forget((kind, id) =>
+          kind === "call" ? calls.has(id) : kind === "result" || kind === "activity" ? ofCall(id) : true
+        )
+      }
+    }
+  }
+  return ids.problems
+}
+
+/** Returns the ids that chunks of the AI SDK open again. A call id may come again: a page looks for it in its step. */
+const reopenedIn = (chunks: ReadonlyArray<any>): ReadonlyArray<string> => {
+  const ids = new Ids()
+  for (const { id, type } of chunks) {
+    if (type === "text-start" || type === "reasoning-start") ids.begin(type.slice(0, -6), id)
+    if (type === "text-end" || type === "reasoning-end") ids.end(type.slice(0, -4), id)
+  }
+  return ids.problems
+}
+
 describe("replies that are discarded", () => {
   property(
     "W-01, O-29: a run that discards replies of any shape is shown as one that had none, also to a page that was cut twice",
@@ -270,5 +368,26 @@ describe("replies that are discarded", () => {
         return problems
       }),
     500
+  )
+
+  property(
+    "W-01, W-02: no id that was ended, or that a reset has named, is opened again, by any encoder",
+    runs,
+    (run) => {
+      const events = runOf(run, true)
+      const history = [{ id: "u1", role: "user" as const, content: "Go" }]
+      const agUi = (messages: ReadonlyArray<AgUi.AgMessage> | undefined) => {
+        const encoder = AgUi.make({ threadId: "s1", runId: "r1", ...(messages === undefined ? {} : { messages }) })
+        return [...events.flatMap(encoder.push), ...encoder.end()]
+      }
+      return Effect.succeed([
+        ...reopenedInAgUi(agUi(undefined)).map((problem) => `AG-UI: ${problem}`),
+        ...reopenedInAgUi(agUi(history)).map((problem) => `AG-UI with messages: ${problem}`),
+        ...protocols.flatMap((protocol) =>
+          reopenedIn(chunksOf(events, { protocol, messageId: "m1" })).map((problem) => `ai ${protocol}: ${problem}`)
+        )
+      ])
+    },
+    1000
   )
 })
