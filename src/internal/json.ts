@@ -57,9 +57,69 @@ const cleared = (parsed: unknown, levels: number): unknown => {
   return parsed
 }
 
+/**
+ * The start and the end of each name with an escape in a text of JSON, quotes included. A pattern that fits a whole
+ * string overflows the stack of V8 where the string has millions of escapes.
+ */
+const escapedNames = (text: string): ReadonlyArray<readonly [start: number, end: number]> => {
+  const found: Array<readonly [start: number, end: number]> = []
+  let at = text.indexOf("\\")
+  while (at !== -1) {
+    const start = text.lastIndexOf("\"", at)
+    let quote = 0
+    do {
+      at += 2
+      if (quote < at) quote = text.indexOf("\"", at)
+      at = text.indexOf("\\", at)
+    } while (at !== -1 && at < quote)
+    let behind = quote + 1
+    while (text.charCodeAt(behind) <= 32) behind++
+    if (text[behind] === ":") found.push([start, quote + 1])
+  }
+  return found
+}
+
+/** Gives the members of parsed data the names that stand for theirs, in the same order. */
+const renamed = (parsed: unknown, names: ReadonlyMap<string, string>): unknown => {
+  const root = [parsed]
+  for (let level = new Set<object>([root]); level.size > 0; level = below(level)) {
+    for (const container of level as Set<Record<string, unknown>>) {
+      for (const [key, member] of Object.entries(container)) {
+        if (!isContainer(member) || Array.isArray(member)) continue
+        container[key] = Object.fromEntries(Object.entries(member).map(([name, own]) => [names.get(name) ?? name, own]))
+      }
+    }
+  }
+  return root[0]
+}
+
+/**
+ * Parses a text of JSON. V8 13.6 (Node 24) reads a name with an escape, such as `"\u00fc"`, as the text of its escape
+ * (`"\\"`) where any JSON of the process had a member of that name behind the same members: one hostile reply would
+ * change the arguments of later calls. Other names stand for such names while the text is parsed.
+ */
+const parseNames = (text: string): unknown => {
+  // Refuses what is no JSON, whose strings cannot be found.
+  const parsed: unknown = JSON.parse(text)
+  const escaped = escapedNames(text)
+  if (escaped.length === 0) return parsed
+  let mark = "~"
+  while (text.includes(mark)) mark += mark
+  const names = new Map<string, string>()
+  let plain = ""
+  let done = 0
+  for (const [start, end] of escaped) {
+    const name = `${mark}${names.size}`
+    names.set(name, String(JSON.parse(text.slice(start, end))))
+    plain += `${text.slice(done, start)}"${name}"`
+    done = end
+  }
+  return renamed(JSON.parse(plain + text.slice(done)), names)
+}
+
 /** Parses without a reviver of `JSON.parse`, which overflows the stack where the data are deep. */
 const parseUnsafe = (text: string, levels: number): unknown => {
-  const parsed: unknown = JSON.parse(text)
+  const parsed = parseNames(text)
   return suspicious.test(text) || text.length > 2 * levels ? cleared(parsed, levels) : parsed
 }
 

@@ -6,12 +6,14 @@
  * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
 import type * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type * as Peers from "../../durable/internal/peers.ts"
 import * as Worker from "../../durable/Worker.ts"
 import type * as Event from "../../Event.ts"
+import * as Json from "../../internal/json.ts"
 import * as Journals from "../../internal/session/journal.ts"
 import * as EventStream from "./eventStream.ts"
 import type * as Logs from "./log.ts"
@@ -118,7 +120,7 @@ class Place {
       case "Broken":
         return [part]
     }
-    const event: Event.PublicEvent = JSON.parse(part.text)
+    const event = Result.getOrThrow(Json.parse(part.text)) as Event.PublicEvent
     if (event._tag === "RunStarted") this.shown = event.runId
     const after = Reading.parsed(part.offset)
     if (this.request._tag === "Events" && after !== undefined) this.request = { ...this.request, after }
