@@ -104,7 +104,8 @@ function tool(toolCallId: string, toolName: string, state: object): object {
 
 const loadedBy = async (...names: ReadonlyArray<string>): Promise<ReadonlyArray<Shown>> => {
   const parts = names.flatMap((name) => [{ type: "step-start" }, ...steps[name]!])
-  const page = openPage({ messages: [{ role: "assistant", parts }], submitted: [], suspensions: [], status: "idle" })
+  const session = { messages: [{ role: "assistant", parts }], submitted: [], suspensions: [], status: "idle" }
+  const page = openPage((_, path) => path.endsWith("/s") ? Response.json(session) : undefined)
   await page.load()
   return inRun(page.shown())
 }
@@ -171,4 +172,63 @@ describe("a page", () => {
       }
     })
   }
+})
+
+/** Waits until the page has done what it can do without another answer. */
+const settled = async (): Promise<void> => {
+  for (let turn = 0; turn < 50; turn++) await new Promise((resolve) => setImmediate(resolve))
+}
+
+describe("a page that deletes its session", () => {
+  const session = { messages: [], submitted: [], suspensions: [], status: "idle" }
+  for (const isDeleted of [true, false]) {
+    for (const isFirst of [true, false]) {
+      for (const end of ["close", "error"] as const) {
+        const what = `${end} of the stream ${isFirst ? "before" : "after"} the ${isDeleted ? "deletion" : "refusal"}`
+        it(`W-19: asks for it again only where the server has it: ${what}`, async () => {
+          const requests: Array<string> = []
+          const streams: Array<ReadableStreamDefaultController> = []
+          let answer: (response: Response) => void = () => {}
+          const answered = new Promise<Response>((resolve) => {
+            answer = resolve
+          })
+          const page = openPage((method, path) => {
+            if (path === "/agents" || path.includes("?page=")) return undefined
+            requests.push(`${method} ${path.slice(path.lastIndexOf("/"))}`)
+            if (method === "DELETE") return answered
+            if (!path.endsWith("/events")) return Response.json(session)
+            return new Response(new ReadableStream({ start: (stream) => void streams.push(stream) }))
+          })
+          void page.follow()
+          await settled()
+          assert.deepStrictEqual(requests.splice(0), ["GET /events", "GET /s"])
+          page.press("delete")
+          page.press("delete")
+          const steps = [
+            () => end === "close" ? streams[0]!.close() : streams[0]!.error(new TypeError("network error")),
+            () =>
+              answer(
+                isDeleted
+                  ? new Response(null, { status: 204 })
+                  : Response.json({ error: { message: "It runs." } }, { status: 409 })
+              )
+          ]
+          for (const step of isFirst ? steps : steps.toReversed()) {
+            step()
+            await settled()
+          }
+          // A broken stream is opened again without a look at the session.
+          const again = end === "close" ? ["GET /s", "GET /events"] : ["GET /events"]
+          assert.deepStrictEqual(requests, ["DELETE /s", ...isDeleted ? [] : [...again, "GET /s"]])
+          if (isDeleted) assert.strictEqual(page.textOf("notice"), "")
+        })
+      }
+    }
+  }
+
+  it("W-19: says that another one has deleted it", async () => {
+    const page = openPage((_, path) => path.endsWith("/events") ? new Response(null, { status: 404 }) : undefined)
+    await page.follow()
+    assert.strictEqual(page.textOf("notice"), "This session does not exist any more.")
+  })
 })

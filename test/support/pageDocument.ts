@@ -1,6 +1,6 @@
 /**
- * The script of the page over a document of its own: elements without a layout, and a server that answers nothing. What
- * it shows is compared as data.
+ * The script of the page over a document of its own: elements without a layout, and a server of the test. What it shows
+ * is compared as data.
  */
 import * as fs from "node:fs"
 import * as vm from "node:vm"
@@ -38,6 +38,7 @@ class Element {
   readonly style = {}
   readonly localName: string
   private nodes: Array<Node> = []
+  private onClick = (): void => {}
 
   constructor(localName: string) {
     this.localName = localName
@@ -117,8 +118,17 @@ class Element {
     return this.querySelectorAll(selector)[0] ?? null
   }
 
-  addEventListener(): void {}
+  addEventListener(name: string, listener: () => void): void {
+    if (name === "click") this.onClick = listener
+  }
+
   removeEventListener(): void {}
+
+  /** Presses the element. */
+  click(): void {
+    this.onClick()
+  }
+
   setAttribute(): void {}
   focus(): void {}
 
@@ -145,15 +155,19 @@ const source = new vm.Script(
   }\n;({ Chat, log, show: (chat) => { current = chat } })`
 )
 
+/** The server of a page. A request without an answer waits for ever. */
+export type Serve = (method: string, path: string) => Response | Promise<Response> | undefined
+
 /**
- * Opens a session in a page of its own. The result takes public events, loads the session that the server has, and says
- * what the conversation shows. A server without a session does not answer.
+ * Opens the session `s` in a page of its own. The result takes public events, loads or follows the session that the
+ * server has, presses buttons, and returns what the page shows.
  */
-export const openPage = (session?: object) => {
+export const openPage = (serve: Serve = () => undefined) => {
   const elements = new Map<string, Element>()
   const body = new Element("body")
   const { Chat, log, show } = source.runInNewContext({
     AbortController,
+    MessageChannel,
     ResizeObserver: class {
       observe(): void {}
     },
@@ -170,14 +184,19 @@ export const openPage = (session?: object) => {
         return element
       }
     },
-    fetch: (path: string) =>
-      session !== undefined && path.endsWith("/s") ? Promise.resolve(Response.json(session)) : new Promise(() => {}),
-    MessageChannel,
+    TextDecoderStream,
+    fetch: async (path: string, { method }: RequestInit) =>
+      await (serve(method ?? "GET", path) ?? new Promise(() => {})),
+    history: { replaceState: () => {} },
+    location: { hash: "", pathname: "/" },
     performance,
-    setInterval: () => {}
+    setInterval: () => {},
+    // A pause is one turn of the process.
+    setTimeout: setImmediate
   }) as {
     readonly Chat: new(agent: string, id: string, isNew: boolean) => {
       sent: boolean
+      readonly follow: () => Promise<void>
       readonly load: () => Promise<void>
       readonly take: (frame: { readonly data: string; readonly event: string }) => Promise<void>
     }
@@ -193,6 +212,9 @@ export const openPage = (session?: object) => {
       await chat.take({ data: JSON.stringify(event), event: "message" })
     },
     load: () => chat.load(),
+    follow: () => chat.follow(),
+    press: (id: string): void => elements.get(id)?.click(),
+    textOf: (id: string): string => elements.get(id)?.textContent ?? "",
     shown: (): ReadonlyArray<Shown> => log.content
   }
 }

@@ -651,6 +651,8 @@ class Chat {
     this.running = undefined
     this.lastId = undefined
     this.sent = false
+    /** The last request to delete the session. */
+    this.deletion = undefined
   }
 
   path(rest) {
@@ -765,6 +767,9 @@ class Chat {
           if (!this.isShown) return
           await this.take(frame)
         }
+        // A deletion by this page may end the stream before it is answered. The session is then not asked for.
+        await this.deletion
+        if (!this.isShown) return
         const exists = await request("GET", this.path(""), { signal: this.abort.signal })
         if (exists.status === 404) return notice("This session does not exist any more.")
       } catch (error) {
@@ -772,6 +777,7 @@ class Chat {
         notice(`The connection is broken, and is tried again${error instanceof TypeError ? "" : `: ${error.message}`}.`)
       }
       await pause(wait)
+      await this.deletion
       wait = Math.min(wait * 2, 10_000)
     }
   }
@@ -1253,7 +1259,8 @@ $("delete").addEventListener("click", async () => {
   confirmDelete(false)
   const chat = current
   if (chat === undefined) return
-  if ((await attempt("DELETE", chat.path(""))) === undefined) return
+  chat.deletion = attempt("DELETE", chat.path(""))
+  if ((await chat.deletion) === undefined) return
   if (chat.isShown) open(agent)
   list(false)
 })
