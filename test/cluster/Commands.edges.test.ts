@@ -4,7 +4,9 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as TestRunner from "effect/cluster/TestRunner"
+import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
 import { Journal, Session, Tool } from "heddle"
@@ -13,6 +15,7 @@ import { ledger } from "../durable/support/ledger.ts"
 import { driven, errands, holding, linesOf, placesOf, wrapped } from "../support/edges.ts"
 import { acting, agent, casting, type Turn } from "../support/nests.ts"
 import type { Deed } from "../support/survivor.ts"
+import { until } from "../support/until.ts"
 
 ledger()
 
@@ -26,8 +29,8 @@ const typed = Tool.make("ask", {
 
 const asking: Readonly<Record<string, ReadonlyArray<Turn>>> = { go: [[["ask", "ask", {}]], "Done", "Later"] }
 
-const services = (tool: Tool.Any, parts = asking) =>
-  Layer.mergeAll(Cluster.layer({ run: () => ({ tools: [tool] as unknown as [] }) }), SessionClient.layer).pipe(
+const services = (tool: Tool.Any, parts = asking, term: Duration.Input = "5 seconds") =>
+  Layer.mergeAll(Cluster.layer({ run: () => ({ tools: [tool] as unknown as [] }), term }), SessionClient.layer).pipe(
     Layer.provide(casting(parts)),
     Layer.provideMerge(Session.Store.layerMemory),
     Layer.provideMerge(TestRunner.layer)
@@ -138,6 +141,35 @@ describe("a command that is delivered again", () => {
       assert.deepInclude(refused, { _tag: "CommandError", reason: "id_taken" })
       assert.strictEqual((yield* loaded).version, kept.version)
     }).pipe(Effect.provide(services(ask))))
+})
+
+describe("a command whose claim is revoked", () => {
+  it.live("is carried out again under a new claim, and not after a term", () => {
+    const attempts: Array<number> = []
+    let isInterrupted = false
+    const work = Tool.make("ask", {
+      parameters: {},
+      idempotent: true,
+      handler: (_, { attempt }) =>
+        Effect.suspend(() => {
+          attempts.push(attempt)
+          return attempt > 1
+            ? Effect.succeed("worked")
+            : Effect.onInterrupt(Effect.never, () => Effect.sync(() => void (isInterrupted = true)))
+        })
+    })
+    return Effect.gen(function*() {
+      const { reply } = yield* client
+      const report = yield* Effect.forkChild(reply("ann", "go", { command: "m1" }))
+      yield* until("the call", Effect.sync(() => attempts.length), (count) => count === 1)
+      assert.isTrue(yield* Session.revoke("ann"))
+      // The wait is shorter than the term.
+      yield* until("the next attempt", Effect.sync(() => attempts.length), (count) => count === 2)
+      assert.isTrue(isInterrupted)
+      const { outputText, status } = yield* Fiber.join(report)
+      assert.deepStrictEqual([attempts, status, outputText], [[1, 2], "completed", "Done"])
+    }).pipe(Effect.provide(services(work, asking, "1 hour")))
+  })
 })
 
 describe("what is left to do", () => {
