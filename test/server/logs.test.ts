@@ -41,6 +41,9 @@ describe("logs", () => {
             0
           )
           if ((hub as any).bytes !== sum) problems.push(`${what}: ${(hub as any).bytes} bytes in place of ${sum}`)
+          for (const { entries, isFull } of held) {
+            if (isFull && entries.length > 0) problems.push(`${what}: a full log holds`)
+          }
           if (sum > bounds.logs) problems.push(`${what}: ${sum} bytes are held`)
         }
         const leave = (place: number) => {
@@ -72,6 +75,6 @@ describe("logs", () => {
         if (logs.size + ended.size > 0) problems.push(`${logs.size} logs, and ${ended.size} of ended runs, are left`)
         return problems
       }).pipe(Effect.scoped),
-    1000
+    20_000
   )
 })
