@@ -5,15 +5,19 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import { Journal, Message, Session } from "heddle"
+import * as Stream from "effect/Stream"
+import { Journal, Message, Session, Tool } from "heddle"
+import { Script } from "heddle/testing"
 import * as Json from "../../src/internal/json.ts"
 import * as Journals from "../../src/internal/session/journal.ts"
 import * as Nested from "../../src/internal/session/nested.ts"
 import * as Records from "../../src/internal/session/records.ts"
 import { altered } from "../support/altered.ts"
 import * as Drawn from "../support/keptRecords.ts"
+import { unobserved } from "../support/observed.ts"
 import { property } from "../support/property.ts"
 
 const session = Session.make({ id: "s" })
@@ -108,6 +112,88 @@ const differenceOf = (kept: Session.Kept, command: Command, again: Command) =>
     const isTaken = failure._tag === "SessionError" && failure.reason === "id_taken"
     return !isSame && isTaken ? [] : [`${pair} is refused: ${failure.message}`]
   })
+
+/** Values that are written as others, or not at all. */
+const odd = {
+  date: new Date(0),
+  nothing: undefined,
+  function: () => 1,
+  symbol: Symbol.iterator,
+  bigint: 1n,
+  nan: Number.NaN,
+  map: new Map([["a", 1]]),
+  error: new Error("no"),
+  nested: { date: new Date(0), nothing: undefined, function: () => 1, list: [undefined, () => 1, Number.NaN] }
+}
+
+/** Content with fields that no part has. */
+const extended = (values: object) =>
+  [
+    { type: "text", text: "a", cacheControl: "x", metadata: { ...values } },
+    { type: "text", text: "b", ...values }
+  ] as unknown as Message.Content
+
+/** A store that keeps texts, as those of databases do. */
+const written = Layer.effect(
+  Session.Store,
+  Effect.map(Session.Store, (store) =>
+    Session.Store.of({
+      ...store,
+      append: (id, expected, [first, ...rest], options) =>
+        Effect.gen(function*() {
+          const again = (record: Journal.Record) =>
+            Effect.flatMap(Journals.toText(id, record), (text) => Journals.fromText(id, text))
+          const records = yield* Effect.forEach(rest, again)
+          return yield* store.append(id, expected, [yield* again(first), ...records], options)
+        })
+    }))
+).pipe(Layer.provide(Session.Store.layerMemory))
+
+describe("values that are written as others", () => {
+  const cases = [
+    ...Object.entries(odd).map(([name, value]) => [name, { [name]: value }] as const),
+    ["all", odd] as const
+  ]
+
+  for (const [name, values] of cases) {
+    it.effect(`leave a journal healthy: ${name}`, () =>
+      Effect.gen(function*() {
+        // The state keeps values as the program has given them, as long as the process lives.
+        unobserved()
+        const note = Tool.make("note", {
+          parameters: {},
+          handler: (_, call) => Effect.as(call.updateContext({ ...values }), Tool.content(extended(values) as []))
+        })
+        const model = yield* Script.make([
+          [Script.toolCall("c", "note"), Script.finish("tool_calls")],
+          [Script.text("done"), Script.finish("stop")],
+          [Script.text("done"), Script.finish("stop")]
+        ])
+        const opened = yield* Session.open("s", { metadata: { ...values } } as {})
+        const options = { tools: [note], context: { ...values } } as {}
+        const kept = yield* Session.keep(opened, (session) => Session.reply(session, extended(values), options)).pipe(
+          Effect.provide(model.layer)
+        )
+        yield* Session.keep(kept, (session) => Session.reply(session, "again", options)).pipe(
+          Effect.provide(model.layer)
+        )
+        const store = yield* Session.Store
+        const records = Array.from(yield* Stream.runCollect(store.read("s")), ({ record }) => record)
+        assert.isAbove(records.length, 6)
+        assert.deepStrictEqual(Journal.check(records), [])
+      }).pipe(Effect.provide(written)))
+
+    it.effect(`in a message that is sent again do not make it another one: ${name}`, () =>
+      Effect.gen(function*() {
+        const first = yield* Session.submit("s", extended(values), { id: "m" })
+        assert.deepStrictEqual((yield* Session.submit("s", extended(values), { id: "m" })).id, first.id)
+        const other = yield* Effect.flip(Session.submit("s", "another", { id: "m" }))
+        assert.deepInclude(other, { _tag: "SessionError", reason: "id_taken" })
+        const records = Array.from(yield* Stream.runCollect((yield* Session.Store).read("s")))
+        assert.strictEqual(records.filter(({ record }) => record._tag === "MessageSubmitted").length, 1)
+      }).pipe(Effect.provide(written)))
+  }
+})
 
 describe("laws of hashes", () => {
   const values = [

@@ -184,7 +184,7 @@ export const make = <const T extends Tools = [], E = never, R = never, RHalt = n
     Effect.gen(function*() {
       const { message: { content }, pending } = input
       const known = Keeping.receipt(kept, command)
-      if (known?.hash === Records.hashOf(content)) {
+      if (known?.hash === Records.hashOfContent(content)) {
         // A run that failed with a result is reported like any other.
         if (known.error !== undefined) yield* Effect.fail(new RepeatedFailure({ error: known.error }))
         return

@@ -205,7 +205,7 @@ const taking = (
   content: Message.Content
 ): Effect.Effect<Pick<Operation<"chat">, "takes">, SessionData.SessionError> => {
   if (id === undefined) return Effect.succeed({})
-  const hash = Records.hashOf(content)
+  const hash = Records.hashOfContent(content)
   const known = state.receipts.get(id)
   return known === undefined || known.became === "queued" && known.hash === hash
     ? Effect.succeed({ takes: { id, hash } })

@@ -640,12 +640,23 @@ const canonical = (value: unknown, isLeftOut: (member: unknown) => boolean = () 
 /** Returns a hash of a value as JSON, independent of the order of object members. */
 export const hashOf = (value: unknown): string => hash(canonical(value))
 
+const encodeContent = Schema.encodeUnknownResult(Schema.toCodecJson(Message.Message.fields.content))
+
+/** Returns the hash of a message's content as it is written, by which a repeated command is recognised. */
+export const hashOfContent = (content: Message.Content): string =>
+  hashOf(Result.getOrElse(encodeContent(content), () => content))
+
 // The fingerprint of a journal.
 
-/** Returns what a record says as JSON, without its fingerprint. */
+const encode = Schema.encodeUnknownResult(Schema.toCodecJson(Record))
+
+/**
+ * Returns what a record says as JSON, without its fingerprint: as it is written, so that the text is the same when it
+ * is read. What the schema lacks, such as an unknown field of a part, does not count.
+ */
 export const textOf = (record: Record): string => {
   const { after: _, ...own } = { after: undefined, ...record }
-  return canonical(own, isEmpty)
+  return canonical(Result.getOrElse(encode(own), () => own), isEmpty)
 }
 
 /** Returns the length of a text in bytes of UTF-8. */

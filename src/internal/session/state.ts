@@ -1224,7 +1224,7 @@ export const change = (state: State, record: Records.Record): void => {
       return say(state, record.messages)
     case "MessageSubmitted":
       state.inbox = [...state.inbox, record]
-      return receive(state, { id: record.id, hash: Records.hashOf(record.message.content), became: "queued" })
+      return receive(state, { id: record.id, hash: Records.hashOfContent(record.message.content), became: "queued" })
     case "StopRequested":
       if (state.run?.requestId !== record.requestId) return
       state.stop = record

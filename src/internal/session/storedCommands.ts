@@ -207,7 +207,7 @@ export const submit = <E = never>(
         const receipt = receipts.get(submitted.id)
         version = journal.version
         if (receipt !== undefined) {
-          if (receipt.hash !== Records.hashOf(submitted.message.content)) return yield* idTaken(submitted.id)
+          if (receipt.hash !== Records.hashOfContent(submitted.message.content)) return yield* idTaken(submitted.id)
           return { id: submitted.id, accepted: version }
         }
         if (check !== undefined) yield* check(journal.state)

@@ -170,7 +170,7 @@ export const again = (
     const receipt = message && known?.kept.state.receipts.get(message.id)
     if (message !== undefined && receipt === undefined) return Effect.succeed("send")
     if (known === undefined) return Refusals.unknownSession()
-    if (message !== undefined && receipt?.hash !== Records.hashOf(message.content)) {
+    if (message !== undefined && receipt?.hash !== Records.hashOfContent(message.content)) {
       return unsupported("A message that was sent cannot be edited: send a new one.")
     }
     const { kept: { session, state }, telling } = known
@@ -363,7 +363,9 @@ export const answer = (
           ({ reason }) => refusalOf(reason)
         )
       const sent = said && state.receipts.get(said.id)
-      if (sent !== undefined && sent.hash !== Records.hashOf(said?.content)) return yield* idTaken
+      if (
+        said !== undefined && sent !== undefined && sent.hash !== Records.hashOfContent(said.content)
+      ) return yield* idTaken
       const isNew = said !== undefined && sent === undefined
       if (isNew && !isQueued) return yield* running
       const full = isNew ? fullOf(state, bounds) : undefined
