@@ -62,8 +62,8 @@ export interface Options<out E = never, out R = never> extends Rules.Hooks<E, R>
    */
   readonly open?: ((run: Rules.Run) => Effect.Effect<Rules.Hooks<E, R>, E, R | Scope.Scope>) | undefined
   /**
-   * The extent of the rule's notes. With `"session"` the next run of a kept session finds the latest one, too.
-   * `"run"` by default.
+   * The extent of the rule's notes. With `"session"` the next runs of a kept session find the latest note, too. Notes
+   * of an abandoned run do not count. `"run"` by default.
    */
   readonly keeps?: "run" | "session" | undefined
 }
@@ -294,8 +294,8 @@ const held = (name: string, hooks: Rules.Hooks<any, any>): Rules.Hooks<any, any>
  *
  * **Details**
  *
- * `recorded` runs between the record and the request. Killed in between, a resumed run asks the rule again, which finds
- * its note by {@link latest} and returns the effect again.
+ * `recorded` runs between the record and the request. After a kill in between, a resumed run asks the rule again. The
+ * rule finds its note by {@link latest}, and has to return the effect again.
  *
  * **Example** (Asking another model, and noting it)
  *
@@ -348,8 +348,8 @@ export const offer = (request: Rules.Ask, isOffered: (name: string) => boolean):
 })
 
 /**
- * Returns the latest note of a rule: of the step in progress, else of a whole step, else the one that the session
- * keeps.
+ * Returns the latest note of a rule: of the step in progress, else of a whole step, else of an earlier run in the
+ * session, where the rule has `keeps: "session"`.
  *
  * **Example** (Counting over the runs of a session)
  *
@@ -371,7 +371,8 @@ export const latest = (at: Pick<Rules.At, "kept" | "noted" | "notes">, name: str
   Rules.latest(at, name) ?? Rules.noteIn(at.kept, name)
 
 /**
- * Keeps a reply as it is. The note is recorded with the step.
+ * Keeps a reply as it is. The note is recorded with the whole step. A kill before that loses the note, and a resumed
+ * run calls `reply` again with the recorded reply.
  *
  * **Example** (Noting the usage of each reply)
  *
@@ -419,7 +420,7 @@ export const askAgain = (more: {
 } = {}): Rules.Reply => ({ after: 0, ...more, _tag: "AskAgain" })
 
 /**
- * Another step follows.
+ * Asks the model for another step, within the bound of turns.
  *
  * **Example** (Asking for more where an answer is short)
  *
@@ -445,7 +446,7 @@ export const go = (more: {
 } = {}): Rules.Next => ({ _tag: "Go", ...more })
 
 /**
- * A last step follows, in which the model has no tools and has to answer. The result has the reason as `finalized`.
+ * Asks the model for a last step without tools, so that it has to answer. The result has the reason as `finalized`.
  *
  * **Details**
  *
@@ -480,7 +481,7 @@ export const last = (by: string, more: {
 }
 
 /**
- * The run ends (outcome `RuleEnded`).
+ * Ends the run (outcome `RuleEnded`). A `Tool.fromChat` call whose run ends so fails with a `Tool.ChatFailed`.
  *
  * **Example** (Ending a run whose thread is long)
  *
