@@ -295,7 +295,8 @@ const held = (name: string, hooks: Rules.Hooks<any, any>): Rules.Hooks<any, any>
  * **Details**
  *
  * `recorded` runs between the record and the request. After a kill in between, a resumed run asks the rule again. The
- * rule finds its note by {@link latest}, and has to return the effect again.
+ * rule finds its note by {@link latest}, and has to return the effect again. A resumed run also asks the rule for a
+ * recorded reply (`isRepeated`), and then takes nothing but the offered tools.
  *
  * **Example** (Asking another model, and noting it)
  *
