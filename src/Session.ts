@@ -1096,7 +1096,9 @@ export const streamStep = <
 > => SessionRun.stream(Operations.stepping(session), options)
 
 /**
- * Runs one turn of the model and its tools. If calls were approved, they are the step.
+ * Runs one turn of the model and its tools. If calls were approved, they are the step. Options that are about several
+ * turns change nothing: `maxTurns`, `haltWhen`, `structuredFinalize`, and `rules`, in whose place `Rule.layer` gives
+ * rules to steps.
  *
  * **Example** (One turn)
  *

@@ -400,10 +400,15 @@ class Loop<E, R> implements Driver {
 
   /** Reports a whole reply, or the end of a step or of the run, before the reader sees it. */
   private reported(journal: Replay.Journal, event: Event.Event, visible: Events): EventPull<E, R> {
-    const { parts: { ambient: { spending } }, state, state: { steps }, step: { index } } = this
+    const { parts: { ambient: { spending }, isChat }, rules, state, state: { steps }, step: { index } } = this
     switch (event._tag) {
       case "StepCompleted": {
-        const step = { result: Fold.toStepResult(state), index: steps.length - 1, nestedUsage: spending.nested }
+        const step = {
+          result: Fold.toStepResult(state),
+          index: steps.length - 1,
+          nestedUsage: spending.nested,
+          kept: isChat ? undefined : Rules.keptBy(rules, this.at())
+        }
         return this.after(journal.step(event, step), () => this.show(visible))
       }
       case "ChatCompleted":

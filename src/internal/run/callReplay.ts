@@ -191,6 +191,8 @@ export interface Stepped {
   readonly index: number
   /** Usage of the nested runs of the run so far. */
   readonly nestedUsage: Response.Usage | null
+  /** Notes that rules keep for the session, where the step is the whole run. */
+  readonly kept?: Event.Of<"ChatCompleted">["kept"]
 }
 
 /** The position of a call: a model may use the same id in several turns. */

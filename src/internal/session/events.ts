@@ -241,7 +241,7 @@ export const stepOf = (
   state: States.State,
   operation: Mode,
   event: Event.Of<"StepCompleted">,
-  { index, nestedUsage, result: step }: Replay.Stepped
+  { index, kept, nestedUsage, result: step }: Replay.Stepped
 ): NewRecords => {
   const { halt, mode, notes, response } = event
   const requestId = requestIdOf(state)
@@ -261,7 +261,7 @@ export const stepOf = (
   if (noted !== undefined) whole.notes = noted
   if (nestedUsage !== null) whole.nestedUsage = nestedUsage
   if (operation === "chat") return [...waiting, whole]
-  const ended = runEnded(state, step, Outcomes.ofStep(step, 0))
+  const ended = { ...runEnded(state, step, Outcomes.ofStep(step, 0)), ...keptOf(state, kept) }
   // A step that ended with the calls of an earlier turn has no turn of its own.
   return whole.messages?.length === 0 ? [ended] : [...waiting, whole, ended]
 }
@@ -350,6 +350,12 @@ const outcomeOf = ({ run }: States.State, { outcome, steps }: Event.ChatResult):
   return last === undefined ? undefined : Outcomes.ofStep(last, 0)
 }
 
+/** Returns the notes that rules keep for the session, where they are others than those from before the run. */
+const keptOf = (
+  state: States.State,
+  kept: Event.Of<"ChatCompleted">["kept"]
+): Pick<Records.RunEnded, "kept"> => kept === undefined || Json.isSame(kept, state.kept) ? {} : { kept }
+
 /** Returns the record of the end of a run. */
 export const runOf = (state: States.State, { kept, result }: Event.Of<"ChatCompleted">): NewRecords => {
   const { turn } = state
@@ -359,7 +365,7 @@ export const runOf = (state: States.State, { kept, result }: Event.Of<"ChatCompl
   return [{
     ...runEnded(state, result, outcomeOf(state, result), messages),
     ...(abandoned.length === 0 ? {} : { abandoned }),
-    ...(kept === undefined || Json.isSame(kept, state.kept) ? {} : { kept }),
+    ...keptOf(state, kept),
     ...(state.parent === undefined ? {} : { result: Nested.received(result) })
   }]
 }
