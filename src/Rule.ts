@@ -9,7 +9,7 @@
  *
  * @since 0.1.0
  */
-import type * as Context from "effect/Context"
+import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import type * as Schema from "effect/Schema"
@@ -224,26 +224,36 @@ const call = (name: string, hook: string, run: (...given: ReadonlyArray<any>) =>
 }
 
 const checkedBy = (name: string, hook: string, check: Check, given?: unknown) => (value: unknown): any => {
-  const wanted = check(value, given, name)
+  let wanted: string | undefined
+  try {
+    wanted = check(value, given, name)
+  } catch (cause) {
+    throw problem(name, hook, "returned a value that cannot be read", cause)
+  }
   if (wanted === undefined) return value
   throw problem(name, hook, `returned ${Json.render(value)}; return ${wanted}`)
 }
 
-/** Returns the effect of a function of a rule, whose defects name the rule. */
+/** The functions of a rule that may fail. */
+const mayFail: ReadonlySet<string> = new Set(["open", "ask"])
+
+/** Returns the effect of a function of a rule, whose defects name the rule. So do failures of one that may not fail. */
 const named = (
   name: string,
   hook: string,
   given: unknown,
   check: Check,
   from?: unknown
-): Effect.Effect<any, any, any> =>
-  Effect.map(
+): Effect.Effect<any, any, any> => {
+  const effect = ToolOptions.toEffect<any, any, any>(given, hook, "return a value or an Effect")
+  return Effect.map(
     Effect.catchDefect(
-      ToolOptions.toEffect<any, any, any>(given, hook, "return a value or an Effect"),
+      mayFail.has(hook) ? effect : Effect.orDie(effect),
       (cause) => Effect.die(problem(name, hook, "died", cause))
     ),
     checkedBy(name, hook, check, from)
   )
+}
 
 /** Returns what a rule says behind a step. Behind a last step there is no other one. */
 const onceLast = (
@@ -282,10 +292,17 @@ const held = (name: string, hooks: Rules.Hooks<any, any>): Rules.Hooks<any, any>
   if (next !== undefined) all["next"] = (before: Rules.Next, at: Rules.At) => onceLast(next(before, at), before, at)
   const { handlers, hear } = hooks
   if (hear !== undefined && hear !== null) {
-    all["hear"] = (event: Event.Event, at: Rules.At) =>
-      checkedBy(name, "hear", isChunks)(call(name, "hear", hear, event, at))
+    all["hear"] = (event: Event.Event, at: Rules.At) => {
+      const value = call(name, "hear", hear, event, at)
+      // A promise is refused, and its rejection ends no process.
+      ToolOptions.isPromise(value)
+      return checkedBy(name, "hear", isChunks)(value)
+    }
   }
-  if (handlers !== undefined && handlers !== null) all["handlers"] = handlers
+  if (handlers !== undefined && handlers !== null) {
+    if (!Context.isContext(handlers)) throw problem(name, "handlers", "is no Context of services: use Context.make")
+    all["handlers"] = handlers
+  }
   return all
 }
 

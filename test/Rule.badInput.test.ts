@@ -67,6 +67,11 @@ const wrong: Readonly<Record<string, () => unknown>> = {
   "returns a number": () => 7,
   "returns nothing": () => undefined,
   "returns another tag": () => ({ _tag: "Other" }),
+  "returns what cannot be read": () => ({
+    get _tag(): string {
+      throw broken
+    }
+  }),
   "returns a promise": () => Promise.resolve({})
 }
 
@@ -93,6 +98,7 @@ describe("a wrong rule", () => {
         () => Effect.die(broken),
         () => Effect.succeed(7),
         () => Effect.succeed({ asks: () => 1 }),
+        () => Effect.succeed({ handlers: { count: 1 } }),
         () => 7
       ]
       for (const open of opens) {
@@ -101,7 +107,7 @@ describe("a wrong rule", () => {
       }
     }))
 
-  const said: Readonly<Record<string, (ask: Rule.Ask) => unknown>> = {
+  const said: Readonly<Record<string, (ask: Rule.Ask, at: Rule.At) => unknown>> = {
     "a note over its bound": (ask) => Rule.ask(ask, { note: "n".repeat(70_000) }),
     "a note that is no JSON": (ask) => Rule.ask(ask, { note: { at: new Date(0) } as never }),
     "a note of a function": (ask) => Rule.ask(ask, { note: (() => 1) as never }),
@@ -109,6 +115,11 @@ describe("a wrong rule", () => {
     "a call": (ask) => Rule.ask(ask, { messages: [Message.assistant("", [Message.toolCall("x", "look", {})])] }),
     "no messages": (ask) => Rule.ask(ask, { messages: ["hello"] as never }),
     "no list of messages": (ask) => Rule.ask(ask, { messages: 7 as never }),
+    "a text for messages": (ask) => Rule.ask(ask, { messages: "hello" as never }),
+    "a thread for messages": (ask, at) => Rule.ask(ask, { messages: at.thread as never }),
+    "a text for messages of a last step": () => Rule.last("enough", { messages: "hello" as never }),
+    "a view that is a text": (ask) => ({ ...ask, view: "hello" }),
+    "a view that is a thread": (ask, at) => ({ ...ask, view: at.thread }),
     "a view without an answer": (ask) => ({
       ...ask,
       view: [Message.assistant("", [Message.toolCall("x", "look", {})])]
@@ -118,6 +129,7 @@ describe("a wrong rule", () => {
     "a request that has no adapter": (ask) => ({ ...ask, adapter: undefined }),
     "an effect that is none": (ask) => Rule.ask(ask, { recorded: 7 as never }),
     "an effect that dies": (ask) => Rule.ask(ask, { recorded: Effect.die(broken) }),
+    "an effect that fails": (ask) => Rule.ask(ask, { recorded: Effect.fail(broken) as never }),
     "the name of another rule": () => ({ _tag: "End", outcome: { _tag: "RuleEnded", rule: "other", status: "error" } }),
     "an end that waits": () => ({ _tag: "End", outcome: { _tag: "AskUser", question: "?", pendingToolCallId: "c" } }),
     "an end over a detail's bound": () => Rule.end({ detail: "n".repeat(70_000) }),
@@ -140,11 +152,41 @@ describe("a wrong rule", () => {
         { _tag: "Last" },
         { _tag: "Last", by: "deadline" },
         { _tag: "Go", messages: [Message.answer("gone", "x")] },
+        { _tag: "Go", messages: "hello" },
+        { _tag: "Last", by: "enough", messages: "hello" },
         { _tag: "Go", note: Number.NaN }
       ]
       for (const end of ends) {
         assert.include(defectOf(yield* mended(Rule.make("wrong", { next: () => end as never }))), "rule \"wrong\"")
       }
+    }))
+
+  for (const hook of ["reply", "next", "end"] as const) {
+    it.effect(`R-504: whose ${hook} fails is a defect that names it`, () =>
+      Effect.gen(function*() {
+        const exit = yield* mended(Rule.make("wrong", { [hook]: () => Effect.fail(broken) } as never))
+        assert.include(defectOf(exit), `rule "wrong": ${hook} died`)
+      }))
+  }
+
+  it.effect("R-504: whose hear returns a promise that is rejected is a defect, and no rejection is left over", () =>
+    Effect.gen(function*() {
+      const left: Array<unknown> = []
+      const seen = (reason: unknown) => void left.push(reason)
+      process.on("unhandledRejection", seen)
+      yield* Effect.addFinalizer(() => Effect.sync(() => process.off("unhandledRejection", seen)))
+      const exit = yield* running(Rule.make("wrong", { hear: () => Promise.reject(broken) as never }))
+      assert.include(defectOf(exit), "rule \"wrong\": hear")
+      // Node reports rejections behind its microtasks.
+      yield* Effect.promise(() => new Promise((resolve) => setImmediate(resolve)))
+      assert.isEmpty(left)
+    }))
+
+  it.effect("R-504: whose handlers are no Context is a defect that names it", () =>
+    Effect.gen(function*() {
+      assert.throws(() => Rule.make("wrong", { handlers: { count: 1 } as never }), /rule "wrong": handlers/)
+      const exit = yield* running(Rule.make("wrong", { open: () => Effect.succeed({ handlers: {} as never }) }))
+      assert.include(defectOf(exit), "rule \"wrong\": handlers")
     }))
 
   it.effect("R-504: that asks again after no time is a defect", () =>

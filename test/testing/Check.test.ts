@@ -5,7 +5,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
-import { Chat, type Event, Message, Thread, Tool } from "heddle"
+import { Chat, type Event, Message, Rule, Thread, Tool } from "heddle"
 import { type Check, check, type Recorder, Script } from "heddle/testing"
 
 const report = Tool.make("report", {
@@ -262,7 +262,7 @@ const planted: { readonly [name: string]: readonly [violations: ReadonlyArray<Ch
     "fold: the result's haltedReason is not that of its steps"
   ],
   "an outcome that the last step does not give": [
-    check(withResult({ outcome: { _tag: "MaxTurns", maxTurns: 2 } })),
+    check(withResult({ outcome: { _tag: "MaxTurns", maxTurns: 3 } })),
     "fold: the last step does not end in MaxTurns"
   ],
   "a thread that is not the last step's": [
@@ -347,6 +347,27 @@ describe("check", () => {
       }
     }
   })
+
+  it.effect("R-512: a rule may ask for another step behind an answer or a halt, until a bound or a failure ends the run", () =>
+    Effect.gen(function*() {
+      const answer = [Script.text("done"), Script.finish("stop")]
+      const stop = [Script.toolCall("c0", "halt"), Script.finish("tool_calls")]
+      const further = Rule.make("further", { next: () => Rule.go() })
+      const failing = Rule.make("failing", {
+        ask: (ask, { stepIndex }) => stepIndex === 0 ? ask : Effect.fail(new Error("no price"))
+      })
+      for (const reply of [answer, stop]) {
+        for (const [rules, outcome] of [[[further], "MaxTurns"], [[further, failing], "Failed"]] as const) {
+          const options = { tools: [halt], rules, maxTurns: 2 }
+          const events = yield* Chat.stream("go", options).pipe(
+            Stream.runCollect,
+            Effect.provide(Script.layer([reply, reply]))
+          )
+          assert.strictEqual(resultOf(events).outcome._tag, outcome)
+          assert.deepStrictEqual(check(events), [])
+        }
+      }
+    }))
 
   for (const [name, [violations, said]] of Object.entries(planted)) {
     it(`finds ${name}`, () => assert.include(says(violations), said))

@@ -359,14 +359,21 @@ const noting = (before: Notes, notes: Notes, rule: string, note: Schema.Json | u
   return all
 }
 
+/** Returns the problem of a list of messages. Where a run takes a text or a thread as well, a rule gives a list. */
+const problemOf = (messages: unknown): string | undefined => {
+  if (!Array.isArray(messages)) return `give a list of messages; got: ${Json.render(messages)}`
+  const valid = Thread.validate(messages)
+  return Result.isFailure(valid) ? valid.failure.message : undefined
+}
+
 /** Returns messages of a rule. No rule breaks the law of valid threads. */
 const saying = (
   rule: string,
   messages: ReadonlyArray<Message.Message> | undefined
 ): ReadonlyArray<Message.Message> => {
   if (messages === undefined) return []
-  const valid = Thread.validate(messages)
-  if (Result.isFailure(valid)) throw misused(rule, `its messages are none: ${valid.failure.message}`)
+  const problem = problemOf(messages)
+  if (problem !== undefined) throw misused(rule, `its messages are none: ${problem}`)
   for (const { role, toolCalls } of messages) {
     if (role === "tool" || toolCalls !== undefined) {
       throw misused(rule, "its messages have calls, or answers to calls; add messages of a user, or of the assistant")
@@ -514,8 +521,8 @@ const preparedOf = <R>({ ask, notes, said, viewer }: Draft<R>): Prepared<R> => {
 /** Returns the request of a rule. The messages that it shows are a valid thread. */
 const checked = (rule: string, ask: Ask): Ask => {
   if (ask.view === undefined) return ask
-  const valid = Thread.validate(ask.view)
-  if (Result.isFailure(valid)) throw misused(rule, `its view is no valid thread: ${valid.failure.message}`)
+  const problem = problemOf(ask.view)
+  if (problem !== undefined) throw misused(rule, `its view is no valid thread: ${problem}`)
   const [issue] = Requests.pairingIssues(ask.view)
   if (issue !== undefined) throw misused(rule, `its view is no valid thread: ${JSON.stringify(issue)}`)
   return ask

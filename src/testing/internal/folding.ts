@@ -90,19 +90,21 @@ const ofParts = (result: Event.ChatResult): ReadonlyArray<string> => {
   )
   return [
     ...fields.map(([field]) => `the result's ${field} is not that of its steps`),
-    ...(isEnd(last, outcome) ? [] : [`the last step does not end in ${outcome._tag}`]),
+    ...(isEnd(last, outcome, steps.length) ? [] : [`the last step does not end in ${outcome._tag}`]),
     ...(isContinued(last, result) ? [] : ["the result's thread is not that of its last step"])
   ]
 }
 
-/** Returns `true` if a run can end with an outcome when its last step was this one. */
-const isEnd = (step: Event.StepResult, outcome: Event.Outcome): boolean => {
+/** Returns `true` if a run can end with an outcome when its last step, one of a number of steps, was this one. */
+const isEnd = (step: Event.StepResult, outcome: Event.Outcome, steps: number): boolean => {
   if (outcome._tag === "Cancelled") return true
   if (outcome._tag === "RuleEnded") return step.suspensions === undefined && step.halt?.haltedReason !== "tool_error"
   const halt = step.halt?.haltedReason
   if (halt === "ask_user") return outcome._tag === "AskUser"
   if (halt === "tool_error") return outcome._tag === "ToolFailed"
-  if (halt !== undefined) return outcome._tag === "Halted" && outcome.reason === halt
+  // The step that a rule wants behind a halt or an answer may exceed the bound of turns, or fail before its request.
+  const isFurther = outcome._tag === "Failed" || outcome._tag === "MaxTurns" && steps >= outcome.maxTurns
+  if (halt !== undefined) return isFurther || outcome._tag === "Halted" && outcome.reason === halt
   if (step.suspensions?.some(({ kind }) => kind === "question") === true) return outcome._tag === "AskUser"
   const within = (step.suspensions ?? []).filter(({ path }) => path !== undefined)
   if (within.some(({ kind }) => kind === "manual")) return outcome._tag === "ManualToolCalls"
@@ -110,7 +112,7 @@ const isEnd = (step: Event.StepResult, outcome: Event.Outcome): boolean => {
   if (step.suspensions !== undefined) return outcome._tag === "ApprovalRequested"
   const { finishReason } = step.response
   if (step.done && finishReason === "error") return outcome._tag === "Failed"
-  if (step.done) return outcome._tag === "Completed" && outcome.finishReason === finishReason
+  if (step.done) return isFurther || outcome._tag === "Completed" && outcome.finishReason === finishReason
   return outcome._tag === "MaxTurns" || outcome._tag === "HaltWhen" || outcome._tag === "Failed"
 }
 
