@@ -24,6 +24,9 @@ const used = {
 
 let isKept = false
 
+/** The id of the last fiber before the test. Those of files before this one, in the same process, are none of it. */
+let lastBefore = 0
+
 /** Has a method note the object that it is called for. */
 const noting = <A extends object>(prototype: A, name: string, all: Set<A>): void => {
   const { get, value } = Object.getOwnPropertyDescriptor(prototype, name)!
@@ -49,7 +52,7 @@ const fibers = Object.getPrototypeOf(Effect.runFork(Effect.void)) as {
 }
 const { evaluate } = fibers
 fibers.evaluate = function(effect) {
-  if (isKept) used.fibers.add(this)
+  if (isKept && this.id > lastBefore) used.fibers.add(this)
   evaluate.call(this, effect)
   if (isKept && this.pollUnsafe() !== undefined) used.fibers.delete(this)
 }
@@ -95,6 +98,7 @@ export const ledger = (): void => {
     for (const all of Object.values(used)) all.clear()
     mayLeave = new Set()
     before = { "listeners of the process": listenersOfProcess(), sockets: socketsOfProcess() }
+    lastBefore = Effect.runFork(Effect.void).id
     isKept = true
     const { by } = Writers.observed
     Writers.observed.by = (writer) => {
