@@ -189,7 +189,7 @@ export const failing = (
 
 /** Returns the error of a run whose model is to call a tool that it cannot be offered. */
 export const forcedToLeftOut = (
-  choice: unknown,
+  { toolChoice: choice }: { readonly toolChoice?: unknown },
   leftOut: ReadonlyArray<ToolOptions.LeftOut>
 ): EngineError | undefined => {
   const tool = Json.isObject(choice) ? leftOut.find(({ name }) => name === choice["name"]) : undefined

@@ -80,20 +80,16 @@ export interface View<R> {
 }
 
 /** The options of a step. Public as `Step.Options`. */
-export interface StepOptions<E, R> extends Settings.RunnerOptions<E, R, any>, Requests.ModelOptions, View<R> {
+export interface StepOptions<E, R>
+  extends Settings.RunnerOptions<E, R, any>, Requests.ModelOptions, View<R>, Turns.OfStep
+{
   readonly tools?: ReadonlyArray<Tool.Any>
   readonly mode?: "auto" | "manual"
-  readonly retryReply?: Turns.RetryReply | undefined
 }
 
 /** The options of a run of several steps. Public as `Chat.Options`. */
-export interface ChatOptions<E, R> extends StepOptions<E, R> {
-  readonly maxTurns?: number | undefined
-  readonly haltWhen?: Turns.HaltWhen<R> | undefined
-  readonly structuredFinalize?: boolean
-  readonly finalizePrompt?: string
+export interface ChatOptions<E, R> extends StepOptions<E, R>, Turns.OfChat<E, R> {
   readonly agent?: Telemetry.Agent | undefined
-  readonly rules?: Rules.Rules<E, R> | undefined
 }
 
 /** The parts of a run. */
@@ -1231,7 +1227,7 @@ export const asked = (
   if (Result.isFailure(adapter)) return Result.fail(adapter.failure)
   const given = options.tools ?? []
   const { leftOut, tools } = ToolOptions.offered(ToolOptions.toolbox(defaults.tools ?? [], given))
-  const forced = Plan.forcedToLeftOut(options.toolChoice, leftOut)
+  const forced = Plan.forcedToLeftOut(options, leftOut)
   if (forced !== undefined) return Result.fail(forced)
   const template = Requests.template(options, defaults, tools)
   const errors = Requests.issues(messages, template, given, tools)

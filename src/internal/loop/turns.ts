@@ -161,14 +161,18 @@ const retryReply = (schedule: RetryReply): Rule => {
   }
 }
 
-/** The options that become rules. */
-interface Options<E, R> {
+/** The options of a step that become rules. */
+export interface OfStep {
+  readonly retryReply?: RetryReply | null | undefined
+}
+
+/** The options of a run of several steps that become rules. */
+export interface OfChat<E, R> extends OfStep {
   readonly rules?: Rules<E, R> | null | undefined
   readonly maxTurns?: number | undefined
   readonly haltWhen?: HaltWhen<R> | null | undefined
   readonly structuredFinalize?: boolean
   readonly finalizePrompt?: string
-  readonly retryReply?: RetryReply | null | undefined
 }
 
 /** The beginning of a run, and its deadline. */
@@ -190,13 +194,13 @@ const closable = (inherited: Rules<never, never>): Rules<never, never> =>
 
 /** Returns the rules of a run of one step: those that change its requests. */
 export const ofStep = <E, R>(
-  { retryReply: schedule }: Options<E, R>,
+  { retryReply: schedule }: OfStep,
   { hasBegun, inherited }: Pick<Start, "hasBegun" | "inherited">
 ): Rules<E, R> => [firstChoice(hasBegun), ...closable(inherited), ...retrying(schedule)]
 
 /** Returns the rules of a run of several steps, in the order in which they are asked. */
 export const ofChat = <E, R>(
-  options: Options<E, R>,
+  options: OfChat<E, R>,
   defaults: Policy.Defaults,
   { settings: { policy }, template }: Ask,
   { deadline, hasBegun, inherited, now }: Start
