@@ -12,7 +12,7 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import { Adapter, Chat, Message, Policy, Rule, Tool } from "heddle"
-import { Script } from "heddle/testing"
+import { Script, Simulation } from "heddle/testing"
 import { killedAtEach, look, modelOf, type Replies } from "./support/ruled.ts"
 
 const { finish, text, toolCall, usage } = Script
@@ -573,3 +573,21 @@ describe("a summary as a rule", () => {
       assert.strictEqual(asked.length, 5)
     }))
 })
+
+it.effect("R-514: an effect of a rule that waits and succeeds with nothing leaves no fiber behind the run", () =>
+  Effect.gen(function*() {
+    const wait = Effect.sleep("1 second")
+    const rules: ReadonlyArray<Rule.Rule> = [
+      Rule.make("delivers", { ask: (ask) => Rule.ask(ask, { recorded: wait }) }),
+      Rule.make("closes", { end: () => wait })
+    ]
+    for (const rule of rules) {
+      const { exit, fibers, millis } = yield* Effect.promise(() =>
+        Effect.runPromise(Simulation.run(
+          Effect.provide(Chat.run("Hi", { rules: [rule] }), Script.layer([[text("Hello"), finish("stop")]]))
+        ))
+      )
+      assert.strictEqual(exit?._tag, "Success")
+      assert.deepStrictEqual([millis, fibers], [1000, 0], rule.name)
+    }
+  }))

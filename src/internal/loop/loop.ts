@@ -1177,16 +1177,20 @@ const evaluate = <A, E, R>(
   onSoftStop: "none" | "grace"
 ): Effect.Effect<A | undefined, E, R> => {
   if (Exit.isExit(effect)) return effect
-  const evaluated = hooks(running, requestId).do<A | undefined, E, R>(effect, Exit.succeed(undefined), {
+  const evaluated = hooks(running, requestId).do<A | typeof stoppedFirst, E, R>(effect, Exit.succeed(stoppedFirst), {
     name,
     onSoftStop
   })
   return Effect.map(evaluated, (answer) => {
+    if (answer !== stoppedFirst) return answer
     // The observer needs a fiber of its own while the effect still cleans up.
-    if (answer === undefined) running.hooks = undefined
-    return answer
+    running.hooks = undefined
+    return undefined
   })
 }
+
+/** Stands for the answer of an effect that a soft stop came before. An effect may itself succeed with `undefined`. */
+const stoppedFirst = Symbol("stoppedFirst")
 
 /** Returns the worker that runs the observer and the effects of rules: one for the whole run. */
 const hooks = (running: Running, id: string): Worker =>
