@@ -6,7 +6,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
 import { Chat, type Event, Message, Rule, Thread, Tool } from "heddle"
-import { type Check, check, type Recorder, Script } from "heddle/testing"
+import { type Check, check, everyStep, type Recorder, Script } from "heddle/testing"
 
 const report = Tool.make("report", {
   parameters: {},
@@ -356,8 +356,16 @@ describe("check", () => {
       const failing = Rule.make("failing", {
         ask: (ask, { stepIndex }) => stepIndex === 0 ? ask : Effect.fail(new Error("no price"))
       })
+      const ending = Rule.make("ending", { ask: (ask, { stepIndex }) => stepIndex === 0 ? ask : Rule.end() })
+      const telling = Rule.make("telling", { next: () => Rule.go({ messages: [Message.user("more")] }) })
       for (const reply of [answer, stop]) {
-        for (const [rules, outcome] of [[[further], "MaxTurns"], [[further, failing], "Failed"]] as const) {
+        const ends = [
+          [[further], "MaxTurns"],
+          [[further, failing], "Failed"],
+          [[telling, failing], "Failed"],
+          [[telling, ending], "RuleEnded"]
+        ] as const
+        for (const [rules, outcome] of ends) {
           const options = { tools: [halt], rules, maxTurns: 2 }
           const events = yield* Chat.stream("go", options).pipe(
             Stream.runCollect,
@@ -367,6 +375,21 @@ describe("check", () => {
           assert.deepStrictEqual(check(events), [])
         }
       }
+    }))
+
+  it.effect("R-512: a stop may come between the messages of a rule and the request that these were for", () =>
+    Effect.gen(function*() {
+      const telling = Rule.make("telling", {
+        next: (next, { steps }) => steps.length === 1 ? Rule.go({ messages: [Message.user("more")] }) : next
+      })
+      const slow = Rule.make("slow", { ask: (ask) => Effect.as(Effect.sleep(3), ask) })
+      const answer = [Script.text("done"), Script.finish("stop")]
+      const { points, violations } = yield* everyStep(
+        ({ cancel }) => Chat.stream("go", { rules: [telling, slow], cancel }),
+        { layer: Script.layer([answer, answer]) }
+      )
+      assert.isAbove(points, 1)
+      assert.deepStrictEqual(violations, [])
     }))
 
   for (const [name, [violations, said]] of Object.entries(planted)) {

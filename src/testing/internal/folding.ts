@@ -116,9 +116,12 @@ const isEnd = (step: Event.StepResult, outcome: Event.Outcome, steps: number): b
   return outcome._tag === "MaxTurns" || outcome._tag === "HaltWhen" || outcome._tag === "Failed"
 }
 
+/** The ends that may come between the messages of a rule and the request that these were for. */
+const unasked: ReadonlySet<Event.Outcome["_tag"]> = new Set<Event.Outcome["_tag"]>(["Cancelled", "Failed", "RuleEnded"])
+
 /**
- * A question of the run itself that nothing else waits beside stands behind the thread of its step; everything else
- * ends where its last step ended.
+ * A question of the run itself that nothing else waits beside stands behind the thread of its step, and so do messages
+ * of rules for a request that was not made. Everything else ends where its last step ended.
  */
 const isContinued = (step: Event.StepResult, { outcome, thread }: Event.ChatResult): boolean => {
   const question = thread.messages.at(-1)
@@ -127,6 +130,10 @@ const isContinued = (step: Event.StepResult, { outcome, thread }: Event.ChatResu
   const { suspensions = [], toolResults } = step
   const isInThread = suspensions.every(({ id }) => toolResults.some(({ toolCallId }) => toolCallId === id))
   const isAlone = suspensions.length <= 1 && isInThread
-  return isSame(step.thread.messages, isAsked ? thread.messages.slice(0, -1) : thread.messages) &&
+  const behind = thread.messages.slice(step.thread.messages.length)
+  const isOfRules = unasked.has(outcome._tag) && behind.every(({ role, toolCalls }) => role !== "tool" && !toolCalls)
+  const more = isAsked ? 1 : isOfRules ? behind.length : 0
+  const own = thread.messages.slice(0, thread.messages.length - more)
+  return isSame(step.thread.messages, own) &&
     isAsked === (outcome._tag === "AskUser" && isAlone)
 }
