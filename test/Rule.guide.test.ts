@@ -36,7 +36,7 @@ const looking = (turns: number): Replies => ({ messages }) => {
 
 describe("the rules of the guide", () => {
   it("have fewer than fifteen lines", () => {
-    for (const name of ["stuck", "larger", "pinned", "counted"]) {
+    for (const name of ["stuck", "larger", "escalate", "pinned"]) {
       assert.isBelow(textOf(name).split("\n").length, 15, name)
     }
   })

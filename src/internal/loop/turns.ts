@@ -98,7 +98,7 @@ const withoutTools: Rule = {
 }
 
 /** The caller's condition: returns `true` for a step that ends the run. */
-export type HaltWhen<R> = (step: Event.StepResult) => boolean | Effect.Effect<boolean, never, R>
+type HaltWhen<R> = (step: Event.StepResult) => boolean | Effect.Effect<boolean, never, R>
 
 const halting = <R>(condition: HaltWhen<R>): Rule<never, R> => ({
   name: "haltWhen",
