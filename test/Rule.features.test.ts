@@ -591,3 +591,21 @@ it.effect("R-514: an effect of a rule that waits and succeeds with nothing leave
       assert.deepStrictEqual([millis, fibers], [1000, 0], rule.name)
     }
   }))
+
+it.effect("R-515: what a rule opens is released once the handlers have ended, also where the reader leaves", () =>
+  Effect.gen(function*() {
+    const happened: Array<string> = []
+    const noted = (what: string) => Effect.sync(() => void happened.push(what))
+    const rule = Rule.make("opens", { open: () => Effect.as(Effect.addFinalizer(() => noted("released")), {}) })
+    const begun = yield* Deferred.make<void>()
+    const wait = Tool.make("wait", {
+      parameters: {},
+      handler: () =>
+        Effect.onInterrupt(Effect.andThen(Deferred.succeed(begun, undefined), Effect.never), () => noted("stopped"))
+    })
+    const run = Chat.run("Hi", { tools: [wait], rules: [rule] }).pipe(
+      Effect.provide(Script.layer([[toolCall("c", "wait"), finish("tool_calls")]]))
+    )
+    yield* Effect.raceFirst(run, Deferred.await(begun))
+    assert.deepStrictEqual(happened, ["stopped", "released"])
+  }))

@@ -462,8 +462,9 @@ class Loop<E, R> implements Driver {
 
   /** Opens the rules with the run, which fails where one cannot be opened. */
   private starting(first: Phase<E>): Emitted<E, R> {
-    const { ask: { settings: { requestId, sessionId } }, parts: { scope }, thread } = this
+    const { ask: { settings: { requestId, sessionId } }, parts: { running }, thread } = this
     const run = { requestId, sessionId, thread, kept: this.at().kept }
+    const scope = running.opened = Scope.makeUnsafe()
     const opened = Rules.opened(this.rules, run, (name, effect) => this.ruled(name, Scope.provide(effect, scope)))
     return this.after(opened, (rules) => {
       this.rules = rules
@@ -1192,6 +1193,12 @@ const evaluate = <A, E, R>(
 /** Stands for the answer of an effect that a soft stop came before. An effect may itself succeed with `undefined`. */
 const stoppedFirst = Symbol("stoppedFirst")
 
+/** Ends a run. What its rules have opened is released once its handlers, which may use that, have ended. */
+const ended = (running: Running, exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> => {
+  const { opened } = running
+  return opened === undefined ? running.end(exit) : Effect.ensuring(running.end(exit), Scope.close(opened, exit))
+}
+
 /** Returns the worker that runs the observer and the effects of rules: one for the whole run. */
 const hooks = (running: Running, id: string): Worker =>
   running.hooks ??= new Worker(running, { kind: "hook", id, name: "onEvent", onSoftStop: "grace" })
@@ -1328,7 +1335,8 @@ const enter = <E, R>(
             warnedOfLeftOut(leftOut),
             Inherited.enter(settings, options.cancel, scope, context, recorded?.given)
           ),
-        (ambient) => Effect.map(Scope.addFinalizerExit(scope, (exit) => running.end(exit)), () => begin(span, ambient))
+        (ambient) =>
+          Effect.map(Scope.addFinalizerExit(scope, (exit) => ended(running, exit)), () => begin(span, ambient))
       )
   )
 }

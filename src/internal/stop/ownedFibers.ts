@@ -27,6 +27,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Latch from "effect/Latch"
+import type * as Scope from "effect/Scope"
 import type * as Event from "../../Event.ts"
 import type { HeldPermits } from "../permits/permits.ts"
 import * as Telemetry from "../telemetry.ts"
@@ -123,6 +124,8 @@ export class Running {
   loop: Driver | undefined
   /** The worker whose fiber runs the caller's observer. */
   hooks: Worker | undefined
+  /** The scope of what rules have opened, if one has. It is closed once the fibers have ended. */
+  opened: Scope.Closeable | undefined
   private readonly tasks = new Set<Task>()
   private givenUp = 0
   /** Live handlers, and how many of them were given up or are exclusive. */
