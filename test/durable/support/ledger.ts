@@ -83,6 +83,15 @@ const heldNow = (): Readonly<Record<string, number>> => ({
   writes: sumOf(used.writers, (writer) => (writer as any).waiting.length + (writer as any).taken.length)
 })
 
+/** Counts what begins without a test, within half a second. */
+const heldWithout = async (): Promise<Readonly<Record<string, number>>> => {
+  for (const all of Object.values(used)) all.clear()
+  lastBefore = Effect.runFork(Effect.void).id
+  await new Promise((resolve) => setTimeout(resolve, 500))
+  const { "listeners of the process": _, sockets: __, ...held } = heldNow()
+  return held
+}
+
 let mayLeave: ReadonlySet<string> = new Set()
 
 /** Lets a test leave things of these kinds, as one whose subject is a store or a handler that never ends. */
@@ -114,8 +123,11 @@ export const ledger = (): void => {
     for (let turn = 0; turn < 200 && left().length > 0; turn++) {
       await new Promise((resolve) => turn < 100 ? setImmediate(resolve) : setTimeout(resolve, 20))
     }
+    const own = left()
+    // What an earlier file has left in this process goes on without the test, in fibers of its own: it is none of it.
+    const others = own.length === 0 ? {} : await heldWithout()
     isKept = false
-    const found = left()
+    const found = own.filter(([kind, count]) => count > (others[kind] ?? 0) + (before[kind] ?? 0))
     for (const all of Object.values(used)) all.clear()
     if (found.length > 0) throw new Error(`the test has left ${JSON.stringify(Object.fromEntries(found))}`)
   })
