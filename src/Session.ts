@@ -858,7 +858,7 @@ export const start = <
 > => SessionRun.awaited(Operations.starting(input), options)
 
 /**
- * Options of a reply: those of its run, and the treatment of calls that wait.
+ * Options of a reply for its run and for waiting calls.
  *
  * @category options
  * @since 0.1.0

@@ -49,7 +49,7 @@ export interface Agent<R = never> {
 }
 
 /**
- * The options of a run of an agent: those of `Session.resume`.
+ * Options of an agent run, as `Session.resume` takes them.
  *
  * @category options
  * @since 0.1.0

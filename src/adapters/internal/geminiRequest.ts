@@ -277,10 +277,7 @@ export const merged = (base: Json.JsonObject, extra: Json.JsonObject = {}): Json
 
 type Definitions = Readonly<Record<string, unknown>>
 
-/**
- * The place at which a reference is written out: under which definitions, and inside of which of them and of the whole,
- * "#".
- */
+/** The definitions known where a reference is written out, and the references around it; "#" names the whole schema. */
 interface Place {
   readonly definitions: Definitions
   readonly within: ReadonlyArray<string>

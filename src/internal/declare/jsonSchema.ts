@@ -154,7 +154,7 @@ const fits = (schema: Schema, value: Schema): boolean => {
   })
 }
 
-/** The schemas that hold of a value, and those of a choice that do not. */
+/** Schemas matching a value, and choices not matching it. */
 interface Held {
   readonly own: Array<Schema>
   readonly others: Array<Schema>

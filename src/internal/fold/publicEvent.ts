@@ -508,7 +508,7 @@ const extents: ReadonlyArray<Publish> = ["none", "names", "all"]
 const least = (left: Publish, right: Publish): Publish =>
   extents[Math.max(0, Math.min(extents.indexOf(left), extents.indexOf(right)))] ?? "none"
 
-/** The extent for a call inside runs of other calls, which is that of the least of them all. */
+/** Returns the extent for a nested call: the least extent along its path. */
 const extentWithin = (rules: Rules, path: ReadonlyArray<unknown>, name: unknown): Publish => {
   let within = rules
   for (const id of path.slice(0, -1)) {

@@ -216,12 +216,14 @@ class Loop<E, R> implements Driver {
   /** The request of the step in progress. */
   private ask: Rules.Ask
   /** The rules, and their services for handlers. */
-  private rules: Rules.Rules<E, R>
+  private rules: Rules.Rules<E, R> = []
   private services: Context.Context<never> | undefined
+  /** Tells whether a rule hears the events of replies. */
+  private hears = false
   /** Notes of rules about the step in progress, and about the whole steps. */
   private noted: Rules.Notes = Rules.noNotes
   private readonly notes: Array<Rules.Notes> = []
-  /** The part of `noted` that no record has, and messages of rules that none has. */
+  /** Notes of `noted` and rule messages still to be recorded. */
   private unrecorded: Rules.Notes = Rules.noNotes
   private introduced: ReadonlyArray<Message.Message> = []
   /** Messages of rules that a resumed run begins with. */
@@ -246,8 +248,7 @@ class Loop<E, R> implements Driver {
     this.thread = thread
     this.base = base
     this.ask = base
-    this.rules = parts.rules
-    this.services = handlersOf(parts.rules)
+    this.useRules(parts.rules)
     ambient.spending.of(this.state)
     running.loop = this
     const { start } = parts.recorded ?? {}
@@ -467,10 +468,15 @@ class Loop<E, R> implements Driver {
     const scope = running.opened = Scope.makeUnsafe()
     const opened = Rules.opened(this.rules, run, (name, effect) => this.ruled(name, Scope.provide(effect, scope)))
     return this.after(opened, (rules) => {
-      this.rules = rules
-      this.services = handlersOf(rules)
+      this.useRules(rules)
       return this.become(first)
     })
+  }
+
+  private useRules(rules: Rules.Rules<E, R>): void {
+    this.rules = rules
+    this.services = handlersOf(rules)
+    this.hears = rules.some(({ hear }) => hear !== undefined)
   }
 
   /** Ends a step before its request. A step that has had one ends with an empty reply. */
@@ -695,8 +701,8 @@ class Loop<E, R> implements Driver {
 
   /** Returns events of a reply, each with those that rules add behind it. */
   private heard(events: Events): Events {
-    const { rules } = this
-    if (!rules.some(({ hear }) => hear !== undefined)) return events
+    const { hears, rules } = this
+    if (!hears) return events
     const at = this.at()
     return events.flatMap((event) => [event, ...rules.flatMap(({ hear }) => hear?.(event, at) ?? [])])
   }

@@ -317,6 +317,15 @@ const within = <A, E, R>(rule: string, effect: Effect.Effect<A, E, R>): Effect.E
     ? effect
     : Effect.updateService(effect, Inherited, (rules) => rules.filter(({ name }) => name !== rule))
 
+/** Takes what a function of a rule returns: at once, or behind its effect; `undefined` if a stop came first. */
+const taking = <A, B, E, R>(
+  rule: string,
+  given: Decision<A, E, R>,
+  wait: Wait<R>,
+  taken: (given: A | undefined) => B
+): Effect.Effect<B, E, R> =>
+  Effect.isEffect(given) ? Effect.map(wait(rule, within(rule, given)), taken) : Effect.succeed(taken(given))
+
 /** Opens rules in their order. One that a stop keeps from opening has no functions. */
 export const opened = <E, R>(
   rules: Rules<E, R>,
@@ -474,9 +483,7 @@ const askedFrom = <E, R>(
         const asked = asking(name, place, before, given.ask)
         return { ...adding(name, place, asked, given), notes: noting(at.noted, before.notes, name, given.note) }
       }
-      return Effect.isEffect(given)
-        ? Effect.map(wait(name, within(name, given)), taken)
-        : Effect.succeed(given === before.ask ? before : taken(given))
+      return given === before.ask ? Effect.succeed(before) : taking(name, given, wait, taken)
     })
   })
   return Effect.flatMapEager(pass, (draft): Effect.Effect<Prepared<R> | End | undefined, E, R> => {
@@ -567,7 +574,7 @@ export const replied = <E, R>(
           again: given._tag === "AskAgain" && mayRepeat ? given : before.again,
           notes: noting(at.noted, before.notes, name, given.note)
         }
-      return Effect.isEffect(given) ? Effect.map(wait(name, within(name, given)), taken) : Effect.succeed(taken(given))
+      return taking(name, given, wait, taken)
     })
   }
   return heard
@@ -620,7 +627,7 @@ export const decided = <E, R>(
           notes: noting(noNotes, before.notes, name, note)
         }
       }
-      return Effect.isEffect(given) ? Effect.map(wait(name, within(name, given)), taken) : Effect.succeed(taken(given))
+      return taking(name, given, wait, taken)
     })
   }
   return Effect.mapEager(decision, (decided) =>

@@ -457,7 +457,7 @@ export class StepPrepared extends Schema.Opaque<StepPrepared>()(Schema.TaggedStr
   ...ofRun,
   /** Index of the turn in the run, from 0. */
   stepIndex: Schema.Int,
-  /** Number of the request of the step, from 1: of the next one, or of that whose reply was discarded. */
+  /** Request number within the step, from 1: the next request, or the one with the discarded reply. */
   attempt: Schema.Int,
   /** The notes that no record before has, by the names of the rules. Left out where there are none. */
   notes: Schema.optionalKey(Notes),

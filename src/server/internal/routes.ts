@@ -55,7 +55,7 @@ export interface Site extends Relays.Site, Bodies.Site {
   readonly isAttached: boolean
   readonly isQueued: boolean
   readonly isRaw: boolean
-  /** Refuses tools of a client that have the names of the agent's. */
+  /** Refuses client tools named like a tool of the agent. */
   readonly checkTools: (
     named: Sessions.Named,
     clientTools: ReadonlyArray<Body.ClientTool>
