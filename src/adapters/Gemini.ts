@@ -112,7 +112,7 @@ class Reader extends Answer.ReplyReader {
   private readonly details = new GeminiReply.Details()
   private readonly media: Array<Message.Part> = []
   private text = ""
-  private readonly choices = new Answer.Choices((word) => finishReason(word, false, false))
+  private finishWord: string | undefined
   private blockReason: string | undefined
   private hasToolParts = false
   /** The token by which the server continues a reply that reached its own limit. */
@@ -124,7 +124,7 @@ class Reader extends Answer.ReplyReader {
   }
 
   override get isComplete(): boolean {
-    return this.choices.areComplete || this.blockReason !== undefined
+    return this.finishWord !== undefined || this.blockReason !== undefined
   }
 
   protected override get hasBegun(): boolean {
@@ -150,24 +150,19 @@ class Reader extends Answer.ReplyReader {
     this.model ??= Wire.string(modelVersion)
     if (Json.isObject(promptFeedback)) this.details.add({ promptFeedback })
     this.blockReason ??= Wire.string(Wire.object(promptFeedback)["blockReason"])
-    const all = Wire.list(candidates)
-    for (const [position, candidate] of all.entries()) this.candidate(candidate, position, out)
-    if (all.some(({ finishReason }) => typeof finishReason === "string")) this.choices.settle()
+    // One candidate is asked for. Further ones are other replies to the same request, and no parts of this one.
+    const candidate = Wire.list(candidates).find(({ index }) => index === undefined || index === 0)
+    if (candidate !== undefined) this.candidate(candidate, out)
     const error = Option.getOrUndefined(Errors.fromChunk(this.origin, chunk, !isReply && !this.hasChunks))
-    this.failure = error === undefined ? undefined : Errors.ended(error, this.choices.word)
+    this.failure = error === undefined ? undefined : Errors.ended(error, this.finishWord)
     this.hasChunks = true
   }
 
-  private candidate(candidate: Json.JsonObject, position: number, out: Answer.Out): void {
+  private candidate(candidate: Json.JsonObject, out: Answer.Out): void {
     const { content, continuationToken, finishReason, index: _, ...rest } = candidate
-    const number = this.choices.numberOf(candidate, position)
-    const word = Wire.string(finishReason)
-    const parts = Wire.list(Wire.object(content)["parts"])
-    if (word !== undefined) this.choices.ends(number, word)
-    if (parts.length > 0) this.choices.grows(number)
+    for (const part of Wire.list(Wire.object(content)["parts"])) this.part(part, out)
+    this.finishWord = Wire.string(finishReason) ?? this.finishWord
     this.token = Wire.string(continuationToken) ?? this.token
-    this.calls.candidate = number
-    for (const part of parts) this.part(part, out)
     this.details.add(rest)
   }
 
@@ -208,12 +203,12 @@ class Reader extends Answer.ReplyReader {
   }
 
   protected override finish(out: Answer.Out): void {
-    const { choices: { word }, details: { all: details }, text } = this
-    const token = word === "CONTINUATION" ? this.token : undefined
-    this.calls.moveAllOn(out)
+    const { details: { all: details }, finishWord, text } = this
+    const token = finishWord === "CONTINUATION" ? this.token : undefined
+    this.calls.moveOn(out)
     Answer.endText(text, out)
     for (const hosted of this.hasToolParts ? [] : this.details.hosted) this.calls.execute(...hosted, out)
-    const reason = finishReason(word, this.blockReason !== undefined, false)
+    const reason = finishReason(finishWord, this.blockReason !== undefined, false)
     const problem = this.calls.end(ToolCalls.endingOf(reason), out)
     if (problem !== undefined) return this.fail("malformed_response", problem)
     const { toolCalls } = this.calls
@@ -224,8 +219,8 @@ class Reader extends Answer.ReplyReader {
       toolCalls,
       reasoning: token === undefined ? reasoning : [...reasoning, GeminiReply.continuing(token)],
       isPaused: token !== undefined,
-      finishReason: finishReason(word, this.blockReason !== undefined, hasCalls),
-      word,
+      finishReason: finishReason(finishWord, this.blockReason !== undefined, hasCalls),
+      word: finishWord,
       notes: {
         ...Wire.defined({ blockReason: this.blockReason }),
         ...Wire.filled(GeminiReply.metadataKey, details)

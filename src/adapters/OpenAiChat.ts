@@ -115,6 +115,9 @@ const advice = (options: Options, { detail = "", reason }: Adapter.AdapterError)
 const maxTokensField = (options: Options, vendor: ChatRequest.Vendor, model: string): string =>
   options.maxTokensField ?? (/(^|\/)(o\d|gpt-5)/.test(model) ? "max_completion_tokens" : vendor.maxTokensField)
 
+/** The number of a choice, or its place among those of its chunk. */
+const numberOf = ({ index }: Json.JsonObject, position: number): number => typeof index === "number" ? index : position
+
 class Reader extends Answer.ReplyReader {
   private readonly calls: ChatReply.Calls
   private readonly soundFormat: unknown
@@ -125,9 +128,12 @@ class Reader extends Answer.ReplyReader {
   private readonly sound = new ChatReply.Sound()
   private readonly images: Array<Message.Part> = []
   private refusal = ""
-  private readonly choices = new Answer.Choices((word) => finishReason(word, false))
+  /** The finish reasons, by choice: one is asked for, and some proxies write the parts of a reply as several. */
+  private readonly words = new Map<number, string>()
   /** The choices with deltas. */
   private readonly withDeltas = new Set<number>()
+  /** The choices that have grown since the last finish reason, and have none of their own. */
+  private readonly growing = new Set<number>()
   private readonly speech = new ChatReply.Speech()
   /** `true` if the body is a reply, and no stream of its pieces. */
   private isDocument = false
@@ -141,7 +147,12 @@ class Reader extends Answer.ReplyReader {
   }
 
   override get isComplete(): boolean {
-    return this.isDone || this.isWhole || this.choices.areComplete
+    return this.isDone || this.isWhole || (this.words.size > 0 && this.growing.size === 0)
+  }
+
+  /** The finish reason of all choices together: the gravest. */
+  private get finishWord(): string | undefined {
+    return gravest(this.words.values())
   }
 
   override read(event: Sse.SseEvent, out: Answer.Out): void {
@@ -152,7 +163,7 @@ class Reader extends Answer.ReplyReader {
 
   override end(stray: string, out: Answer.Out): void {
     super.end(stray, out)
-    if (this.failure !== undefined) this.failure = Errors.ended(this.failure, this.choices.word)
+    if (this.failure !== undefined) this.failure = Errors.ended(this.failure, this.finishWord)
   }
 
   protected override document(stray: string, out: Answer.Out): void {
@@ -185,7 +196,7 @@ class Reader extends Answer.ReplyReader {
   private takeWord(choice: Json.JsonObject, position: number): string | undefined {
     const word = choice["finish_reason"]
     if (typeof word !== "string") return undefined
-    if (word !== "" || this.isDocument) this.choices.ends(this.choices.numberOf(choice, position), word)
+    if (word !== "" || this.isDocument) this.words.set(numberOf(choice, position), word)
     return word
   }
 
@@ -197,7 +208,7 @@ class Reader extends Answer.ReplyReader {
   }
 
   private choice(choice: Json.JsonObject, position: number, out: Answer.Out): void {
-    const number = this.choices.numberOf(choice, position)
+    const number = numberOf(choice, position)
     const message = this.messageOf(choice, number)
     const { annotations, content, fragments, images, opaque, refusal, sound, thought, transcript } = ChatReply.read(
       message
@@ -218,13 +229,13 @@ class Reader extends Answer.ReplyReader {
       }
     }
     const hasGrown = text !== "" || thought !== "" || refusal !== "" || fragments.length > 0
-    if (hasGrown) this.choices.grows(number)
+    if (hasGrown && !this.words.has(number)) this.growing.add(number)
   }
 
   private settle(word: string | undefined, out: Answer.Out): void {
     const reason = finishReason(word, false)
     if (reason === "stop" || reason === "tool_calls") this.calls.settleAll(out)
-    if (reason !== null) this.choices.settle()
+    if (reason !== null) this.growing.clear()
   }
 
   private get thoughts(): ReadonlyArray<Message.Part> {
@@ -236,15 +247,15 @@ class Reader extends Answer.ReplyReader {
 
   protected override finish(out: Answer.Out): void {
     Answer.endText(this.text, out)
-    const problem = this.calls.endAll(ToolCalls.endingOf(finishReason(this.choices.word, false)), out)
+    const problem = this.calls.endAll(ToolCalls.endingOf(finishReason(this.finishWord, false)), out)
     if (problem !== undefined) return this.fail("malformed_response", problem)
     const toolCalls = this.calls.completed
     this.complete({
       content: Answer.contentOf(this.text, [...this.images, ...this.sound.file(this.soundFormat)]),
       toolCalls,
       reasoning: [...this.thoughts, ...this.sound.kept],
-      finishReason: finishReason(this.choices.word, toolCalls.length > 0),
-      word: this.choices.word,
+      finishReason: finishReason(this.finishWord, toolCalls.length > 0),
+      word: this.finishWord,
       notes: { ...(this.refusal === "" ? {} : { refusal: this.refusal }), ...this.notes.metadata }
     }, out)
   }
@@ -273,6 +284,20 @@ const finishReason = (word: string | undefined, hasCalls: boolean): Response.Fin
   const reason = Object.hasOwn(finishReasons, word) ? finishReasons[word] ?? "other" : "other"
   return reason === "stop" && hasCalls ? "tool_calls" : reason
 }
+
+const gravities: ReadonlyArray<Response.FinishReason | null> = [
+  "stop",
+  "tool_calls",
+  "length",
+  "content_filter",
+  "error"
+]
+
+/** The finish reason of choices that are one message: of the server's words for them, the gravest. */
+const gravest = (words: Iterable<string>): string | undefined =>
+  [...words].toSorted((left, right) => gravityOf(right) - gravityOf(left))[0]
+
+const gravityOf = (word: string): number => gravities.indexOf(finishReason(word, false))
 
 /** Input includes what came from the cache, output the reasoning (not at xAI): the wire's own numbers, without sums. */
 const usage = (wire: Json.JsonObject): Response.Usage => {

@@ -228,58 +228,6 @@ export const documentIn = (stray: string): Json.JsonObject | undefined => {
   return Json.isObject(body) ? body : undefined
 }
 
-const gravities: ReadonlyArray<Response.FinishReason | null> = [
-  "stop",
-  "tool_calls",
-  "length",
-  "content_filter",
-  "error"
-]
-
-/**
- * The ends of the choices of a reply. One choice is asked for, and some proxies write the parts of a reply as several:
- * all of them are one message, which ends as the gravest of them did.
- */
-export class Choices {
-  /** The finish reasons, by choice. */
-  private readonly words = new Map<number, string>()
-  /** The choices that have grown since the last finish reason, and have none of their own. */
-  private readonly growing = new Set<number>()
-  private readonly reasonOf: (word: string) => Response.FinishReason | null
-
-  constructor(reasonOf: (word: string) => Response.FinishReason | null) {
-    this.reasonOf = reasonOf
-  }
-
-  get areComplete(): boolean {
-    return this.words.size > 0 && this.growing.size === 0
-  }
-
-  /** The gravest finish reason, in the words of the server. */
-  get word(): string | undefined {
-    const gravityOf = (word: string) => gravities.indexOf(this.reasonOf(word))
-    return [...this.words.values()].toSorted((left, right) => gravityOf(right) - gravityOf(left))[0]
-  }
-
-  /** The number of a choice, or its place among those of its chunk. */
-  numberOf({ index }: Json.JsonObject, position: number): number {
-    return typeof index === "number" ? index : position
-  }
-
-  ends(choice: number, word: string): void {
-    this.words.set(choice, word)
-  }
-
-  grows(choice: number): void {
-    if (!this.words.has(choice)) this.growing.add(choice)
-  }
-
-  /** Notes that a finish reason has come. The choices that grow no more need none of their own. */
-  settle(): void {
-    this.growing.clear()
-  }
-}
-
 /** A reader of objects, one in each event. A protocol defines what an object means, and the end of the reply. */
 export abstract class ReplyReader implements Reader {
   isDone = false

@@ -25,13 +25,6 @@ interface Call {
   emitted: ToolCalls.Call | undefined
 }
 
-/** A call that further parts continue. `isAnnounced`: its own part says that they come. */
-interface Opened {
-  readonly call: Call
-  readonly args: PathArguments
-  readonly isAnnounced: boolean
-}
-
 /**
  * The calls of a reply. A call normally comes whole in one part, without an id, and is complete at once; some models
  * stream its arguments as values of paths. A call of a tool that was never declared may have run at the provider, which
@@ -45,10 +38,8 @@ export class Calls {
   private readonly heldByName = new Map<string, Set<Call>>()
   /** The calls with an id, which a server may repeat as they are. */
   private readonly byWireId = new Map<string, Call>()
-  /** The candidate that is read. */
-  candidate = 0
-  /** The calls that further parts of their candidates continue. */
-  private readonly opened = new Map<number, Opened>()
+  /** The call that further parts continue. `isAnnounced`: its own part says that they come. */
+  private open: { readonly call: Call; readonly args: PathArguments; readonly isAnnounced: boolean } | undefined
   /** The reason why the reply cannot be trusted, if it cannot. */
   problem: string | undefined
   /** `true` if pieces of arguments came that may be some of the next call's. */
@@ -62,10 +53,6 @@ export class Calls {
   /** All calls, in the order in which they were emitted. */
   get toolCalls(): ReadonlyArray<Message.ToolCall> {
     return this.calls.completed
-  }
-
-  private get open(): Opened | undefined {
-    return this.opened.get(this.candidate)
   }
 
   /** Reads a part with a call. Gives the call if the part opens one. */
@@ -104,9 +91,8 @@ export class Calls {
     const isAnnounced = value["willContinue"] === true || Array.isArray(value["partialArgs"])
     // A call that comes without arguments may have them in the parts behind it.
     if (isAnnounced || value["args"] === undefined) {
-      const args = new PathArguments()
-      this.opened.set(this.candidate, { call, args, isAnnounced })
-      args.isLost = this.hasStrays
+      this.open = { call, args: new PathArguments(), isAnnounced }
+      this.open.args.isLost = this.hasStrays
       this.hasStrays = false
       if (isAnnounced) this.proceed(value, out)
     } else this.finish(call, JSON.stringify(value["args"] ?? {}), out)
@@ -131,18 +117,10 @@ export class Calls {
     if (this.open?.isAnnounced === false) this.close(out)
   }
 
-  /** No candidate continues. */
-  moveAllOn(out: Answer.Out): void {
-    for (const candidate of this.opened.keys()) {
-      this.candidate = candidate
-      this.moveOn(out)
-    }
-  }
-
   private close(out: Answer.Out): void {
     if (this.open === undefined) return
     const { args, call } = this.open
-    this.opened.delete(this.candidate)
+    this.open = undefined
     call.isLost = args.isLost
     this.finish(call, args.isLost ? undefined : args.text, out)
   }
@@ -213,9 +191,8 @@ export class Calls {
    */
   end(ending: ToolCalls.Ending, out: Answer.Out): string | undefined {
     for (const call of this.held) this.release(call, out)
-    for (const { args, call: { emitted } } of this.opened.values()) {
-      if (args.hasBegun && emitted !== undefined) emitted.isLost = true
-    }
+    const open = this.open?.args.hasBegun === true ? this.open.call.emitted : undefined
+    if (open !== undefined) open.isLost = true
     const problem = this.calls.endAll(ending, out, this.calls.all.findLast((call) => !call.isExecuted))
     return this.problem ?? problem
   }
