@@ -435,6 +435,30 @@ export const submit: (
 export const next: (kept: Keeping.Kept) => States.Next = Keeping.next
 
 /**
+ * Tells whether an owner can continue the session: {@link next} is `"resume"`, `"reply"` or `"continue"`.
+ * {@link unfinished} lists these sessions.
+ *
+ * **Example** (A message makes work)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const program = Effect.gen(function*() {
+ *   const opened = yield* Session.open("s1")
+ *   yield* Session.submit("s1", "Hi")
+ *   return [Session.isUnfinished(opened), Session.isUnfinished(yield* Session.open("s1"))]
+ * })
+ *
+ * await Effect.runPromise(Effect.provide(program, Session.Store.layerMemory)) // => [false, true]
+ * ```
+ *
+ * @category keeping
+ * @since 0.1.0
+ */
+export const isUnfinished: (kept: Keeping.Kept) => boolean = Keeping.isUnfinished
+
+/**
  * Returns the outcome of a message, a verdict or a stop by its id: of the last 1,000, and of each earlier one that has
  * none yet. Returns `undefined` for an unknown id.
  *

@@ -21,7 +21,7 @@ import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import * as ToolOptions from "../internal/declare/toolOptions.ts"
 import * as Values from "../internal/declare/values.ts"
 import * as Json from "../internal/json.ts"
-import type * as Journals from "../internal/session/journal.ts"
+import type * as Journal from "../Journal.ts"
 import type * as Agents from "../server/Agent.ts"
 import * as Access from "../server/internal/access.ts"
 import * as Bounded from "../server/internal/bounds.ts"
@@ -30,6 +30,7 @@ import * as Listeners from "../server/internal/listener.ts"
 import * as Paths from "../server/internal/paths.ts"
 import * as Refusals from "../server/internal/refusal.ts"
 import type * as Routes from "../server/internal/routes.ts"
+import type * as Session from "../Session.ts"
 import type * as Tool from "../Tool.ts"
 import * as AgentCall from "./internal/agentCall.ts"
 import * as Caller from "./internal/caller.ts"
@@ -265,7 +266,7 @@ const registrations = (offered: ReadonlyMap<string, Offered>) =>
             Effect.catchTags({
               Refusal: ({ message }: { readonly message: string }) =>
                 Effect.succeed(ToolCall.textResult(message, true)),
-              StoreError: (error: Journals.StoreError) =>
+              StoreError: (error: Journal.StoreError) =>
                 Effect.as(
                   Effect.logWarning("a call met an error of the store", Json.nameOf(error)),
                   ToolCall.textResult(Refusals.ofStore(error).message, true)
@@ -452,7 +453,7 @@ export const layerStdio: {
   /** Serves tools and agents. */
   <R = never, RAgents = never>(
     options: StdioOptions<R, RAgents>
-  ): Layer.Layer<never, never, R | RAgents | Journals.Store | Adapter.Adapter>
+  ): Layer.Layer<never, never, R | RAgents | Session.Store | Adapter.Adapter>
 } = (options: StdioOptions<any, any>): Layer.Layer<never, never, any> =>
   Layer.unwrap(Effect.gen(function*() {
     checkNames("McpServer.layerStdio", options, ofStdio)

@@ -15,7 +15,7 @@ import type * as Adapter from "../Adapter.ts"
 import type * as Worker from "../durable/Worker.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import * as Values from "../internal/declare/values.ts"
-import type * as Journals from "../internal/session/journal.ts"
+import type * as Session from "../Session.ts"
 import type * as Agents from "./Agent.ts"
 import * as Access from "./internal/access.ts"
 import { knownBounds } from "./internal/bounds.ts"
@@ -136,7 +136,7 @@ export const layer = <R = never, RAuthorize = never, RMcp = never>(
 ): Layer.Layer<
   Worker.Worker,
   never,
-  HttpRouter.HttpRouter | Journals.Store | Adapter.Adapter | R | RAuthorize | RMcp
+  HttpRouter.HttpRouter | Session.Store | Adapter.Adapter | R | RAuthorize | RMcp
 > =>
   Layer.unwrap(Effect.gen(function*() {
     checkNames("Server.layer", options, knownOptions)
@@ -161,7 +161,7 @@ export const layer = <R = never, RAuthorize = never, RMcp = never>(
   })) as unknown as Layer.Layer<
     Worker.Worker,
     never,
-    HttpRouter.HttpRouter | Journals.Store | Adapter.Adapter | R | RAuthorize | RMcp
+    HttpRouter.HttpRouter | Session.Store | Adapter.Adapter | R | RAuthorize | RMcp
   >
 
 /** Ids of sessions are longer than the parts of an address that a router takes by default. */

@@ -18,7 +18,7 @@ import * as Option from "effect/Option"
 import { isQuitError } from "effect/Terminal"
 import { createRequire } from "node:module"
 import { StringDecoder } from "node:string_decoder"
-import * as SessionData from "../../internal/session/data.ts"
+import * as Session from "../../Session.ts"
 import * as Drives from "./conversation.ts"
 import * as Definitions from "./definition.ts"
 import * as Stores from "./keeping.ts"
@@ -177,7 +177,7 @@ const sessions = (stop: Stop, onExit: (code: number) => void) =>
         Flag.filter((page) => page >= 0, () => "a page is a number from 0"),
         Flag.optional
       ),
-      status: Flag.Literals("status", SessionData.Status.literals).pipe(
+      status: Flag.Literals("status", Session.Status.literals).pipe(
         Flag.withDescription("The status of the sessions of a list; all by default"),
         Flag.optional
       ),

@@ -12,13 +12,11 @@ import * as Drives from "../../durable/internal/drive.ts"
 import * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
 import * as SessionData from "../../internal/session/data.ts"
-import * as Journals from "../../internal/session/journal.ts"
 import * as Keeping from "../../internal/session/kept.ts"
-import * as Settling from "../../internal/session/settling.ts"
 import * as States from "../../internal/session/state.ts"
-import * as StoredCommands from "../../internal/session/storedCommands.ts"
 import * as Offered from "../../server/internal/agents.ts"
 import * as Sessions from "../../server/internal/sessions.ts"
+import * as Session from "../../Session.ts"
 import type * as Definitions from "./definition.ts"
 import * as Problems from "./problem.ts"
 import type { Stop } from "./stop.ts"
@@ -57,7 +55,6 @@ const describe = ({ answerSchema, kind, question, toolCall }: Event.Suspension):
 const askAbout = (suspension: Event.Suspension, by: string) =>
   Effect.gen(function*() {
     const { id, kind, opts = [] } = suspension
-    type Session = Keeping.Kept["session"]
     if (kind === "approval" || kind === "unknown") {
       const verdict = yield* Prompt.run(Prompt.Select({
         message: kind === "approval" ? "Allow this call?" : "Its effect is not known. Run it again?",
@@ -69,9 +66,9 @@ const askAbout = (suspension: Event.Suspension, by: string) =>
       }))
       if (verdict === "deny") {
         const reason = yield* Prompt.run(Prompt.String({ message: "Reason" }))
-        return (session: Session) => Settling.deny(session, id, reason === "" ? undefined : reason, { by })
+        return (session: Session.Session) => Session.deny(session, id, reason === "" ? undefined : reason, { by })
       }
-      if (verdict === "allow") return (session: Session) => Settling.approve(session, id, { by })
+      if (verdict === "allow") return (session: Session.Session) => Session.approve(session, id, { by })
       const typed = yield* Prompt.run(Prompt.String({
         message: "Arguments",
         default: JSON.stringify(suspension.toolCall.arguments),
@@ -84,7 +81,7 @@ const askAbout = (suspension: Event.Suspension, by: string) =>
       }))
       const edited = Json.parse(typed)
       const edits = Result.isSuccess(edited) && Json.isObject(edited.success) ? edited.success : {}
-      return (session: Session) => Settling.approve(session, id, { by, arguments: edits })
+      return (session: Session.Session) => Session.approve(session, id, { by, arguments: edits })
     }
     const value = opts.length > 0
       ? yield* Prompt.run(Prompt.Select({
@@ -95,7 +92,7 @@ const askAbout = (suspension: Event.Suspension, by: string) =>
         }))
       }))
       : answerOf(suspension, yield* Prompt.run(Prompt.String({ message: "Answer" })))
-    return (session: Session) => Settling.answer(session, id, value, { by })
+    return (session: Session.Session) => Session.answer(session, id, value, { by })
   })
 
 /** A session that a command acts on. */
@@ -130,14 +127,14 @@ export interface Options {
 }
 
 /** Returns a session as the command writes it as JSON. */
-export const jsonOf = ({ agent, id }: Pick<Named, "agent" | "id">, kept: Keeping.Kept): object => {
+export const jsonOf = ({ agent, id }: Pick<Named, "agent" | "id">, kept: Session.Kept): object => {
   const { metadata, status, suspensions } = kept.session
   const { error } = States.summaryOf(kept.state)
   return {
     id,
     agent,
     status,
-    next: Keeping.next(kept),
+    next: Session.next(kept),
     text: SessionData.outputText(kept.session),
     suspensions: suspensions.map(({ answerSchema, expiresAt, id, kind, opts, question, toolCall }) => ({
       id,
@@ -163,10 +160,10 @@ export const run = (
     const { agent, id, isStored, principal } = named
     const outputs = isJson ? { ...given, text: () => {} } : given
     const key = keyOf(named)
-    const told = (kept: Keeping.Kept) =>
+    const told = (kept: Session.Kept) =>
       Effect.sync(() => isJson ? given.text(`${JSON.stringify(jsonOf(named, kept), undefined, 2)}\n`) : undefined)
     const canAsk = yield* isInteractive
-    const opened = yield* Keeping.open(key, { origin: { principal, agent } })
+    const opened = yield* Session.open(key, { origin: { principal, agent } })
     if (opened.origin.agent !== agent) {
       const { agent: other } = opened.origin
       const of = other === undefined ? "was begun without an agent; a worker drives it" : `is of the agent ${other}`
@@ -174,7 +171,7 @@ export const run = (
     }
     const view = new Terminal.View(outputs)
     let kept = yield* Effect.catchTag(
-      Keeping.claim(key, { owner: `heddle, process ${process.pid}` }),
+      Session.claim(key, { owner: `heddle, process ${process.pid}` }),
       "SessionClaimed",
       inUse(id)
     )
@@ -183,7 +180,7 @@ export const run = (
     view.know(kept.session.thread.messages.flatMap(({ toolCalls = [] }) => toolCalls))
     view.know(kept.interrupted?.calls.map(({ toolCall }) => toolCall) ?? [])
     // A stop is looked for at once.
-    const softly = Effect.andThen(StoredCommands.stop(key, { by: principal }), claim.look)
+    const softly = Effect.andThen(Session.stop(key, { by: principal }), claim.look)
     const driven = (isRetried: boolean) =>
       Effect.gen(function*() {
         yield* Effect.acquireRelease(Effect.sync(() => stop.enterSoft()), (leave) => Effect.sync(leave))
@@ -210,7 +207,7 @@ export const run = (
     let retries = isRetry
     while (true) {
       const [first] = kept.session.suspensions
-      if (first !== undefined && !Journals.isUnfinished(Keeping.next(kept))) {
+      if (first !== undefined && !Session.isUnfinished(kept)) {
         for (const suspension of kept.session.suspensions) view.note(describe(suspension))
         if (!canAsk) {
           const how = isStored
@@ -224,7 +221,7 @@ export const run = (
           )
         }
         const settling = yield* askAbout(first, principal)
-        const settled = yield* Effect.result(Keeping.keep(kept, (session) => settling(session)))
+        const settled = yield* Effect.result(Session.keep(kept, (session) => settling(session)))
         if (Result.isFailure(settled)) {
           if (settled.failure._tag !== "SessionError") return yield* settled.failure
           const { detail, reason } = settled.failure
@@ -237,10 +234,10 @@ export const run = (
         kept = yield* Keeping.reloaded(claim)
         continue
       }
-      if (!isSaid && text !== undefined && !Journals.isUnfinished(Keeping.next(kept))) {
-        yield* StoredCommands.submit(key, text, { by: principal })
+      if (!isSaid && text !== undefined && !Session.isUnfinished(kept)) {
+        yield* Session.submit(key, text, { by: principal })
         isSaid = true
-      } else if (!retries && !Journals.isUnfinished(Keeping.next(kept))) break
+      } else if (!retries && !Session.isUnfinished(kept)) break
       kept = yield* driven(retries)
       retries = false
       if (stop.code !== undefined) {

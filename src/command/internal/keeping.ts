@@ -6,7 +6,7 @@
 import * as Layer from "effect/Layer"
 import { existsSync } from "node:fs"
 import { DatabaseSync } from "node:sqlite"
-import * as Journals from "../../internal/session/journal.ts"
+import * as Session from "../../Session.ts"
 import * as SessionStore from "../../sql/SessionStore.ts"
 import * as Problems from "./problem.ts"
 
@@ -25,24 +25,24 @@ const isStore = (file: string): boolean => {
 }
 
 /** Returns the store in a file that has one. A name that was mistyped creates nothing. */
-export const existing = (file: string): Layer.Layer<Journals.Store, Problems.Problem> => {
+export const existing = (file: string): Layer.Layer<Session.Store, Problems.Problem> => {
   const problem = !existsSync(file)
     ? `there is no file ${file}; --store names the file of the sessions`
     : isStore(file)
     ? undefined
     : `${file} is no store of sessions; --store names the file that heddle has made`
-  return problem === undefined ? layer(file) : Layer.effect(Journals.Store, Problems.problem(problem))
+  return problem === undefined ? layer(file) : Layer.effect(Session.Store, Problems.problem(problem))
 }
 
 /** Returns the store in a file, which is created, or one in memory. */
-export const layer = (file: string | undefined): Layer.Layer<Journals.Store, Problems.Problem> =>
+export const layer = (file: string | undefined): Layer.Layer<Session.Store, Problems.Problem> =>
   file === undefined
-    ? Journals.Store.layerMemory
+    ? Session.Store.layerMemory
     : Layer.catch(
       SessionStore.layerSqlite({ filename: file }),
       (error) =>
         Layer.effect(
-          Journals.Store,
+          Session.Store,
           Problems.problem(`--store ${file} cannot be used: ${Problems.detailOf(error)}`)
         )
     )

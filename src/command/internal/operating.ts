@@ -6,12 +6,10 @@
 import * as Clock from "effect/Clock"
 import * as Console from "effect/Console"
 import * as Effect from "effect/Effect"
-import * as Journals from "../../internal/session/journal.ts"
-import * as Keeping from "../../internal/session/kept.ts"
-import * as StoredCommands from "../../internal/session/storedCommands.ts"
+import type * as Journal from "../../Journal.ts"
 import * as Message from "../../Message.ts"
 import * as Sessions from "../../server/internal/sessions.ts"
-import type * as Session from "../../Session.ts"
+import * as Session from "../../Session.ts"
 import * as Drives from "./conversation.ts"
 import type * as Definitions from "./definition.ts"
 import * as Problems from "./problem.ts"
@@ -52,7 +50,7 @@ export const list = ({ agents }: Definitions.Loaded, { isJson, page, principal, 
 
 /** Returns a session that exists. */
 const found = ({ id, principal }: Named) =>
-  Effect.flatMap(Keeping.load(Drives.keyOf({ id, principal })), (kept) =>
+  Effect.flatMap(Session.load(Drives.keyOf({ id, principal })), (kept) =>
     kept === undefined
       ? Problems.problem(`there is no session ${id} of ${Problems.oneLine(principal)}`)
       : Effect.succeed(kept))
@@ -63,7 +61,7 @@ export interface Named {
   readonly principal: string
 }
 
-const claimOf = (claim: Journals.Claim | undefined, now: number): string =>
+const claimOf = (claim: Journal.Claim | undefined, now: number): string =>
   claim === undefined
     ? "none"
     : `${Problems.oneLine(claim.owner)} until ${dateOf(claim.until)}${claim.until <= now ? " (over)" : ""}`
@@ -72,7 +70,7 @@ const claimOf = (claim: Journals.Claim | undefined, now: number): string =>
 export const show = (named: Named, isJson: boolean) =>
   Effect.gen(function*() {
     const kept = yield* found(named)
-    const inspected = yield* Keeping.inspect(kept.id)
+    const inspected = yield* Session.inspect(kept.id)
     const now = yield* Clock.currentTimeMillis
     const { origin, session } = kept
     if (isJson) {
@@ -102,7 +100,7 @@ export const show = (named: Named, isJson: boolean) =>
     yield* Console.log(`session      ${named.id}`)
     yield* Console.log(`agent        ${Problems.oneLine(origin.agent ?? "")}`)
     yield* Console.log(`status       ${session.status}`)
-    yield* Console.log(`next         ${Keeping.next(kept)}`)
+    yield* Console.log(`next         ${Session.next(kept)}`)
     yield* Console.log(`resumptions  ${inspected?.resumptions ?? 0}`)
     yield* Console.log(`claim        ${claimOf(inspected?.claim, now)}`)
     for (const { attempt, state, toolCall } of inspected?.calls ?? []) {
@@ -132,9 +130,9 @@ const listOf = (name: string, ids: ReadonlyArray<string>): ReadonlyArray<string>
 export const stop = (named: Named, isJson: boolean) =>
   Effect.gen(function*() {
     const kept = yield* found(named)
-    const receipt = yield* StoredCommands.stop(kept.id, { by: named.principal })
+    const receipt = yield* Session.stop(kept.id, { by: named.principal })
     if (isJson) {
-      const claim = (yield* Keeping.inspect(kept.id))?.claim
+      const claim = (yield* Session.inspect(kept.id))?.claim
       const isDriven = claim !== undefined && claim.until > (yield* Clock.currentTimeMillis)
       const isStopping = receipt.id !== undefined
       yield* json({ id: named.id, isStopping, ...(isStopping && isDriven ? { ended: yield* receipt.ended } : {}) })
@@ -144,7 +142,7 @@ export const stop = (named: Named, isJson: boolean) =>
       yield* Console.log("no run is open")
       return 0
     }
-    const claim = (yield* Keeping.inspect(kept.id))?.claim
+    const claim = (yield* Session.inspect(kept.id))?.claim
     if (claim === undefined || claim.until <= (yield* Clock.currentTimeMillis)) {
       yield* Console.log("the stop is recorded; no process drives the run now, and the next one honours it")
       return 0
@@ -165,7 +163,7 @@ export const stop = (named: Named, isJson: boolean) =>
 export const revoke = (named: Named, isJson: boolean) =>
   Effect.gen(function*() {
     const kept = yield* found(named)
-    const isRevoked = yield* Journals.revoke(kept.id)
+    const isRevoked = yield* Session.revoke(kept.id)
     if (isJson) yield* json({ id: named.id, isRevoked })
     else yield* Console.log(isRevoked ? "the claim is revoked" : "the session has no claim")
     return 0
@@ -178,7 +176,7 @@ export const remove = (named: Named, isJson: boolean) =>
     if (kept.interrupted !== undefined) {
       return yield* Problems.problem(`session ${named.id} has an open run; stop it first`)
     }
-    yield* Keeping.remove(kept.id)
+    yield* Session.delete(kept.id)
     if (isJson) yield* json({ id: named.id, isDeleted: true })
     else yield* Console.log("the session is deleted")
     return 0
@@ -188,7 +186,7 @@ export const remove = (named: Named, isJson: boolean) =>
 export const broken = (named: Named) =>
   Effect.gen(function*() {
     const kept = yield* found(named)
-    const isLeft = kept.session.status === "error" || Journals.isUnfinished(Keeping.next(kept))
+    const isLeft = kept.session.status === "error" || Session.isUnfinished(kept)
     return isLeft
       ? kept.origin.agent ?? ""
       : yield* Problems.problem(`session ${named.id} has nothing to recover: its status is ${kept.session.status}`)

@@ -622,3 +622,6 @@ export const receipt = ({ state }: Kept, id: string): Records.Receipt | undefine
 
 /** Returns the work that is left in a session. */
 export const next = ({ state }: Kept): States.Next => States.next(state)
+
+/** Tells whether an owner can do the work that is left in a session. */
+export const isUnfinished = ({ state }: Kept): boolean => Journals.isUnfinished(States.next(state))

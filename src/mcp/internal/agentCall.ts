@@ -12,12 +12,13 @@ import * as Stream from "effect/Stream"
 import type * as Worker from "../../durable/Worker.ts"
 import type * as Event from "../../Event.ts"
 import type * as Json from "../../internal/json.ts"
-import type * as Journals from "../../internal/session/journal.ts"
+import type * as Journal from "../../Journal.ts"
 import * as Message from "../../Message.ts"
 import * as Telling from "../../server/internal/journalEvents.ts"
 import type * as Refusals from "../../server/internal/refusal.ts"
 import * as Routes from "../../server/internal/routes.ts"
 import * as Sessions from "../../server/internal/sessions.ts"
+import type * as Session from "../../Session.ts"
 import type * as Body from "../../ui/Body.ts"
 import * as Caller from "./caller.ts"
 import * as Question from "./question.ts"
@@ -33,9 +34,9 @@ export interface Calls {
 /** Time for which the text that a client holds of a waiting session counts. */
 const patience = 86_400_000
 
-type Needs = Journals.Store | Worker.Worker
+type Needs = Session.Store | Worker.Worker
 
-type Failure = Refusals.Refusal | Journals.StoreError
+type Failure = Refusals.Refusal | Journal.StoreError
 
 /** The end of a run: its outcome, and the calls that wait. */
 type Ended = Extract<Event.PublicEvent, { readonly _tag: "ChatCompleted" }>

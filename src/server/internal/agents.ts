@@ -4,8 +4,8 @@
  * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
-import * as Keeping from "../../internal/session/kept.ts"
-import type * as Records from "../../internal/session/records.ts"
+import type * as Journal from "../../Journal.ts"
+import * as Session from "../../Session.ts"
 import * as Tool from "../../Tool.ts"
 import type * as Agents from "../Agent.ts"
 import * as Sessions from "./sessions.ts"
@@ -24,18 +24,18 @@ export interface Next<R> {
 const clientTool = ({ description, name, parameters }: Tool.Definition): Tool.Any =>
   Tool.make(name, { description, parameters, manual: true })
 
-const toolsOf = (kept: Keeping.Kept, isReply: boolean): Records.ClientTools =>
+const toolsOf = (kept: Session.Kept, isReply: boolean): Journal.ClientTools =>
   isReply ? kept.submitted?.[0]?.clientTools ?? [] : kept.state.clientTools
 
 /** Returns the options of the next run of a session, with its client's tools. Dies for a session of another agent. */
-export const nextOf = <R>(agents: Named<R>, kept: Keeping.Kept): Effect.Effect<Next<R>, never, R> =>
+export const nextOf = <R>(agents: Named<R>, kept: Session.Kept): Effect.Effect<Next<R>, never, R> =>
   Effect.gen(function*() {
     const { agent: name, metadata = {}, principal = "" } = kept.origin
     const agent = agents.get(name ?? "")
     if (agent === undefined) {
       return yield* Effect.die(new Error(`session ${JSON.stringify(kept.id)} is of no agent of this server`))
     }
-    const isReply = Keeping.next(kept) === "reply"
+    const isReply = Session.next(kept) === "reply"
     const clientTools = toolsOf(kept, isReply)
     const given = yield* agent.run({ principal, sessionId: Sessions.idOf(kept.id), kept, clientTools, metadata })
     const tools = [...(given.tools ?? []), ...clientTools.map(clientTool)]

@@ -9,7 +9,7 @@ import * as HttpServerResponse from "effect/http/HttpServerResponse"
 import * as Option from "effect/Option"
 import * as Stream from "effect/Stream"
 import * as Json from "../../internal/json.ts"
-import * as Journals from "../../internal/session/journal.ts"
+import * as Journal from "../../Journal.ts"
 import type * as Reading from "./reading.ts"
 import * as Refusals from "./refusal.ts"
 
@@ -32,7 +32,7 @@ export const respond = (
 const broken = (cause: Cause.Cause<unknown>) => {
   const { code, message } = Option.match(Cause.findErrorOption(cause), {
     onNone: () => Refusals.broken,
-    onSome: (error) => error instanceof Journals.StoreError ? Refusals.ofStore(error) : Refusals.broken
+    onSome: (error) => error instanceof Journal.StoreError ? Refusals.ofStore(error) : Refusals.broken
   })
   const frame: Reading.Frame = { _tag: "Broken", code, message }
   return Effect.as(Effect.logWarning("a stream of a session broke", Cause.map(cause, Json.nameOf)), frame)

@@ -18,8 +18,7 @@ import * as Worker from "../../durable/Worker.ts"
 import type * as Event from "../../Event.ts"
 import * as Values from "../../internal/declare/values.ts"
 import * as Claims from "../../internal/session/claim.ts"
-import type * as Journals from "../../internal/session/journal.ts"
-import type * as Keeping from "../../internal/session/kept.ts"
+import type * as Session from "../../Session.ts"
 import type * as Majors from "../../ui/internal/majors.ts"
 import type * as Agents from "../Agent.ts"
 import type * as Access from "./access.ts"
@@ -86,7 +85,7 @@ export interface Settings<RAuthorize> {
 export interface Hosting<R> {
   readonly site: Routes.Site
   /** Runs the sessions. */
-  readonly worker: Layer.Layer<Worker.Worker, never, Journals.Store | Adapter.Adapter | R>
+  readonly worker: Layer.Layer<Worker.Worker, never, Session.Store | Adapter.Adapter | R>
   /** Tells readers that the process is about to be released. */
   readonly close: Effect.Effect<unknown>
 }
@@ -96,7 +95,7 @@ export const make = <R, RAuthorize>(
   options: Settings<RAuthorize>,
   agents: Offered.Named<R>,
   access: Access.Rules
-): Effect.Effect<Hosting<R>, never, Scope.Scope | Journals.Store | R | RAuthorize> =>
+): Effect.Effect<Hosting<R>, never, Scope.Scope | Session.Store | R | RAuthorize> =>
   Effect.gen(function*() {
     const bounds = Values.filled(Bounded.standard, options.bounds ?? {})
     const { drain = "20 seconds", joinMillis = 50, poll = "200 millis", term = "30 seconds" } = options
@@ -111,7 +110,7 @@ export const make = <R, RAuthorize>(
     const context = yield* Effect.context<R | RAuthorize>()
     const processName = yield* Claims.CurrentProcess
 
-    const run = (kept: Keeping.Kept) =>
+    const run = (kept: Session.Kept) =>
       Effect.gen(function*() {
         const { options: given, takes } = yield* Offered.nextOf(agents, kept)
         const runId = kept.interrupted?.requestId ?? globalThis.crypto.randomUUID()
@@ -131,7 +130,7 @@ export const make = <R, RAuthorize>(
       })
 
     const worker = Worker.layer({
-      run: run as (kept: Keeping.Kept) => Effect.Effect<Agents.Options<R>, never, R>,
+      run: run as (kept: Session.Kept) => Effect.Effect<Agents.Options<R>, never, R>,
       concurrency: mostDriven,
       maxFailures,
       drain,
@@ -193,7 +192,7 @@ export const make = <R, RAuthorize>(
       )
     return {
       site,
-      worker: served as Layer.Layer<Worker.Worker, never, Journals.Store | Adapter.Adapter | R>,
+      worker: served as Layer.Layer<Worker.Worker, never, Session.Store | Adapter.Adapter | R>,
       close: Deferred.succeed(closing, undefined)
     }
-  }) as unknown as Effect.Effect<Hosting<R>, never, Scope.Scope | Journals.Store | R | RAuthorize>
+  }) as unknown as Effect.Effect<Hosting<R>, never, Scope.Scope | Session.Store | R | RAuthorize>

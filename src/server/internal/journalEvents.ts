@@ -13,8 +13,10 @@ import * as SharedMessages from "../../internal/fold/sharedMessages.ts"
 import * as Journals from "../../internal/session/journal.ts"
 import * as Records from "../../internal/session/records.ts"
 import * as States from "../../internal/session/state.ts"
+import type * as Journal from "../../Journal.ts"
 import type * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
+import * as Session from "../../Session.ts"
 
 type PublicEvent = Event.PublicEvent
 
@@ -33,7 +35,7 @@ const outcomes: Readonly<Record<string, string>> = {
   abandoned: "Cancelled"
 }
 
-const outcomeOf = (ended: Records.RunEnded, finishReason: unknown): Payload => {
+const outcomeOf = (ended: Journal.RunEnded, finishReason: unknown): Payload => {
   const { error, haltedReason, metadata, rule, status } = ended
   if (rule !== undefined) return { _tag: "RuleEnded", rule: rule.name, status: status ?? "completed" }
   if (haltedReason === undefined || status === "error") return { _tag: "Failed", error: metadata?.["error"] ?? error }
@@ -107,7 +109,7 @@ export class Telling {
   }
 
   /** Applies a record, and returns the events of what it tells. */
-  take({ record }: { readonly record: Records.Record }): ReadonlyArray<Told> {
+  take({ record }: { readonly record: Journal.Record }): ReadonlyArray<Told> {
     const { run, turn } = this.state
     const toolCall = (id: string) => this.state.turn?.calls.get(id)?.toolCall ?? turn?.calls.get(id)?.toolCall
     States.apply(this.state, record)
@@ -202,7 +204,7 @@ export class Telling {
   }
 
   /** Names the message that a run takes, and the one that it begins or adds to. */
-  private begin({ operation, requestId, takes }: Records.RunStarted): void {
+  private begin({ operation, requestId, takes }: Journal.RunStarted): void {
     if (operation === "continue") {
       this.chain.push(requestId)
       this.attempts.add(requestId)
@@ -378,17 +380,17 @@ export class Folds {
   }
 }
 
-const folds = new WeakMap<Journals.Service, Folds>()
+const folds = new WeakMap<Journal.Service, Folds>()
 
-const foldsOf = (store: Journals.Service): Folds => {
+const foldsOf = (store: Journal.Service): Folds => {
   const known = folds.get(store) ?? new Folds(mostBytes, mostFolds)
   folds.set(store, known)
   return known
 }
 
 /** Forgets what this process keeps of a journal, which was removed. */
-export const forget = (key: string): Effect.Effect<void, never, Journals.Store> =>
-  Effect.map(Journals.Store, (store) => foldsOf(store).forget(key))
+export const forget = (key: string): Effect.Effect<void, never, Session.Store> =>
+  Effect.map(Session.Store, (store) => foldsOf(store).forget(key))
 
 /**
  * Reads a journal: the records behind the fold that the process keeps, or all of them. The fold belongs to the caller.
@@ -397,15 +399,15 @@ export const forget = (key: string): Effect.Effect<void, never, Journals.Store> 
 export const read = (
   key: string,
   options: Options
-): Effect.Effect<Reading, Journals.StoreError, Journals.Store> =>
+): Effect.Effect<Reading, Journal.StoreError, Session.Store> =>
   Effect.gen(function*() {
-    const store = yield* Journals.Store
+    const store = yield* Session.Store
     const kept = foldsOf(store)
     const readOn = (known: Kept | undefined) =>
       Effect.gen(function*() {
         const telling = known?.telling.copy(options) ?? new Telling(key, options)
         let version = known?.version ?? 0
-        let last: Records.Record | undefined
+        let last: Journal.Record | undefined
         let isKnown = known === undefined
         yield* Stream.runForEachWhile(store.read(key, Math.max(0, version - 1)), (entry) =>
           Effect.sync(() => {
@@ -435,9 +437,9 @@ export const eventsOf = (
   key: string,
   runId: string,
   options: Options
-): Effect.Effect<ReadonlyArray<PublicEvent>, Journals.StoreError, Journals.Store> =>
+): Effect.Effect<ReadonlyArray<PublicEvent>, Journal.StoreError, Session.Store> =>
   Effect.gen(function*() {
-    const store = yield* Journals.Store
+    const store = yield* Session.Store
     const telling = new Telling(key, options)
     const events: Array<PublicEvent> = []
     yield* Stream.runForEach(store.read(key), (entry) =>

@@ -9,8 +9,8 @@ import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Stream from "effect/Stream"
-import * as Journals from "../../internal/session/journal.ts"
-import type * as Records from "../../internal/session/records.ts"
+import type * as Journal from "../../Journal.ts"
+import * as Session from "../../Session.ts"
 
 /** The part of a journal behind a version. */
 export interface Polled {
@@ -18,19 +18,19 @@ export interface Polled {
   readonly version: number
   /** The version behind which the entries begin. */
   readonly after: number
-  readonly entries: ReadonlyArray<Records.Entry>
+  readonly entries: ReadonlyArray<Journal.Entry>
 }
 
 /** Returns the journal of a session behind a version. The journal may be shorter by then: it was removed. */
-const look = (key: string, after: number): Effect.Effect<Polled, Journals.StoreError, Journals.Store> =>
+const look = (key: string, after: number): Effect.Effect<Polled, Journal.StoreError, Session.Store> =>
   Effect.gen(function*() {
-    const store = yield* Journals.Store
+    const store = yield* Session.Store
     const version = yield* store.version(key)
     const entries = version > after ? yield* Stream.runCollect(store.read(key, after)) : []
     return { version, after, entries }
   })
 
-type Look = Deferred.Deferred<Polled | undefined, Journals.StoreError>
+type Look = Deferred.Deferred<Polled | undefined, Journal.StoreError>
 
 /** The looks that are under way, by sessions and intervals. A reader looks for the others that wait beside it. */
 export class Polls {
@@ -41,7 +41,7 @@ export class Polls {
     key: string,
     interval: Duration.Input,
     after: number
-  ): Effect.Effect<Polled, Journals.StoreError, Journals.Store> {
+  ): Effect.Effect<Polled, Journal.StoreError, Session.Store> {
     return Effect.suspend(() => {
       const name = `${String(interval)} ${key}`
       const known = this.underWay.get(name)

@@ -17,6 +17,8 @@ import * as Stream from "effect/Stream"
 import type * as Event from "../../Event.ts"
 import * as Journals from "../../internal/session/journal.ts"
 import * as States from "../../internal/session/state.ts"
+import type * as Journal from "../../Journal.ts"
+import * as Session from "../../Session.ts"
 import * as Telling from "./journalEvents.ts"
 import type * as Logs from "./log.ts"
 import type * as Polls from "./polls.ts"
@@ -138,9 +140,9 @@ class Reader {
     wants: (runId: string, event: Event.PublicEvent) => boolean,
     isTooFar: (version: number) => boolean = () => false,
     polled?: Polls.Polled
-  ): Effect.Effect<void, Journals.StoreError, Journals.Store> {
+  ): Effect.Effect<void, Journal.StoreError, Session.Store> {
     return Effect.gen({ self: this }, function*() {
-      const store = yield* Journals.Store
+      const store = yield* Session.Store
       const now = polled?.version ?? (yield* store.version(this.key))
       // A look that began before this reader read on says nothing of a removal.
       this.isRemoved = now < this.version && (polled === undefined || (yield* store.version(this.key)) < this.version)
@@ -169,7 +171,7 @@ class Reader {
   }
 
   /** Reads on to the end of the journal without its events: from the fold that the process keeps, at the beginning. */
-  catchUp(polled?: Polls.Polled): Effect.Effect<void, Journals.StoreError, Journals.Store> {
+  catchUp(polled?: Polls.Polled): Effect.Effect<void, Journal.StoreError, Session.Store> {
     return Effect.gen({ self: this }, function*() {
       if (this.version > 0) return yield* this.advance(() => false, undefined, polled)
       const { telling, version } = yield* Telling.read(this.key, this.site.publish)
@@ -191,7 +193,7 @@ class Reader {
   retell(
     wants: (runId: string, event: Event.PublicEvent) => boolean,
     isTooFar?: (version: number) => boolean
-  ): Effect.Effect<void, Journals.StoreError, Journals.Store> {
+  ): Effect.Effect<void, Journal.StoreError, Session.Store> {
     return Effect.suspend(() => {
       this.telling = new Telling.Telling(this.key, this.site.publish)
       this.version = 0
@@ -200,7 +202,7 @@ class Reader {
   }
 
   /** Emits a run from its beginning as the journal has it, and on, until it ends or this process resumes it. */
-  follow(runId: string, log: Logs.RunLog): Effect.Effect<void, Journals.StoreError, Journals.Store> {
+  follow(runId: string, log: Logs.RunLog): Effect.Effect<void, Journal.StoreError, Session.Store> {
     return Effect.gen({ self: this }, function*() {
       const isWanted = (other: string) => other === runId
       const { begun } = log
@@ -218,7 +220,7 @@ class Reader {
   pause(
     log: Logs.RunLog,
     interval: "1 second" | "50 millis" = poll
-  ): Effect.Effect<Polls.Polled | undefined, Journals.StoreError, Journals.Store> {
+  ): Effect.Effect<Polls.Polled | undefined, Journal.StoreError, Session.Store> {
     return Effect.raceFirst(
       this.site.polls.next(this.key, interval, this.version),
       Effect.as(log.changed(log.changes), undefined)
@@ -321,7 +323,7 @@ export const events = (
   after: Offset | undefined,
   until: Effect.Effect<void>,
   endedRuns: number
-): Stream.Stream<Frame, Journals.StoreError, Journals.Store> =>
+): Stream.Stream<Frame, Journal.StoreError, Session.Store> =>
   streamOf(site, key, until, (reader) =>
     Effect.gen(function*() {
       let log = yield* site.hub.follow(key)
@@ -418,7 +420,7 @@ export const run = (
   wanted: Wanted,
   until: Effect.Effect<void>,
   earlier: ReadonlyArray<string> = []
-): Stream.Stream<Frame, Journals.StoreError, Journals.Store> =>
+): Stream.Stream<Frame, Journal.StoreError, Session.Store> =>
   streamOf(site, key, until, (reader) =>
     Effect.gen(function*() {
       let log = start

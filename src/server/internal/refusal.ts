@@ -5,7 +5,7 @@
  */
 import * as Data from "effect/Data"
 import * as HttpServerResponse from "effect/http/HttpServerResponse"
-import type * as Journals from "../../internal/session/journal.ts"
+import type * as Journal from "../../Journal.ts"
 
 /** A request that is refused. Nothing was changed. */
 export class Refusal extends Data.TaggedError("Refusal")<{
@@ -27,7 +27,7 @@ export const tooMany = refusal(429)
 export const unknownSession = (): Refusal => notFound("unknown_session", "There is no such session.")
 
 /** Returns the refusal of a request that met an error of the store, by what it means for the one who asks. */
-export const ofStore = ({ bytes, maxBytes, reason }: Journals.StoreError): Refusal => {
+export const ofStore = ({ bytes, maxBytes, reason }: Journal.StoreError): Refusal => {
   switch (reason) {
     case "unavailable":
       return unavailable

@@ -14,7 +14,8 @@ import type * as Peers from "../../durable/internal/peers.ts"
 import * as Worker from "../../durable/Worker.ts"
 import type * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
-import * as Journals from "../../internal/session/journal.ts"
+import * as Journal from "../../Journal.ts"
+import type * as Session from "../../Session.ts"
 import * as EventStream from "./eventStream.ts"
 import type * as Logs from "./log.ts"
 import * as Reading from "./reading.ts"
@@ -33,7 +34,7 @@ export interface Site extends Reading.Site {
 }
 
 /** The frames of a reader. */
-type Frames = Stream.Stream<Reading.Frame, Journals.StoreError, Journals.Store>
+type Frames = Stream.Stream<Reading.Frame, Journal.StoreError, Session.Store>
 
 const localFrames = (
   site: Site,
@@ -66,11 +67,11 @@ export const serve = (
   site: Site,
   peers: Peers.Peers,
   worker: Effect.Effect<Worker.Worker["Service"]>
-): Effect.Effect<void, never, Journals.Store | Scope.Scope> =>
+): Effect.Effect<void, never, Session.Store | Scope.Scope> =>
   Effect.gen(function*() {
-    const context = yield* Effect.context<Journals.Store>()
+    const context = yield* Effect.context<Session.Store>()
     // A connection has the size limit of a record. A character has at most three bytes.
-    const maxLength = (yield* Journals.MaxRecordBytes) / 3
+    const maxLength = (yield* Journal.MaxRecordBytes) / 3
     const partOf = (frame: Reading.Frame): Part => {
       if (frame._tag !== "Event") return frame
       const { offset, text } = frame

@@ -18,10 +18,10 @@ import * as Event from "../../Event.ts"
 import * as SharedMessages from "../../internal/fold/sharedMessages.ts"
 import * as Json from "../../internal/json.ts"
 import * as Journals from "../../internal/session/journal.ts"
-import * as Keeping from "../../internal/session/kept.ts"
 import * as States from "../../internal/session/state.ts"
-import * as StoredCommands from "../../internal/session/storedCommands.ts"
+import type * as Journal from "../../Journal.ts"
 import * as Message from "../../Message.ts"
+import * as Session from "../../Session.ts"
 import * as Thread from "../../Thread.ts"
 import * as AgUi from "../../ui/AgUi.ts"
 import type * as Body from "../../ui/Body.ts"
@@ -40,9 +40,9 @@ import * as Writing from "./writing.ts"
 
 type Request = HttpServerRequest.HttpServerRequest
 type Response = HttpServerResponse.HttpServerResponse
-type Failure = Refusals.Refusal | Journals.StoreError
+type Failure = Refusals.Refusal | Journal.StoreError
 /** The scope is that of the request: it closes once the response is sent, or the client has left. */
-type Needs = Journals.Store | Worker.Worker | Scope.Scope
+type Needs = Session.Store | Worker.Worker | Scope.Scope
 
 /** The parts of a server. */
 export interface Site extends Relays.Site, Bodies.Site {
@@ -77,7 +77,7 @@ export interface Mount<R = never> {
   readonly mount: (
     router: HttpRouter.HttpRouter,
     site: Site
-  ) => Effect.Effect<void, never, Scope.Scope | Journals.Store | Worker.Worker | R>
+  ) => Effect.Effect<void, never, Scope.Scope | Session.Store | Worker.Worker | R>
 }
 
 const json = (body: unknown, status = 200): Response =>
@@ -144,10 +144,10 @@ const whileAllowed = (
 
 /** Returns a stream for a client, which an error ends with word of it. */
 const quietly = (
-  stream: Stream.Stream<Reading.Frame, unknown, Journals.Store>
-): Effect.Effect<Stream.Stream<Reading.Frame>, never, Journals.Store> =>
+  stream: Stream.Stream<Reading.Frame, unknown, Session.Store>
+): Effect.Effect<Stream.Stream<Reading.Frame>, never, Session.Store> =>
   Effect.map(
-    Effect.context<Journals.Store>(),
+    Effect.context<Session.Store>(),
     (context) => EventStream.quietly(Stream.provideContext(stream, context))
   )
 
@@ -207,8 +207,8 @@ const admit = (site: Site, { by, key, principal }: Sessions.Named, isStreamed: b
     // Other processes do not tell that a run has ended.
     if (running.size >= site.bounds.runs) {
       yield* Effect.forEach(Array.from(running).filter(isAway), (other) =>
-        Effect.map(Keeping.load(other), (kept) => {
-          if (kept === undefined || !Journals.isUnfinished(Keeping.next(kept))) site.hub.forget(other)
+        Effect.map(Session.load(other), (kept) => {
+          if (kept === undefined || !Session.isUnfinished(kept)) site.hub.forget(other)
         }), { discard: true })
     }
     yield* site.counters.run(key, prefix, site.hub.running(prefix, isDriven))
@@ -381,7 +381,7 @@ const postStop = (site: Site) => (request: Request, params: Params): Effect.Effe
     const session = yield* named(site, request, params.agent, params.id, ["stop"])
     yield* Sessions.read(session)
     if (isWaited(request)) yield* site.counters.stream(session.by)
-    const receipt = yield* StoredCommands.stop(session.key, { by: session.by })
+    const receipt = yield* Session.stop(session.key, { by: session.by })
     // The owner looks for the request at once, where it is this process.
     yield* Worker.take(session.key)
     const accepted = { accepted: receipt.accepted, ...(receipt.id === undefined ? {} : { id: receipt.id }) }
@@ -394,7 +394,7 @@ const postStop = (site: Site) => (request: Request, params: Params): Effect.Effe
       ),
       whileAllowed(site, request, session, ["stop"])
     )
-    const context = yield* Effect.context<Journals.Store>()
+    const context = yield* Effect.context<Session.Store>()
     return EventStream.respond(EventStream.telling(Stream.provideContext(lines, context)))
   })
 
@@ -404,7 +404,7 @@ const postRetry = (site: Site) => (request: Request, params: Params): Effect.Eff
     yield* admit(site, session, isWaited(request))
     const known = yield* Sessions.read(session)
     const isFailed = Sessions.isFailed(known)
-    if (!isFailed && !Journals.isUnfinished(Keeping.next(known.kept))) return yield* Sessions.nothingToRetry
+    if (!isFailed && !Session.isUnfinished(known.kept)) return yield* Sessions.nothingToRetry
     const log = yield* site.hub.follow(session.key)
     if (isFailed) yield* Sessions.retry(session, known)
     else yield* Worker.take(session.key)

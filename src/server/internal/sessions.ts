@@ -16,6 +16,8 @@ import * as Records from "../../internal/session/records.ts"
 import * as Settling from "../../internal/session/settling.ts"
 import * as States from "../../internal/session/state.ts"
 import * as StoredCommands from "../../internal/session/storedCommands.ts"
+import type * as Journal from "../../Journal.ts"
+import * as Session from "../../Session.ts"
 import type * as Body from "../../ui/Body.ts"
 import * as Posted from "../../ui/internal/posted.ts"
 import type * as Bounds from "./bounds.ts"
@@ -54,7 +56,7 @@ export const checkId = (id: string): Effect.Effect<string, Refusals.Refusal> =>
 
 /** A session as its journal has it. */
 export interface Read {
-  readonly kept: Keeping.Kept
+  readonly kept: Session.Kept
   readonly telling: Telling.Telling
 }
 
@@ -62,7 +64,7 @@ export interface Read {
 export const read = (
   { agent, key }: Named,
   publish: Event.PublicOptions = {}
-): Effect.Effect<Read, Refusals.Refusal | Journals.StoreError, Journals.Store> =>
+): Effect.Effect<Read, Refusals.Refusal | Journal.StoreError, Session.Store> =>
   Effect.gen(function*() {
     const { telling, version } = yield* Telling.read(key, publish)
     const { state } = telling
@@ -75,7 +77,7 @@ export const read = (
 /** The parts of a body that has a message. */
 interface Saying {
   readonly message: Pick<Body.Say, "content" | "id">
-  readonly clientTools: Records.ClientTools
+  readonly clientTools: Journal.ClientTools
   readonly isQueued: boolean
   readonly bounds: Pick<Required<Bounds.Bounds>, "sessionBytes" | "sessionTurns" | "sessions">
   /** The keys of the sessions that this process is creating. */
@@ -105,7 +107,7 @@ export const say = (
   { agent, by, key, principal }: Named,
   known: Read | undefined,
   { clientTools, isQueued, message: { content, id }, bounds, opening }: Saying
-): Effect.Effect<string, Refusals.Refusal | Journals.StoreError, Journals.Store> =>
+): Effect.Effect<string, Refusals.Refusal | Journal.StoreError, Session.Store> =>
   Effect.gen(function*() {
     // Takes the first of messages that come at once: the others find it when they are written.
     const check = (state: States.State) => {
@@ -127,7 +129,7 @@ export const say = (
       () => idTaken
     )
     if (known !== undefined) return (yield* submitted).id
-    const store = yield* Journals.Store
+    const store = yield* Session.Store
     const prefix = prefixOf(principal)
     opening.add(key)
     const opened = Effect.gen(function*() {
@@ -154,8 +156,7 @@ const unsupported = (message: string) => Refusals.badRequest("unsupported", mess
 export const nothingToRetry = Refusals.conflict("nothing_to_retry", "Nothing broke, and nothing is left to do.")
 
 /** Tells whether the last run of a session failed, so that a client may have it tried again. */
-export const isFailed = ({ kept }: Read): boolean =>
-  kept.session.status === "error" && !Journals.isUnfinished(Keeping.next(kept))
+export const isFailed = ({ kept }: Read): boolean => kept.session.status === "error" && !Session.isUnfinished(kept)
 
 /**
  * Returns what is done for a client that asks again. A message that never arrived is sent. The last reply is followed,
@@ -190,14 +191,14 @@ export const again = (
 export const retry = (
   { key }: Named,
   { kept: { state: { ended } } }: Read
-): Effect.Effect<void, Refusals.Refusal | Journals.StoreError, Journals.Store | Worker.Worker> =>
+): Effect.Effect<void, Refusals.Refusal | Journal.StoreError, Session.Store | Worker.Worker> =>
   Effect.gen(function*() {
     const worker = yield* Worker.Worker
     const failed = ended?.requestId ?? ""
     // The claim of the failed run may be on its way back, here or in another process.
     for (let pause = 0; pause < mostPauses; pause++) {
       yield* worker.take(key, failed)
-      const kept = yield* Keeping.load(key)
+      const kept = yield* Session.load(key)
       if (kept === undefined) return yield* Refusals.unknownSession()
       const { ended: last, run } = kept.state
       // A retry that is answered is in the journal: it is not lost with this process.
@@ -318,7 +319,7 @@ interface Answering {
   /** The message that the body has as well. */
   readonly said: Body.Say | undefined
   readonly bounds: Saying["bounds"]
-  readonly clientTools: Records.ClientTools
+  readonly clientTools: Journal.ClientTools
   readonly isQueued: boolean
   /** Asks for the permission to approve, where a body turns out to need it. */
   readonly mayApprove: Effect.Effect<unknown, Refusals.Refusal>
@@ -342,7 +343,7 @@ export const answer = (
   named: Named,
   known: Read,
   { bounds, clientTools, isQueued, mayApprove, said, verdicts }: Answering
-): Effect.Effect<Answers, Refusals.Refusal | Journals.StoreError, Journals.Store> => {
+): Effect.Effect<Answers, Refusals.Refusal | Journal.StoreError, Session.Store> => {
   const give = (current: Read) =>
     Effect.gen(function*() {
       const now = yield* Clock.currentTimeMillis
@@ -356,7 +357,7 @@ export const answer = (
       const needsMore = ({ verdict, waiting }: Settled) =>
         isAnswer(verdict) && "kind" in waiting && isPermission(waiting)
       if (fresh.some(needsMore)) yield* mayApprove
-      const settle = (message?: Records.MessageSubmitted) =>
+      const settle = (message?: Journal.MessageSubmitted) =>
         Effect.catchTag(
           Settling.settle(session, settled.map((each) => verdictOf(named.by, each)), message),
           "SessionError",
@@ -374,7 +375,7 @@ export const answer = (
       const message = isNew
         ? StoredCommands.submission(said.id, said.content, { by: named.by }, clientTools)
         : undefined
-      const { state: { run } } = yield* Keeping.keep(current.kept, () => settle(message))
+      const { state: { run } } = yield* Session.keep(current.kept, () => settle(message))
       const isLate = run?.settlements.some(({ id }) => settled.some((each) => each.id === id)) === true
       const last = run === undefined ? current.telling.runs.at(-1) : undefined
       return {
@@ -431,17 +432,17 @@ const refusalOf = (reason: string): Refusals.Refusal => {
 export const stopRun = (
   { by, key }: Named,
   wanted: Reading.Wanted
-): Effect.Effect<void, Journals.StoreError, Journals.Store> =>
+): Effect.Effect<void, Journal.StoreError, Session.Store> =>
   Effect.gen(function*() {
     for (let pause = 50;; pause = Math.min(2 * pause, 1_000)) {
-      const kept = yield* Keeping.load(key)
+      const kept = yield* Session.load(key)
       if (kept === undefined) return
       const { receipts, run } = kept.state
       if ("after" in wanted && wanted.after === run?.requestId) return
       const own = "takes" in wanted ? receipts.get(wanted.takes)?.requestId : run?.requestId
       if (own !== undefined && own !== run?.requestId) return
       if (own !== undefined) {
-        return yield* Effect.asVoid(Effect.flatMap(StoredCommands.stop(key, { by }), ({ ended }) => ended))
+        return yield* Effect.asVoid(Effect.flatMap(Session.stop(key, { by }), ({ ended }) => ended))
       }
       if (!Journals.isUnfinished(States.next(kept.state))) return
       yield* Effect.sleep(pause)
@@ -453,7 +454,7 @@ export const stopRun = (
 const runs = Refusals.conflict("running", "The session has a run under way. Stop it first.")
 
 /** Tells whether an error says that a journal cannot be read here, however often. */
-const isUnreadable = ({ reason }: Journals.StoreError): boolean => reason === "unreadable" || reason === "newer_version"
+const isUnreadable = ({ reason }: Journal.StoreError): boolean => reason === "unreadable" || reason === "newer_version"
 
 /**
  * Refuses the removal of a session that does not exist, that another agent runs, or that has a run under way. One that
@@ -461,7 +462,7 @@ const isUnreadable = ({ reason }: Journals.StoreError): boolean => reason === "u
  */
 export const checkRemovable = (
   named: Named
-): Effect.Effect<void, Refusals.Refusal | Journals.StoreError, Journals.Store> =>
+): Effect.Effect<void, Refusals.Refusal | Journal.StoreError, Session.Store> =>
   Effect.catchTag(
     Effect.flatMap(read(named), ({ kept }) => kept.interrupted === undefined ? Effect.void : runs),
     "StoreError",
@@ -470,7 +471,7 @@ export const checkRemovable = (
         if (!isUnreadable(error)) return yield* error
         const agent = yield* agentOf(named.key)
         if (agent !== undefined && agent !== named.agent) return yield* Refusals.unknownSession()
-        const claim = yield* (yield* Journals.Store).claimOf(named.key)
+        const claim = yield* (yield* Session.Store).claimOf(named.key)
         if (claim !== undefined && claim.until > (yield* Clock.currentTimeMillis)) return yield* runs
       })
   )
@@ -479,9 +480,9 @@ export const checkRemovable = (
 export const remove = (
   hub: Logs.Hub,
   { key }: Named
-): Effect.Effect<void, Journals.StoreError, Journals.Store> =>
+): Effect.Effect<void, Journal.StoreError, Session.Store> =>
   Effect.gen(function*() {
-    yield* Keeping.remove(key)
+    yield* Session.delete(key)
     yield* Telling.forget(key)
     hub.remove(key)
   })
@@ -493,10 +494,10 @@ export interface Listed {
   readonly id: string
   readonly agent: string
   /** `"unreadable"` where this release cannot read it. */
-  readonly status: Journals.Listed["status"] | "unreadable"
+  readonly status: Journal.Listed["status"] | "unreadable"
   readonly title: string
   readonly lastLine: string
-  readonly next: States.Next
+  readonly next: Journal.Next
   readonly updatedAt: number
 }
 
@@ -506,9 +507,9 @@ const pageSize = 20
 const mostOthers = 200
 
 /** Returns the name of the agent of a session, which its first record has, unless it cannot be read. */
-const agentOf = (key: string): Effect.Effect<string | undefined, Journals.StoreError, Journals.Store> =>
+const agentOf = (key: string): Effect.Effect<string | undefined, Journal.StoreError, Session.Store> =>
   Effect.gen(function*() {
-    const first = yield* Stream.runHead((yield* Journals.Store).read(key))
+    const first = yield* Stream.runHead((yield* Session.Store).read(key))
     return Option.isSome(first) && first.value.record._tag === "Opened" ? first.value.record.agent : ""
   }).pipe(
     Effect.catchTag("StoreError", (error) => isUnreadable(error) ? Effect.undefined : error)
@@ -522,14 +523,14 @@ export const list = (
   principal: string,
   agent: string,
   from: number,
-  filter: Pick<Journals.ListOptions, "status"> = {}
+  filter: Pick<Journal.ListOptions, "status"> = {}
 ): Effect.Effect<
   { readonly sessions: ReadonlyArray<Listed>; readonly next?: number },
-  Journals.StoreError,
-  Journals.Store
+  Journal.StoreError,
+  Session.Store
 > =>
   Effect.gen(function*() {
-    const store = yield* Journals.Store
+    const store = yield* Session.Store
     const listed = yield* Stream.runCollect(store.list({ ...filter, prefix: prefixOf(principal) }))
     const newest = listed.filter(({ id }) => idPattern.test(idOf(id))).sort((left, right) => right.since - left.since)
     const sessions: Array<Listed> = []
