@@ -1,66 +1,35 @@
 /**
- * Which of the library's own code one question passes: two turns with one tool call, over real HTTP on this machine, read
- * with the OpenAI Chat adapter. V8 counts each call of each function from the moment at which everything is imported.
+ * How much of the library's own code one piece of work passes. V8 counts each call of each function, from the moment at
+ * which everything is imported.
  *
- * `npm run trace` prints how many files, functions and calls it was; `npm run trace -- --files` prints them by file, and
- * `npm run trace -- --functions` names the functions as well.
+ * `npm run trace` counts a question, with the OpenAI Chat adapter over real HTTP on this machine. `npm run trace -- session`
+ * counts the same question in a kept run. `npm run trace -- approval` counts an approval from the browser to its end, with a
+ * scripted model. `--files` prints the counts by file, and `--functions` names the functions as well.
  */
-import * as Effect from "effect/Effect"
-import * as FetchHttpClient from "effect/http/FetchHttpClient"
-import * as Layer from "effect/Layer"
-import * as Schema from "effect/Schema"
-import { Chat, Tool } from "heddle"
-import { OpenAiChat } from "heddle/adapters"
-import * as http from "node:http"
-import { Session } from "node:inspector/promises"
-import type { AddressInfo } from "node:net"
+import { readFileSync } from "node:fs"
+import { Session as Inspector } from "node:inspector/promises"
 import { fileURLToPath } from "node:url"
 
-const chunk = (delta: object, finish_reason: string | null = null) =>
-  `data: ${
-    JSON.stringify({
-      id: "chatcmpl-1",
-      object: "chat.completion.chunk",
-      model: "model",
-      choices: [{ index: 0, delta, finish_reason }]
-    })
-  }\n\n`
+/** What the model says last. */
+const answer = "Four degrees."
 
-const call = (fragment: object) => chunk({ tool_calls: [{ index: 0, ...fragment }] })
+type Work = () => Promise<string | null | undefined>
 
-const turns = [
-  [
-    chunk({ role: "assistant", content: "" }),
-    call({ id: "call_1", type: "function", function: { name: "weather", arguments: "" } }),
-    call({ function: { arguments: "{\"city\":" } }),
-    call({ function: { arguments: "\"Oslo\"}" } }),
-    chunk({}, "tool_calls")
-  ],
-  [
-    chunk({ role: "assistant", content: "" }),
-    chunk({ content: "Four " }),
-    chunk({ content: "degrees." }),
-    chunk({}, "stop")
-  ]
-]
-
-const serve = async (): Promise<http.Server> => {
-  let turn = 0
-  const server = http.createServer((request, response) => {
-    request.resume().on("end", () => {
-      response.writeHead(200, { "content-type": "text/event-stream" })
-      response.end(`${turns[turn++ % turns.length]!.join("")}data: [DONE]\n\n`)
-    })
-  })
-  await new Promise<void>((listening) => void server.listen(0, "127.0.0.1", listening))
-  return server
+/** Each work is imported alone, and is ready to be counted once it is made. */
+const works: Record<string, { readonly title: string; readonly make: () => Promise<Work> }> = {
+  question: {
+    title: "one question, two turns, one call",
+    make: async () => (await import("./question.ts")).question
+  },
+  session: {
+    title: "the same question, kept by a session",
+    make: async () => (await import("./session.ts")).session
+  },
+  approval: {
+    title: "an approval from the browser to its end",
+    make: async () => (await import("./approval.ts")).approval()
+  }
 }
-
-const weather = Tool.make("weather", {
-  description: "The weather of a city",
-  parameters: { city: Schema.String },
-  handler: ({ city }) => Effect.succeed(`4 degrees in ${city}`)
-})
 
 interface Passed {
   readonly file: string
@@ -69,20 +38,25 @@ interface Passed {
 
 const root = new URL("../../src/", import.meta.url).href
 
-const passed = async (run: () => Promise<void>): Promise<ReadonlyArray<Passed>> => {
-  const session = new Session()
-  session.connect()
-  await session.post("Profiler.enable")
-  await session.post("Profiler.startPreciseCoverage", { callCount: true, detailed: false })
-  await run()
-  const { result } = await session.post("Profiler.takePreciseCoverage")
-  session.disconnect()
+const passed = async (work: Work): Promise<ReadonlyArray<Passed>> => {
+  const inspector = new Inspector()
+  inspector.connect()
+  await inspector.post("Profiler.enable")
+  await inspector.post("Profiler.startPreciseCoverage", { callCount: true, detailed: false })
+  const text = await work()
+  const { result } = await inspector.post("Profiler.takePreciseCoverage")
+  inspector.disconnect()
+  if (text !== answer) throw new Error(`the run came to ${JSON.stringify(text)}`)
   return result.filter(({ url }) => url.startsWith(root)).flatMap(({ functions, url }) => {
+    const source = readFileSync(new URL(url), "utf8")
     const counts = new Map<string, number>()
     for (const { functionName, ranges: [range] } of functions) {
       // A module's own code has run before the count began, but V8 names it when it is the one range that it knows.
       if (range === undefined || range.count === 0 || range.startOffset === 0) continue
-      counts.set(`${functionName === "" ? "(anonymous)" : functionName} at ${range.startOffset}`, range.count)
+      // Types are stripped in place, so that an offset is that of the file.
+      const lines = source.slice(0, range.startOffset).split("\n")
+      const position = `${lines.length}:${lines.at(-1)!.length + 1}`
+      counts.set(`${position} ${functionName === "" ? "(anonymous)" : functionName}`, range.count)
     }
     return counts.size === 0 ? [] : [{ file: fileURLToPath(url).slice(fileURLToPath(root).length), functions: counts }]
   })
@@ -90,31 +64,22 @@ const passed = async (run: () => Promise<void>): Promise<ReadonlyArray<Passed>> 
 
 const sum = (counts: Iterable<number>): number => [...counts].reduce((total, count) => total + count, 0)
 
-const server = await serve()
-const { port } = server.address() as AddressInfo
-const layer = OpenAiChat.layer({ baseUrl: `http://127.0.0.1:${port}`, model: "model" }).pipe(
-  Layer.provide(FetchHttpClient.layer)
-)
-let text: string | null = null
-const files = await passed(() =>
-  Effect.runPromise(
-    Chat.run([{ role: "user", content: "What is the weather in Oslo?" }], { tools: [weather] }).pipe(
-      Effect.map((result) => void (text = result.finalResponse?.outputText ?? null)),
-      Effect.provide(layer)
-    )
-  )
-)
-server.close()
+const asked = process.argv.slice(2)
+const name = asked.find((argument) => !argument.startsWith("--")) ?? "question"
+const work = works[name]
+if (work === undefined) throw new Error(`${name} cannot be traced; give one of ${Object.keys(works).join(", ")}`)
+const files = await passed(await work.make())
 
-if (text !== "Four degrees.") throw new Error(`the run came to ${JSON.stringify(text)}`)
-
-const isDetailed = process.argv.includes("--functions")
-if (isDetailed || process.argv.includes("--files")) {
+const isDetailed = asked.includes("--functions")
+const lines: Array<string> = []
+if (isDetailed || asked.includes("--files")) {
   for (const { file, functions } of [...files].sort((one, other) => one.file < other.file ? -1 : 1)) {
-    console.log(`${file}: ${functions.size} functions, ${sum(functions.values())} calls`)
-    if (isDetailed) { for (const [name, count] of functions) console.log(`  ${name}: ${count}`) }
+    lines.push(`${file}: ${functions.size} functions, ${sum(functions.values())} calls`)
+    if (isDetailed) { for (const [name, count] of functions) lines.push(`  ${name}: ${count}`) }
   }
 }
 const functions = sum(files.map((file) => file.functions.size))
 const calls = sum(files.flatMap((file) => [...file.functions.values()]))
-console.log(`one question, two turns, one call: ${files.length} files, ${functions} functions, ${calls} calls`)
+lines.push(`${work.title}: ${files.length} files, ${functions} functions, ${calls} calls`, "")
+// A server and its clients keep the process alive.
+process.stdout.write(lines.join("\n"), () => process.exit())
