@@ -1182,6 +1182,12 @@ const hasSession = ({ 0: first }: IArguments): boolean => typeof first !== "stri
  * @since 0.1.0
  */
 export const answer: {
+  /** Takes the session last, as in a pipe. */
+  (
+    id: string,
+    value: unknown,
+    options?: Settling.SettleOptions
+  ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
   /**
    * Answers a question, or gives the result of a manual call or of a call whose effect is unknown, by its id. The
    * answer to the question that ends the thread is added as a user message, and the call keeps its placeholder; any
@@ -1198,14 +1204,6 @@ export const answer: {
     value: unknown,
     options?: Settling.SettleOptions
   ): Effect.Effect<SessionData.Session, SessionData.SessionError>
-  /**
-   * The same, for a session that comes last.
-   */
-  (
-    id: string,
-    value: unknown,
-    options?: Settling.SettleOptions
-  ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
 } = dual(hasSession, Settling.answer)
 
 /**
@@ -1238,6 +1236,11 @@ export const answer: {
  * @since 0.1.0
  */
 export const approve: {
+  /** Takes the session last, as in a pipe. */
+  (
+    id: string,
+    options?: Settling.ApproveOptions
+  ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
   /**
    * Approves a call that waits for an approval, or tries a call whose effect is unknown again, with its own arguments
    * or with others. The call runs once, when the session continues; a call that waited for an approval passes its
@@ -1253,13 +1256,6 @@ export const approve: {
     id: string,
     options?: Settling.ApproveOptions
   ): Effect.Effect<SessionData.Session, SessionData.SessionError>
-  /**
-   * The same, for a session that comes last.
-   */
-  (
-    id: string,
-    options?: Settling.ApproveOptions
-  ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
 } = dual(hasSession, Settling.approve)
 
 /**
@@ -1291,6 +1287,12 @@ export const approve: {
  * @since 0.1.0
  */
 export const deny: {
+  /** Takes the session last, as in a pipe. */
+  (
+    id: string,
+    reason?: string,
+    options?: Settling.SettleOptions
+  ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
   /**
    * Denies a call, which is answered as `denied`, with the reason if one is given, and never runs. Fails like
    * {@link answer}.
@@ -1301,14 +1303,6 @@ export const deny: {
     reason?: string,
     options?: Settling.SettleOptions
   ): Effect.Effect<SessionData.Session, SessionData.SessionError>
-  /**
-   * The same, for a session that comes last.
-   */
-  (
-    id: string,
-    reason?: string,
-    options?: Settling.SettleOptions
-  ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
 } = dual(hasSession, Settling.deny)
 
 /**
@@ -1340,6 +1334,12 @@ export const deny: {
  * @since 0.1.0
  */
 export const submitToolResult: {
+  /** Takes the session last, as in a pipe. */
+  (
+    id: string,
+    content: unknown,
+    options?: Settling.SettleOptions
+  ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
   /**
    * Gives the result of a manual call. A result longer than the tool's `maxResultChars`, or than the `resultLimit` of
    * the policy of the run that made the call, is truncated, for the model and in the thread. Fails like
@@ -1352,14 +1352,6 @@ export const submitToolResult: {
     content: unknown,
     options?: Settling.SettleOptions
   ): Effect.Effect<SessionData.Session, SessionData.SessionError>
-  /**
-   * The same, for a session that comes last.
-   */
-  (
-    id: string,
-    content: unknown,
-    options?: Settling.SettleOptions
-  ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
 } = dual(hasSession, Settling.submitToolResult)
 
 /**
@@ -1390,17 +1382,15 @@ export const submitToolResult: {
  * @since 0.1.0
  */
 export const submitToolResults: {
+  /** Takes the session last, as in a pipe. */
+  (
+    results: ReadonlyArray<Settling.ToolResult>
+  ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
   /** Gives several results in order, all of them or none. The thread has them in call order. */
   (
     session: SessionData.Session,
     results: ReadonlyArray<Settling.ToolResult>
   ): Effect.Effect<SessionData.Session, SessionData.SessionError>
-  /**
-   * The same, for a session that comes last.
-   */
-  (
-    results: ReadonlyArray<Settling.ToolResult>
-  ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
 } = dual(2, Settling.submitToolResults)
 
 /**
@@ -1443,6 +1433,10 @@ export const expire: (session: SessionData.Session) => Effect.Effect<SessionData
  * @since 0.1.0
  */
 export const append: {
+  /** Takes the session last, as in a pipe. */
+  (
+    messages: ReadonlyArray<Message.Input>
+  ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
   /**
    * Returns the session with messages added at its end. Dies if calls wait or are approved: their answers come first.
    */
@@ -1450,12 +1444,6 @@ export const append: {
     session: SessionData.Session,
     messages: ReadonlyArray<Message.Input>
   ): Effect.Effect<SessionData.Session, SessionData.SessionError>
-  /**
-   * The same, for a session that comes last.
-   */
-  (
-    messages: ReadonlyArray<Message.Input>
-  ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
 } = dual(2, Operations.append)
 
 /**
@@ -1476,17 +1464,15 @@ export const append: {
  * @since 0.1.0
  */
 export const appendUser: {
+  /** Takes the session last, as in a pipe. */
+  (
+    content: Message.Content
+  ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
   /** Returns the session with a user message added at its end. Dies like {@link append}. */
   (
     session: SessionData.Session,
     content: Message.Content
   ): Effect.Effect<SessionData.Session, SessionData.SessionError>
-  /**
-   * The same, for a session that comes last.
-   */
-  (
-    content: Message.Content
-  ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
 } = dual(2, Operations.appendUser)
 
 /**
@@ -1581,17 +1567,15 @@ export const reducer: <const M extends SessionEvents.Mode>(
  * @since 0.1.0
  */
 export const applyEvent: {
+  /** Takes the reducer last, as in a pipe. */
+  (
+    event: Event.Event
+  ): <M extends SessionEvents.Mode>(reducer: SessionEvents.StreamReducer<M>) => SessionEvents.StreamReducer<M>
   /** Returns the reducer after an event. The given reducer is not changed. */
   <M extends SessionEvents.Mode>(
     reducer: SessionEvents.StreamReducer<M>,
     event: Event.Event
   ): SessionEvents.StreamReducer<M>
-  /**
-   * The same, for a reducer that comes last.
-   */
-  (
-    event: Event.Event
-  ): <M extends SessionEvents.Mode>(reducer: SessionEvents.StreamReducer<M>) => SessionEvents.StreamReducer<M>
 } = dual(2, SessionEvents.applyEvent)
 
 /**

@@ -147,14 +147,12 @@ export const empty: Thread = fromMessages([])
  * @since 0.1.0
  */
 export const append: {
+  /** Takes the thread last, as in a pipe. */
+  (messages: ReadonlyArray<Message.Message>): (thread: Thread) => Thread
   /**
    * The thread with messages added at its end. The given thread is not changed.
    */
   (thread: Thread, messages: ReadonlyArray<Message.Message>): Thread
-  /**
-   * The same, for a thread that comes last.
-   */
-  (messages: ReadonlyArray<Message.Message>): (thread: Thread) => Thread
 } = dual(
   2,
   (thread: Thread, messages: ReadonlyArray<Message.Message>): Thread => SharedMessages.appended(thread, messages)

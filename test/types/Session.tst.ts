@@ -51,3 +51,23 @@ describe("N-11: what an operation leaves behind", () => {
     expect<Session.Outcome<number>>().type.not.toBeAssignableTo<Session.Claimed>()
   })
 })
+
+declare const session: Session.Session
+
+describe("a call that fits neither form of a function that takes the session first or last", () => {
+  test("is explained by the form that takes the session first, which names the wrong argument", () => {
+    // @ts-expect-error Overload 2 of 2, '(session: Session, ... type 'number' is not assignable to parameter of type 'string'
+    Session.approve(session, 5)
+    // @ts-expect-error Overload 2 of 2, '(session: Session, ... type 'number' is not assignable to parameter of type 'string'
+    Session.answer(session, 5, "yes")
+    // @ts-expect-error Overload 2 of 2, '(session: Session, ... type 'number' is not assignable to parameter of type 'string'
+    Session.deny(session, 5)
+    // @ts-expect-error Argument of type 'number' is not assignable to parameter of type 'string'
+    Session.deny(session, "c0", 5)
+  })
+
+  test("is explained by the form that takes the session last where no session is given", () => {
+    // @ts-expect-error Argument of type 'number' is not assignable to parameter of type 'string'
+    Session.approve(5)
+  })
+})
