@@ -60,6 +60,8 @@ export type {
   Kept,
   OpenOptions,
   Outcome,
+  View,
+  ViewedRun,
   WaitsFor
 } from "./internal/session/kept.ts"
 
@@ -374,6 +376,9 @@ export const stop: (
  * with {@link reply} and `takes`. The message waits while a call waits: a submitted message never answers a question.
  * {@link receipt} returns its outcome.
  *
+ * `check` sees the session that the message would be added to, and may refuse it: one of another principal, or one
+ * with a run. Nothing is added between the check and the message.
+ *
  * **Example** (A message that waits)
  *
  * ```ts import.meta.vitest
@@ -392,15 +397,12 @@ export const stop: (
  * @category commands
  * @since 0.1.0
  */
-export const submit: (
+export const submit: <E = never>(
   id: string,
   content: Message.Content,
-  options?: StoredCommands.SubmitOptions
-) => Effect.Effect<StoredCommands.SubmitReceipt, SessionData.SessionError | Journals.StoreError, Journals.Store> = (
-  id,
-  content,
-  options
-) => StoredCommands.submit(id, content, options)
+  options?: StoredCommands.SubmitOptions<E>
+) => Effect.Effect<StoredCommands.SubmitReceipt, SessionData.SessionError | Journals.StoreError | E, Journals.Store> =
+  StoredCommands.submit
 
 /**
  * Returns the work that is left in a session, which names the operation to call. Workers, clusters and stores use the
@@ -503,6 +505,37 @@ export const receipt: (kept: Keeping.Kept, id: string) => Records.Receipt | unde
 export const inspect: (
   id: string
 ) => Effect.Effect<Keeping.Inspected | undefined, Journals.StoreError, Journals.Store> = Keeping.inspect
+
+/**
+ * Returns the facts that a server needs of a session beside its conversation: the open run and the message that it
+ * took, the open suspensions and the run that they belong to, submitted messages, receipts, and failures. Reads
+ * nothing: the facts are those of the version of `kept`.
+ *
+ * **Example** (A payment that waits for a person)
+ *
+ * ```ts import.meta.vitest
+ * import { Session, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const pay = Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.succeed("paid") })
+ * const model = Script.layer([[Script.toolCall("c0", "pay"), Script.finish("tool_calls")]])
+ * const program = Effect.gen(function*() {
+ *   yield* Session.submit("s1", "Pay", { id: "m1" })
+ *   const kept = yield* Session.keep(yield* Session.open("s1"), (session) =>
+ *     Session.reply(session, "Pay", { tools: [pay], takes: "m1", requestId: "r1" }))
+ *   const { lastRun, receipts, waiting, waitingSince } = Session.view(kept)
+ *   return [waiting.map(({ id }) => id), waitingSince, lastRun?.outcome, receipts.get("m1")?.became]
+ * })
+ *
+ * await Effect.runPromise(program.pipe(Effect.provide(model), Effect.provide(Session.Store.layerMemory)))
+ * // => [["c0"], "r1", "approval_requested", "completed"]
+ * ```
+ *
+ * @category keeping
+ * @since 0.1.0
+ */
+export const view: (kept: Keeping.Kept) => Keeping.View = Keeping.view
 
 /**
  * Abandons an interrupted run without starting another operation. The run is closed, its calls without an answer are

@@ -10,10 +10,14 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
+import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
+import type * as Response from "../../Response.ts"
+import type * as Thread from "../../Thread.ts"
 import type * as Tool from "../../Tool.ts"
 import { checkNames, type NamesOf } from "../declare/schema.ts"
 import * as Values from "../declare/values.ts"
+import * as SharedMessages from "../fold/sharedMessages.ts"
 import type { Wait } from "../permits/permits.ts"
 import * as Claims from "./claim.ts"
 import * as SessionData from "./data.ts"
@@ -622,6 +626,130 @@ export const receipt = ({ state }: Kept, id: string): Records.Receipt | undefine
 
 /** Returns the work that is left in a session. */
 export const next = ({ state }: Kept): States.Next => States.next(state)
+
+// The view of a server.
+
+/**
+ * The run without a recorded end, as {@link View} has it.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface ViewedRun {
+  /** The id of the run. */
+  readonly requestId: string
+  /** The operation of `Session` that started the run. */
+  readonly operation: Records.RunStarted["operation"]
+  /** Time of the first start, in milliseconds since 1970. */
+  readonly startedAt: number
+  /**
+   * The command that the run took: a submitted message, or a message or an answer with an id. Left out where it took
+   * none.
+   */
+  readonly takes?: {
+    /** The id of the command. */
+    readonly id: string
+    /** The submitted message. Left out for any other command. */
+    readonly message?: Message.Message
+  }
+  /** Number of whole steps. */
+  readonly steps: number
+  /** Usage of the whole steps, of discarded replies and of nested runs. `null` where the models reported none. */
+  readonly usage: Response.Usage | null
+  /** The ids of the suspensions that were settled while the run was open. They count at its end. */
+  readonly settled: ReadonlyArray<string>
+  /** The process that started or resumed the run last, by its `Session.CurrentProcess`. Left out where unknown. */
+  readonly processName?: string
+  /** The session as the run found it. */
+  readonly before: {
+    /** The conversation. */
+    readonly thread: Thread.Thread
+    /** The open suspensions. */
+    readonly suspensions: ReadonlyArray<Event.Suspension>
+  }
+}
+
+/**
+ * The facts that a server needs of a session beside its conversation.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface View {
+  /** The run without a recorded end, and what it took. Left out where there is none. */
+  readonly run?: ViewedRun
+  /**
+   * The last run that has ended. Its id is left out while the next run is open, and where a snapshot has replaced its
+   * records. Left out where no run has ended.
+   */
+  readonly lastRun?: Records.LastRun & { readonly requestId?: string }
+  /** The calls of the unfinished turn, in call order. */
+  readonly calls: ReadonlyArray<InterruptedCall>
+  /** The open suspensions, in call order. */
+  readonly waiting: ReadonlyArray<Event.Suspension>
+  /**
+   * The run in which they began to wait. It is one for all of them, since no run starts while a call waits. Left out
+   * where none waits, and where a program handed over the session as data.
+   */
+  readonly waitingSince?: string
+  /** Submitted messages that no run has taken, oldest first. */
+  readonly inbox: ReadonlyArray<Records.MessageSubmitted>
+  /**
+   * The receipts of commands, by their ids: of the last 1,000, and of each earlier one that has no outcome yet.
+   */
+  readonly receipts: ReadonlyMap<string, Records.Receipt>
+  /** Number of times in a row that a run failed, since the last whole step. */
+  readonly failures: number
+  /** The tools of the client that the last run served. */
+  readonly clientTools: Records.ClientTools
+  /** The size of the session since its last snapshot. */
+  readonly size: {
+    /** Bytes of the records as JSON. */
+    readonly bytes: number
+    /** Turns of the model. */
+    readonly turns: number
+  }
+}
+
+const runIn = (run: States.Run): ViewedRun => ({
+  requestId: run.requestId,
+  operation: run.operation,
+  startedAt: run.startedAt,
+  ...(run.taken === undefined ? {} : { takes: takenBy(run.taken) }),
+  steps: run.steps.length,
+  usage: States.totalUsageOf(run),
+  settled: run.settlements.map(({ id }) => id),
+  ...(run.processName === undefined ? {} : { processName: run.processName }),
+  before: {
+    thread: SharedMessages.plain(States.threadOf(run.before)),
+    suspensions: States.suspensionsOf(run.before)
+  }
+})
+
+const takenBy = ({ id, message }: NonNullable<States.Run["taken"]>): NonNullable<ViewedRun["takes"]> => ({
+  id,
+  ...(message === undefined ? {} : { message: message.message })
+})
+
+/** Returns the facts that a server needs of a session. */
+export const view = ({ state }: Pick<Kept, "state">): View => {
+  const { clientTools, ended, failures, inbox, lastRun, receipts, run, size, turn } = state
+  const asker = States.askerOf(state)
+  return {
+    ...(run === undefined ? {} : { run: runIn(run) }),
+    ...(lastRun === undefined
+      ? {}
+      : { lastRun: { ...(ended === undefined ? {} : { requestId: ended.requestId }), ...lastRun } }),
+    calls: callsIn(turn),
+    waiting: States.suspensionsOf(state),
+    ...(asker === undefined ? {} : { waitingSince: asker }),
+    inbox,
+    receipts: new Map(receipts),
+    failures,
+    clientTools,
+    size
+  }
+}
 
 /** Tells whether an owner can do the work that is left in a session. */
 export const isUnfinished = ({ state }: Kept): boolean => Journals.isUnfinished(States.next(state))

@@ -139,7 +139,7 @@ export interface SubmitReceipt {
  * @category options
  * @since 0.1.0
  */
-export interface SubmitOptions {
+export interface SubmitOptions<E = never> {
   /**
    * The id of the submission. The same message under the same id is accepted once, among the last 1,000 commands of the
    * session. A new id by default.
@@ -147,7 +147,27 @@ export interface SubmitOptions {
   readonly id?: string
   /** The sender of the message, as recorded in the journal. Left out by default. */
   readonly by?: string
+  /** The tools of the client that sends the message. None by default. */
+  readonly clientTools?: Records.ClientTools
+  /** The origin of the session that the message creates. None by default. */
+  readonly origin?: Records.Origin
+  /**
+   * Refuses a message, by the session that it would be added to, or `undefined` for one that it would create. Called
+   * again where another writer was faster, and not for a repeated message. Accepts every message by default.
+   */
+  readonly check?: (kept: Keeping.Kept | undefined) => Effect.Effect<unknown, E>
+  /** The session as it was read before. It is read anew by default, and where another writer was faster. */
+  readonly known?: Keeping.Kept
 }
+
+const knownSubmitOptions = {
+  id: Values.name,
+  by: Values.text,
+  clientTools: Values.list,
+  origin: Values.record,
+  check: Values.fn,
+  known: Values.record
+} satisfies NamesOf<SubmitOptions>
 
 export const idTaken = (id: string): SessionData.SessionError =>
   new SessionData.SessionError({
@@ -159,27 +179,14 @@ export const idTaken = (id: string): SessionData.SessionError =>
 export const submission = (
   id: string,
   content: Message.Content,
-  options: SubmitOptions,
-  clientTools: Records.ClientTools = []
+  { by, clientTools = [] }: Pick<SubmitOptions, "by" | "clientTools">
 ): Records.MessageSubmitted => ({
   _tag: "MessageSubmitted",
   id,
   message: Message.user(content),
   ...(clientTools.length === 0 ? {} : { clientTools }),
-  ...byOf(options)
+  ...byOf(by === undefined ? {} : { by })
 })
-
-/** The parts of a submission by a server. */
-interface Submission<E> {
-  /** The tools of the client that sends the message. None by default. */
-  readonly clientTools?: Records.ClientTools
-  /** The session as it was read. It is read anew by default, and after another writer was faster. */
-  readonly known?: Pick<Keeping.Kept, "state" | "version"> | undefined
-  /** The origin of the session that the message creates. Where it is left out, `check` decides about a new one. */
-  readonly origin?: Records.Origin | undefined
-  /** Refuses a message, by the state that it would be added to. */
-  readonly check?: (state: States.State) => Effect.Effect<unknown, E>
-}
 
 /**
  * Appends a message to a session, for the next run to take. Creates the session if it does not exist, in the same
@@ -188,20 +195,19 @@ interface Submission<E> {
 export const submit = <E = never>(
   id: string,
   content: Message.Content,
-  options: SubmitOptions = {},
-  { check, clientTools, known, origin }: Submission<E> = {}
+  options: SubmitOptions<E> = {}
 ): Effect.Effect<SubmitReceipt, SessionData.SessionError | Journals.StoreError | E, Journals.Store> =>
   Effect.gen(function*() {
     yield* Keeping.checkId(id)
-    checkNames("Session.submit", options, { id: Values.name, by: Values.text } satisfies NamesOf<SubmitOptions>)
-    const submitted = submission(options.id ?? globalThis.crypto.randomUUID(), content, options, clientTools)
-    for (let journal = known;; journal = undefined) {
+    checkNames("Session.submit", options, knownSubmitOptions)
+    const { check, origin } = options
+    const submitted = submission(options.id ?? globalThis.crypto.randomUUID(), content, options)
+    for (let known = options.known;; known = undefined) {
       let summary: States.Summary | undefined
-      let version = journal?.version ?? (yield* Keeping.versionOf(id))
-      if (check !== undefined && origin === undefined && version === 0) yield* check(States.initial(id))
+      let version = known?.version ?? (yield* Keeping.versionOf(id))
       // A new id cannot have been used before.
       if ((options.id !== undefined || check !== undefined || Nested.mayBeNested(id)) && version > 0) {
-        journal ??= yield* Keeping.read(id)
+        const journal = known ?? (yield* Keeping.read(id))
         const { parent, receipts } = journal.state
         if (parent !== undefined) return yield* Keeping.nestedIn(parent, "submit the message to")
         const receipt = receipts.get(submitted.id)
@@ -210,11 +216,12 @@ export const submit = <E = never>(
           if (receipt.hash !== Records.hashOfContent(submitted.message.content)) return yield* idTaken(submitted.id)
           return { id: submitted.id, accepted: version }
         }
-        if (check !== undefined) yield* check(journal.state)
+        if (check !== undefined && version > 0) yield* check(known ?? Keeping.keptOf(id, journal.state, version))
         const state = States.copyOf(journal.state)
         States.apply(state, submitted)
         summary = States.summaryOf(state)
       }
+      if (check !== undefined && version === 0) yield* check(undefined)
       const records: Records.Records = version === 0
         ? [Keeping.openedWith(SessionData.make({ id }), origin), submitted]
         : [submitted]

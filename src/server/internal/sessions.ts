@@ -90,7 +90,7 @@ const waits = Refusals.conflict("waits_for_answers", "The session waits for answ
 
 /** Returns the refusal of a message to a session that has grown to the bounds. */
 const fullOf = (
-  { size: { bytes, turns } }: States.State,
+  { size: { bytes, turns } }: Session.View,
   { sessionBytes, sessionTurns }: Pick<Required<Bounds.Bounds>, "sessionBytes" | "sessionTurns">
 ): Refusals.Refusal | undefined => {
   const left = "Begin a new session. This one can be read, answered and deleted."
@@ -110,20 +110,21 @@ export const say = (
 ): Effect.Effect<string, Refusals.Refusal | Journal.StoreError, Session.Store> =>
   Effect.gen(function*() {
     // Takes the first of messages that come at once: the others find it when they are written.
-    const check = (state: States.State) => {
-      if (state.origin.agent !== agent) return Refusals.unknownSession()
-      if (States.sessionOf(state).suspensions.length > 0) return waits
-      const full = fullOf(state, bounds)
-      if (full !== undefined && !state.receipts.has(id)) return full
-      const isFree = isQueued || state.run === undefined && !Journals.isUnfinished(States.next(state))
-      return isFree ? Effect.void : running
+    const check = (kept: Session.Kept | undefined) => {
+      if (kept === undefined) return known === undefined ? Effect.void : Refusals.unknownSession()
+      if (kept.origin.agent !== agent) return Refusals.unknownSession()
+      if (kept.session.suspensions.length > 0) return waits
+      const full = fullOf(Session.view(kept), bounds)
+      if (full !== undefined) return full
+      return isQueued || !Session.isUnfinished(kept) ? Effect.void : running
     }
     const submitted = Effect.catchTag(
-      StoredCommands.submit(key, content, { by, id }, {
+      Session.submit(key, content, {
+        by,
+        id,
         clientTools,
-        known: known?.kept,
-        origin: known === undefined ? { principal, agent } : undefined,
-        check
+        check,
+        ...(known === undefined ? { origin: { principal, agent } } : { known: known.kept })
       }),
       "SessionError",
       () => idTaken
@@ -369,11 +370,11 @@ export const answer = (
       ) return yield* idTaken
       const isNew = said !== undefined && sent === undefined
       if (isNew && !isQueued) return yield* running
-      const full = isNew ? fullOf(state, bounds) : undefined
+      const full = isNew ? fullOf(Session.view(current.kept), bounds) : undefined
       if (full !== undefined) return yield* full
       if (isNew && (yield* settle()).suspensions.length > 0) return yield* waits
       const message = isNew
-        ? StoredCommands.submission(said.id, said.content, { by: named.by }, clientTools)
+        ? StoredCommands.submission(said.id, said.content, { by: named.by, clientTools })
         : undefined
       const { state: { run } } = yield* Session.keep(current.kept, () => settle(message))
       const isLate = run?.settlements.some(({ id }) => settled.some((each) => each.id === id)) === true
