@@ -348,8 +348,8 @@ describe("architecture", () => {
     ])
   })
 
-  it("the rooms are few enough to be known: 54 files at most", () => {
-    assert.isAtMost(readSources("src/internal").length, 54)
+  it("the rooms are few enough to be known: 55 files at most", () => {
+    assert.isAtMost(readSources("src/internal").length, 55)
   })
 
   it("a violation names its line", () => {

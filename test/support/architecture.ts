@@ -227,6 +227,7 @@ const isShared = (file: File, target: string | undefined): boolean =>
 /** The internal modules that pages are written with. */
 const ofPages: ReadonlyArray<string> = [
   "src/internal/json.ts",
+  "src/internal/answer/teller.ts",
   "src/internal/declare/schema.ts",
   "src/internal/declare/values.ts",
   "src/internal/fold/publicEvent.ts"
@@ -392,7 +393,8 @@ export const rules = {
     faults: outward
   },
   pages: {
-    demand: "ui knows of the internal modules only JSON, the kinds of options and the public form of events",
+    demand:
+      "ui knows of the internal modules only JSON, the kinds of options, the teller and the public form of events",
     faults: paged
   },
   circles: { demand: "no file imports itself by way of others, not even for a type", faults: circular },

@@ -24,6 +24,7 @@ import type { Subject } from "./content.ts"
 import * as ErrorFields from "./errorFields.ts"
 import * as OpenCalls from "./openCalls.ts"
 import { ChatFailed } from "./subAgent.ts"
+import * as Teller from "./teller.ts"
 
 /** The policies and services that answer the calls of a batch. */
 export interface Answering<E, R> extends Contents.Writing {
@@ -368,14 +369,11 @@ const valueOf = (content: Message.Content): unknown =>
 
 /** The answer that a call had before its run was resumed. Its result is what the model read. */
 export const replayed = (id: string, recorded: Recorded): Answer => {
-  const { code, contextUpdate, failure, halt, message: { content, isError }, originalLength } = recorded
-  const value = valueOf(content)
-  const raw: Tool.Outcome = isError === true ? { _tag: "Error", error: value } : { _tag: "Ok", value }
-  const tail = halt === undefined
-    ? encoded(id, { content, ...(originalLength === undefined ? {} : { originalLength }) }, isError === true)
-    : OpenCalls.haltedAgain(id, content, halt)
+  const { code, contextUpdate, failure, halt, message, originalLength } = recorded
+  const value = valueOf(message.content)
+  const raw: Tool.Outcome = message.isError === true ? { _tag: "Error", error: value } : { _tag: "Ok", value }
   return {
-    ...ended(raw, tail),
+    ...ended(raw, Teller.ofAnswer({ ...message, toolCallId: id }, { halt, originalLength })),
     ...(failure === undefined ? {} : { failure }),
     ...(code === undefined ? {} : { code }),
     ...(contextUpdate === undefined ? {} : { contextUpdate }),
@@ -414,19 +412,6 @@ export const codeOfRefusal = ({ content, isError }: Message.Message): Answer["co
   const code = Json.isObject(value) ? value["code"] : undefined
   return code === "denied" || code === "cancelled" ? code : undefined
 }
-
-/** The event of a call that was open and has its answer. */
-export const settlement = (
-  { content, isError, toolCallId = "" }: Message.Message,
-  code: Answer["code"]
-): Event.Of<"ToolResultEncoded"> => ({
-  _tag: "ToolResultEncoded",
-  id: toolCallId,
-  content,
-  ...(isError === true ? { isError } : {}),
-  ...(code === undefined ? {} : { code }),
-  settled: true
-})
 
 // Results in the form `{ success, data, error, contextUpdate }`, for tools that were written for it. An object with one
 // of the first three fields is read as such; an `error` without `success: true` is a failure, also beside `data`.

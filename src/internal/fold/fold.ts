@@ -187,7 +187,9 @@ const foldMessage = (state: State, event: Event.Of<"MessageCompleted">): void =>
   state.calls.describe(event.message.toolCalls)
   const isErrorKept = state.error !== undefined && state.policy.adapterErrors === "keepFirst"
   if (!isErrorKept) state.finishReason = normalised(event.finishReason) ?? state.finishReason
-  state.rawFinishReason = event.rawFinishReason ?? event.finishReason ?? state.rawFinishReason
+  // The finish reason of a recorded reply may be derived from its calls. It is then not the provider's word.
+  const word = event.rawFinishReason ?? (event.replayed === true ? null : event.finishReason)
+  state.rawFinishReason = word ?? state.rawFinishReason
   state.isPaused = event.paused === true
   const { metadata, model, responseId, usage } = event
   if (Json.isObject(usage)) state.usage = Response.usage(usage)

@@ -20,13 +20,13 @@ import * as Adapter from "../../Adapter.ts"
 import type * as Chat from "../../Chat.ts"
 import * as Collector from "../../Collector.ts"
 import type * as Event from "../../Event.ts"
-import type * as Message from "../../Message.ts"
 import * as Policy from "../../Policy.ts"
 import * as Step from "../../Step.ts"
 import * as Thread from "../../Thread.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Answers from "../answer/answer.ts"
 import * as SubAgent from "../answer/subAgent.ts"
+import * as Teller from "../answer/teller.ts"
 import * as Settings from "../ask/options.ts"
 import type * as Plan from "../decide/plan.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
@@ -228,10 +228,6 @@ const stopsOf = <M extends SessionEvents.Mode, R>(
 
 // The calls of an earlier turn.
 
-/** Returns the function that makes the event of a settled call, with its code if the policy tells it. */
-const settlementBy = ({ callFacts }: Policy.Policy) => (message: Message.Message, code: Answers.Answer["code"]) =>
-  Answers.settlement(message, callFacts === "told" ? code : undefined)
-
 /**
  * Returns the events of calls that were settled since the last run. Calls that may run now, or are open again, have
  * no answer.
@@ -239,12 +235,13 @@ const settlementBy = ({ callFacts }: Policy.Policy) => (message: Message.Message
 const settlements = (state: States.State, policy: Policy.Policy): ReadonlyArray<Event.Event> => {
   const open = new Set([...States.approvedIn(state), ...States.suspensionsOf(state)].map(({ id }) => id))
   const settled = state.answered.filter((id) => !open.has(id))
-  const settlement = settlementBy(policy)
+  const isTold = policy.callFacts === "told"
   return SharedMessages.answersTo(States.threadOf(state), settled).map((message) => {
     const { toolCallId = "" } = message
     // A call that was approved may have run before the run was resumed.
     const codes = state.run?.codes
-    return settlement(message, codes?.has(toolCallId) === true ? codes.get(toolCallId) : Answers.codeOfRefusal(message))
+    const code = codes?.has(toolCallId) === true ? codes.get(toolCallId) : Answers.codeOfRefusal(message)
+    return Teller.ofAnswer(message, { code: isTold ? code : undefined, settled: true })
   })
 }
 
@@ -260,7 +257,7 @@ const turnOf = (
 ): Replay.Turn | undefined =>
   turn?.isEarlier !== false || turn.isStepped === true || turn.message === undefined || turn.response === undefined
     ? undefined
-    : { events: Replays.eventsOf(turn.response), calls: recordedIn(turn, () => true, isJoined) }
+    : { events: Teller.ofReply(turn.response, { replayed: true }), calls: recordedIn(turn, () => true, isJoined) }
 
 /** Returns calls as they are now: the table changes while they run. */
 const recordedIn = (

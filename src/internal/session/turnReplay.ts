@@ -8,9 +8,7 @@
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import type * as Types from "effect/Types"
-import type * as Event from "../../Event.ts"
-import * as Message from "../../Message.ts"
+import type * as Message from "../../Message.ts"
 import type * as Response from "../../Response.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Answers from "../answer/answer.ts"
@@ -126,44 +124,6 @@ const checkCall = (
     () =>
       refused("arguments_changed", `the arguments of ${call} no longer fit its parameters; give the tool of the run`)
   )
-}
-
-// Replies.
-
-const replayed = { replayed: true } as const
-
-/** Returns the events that fold to a reply. */
-export const eventsOf = (response: Response.Response): ReadonlyArray<Event.AdapterEvent> => {
-  const { finishReason, id, message, metadata, model, outputText, rawFinishReason, reasoning, toolCalls, usage } =
-    response
-  const completed: Types.Mutable<Event.Of<"MessageCompleted">> = {
-    _tag: "MessageCompleted",
-    message: message ?? Message.assistant(outputText ?? "", toolCalls),
-    finishReason,
-    ...(usage === null ? {} : { usage }),
-    ...(id === null ? {} : { responseId: id }),
-    ...(model === null ? {} : { model }),
-    metadata,
-    ...replayed
-  }
-  if (rawFinishReason !== null) completed.rawFinishReason = rawFinishReason
-  if (response.paused !== undefined) completed.paused = response.paused
-  return [
-    { _tag: "MessageStarted", message: Message.assistant(""), ...replayed },
-    ...(reasoning === "" ? [] : [{ _tag: "ReasoningDelta", id: null, delta: reasoning, ...replayed } as const]),
-    ...(outputText === null ? [] : [{ _tag: "TextCompleted", id: null, text: outputText, ...replayed } as const]),
-    ...toolCalls.flatMap(({ metadata, rawArguments, ...call }): ReadonlyArray<Event.AdapterEvent> => [
-      { _tag: "ToolCallStarted", id: call.id, name: call.name, ...replayed },
-      {
-        _tag: "ToolCallCompleted",
-        ...call,
-        rawArguments: rawArguments ?? JSON.stringify(call.arguments),
-        metadata,
-        ...replayed
-      }
-    ]),
-    completed
-  ]
 }
 
 // Calls.

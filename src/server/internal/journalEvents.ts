@@ -8,6 +8,7 @@ import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
 import * as Event from "../../Event.ts"
 import * as Answers from "../../internal/answer/answer.ts"
+import * as Teller from "../../internal/answer/teller.ts"
 import * as Outcomes from "../../internal/fold/runOutcome.ts"
 import * as SharedMessages from "../../internal/fold/sharedMessages.ts"
 import * as Journals from "../../internal/session/journal.ts"
@@ -27,7 +28,7 @@ export interface Told {
 }
 
 /** An event as data: the public form is made by one function, whose allow list is the only one. */
-type Payload = { readonly _tag: string; readonly [name: string]: unknown }
+type Payload = { readonly _tag: string; readonly [name: string]: unknown } | Event.Event
 
 /** The outcomes by the word that a journal has for them. */
 const outcomes: Readonly<Record<string, string>> = {
@@ -43,11 +44,6 @@ const outcomeOf = (ended: Journal.RunEnded, finishReason: unknown): Payload => {
   const _tag = Object.hasOwn(outcomes, haltedReason) ? outcomes[haltedReason] ?? "Halted" : "Halted"
   return { _tag, ...(_tag === "Completed" ? { finishReason } : {}) }
 }
-
-const announced = (call: Message.ToolCall): ReadonlyArray<Payload> => [
-  { _tag: "ToolCallStarted", id: call.id, name: call.name },
-  { ...call, _tag: "ToolCallCompleted" }
-]
 
 type Options = Omit<Event.PublicOptions, "runId" | "calls">
 
@@ -134,9 +130,7 @@ export class Telling {
         this.nameTurn(record.requestId, 1)
         return this.tell(record.requestId, this.replied(record.response))
       case "CallStarted": {
-        const early = record.toolCall === undefined || this.reply?.has(record.toolCallId) === true
-          ? []
-          : this.announce(record.toolCall)
+        const early = record.toolCall === undefined ? [] : this.announce(record.toolCall)
         const call = record.toolCall ?? toolCall(record.toolCallId)
         const { attempt } = record
         return this.tell(record.requestId, [
@@ -150,14 +144,11 @@ export class Telling {
         ])
       }
       case "CallEnded": {
-        const { halt, message, originalLength, reason } = record
+        const { halt, message, originalLength, reason: code } = record
         const id = message.toolCallId ?? ""
-        const answer = { id, content: message.content, isError: message.isError, code: reason, originalLength }
         return this.tell(record.requestId, [
           { _tag: "ToolExecutionCompleted", id, name: toolCall(id)?.name ?? "" },
-          halt === undefined
-            ? { _tag: "ToolResultEncoded", ...answer }
-            : { _tag: "ToolHalt", toolCallId: id, content: message.content, reason: halt.haltedReason }
+          Teller.ofAnswer(message, { code, halt, originalLength })
         ])
       }
       case "CallWaits": {
@@ -250,31 +241,24 @@ export class Telling {
     })
   }
 
-  /** Opens a reply, if none is. */
-  private opened(): ReadonlyArray<Payload> {
-    if (this.reply !== undefined) return []
-    this.reply = new Set()
-    return [{ _tag: "MessageStarted" }]
-  }
-
+  /** Returns the events of a call that started before its reply was whole. */
   private announce(call: Message.ToolCall): ReadonlyArray<Payload> {
-    const opened = this.opened()
-    this.reply?.add(call.id)
-    return [...opened, ...announced(call)]
+    const { reply } = this
+    if (reply?.has(call.id) === true) return []
+    this.reply = new Set(reply).add(call.id)
+    return reply === undefined ? [{ _tag: "MessageStarted" }, ...Teller.ofCall(call)] : Teller.ofCall(call)
   }
 
+  /** Returns the events of a reply, but for those of the calls that have started before. */
   private replied(response: Response.Response): ReadonlyArray<Payload> {
+    const { reply } = this
     this.response = response
-    const opened = this.opened()
-    const text = Response.text(response)
-    const known = this.reply
-    return [
-      ...opened,
-      ...(response.reasoning === "" ? [] : [{ _tag: "ReasoningDelta", id: null, delta: response.reasoning }]),
-      ...(text === null || text === "" ? [] : [{ _tag: "TextCompleted", id: null, text }]),
-      ...response.toolCalls.filter(({ id }) => known?.has(id) !== true).flatMap((call) => this.announce(call)),
-      { _tag: "MessageCompleted", finishReason: response.finishReason, paused: response.paused }
-    ]
+    this.reply = new Set([...reply ?? [], ...response.toolCalls.map(({ id }) => id)])
+    return Teller.ofReply({ ...response, outputText: Response.text(response) }).filter((event) =>
+      event._tag === "MessageStarted"
+        ? reply === undefined
+        : event._tag !== "ToolCallStarted" && event._tag !== "ToolCallCompleted" || reply?.has(event.id) !== true
+    )
   }
 
   /** Returns the answers of the calls that were settled between the runs, and do not run again. */
@@ -291,7 +275,7 @@ export class Telling {
         : undefined
       return message === undefined
         ? []
-        : [Answers.settlement(message, Answers.codeOfRefusal(message)) as unknown as Payload]
+        : [Teller.ofAnswer(message, { code: Answers.codeOfRefusal(message), settled: true })]
     })
   }
 }

@@ -10,6 +10,7 @@ import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
+import * as Teller from "../../internal/answer/teller.ts"
 import * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
 import type { Entry, Options } from "./entry.ts"
@@ -45,14 +46,6 @@ const awaitedError = (entry: Scripted): Adapter.AdapterError =>
     ? emittedError(entry)
     : new Adapter.AdapterError({ reason: "unknown", detail: "scripted error", cause: entry.error })
 
-const toolCallEvents = (entry: Extract<Entry, { readonly _tag: "ToolCall" }>): ReadonlyArray<Event.AdapterEvent> => {
-  const { _tag: _, ...call } = entry
-  return [
-    { _tag: "ToolCallStarted", id: call.id, name: call.name },
-    { _tag: "ToolCallCompleted", rawArguments: JSON.stringify(call.arguments), ...call }
-  ]
-}
-
 /** The events of an entry that is a part of the reply; the other entries control the playback. */
 const eventsOf = (entry: Entry): ReadonlyArray<Event.AdapterEvent> => {
   switch (entry._tag) {
@@ -60,8 +53,10 @@ const eventsOf = (entry: Entry): ReadonlyArray<Event.AdapterEvent> => {
       return [{ _tag: "TextDelta", id: null, delta: entry.text }]
     case "Reasoning":
       return [{ _tag: "ReasoningDelta", id: null, delta: entry.text }]
-    case "ToolCall":
-      return toolCallEvents(entry)
+    case "ToolCall": {
+      const { _tag: _, ...call } = entry
+      return Teller.ofCall({ rawArguments: JSON.stringify(call.arguments), ...call })
+    }
     case "ToolCallDelta":
       return [entry]
     case "RawChunk":

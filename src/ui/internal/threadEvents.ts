@@ -1,6 +1,7 @@
 /** A thread as the public events that it is made of, so that pages show it as they show the run. */
 import * as Result from "effect/Result"
 import type * as Event from "../../Event.ts"
+import * as Teller from "../../internal/answer/teller.ts"
 import type { NamesOf } from "../../internal/declare/schema.ts"
 import * as Values from "../../internal/declare/values.ts"
 import * as Public from "../../internal/fold/publicEvent.ts"
@@ -33,29 +34,6 @@ export type Entry =
     }
   )
 
-type Raw = { readonly _tag: string; readonly [field: string]: unknown }
-
-/** Returns the events of a message of the assistant, without its answers. */
-const turnOf = (message: Message.Message): ReadonlyArray<Raw> => {
-  const parts: ReadonlyArray<Message.Part> = typeof message.content === "string"
-    ? [{ type: "text", text: message.content }]
-    : message.content
-  return [
-    { _tag: "MessageStarted" },
-    ...[...message.reasoning ?? [], ...parts].flatMap((part): ReadonlyArray<Raw> =>
-      part.type === "text" || part.type === "reasoning"
-        ? [{ _tag: part.type === "text" ? "TextDelta" : "ReasoningDelta", id: null, delta: part.text }]
-        : []
-    ),
-    ...(message.toolCalls ?? []).map((call): Raw => ({
-      _tag: "ToolCallCompleted",
-      ...call,
-      ...(call.argumentsLost === undefined ? {} : { argumentsLost: { reason: call.argumentsLost } })
-    })),
-    { _tag: "MessageCompleted" }
-  ]
-}
-
 /** Returns the code of an answer that is a denial, which a thread has in the text only. */
 const denialOf = (content: Message.Content): { readonly code?: "denied" } => {
   if (typeof content !== "string" || !content.startsWith("{\"error\":\"tool error (")) return {}
@@ -69,7 +47,7 @@ const denialOf = (content: Message.Content): { readonly code?: "denied" } => {
 export const entriesOf = (thread: Thread.Thread, rules: Rules): ReadonlyArray<Entry> => {
   const { suspensions = [], ...options } = rules
   const calls = new Map<string, Event.PublicCall>()
-  const published = (event: Raw): ReadonlyArray<Event.PublicEvent> => {
+  const published = (event: Partial<Event.Event> & { readonly _tag: string }): ReadonlyArray<Event.PublicEvent> => {
     const found = Public.toPublic(event, { ...options, calls })
     return found === undefined ? [] : [found]
   }
@@ -102,7 +80,7 @@ export const entriesOf = (thread: Thread.Thread, rules: Rules): ReadonlyArray<En
           entries.push({ role: "assistant", index, events: turns, turns: places })
         }
         places.push(index)
-        turns.push(...turnOf(message).flatMap(published))
+        turns.push(...Teller.ofReply(Teller.replyOf(message)).flatMap(published))
         if (index !== last) return
         for (const { id: toolCallId, name: toolName } of message.toolCalls ?? []) {
           const open = waiting.get(toolCallId)
@@ -113,12 +91,7 @@ export const entriesOf = (thread: Thread.Thread, rules: Rules): ReadonlyArray<En
       case "tool":
         // A question that waits has an answer in the thread which says so.
         if (isBehind(index) && waiting.has(message.toolCallId ?? "")) return
-        turns?.push(...published({
-          _tag: "ToolResultEncoded",
-          id: message.toolCallId,
-          content: message.content,
-          ...(message.isError === true ? { isError: true, ...denialOf(message.content) } : {})
-        }))
+        turns?.push(...published(Teller.ofAnswer(message, message.isError === true ? denialOf(message.content) : {})))
         return
       default:
         return

@@ -1,0 +1,98 @@
+/**
+ * Tells what is recorded as events: a whole reply, and the answer of a call. A resumed run repeats its reply with these
+ * functions, a journal tells its runs, and a page shows its thread, so that all three show what the run showed while it
+ * lived. The events of a reply fold to that reply.
+ */
+import type * as Types from "effect/Types"
+import type * as Event from "../../Event.ts"
+import * as Message from "../../Message.ts"
+import type * as Response from "../../Response.ts"
+import type * as ToolOutcomes from "../declare/outcome.ts"
+import * as Json from "../json.ts"
+import * as OpenCalls from "./openCalls.ts"
+
+/** The mark of what had happened before a run was resumed. */
+interface Marks {
+  readonly replayed?: true
+}
+
+/** Returns the events of a whole call. */
+export const ofCall = (
+  { rawArguments = "", ...call }: Omit<Message.ToolCall, "metadata"> & Partial<Message.ToolCall>,
+  marks: Marks = {}
+): ReadonlyArray<Event.Of<"ToolCallStarted" | "ToolCallCompleted">> => [
+  { _tag: "ToolCallStarted", id: call.id, name: call.name, ...marks },
+  { _tag: "ToolCallCompleted", ...call, rawArguments, ...marks }
+]
+
+const completed = (reply: Response.Response, message: Message.Message, marks: Marks): Event.Of<"MessageCompleted"> => {
+  const { finishReason, id, metadata, model, paused, rawFinishReason, usage } = reply
+  const event: Types.Mutable<Event.Of<"MessageCompleted">> = {
+    _tag: "MessageCompleted",
+    message,
+    finishReason,
+    metadata,
+    ...marks
+  }
+  if (rawFinishReason !== null) event.rawFinishReason = rawFinishReason
+  if (paused !== undefined) event.paused = paused
+  if (usage !== null) event.usage = usage
+  if (id !== null) event.responseId = id
+  if (model !== null) event.model = model
+  return event
+}
+
+/** Returns the events of a reply. One that broke has its error, and no end. */
+export const ofReply = (reply: Response.Response, marks: Marks = {}): ReadonlyArray<Event.AdapterEvent> => {
+  const { error, message, outputText, reasoning, toolCalls } = reply
+  return [
+    { _tag: "MessageStarted", message: Message.assistant(""), ...marks },
+    ...(reasoning === "" ? [] : [{ _tag: "ReasoningDelta", id: null, delta: reasoning, ...marks } as const]),
+    ...(outputText === null ? [] : [{ _tag: "TextCompleted", id: null, text: outputText, ...marks } as const]),
+    ...toolCalls.flatMap((call) => ofCall(call, marks)),
+    ...(error === undefined ? [] : [{ _tag: "Error", error } as const]),
+    ...(message === null ? [] : [completed(reply, message, marks)])
+  ]
+}
+
+/** Returns the reply that a message of the assistant was, as far as a thread has it. */
+export const replyOf = (message: Message.Message): Response.Response => {
+  const { content, finishReason = null, reasoning = [], toolCalls = [] } = message
+  const parts = typeof content === "string" ? reasoning : [...reasoning, ...content]
+  return {
+    id: null,
+    requestId: null,
+    model: null,
+    outputText: Message.text(message),
+    reasoning: parts.flatMap((part) => part.type === "reasoning" ? [part.text] : []).join(""),
+    toolCalls,
+    message,
+    finishReason,
+    rawFinishReason: null,
+    usage: null,
+    metadata: Json.none
+  }
+}
+
+/** The recorded parts of an answer, beside its message. */
+interface Recorded {
+  readonly code?: ToolOutcomes.ToolError["reason"] | undefined
+  readonly halt?: Event.Halt | undefined
+  readonly originalLength?: number | undefined
+  /** `true` if the answer closes a call that was open before. */
+  readonly settled?: true
+}
+
+/** Returns the event that ended a call, from the message that answers it. */
+export const ofAnswer = (
+  { content, isError, toolCallId = "" }: Message.Message,
+  { code, halt, originalLength, settled }: Recorded = {}
+): Event.Of<"ToolResultEncoded" | "ToolHalt"> => {
+  if (halt !== undefined) return OpenCalls.haltedAgain(toolCallId, content, halt)
+  const event: Types.Mutable<Event.Of<"ToolResultEncoded">> = { _tag: "ToolResultEncoded", id: toolCallId, content }
+  if (originalLength !== undefined) event.originalLength = originalLength
+  if (isError === true) event.isError = isError
+  if (code !== undefined) event.code = code
+  if (settled !== undefined) event.settled = settled
+  return event
+}
