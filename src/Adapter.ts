@@ -17,6 +17,7 @@ import * as Settings from "./internal/ask/options.ts"
 import * as Requests from "./internal/ask/request.ts"
 import { checkNames } from "./internal/declare/schema.ts"
 import * as ToolOptions from "./internal/declare/toolOptions.ts"
+import * as Values from "./internal/declare/values.ts"
 import * as Fold from "./internal/fold/fold.ts"
 import * as Outcomes from "./internal/fold/runOutcome.ts"
 import * as Json from "./internal/json.ts"
@@ -119,6 +120,8 @@ Json.addError("AdapterError", AdapterError)
 export interface Service extends Telemetry.Described {
   /** Sends the request and emits the reply, as {@link Adapter} describes. Nothing is sent before the first pull. */
   readonly stream: (request: Request) => Stream.Stream<Event.AdapterEvent, AdapterError>
+  /** The adapters that `prepareStep` may choose, by their names: see {@link named}. None by default. */
+  readonly named?: ReadonlyMap<string, Service>
 }
 
 /**
@@ -169,7 +172,8 @@ export const layer = (service: Service): Layer.Layer<Adapter> => Layer.succeed(A
 
 /**
  * A layer that changes the adapter in the context: `change` is given the adapter and returns the one that runs use.
- * `request.run` says which run makes a request, also where runs of handlers use the same adapter.
+ * Each adapter of {@link named} is changed. `request.run` says which run makes a request, also where runs of handlers
+ * use the same adapter.
  *
  * **Example** (Counting the requests of each run)
  *
@@ -197,7 +201,61 @@ export const layer = (service: Service): Layer.Layer<Adapter> => Layer.succeed(A
  * @since 0.1.0
  */
 export const map = (change: (adapter: Service) => Service): Layer.Layer<Adapter, never, Adapter> =>
-  Layer.effect(Adapter, Adapter.useSync(change))
+  Layer.effect(Adapter, Adapter.useSync((adapter) => Requests.changed(adapter, change)))
+
+/**
+ * A layer of several adapters. Runs use the first. `prepareStep` chooses another for a step, by its name.
+ *
+ * **Details**
+ *
+ * All layers are built with this one, once each. It is a defect to give none.
+ *
+ * **Example** (Another model from the second step on)
+ *
+ * ```ts import.meta.vitest
+ * import { Adapter, Chat, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const clock = Tool.make("clock", { parameters: {}, handler: () => Effect.succeed("noon") })
+ * const models = Adapter.named({
+ *   fast: Script.layer([[Script.toolCall("c0", "clock"), Script.finish("tool_calls")]]),
+ *   strong: Script.layer([[Script.text("It is noon."), Script.finish("stop")]])
+ * })
+ * const run = Chat.run("What time is it?", {
+ *   tools: [clock],
+ *   prepareStep: ({ stepIndex }) => stepIndex === 0 ? {} : { adapter: "strong" }
+ * })
+ * const result = await Effect.runPromise(Effect.provide(run, models))
+ *
+ * result.finalResponse?.outputText // => "It is noon."
+ * ```
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const named = <const Layers extends { readonly [name: string]: Layer.Layer<Adapter, any, any> }>(
+  layers: Layers
+): Layer.Layer<Adapter, Layer.Error<Layers[keyof Layers]>, Layer.Services<Layers[keyof Layers]>> => {
+  checkNames("Adapter.named", { layers }, { layers: Values.recordOf(Values.layer, "layers of adapters") })
+  const entries = Object.entries(layers)
+  if (entries.length === 0) throw new TypeError("Adapter.named must have at least one layer: the first is the default")
+  return Layer.effect(
+    Adapter,
+    Effect.gen(function*() {
+      // One memo map: a layer that stands under two names is built once.
+      const memoMap = Layer.CurrentMemoMap.forkOrCreate(yield* Effect.context<never>())
+      const scope = yield* Effect.scope
+      return Requests.named(
+        yield* Effect.forEach(entries, ([name, layer]) =>
+          Effect.map(
+            Layer.buildWithMemoMap(layer, memoMap, scope),
+            (context) => [name, Context.get(context, Adapter)] as const
+          ))
+      )
+    })
+  )
+}
 
 export type { Classification, Diagnostic } from "./internal/fold/runOutcome.ts"
 

@@ -68,6 +68,13 @@ export interface Options<
    */
   readonly rules?: ReadonlyArray<Rule.Rule<E, R>> | undefined
   /**
+   * Changes each step before its request: the model, the adapter (one of `Adapter.named`), the offered tools, the
+   * system text, the sampling. Called once a step, behind `rules`. Its change is recorded: a repeated request and a
+   * resumed run have the same one. A failure fails the run in its first step, and is the outcome `Failed` later. An
+   * unknown tool or adapter, and what it throws, is a defect. No change by default.
+   */
+  readonly prepareStep?: ((next: Rule.Place) => Rule.Change | Effect.Effect<Rule.Change, E, R>) | undefined
+  /**
    * The agent that the run is, for its span and its metrics: `invoke_agent NAME`. A run that a handler starts goes by
    * the name of the tool by default, any other has no name.
    */

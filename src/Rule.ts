@@ -45,6 +45,8 @@ export type {
   Run
 } from "./internal/loop/rules.ts"
 
+export type { Change, Place } from "./internal/loop/prepareStep.ts"
+
 export type { DeadlineWish, Settings } from "./internal/ask/options.ts"
 
 export type { Template } from "./internal/ask/request.ts"

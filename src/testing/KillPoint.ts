@@ -11,6 +11,7 @@ import * as Option from "effect/Option"
 import * as Stream from "effect/Stream"
 import * as Adapter from "../Adapter.ts"
 import * as Executor from "../Executor.ts"
+import * as Requests from "../internal/ask/request.ts"
 import * as Journals from "../internal/session/journal.ts"
 import type * as Records from "../internal/session/records.ts"
 import type * as Tool from "../Tool.ts"
@@ -244,7 +245,7 @@ const services = <A>(context: Context.Context<A>): Context.Context<A> => {
   const withExecutor = Context.add(context, Executor.Executor, executor(Context.get(context, Executor.Executor)))
   const withAdapter = Option.match(Context.getOption(withExecutor, Adapter.Adapter), {
     onNone: () => withExecutor,
-    onSome: (service) => Context.add(withExecutor, Adapter.Adapter, adapter(service))
+    onSome: (service) => Context.add(withExecutor, Adapter.Adapter, Requests.changed(service, adapter))
   })
   return Option.match(Context.getOption(withAdapter, Journals.Store), {
     onNone: () => withAdapter,

@@ -7,6 +7,7 @@
 import * as Stream from "effect/Stream"
 import type * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
+import * as Requests from "../../internal/ask/request.ts"
 import * as Journals from "../../internal/session/journal.ts"
 
 /** Number of sessions whose replies are kept. */
@@ -40,7 +41,10 @@ export class Unrecorded {
     this.kept.delete(id)
     const replies: Replies = new Map()
     return {
-      adapter: { ...adapter, stream: (request) => repeating(adapter, request, before, replies) },
+      adapter: Requests.changed(adapter, (adapter) => ({
+        ...adapter,
+        stream: (request) => repeating(adapter, request, before, replies)
+      })),
       keep: () => this.keep(id, replies)
     }
   }

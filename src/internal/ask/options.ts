@@ -189,6 +189,7 @@ export const runOptions = Values.nullable({
   maxTurns: Values.count,
   rules: rulesKind,
   haltWhen: Values.fn,
+  prepareStep: Values.fn,
   structuredFinalize: Values.flag,
   finalizePrompt: Values.text,
   agent: Values.options(

@@ -442,6 +442,24 @@ export const repaired = (
   return { messages: [...kept, ...owed], repairs: found.map(repairOf) }
 }
 
+// Adapters by name.
+
+interface Named<S> {
+  readonly named?: ReadonlyMap<string, S>
+}
+
+/** Returns the first adapter, with all of them by their names. */
+export const named = <S extends Named<S>>(adapters: ReadonlyArray<readonly [name: string, adapter: S]>): S => ({
+  ...adapters[0]?.[1] as S,
+  named: new Map(adapters)
+})
+
+/** Changes an adapter, and each of its named ones. */
+export const changed = <S extends Named<S>>(adapter: S, change: (adapter: S) => S): S =>
+  adapter.named === undefined
+    ? change(adapter)
+    : named(Array.from(adapter.named, ([name, one]) => [name, change(one)] as const))
+
 // Requests outside of a run.
 
 /** Returns the fields of the error for a request that a rule ends, where there is no run to end. */

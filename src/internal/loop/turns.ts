@@ -20,6 +20,7 @@ import * as Fold from "../fold/fold.ts"
 import * as Outcomes from "../fold/runOutcome.ts"
 import * as Json from "../json.ts"
 import type * as Deadline from "../stop/deadline.ts"
+import * as PrepareStep from "./prepareStep.ts"
 import {
   type Ask,
   asked,
@@ -169,6 +170,7 @@ export interface OfStep {
 /** The options of a run of several steps that become rules. */
 export interface OfChat<E, R> extends OfStep {
   readonly rules?: Rules<E, R> | null | undefined
+  readonly prepareStep?: PrepareStep.Prepare<E, R> | null | undefined
   readonly maxTurns?: number | undefined
   readonly haltWhen?: HaltWhen<R> | null | undefined
   readonly structuredFinalize?: boolean
@@ -205,7 +207,7 @@ export const ofChat = <E, R>(
   { settings: { policy }, template }: Ask,
   { deadline, hasBegun, inherited, now }: Start
 ): Rules<E, R> => {
-  const { finalizePrompt, haltWhen, maxTurns, retryReply: schedule, rules } = options
+  const { finalizePrompt, haltWhen, maxTurns, prepareStep, retryReply: schedule, rules } = options
   const usual = defaults.maxTurns ?? policy.maxTurns ?? defaultMaxTurns
   const most = Settings.positiveInteger("maxTurns", maxTurns ?? usual)
   const isStructured = options.structuredFinalize === true && template.responseFormat !== undefined
@@ -218,6 +220,7 @@ export const ofChat = <E, R>(
     )
   }
   own.push(...inherited, ...(rules ?? []))
+  if (prepareStep !== undefined && prepareStep !== null) own.push(PrepareStep.preparing(prepareStep))
   own.push(bounded(most, !isStructured && policy.onMaxTurns === "finalize"))
   if (isStructured) own.push(structured(finalizePrompt ?? defaults.finalizePrompt ?? defaultFinalizePrompt))
   own.push(withoutTools)
@@ -273,6 +276,7 @@ export const names: ReadonlySet<string> = new Set([
   "deadline",
   "lastTurn",
   "haltWhen",
+  PrepareStep.name,
   "maxTurns",
   "retryReply",
   "last",
@@ -280,6 +284,16 @@ export const names: ReadonlySet<string> = new Set([
   "abandoned",
   ...reservedHaltReasons
 ])
+
+/** Returns the names of the rules that a run with these options may have. */
+export const namesIn = (
+  { prepareStep, rules }: Pick<OfChat<any, any>, "prepareStep" | "rules">,
+  inherited: Rules<never, never>
+): Set<string> => {
+  const all = new Set([...names, ...[...inherited, ...rules ?? []].map(({ name }) => name)])
+  if (prepareStep === undefined || prepareStep === null) all.delete(PrepareStep.name)
+  return all
+}
 
 const notGoverned = { requestId: "", sessionId: null, kept: noNotes }
 

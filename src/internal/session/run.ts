@@ -34,6 +34,7 @@ import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Loop from "../loop/loop.ts"
 import * as Rules from "../loop/rules.ts"
 import * as Pulled from "../loop/scopedPull.ts"
+import * as Turns from "../loop/turns.ts"
 import type * as Replay from "../run/callReplay.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
@@ -525,7 +526,9 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
     if (isToCheck) {
       yield* Replays.check(begun, writer.id, toolbox)
       const inherited = yield* Rules.Inherited
-      if (resumed !== undefined) yield* Replays.checkRules(begun, writer.id, [...inherited, ...options.rules ?? []])
+      const adapter = Context.getOrUndefined(context as Context.Context<Adapter.Adapter>, Adapter.Adapter)
+      const known = Turns.namesIn(options, inherited)
+      if (resumed !== undefined) yield* Replays.checkRules(begun, writer.id, known, adapter)
     }
     if (isFinal === undefined) {
       const messages = States.threadOf(begun).messages.concat(operation.messages)

@@ -8,6 +8,7 @@
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
+import type * as Adapter from "../../Adapter.ts"
 import type * as Message from "../../Message.ts"
 import type * as Response from "../../Response.ts"
 import type * as Tool from "../../Tool.ts"
@@ -17,7 +18,7 @@ import * as SubAgent from "../answer/subAgent.ts"
 import { toolError } from "../declare/outcome.ts"
 import type * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
-import * as Turns from "../loop/turns.ts"
+import * as PrepareStep from "../loop/prepareStep.ts"
 import * as Replay from "../run/callReplay.ts"
 import * as Inherited from "../stop/inherited.ts"
 import type { Running } from "../stop/ownedFibers.ts"
@@ -35,6 +36,7 @@ import * as Writers from "./writer.ts"
  * - `tool_missing`: a call has started, or was approved, and its tool is not among the given tools
  * - `arguments_changed`: the arguments of such a call no longer fit the parameters of its tool
  * - `rule_missing`: a rule has noted something in the run, and is not among the given rules
+ * - `adapter_missing`: the step in progress was asked of an adapter that `Adapter.named` does not have
  *
  * Two reasons belong to a run that is ended instead of being resumed: they are the error of its outcome `Failed`.
  *
@@ -51,6 +53,7 @@ export class ResumeError extends Schema.TaggedError<ResumeError>("heddle/Session
     "tool_missing",
     "arguments_changed",
     "rule_missing",
+    "adapter_missing",
     "too_old",
     "too_many_attempts"
   ]),
@@ -82,21 +85,27 @@ export const check = (
     return isToRun ? checkCall(call, id, tools) : Effect.void
   }, { discard: true })
 
-/** Refuses rules without one that has noted something in the run. */
+/**
+ * Refuses rules without one that has noted something in the run, and adapters without the one that a step was asked of.
+ */
 export const checkRules = (
-  { run }: States.State,
+  { run, turn }: States.State,
   id: string,
-  rules: ReadonlyArray<{ readonly name: string }>
+  known: ReadonlySet<string>,
+  adapter: Adapter.Service | undefined
 ): Effect.Effect<void, ResumeError> => {
   if (run === undefined) return Effect.void
-  const known = new Set([...Turns.names, ...rules.map(({ name }) => name)])
+  const detail = turn === undefined ? PrepareStep.missingAdapter(run.noted[PrepareStep.name], adapter) : undefined
+  if (detail !== undefined) return new ResumeError({ reason: "adapter_missing", id, detail })
   const missing = [run.noted, ...run.steps.map(({ notes }) => notes)]
     .flatMap(Object.keys)
     .find((name) => !known.has(name))
   return missing === undefined ? Effect.void : new ResumeError({
     reason: "rule_missing",
     id,
-    detail: `the rule ${JSON.stringify(missing)} has notes in the run, and is not given; give the rules of the run`
+    detail: `the rule ${
+      JSON.stringify(missing)
+    } has notes in the run, and is not given; give the rules and options of the run`
   })
 }
 

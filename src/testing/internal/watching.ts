@@ -12,6 +12,7 @@ import * as Stream from "effect/Stream"
 import * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
 import * as Executor from "../../Executor.ts"
+import * as Requests from "../../internal/ask/request.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Recorder from "../Recorder.ts"
 
@@ -146,6 +147,6 @@ export const services = (watch: Watch) => <R>(context: Context.Context<R>): Cont
   )
   return Option.match(Context.getOption(context, Adapter.Adapter), {
     onNone: () => inside,
-    onSome: (service) => Context.add(inside, Adapter.Adapter, adapter(watch, service))
+    onSome: (service) => Context.add(inside, Adapter.Adapter, Requests.changed(service, (one) => adapter(watch, one)))
   })
 }
