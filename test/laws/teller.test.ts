@@ -175,7 +175,7 @@ const shows = (given: Reply, change: (record: Record) => Record) =>
     const options = { publishReasoning: true }
     const telling = new Telling.Telling("s", options)
     const told = Array.from(yield* Stream.runCollect(store.read("s"))).flatMap((entry) =>
-      telling.take({ record: change(entry.record) }).map(({ event }) => event)
+      telling.take({ ...entry, record: change(entry.record) }).map(({ event }) => event)
     )
     const page = (events: ReadonlyArray<Event.PublicEvent>) =>
       Effect.map(

@@ -253,8 +253,7 @@ describe("the folds that a process keeps", () => {
           if (does === "forget") folds.forget(key)
           else {
             const telling = new Telling.Telling(key, {})
-            telling.state.size = { bytes, turns: 0 }
-            folds.keep(key, { telling, version: 1, last: "" })
+            folds.keep(key, { telling, bytes, last: { _tag: "MessagesAppended", messages: [] } })
             if (bytes <= mostBytes) list = [...list, { key, bytes }]
             while (list.length > mostFolds || list.reduce((sum, each) => sum + each.bytes, 0) > mostBytes) {
               list = list.slice(1)

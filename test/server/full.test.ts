@@ -126,8 +126,8 @@ describe("a request of a long session", () => {
         given.length = 0
         const again = yield* read(service)
         assert.deepStrictEqual(given, [long.length])
-        assert.deepStrictEqual(States.dataOf(again.telling.state), States.dataOf(first.telling.state))
-        assert.deepStrictEqual(again.telling.runs, first.telling.runs)
+        assert.deepStrictEqual(States.dataOf(again.state), States.dataOf(first.state))
+        assert.deepStrictEqual(again.runs, first.runs)
       }
       yield* service.append("local:s1", long.length, turn(200) as unknown as Journal.Records)
       given.length = 0
@@ -136,12 +136,12 @@ describe("a request of a long session", () => {
       yield* Stream.runForEach(service.read("local:s1"), (entry) => Effect.sync(() => void whole.take(entry)))
       assert.strictEqual(given.filter((version) => version <= long.length).length - long.length, 1)
       for (const field of ["runs", "names", "turns", "chain", "message", "records", "asked"] as const) {
-        assert.deepStrictEqual(later.telling[field], whole[field], field)
+        assert.deepStrictEqual(later[field], whole[field], field)
       }
-      assert.deepStrictEqual(States.dataOf(later.telling.state), States.dataOf(whole.state))
+      assert.deepStrictEqual(States.dataOf(later.state), States.dataOf(whole.state))
       // What one request has does not change with what another one reads.
-      assert.strictEqual(first.telling.records, long.length)
-      assert.notDeepEqual(States.dataOf(first.telling.state), States.dataOf(later.telling.state))
+      assert.strictEqual(first.records, long.length)
+      assert.notDeepEqual(States.dataOf(first.state), States.dataOf(later.state))
     }).pipe(Effect.scoped))
 
   it.effect("O-58: finds a session that was deleted, and one that began anew with as many records or more", () =>
@@ -155,13 +155,13 @@ describe("a request of a long session", () => {
             messages: [Message.user(`${text} ${index}`)]
           })
           yield* appendAll(service, "local:s1", [opened(), ...Array.from({ length: count - 1 }, (_, n) => said(n))])
-          const { telling, version } = yield* read(service)
+          const telling = yield* read(service)
           const { messages } = States.sessionOf(telling.state).thread
           assert.deepStrictEqual(
             messages.map(Message.text),
             Array.from({ length: count - 1 }, (_, n) => `${text} ${n}`)
           )
-          assert.strictEqual(version, count)
+          assert.strictEqual(telling.version, count)
         })
       yield* begin(4, "first")
       yield* begin(4, "as many")
@@ -178,8 +178,8 @@ describe("a request of a long session", () => {
       yield* read(service)
       const kept = (yield* Effect.provideService(Session.load("local:s1"), Session.Store, service))!
       yield* Effect.provideService(Session.snapshot(kept), Session.Store, service)
-      const { telling, version } = yield* read(service)
-      assert.strictEqual(version, long.length + 1)
+      const telling = yield* read(service)
+      assert.strictEqual(telling.version, long.length + 1)
       assert.strictEqual(States.sessionOf(telling.state).thread.messages.length, kept.session.thread.messages.length)
       assert.isBelow(telling.state.size.bytes, kept.state.size.bytes)
       assert.strictEqual(telling.state.size.turns, kept.state.size.turns)

@@ -141,7 +141,7 @@ export const serve = (
     /** Reads the answers that the client has sent with its call, and nothing where the user cancels it. */
     const continued = Effect.gen(function*() {
       const found = yield* Effect.catchTag(Sessions.read(named), "Refusal", () => ToolCall.invalidState)
-      const suspensions = Telling.suspensionsOf(found.kept.state, site.publish)
+      const suspensions = Telling.suspensionsOf(found.kept, site.publish)
       if (suspensions.length === 0) return yield* ToolCall.invalidState
       const replies = new Map<string, Question.Reply>()
       for (const suspension of suspensions) {

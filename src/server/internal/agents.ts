@@ -25,7 +25,7 @@ const clientTool = ({ description, name, parameters }: Tool.Definition): Tool.An
   Tool.make(name, { description, parameters, manual: true })
 
 const toolsOf = (kept: Session.Kept, isReply: boolean): Journal.ClientTools =>
-  isReply ? kept.submitted?.[0]?.clientTools ?? [] : kept.state.clientTools
+  isReply ? kept.submitted?.[0]?.clientTools ?? [] : Session.view(kept).clientTools
 
 /** Returns the options of the next run of a session, with its client's tools. Dies for a session of another agent. */
 export const nextOf = <R>(agents: Named<R>, kept: Session.Kept): Effect.Effect<Next<R>, never, R> =>
@@ -41,6 +41,6 @@ export const nextOf = <R>(agents: Named<R>, kept: Session.Kept): Effect.Effect<N
     const tools = [...(given.tools ?? []), ...clientTools.map(clientTool)]
     return {
       options: { ...given, tools } as Agents.Options<R>,
-      takes: isReply ? kept.submitted?.[0]?.id : kept.state.run?.taken?.id
+      takes: isReply ? kept.submitted?.[0]?.id : Session.view(kept).run?.takes?.id
     }
   })

@@ -12,7 +12,7 @@ import * as Teller from "../../internal/answer/teller.ts"
 import * as Outcomes from "../../internal/fold/runOutcome.ts"
 import * as SharedMessages from "../../internal/fold/sharedMessages.ts"
 import * as Journals from "../../internal/session/journal.ts"
-import * as Records from "../../internal/session/records.ts"
+import * as Keeping from "../../internal/session/kept.ts"
 import * as States from "../../internal/session/state.ts"
 import type * as Journal from "../../Journal.ts"
 import type * as Message from "../../Message.ts"
@@ -68,6 +68,8 @@ export class Telling {
   readonly hidden = new Set<number>()
   /** Number of the records that were applied. */
   records = 0
+  /** The version of the last one. */
+  version = 0
   private readonly id: string
   private readonly options: Options
   private calls = new Map<string, Event.PublicCall>()
@@ -96,6 +98,7 @@ export class Telling {
     copy.attempts = new Set(this.attempts)
     copy.chain = this.chain.slice()
     copy.records = this.records
+    copy.version = this.version
     copy.calls = new Map(this.calls)
     copy.reply = this.reply && new Set(this.reply)
     copy.response = this.response
@@ -104,8 +107,19 @@ export class Telling {
     return copy
   }
 
+  /** The session at the last record. */
+  get kept(): Session.Kept {
+    return Keeping.keptOf(this.id, this.state, this.version)
+  }
+
+  /** The run without a recorded end. */
+  get running(): string | undefined {
+    return this.state.run?.requestId
+  }
+
   /** Applies a record, and returns the events of what it tells. */
-  take({ record }: { readonly record: Journal.Record }): ReadonlyArray<Told> {
+  take({ record, version }: Journal.Entry): ReadonlyArray<Told> {
+    this.version = version
     const { run, turn } = this.state
     const toolCall = (id: string) => this.state.turn?.calls.get(id)?.toolCall ?? turn?.calls.get(id)?.toolCall
     States.apply(this.state, record)
@@ -282,14 +296,14 @@ export class Telling {
 
 /** Returns what waits in a session as it is published. */
 export const suspensionsOf = (
-  state: States.State,
+  kept: Session.Kept,
   options: Event.PublicOptions
 ): ReadonlyArray<Event.PublicSuspension> => {
-  const { suspensions } = States.sessionOf(state)
+  const { suspensions } = kept.session
   const payload: Payload = { _tag: "ChatCompleted", result: { outcome: { _tag: "Completed" }, suspensions } }
   const event = Event.toPublic(payload as unknown as Event.Event, {
     ...options,
-    runId: States.askerOf(state) ?? "",
+    runId: Session.view(kept).waitingSince ?? "",
     calls: new Map()
   })
   return event?._tag === "ChatCompleted" ? event.suspensions ?? [] : []
@@ -303,8 +317,8 @@ const waiting: Readonly<Record<Event.Suspension["kind"], string>> = {
 }
 
 /** Returns the end of a request after which no run begins, since other calls still wait. */
-export const stillWaiting = (state: States.State, options: Event.PublicOptions): PublicEvent => {
-  const suspensions = suspensionsOf(state, options)
+export const stillWaiting = (kept: Session.Kept | undefined, options: Event.PublicOptions): PublicEvent => {
+  const suspensions = kept === undefined ? [] : suspensionsOf(kept, options)
   const [first] = suspensions
   return {
     _tag: "ChatCompleted",
@@ -313,15 +327,12 @@ export const stillWaiting = (state: States.State, options: Event.PublicOptions):
   }
 }
 
-/** A journal that was read: its fold, and the version of its last record. */
-interface Reading {
+/** A fold that a process keeps, and its last record, by which a journal that began anew is known. */
+interface Kept {
   readonly telling: Telling
-  readonly version: number
-}
-
-/** A fold that a process keeps, and a hash of its last record, by which a journal that began anew is known. */
-interface Kept extends Reading {
-  readonly last: string
+  /** Bytes of its records. */
+  readonly bytes: number
+  readonly last: Journal.Record
 }
 
 /** Bounds of the folds that a process keeps of a store: bytes of their records, and their number. */
@@ -346,14 +357,14 @@ export class Folds {
 
   /** Forgets a fold. */
   forget(key: string): void {
-    this.bytes -= this.folds.get(key)?.telling.state.size.bytes ?? 0
+    this.bytes -= this.folds.get(key)?.bytes ?? 0
     this.folds.delete(key)
   }
 
   /** Keeps a fold, and forgets those for which there is no room any more. */
   keep(key: string, kept: Kept): void {
     this.forget(key)
-    const { bytes } = kept.telling.state.size
+    const { bytes } = kept
     if (bytes > this.mostBytes) return
     this.folds.set(key, kept)
     this.bytes += bytes
@@ -376,6 +387,9 @@ const foldsOf = (store: Journal.Service): Folds => {
 export const forget = (key: string): Effect.Effect<void, never, Session.Store> =>
   Effect.map(Session.Store, (store) => foldsOf(store).forget(key))
 
+const isSame = (record: Journal.Record, other: Journal.Record | undefined): boolean =>
+  JSON.stringify(record) === JSON.stringify(other)
+
 /**
  * Reads a journal: the records behind the fold that the process keeps, or all of them. The fold belongs to the caller.
  * The record at the version of the fold is read again: where it is another one, the journal began anew.
@@ -383,37 +397,36 @@ export const forget = (key: string): Effect.Effect<void, never, Session.Store> =
 export const read = (
   key: string,
   options: Options
-): Effect.Effect<Reading, Journal.StoreError, Session.Store> =>
+): Effect.Effect<Telling, Journal.StoreError, Session.Store> =>
   Effect.gen(function*() {
     const store = yield* Session.Store
     const kept = foldsOf(store)
     const readOn = (known: Kept | undefined) =>
       Effect.gen(function*() {
         const telling = known?.telling.copy(options) ?? new Telling(key, options)
-        let version = known?.version ?? 0
         let last: Journal.Record | undefined
         let isKnown = known === undefined
-        yield* Stream.runForEachWhile(store.read(key, Math.max(0, version - 1)), (entry) =>
+        yield* Stream.runForEachWhile(store.read(key, Math.max(0, telling.version - 1)), (entry) =>
           Effect.sync(() => {
             if (!isKnown) {
-              isKnown = entry.version === known?.version && Records.hashOf(entry.record) === known.last
+              isKnown = entry.version === telling.version && isSame(entry.record, known?.last)
               return isKnown
             }
             last = entry.record
-            version = entry.version
             telling.take(entry)
             return true
           }))
         if (!isKnown) return undefined
-        if (last !== undefined) kept.keep(key, { telling: telling.copy(options), version, last: Records.hashOf(last) })
+        const { bytes } = Session.view(telling.kept).size
+        if (last !== undefined) kept.keep(key, { telling: telling.copy(options), bytes, last })
         else if (known !== undefined) kept.keep(key, known)
-        return { telling, version }
+        return telling
       })
     const known = kept.get(key)
     const found = known === undefined ? undefined : yield* readOn(known)
     if (found !== undefined) return found
     kept.forget(key)
-    return (yield* readOn(undefined)) ?? { telling: new Telling(key, options), version: 0 }
+    return (yield* readOn(undefined)) ?? new Telling(key, options)
   })
 
 /** Reads a journal from its beginning, and returns the events of a run so far. */

@@ -15,8 +15,6 @@ import * as Queue from "effect/Queue"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type * as Event from "../../Event.ts"
-import * as Journals from "../../internal/session/journal.ts"
-import * as States from "../../internal/session/state.ts"
 import type * as Journal from "../../Journal.ts"
 import * as Session from "../../Session.ts"
 import * as Telling from "./journalEvents.ts"
@@ -111,7 +109,6 @@ class Reader {
   /** `true` once the session was found to be removed. */
   isRemoved = false
   private telling: Telling.Telling
-  private version = 0
   private readonly site: Site
   private readonly key: string
   private readonly emit: Emit
@@ -123,8 +120,14 @@ class Reader {
     this.telling = new Telling.Telling(key, site.publish)
   }
 
-  get state(): Telling.Telling["state"] {
-    return this.telling.state
+  /** The version of the last record. */
+  private get version(): number {
+    return this.telling.version
+  }
+
+  /** The session at the last record. */
+  get kept(): Session.Kept {
+    return this.telling.kept
   }
 
   /** The runs that the journal has, in order. */
@@ -152,7 +155,6 @@ class Reader {
         : store.read(this.key, this.version)
       yield* Stream.runForEachWhile(entries, (entry) => {
         if (isTooFar(entry.version)) return Effect.succeed(false)
-        this.version = entry.version
         return Effect.as(
           Effect.forEach(
             this.telling.take(entry),
@@ -174,9 +176,7 @@ class Reader {
   catchUp(polled?: Polls.Polled): Effect.Effect<void, Journal.StoreError, Session.Store> {
     return Effect.gen({ self: this }, function*() {
       if (this.version > 0) return yield* this.advance(() => false, undefined, polled)
-      const { telling, version } = yield* Telling.read(this.key, this.site.publish)
-      this.telling = telling
-      this.version = version
+      this.telling = yield* Telling.read(this.key, this.site.publish)
     })
   }
 
@@ -196,7 +196,6 @@ class Reader {
   ): Effect.Effect<void, Journal.StoreError, Session.Store> {
     return Effect.suspend(() => {
       this.telling = new Telling.Telling(this.key, this.site.publish)
-      this.version = 0
       return this.advance(wants, isTooFar)
     })
   }
@@ -208,9 +207,9 @@ class Reader {
       const { begun } = log
       const isHere = () => log.begun !== begun || log.next?.begun !== undefined
       // The runs behind it are read later, by one who wants them.
-      const isOver = () => this.runs.includes(runId) && this.state.run?.requestId !== runId
+      const isOver = () => this.runs.includes(runId) && this.telling.running !== runId
       yield* this.retell(isWanted, isOver)
-      while (this.state.run?.requestId === runId && !isHere() && !this.isRemoved) {
+      while (this.telling.running === runId && !isHere() && !this.isRemoved) {
         yield* this.advance(isWanted, isOver, yield* this.pause(log))
       }
     })
@@ -367,7 +366,7 @@ export const events = (
           if (log.isRemoved) return
           if (log.begun !== undefined) continue
           yield* reader.advance((runId) => broken === undefined && tells(runId), undefined, polled)
-          const { run } = reader.state
+          const { run } = Session.view(reader.kept)
           // This process has the run still, and may resume it, until another one does.
           if (broken === undefined || run?.requestId === broken && run.processName === site.processName) continue
           yield* retellFrom(broken)
@@ -438,27 +437,28 @@ export const run = (
         if (begun === undefined) {
           yield* reader.catchUp(polled)
           polled = undefined
-          const { state } = reader
+          const { kept } = reader
+          const { receipts, run } = Session.view(kept)
           // A run that could not start has given its message back, for the next attempt.
-          const receipt = "takes" in wanted ? state.receipts.get(wanted.takes) : undefined
+          const receipt = "takes" in wanted ? receipts.get(wanted.takes) : undefined
           const begunSince = "known" in wanted ? reader.runs.slice(wanted.known) : []
-          const next = [state.run?.requestId, ...begunSince].find((runId) => runId !== undefined && isNext(runId))
+          const next = [run?.requestId, ...begunSince].find((runId) => runId !== undefined && isNext(runId))
           found = receipt === undefined ? found ?? next : receipt.requestId
-          if (found === undefined && "known" in wanted && !Journals.isUnfinished(States.next(state))) {
-            const event = Telling.stillWaiting(state, site.publish)
+          if (found === undefined && "known" in wanted && !Session.isUnfinished(kept)) {
+            const event = Telling.stillWaiting(kept, site.publish)
             return yield* reader.tell(event)
           }
           // Another process drives the run, or it has ended and only the journal has it.
           const isElsewhere = found !== undefined && log.begun === undefined
-            && (state.run?.requestId !== found || state.run.processName !== site.processName)
+            && (run?.requestId !== found || run.processName !== site.processName)
           if (isElsewhere && found !== undefined) {
             if (shown !== undefined) yield* reader.reset(shown)
             shown = found
             yield* reader.follow(found, log)
-            if (reader.state.run?.requestId !== found) return
+            if (reader.kept.interrupted?.requestId !== found) return
           }
           if (log.begun === undefined) {
-            polled = yield* reader.pause(log, state.run?.processName === site.processName ? soon : poll)
+            polled = yield* reader.pause(log, run?.processName === site.processName ? soon : poll)
           }
           continue
         }

@@ -15,10 +15,7 @@ import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as Worker from "../../durable/Worker.ts"
 import * as Event from "../../Event.ts"
-import * as SharedMessages from "../../internal/fold/sharedMessages.ts"
 import * as Json from "../../internal/json.ts"
-import * as Journals from "../../internal/session/journal.ts"
-import * as States from "../../internal/session/state.ts"
 import type * as Journal from "../../Journal.ts"
 import * as Message from "../../Message.ts"
 import * as Session from "../../Session.ts"
@@ -176,19 +173,23 @@ interface LastReply {
 }
 
 /** Returns the run that is under way or about to begin. */
-const underWay = ({ runs, state: { inbox: [first], run } }: Telling.Telling): Reading.Wanted =>
-  run !== undefined ? { runId: run.requestId } : first === undefined ? { known: runs.length } : { takes: first.id }
+const underWay = ({ kept: { interrupted, submitted: [first] = [] }, telling }: Sessions.Read): Reading.Wanted =>
+  interrupted !== undefined
+    ? { runId: interrupted.requestId }
+    : first === undefined
+    ? { known: telling.runs.length }
+    : { takes: first.id }
 
 /** Returns the run that begins behind those of a session whose last run has failed. */
-const nextRun = ({ kept: { state }, telling }: Sessions.Read): Reading.Wanted => ({
-  known: telling.runs.length,
-  ...(state.ended === undefined ? {} : { after: state.ended.requestId })
-})
+const nextRun = ({ kept, telling }: Sessions.Read): Reading.Wanted => {
+  const { requestId: after } = Session.view(kept).lastRun ?? {}
+  return { known: telling.runs.length, ...(after === undefined ? {} : { after }) }
+}
 
-const lastReply = (telling: Telling.Telling): LastReply => {
-  const { chain, message, state } = telling
+const lastReply = (read: Sessions.Read): LastReply => {
+  const { kept, telling: { chain, message } } = read
   const last = chain.at(-1)
-  const wanted = last === undefined || Journals.isUnfinished(States.next(state)) ? underWay(telling) : { runId: last }
+  const wanted = last === undefined || Session.isUnfinished(kept) ? underWay(read) : { runId: last }
   // A new message of the client begins a new one of the assistant.
   if ("takes" in wanted) return { wanted, earlier: [], message: undefined }
   return { wanted, earlier: chain.filter((runId) => !("runId" in wanted) || runId !== wanted.runId), message }
@@ -249,7 +250,7 @@ export const write = (
       (again === "send" ? asked?.message : undefined)
     if (known !== undefined && again !== undefined && again !== "send") {
       const { message } = asked ?? {}
-      const reply = lastReply(known.telling)
+      const reply = lastReply(known)
       const isEarlier = message !== undefined && message.id !== known.telling.asked
       const write = { named: session, actions, log, known }
       if (again === "retry") {
@@ -278,7 +279,7 @@ export const write = (
       // The readers of a run that has ended get its end once its claim is back: the log is open until then.
       else if (ended !== undefined && ended === log.begun?.runId) wanted = { ...wanted, after: ended }
       // A client that answers may post the message again that it began with.
-      if (said !== undefined && !known.kept.state.receipts.has(said.id)) wanted = { takes: said.id }
+      if (said !== undefined && Session.receipt(known.kept, said.id) === undefined) wanted = { takes: said.id }
     }
     if (said !== undefined && verdicts.length === 0) {
       const { opening } = site.counters
@@ -326,14 +327,12 @@ const resumeUi = (site: Site) => (request: Request, params: Params): Effect.Effe
     // The page of a new chat asks before its first message, and shows a refusal as an error.
     const found = yield* Effect.catchTag(Sessions.read(session), "Refusal", () => Effect.undefined)
     if (found === undefined) return nothing
-    const { kept: { state }, telling } = found
-    const run = state.run?.requestId
-    if (run === undefined && !Journals.isUnfinished(States.next(state))) return nothing
+    if (!Session.isUnfinished(found.kept)) return nothing
     yield* site.counters.stream(session.by)
     const log = yield* site.hub.follow(session.key)
     yield* Worker.take(session.key)
     // The client reads a message from its beginning, which may be that of an earlier run.
-    const { earlier, message: messageId, wanted } = lastReply(telling)
+    const { earlier, message: messageId, wanted } = lastReply(found)
     const until = whileAllowed(site, request, session, ["read"])
     const wantedRun = { _tag: "Run" as const, wanted, earlier }
     const frames = yield* quietly(yield* Relays.frames(site, session.key, log, wantedRun, until))
@@ -370,7 +369,7 @@ const getEvents = (site: Site) => (request: Request, params: Params): Effect.Eff
       return EventStream.respond(Stream.concat(Stream.succeed(EventStream.comment), EventStream.telling(texts)))
     }
     const until = whileAllowed(site, request, session, actions)
-    const endedRuns = telling.runs.length - (kept.state.run === undefined ? 0 : 1)
+    const endedRuns = telling.runs.length - (kept.interrupted === undefined ? 0 : 1)
     const wanted = { _tag: "Events" as const, endedRuns, ...(after === undefined ? {} : { after }) }
     const frames = yield* quietly(yield* Relays.frames(site, session.key, undefined, wanted, until))
     return Writing.plain(frames)
@@ -409,7 +408,7 @@ const postRetry = (site: Site) => (request: Request, params: Params): Effect.Eff
     if (isFailed) yield* Sessions.retry(session, known)
     else yield* Worker.take(session.key)
     if (!isWaited(request)) return json({}, 202)
-    const wanted = isFailed ? nextRun(known) : underWay(known.telling)
+    const wanted = isFailed ? nextRun(known) : underWay(known)
     const taking = { named: session, actions: ["write"] as const, log, wanted, known }
     const frames = yield* quietly(yield* framesOf(site, request, taking))
     return Writing.plain(frames)
@@ -443,9 +442,10 @@ const getList = (site: Site) => (request: Request, { agent }: Params): Effect.Ef
   })
 
 /** Tells whether a message is no answer in advance to a call that is under way. */
-const isKnown = ({ turn }: States.State) => ({ role, toolCallId = "" }: Message.Message): boolean => {
-  const call = role === "tool" ? turn?.calls.get(toolCallId) : undefined
-  return call?._tag !== "Started" && call?._tag !== "Granted"
+const isKnown = ({ calls }: Session.View) => {
+  const open = calls.filter(({ state }) => state === "Started" || state === "Granted")
+  const ids = new Set(open.map(({ toolCall }) => toolCall.id))
+  return ({ role, toolCallId = "" }: Message.Message): boolean => role !== "tool" || !ids.has(toolCallId)
 }
 
 /**
@@ -478,16 +478,17 @@ const getSession = (site: Site) => (request: Request, params: Params): Effect.Ef
   Effect.gen(function*() {
     const session = yield* named(site, request, params.agent, params.id, ["read"])
     const { kept, telling } = yield* Sessions.read(session)
-    const { state } = kept
+    const view = Session.view(kept)
+    const { lastRun, run } = view
     const { publish = "all", publishReasoning = false } = site.publish
     const { suspensions, thread } = kept.session
-    const isWhole = isKnown(state)
+    const isWhole = isKnown(view)
     const shown = seen(thread.messages, telling).filter(([, message]) => isWhole(message))
     const messages = UiStream.messages({ ...thread, messages: shown.map(([, message]) => message) }, {
       publish,
       publishReasoning,
       suspensions,
-      runId: States.askerOf(state) ?? "",
+      runId: view.waitingSince ?? "",
       protocol: site.protocol,
       messageId: (index) => {
         const place = shown[index]?.[0] ?? index
@@ -495,21 +496,21 @@ const getSession = (site: Site) => (request: Request, params: Params): Effect.Ef
       }
     })
     const last = messages.at(-1)
-    const open = state.run !== undefined && last?.role === "assistant" && last.id === telling.message ? last : undefined
+    const open = run !== undefined && last?.role === "assistant" && last.id === telling.message ? last : undefined
     return json({
       id: session.id,
       agent: session.agent,
       status: kept.session.status,
-      next: States.next(state),
-      isRunning: state.run !== undefined,
+      next: Session.next(kept),
+      isRunning: run !== undefined,
       // The message under way comes from its beginning by the stream.
       messages: open === undefined ? messages : messages.slice(0, -1),
       ...(open === undefined ? {} : { open }),
-      submitted: (kept.submitted ?? []).map(({ id, message }) => ({ id, content: message.content })),
-      suspensions: Telling.suspensionsOf(state, site.publish),
+      submitted: view.inbox.map(({ id, message }) => ({ id, content: message.content })),
+      suspensions: Telling.suspensionsOf(kept, site.publish),
       ...(telling.runs.length === 0 ? {} : { lastRunId: telling.runs.at(-1) }),
-      ...(state.lastRun?.rule === undefined ? {} : { endedBy: state.lastRun.rule.name }),
-      ...(state.run === undefined ? {} : { runId: state.run.requestId, wholeSteps: state.run.steps.length })
+      ...(lastRun?.rule === undefined ? {} : { endedBy: lastRun.rule.name }),
+      ...(run === undefined ? {} : { runId: run.requestId, wholeSteps: run.steps })
     })
   })
 
@@ -532,9 +533,9 @@ const agMessages = (
     AgUi.messages(Thread.fromMessages([Message.user(content)]), { messageId: () => id })
   const said = next === undefined ? [] : saidBy(next)
   if (known === undefined) return said
-  const { kept: { state }, telling, telling: { names, turns } } = known
-  const before = state.run?.before ?? state
-  const messages = SharedMessages.list(States.threadOf(before))
+  const { kept, telling, telling: { names, turns } } = known
+  const { run } = Session.view(kept)
+  const { suspensions, thread: { messages } } = run?.before ?? kept.session
   // The run of a message that is sent again may have ended: its events come again.
   const [place] = Array.from(names).find(([, name]) => name === next?.id) ?? []
   const visible = seen(messages.slice(0, place), telling)
@@ -543,12 +544,12 @@ const agMessages = (
     const own = visible[index]?.[0] ?? index
     return (role === "user" ? names : turns).get(own) ?? `message-${own}`
   }
-  const { id, message } = state.run?.taken ?? {}
+  const { id, message } = run?.takes ?? {}
   return [
-    ...AgUi.messages(thread, { ...shown, messageId, suspensions: States.suspensionsOf(before) }),
+    ...AgUi.messages(thread, { ...shown, messageId, suspensions }),
     ...id === undefined || id === next?.id || message === undefined
       ? []
-      : saidBy({ id, content: message.message.content }),
+      : saidBy({ id, content: message.content }),
     ...said
   ]
 }
@@ -573,9 +574,9 @@ const postAgUi = (site: Site) => (request: Request, { agent }: Params): Effect.E
     const frames = yield* quietly(yield* framesOf(site, request, { ...taking, wanted }))
     const { known } = taking
     // The run that is under way says more before the next one begins.
-    const isBehind = "takes" in wanted
-      ? known?.kept.state.run !== undefined && known.kept.state.run.taken?.id !== wanted.takes
-      : "after" in wanted && known?.kept.state.run !== undefined
+    const open = known && Session.view(known.kept).run
+    const isBehind = open !== undefined
+      && ("takes" in wanted ? open.takes?.id !== wanted.takes : "after" in wanted)
     if (isBehind) return Writing.agUi(frames, { threadId, runId })
     const messages = agMessages(site, known, "takes" in wanted ? said : undefined)
     const first = messages.findIndex(({ id, role }) =>
@@ -593,16 +594,15 @@ const joinAgUi = (site: Site) => (request: Request, params: Params): Effect.Effe
     // The page of a new thread asks before its first message, and shows a refusal as an error.
     const known = yield* Effect.catchTag(Sessions.read(session), "Refusal", () => Effect.undefined)
     if (known === undefined) {
-      const event = Telling.stillWaiting(States.initial(session.key), site.publish)
+      const event = Telling.stillWaiting(undefined, site.publish)
       const frame: Reading.Frame = { _tag: "Event", offset: "", event, text: "" }
       return Writing.agUi(Stream.succeed(frame), options)
     }
     yield* site.counters.stream(session.by)
-    const { state } = known.kept
     const log = yield* site.hub.follow(session.key)
     yield* Worker.take(session.key)
-    const wanted = underWay(known.telling)
-    const next = state.inbox.find(({ id }) => "takes" in wanted && id === wanted.takes)
+    const wanted = underWay(known)
+    const next = known.kept.submitted?.find(({ id }) => "takes" in wanted && id === wanted.takes)
     const said = next && { id: next.id, content: next.message.content }
     const until = whileAllowed(site, request, session, ["read"])
     const wantedRun = { _tag: "Run" as const, wanted, earlier: [] }

@@ -10,8 +10,6 @@ import * as Option from "effect/Option"
 import * as Stream from "effect/Stream"
 import * as Worker from "../../durable/Worker.ts"
 import type * as Event from "../../Event.ts"
-import * as Journals from "../../internal/session/journal.ts"
-import * as Keeping from "../../internal/session/kept.ts"
 import * as Records from "../../internal/session/records.ts"
 import * as Settling from "../../internal/session/settling.ts"
 import * as States from "../../internal/session/state.ts"
@@ -66,10 +64,10 @@ export const read = (
   publish: Event.PublicOptions = {}
 ): Effect.Effect<Read, Refusals.Refusal | Journal.StoreError, Session.Store> =>
   Effect.gen(function*() {
-    const { telling, version } = yield* Telling.read(key, publish)
-    const { state } = telling
-    if (version === 0 || state.origin.agent !== agent) return yield* Refusals.unknownSession()
-    return { kept: Keeping.keptOf(key, state, version), telling }
+    const telling = yield* Telling.read(key, publish)
+    const { kept } = telling
+    if (kept.version === 0 || kept.origin.agent !== agent) return yield* Refusals.unknownSession()
+    return { kept, telling }
   })
 
 // Messages.
@@ -169,20 +167,20 @@ export const again = (
   messageId: string | undefined
 ): Effect.Effect<Again, Refusals.Refusal> =>
   Effect.suspend((): Effect.Effect<Again, Refusals.Refusal> => {
-    const receipt = message && known?.kept.state.receipts.get(message.id)
+    const receipt = message && known && Session.receipt(known.kept, message.id)
     if (message !== undefined && receipt === undefined) return Effect.succeed("send")
     if (known === undefined) return Refusals.unknownSession()
     if (message !== undefined && receipt?.hash !== Records.hashOfContent(message.content)) {
       return unsupported("A message that was sent cannot be edited: send a new one.")
     }
-    const { kept: { session, state }, telling } = known
+    const { kept, telling } = known
     const isLast = message === undefined ? telling.attempts.has(messageId ?? "") : telling.asked === message.id
     if (isLast && isFailed(known)) return Effect.succeed("retry")
-    const isUnderWay = state.inbox.some(({ id }) => id === message?.id)
-      || isLast && Journals.isUnfinished(States.next(state))
+    const isUnderWay = kept.submitted?.some(({ id }) => id === message?.id) === true
+      || isLast && Session.isUnfinished(kept)
     // A message alone may have lost all of its reply: it comes again, whatever became of it.
     if (isUnderWay || message !== undefined && !isRegeneration) return Effect.succeed("follow")
-    if (session.suspensions.length > 0) return waits
+    if (kept.session.suspensions.length > 0) return waits
     return isRegeneration
       ? unsupported("A reply that is whole cannot be generated again: send a new message.")
       : nothingToRetry
@@ -191,19 +189,18 @@ export const again = (
 /** Has the last run of a session tried again that failed, and waits until the new one has begun. */
 export const retry = (
   { key }: Named,
-  { kept: { state: { ended } } }: Read
+  { kept }: Read
 ): Effect.Effect<void, Refusals.Refusal | Journal.StoreError, Session.Store | Worker.Worker> =>
   Effect.gen(function*() {
     const worker = yield* Worker.Worker
-    const failed = ended?.requestId ?? ""
+    const { lastRun } = Session.view(kept)
     // The claim of the failed run may be on its way back, here or in another process.
     for (let pause = 0; pause < mostPauses; pause++) {
-      yield* worker.take(key, failed)
-      const kept = yield* Session.load(key)
-      if (kept === undefined) return yield* Refusals.unknownSession()
-      const { ended: last, run } = kept.state
+      yield* worker.take(key, lastRun?.requestId ?? "")
+      const now = yield* Session.load(key)
+      if (now === undefined) return yield* Refusals.unknownSession()
       // A retry that is answered is in the journal: it is not lost with this process.
-      if (run !== undefined || (last?.requestId ?? "") !== failed) return
+      if (now.interrupted !== undefined || Session.view(now).lastRun?.requestId !== lastRun?.requestId) return
       yield* Effect.sleep(pauseMillis)
     }
     return yield* new Refusals.Refusal({
@@ -376,8 +373,8 @@ export const answer = (
       const message = isNew
         ? StoredCommands.submission(said.id, said.content, { by: named.by, clientTools })
         : undefined
-      const { state: { run } } = yield* Session.keep(current.kept, () => settle(message))
-      const isLate = run?.settlements.some(({ id }) => settled.some((each) => each.id === id)) === true
+      const { run } = Session.view(yield* Session.keep(current.kept, () => settle(message)))
+      const isLate = run?.settled.some((id) => settled.some((each) => each.id === id)) === true
       const last = run === undefined ? current.telling.runs.at(-1) : undefined
       return {
         count: settled.length,
@@ -438,14 +435,14 @@ export const stopRun = (
     for (let pause = 50;; pause = Math.min(2 * pause, 1_000)) {
       const kept = yield* Session.load(key)
       if (kept === undefined) return
-      const { receipts, run } = kept.state
-      if ("after" in wanted && wanted.after === run?.requestId) return
-      const own = "takes" in wanted ? receipts.get(wanted.takes)?.requestId : run?.requestId
-      if (own !== undefined && own !== run?.requestId) return
+      const open = kept.interrupted?.requestId
+      if ("after" in wanted && wanted.after === open) return
+      const own = "takes" in wanted ? Session.receipt(kept, wanted.takes)?.requestId : open
+      if (own !== undefined && own !== open) return
       if (own !== undefined) {
         return yield* Effect.asVoid(Effect.flatMap(Session.stop(key, { by }), ({ ended }) => ended))
       }
-      if (!Journals.isUnfinished(States.next(kept.state))) return
+      if (!Session.isUnfinished(kept)) return
       yield* Effect.sleep(pause)
     }
   })
