@@ -385,7 +385,7 @@ class Loop<E, R> implements Driver {
     const startable = this.takeStartable(events)
     const visible = before.length === 0 ? shown(view, events) : before.concat(shown(view, events))
     const journal = recorded?.journal
-    const report = journal && events.find(isReported)
+    const report = journal && events.findLast(isReported)
     const reported = journal && report && (() => this.reported(journal, report, visible))
     if (!isObserved(view)) return reported === undefined ? this.showStarting(startable, visible) : reported()
     return this.after(observed(view, running, this.id, events), () => {
@@ -1219,7 +1219,7 @@ type StartError = Thread.ValidationError | Plan.EngineError
 type Checked<E, R> = Pick<Parts<E, R>, "thread" | "base" | "leftOut">
 
 /** The adapter, the tools and the request of a run. */
-interface Asked {
+export interface Asked {
   readonly adapter: Adapter.Service
   readonly tools: ToolOptions.Toolbox
   readonly template: Requests.Template
@@ -1237,20 +1237,33 @@ const adapterIn = (context: Context.Context<never>): Result.Result<Adapter.Servi
 export const asked = (
   messages: ReadonlyArray<Message.Input>,
   options: StepOptions<any, any>,
+  toolbox: ToolOptions.Toolbox,
   defaults: Policy.Defaults,
   context: Context.Context<never>
 ): Result.Result<Asked, StartError> => {
   const adapter = adapterIn(context)
   if (Result.isFailure(adapter)) return Result.fail(adapter.failure)
-  const given = options.tools ?? []
-  const { leftOut, tools } = ToolOptions.offered(ToolOptions.toolbox(defaults.tools ?? [], given))
+  const { leftOut, tools } = ToolOptions.offered(toolbox)
   const forced = Plan.forcedToLeftOut(options, leftOut)
   if (forced !== undefined) return Result.fail(forced)
   const template = Requests.template(options, defaults, tools)
-  const errors = Requests.issues(messages, template, given, tools)
+  const errors = Requests.issues(messages, template, options.tools ?? [], tools)
   return errors.length > 0
     ? Result.fail(new Thread.ValidationError({ reason: "invalid_request", errors }))
     : Result.succeed({ adapter: adapter.success, tools, template, leftOut })
+}
+
+/** Returns the tools of a run: the application's and the caller's. */
+export const toolboxOf = ({ tools }: StepOptions<any, any>, defaults: Policy.Defaults): ToolOptions.Toolbox =>
+  ToolOptions.toolbox(defaults.tools ?? [], tools ?? [])
+
+/** A recorded run. */
+export interface Recorded extends Replay.Recorded {
+  /** The options, where they are checked before the start of the run is recorded. */
+  readonly checked?: {
+    readonly settings: Settings.Settings<any, any>
+    readonly asked: Result.Result<Asked, StartError>
+  }
 }
 
 /** Checks the input and the options. An option that cannot be used throws. */
@@ -1259,10 +1272,11 @@ const check = <E, R>(
   options: StepOptions<E, R>,
   defaults: Policy.Defaults,
   context: Context.Context<R>,
-  start: Replay.Start | undefined
+  recorded: Recorded | undefined
 ): Result.Result<Checked<E, R>, StartError> => {
-  const settings = Settings.resolve<E, R>(options, defaults, Policy.standard, context)
+  const settings = recorded?.checked?.settings ?? Settings.resolve<E, R>(options, defaults, Policy.standard, context)
   const services = context as Context.Context<never>
+  const start = recorded?.start
   const valid = Result.flatMap(adapterIn(services), () => Thread.validate(input))
   if (Result.isFailure(valid)) return Result.fail(valid.failure)
   const thread = valid.success
@@ -1273,7 +1287,9 @@ const check = <E, R>(
     return Result.fail(new Thread.ValidationError({ reason: "invalid_thread", errors: unpaired }))
   }
   const { mode, system } = options
-  return Result.map(asked(thread.messages, options, defaults, services), ({ adapter, leftOut, template, tools }) => {
+  const request = recorded?.checked?.asked ??
+    asked(thread.messages, options, toolboxOf(options, defaults), defaults, services)
+  return Result.map(request, ({ adapter, leftOut, template, tools }) => {
     const base: Rules.Ask = { adapter, system, mode: mode ?? "auto", tools, runTools: tools, settings, template }
     return { thread, base, leftOut }
   })
@@ -1290,10 +1306,10 @@ const enter = <E, R>(
   chat: ChatOptions<E, R> | undefined,
   scope: Scope.Scope,
   context: Context.Context<R>,
-  recorded: Replay.Recorded | undefined
+  recorded: Recorded | undefined
 ): Effect.Effect<Next<E, R>, StartError, R> => {
   const defaults = Context.get(context, Policy.Defaults)
-  const checked = check(input, options, defaults, context, recorded?.start)
+  const checked = check(input, options, defaults, context, recorded)
   if (Result.isFailure(checked)) return Effect.fail(checked.failure)
   const { base, base: { adapter, settings, template }, leftOut, thread } = checked.success
   const running = new Running(settings.graceMillis, context as Context.Context<never>, recorded?.appends)
@@ -1371,7 +1387,7 @@ export const step = <E, R>(
   options: StepOptions<E, R>,
   scope: Scope.Scope,
   context: Context.Context<R>,
-  recorded?: Replay.Recorded
+  recorded?: Recorded
 ): Effect.Effect<Next<E, R>, StartError, R> => enter(input, options, undefined, scope, context, recorded)
 
 /** Enters a run of several steps, and returns the function that its stream is pulled from. */
@@ -1380,5 +1396,5 @@ export const chat = <E, R>(
   options: ChatOptions<E, R>,
   scope: Scope.Scope,
   context: Context.Context<R>,
-  recorded?: Replay.Recorded
+  recorded?: Recorded
 ): Effect.Effect<Next<E, R>, StartError, R> => enter(input, options, options, scope, context, recorded)

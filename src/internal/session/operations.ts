@@ -201,10 +201,9 @@ export interface Reply {
 /** Returns the command of a message. Refuses a command that was taken before. */
 const taking = (
   { state }: Settling.Base,
-  id: string | undefined,
+  id: string,
   content: Message.Content
 ): Effect.Effect<Pick<Operation<"chat">, "takes">, SessionData.SessionError> => {
-  if (id === undefined) return Effect.succeed({})
   const hash = Records.hashOfContent(content)
   const known = state.receipts.get(id)
   return known === undefined || known.became === "queued" && known.hash === hash
@@ -226,7 +225,8 @@ export const replying = (
     const base = yield* Settling.baseOf(given, true)
     const freed = pending === "deny" ? Settling.behind(base, denials(States.sessionOf(base.state))) : base
     const said = yield* spokenTo("reply", States.sessionOf(freed.state), message)
-    return { ...spoken("reply", freed, said), ...yield* taking(base, takes ?? undefined, content) }
+    const operation = spoken("reply", freed, said)
+    return typeof takes === "string" ? { ...operation, ...yield* taking(base, takes, content) } : operation
   })
 
 /** Checks `Session.continue`, with a message or without. */

@@ -62,17 +62,23 @@ type Errors<T extends Tools, E> = Operations.OperationError | E | Tool.Fatal<T[n
 
 type Services<T extends Tools, R> = R | Adapter.Adapter | Tool.Services<T[number]>
 
+const noneAbandoned: Effect.Effect<ReadonlyArray<Event.Abandoned>> = Effect.succeed([])
+
 /** An operation while it runs. */
 class OperationRun<M extends SessionEvents.Mode> {
   readonly operation: Operations.Operation<M>
   readonly requestId: string
   readonly writer: Writers.Writer
+  readonly state: States.State
   /** The result, once the run has ended. */
   private result: Event.StepResult | Event.ChatResult | undefined
   /** Owns the appends of the operation, and the observer of events outside its run. */
   readonly running: Running
-  /** Owns the effect that may ask the operation to stop. It is interrupted when there is a result. */
-  readonly stopping: Running
+  /**
+   * Owns the effect that may ask the operation to stop, and that is interrupted when there is a result. `undefined`
+   * where the run itself owns it.
+   */
+  readonly stopping: Running | undefined
   readonly spending: Spendings.Spending
   /** Tells whether calls of an earlier turn run before the model is asked. */
   readonly hasOpening: boolean
@@ -81,8 +87,7 @@ class OperationRun<M extends SessionEvents.Mode> {
 
   constructor(
     operation: Operations.Operation<M>,
-    requestId: string,
-    graceMillis: number,
+    { isStopped, settings: { graceMillis, requestId } }: Wanted<AnyOptions>,
     context: Context.Context<never>,
     span: Telemetry.Run | undefined
   ) {
@@ -92,16 +97,13 @@ class OperationRun<M extends SessionEvents.Mode> {
     this.operation = operation
     this.requestId = requestId
     this.writer = operation.base.writer
+    this.state = this.writer.state
     this.hasOpening = SessionEvents.isOpening(operation.base.state)
     this.running = new Running(graceMillis, context)
-    this.stopping = new Running(graceMillis, context)
+    this.stopping = isStopped ? new Running(graceMillis, context) : undefined
     this.spending = spending
     this.span = span
     if (span !== undefined) span.usage = () => spending.total
-  }
-
-  get state(): States.State {
-    return this.writer.state
   }
 
   append(records: ReadonlyArray<Records.Record>): Effect.Effect<void> {
@@ -110,35 +112,37 @@ class OperationRun<M extends SessionEvents.Mode> {
   }
 
   /** Records the start, and the records that lead to it. */
-  begin(deadlineAt: number | undefined, toolbox: ToolOptions.Toolbox): Effect.Effect<void> {
+  begin(
+    deadlineAt: number | undefined,
+    toolbox: ToolOptions.Toolbox,
+    context: Context.Context<never>
+  ): Effect.Effect<void> {
     const { operation: { answered, base, messages, name, parent, resumed, takes }, span } = this
-    return Effect.flatMap(Effect.all([Clock.currentTimeMillis, Claims.CurrentProcess]), ([startedAt, processName]) => {
-      const { clientTools, inbox } = this.state
-      const served = takes === undefined
-        ? name === "continue" ? clientTools : []
-        : inbox.find(({ id }) => id === takes.id)?.clientTools ?? []
-      const versions = Array.from(toolbox).flatMap(([name, { version }]) =>
-        version === undefined ? [] : [[name, version]]
-      )
-      const started: Records.RunStarted = {
-        _tag: "RunStarted",
-        requestId: this.requestId,
-        operation: name,
-        messages,
-        startedAt,
-        processName,
-        ...(answered === undefined ? {} : { answered }),
-        ...(parent === undefined ? {} : { parent }),
-        ...(span?.ids === undefined ? {} : { span: span.ids }),
-        ...(resumed === undefined ? {} : { resumes: true }),
-        ...(deadlineAt === undefined ? {} : { deadlineAt }),
-        ...(this.writer.owner === undefined ? {} : { owner: this.writer.owner }),
-        ...(takes === undefined ? {} : { takes }),
-        ...(served.length === 0 ? {} : { clientTools: served }),
-        ...(versions.length === 0 || resumed !== undefined ? {} : { versions: Object.fromEntries(versions) })
-      }
-      return this.append([...base.before, started])
-    })
+    const { clientTools, inbox } = this.state
+    const served = takes === undefined
+      ? name === "continue" ? clientTools : []
+      : inbox.find(({ id }) => id === takes.id)?.clientTools ?? []
+    const versions = Array.from(toolbox).flatMap(([name, { version }]) =>
+      version === undefined ? [] : [[name, version]]
+    )
+    const started: Records.RunStarted = {
+      _tag: "RunStarted",
+      requestId: this.requestId,
+      operation: name,
+      messages,
+      startedAt: Context.get(context, Clock.Clock).currentTimeMillisUnsafe(),
+      processName: Context.get(context, Claims.CurrentProcess),
+      ...(answered === undefined ? {} : { answered }),
+      ...(parent === undefined ? {} : { parent }),
+      ...(span?.ids === undefined ? {} : { span: span.ids }),
+      ...(resumed === undefined ? {} : { resumes: true }),
+      ...(deadlineAt === undefined ? {} : { deadlineAt }),
+      ...(this.writer.owner === undefined ? {} : { owner: this.writer.owner }),
+      ...(takes === undefined ? {} : { takes }),
+      ...(served.length === 0 ? {} : { clientTools: served }),
+      ...(versions.length === 0 || resumed !== undefined ? {} : { versions: Object.fromEntries(versions) })
+    }
+    return this.append([...base.before, started])
   }
 
   /**
@@ -175,17 +179,17 @@ class OperationRun<M extends SessionEvents.Mode> {
   readonly ended: Replay.Journal["ended"] = (event) =>
     Effect.suspend(() => {
       const known = this.running.givenUpTasks
-      return Effect.flatMapEager(this.writer.flush(this.running), () =>
-        this.append(SessionEvents.runOf(this.state, event))).pipe(
-          Effect.andThen(this.stopping.stop),
-          Effect.map((stopped) => {
-            const others = [...known, ...stopped]
-            const abandoned = [...others, ...event.result.abandoned ?? []]
-            const result = others.length === 0 ? event.result : { ...event.result, abandoned }
-            this.result = result
-            return { ...event, result }
-          })
-        )
+      const recorded = Effect.flatMapEager(this.writer.flush(this.running), () =>
+        this.append(SessionEvents.runOf(this.state, event)))
+      const stopped = Effect.flatMapEager(recorded, () =>
+        this.stopping?.beginStop() ?? noneAbandoned)
+      return Effect.mapEager(stopped, (stopped) => {
+        const others = [...known, ...stopped]
+        const abandoned = [...others, ...event.result.abandoned ?? []]
+        const result = others.length === 0 ? event.result : { ...event.result, abandoned }
+        this.result = result
+        return { ...event, result }
+      })
     })
 
   /** The result of the operation, once its events have ended. */
@@ -222,7 +226,7 @@ const stopsOf = <M extends SessionEvents.Mode, R>(
     }
     yield* Effect.sync(() => {
       Inherited.listen(running, { cancellation }, undefined, requestId)
-      Inherited.listen(stopping, { cancellation }, cancel, requestId)
+      if (stopping !== undefined) Inherited.listen(stopping, { cancellation }, cancel, requestId)
     })
     return { cancellation, deadline }
   })
@@ -234,6 +238,7 @@ const stopsOf = <M extends SessionEvents.Mode, R>(
  * no answer.
  */
 const settlements = (state: States.State, policy: Policy.Policy): ReadonlyArray<Event.Event> => {
+  if (state.answered.length === 0) return []
   const open = new Set([...States.approvedIn(state), ...States.suspensionsOf(state)].map(({ id }) => id))
   const settled = state.answered.filter((id) => !open.has(id))
   const isTold = policy.callFacts === "told"
@@ -318,62 +323,75 @@ const withoutPolicies = (tools: unknown): Tools =>
 /** Tells whether the failure of a run that could not start ends it. `failures` counts those in a row. */
 export type IsFinal = (error: unknown, failures: number) => boolean
 
-/** The options of an operation, resolved. */
+/** The options of an operation, resolved once for all of its parts. */
 interface Wanted<O> {
+  /** The options that the loop gets. */
   readonly options: O
   readonly settings: Settings.Settings<unknown, unknown>
-  readonly policy: Policy.Policy
   readonly toolbox: ToolOptions.Toolbox
+  /** The request of the run, which is checked before anything is recorded. */
+  readonly asked: NonNullable<Loop.Recorded["checked"]>["asked"]
   readonly defaults: Policy.Defaults
-  readonly requestId: string
-  /** The mistake in the options of a run that is driven, and which begins without them. */
-  readonly mistake: Result.Result<unknown, unknown>
+  readonly cancel: Settings.CancelSource<any> | undefined
+  /** Tells whether the run has its stops from the operation: it may begin with calls of an earlier turn. */
+  readonly isStopped: boolean
 }
 
 type AnyOptions = Chat.Options<any, any, any, any, any>
 
-/**
- * Resolves the options of an operation. Of a run that is driven, options that cannot be used are a failure to count.
- */
+/** Resolves the options of an operation. An option that cannot be used throws. */
 const resolved = <O extends AnyOptions>(
-  { resumed }: Operations.Operation<SessionEvents.Mode>,
+  { base: { state, writer }, messages, mode, resumed }: Operations.Operation<SessionEvents.Mode>,
   given: O,
-  isDriven: boolean,
+  isContinued: boolean,
   defaults: Policy.Defaults,
   context: Context.Context<never>
 ): Wanted<O> => {
-  // The caller's code may have made a run fail that is ended after many attempts: it gets the tools without theirs.
-  const wanted = resumed?.isBroken === true ? { tools: withoutPolicies(given.tools) } as unknown as O : given
-  const resolve = (options: O) => Settings.resolve<unknown, unknown>(options, defaults, Policy.standard, context)
-  const mistake = isDriven ? Result.try(() => resolve(wanted)) : Result.succeed(resolve(wanted))
-  const options = Result.isSuccess(mistake) ? wanted : {} as O
-  const settings = Result.isSuccess(mistake) ? mistake.success : resolve(options)
+  const settings = Settings.resolve<unknown, unknown>(given, defaults, Policy.standard, context)
+  const toolbox = Loop.toolboxOf(given, defaults)
+  const { context: kept, id } = state
+  const own = given.context ?? (isEmpty(kept) ? undefined : kept)
+  const update = States.contextUpdateOf(state)
+  const isStopped = isContinued || state.turn?.isEarlier === true || writer.store !== undefined
+  const options = {
+    ...given,
+    ...(id === undefined ? {} : { cacheKey: given.cacheKey ?? id }),
+    ...(isOneStep(mode, resumed) ? { maxTurns: 1 } : {}),
+    ...(isStopped ? { cancel: null } : {})
+  }
+  const said = States.threadOf(state).messages.concat(messages)
   return {
     options,
-    settings,
-    policy: carefully(options.policy ?? defaults.policy ?? Policy.standard),
-    toolbox: ToolOptions.toolbox(defaults.tools ?? [], options.tools ?? none),
+    settings: {
+      ...settings,
+      policy: carefully(settings.policy),
+      context: update === undefined ? own ?? settings.context : { ...own, ...update },
+      requestId: resumed?.run.requestId ?? settings.requestId,
+      sessionId: given.sessionId ?? id ?? settings.sessionId
+    },
+    toolbox,
+    asked: Loop.asked(said, options, toolbox, defaults, context),
     defaults,
-    requestId: resumed?.run.requestId ?? settings.requestId,
-    mistake
+    cancel: given.cancel ?? undefined,
+    isStopped
   }
 }
 
 /** Begins the run: opens its span, and records its start. The scope stops what belongs to it. */
 const begin = <M extends SessionEvents.Mode>(
   operation: Operations.Operation<M>,
-  { defaults, options, requestId, settings, toolbox }: Wanted<AnyOptions>,
-  isContinued: boolean
+  wanted: Wanted<AnyOptions>,
+  context: Context.Context<Scope.Scope>
 ) =>
   Effect.gen(function*() {
-    const { base: { state: begun, writer }, resumed } = operation
-    const context = yield* Effect.context<never>()
-    const scope = yield* Effect.scope
+    const { base: { state: begun }, resumed } = operation
+    const { cancel, defaults, isStopped, options, settings: { deadline, requestId, sessionId }, toolbox } = wanted
+    const scope = Context.get(context, Scope.Scope)
     const span = yield* Telemetry.openRun(Telemetry.tracing(context), scope, () => ({
       requestId,
-      sessionId: options.sessionId ?? begun.id ?? settings.sessionId,
+      sessionId,
       agent: options.agent ?? Loop.agentWithin(context),
-      adapter: Context.getOrUndefined(context, Adapter.Adapter),
+      adapter: Context.getOrUndefined(context as Context.Context<any>, Adapter.Adapter),
       sampling: { ...options, model: options.model ?? defaults.model },
       facts: {
         system: options.system,
@@ -382,22 +400,24 @@ const begin = <M extends SessionEvents.Mode>(
       },
       previous: resumed === undefined && operation.name !== "continue" ? undefined : begun.span
     }))
-    const run = new OperationRun(operation, requestId, settings.graceMillis, context, span)
+    const run = new OperationRun(operation, wanted, context, span)
     const { running, stopping } = run
     // Both share one grace period.
-    yield* Effect.addFinalizer((exit) =>
-      Effect.all([running.end(exit), stopping.end(exit)], { concurrency: "unbounded", discard: true })
-    )
-    const isOwn = isContinued || begun.turn?.isEarlier === true || writer.store !== undefined
-    const stops = isOwn ? yield* stopsOf(run, options.cancel ?? undefined, settings.deadline) : undefined
-    yield* run.begin(stops?.deadline?.at, toolbox)
+    yield* Scope.addFinalizerExit(scope, (exit) => {
+      const ended = running.end(exit)
+      return stopping === undefined
+        ? ended
+        : Effect.all([ended, stopping.end(exit)], { concurrency: "unbounded", discard: true })
+    })
+    const stops = isStopped ? yield* stopsOf(run, cancel, deadline) : undefined
+    yield* run.begin(stops?.deadline?.at, toolbox, context)
     return { run, stops }
   })
 
 /** Returns what the run begins with. */
 const startOf = (
   { hasOpening, operation: { mode, resumed }, state }: OperationRun<SessionEvents.Mode>,
-  { policy, toolbox }: Wanted<AnyOptions>,
+  { settings: { policy }, toolbox }: Wanted<AnyOptions>,
   isContinued: boolean
 ): Replay.Start => {
   // The nested run of a sub-agent ends at the deadline by itself.
@@ -441,33 +461,19 @@ const isOneStep = (mode: SessionEvents.Mode, resumed: Operations.Resumed | undef
 /** Returns the events of the run, which the loop reports to the journal of the operation. */
 const eventsOf = <E, R>(
   run: OperationRun<SessionEvents.Mode>,
-  { options, policy, requestId }: Wanted<AnyOptions>,
+  { asked, options, settings }: Wanted<AnyOptions>,
   start: Replay.Start,
   stops: Stops | undefined
 ): Stream.Stream<Event.Event, Step.StepError | E, R> => {
-  const { operation: { mode, resumed }, running, spending, state, writer } = run
-  const { context, id } = state
-  const own = options.context ?? (isEmpty(context) ? null : context)
-  const update = States.contextUpdateOf(state)
-  const adjusted = {
-    ...options,
-    policy,
-    requestId,
-    context: update === undefined ? own : { ...own, ...update },
-    sessionId: options.sessionId ?? id ?? null,
-    cacheKey: options.cacheKey ?? id,
-    ...(isOneStep(mode, resumed) ? { maxTurns: 1 } : {}),
-    ...(stops === undefined ? {} : { cancel: null }),
-    ...(resumed?.ending?._tag === "Deadline" ? { deadline: null } : {})
-  } as unknown as Loop.ChatOptions<E, R>
-  const ending = resumed?.ending?._tag
-  const recorded: Replay.Recorded = {
+  const { operation: { mode, resumed }, requestId, running, spending, state, writer } = run
+  const recorded: Loop.Recorded = {
+    checked: { settings, asked },
     start,
     journal: Replays.journalOf({
       writer,
       requestId,
       running,
-      ending,
+      ending: resumed?.ending?._tag,
       nestingOf: nesting,
       replied: run.replied,
       step: run.step,
@@ -478,7 +484,7 @@ const eventsOf = <E, R>(
   }
   const thread = SharedMessages.plain(isOpen(state) ? state.thread : States.threadOf(state))
   const enter = mode === "step" ? Loop.step<E, R> : Loop.chat<E, R>
-  return Pulled.stream((scope, services: Context.Context<R>) => enter(thread, adjusted, scope, services, recorded))
+  return Pulled.stream((scope, services: Context.Context<R>) => enter(thread, options, scope, services, recorded))
 }
 
 /**
@@ -519,32 +525,36 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
   Effect.gen(function*() {
     const operation = yield* checked
     const { base: { state: begun, writer }, resumed } = operation
-    const context = yield* Effect.context<never>()
-    const wanted = resolved(operation, given, isFinal !== undefined, yield* Policy.Defaults, context)
-    const { mistake, options, toolbox } = wanted
-    const isToCheck = Result.isSuccess(mistake) && (resumed?.ending === undefined || resumed.ending._tag === "Deadline")
+    const context = yield* Effect.context<Scope.Scope>()
+    const defaults = Context.get(context, Policy.Defaults)
+    const isContinued = begun.answered.length > 0 || begun.turn !== undefined && resumed === undefined
+    const resolve = (options: typeof given) => resolved(operation, options, isContinued, defaults, context)
+    // The caller's code may have made a run fail that is ended after many attempts: it gets the tools without theirs.
+    const own = resumed?.isBroken === true ? { tools: withoutPolicies(given.tools) } as unknown as typeof given : given
+    // A run that is driven begins without options that cannot be used, which are a failure to count.
+    const known = isFinal === undefined ? Result.succeed(resolve(own)) : Result.try(() => resolve(own))
+    const wanted = Result.isSuccess(known) ? known.success : resolve({})
+    const { asked, options, toolbox } = wanted
+    const isToCheck = Result.isSuccess(known) && (resumed?.ending === undefined || resumed.ending._tag === "Deadline")
     if (isToCheck) {
       yield* Replays.check(begun, writer.id, toolbox)
-      const inherited = yield* Rules.Inherited
-      const adapter = Context.getOrUndefined(context as Context.Context<Adapter.Adapter>, Adapter.Adapter)
-      const known = Turns.namesIn(options, inherited)
-      if (resumed !== undefined) yield* Replays.checkRules(begun, writer.id, known, adapter)
+      const adapter = Context.getOrUndefined(context as Context.Context<any>, Adapter.Adapter)
+      const names = Turns.namesIn(options, Context.get(context, Rules.Inherited))
+      if (resumed !== undefined) yield* Replays.checkRules(begun, writer.id, names, adapter)
     }
-    if (isFinal === undefined) {
-      const messages = States.threadOf(begun).messages.concat(operation.messages)
-      yield* Effect.fromResult(Loop.asked(messages, options, wanted.defaults, context))
-    }
-    const isContinued = begun.answered.length > 0 || begun.turn !== undefined && resumed === undefined
-    const { run, stops } = yield* begin(operation, wanted, isContinued)
-    const own = Result.isFailure(mistake)
-      ? Stream.die(mistake.failure)
+    if (isFinal === undefined && Result.isFailure(asked)) return yield* Effect.fail(asked.failure)
+    const { run, stops } = yield* begin(operation, wanted, context)
+    const worked = Result.isFailure(known)
+      ? Stream.die(known.failure)
       : eventsOf<E, R | RHalt | REvent>(run, wanted, startOf(run, wanted, isContinued), stops)
-    const ended = isFinal === undefined ? own : endingBy(own, run, options, isFinal)
+    const ended = isFinal === undefined ? worked : endingBy(worked, run, options, isFinal)
     // The runs of a session that is not kept are in no journal, also where its handler's are.
-    const unkept = writer.store === undefined && Context.get(context, SubAgent.CurrentNesting) !== undefined
-      ? Stream.provideService(ended, SubAgent.CurrentNesting, undefined)
+    const isNested = Context.get(context, SubAgent.CurrentNesting) !== undefined
+    const events = writer.store !== undefined
+      ? Stream.tapCause(ended, (cause) => run.fail(cause))
+      : isNested
+      ? unkept(ended)
       : ended
-    const events = Stream.tapCause(unkept, (cause) => run.fail(cause))
     return { run, events: run.span === undefined ? events : run.span.reading(events) }
   })
 
@@ -564,7 +574,7 @@ export const awaited = <M extends SessionEvents.Mode, F, RF, T extends Tools, E,
   // The scope belongs to the operation: the events are read in the caller's scope.
   Effect.scopedWith((scope) =>
     Effect.flatMap(Scope.provide(open(operation, options), scope), ({ events, run }) =>
-      Effect.andThen(Stream.runDrain(events), Effect.suspend(() => doneOf(run))))
+      Effect.flatMap(Stream.runDrain(events), () => doneOf(run)))
   )
 
 /**

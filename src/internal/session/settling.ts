@@ -56,7 +56,7 @@ export const baseOf = (session: Session, leaves: boolean): Effect.Effect<Base> =
   Effect.flatMap(Writers.CurrentWriter, (current) => {
     if (current === undefined) {
       return Effect.map(
-        Writers.unkept(States.stateOf(session)),
+        Writers.unkept(session),
         (writer): Base => ({ writer, state: writer.state, before: [] })
       )
     }

@@ -470,17 +470,14 @@ const sessionAtRest = (state: State): Session => {
   const suspensions = suspensionsOf(state)
   const question = suspensions.find(({ kind }) => kind === "question")
   const calls = suspensions.filter(({ kind }) => kind !== "question")
-  const nested = callsOf(state).flatMap((call) =>
+  const open = callsOf(state).filter(({ _tag }) => _tag !== "Answered")
+  const nested = open.flatMap((call) =>
     (call._tag === "Waiting" || call._tag === "Granted") && call.answers.length > 0
       ? [{ id: call.toolCall.id, answers: call.answers }]
       : []
   )
-  const resumable = callsOf(state).flatMap(({ _tag, resume, toolCall: { id } }) =>
-    resume === undefined || _tag === "Answered" ? [] : [{ id, ...resume }]
-  )
-  const versions = callsOf(state).flatMap(({ _tag, toolCall: { id }, version }) =>
-    version === undefined || _tag === "Answered" ? [] : [[id, version]]
-  )
+  const resumable = open.flatMap(({ resume, toolCall: { id } }) => resume === undefined ? [] : [{ id, ...resume }])
+  const versions = open.flatMap(({ toolCall: { id }, version }) => version === undefined ? [] : [[id, version]])
   return {
     ...(state.id === undefined ? {} : { id: state.id }),
     thread: SharedMessages.plain(threadOf(state)),
@@ -1082,21 +1079,27 @@ export const totalUsageOf = (run: Pick<Run, "nestedUsage" | "spent" | "steps">):
 export const reportSoFar = (state: State): StopReport =>
   state.run === undefined ? { stopped: [], ended: [], refused: [], unknown: [] } : reportOf(state.run, state, [])
 
-const reportOf = (run: Run, state: State, abandoned: ReadonlyArray<Event.Abandoned>): StopReport => {
-  const calls = Array.from(run.came, ([key, came]) => ({ came, id: key.slice(key.indexOf(" ") + 1) }))
-  const refused = new Set([
-    ...abandoned.flatMap(({ id, kind, path = [] }) => kind === "handler" ? [path[0] ?? id] : []),
-    ...calls.flatMap(({ came, id }) => came === "refused" ? [id] : [])
-  ])
-  const isWaiting = (id: string) => state.turn?.calls.get(id)?._tag === "Waiting"
-  const left = calls.filter(({ came, id }) => !refused.has(id) && !(came === "asked" && isWaiting(id)))
-  const of = (...wanted: ReadonlyArray<Came>) => left.filter(({ came }) => wanted.includes(came)).map(({ id }) => id)
-  return {
-    stopped: of("stopped", "asked"),
-    ended: of("ended"),
-    refused: calls.filter(({ id }) => refused.has(id)).map(({ id }) => id),
-    unknown: of("open", "unknown")
+/** The list of the report that a call stands in, by its outcome. */
+const listOf: Readonly<Record<Came, keyof StopReport>> = {
+  asked: "stopped",
+  stopped: "stopped",
+  ended: "ended",
+  refused: "refused",
+  open: "unknown",
+  unknown: "unknown"
+}
+
+const reportOf = ({ came }: Run, { turn }: State, abandoned: ReadonlyArray<Event.Abandoned>): StopReport => {
+  const report: Record<keyof StopReport, Array<string>> = { stopped: [], ended: [], refused: [], unknown: [] }
+  const idOf = (key: string) => key.slice(key.indexOf(" ") + 1)
+  const refused = new Set(abandoned.flatMap(({ id, kind, path = [] }) => kind === "handler" ? [path[0] ?? id] : []))
+  for (const [key, outcome] of came) if (outcome === "refused") refused.add(idOf(key))
+  for (const [key, outcome] of came) {
+    const id = idOf(key)
+    if (refused.has(id)) report.refused.push(id)
+    else if (outcome !== "asked" || turn?.calls.get(id)?._tag !== "Waiting") report[listOf[outcome]].push(id)
   }
+  return report
 }
 
 /** Restores the values from before a run of which no call has started. */

@@ -8,7 +8,6 @@
 import type * as Arr from "effect/Array"
 import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
-import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Option from "effect/Option"
@@ -179,8 +178,9 @@ export class Writer implements Omit<Parent, "store"> {
   private replies = 0
   /** Number of calls that may start or end at the same time. */
   private calls = 0
-  /** Owns the appends that belong to no run. */
-  private readonly own: Running
+  /** Makes `own`, where it is first needed. */
+  private readonly context: Context.Context<never>
+  private made: Running | undefined
   /** Tells whether an append was abandoned: it may have been written, so nothing may be written after it. */
   private isClosed = false
   /** Distinguishes the appends of this writer from those of others. */
@@ -205,7 +205,7 @@ export class Writer implements Omit<Parent, "store"> {
     context: Context.Context<never>,
     parent?: Parent
   ) {
-    this.own = new Running(Duration.toMillis(Settings.defaultGrace), context)
+    this.context = context
     this.failed = parent?.failed ?? Deferred.makeUnsafe<never, KeepError>()
     this.afterCrash = parent?.afterCrash
     this.isAnswerable = parent?.isAnswerable ?? true
@@ -224,7 +224,7 @@ export class Writer implements Omit<Parent, "store"> {
    * grace period of a stop. If the append fails, the caller waits here until the operation is stopped, so that
    * nothing unrecorded continues. Only a reply is not awaited: its calls start after it. If the caller is
    * interrupted, records of what has happened are appended nevertheless, and an intent is withdrawn unless an append
-   * contains it.
+   * contains it. Where there is no store, the records are applied when this is called.
    */
   append(records: Records.Records, running = this.own): Effect.Effect<void> {
     return Effect.asVoid(this.write(records, running))
@@ -239,6 +239,11 @@ export class Writer implements Omit<Parent, "store"> {
     return this.write([record], running)
   }
 
+  /** Owns the appends that belong to no run. */
+  private get own(): Running {
+    return this.made ??= new Running(Settings.defaultGrace, this.context)
+  }
+
   /** Applies records at once, where there is no store. */
   applied(records: Records.Records): Effect.Effect<void> {
     this.apply(records)
@@ -246,7 +251,10 @@ export class Writer implements Omit<Parent, "store"> {
   }
 
   private write(records: Records.Records, running: Running): Effect.Effect<boolean> {
-    if (this.store === undefined) return Effect.sync(() => (this.apply(records), true))
+    if (this.store === undefined) {
+      this.apply(records)
+      return Effect.succeed(true)
+    }
     return Effect.contextWith((context: Context.Context<never>) => {
       const writing = { records, running, written: Deferred.makeUnsafe<boolean>(), isWithdrawn: false }
       this.waiting.push(writing)
@@ -273,6 +281,7 @@ export class Writer implements Omit<Parent, "store"> {
 
   /** Waits until every appended record is in the state. */
   flush(running = this.own): Effect.Effect<void> {
+    if (this.store === undefined) return Effect.void
     return Effect.contextWith((context: Context.Context<never>) => {
       if (this.waiting.length === 0 && !this.isAppending) return Effect.void
       const writing: Writing = { records: [], running, written: Deferred.makeUnsafe<boolean>(), isWithdrawn: false }
@@ -624,10 +633,11 @@ export const CurrentWriter: Context.Reference<Writer | undefined> = Context.Refe
 )
 
 /** Returns the writer of a session that is not recorded. */
-export const unkept = (state: States.State): Effect.Effect<Writer> =>
-  Effect.contextWith((context: Context.Context<never>) =>
-    Effect.sync(() => new Writer({ id: state.id ?? "", state, version: 0 }, undefined, context))
-  )
+export const unkept = (session: SessionData.Session): Effect.Effect<Writer> =>
+  Effect.contextWith((context: Context.Context<never>) => {
+    const kept = { id: session.id ?? "", state: States.stateOf(session), version: 0, session }
+    return Effect.succeed(new Writer(kept, undefined, context))
+  })
 
 /** Returns records if there are any. */
 export const nonEmpty = (
