@@ -146,14 +146,14 @@ const folding = (mode: Mode, state: States.State): Folded => {
 }
 
 /** Tells whether calls of an earlier turn still have to run. They run before the model is asked. */
-export const isOpening = ({ turn }: States.State): boolean =>
+export const hasEarlierCalls = ({ turn }: States.State): boolean =>
   turn?.isEarlier === true && turn.open > 0 &&
   Array.from(turn.calls.values()).some(({ _tag }) => _tag === "Granted" || _tag === "Started")
 
 /** Folds an event into the one owner of the fold. A step folds the calls of an earlier turn together with its own. */
 const take = (folded: Folded, state: States.State, event: Event.Event): void => {
   if (event._tag === "ToolExecutionCompleted") folded.completed = event
-  if (folded.mode === "step" || !isOpening(state)) Fold.apply(folded.collector, [event])
+  if (folded.mode === "step" || !hasEarlierCalls(state)) Fold.apply(folded.collector, [event])
 }
 
 const requestIdOf = ({ run }: States.State): string => run?.requestId ?? ""
@@ -375,7 +375,7 @@ const recordsOf = (state: States.State, folded: Folded, event: Event.Event): New
   const { collector, mode } = folded
   switch (event._tag) {
     case "MessageCompleted":
-      return isOpening(state) || event.replayed === true
+      return hasEarlierCalls(state) || event.replayed === true
         ? []
         : replyOf(state, Collector.toResponse(collector), collector.steps.length)
     case "ToolExecutionStarted":

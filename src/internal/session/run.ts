@@ -98,7 +98,7 @@ class OperationRun<M extends SessionEvents.Mode> {
     this.requestId = requestId
     this.writer = operation.base.writer
     this.state = this.writer.state
-    this.hasOpening = SessionEvents.isOpening(operation.base.state)
+    this.hasOpening = SessionEvents.hasEarlierCalls(operation.base.state)
     this.running = new Running(graceMillis, context)
     this.stopping = isStopped ? new Running(graceMillis, context) : undefined
     this.spending = spending
