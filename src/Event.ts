@@ -107,7 +107,7 @@ const Mode = Schema.Literals(["auto", "manual"])
 export class Suspension extends Schema.Opaque<Suspension>()(Schema.Struct({
   /**
    * The id under which it is answered: that of the call, or, of a call of a nested run, the ids of the calls that lead
-   * to it, joined by `/`.
+   * to it, joined by `/`. In an id, `%`, `/` and `~` are written as `%25`, `%2F` and `%7E`.
    */
   id: Schema.String,
   /** The ids of the calls that lead to a call of a nested run, from this run's call to its own. */

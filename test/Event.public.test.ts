@@ -316,9 +316,9 @@ describe("Event.toPublic", () => {
     assert.isUndefined(publicBy("other", new Map([["a", { name: "agent", calls: new Map() }]])))
   })
 
-  it("W-12: a name for an answer is the id of the run and that of the suspension, at any depth", () => {
+  it("W-12: the id of a suspension names the run and the calls that lead to it, at any depth", () => {
     const names = publicOf(nested, { runId: "run" }).flatMap(within).flatMap((event) =>
-      event._tag === "AskUserRequested" ? event.suspensions.map(({ answerId }) => answerId) : []
+      event._tag === "AskUserRequested" ? event.suspensions.map(({ id }) => id) : []
     )
     assert.sameMembers(names, [
       "run~outer-asks",
@@ -343,7 +343,6 @@ describe("Event.toPublic", () => {
       suspensions: [{
         id: "c",
         kind: "unknown",
-        answerId: "c",
         opts: ["It had its effect", "It had no effect"],
         toolCall: { id: "c", name: "pays" }
       }]

@@ -5,12 +5,14 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import { TestClock } from "effect/testing"
-import { Message, Session, Thread } from "heddle"
+import { Chat, Message, Session, Thread, Tool } from "heddle"
 import { check, Script } from "heddle/testing"
 import { sampleOf } from "./support/property.ts"
 import { told, transcript } from "./support/scenarios.ts"
 import { after, calling, defect, done, payer, throughJson } from "./support/sessions.ts"
 import { ask } from "./support/tools.ts"
+
+const { finish, toolCall } = Script
 
 const withDone = Effect.provide(Script.layer([done]))
 
@@ -95,6 +97,32 @@ describe("approvals", () => {
       yield* withDone(Session.continue(denied, null, { tools: [pay] }))
       assert.deepStrictEqual(runs, [])
     }))
+
+  it.effect("O-18: a call and a nested call whose path reads like its id have two names", () =>
+    Effect.gen(function*() {
+      const { pay, runs } = payer()
+      const sub = Tool.fromChat("sub", { parameters: {}, chat: () => Chat.stream("inner", { tools: [pay] }) })
+      const options = { tools: [sub, pay] }
+      const asking = Script.layer([
+        [toolCall("c0", "sub", {}), toolCall("c0/p", "pay", { amount: 9 }), finish("tool_calls")],
+        calling("pay:p")
+      ])
+      const asked = yield* Effect.provide(
+        Session.keep(yield* Session.open("s"), (session) => Session.reply(session, "Pay", options)),
+        asking
+      )
+      assert.deepStrictEqual(asked.session.suspensions.map(({ id, path }) => [id, path]), [
+        ["c0/p", ["c0", "p"]],
+        ["c0%2Fp", undefined]
+      ])
+      const denied = yield* Session.keep(asked, (session) => Session.deny(session, "c0/p"))
+      const approved = yield* Session.keep(denied, (session) => Session.approve(session, "c0%2Fp"))
+      yield* Effect.provide(
+        Session.keep(approved, (session) => Session.continue(session, null, options)),
+        Script.layer([done, done])
+      )
+      assert.deepStrictEqual(runs, [{ amount: 9 }])
+    }).pipe(Effect.provide(Session.Store.layerMemory, { local: true })))
 
   // The design of turns will meet it: a settled call keeps its verdict, with the time at which it was given.
   it.effect.fails("O-40: the refusal of a second answer says which one stands, since when, and what to do", () =>

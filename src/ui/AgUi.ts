@@ -206,7 +206,7 @@ const answerSchemaOf = ({ answerSchema, opts }: Event.PublicSuspension): Schema.
     : undefined
 
 const interruptOf = (suspension: Event.PublicSuspension, toolCallId: string): Schema.Json => {
-  const { answerId: id, expiresAt, kind, opts, question, toolCall } = suspension
+  const { expiresAt, id, kind, opts, question, toolCall } = suspension
   const isAsked = kind === "approval" || kind === "unknown"
   const responseSchema = isAsked ? approvalSchema : kind === "question" ? answerSchemaOf(suspension) : undefined
   return {
@@ -483,8 +483,8 @@ class AgEncoder implements Encoder {
 
 /**
  * An encoder for one run: each public event gives the events that the client reads. A run that waits ends with an
- * interrupt for each call that does, in call order, whose id is its `answerId`; the run that continues it has an
- * encoder of its own.
+ * interrupt for each suspension, in call order, under the suspension's id; the run that continues it has an encoder of
+ * its own.
  *
  * **Example** (A text)
  *
@@ -706,7 +706,7 @@ const userParts = (reader: Posted.Reader, message: Json.JsonObject, field: strin
 /** Returns the answer that an entry of `resume` is. */
 const resumed = (reader: Posted.Reader, value: unknown, field: string): Body.Action => {
   const entry = reader.object(value, field)
-  const id = reader.id(entry["interruptId"], `${field}.interruptId`)
+  const id = reader.callId(entry["interruptId"], `${field}.interruptId`)
   const { payload, status } = entry
   if (status === "cancelled") return { _tag: "Deny", id, isCancelled: true }
   if (status !== "resolved") return reader.refuse(`${field}.status`, "must be resolved or cancelled")
@@ -724,7 +724,7 @@ const submitted = (reader: Posted.Reader, messages: ReadonlyArray<unknown>): Rea
     const field = `messages[${from + index}]`
     const { content, error, id: own, toolCallId } = reader.object(message, field)
     if (typeof own === "string" && own.startsWith("res-")) return []
-    const id = reader.id(toolCallId, `${field}.toolCallId`)
+    const id = reader.callId(toolCallId, `${field}.toolCallId`)
     if (error !== undefined && error !== null) {
       return [{ _tag: "Answer", id, ...messageId, error: reader.text(error, `${field}.error`) }]
     }

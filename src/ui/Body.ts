@@ -53,7 +53,7 @@ export interface Say {
  */
 export interface Answer {
   readonly _tag: "Answer"
-  /** The `answerId` of what waits, or, where the client knows the call only, the id of the call. */
+  /** The id of the suspension, or, where the client knows the call only, that of the call. */
   readonly id: string
   /** The id of the message that has the call, where `id` is that of the call. */
   readonly messageId?: string
@@ -71,7 +71,7 @@ export interface Answer {
  */
 export interface Approve {
   readonly _tag: "Approve"
-  /** The `answerId` of the call. */
+  /** The id of the suspension. */
   readonly id: string
   /** The arguments that the call is to have instead of its own. Left out for its own. */
   readonly edits?: Json.JsonObject
@@ -85,7 +85,7 @@ export interface Approve {
  */
 export interface Deny {
   readonly _tag: "Deny"
-  /** The `answerId` of the call. */
+  /** The id of the suspension. */
   readonly id: string
   /** The reason, which the model reads. */
   readonly reason?: string

@@ -8,6 +8,7 @@ import type * as Result from "effect/Result"
 import type * as Schema from "effect/Schema"
 import type * as Stream from "effect/Stream"
 import type * as Event from "../Event.ts"
+import * as CallPaths from "../internal/answer/callPath.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import * as Values from "../internal/declare/values.ts"
 import * as Json from "../internal/json.ts"
@@ -120,14 +121,14 @@ const outputOf = (content: Machine.Content | undefined): Schema.Json => Machine.
 
 /** Writes what waits, but for a permission of a call of the message itself. */
 const questionOf = (callId: string, suspension: Event.PublicSuspension): Chunk => {
-  const { answerId, answerSchema, expiresAt, kind, opts, question, toolCall } = suspension
+  const { answerSchema, expiresAt, id, kind, opts, question, toolCall } = suspension
   return {
     type: "data-heddle-question",
-    id: answerId,
+    id,
     data: {
       kind,
       toolCallId: callId,
-      ...(toolCall.id === callId ? {} : { call: toolCall as unknown as Schema.Json }),
+      ...(isOwn(callId, suspension) ? {} : { call: toolCall as unknown as Schema.Json }),
       ...(question === undefined ? {} : { question }),
       ...(opts === undefined ? {} : { opts: opts as Schema.Json }),
       ...(answerSchema === undefined ? {} : { answerSchema: answerSchema as Schema.Json }),
@@ -137,8 +138,11 @@ const questionOf = (callId: string, suspension: Event.PublicSuspension): Chunk =
 }
 
 /** Tells whether what waits is a permission for a call of the message itself, which the client has a word for. */
-const isApproval = (callId: string, { id, kind }: Event.PublicSuspension, protocol: Majors.Protocol): boolean =>
-  kind === "approval" && id === callId && protocol >= 6
+const isApproval = (callId: string, suspension: Event.PublicSuspension, protocol: Majors.Protocol): boolean =>
+  suspension.kind === "approval" && isOwn(callId, suspension) && protocol >= 6
+
+/** Tells whether what waits is a call itself, and not a call of a run inside it. */
+const isOwn = (callId: string, { id }: Event.PublicSuspension): boolean => CallPaths.ownCall(id) === callId
 
 /** The part of a step that was discarded, where the client cannot discard it. */
 const resetType = "data-heddle-reset"
@@ -334,7 +338,7 @@ class UiEncoder implements Encoder {
   }
 
   private waits(toolCallId: string, toolName: string, suspension: Event.PublicSuspension): ReadonlyArray<Chunk> {
-    const { answerId: approvalId, expiresAt } = suspension
+    const { expiresAt, id: approvalId } = suspension
     if (!isApproval(toolCallId, suspension, this.protocol)) {
       const available = this.available.get(toolCallId)
       if (available === undefined) this.unknown.set(toolCallId, toolName)
@@ -352,7 +356,7 @@ class UiEncoder implements Encoder {
   private availableAgain(waiting: ReadonlyArray<Machine.Waiting>): ReadonlyArray<Chunk> {
     if (this.options.continues === false) return []
     return Array.from(this.unknown, ([toolCallId, toolName]): Chunk => {
-      const own = waiting.find(({ suspension }) => suspension.id === toolCallId)
+      const own = waiting.find(({ suspension }) => isOwn(toolCallId, suspension))
       const input = (own?.suspension.toolCall.arguments ?? {}) as Schema.Json
       return { type: "tool-input-available", toolCallId, toolName, dynamic: true, input }
     })
@@ -387,9 +391,9 @@ class UiEncoder implements Encoder {
  * A run that continues a message is written by an encoder of its own, with the id of that message: the client finds the
  * parts of earlier calls by their ids. Beside the chunks of the protocol there are parts of Heddle's own:
  *
- * - `data-heddle-question`: what waits for an answer, but for permissions, which are approval requests. Its id is the
- *   `answerId`, its data have `kind`, `toolCallId`, and `question`, `opts`, `answerSchema` and `expiresAt` where there
- *   are such; `call` where it is a call of the run inside that call's handler.
+ * - `data-heddle-question`: what waits for an answer, but for permissions, which are approval requests. Its id is that
+ *   of the suspension, its data have `kind`, `toolCallId`, and `question`, `opts`, `answerSchema` and `expiresAt` where
+ *   there are such; `call` where it is a call of the run inside that call's handler.
  * - `data-heddle-call`: a call that waits for its turn, or has started. It is transient: only `onData` sees it. The
  *   data have `state` and, of a call that waits, `reason`, `key`, `behind` and `elsewhere` of `ToolQueued`.
  * - `data-heddle-subrun`: the run inside a call's handler, as a {@link SubRun}. Its id is that of the call.
@@ -548,7 +552,7 @@ export interface MessagesOptions {
   readonly publishReasoning?: boolean
   /** The calls that wait for an answer. None by default. */
   readonly suspensions?: ReadonlyArray<Event.Suspension>
-  /** The id of the run in which they began to wait, of which their `answerId` is made. */
+  /** The id of the run in which they began to wait, which their ids name. */
   readonly runId?: string
   /** Names a message by the index of its first message in the thread. `message-INDEX` by default. */
   readonly messageId?: (index: number, role: "user" | "assistant") => string
@@ -610,7 +614,7 @@ class Parts {
           this.parts.push(questionOf(callId, suspension) as Record<string, Schema.Json>)
         } else {Object.assign(this.calls.get(callId) ?? {}, {
             state: "approval-requested",
-            approval: { id: suspension.answerId }
+            approval: { id: suspension.id }
           })}
         return
       }
@@ -757,7 +761,7 @@ const answersOf = (
     const { approval, state, toolCallId } = value
     if (state === "approval-responded") {
       const given = reader.object(approval, `${place}.approval`)
-      const id = reader.id(given["id"], `${place}.approval.id`)
+      const id = reader.callId(given["id"], `${place}.approval.id`)
       const arguments_ = typeof toolCallId === "string" && Object.hasOwn(edits, toolCallId)
         ? edits[toolCallId]
         : undefined
@@ -766,7 +770,7 @@ const answersOf = (
     }
     const question = asked.get(toolCallId)
     if (question === undefined || (state !== "output-available" && state !== "output-error")) return []
-    const id = reader.id(question.id, `${place}.toolCallId`)
+    const id = reader.callId(question.id, `${place}.toolCallId`)
     if (state === "output-error") {
       return [{ _tag: "Answer", id, error: reader.text(value["errorText"], `${place}.errorText`) }]
     }
@@ -783,10 +787,10 @@ const answersOf = (
  *
  * **Details**
  *
- * An approval is named by its `answerId`, and so is an answer to a question or the result of a call that the client
- * runs: by the `data-heddle-question` part that names its call. Other outputs are those that the server has sent. The
- * output of a part whose question is a permission for a call of a run inside it has `approved`, `true` or `false`, with
- * `arguments` and `reason`. The server has to compare each with what waits.
+ * An approval is named by the id of its suspension, and so is an answer to a question or the result of a call that the
+ * client runs: by the `data-heddle-question` part that names its call. Other outputs are those that the server has
+ * sent. The output of a part whose question is a permission for a call of a run inside it has `approved`, `true` or
+ * `false`, with `arguments` and `reason`. The server has to compare each with what waits.
  *
  * Arguments that were edited come as `edits` of the body: `{ [callId]: arguments }`, for approvals in the same body.
  *

@@ -119,15 +119,15 @@ describe("answers", () => {
       assert.deepStrictEqual(first.toolCall, { id: "c0", name: "pay", arguments: { amount: 1 } })
       const answered = yield* post(site, `${at}/s1/answers`, {
         answers: [
-          { id: first.answerId, approve: true, arguments: { amount: 5 } },
-          { id: second.answerId, approve: false, reason: "too much" }
+          { id: first.id, approve: true, arguments: { amount: 5 } },
+          { id: second.id, approve: false, reason: "too much" }
         ]
       })
       assert.deepStrictEqual(paid, [5])
       assert.include(answered.text, "\"content\":\"paid 5\"")
       assert.include(answered.text, "\"code\":\"denied\"")
       assert.include(answered.text, "Done")
-      const again = yield* post(site, `${at}/s1/answers`, { answers: [{ id: first.answerId, approve: false }] })
+      const again = yield* post(site, `${at}/s1/answers`, { answers: [{ id: first.id, approve: false }] })
       assert.deepStrictEqual([again.status, JSON.parse(again.text).error.code], [409, "already_answered"])
     }))
 
@@ -143,15 +143,15 @@ describe("answers", () => {
       yield* say(site, "s1", "Pay")
       const [first, second] = (yield* get(site, `${at}/s1`)).body.suspensions
       const partial = yield* Effect.promise(async () => {
-        const reader = await site.open("POST", `${at}/s1/answers`, { answers: [{ id: first.answerId, approve: true }] })
+        const reader = await site.open("POST", `${at}/s1/answers`, { answers: [{ id: first.id, approve: true }] })
         return eventsOf(await reader.end())
       })
       const last = partial.at(-1)
       assert.deepStrictEqual(
-        last?._tag === "ChatCompleted" ? last.suspensions?.map(({ answerId }) => answerId) : undefined,
-        [second.answerId]
+        last?._tag === "ChatCompleted" ? last.suspensions?.map(({ id }) => id) : undefined,
+        [second.id]
       )
-      const rest = yield* post(site, `${at}/s1/answers`, { answers: [{ id: second.answerId, approve: true }] })
+      const rest = yield* post(site, `${at}/s1/answers`, { answers: [{ id: second.id, approve: true }] })
       assert.include(rest.text, "Done")
     }))
 
@@ -163,12 +163,12 @@ describe("answers", () => {
       const site = yield* serve([helper([pay(paid)])], Script.layer([asking, said, asking, said]))
       yield* say(site, "s1", "Pay")
       const [old] = (yield* get(site, `${at}/s1`)).body.suspensions
-      yield* post(site, `${at}/s1/answers`, { answers: [{ id: old.answerId, approve: true }] })
+      yield* post(site, `${at}/s1/answers`, { answers: [{ id: old.id, approve: true }] })
       yield* say(site, "s1", "Again")
-      const stale = yield* post(site, `${at}/s1/answers`, { answers: [{ id: old.answerId, approve: false }] })
+      const stale = yield* post(site, `${at}/s1/answers`, { answers: [{ id: old.id, approve: false }] })
       assert.strictEqual(stale.status, 409)
       const [now] = (yield* get(site, `${at}/s1`)).body.suspensions
-      assert.notStrictEqual(now.answerId, old.answerId)
+      assert.notStrictEqual(now.id, old.id)
       assert.deepStrictEqual(paid, [1])
     }))
 })
@@ -205,8 +205,8 @@ describe("writes", () => {
       const opened = yield* written(`${at}/s1/messages`, { content: "Pay" })
       assert.deepStrictEqual(opened, ["read", "Opened,MessageSubmitted"])
       const { body } = yield* get(site, `${at}/s1`)
-      const resume = body.suspensions.map(({ answerId }: { answerId: string }) => ({
-        interruptId: answerId,
+      const resume = body.suspensions.map(({ id }: { id: string }) => ({
+        interruptId: id,
         status: "resolved",
         payload: { approved: true }
       }))
@@ -267,7 +267,7 @@ describe("writes", () => {
       yield* say(site, "s1", "Pay")
       const { body } = yield* get(site, `${at}/s1`)
       const [first, second] = body.suspensions
-      const answers = [{ id: first.answerId, approve: true }, { id: second.answerId, value: 1 }]
+      const answers = [{ id: first.id, approve: true }, { id: second.id, value: 1 }]
       const refused = yield* post(site, `${at}/s1/answers`, { answers })
       assert.strictEqual(refused.status, 409, refused.text)
       assert.deepStrictEqual((yield* get(site, `${at}/s1`)).body.suspensions, body.suspensions)

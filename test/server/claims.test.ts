@@ -27,7 +27,7 @@ const script = {
 /** What a client sends at once: the message before it, the request, and what the response has at last. */
 type Next = readonly [
   content: string,
-  request: (id: string, answerId: string) => readonly [method: string, path: string, body?: unknown],
+  request: (id: string, waiting: string) => readonly [method: string, path: string, body?: unknown],
   text: string
 ]
 
@@ -114,8 +114,8 @@ describe("the claim of a served session", () => {
             paid,
             (
               id: string,
-              answerId: string
-            ) => ["POST", `${at}/${id}/answers`, { answers: [{ id: answerId, approve: true }] }],
+              waiting: string
+            ) => ["POST", `${at}/${id}/answers`, { answers: [{ id: waiting, approve: true }] }],
             "paid"
           ],
           "a retry": ["fail", (id: string) => ["POST", `${at}/${id}/resume`], "Heard: fail"],
@@ -144,7 +144,7 @@ describe("the claim of a served session", () => {
             yield* Effect.promise(() => reader.until(({ data }) => data._tag === "ChatCompleted"))
             assert.isDefined(yield* base.claimOf(`local:${id}`), where)
             const { suspensions } = JSON.parse((yield* Effect.promise(() => asked.ask("GET", `${at}/${id}`))).text)
-            const [method, path, body] = request(id, suspensions[0]?.answerId)
+            const [method, path, body] = request(id, suspensions[0]?.id)
             refused.hold = false
             const answering = yield* Effect.forkChild(Effect.promise(() => asked.ask(method, path, body)))
             // The request may be answered before or behind the claim: it is under way while the claim is held.

@@ -59,7 +59,7 @@ describe("a session that has grown to its bounds", () => {
       for (const content of ["one", "two"]) assert.strictEqual((yield* say(site, "s1", content)).status, 200)
       assert.strictEqual((yield* say(site, "s1", "pay", { id: "m3" })).status, 200)
       const waiting = JSON.parse((yield* ask(site, "GET", `${at}/s1`)).text)
-      const answers = [{ id: waiting.suspensions[0].answerId, approve: true }]
+      const answers = [{ id: waiting.suspensions[0].id, approve: true }]
       const refused = yield* say(site, "s1", "four")
       assert.deepStrictEqual([refused.status, refused.code], [409, "waits_for_answers"])
       assert.strictEqual((yield* ask(site, "POST", `${at}/s1/answers`, { answers })).status, 200)

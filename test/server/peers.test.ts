@@ -114,8 +114,8 @@ const post = (site: Site, path: string, body?: unknown) => Effect.promise(() => 
 /** Has a session wait for the approval of `pay`, and returns the id of its answer. */
 const waiting = (site: Site, id: string) =>
   Effect.map(post(site, `${at}/${id}/messages`, { content: "Go" }), ({ text }) => {
-    const { suspensions: [{ answerId }] } = JSON.parse(text.trim().split("\n").at(-1)!.slice("data: ".length))
-    return answerId as string
+    const { suspensions: [{ id }] } = JSON.parse(text.trim().split("\n").at(-1)!.slice("data: ".length))
+    return id as string
   })
 
 const messageOf = async (response: Response) => {
@@ -136,7 +136,7 @@ const messageOf = async (response: Response) => {
 /** The requests whose streams are broken, and what a client has of each in the end. */
 const readers: Record<
   string,
-  (asked: Site, id: string, answerId: string) => Effect.Effect<Promise<ReadonlyArray<string>>>
+  (asked: Site, id: string, wait: string) => Effect.Effect<Promise<ReadonlyArray<string>>>
 > = {
   "an event stream": (asked, id) =>
     Effect.map(open(asked, "GET", `${at}/${id}/events`), async (reader) => {
@@ -144,9 +144,9 @@ const readers: Record<
       reader.leave()
       return read(sent)
     }),
-  "the response to answers": (asked, id, answerId) =>
+  "the response to answers": (asked, id, wait) =>
     Effect.map(
-      open(asked, "POST", `${at}/${id}/answers`, { answers: [{ id: answerId, approve: true }] }),
+      open(asked, "POST", `${at}/${id}/answers`, { answers: [{ id: wait, approve: true }] }),
       async (reader) => read(await reader.end())
     ),
   "a stream of the AI SDK": (asked, id) =>
@@ -176,14 +176,14 @@ describe("a session elsewhere", () => {
           }
           const one = (id: string, broken: number) =>
             Effect.gen(function*() {
-              const answerId = yield* waiting(owner, id)
+              const wait = yield* waiting(owner, id)
               const { began, gate } = of(id)
               breaks.set(id, broken)
               if (kind !== "the response to answers") {
-                yield* post(owner, `${at}/${id}/answers?wait=false`, { answers: [{ id: answerId, approve: true }] })
+                yield* post(owner, `${at}/${id}/answers?wait=false`, { answers: [{ id: wait, approve: true }] })
                 yield* Deferred.await(began)
               }
-              const has = yield* reading(asked, id, answerId)
+              const has = yield* reading(asked, id, wait)
               yield* Deferred.await(began)
               yield* Deferred.succeed(gate, undefined)
               return yield* Effect.promise(() => has)
@@ -202,7 +202,7 @@ describe("a session elsewhere", () => {
   it.live("W-06: a run that has ended before its owner is asked for its events is found", () =>
     Effect.gen(function*() {
       const { asked, between, of, owner } = yield* two
-      const answerId = yield* waiting(asked, "s1")
+      const wait = yield* waiting(asked, "s1")
       yield* Deferred.succeed(of("s1").gate, undefined)
       const { take } = between
       const status = Effect.map(
@@ -211,7 +211,7 @@ describe("a session elsewhere", () => {
       )
       between.take = (key, failed) =>
         Effect.tap(take(key, failed), until("its end", status, (status) => status === "completed"))
-      const reader = yield* open(asked, "POST", `${at}/s1/answers`, { answers: [{ id: answerId, approve: true }] })
+      const reader = yield* open(asked, "POST", `${at}/s1/answers`, { answers: [{ id: wait, approve: true }] })
       assert.deepStrictEqual(read(yield* Effect.promise(() => reader.end())), ["two", "three"])
     }))
 

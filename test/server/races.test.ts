@@ -143,7 +143,7 @@ describe("at once", () => {
       const asking = (id: string) =>
         Effect.andThen(
           post(site, `${at}/${id}/messages`, { content }),
-          Effect.map(read(site, id), ({ body }) => body.suspensions[0].answerId as string)
+          Effect.map(read(site, id), ({ body }) => body.suspensions[0].id as string)
         )
       const id = yield* asking("s1")
       const same = yield* together(10, () => post(site, `${at}/s1/answers`, { answers: [{ id, approve: true }] }))

@@ -118,10 +118,10 @@ describe("principals", () => {
     Effect.gen(function*() {
       const all = yield* site()
       yield* all.say("s1", [{ id: "c0", name: "pay", args: { amount: 1 } }])
-      const [{ answerId }] = yield* all.suspensions("s1")
-      const [runId] = answerId.split("~")
+      const [{ id }] = yield* all.suspensions("s1")
+      const [runId] = id.split("~")
       const before = yield* all.contents
-      const answers = [{ id: answerId, approve: true }]
+      const answers = [{ id, approve: true }]
       const routes = (id: string): ReadonlyArray<Sending> => [
         { path: `${at}/${id}` },
         { path: `${at}/${id}`, method: "DELETE" },
@@ -142,14 +142,14 @@ describe("principals", () => {
             type: "tool-pay",
             state: "approval-responded",
             toolCallId: "c0",
-            approval: { id: answerId, approved: true }
+            approval: { id, approved: true }
           }], "assistant")
         },
         {
           path: "/agui/helper",
           body: agui(id, {
             resume: [{
-              interruptId: answerId,
+              interruptId: id,
               status: "resolved",
               payload: {
                 approved: true
@@ -187,9 +187,9 @@ describe("principals", () => {
       const all = yield* site()
       yield* all.say("s1", [{ id: "c0", name: "pay", args: { amount: 1 } }])
       yield* all.say("s2", "Hi")
-      const [{ answerId }] = yield* all.suspensions("s1")
+      const [{ id }] = yield* all.suspensions("s1")
       const of = (runId: string) => ({ path: `${at}/s2/events?after=${runId}.1.0` })
-      const own = yield* refused(all, "the run of another session", of(answerId.split("~")[0]), 400, "invalid_offset")
+      const own = yield* refused(all, "the run of another session", of(id.split("~")[0]), 400, "invalid_offset")
       const none = yield* refused(all, "no run", of("nosuch"), 400, "invalid_offset")
       assert.deepStrictEqual(seen(own), seen(none))
     }))
@@ -198,7 +198,7 @@ describe("principals", () => {
     Effect.gen(function*() {
       const all = yield* site()
       yield* all.say("s1", [{ id: "c0", name: "pay", args: { amount: 1 } }])
-      const [{ answerId: id }] = yield* all.suspensions("s1")
+      const [{ id }] = yield* all.suspensions("s1")
       const part = { type: "tool-pay", toolCallId: "c0", input: { amount: 1 } }
       const responded = (approval: object) => [{ ...part, state: "approval-responded", approval: { id, ...approval } }]
       const question = { type: "data-heddle-question", id, data: { toolCallId: "c0", kind: "approval" } }
@@ -263,7 +263,7 @@ describe("principals", () => {
     Effect.gen(function*() {
       const all = yield* site()
       yield* all.say("s1", [{ id: "c0", name: "pay", args: { amount: 1 } }])
-      const [{ answerId: id }] = yield* all.suspensions("s1")
+      const [{ id }] = yield* all.suspensions("s1")
       const part = { type: "tool-pay", toolCallId: "c0", state: "output-available", output: canary }
       const question = (kind: string) => ({ type: "data-heddle-question", id, data: { toolCallId: "c0", kind } })
       yield* refused(
@@ -321,7 +321,7 @@ describe("principals", () => {
         "bob@ann:read"
       )
       yield* all.say("s1", [{ id: "c0", name: "pay", args: { amount: 1 } }], "bob@ann")
-      const [{ answerId: id }] = yield* all.suspensions("s1")
+      const [{ id }] = yield* all.suspensions("s1")
       yield* all.ask({ path: `${at}/s1/answers`, body: { answers: [{ id, approve: true }] } }, "eve@ann")
       const records = yield* all.records("ann:s1")
       assert.deepStrictEqual(
@@ -1007,7 +1007,7 @@ describe("answers", () => {
         { id: "c0", name: "pay", args: { amount: 1 } },
         { id: "c1", name: "ask" }
       ])
-      const [pay, ask] = (yield* all.suspensions("s1")).map(({ answerId }) => answerId as string)
+      const [pay, ask] = (yield* all.suspensions("s1")).map(({ id }) => id as string)
       const [run] = pay!.split("~")
       const rows: ReadonlyArray<readonly [object, number, string]> = [
         [{ id: pay, value: 1 }, 409, "wrong_kind"],
@@ -1102,7 +1102,7 @@ describe("answers", () => {
       }
       yield* Deferred.succeed(reply, undefined)
       const [open] = yield* until("the call", all.suspensions("s1"), (open) => open.length > 0)
-      assert.strictEqual(open.answerId, id)
+      assert.strictEqual(open.id, id)
       const approved = yield* all.ask({ ...answer({ id, approve: true }), path: `${to}?wait=false` })
       assert.strictEqual(approved.status, 202, approved.text)
       yield* until("the payment", Effect.sync(() => all.paid.length), (count) => count === 1)
@@ -1114,8 +1114,7 @@ describe("answers", () => {
       yield* refused(all, "another message", { path: "/agui/helper", body: again }, 409, "id_taken")
     }))
 
-  // The design of turns has one id for a suspension, by which it is answered.
-  it.live.fails("O-18: a suspension is answered by its id, as the session gives it", () =>
+  it.live("O-18: a suspension is answered by its id, as the session gives it", () =>
     Effect.gen(function*() {
       const all = yield* site()
       yield* all.say("s1", [{ id: "c0", name: "pay", args: { amount: 1 } }])
@@ -1125,11 +1124,57 @@ describe("answers", () => {
       assert.deepStrictEqual(all.paid, [1])
     }))
 
+  it.live("O-18: the id of a suspension answers it on each route, whatever ids the model has chosen", () =>
+    Effect.gen(function*() {
+      const all = yield* site()
+      const ids = [
+        "a/b",
+        "a~b",
+        "100%",
+        "%2F",
+        "~",
+        "\u00e9\ud83d\ude00",
+        "__proto__",
+        "heddle:answer:x",
+        "x/".repeat(3_000)
+      ]
+      const ways = (id: string, callId: string, session: string): ReadonlyArray<Sending> => [
+        { path: `${at}/${session}/answers`, body: { answers: [{ id, approve: true }] } },
+        {
+          path: at,
+          body: ui(session, [{
+            type: "dynamic-tool",
+            toolName: "pay",
+            toolCallId: callId,
+            state: "approval-responded",
+            approval: { id, approved: true }
+          }], "assistant")
+        },
+        {
+          path: "/agui/helper",
+          body: agui(session, { resume: [{ interruptId: id, status: "resolved", payload: { approved: true } }] })
+        }
+      ]
+      let amount = 0
+      for (const callId of ids) {
+        for (const way of [0, 1, 2]) {
+          const session = `s${++amount}`
+          yield* all.say(session, [{ id: callId, name: "pay", args: { amount } }])
+          const [open] = yield* all.suspensions(session)
+          assert.strictEqual(open.toolCall.id, callId)
+          const sending = ways(open.id, callId, session)[way]!
+          const approved = yield* all.ask(sending)
+          assert.strictEqual(approved.status, 200, `${sending.path} ${callId.slice(0, 20)}: ${approved.text}`)
+          assert.strictEqual(all.paid.at(-1), amount, `${sending.path} ${callId.slice(0, 20)}`)
+        }
+      }
+    }))
+
   it.live("W-11: an answer after its time is refused", () =>
     Effect.gen(function*() {
       const all = yield* site()
       const { text } = yield* all.say("s1", [{ id: "c0", name: "brief" }])
-      const id = /"answerId":"([^"]+)"/.exec(text)?.[1]
+      const id = /"id":"([^"]+)"/.exec(text)?.[1]
       const late = yield* all.ask(answer({ id, value: 1 }))
       assert.strictEqual(late.status, 409, late.text)
       const read = yield* until(
@@ -1145,7 +1190,7 @@ describe("answers", () => {
       const all = yield* site()
       const asking: ReadonlyArray<Asked> = [{ id: "c0", name: "pay", args: { amount: 1 } }]
       yield* all.say("s1", asking)
-      const [{ answerId: id }] = yield* all.suspensions("s1")
+      const [{ id }] = yield* all.suspensions("s1")
       const approved = answer({ id, approve: true, arguments: { amount: 7 } })
       for (let times = 0; times < 3; times++) assert.strictEqual((yield* all.ask(approved)).status, 200)
       assert.strictEqual(
@@ -1170,7 +1215,7 @@ describe("answers", () => {
     Effect.gen(function*() {
       const all = yield* site()
       yield* all.say("s1", [{ id: "c0", name: "pay", args: { amount: 1 } }])
-      const [{ answerId: id }] = yield* all.suspensions("s1")
+      const [{ id }] = yield* all.suspensions("s1")
       assert.strictEqual((yield* all.ask(answer({ id, approve: true }))).status, 200)
       const { error } = JSON.parse((yield* all.ask(answer({ id, approve: false }))).text)
       assert.strictEqual(error.code, "already_answered")
@@ -1185,7 +1230,7 @@ describe("answers", () => {
       const reader = yield* Effect.promise(() => all.open("POST", `${at}/s1/messages`, { content }, bearer("ann")))
       const sent = yield* Effect.promise(() => reader.until(({ data }) => data._tag === "ToolApprovalRequested"))
       const { suspensions } = sent.find(({ data }) => data._tag === "ToolApprovalRequested")!.data
-      const id = suspensions[0].answerId
+      const id = suspensions[0].id
       yield* Deferred.await(all.began)
       yield* refused(all, "a value", answer({ id, value: 1 }), 409, "wrong_kind")
       const early = yield* all.ask({ ...answer({ id, approve: true }), path: `${to}?wait=false` })
@@ -1234,7 +1279,7 @@ describe("answers", () => {
         ask({ path: `${at}/s1` }),
         ({ text }) => JSON.parse(text).suspensions.length > 0
       )
-      const [{ answerId: id, kind }] = JSON.parse(text).suspensions
+      const [{ id, kind }] = JSON.parse(text).suspensions
       assert.strictEqual(kind, "unknown")
       for (const given of [{ value: canary }, { error: canary }, { approve: true }, { approve: false }]) {
         const forged = yield* ask({ path: to, body: { answers: [{ id, ...given }] } }, "ann:answer,write,read")
@@ -1278,7 +1323,7 @@ describe("answers", () => {
             send(url, { path: `${at}/s1` }),
             ({ text }) => JSON.parse(text).suspensions.length > 0
           )
-          const [{ answerId: id }] = JSON.parse(text).suspensions
+          const [{ id }] = JSON.parse(text).suspensions
           ids.push(id)
           return yield* send(url, { path: to + query, body: { answers: [{ id, approve: true }] } })
         })
@@ -1292,7 +1337,7 @@ describe("answers", () => {
         }))
       }
       const { url } = yield* serve([agent], obedient, options)
-      const open = (text: string) => JSON.parse(text).suspensions.map(({ answerId }: any) => answerId)
+      const open = (text: string) => JSON.parse(text).suspensions.map(({ id }: any) => id)
       const read = send(url, { path: `${at}/s1` })
       const { text: before } = yield* until("the call", read, ({ text }) => open(text).length > 0)
       // A snapshot removes the records of the wait, and keeps its name.
@@ -1324,14 +1369,14 @@ describe("answers", () => {
       const waiting = Effect.map(send(url, { path: `${at}/s1` }), ({ text }) => JSON.parse(text).suspensions)
       const [permission] = yield* waiting
       assert.strictEqual(permission.kind, "approval")
-      const approved = { path: to, body: { answers: [{ id: permission.answerId, approve: true }] } }
+      const approved = { path: to, body: { answers: [{ id: permission.id, approve: true }] } }
       assert.strictEqual((yield* send(url, approved)).status, 200)
       const [question] = yield* waiting
       assert.strictEqual(question.kind, "question")
       // The permission again, in the same words, is no answer to the question.
       const again = yield* send(url, approved)
       assert.strictEqual((yield* waiting).length, 1, again.text)
-      const answered = yield* send(url, { path: to, body: { answers: [{ id: question.answerId, value: 3 }] } })
+      const answered = yield* send(url, { path: to, body: { answers: [{ id: question.id, value: 3 }] } })
       assert.strictEqual(answered.status, 200, answered.text)
       assert.include(answered.text, "Heard: 3")
     }))

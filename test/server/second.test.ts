@@ -126,8 +126,8 @@ const firsts: Readonly<Record<string, (all: Served, id: string) => Effect.Effect
     ] as const).map(([name, tool, verdict]) => [name, (all: Served, id: string) =>
       Effect.gen(function*() {
         yield* say(all, id, calls([tool, tool === "pay" ? { a: 1 } : {}]))
-        const [{ answerId }] = (yield* read(all, id)).suspensions
-        const answered = yield* post(all, `${at}/${id}/answers`, { answers: [{ id: answerId, ...verdict }] })
+        const [open] = (yield* read(all, id)).suspensions
+        const answered = yield* post(all, `${at}/${id}/answers`, { answers: [{ id: open.id, ...verdict }] })
         assert.strictEqual(answered.status, 200, answered.text)
       })]
     )

@@ -169,7 +169,7 @@ describe("W-12", () => {
       const [first, second] = suspensions
       yield* read({
         path: `${at}/s1/answers`,
-        body: { answers: [{ id: first.answerId, approve: true }, { id: second.answerId, value: "3" }] }
+        body: { answers: [{ id: first.id, approve: true }, { id: second.id, value: "3" }] }
       })
       yield* everywhere
       yield* read({ path: `${at}/s1/messages`, body: { content: "Go", id: "m2" } })

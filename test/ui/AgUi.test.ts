@@ -373,8 +373,7 @@ describe("AgUi.make", () => {
   it.effect("O-28: after a reset, and another one, the client has what a run without them gives it", () =>
     Effect.promise(async () => {
       const suspension = {
-        id: "p",
-        answerId: "run~p",
+        id: "run~p",
         kind: "approval",
         toolCall: { id: "p", name: "pay", arguments: {} }
       } as const

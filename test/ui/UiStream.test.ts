@@ -225,7 +225,7 @@ describe("chunks", () => {
   it.effect("W-01: progress of a call is followed by its final output, and not shown while it waits", () =>
     Effect.promise(async () => {
       const progress: Event.PublicEvent = { _tag: "ToolProgress", id: "c", name: "work", progress: { stage: 1 } }
-      const suspension = { id: "c", answerId: "r~c", kind: "question" as const, toolCall: { id: "c", name: "work" } }
+      const suspension = { id: "r~c", kind: "question" as const, toolCall: { id: "c", name: "work" } }
       const { message } = await readMessage(chunksOf([
         ...called,
         progress,

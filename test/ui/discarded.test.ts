@@ -146,7 +146,7 @@ const runOf = ({ askedBefore, end, steps }: Run, hasDiscarded: boolean): Readonl
     { _tag: "StepCompleted" }
   ])
   const kind = end === "waits" ? "approval" as const : "question" as const
-  const waiting = { id: "w", answerId: "r~w", kind, toolCall: { id: "w", name: "work", arguments: {} } }
+  const waiting = { id: "r~w", kind, toolCall: { id: "w", name: "work", arguments: {} } }
   const asking: ReadonlyArray<PublicEvent> = [
     { _tag: "MessageStarted" },
     { _tag: "ToolCallCompleted", id: "w", name: "work", arguments: {} },

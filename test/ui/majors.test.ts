@@ -55,8 +55,7 @@ const given = (options: { readonly [name: string]: unknown }): UiStream.Options 
 /** Events that a run may have beside each other, which give every kind of chunk. */
 const asked = (id: string, kind: "approval" | "question") =>
   ({
-    id,
-    answerId: `r~${id}`,
+    id: `r~${id}`,
     kind,
     expiresAt: 5,
     question: "Why?",

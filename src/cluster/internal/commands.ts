@@ -89,13 +89,13 @@ const settled = (session: SessionData.Session, command: string, input: Settling)
  * Returns the version of the journal from which on a suspension is open. Reads the journal, since a message rarely
  * meets one.
  */
-const openSince = (id: string, { path: [outer] = [], id: own }: Event.Suspension) =>
+const openSince = (id: string, { id: own, path: [outer] = [], toolCall }: Event.Suspension) =>
   Effect.flatMap(Journals.Store, (store) =>
     Stream.runFold(
       store.read(id),
       () => 0,
       (since, { record, version }) =>
-        record._tag === "CallWaits" && record.toolCallId === (outer ?? own)
+        record._tag === "CallWaits" && record.toolCallId === (outer ?? toolCall.id)
           || record._tag === "Opened" && record.session.suspensions.some((open) => open.id === own)
           ? version
           : since

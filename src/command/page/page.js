@@ -888,7 +888,7 @@ class Chat {
   }
 
   ask(suspensions) {
-    const wanted = new Map(suspensions.map((suspension) => [suspension.answerId, suspension]))
+    const wanted = new Map(suspensions.map((suspension) => [suspension.id, suspension]))
     for (const [id, { root }] of this.asks) {
       if (wanted.has(id)) continue
       root.remove()
@@ -997,7 +997,7 @@ const field = (labelText, area) => {
 }
 
 const askForm = (chat, suspension) => {
-  const { answerId, answerSchema, expiresAt, kind, opts = [], question, toolCall } = suspension
+  const { answerSchema, expiresAt, id, kind, opts = [], question, toolCall } = suspension
   const root = make("form", "ask")
   const wrong = make("p", "wrong")
   wrong.setAttribute("role", "alert")
@@ -1015,7 +1015,7 @@ const askForm = (chat, suspension) => {
   const send = async (body) => {
     wrong.hidden = true
     for (const element of root.querySelectorAll("button")) element.disabled = true
-    const refused = await chat.answer(answerId, body)
+    const refused = await chat.answer(id, body)
     if (refused === undefined) return
     for (const element of root.querySelectorAll("button")) element.disabled = false
     wrong.textContent = refused

@@ -15,6 +15,7 @@ import type * as Message from "../../Message.ts"
 import type * as ToolOutcomes from "../declare/outcome.ts"
 import type * as Declared from "../declare/tool.ts"
 import * as Json from "../json.ts"
+import * as CallPaths from "./callPath.ts"
 
 /** A call that waits for an approval, or for the caller to run it. */
 export const suspension = (
@@ -33,7 +34,7 @@ export const waiting = (
   toolCall: Message.ToolCall,
   expiresAt: number | undefined
 ): Event.Suspension => {
-  const { id } = toolCall
+  const id = CallPaths.format({ path: [toolCall.id] })
   return expiresAt === undefined ? { id, kind, toolCall } : { id, kind, toolCall, expiresAt }
 }
 
@@ -49,18 +50,22 @@ export const approvalRequested = (
   return expiresAt === undefined ? event : { ...event, expiresAt }
 }
 
+/** Returns the calls that lead to a suspended call, from the call of the run itself to the suspended one. */
+const pathOf = ({ path, toolCall }: Pick<Event.Suspension, "path" | "toolCall">): ReadonlyArray<string> =>
+  path ?? [toolCall.id]
+
 /** The call of the run itself that waits: of a call of a nested run, the one whose handler has started that run. */
-export const outerOf = ({ id, path }: Pick<Event.Suspension, "id" | "path">): string => path?.[0] ?? id
+export const outerOf = (suspension: Pick<Event.Suspension, "path" | "toolCall">): string =>
+  suspension.path?.[0] ?? suspension.toolCall.id
 
 /** The id of a suspension in the nested run that it comes from. */
-export const innerOf = (suspension: Event.Suspension): string => suspension.id.slice(outerOf(suspension).length + 1)
+export const innerOf = (suspension: Event.Suspension): string => CallPaths.format({ path: pathOf(suspension).slice(1) })
 
 /** Returns a suspension of a nested run as the run around it has it. */
-export const risen = (toolCallId: string, { id, path = [id], ...rest }: Event.Suspension): Event.Suspension => ({
-  ...rest,
-  id: `${toolCallId}/${id}`,
-  path: [toolCallId, ...path]
-})
+export const risen = (toolCallId: string, suspension: Event.Suspension): Event.Suspension => {
+  const path = [toolCallId, ...pathOf(suspension)]
+  return { ...suspension, id: CallPaths.format({ path }), path }
+}
 
 /** The event of a call whose nested run waits. */
 export const suspended = (
@@ -90,16 +95,16 @@ export const asked = (
 
 /** The call that waits for the answer to a question. */
 export const question = (toolCall: Message.ToolCall, event: Asked): Event.Suspension => {
-  const { _tag: _, replayed: __, toolCallId: id, toolName: ___, ...rest } = event
-  return { id, kind: "question", toolCall, ...rest }
+  const { _tag: _, replayed: __, toolCallId, toolName: ___, ...rest } = event
+  return { id: CallPaths.format({ path: [toolCallId] }), kind: "question", toolCall, ...rest }
 }
 
 /** The event of a question that is open, once more. */
 export const askedAgain = (suspension: Event.Suspension): Asked => {
-  const { answerSchema, defaultAnswer, expiresAt, id, opts = [], question = "", toolCall } = suspension
+  const { answerSchema, defaultAnswer, expiresAt, opts = [], question = "", toolCall } = suspension
   const event: Types.Mutable<Asked> = {
     _tag: "AskUserRequested",
-    toolCallId: id,
+    toolCallId: toolCall.id,
     toolName: toolCall.name,
     question,
     opts

@@ -5,6 +5,7 @@
  * is left out, since progress may be anything that looks like an event. Public as `Event.toPublic`.
  */
 import * as Message from "../../Message.ts"
+import * as CallPaths from "../answer/callPath.ts"
 import { FinishReason, ToolError } from "../declare/outcome.ts"
 import { checkNames, type NamesOf } from "../declare/schema.ts"
 import * as Values from "../declare/values.ts"
@@ -45,7 +46,7 @@ export interface PublicOptions {
   readonly publish?: Publish | ((tool: string) => Publish)
   /** `true` if the model's reasoning is published. `false` by default. */
   readonly publishReasoning?: boolean
-  /** The id of the run, from which the ids are made by which answers name their call. None by default. */
+  /** The id of the run, which the ids of suspensions name. None by default. */
   readonly runId?: string
   /**
    * The calls of the run by id, which the function reads and adds to: give one map for all events of a run. Without
@@ -95,13 +96,11 @@ export type PublicUsage = { readonly [name: string]: number }
  * @since 0.1.0
  */
 export interface PublicSuspension {
-  /** The id of the call, or the ids of the calls that lead to it, joined by `/`. */
-  readonly id: string
   /**
-   * The name of the wait for an answer from outside: the id of the run in which it began and `id`, joined by `~`. A
-   * call that waits again, in a later run, has another one.
+   * The id under which it is answered: that of `Event.Suspension`, behind the id of the run in which the call began to
+   * wait and a `~`. A call that waits again, in a later run, has another one. Without `runId` it names no run.
    */
-  readonly answerId: string
+  readonly id: string
   /** The answer that it waits for, as in `Event.Suspension`. */
   readonly kind: "question" | "approval" | "manual" | "unknown"
   /** The call. */
@@ -450,10 +449,8 @@ const optional = (name: string, value: unknown): Payload => value === undefined 
 /** The rules of the events of one run. */
 class Rules {
   readonly calls: Map<string, PublicCall> | undefined
-  /** The beginning of the names by which answers name the calls of the run. */
-  readonly prefix: string
-  /** Number of runs around the run. */
-  readonly depth: number
+  /** The calls around the run, the outermost first. */
+  readonly around: ReadonlyArray<string>
   private readonly limit: Publish
   private readonly options: PublicOptions
 
@@ -461,14 +458,12 @@ class Rules {
     options: PublicOptions,
     limit: Publish,
     calls: Map<string, PublicCall> | undefined,
-    prefix: string,
-    depth: number
+    around: ReadonlyArray<string>
   ) {
     this.options = options
     this.limit = limit
     this.calls = calls
-    this.prefix = prefix
-    this.depth = depth
+    this.around = around
   }
 
   get runId(): string | undefined {
@@ -498,7 +493,7 @@ class Rules {
 
   /** The rules of a run inside the handler of a call. */
   within(id: string, extent: Publish): Rules {
-    return new Rules(this.options, extent, this.calls?.get(id)?.calls, `${this.prefix}${id}/`, this.depth + 1)
+    return new Rules(this.options, extent, this.calls?.get(id)?.calls, [...this.around, id])
   }
 }
 
@@ -509,25 +504,25 @@ const least = (left: Publish, right: Publish): Publish =>
   extents[Math.max(0, Math.min(extents.indexOf(left), extents.indexOf(right)))] ?? "none"
 
 /** Returns the extent for a nested call: the least extent along its path. */
-const extentWithin = (rules: Rules, path: ReadonlyArray<unknown>, name: unknown): Publish => {
+const extentWithin = (rules: Rules, path: ReadonlyArray<string>, name: unknown): Publish => {
   let within = rules
-  for (const id of path.slice(0, -1)) {
-    if (typeof id !== "string") return "none"
-    within = within.within(id, within.of(id))
-  }
+  for (const id of path.slice(0, -1)) within = within.within(id, within.of(id))
   return within.of(undefined, name)
 }
 
 const suspensionOf = (rules: Rules, suspension: unknown): PublicSuspension | undefined => {
   const toolCall = whole(read(suspension, "toolCall"), "id", "name")
-  const known = whole(suspension, "id", "kind")
+  const known = whole(suspension, "kind")
   if (toolCall === undefined || known === undefined) return undefined
-  const extent = extentWithin(rules, listOf(read(suspension, "path")), toolCall["name"])
+  const path = listOf(read(suspension, "path"))
+  if (path.length > deepestRun || !path.every((id) => typeof id === "string")) return undefined
+  const extent = extentWithin(rules, path, toolCall["name"])
   if (extent === "none") return undefined
   const isAll = extent === "all"
+  const calls = path.length === 0 ? [String(toolCall["id"])] : path
   return {
+    id: CallPaths.format({ run: rules.runId, path: [...rules.around, ...calls] }),
     ...known,
-    answerId: `${rules.prefix}${String(known["id"])}`,
     // The text about a call whose effect is not known quotes its arguments.
     ...(isAll || known["kind"] !== "unknown" ? taken(suspension, "question") : {}),
     ...taken(suspension, "opts", "answerSchema", "expiresAt"),
@@ -541,7 +536,6 @@ const suspensionsOf = (rules: Rules, suspensions: unknown): ReadonlyArray<Public
 /** The suspension of an event that asks for one call. */
 const asking = (event: unknown, kind: string): Payload => ({
   kind,
-  id: read(event, "toolCallId"),
   toolCall: { id: read(event, "toolCallId"), name: read(event, "toolName"), arguments: read(event, "arguments") },
   question: read(event, "question"),
   opts: read(event, "opts"),
@@ -646,7 +640,7 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
       const progress = read(event, "progress")
       const extent = rules.of(id, name)
       if (tagOf(progress) === undefined) return extent === "all" ? { ...found, progress: jsonOf(progress) } : undefined
-      if (rules.depth === deepestRun) return undefined
+      if (rules.around.length === deepestRun) return undefined
       rules.begin(id, name)
       const nested = published(rules.within(id, extent), progress, undefined)
       return nested && { ...found, nested }
@@ -736,6 +730,5 @@ const published = (rules: Rules, event: unknown, at: number | undefined): Public
 /** Returns what is published of an event, or nothing. */
 export const toPublic = (event: { readonly _tag: string }, options: PublicOptions): PublicEvent | undefined => {
   checkNames("Event.toPublic", options, knownOptions)
-  const prefix = options.runId === undefined ? "" : `${options.runId}~`
-  return published(new Rules(options, "all", options.calls, prefix, 0), event, options.at)
+  return published(new Rules(options, "all", options.calls, []), event, options.at)
 }

@@ -13,6 +13,7 @@ import type * as Policy from "../../Policy.ts"
 import type * as Response from "../../Response.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Answers from "../answer/answer.ts"
+import * as CallPaths from "../answer/callPath.ts"
 import * as Plan from "../decide/plan.ts"
 import * as ToolOutcomes from "../declare/outcome.ts"
 import { toolError } from "../declare/outcome.ts"
@@ -284,10 +285,11 @@ const longestArguments = 1_000
 const answers = ["It had its effect", "It had no effect"]
 
 /** Returns the question about a call, which waits for the verdict of a person. */
-const asked = ({ id, name, toolCall }: Tool.CallContext): ToolOutcomes.Suspended => {
+const asked = ({ name, toolCall }: Tool.CallContext): ToolOutcomes.Suspended => {
   const json = JSON.stringify(toolCall.arguments)
   const shown = json.length > longestArguments ? `${json.slice(0, longestArguments)}…` : json
   const question = `The run was interrupted during the call ${name}(${shown}). Did the call have its effect?`
+  const id = CallPaths.format({ path: [toolCall.id] })
   const suspension: Event.Suspension = { id, kind: "unknown", toolCall, question, opts: answers }
   return ToolOutcomes.suspended([suspension])
 }

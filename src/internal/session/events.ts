@@ -225,7 +225,7 @@ const waits = (state: States.State, event: Event.Of<"ToolApprovalRequested" | "T
 const handedOver = (state: States.State, { suspensions = [] }: Event.Of<"StepCompleted">): NewRecords => {
   const requestId = requestIdOf(state)
   return suspensions.flatMap(({ toolCall, ...open }): NewRecords => {
-    const call = state.turn?.calls.get(open.id)
+    const call = state.turn?.calls.get(toolCall.id)
     return open.path !== undefined || call === undefined || call._tag === "Waiting"
       ? []
       : [{ _tag: "CallWaits", requestId, toolCallId: toolCall.id, suspensions: [open] }]

@@ -150,13 +150,13 @@ const spokenTo = (
     if (others.length > 0) {
       return yield* Settling.failed("several_pending", "several calls wait: call Session.answer for each by its id")
     }
-    const { id } = question
+    const { id, toolCall } = question
     const value = yield* Settling.answerTo(session, id, message.content)
-    const isResumed = States.isToResume(session.resumable?.find((other) => other.id === id))
+    const isResumed = States.isToResume(session.resumable?.find((other) => other.id === toolCall.id))
     if (question.path !== undefined || isResumed) {
       return { messages: [], within: { id, answer: { _tag: "Value", value } } }
     }
-    return SharedMessages.endsWithQuestion(session.thread, id)
+    return SharedMessages.endsWithQuestion(session.thread, toolCall.id)
       ? { messages: [message] }
       : { messages: [], answered: { id, answer: { _tag: "Value", value } } }
   })

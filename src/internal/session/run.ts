@@ -25,6 +25,7 @@ import * as Step from "../../Step.ts"
 import * as Thread from "../../Thread.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Answers from "../answer/answer.ts"
+import * as CallPaths from "../answer/callPath.ts"
 import * as SubAgent from "../answer/subAgent.ts"
 import * as Teller from "../answer/teller.ts"
 import * as Settings from "../ask/options.ts"
@@ -239,8 +240,9 @@ const stopsOf = <M extends SessionEvents.Mode, R>(
  */
 const settlements = (state: States.State, policy: Policy.Policy): ReadonlyArray<Event.Event> => {
   if (state.answered.length === 0) return []
-  const open = new Set([...States.approvedIn(state), ...States.suspensionsOf(state)].map(({ id }) => id))
-  const settled = state.answered.filter((id) => !open.has(id))
+  const waiting = States.suspensionsOf(state).map(({ toolCall: { id } }) => id)
+  const open = new Set([...States.approvedIn(state).map(({ id }) => id), ...waiting])
+  const settled = state.answered.flatMap((id) => CallPaths.ownCall(id) ?? []).filter((id) => !open.has(id))
   const isTold = policy.callFacts === "told"
   return SharedMessages.answersTo(States.threadOf(state), settled).map((message) => {
     const { toolCallId = "" } = message

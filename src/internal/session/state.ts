@@ -14,6 +14,7 @@ import type * as Policy from "../../Policy.ts"
 import * as Response from "../../Response.ts"
 import type * as Thread from "../../Thread.ts"
 import * as Answers from "../answer/answer.ts"
+import * as CallPaths from "../answer/callPath.ts"
 import * as Contents from "../answer/content.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
 import * as Fold from "../fold/fold.ts"
@@ -630,7 +631,7 @@ const findWaiting = (
   id: string
 ): { readonly call: Waiting; readonly suspension: Event.Suspension } | undefined => {
   if (turn === undefined) return undefined
-  const own = turn.calls.get(id)
+  const own = turn.calls.get(CallPaths.parse(id)?.path[0] ?? id)
   for (const call of own?._tag === "Waiting" ? [own, ...turn.calls.values()] : turn.calls.values()) {
     const suspension = call._tag === "Waiting" ? call.suspensions.find((other) => other.id === id) : undefined
     if (call._tag === "Waiting" && suspension !== undefined) return { call, suspension }
@@ -653,8 +654,8 @@ const edited = (toolCall: Message.ToolCall, args: Message.ToolCall["arguments"] 
  * message after that text.
  */
 const settledOwn = (turn: Turn, call: Waiting, suspension: Event.Suspension, answer: SessionData.Answer): Call => {
-  const { defaultAnswer, id, kind, resultCut = "headAndTail", resultLimit = 0 } = suspension
-  const { resume } = call
+  const { defaultAnswer, kind, resultCut = "headAndTail", resultLimit = 0 } = suspension
+  const { resume, toolCall: { id } } = call
   const isResumed = kind === "question" && isToResume(resume)
   const denied = (reason: string) => answered(call, Answers.refused("denied", call.toolCall, reason))
   const given = (value: unknown): Call => {
@@ -689,13 +690,14 @@ const settle = (state: State, id: string, answer: SessionData.Answer): void => {
   const found = findWaiting(state, id)
   if (turn === undefined || found === undefined) return
   const { call, suspension } = found
-  if (suspension.path === undefined) setCall(turn, id, settledOwn(turn, call, suspension, answer))
+  const { toolCall } = call
+  if (suspension.path === undefined) setCall(turn, toolCall.id, settledOwn(turn, call, suspension, answer))
   else {
     const suspensions = call.suspensions.filter((other) => other !== suspension)
     const answers = [...call.answers, { id: OpenCalls.innerOf(suspension), answer }]
     setCall(
       turn,
-      call.toolCall.id,
+      toolCall.id,
       suspensions.length > 0
         ? { ...call, suspensions, answers }
         : { ...known(call), _tag: "Granted", answers }

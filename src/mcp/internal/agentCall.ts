@@ -54,7 +54,7 @@ const formOf = (
 
 /** Returns what becomes of a call that waits, by the reply of the user. Without one the client could not ask. */
 const verdictOf = (
-  { answerId: id, kind }: Event.PublicSuspension,
+  { id, kind }: Event.PublicSuspension,
   form: Question.Form | undefined,
   reply: Question.Reply | undefined
 ): Exclude<Body.Action, Body.Say> => {
@@ -136,7 +136,7 @@ export const serve = (
     ) =>
       Array.from(replies.values()).some(({ action }) => action === "cancel")
         ? undefined
-        : suspensions.map((each) => verdictOf(each, formOf(each), replies.get(each.answerId)))
+        : suspensions.map((each) => verdictOf(each, formOf(each), replies.get(each.id)))
 
     /** Reads the answers that the client has sent with its call, and nothing where the user cancels it. */
     const continued = Effect.gen(function*() {
@@ -146,10 +146,10 @@ export const serve = (
       const replies = new Map<string, Question.Reply>()
       for (const suspension of suspensions) {
         if (formOf(suspension) === undefined) continue
-        const reply = Question.replyOf(context.inputResponses?.[suspension.answerId])
+        const reply = Question.replyOf(context.inputResponses?.[suspension.id])
         const question = { agent, session: id, action: actionOf(suspension) }
         const isAllowed = reply.action !== "accept" || (yield* Effect.isSuccess(caller.may(question)))
-        replies.set(suspension.answerId, isAllowed ? reply : { action: "decline" })
+        replies.set(suspension.id, isAllowed ? reply : { action: "decline" })
       }
       return settle(suspensions, replies)
     })
@@ -180,12 +180,12 @@ export const serve = (
             const expiresAt = (yield* Clock.currentTimeMillis) + patience
             return new McpSchema.InputRequired({
               inputRequests: Question.requests(
-                new Map(asked.map(({ form, suspension }) => [suspension.answerId, form]))
+                new Map(asked.map(({ form, suspension }) => [suspension.id, form]))
               ),
               requestState: yield* signer.sign(id, expiresAt, subject)
             })
           }
-          replies.set(suspension.answerId, reply)
+          replies.set(suspension.id, reply)
           if (reply.action === "cancel") break
         }
         actions = settle(suspensions, replies)

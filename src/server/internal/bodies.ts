@@ -170,7 +170,7 @@ const contentOf = (reader: Posted.Reader, content: unknown): Body.Say["content"]
 /** Reads `{ id, value }`, `{ id, error }`, `{ id, approve: true, arguments? }` or `{ id, approve: false, reason? }`. */
 const answerOf = (reader: Posted.Reader, given: unknown, field: string): Body.Action => {
   const answer = reader.object(given, field)
-  const id = reader.id(answer["id"], `${field}.id`)
+  const id = reader.callId(answer["id"], `${field}.id`)
   if (answer["approve"] === true) {
     return answer["arguments"] === undefined
       ? { _tag: "Approve", id }

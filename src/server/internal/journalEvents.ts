@@ -8,6 +8,7 @@ import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
 import * as Event from "../../Event.ts"
 import * as Answers from "../../internal/answer/answer.ts"
+import * as CallPaths from "../../internal/answer/callPath.ts"
 import * as Teller from "../../internal/answer/teller.ts"
 import * as Outcomes from "../../internal/fold/runOutcome.ts"
 import * as SharedMessages from "../../internal/fold/sharedMessages.ts"
@@ -281,9 +282,11 @@ export class Telling {
     const ids = this.settled
     this.settled = []
     return ids.flatMap((id) => {
-      const call = turn?.calls.get(id)
+      const own = CallPaths.ownCall(id)
+      if (own === undefined) return []
+      const call = turn?.calls.get(own)
       const message = call === undefined
-        ? thread.messages.findLast(({ role, toolCallId }) => role === "tool" && toolCallId === id)
+        ? thread.messages.findLast(({ role, toolCallId }) => role === "tool" && toolCallId === own)
         : call._tag === "Answered"
         ? call.message
         : undefined

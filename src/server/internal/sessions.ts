@@ -10,6 +10,7 @@ import * as Option from "effect/Option"
 import * as Stream from "effect/Stream"
 import * as Worker from "../../durable/Worker.ts"
 import type * as Event from "../../Event.ts"
+import * as CallPaths from "../../internal/answer/callPath.ts"
 import * as Records from "../../internal/session/records.ts"
 import * as Settling from "../../internal/session/settling.ts"
 import * as States from "../../internal/session/state.ts"
@@ -243,30 +244,23 @@ const find = (
   now: number
 ): Effect.Effect<Settled | undefined, Refusals.Refusal> =>
   Effect.suspend((): Effect.Effect<Settled | undefined, Refusals.Refusal> => {
-    const at = verdict.id.indexOf("~")
-    const isNamed = at > 0 && (verdict as Body.Answer).messageId === undefined
+    const { messageId } = verdict as Body.Answer
     // A client of AG-UI knows a call whose id has come before by an id with the number of its turn.
-    const path = isNamed
-      ? verdict.id.slice(at + 1)
-      : state.turn?.calls.has(verdict.id) === true
-      ? verdict.id
-      : verdict.id.replace(/~\d+$/, "")
-    const suspension = session.suspensions.find(({ id }) => id === path)
-    const asker = States.askerOf(state)
-    // The id of a call may come again: only with the message that has it does it name what waits.
-    const { messageId = "" } = verdict as Body.Answer
-    if (!isNamed && messageId === "") return stale
-    const run = isNamed ? verdict.id.slice(0, at) : messageId.replace(/-\d+r*$/, "")
-    const command = `${Posted.ownIds}answer:${run}~${path}`
+    const call = state.turn?.calls.has(verdict.id) === true ? verdict.id : verdict.id.replace(/~\d+$/, "")
+    // A call id alone may come again: it names what waits only together with the message that has the call.
+    const named = messageId === undefined
+      ? CallPaths.parse(verdict.id)
+      : { run: messageId.replace(/-\d+r*$/, ""), path: [call] }
+    if (named?.run === undefined) return stale
+    const id = CallPaths.format({ path: named.path })
+    const suspension = named.run === (States.askerOf(state) ?? "")
+      ? session.suspensions.find((open) => open.id === id)
+      : undefined
+    const command = `${Posted.ownIds}answer:${CallPaths.format(named)}`
     const isAnswered = state.receipts.has(command)
-    const isServers = !isNamed && (asker !== run || suspension?.kind !== "manual")
-    if (isServers && !isAnswered) return Effect.succeed(undefined)
-    const waiting = isAnswered
-      ? answered
-      : suspension === undefined || asker !== run
-      ? stale
-      : refusalIn(suspension, verdict, now) ?? suspension
-    return Effect.succeed({ verdict, id: path, command, waiting })
+    if (messageId !== undefined && suspension?.kind !== "manual" && !isAnswered) return Effect.succeed(undefined)
+    const waiting = isAnswered ? answered : suspension === undefined ? stale : refusalIn(suspension, verdict, now)
+    return Effect.succeed({ verdict, id, command, waiting: waiting ?? suspension ?? stale })
   })
 
 /** Returns the refusal of an answer that comes too late, or that is not of the kind that a call waits for. */

@@ -3,6 +3,7 @@
  * protocol writes each move in its own words, and keeps no state about the order.
  */
 import type * as Event from "../../Event.ts"
+import * as CallPaths from "../../internal/answer/callPath.ts"
 import type * as Json from "../../internal/json.ts"
 
 /** The run inside the handler of a call, folded into what a page shows of it. */
@@ -509,8 +510,8 @@ export class Machine {
   }
 
   private wait(callId: string, name: string, suspension: Event.PublicSuspension): void {
-    if (this.asked.has(suspension.answerId)) return
-    this.asked.set(suspension.answerId, callId)
+    if (this.asked.has(suspension.id)) return
+    this.asked.set(suspension.id, callId)
     const call = this.calls.get(callId)
     // A call whose arguments were never said to be whole may wait, too.
     if (call?.isReady === false) this.ready(call, suspension.toolCall)
@@ -528,7 +529,7 @@ export class Machine {
       this.endNested(id, true)
     }
     // A run that is resumed may ask again for what it had asked for in the discarded reply.
-    for (const [answerId, id] of this.asked) if (ids.has(id)) this.asked.delete(answerId)
+    for (const [waiting, id] of this.asked) if (ids.has(id)) this.asked.delete(waiting)
     for (const [alias, id] of this.aliases) if (ids.has(id)) this.aliases.delete(alias)
     this.namesakes.clear()
     this.reserved.clear()
@@ -577,7 +578,7 @@ export class Machine {
 }
 
 /** Returns the id of the call of the run that waits: its own, or that around the run of the call. */
-const outerOf = ({ id, toolCall }: Event.PublicSuspension): string => toolCall.id === id ? id : id.split("/")[0] ?? id
+const outerOf = ({ id, toolCall }: Event.PublicSuspension): string => CallPaths.parse(id)?.path[0] ?? toolCall.id
 
 /** Returns the content as the value that it stands for: its JSON where it is JSON, else the text; parts as they are. */
 export const valueOf = (content: Content | undefined, parse: (text: string) => unknown): unknown =>

@@ -105,6 +105,13 @@ export class Reader {
       : this.refuse(field, `must be a text of 1 to ${mostIds} characters`)
   }
 
+  /**
+   * Takes over the id of a call or a suspension. A model chooses call ids, so that they have no length of their own.
+   */
+  callId(value: unknown, field: string): string {
+    return value === "" ? this.refuse(field, "must not be empty") : this.text(value, field)
+  }
+
   /** Returns the id of a message. The ids of the server's own commands are a space apart, which no message enters. */
   messageId(value: unknown, field: string): string {
     const id = this.id(value, field)

@@ -51,7 +51,7 @@ export const entriesOf = (thread: Thread.Thread, rules: Rules): ReadonlyArray<En
     const found = Public.toPublic(event, { ...options, calls })
     return found === undefined ? [] : [found]
   }
-  const outerOf = ({ id, path }: Event.Suspension): string => path?.[0] ?? id
+  const outerOf = ({ path, toolCall }: Event.Suspension): string => path?.[0] ?? toolCall.id
   const waiting = new Map<string, Array<Event.Suspension>>()
   for (const suspension of suspensions) {
     waiting.set(outerOf(suspension), [...waiting.get(outerOf(suspension)) ?? [], suspension])

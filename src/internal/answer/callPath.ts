@@ -1,0 +1,40 @@
+/**
+ * Public names of calls. A name is the path of a call: the ids of the calls that lead to it, and its own. With the run
+ * in which the call began to wait, it names one wait. Only `format` and `parse` know what stands between ids.
+ */
+
+/** The calls that lead to a call, from the outermost one to the call itself, and the run in which it began to wait. */
+export interface CallPath {
+  /** The run id. Left out where the reader knows the run. */
+  readonly run?: string | undefined
+  /** The call ids, at least one. */
+  readonly path: ReadonlyArray<string>
+}
+
+const written = (id: string): string => id.replace(/[%/~]/g, (mark) => codes[mark as keyof typeof codes])
+
+const codes = { "%": "%25", "/": "%2F", "~": "%7E" } as const
+
+/**
+ * Returns the name of a call. Ids may be any texts, since models and clients choose them: a mark that separates ids is
+ * written as in a URL.
+ */
+export const format = ({ path, run }: CallPath): string => {
+  const calls = path.map(written).join("/")
+  return run === undefined ? calls : `${written(run)}~${calls}`
+}
+
+/** Returns the path that has this name, or nothing where no path has it. */
+export const parse = (name: string): CallPath | undefined => {
+  const parts = name.split("~")
+  const [calls = "", run] = parts.toReversed()
+  if (parts.length > 2 || run?.includes("/") === true || /%(?!25|2F|7E)/.test(name)) return undefined
+  const path = calls.split("/").map(decodeURIComponent)
+  return run === undefined ? { path } : { run: decodeURIComponent(run), path }
+}
+
+/** Returns the id of the call that a name names alone, or nothing where it names a call of a nested run. */
+export const ownCall = (name: string): string | undefined => {
+  const { path: [id, ...nested] = [] } = parse(name) ?? {}
+  return nested.length > 0 ? undefined : id
+}
