@@ -10,26 +10,19 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
-import * as Logger from "effect/Logger"
-import * as Schedule from "effect/Schedule"
 import * as Stream from "effect/Stream"
-import { Adapter, type Event, Journal, Message, Session, Tool } from "heddle"
+import { type Event, Session } from "heddle"
 import { Cluster, SessionClient } from "heddle/cluster"
 import { ledger } from "../durable/support/ledger.ts"
+import * as Again from "../support/again.ts"
 import { inOrder } from "../support/edges.ts"
-import { agent } from "../support/nests.ts"
 import { sampleOf } from "../support/property.ts"
 import { until } from "../support/until.ts"
 
 ledger()
 
-/** What a message leads to: a call of the model, how often it or the store fails before, and what a person does then. */
-interface Scenario {
-  readonly call?: string
-  readonly fails?: { readonly times: number; readonly reason: Adapter.AdapterError["reason"] }
-  /** How many of the appends of a reply the store refuses, and why. */
-  readonly refusals?: number
-  readonly reason?: Journal.StoreError["reason"]
+/** What a person does with a run. */
+interface Scenario extends Again.Scenario {
   readonly after?: "approve" | "deny" | "answer" | "reply" | "say" | "stop" | "again" | "forget"
 }
 
@@ -52,40 +45,9 @@ const scenarios: Readonly<Record<string, Scenario>> = {
   forgotten: { call: "act", after: "forget" }
 }
 
-/** The call of each sub-agent, by the name of the sub-agent, which is its prompt. */
-const calls: Readonly<Record<string, string>> = { sub: "inner", chief: "asks" }
-
 /** What is seen of a command. */
-class Seen {
-  events: Array<unknown> = []
-  reports: Array<unknown> = []
-  attempts: Array<string> = []
-  warnings: Array<string> = []
-  requests = 0
-  failed = 0
-  refused = 0
-}
-
-const replyTo = (messages: ReadonlyArray<Message.Message>): ReadonlyArray<Event.AdapterEvent> => {
-  const last = messages.findLastIndex(({ role }) => role === "user")
-  const said = Message.text(messages[last]!)
-  const call = messages.length - 1 === last ? scenarios[said]?.call ?? calls[said] : undefined
-  // The id of a call comes back with the next call of its tool.
-  const toolCalls = call === undefined ? [] : [Message.toolCall(call, call, {})]
-  return [
-    { _tag: "MessageStarted", message: Message.assistant("") },
-    { _tag: "TextCompleted", id: null, text: "said" },
-    ...toolCalls.flatMap(({ id, name }) => [
-      { _tag: "ToolCallStarted", id, name } as const,
-      { _tag: "ToolCallCompleted", id, name, arguments: {}, rawArguments: "{}" } as const
-    ]),
-    {
-      _tag: "MessageCompleted",
-      message: Message.assistant("said", toolCalls),
-      finishReason: toolCalls.length === 0 ? "stop" : "tool_calls",
-      metadata: { usage: { inputTokens: 3, outputTokens: 1 } }
-    }
-  ]
+class Seen extends Again.Seen {
+  readonly reports: Array<unknown> = []
 }
 
 const shown = (event: Event.WireEvent | SessionClient.Connected | SessionClient.Reported): unknown => {
@@ -113,62 +75,11 @@ const played = (names: ReadonlyArray<string>) =>
   Effect.gen(function*() {
     let seen = new Seen()
     let current: Scenario = {}
-    const begun = (name: string, { attempt }: Tool.CallContext) =>
-      Effect.sync(() => {
-        seen.attempts.push(`${name} ${attempt}`)
-        return `did ${name}`
-      })
-    const act = (name: string) => Tool.make(name, { parameters: {}, handler: (_, call) => begun(name, call) })
-    const asks = Tool.make("asks", {
-      parameters: {},
-      handler: (_, call) => Effect.as(begun("asks", call), Tool.askUser("which?"))
-    })
-    const tools = [
-      act("act"),
-      asks,
-      agent("sub", [act("inner")]),
-      agent("chief", [asks]),
-      { ...act("gated"), approval: true },
-      Tool.make("slow", { parameters: {}, handler: (_, call) => Effect.andThen(begun("slow", call), Effect.never) }),
-      Tool.make("flaky", {
-        parameters: {},
-        retry: Schedule.recurs(2),
-        handler: (_, call) =>
-          Effect.flatMap(begun("flaky", call), (did) => call.attempt < 3 ? Effect.fail("again") : Effect.succeed(did))
-      })
-    ]
-    const model = Adapter.layer({
-      stream: ({ messages }) =>
-        Stream.suspend(() => {
-          seen.requests++
-          const { fails } = current
-          return fails !== undefined && seen.failed++ < fails.times
-            ? Stream.fail(new Adapter.AdapterError({ reason: fails.reason }))
-            : Stream.fromIterable(replyTo(messages))
-        })
-    })
-    const logger = Logger.layer([
-      Logger.make(({ logLevel, message }) => {
-        if (logLevel === "Warn") seen.warnings.push(String(Array.isArray(message) ? message[0] : message))
-      })
-    ])
+    const { provided, refusing, tools } = Again.worldOf(scenarios, () => ({ seen, scenario: current }))
     const base = yield* Session.Store
-    const isReplied = (records: Journal.Records) =>
-      records.some(({ _tag }) => _tag === "ReplyReceived" || _tag === "StepCompleted")
-    const store = Session.Store.of({
-      ...base,
-      append: (id, expected, records, options) =>
-        Effect.suspend(() =>
-          isReplied(records) && seen.refused < (current.refusals ?? 0) && ++seen.refused > 0
-            ? Effect.fail(
-              new Journal.StoreError({ reason: current.reason!, operation: "append", id, record: records[0]._tag })
-            )
-            : base.append(id, expected, records, options)
-        )
-    })
     const services = yield* Layer.build(
-      Layer.mergeAll(Cluster.layer({ run: () => ({ tools: tools as unknown as [] }) }), SessionClient.layer).pipe(
-        Layer.provide([model, logger, Layer.succeed(Session.Store, store)]),
+      Layer.mergeAll(Cluster.layer({ run: () => ({ tools }) }), SessionClient.layer).pipe(
+        Layer.provide(provided(refusing(base))),
         Layer.provide(TestRunner.layer)
       )
     )
@@ -230,6 +141,7 @@ describe("a command behind another one", () => {
       Effect.gen(function*() {
         const alone = yield* played([second])
         assert.isNotEmpty(alone.events)
+        if (second === "nested") assert.deepStrictEqual(alone.attempts, ["inner 1"])
         for (const first of new Set([second, ...sampleOf(names, 3)])) {
           assert.deepStrictEqual(yield* played([first, second]), alone, `${second} behind ${first}`)
         }

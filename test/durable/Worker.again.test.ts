@@ -7,26 +7,17 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
-import * as Logger from "effect/Logger"
-import * as Schedule from "effect/Schedule"
-import * as Stream from "effect/Stream"
-import { Adapter, type Event, Journal, Message, Session, Tool } from "heddle"
+import { type Event, Journal, Message, Session } from "heddle"
 import { Worker } from "heddle/durable"
+import * as Again from "../support/again.ts"
 import { inOrder, until } from "../support/edges.ts"
-import { agent } from "../support/nests.ts"
 import { sampleOf } from "../support/property.ts"
 import { ledger } from "./support/ledger.ts"
 
 ledger()
 
-/** What a message leads to: the calls of the model, how often it fails before, and what a person does meanwhile. */
-interface Scenario {
-  readonly call?: string
-  readonly fails?: { readonly times: number; readonly reason: Adapter.AdapterError["reason"] }
-  /** How many of the appends of a reply the store refuses. */
-  readonly refusals?: number
-  /** Why the store refuses them. */
-  readonly reason?: Journal.StoreError["reason"]
+/** What happens to a run, besides what it leads to. */
+interface Scenario extends Again.Scenario {
   /** How many looks for work the store does not answer, from the moment of the message on. */
   readonly outages?: number
   readonly meanwhile?: "approve" | "answer" | "stop"
@@ -35,7 +26,7 @@ interface Scenario {
 const scenarios: Readonly<Record<string, Scenario>> = {
   plain: {},
   act: { call: "act" },
-  sub: { call: "sub" },
+  nested: { call: "sub" },
   retried: { call: "flaky" },
   flaky: { fails: { times: 2, reason: "provider_unavailable" } },
   hopeless: { fails: { times: 99, reason: "invalid_request" } },
@@ -49,35 +40,8 @@ const scenarios: Readonly<Record<string, Scenario>> = {
 }
 
 /** What is seen of a run. */
-class Seen {
-  events: Array<unknown> = []
-  ends: Array<unknown> = []
-  warnings: Array<string> = []
-  requests = 0
-  attempts: Array<string> = []
-  failed = 0
-  refused = 0
-}
-
-/** The events of a reply to the last thing that a user said. */
-const replyTo = (messages: ReadonlyArray<Message.Message>): ReadonlyArray<Event.AdapterEvent> => {
-  const last = messages.findLastIndex(({ role }) => role === "user")
-  const call = messages.length - 1 === last ? scenarios[Message.text(messages[last]!)]?.call : undefined
-  const calls = call === undefined ? [] : [Message.toolCall(`c${messages.length}`, call, {})]
-  return [
-    { _tag: "MessageStarted", message: Message.assistant("") },
-    { _tag: "TextCompleted", id: null, text: "said" },
-    ...calls.flatMap(({ id, name }) => [
-      { _tag: "ToolCallStarted", id, name } as const,
-      { _tag: "ToolCallCompleted", id, name, arguments: {}, rawArguments: "{}" } as const
-    ]),
-    {
-      _tag: "MessageCompleted",
-      message: Message.assistant("said", calls),
-      finishReason: calls.length === 0 ? "stop" : "tool_calls",
-      metadata: { usage: { inputTokens: 3, outputTokens: 1 } }
-    }
-  ]
+class Seen extends Again.Seen {
+  readonly ends: Array<unknown> = []
 }
 
 const shown = (event: Event.Event): unknown => {
@@ -108,64 +72,10 @@ const played = (names: ReadonlyArray<string>, isQueued = false) =>
     /** The message of the current run. */
     let taken: string | undefined
     let outages = 0
-    const begun = (name: string, { attempt }: Tool.CallContext) =>
-      Effect.sync(() => {
-        seen.attempts.push(`${name} ${attempt}`)
-        return `did ${name}`
-      })
-    const act = (name: string) => Tool.make(name, { parameters: {}, handler: (_, call) => begun(name, call) })
-    const tools = [
-      act("act"),
-      agent("sub", [act("inner")]),
-      { ...act("gated"), approval: true },
-      Tool.make("asks", {
-        parameters: {},
-        handler: (_, call) => Effect.as(begun("asks", call), Tool.askUser("which?"))
-      }),
-      Tool.make("slow", {
-        parameters: {},
-        handler: (_, call) => Effect.andThen(begun("slow", call), Effect.sleep("1 minute"))
-      }),
-      Tool.make("flaky", {
-        parameters: {},
-        retry: Schedule.recurs(2),
-        handler: (_, call) =>
-          Effect.flatMap(begun("flaky", call), (did) => call.attempt < 3 ? Effect.fail("again") : Effect.succeed(did))
-      })
-    ]
-    const model = Adapter.layer({
-      stream: ({ messages }) =>
-        Stream.suspend(() => {
-          seen.requests++
-          const { fails } = current
-          return fails !== undefined && seen.failed++ < fails.times
-            ? Stream.fail(new Adapter.AdapterError({ reason: fails.reason }))
-            : Stream.fromIterable(replyTo(messages))
-        })
-    })
-    const logger = Logger.layer([
-      Logger.make(({ logLevel, message }) => {
-        if (logLevel === "Warn") seen.warnings.push(String(Array.isArray(message) ? message[0] : message))
-      })
-    ])
+    const { provided, refusing, tools } = Again.worldOf(scenarios, () => ({ seen, scenario: current }))
     const base = yield* Session.Store
-    const isReplied = (records: Journal.Records) =>
-      records.some(({ _tag }) => _tag === "ReplyReceived" || _tag === "StepCompleted")
     const store = Session.Store.of({
-      ...base,
-      append: (id, expected, records, options) =>
-        Effect.suspend(() =>
-          isReplied(records) && seen.refused < (current.refusals ?? 0) && ++seen.refused > 0
-            ? Effect.fail(
-              new Journal.StoreError({
-                reason: current.reason ?? "unavailable",
-                operation: "append",
-                id,
-                record: records[0]._tag
-              })
-            )
-            : base.append(id, expected, records, options)
-        ),
+      ...refusing(base),
       claimUnfinished: (...claim) =>
         Effect.suspend(() =>
           outages-- > 0
@@ -183,14 +93,14 @@ const played = (names: ReadonlyArray<string>, isQueued = false) =>
             seen = new Seen()
             current = scenarios[Message.text(message.message)]!
           }
-          return { tools: tools as unknown as [] }
+          return { tools }
         },
         maxFailures: 4,
         onEvent: (_, event) => Effect.sync(() => void seen.events.push(shown(event))),
         onEnd: (_, { outcome, totalUsage, usage }) =>
           Effect.sync(() => void seen.ends.push([outcome._tag, usage, totalUsage])),
         onGiveUp: (_, error) => Effect.sync(() => void seen.ends.push(["given up", String(error)]))
-      }).pipe(Layer.provide([model, logger, Layer.succeed(Session.Store, store)]))
+      }).pipe(Layer.provide(provided(store)))
     )
     const loaded = Effect.map(Session.load("s"), (kept) => kept!)
     const meanwhile: Readonly<
@@ -254,6 +164,8 @@ describe("a run behind another one", () => {
     it.effect(`is as one alone: ${second}`, () =>
       Effect.gen(function*() {
         const alone = yield* played([second])
+        assert.isNotEmpty(alone.events)
+        if (second === "nested") assert.deepStrictEqual(alone.attempts, ["inner 1"])
         for (const first of new Set([second, ...sampleOf(names, 3)])) {
           assert.deepStrictEqual(yield* played([first, second]), alone, `${second} behind ${first}`)
         }

@@ -10,49 +10,15 @@ import * as Logger from "effect/Logger"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
-import { Adapter, Chat, type Journal, Message, Session } from "heddle"
+import { type Adapter, Chat, Session } from "heddle"
 import { Durable, Worker } from "heddle/durable"
-import { driven, errands, linesOf, recordsOf } from "../support/edges.ts"
+import { driven, errands, linesOf } from "../support/edges.ts"
 import { acting } from "../support/nests.ts"
 import { property } from "../support/property.ts"
 import type { Deed } from "../support/survivor.ts"
 import * as Yields from "../support/yields.ts"
 
-/** A model that calls `act` where the user says so, and else answers at once. */
-const model = Adapter.layer({
-  stream: ({ messages }) => {
-    const last = messages.at(-1)!
-    const calls = last.role === "user" && Message.text(last) === "act"
-      ? [Message.toolCall(`c${messages.length}`, "act", {})]
-      : []
-    return Stream.fromIterable([
-      { _tag: "MessageStarted", message: Message.assistant("") },
-      ...calls.flatMap(({ id, name }) => [
-        { _tag: "ToolCallStarted", id, name } as const,
-        { _tag: "ToolCallCompleted", id, name, arguments: {}, rawArguments: "{}" } as const
-      ]),
-      {
-        _tag: "MessageCompleted",
-        message: Message.assistant(`answer ${messages.length}`, calls),
-        finishReason: calls.length === 0 ? "stop" : "tool_calls",
-        metadata: {}
-      }
-    ])
-  }
-})
-
-/** What a session has come to: its messages, its records, and what is left to do. */
-const summaryOf = (id: string) =>
-  Effect.gen(function*() {
-    const kept = yield* Session.load(id)
-    const records: ReadonlyArray<Journal.Record> = kept === undefined ? [] : yield* recordsOf(id)
-    return {
-      lines: kept === undefined ? [] : linesOf(kept.session),
-      next: kept === undefined ? "none" : Session.next(kept),
-      // Concurrent calls may be recorded in another order.
-      tags: records.map(({ _tag }) => _tag).sort()
-    }
-  })
+const model = Yields.calling("act")
 
 /** A worker that takes sessions by name, and an effect that submits a message and waits for its answer. */
 const asking = (options: Session.ResumeOptions<any, any, any, any, any>) =>
@@ -87,7 +53,7 @@ const programs: Readonly<Record<string, (messages: number) => Running>> = {
       const world: Array<Deed> = []
       const { ask } = yield* asking({ tools: [acting(world, "act")] })
       for (let message = 0; message < messages; message++) yield* ask(message % 3 === 1 ? "act" : "hi")
-      return [world.length, yield* summaryOf("s"), (yield* (yield* Session.Store).claimOf("s")) ?? "free"]
+      return [world.length, yield* Yields.summaryOf("s"), (yield* (yield* Session.Store).claimOf("s")) ?? "free"]
     }),
   claimed: (messages: number) =>
     Effect.gen(function*() {
@@ -101,7 +67,7 @@ const programs: Readonly<Record<string, (messages: number) => Running>> = {
         }
       }))
       const inspected = yield* Session.inspect("s")
-      return [world.length, yield* summaryOf("s"), inspected?.claim ?? "free"]
+      return [world.length, yield* Yields.summaryOf("s"), inspected?.claim ?? "free"]
     }),
   resumed: (messages: number) =>
     Effect.gen(function*() {
@@ -117,7 +83,7 @@ const programs: Readonly<Record<string, (messages: number) => Running>> = {
         const kept = yield* Effect.scoped(Effect.flatMap(Session.claim("s"), (kept) => Session.resume(kept, { tools })))
         seen.push(kept.value.result.outcome._tag)
       }
-      return [world.length, seen, yield* summaryOf("s")]
+      return [world.length, seen, yield* Yields.summaryOf("s")]
     }),
   errands: () =>
     Effect.gen(function*() {
@@ -129,17 +95,17 @@ const programs: Readonly<Record<string, (messages: number) => Running>> = {
       yield* driven("s", tools)
       yield* Session.keep((yield* Session.load("s"))!, (session) => Session.approve(session, "gated"))
       const { session } = yield* driven("s", tools)
-      return [world.map(({ tool }) => tool).sort(), linesOf(session), yield* summaryOf("s")]
+      return [world.map(({ tool }) => tool).sort(), linesOf(session), yield* Yields.summaryOf("s")]
     }).pipe(Effect.provide(errands.model)),
   approved: () =>
     Effect.gen(function*() {
       const world: Array<Deed> = []
       const { ask, taken } = yield* asking({ tools: [{ ...acting(world, "act"), approval: true }] })
       yield* ask("act")
-      const waiting = yield* summaryOf("s")
+      const waiting = yield* Yields.summaryOf("s")
       const loaded = (yield* Session.load("s"))!
       yield* taken(Session.keep(loaded, (session) => Session.approve(session, session.suspensions[0]!.id)))
-      return [world.length, waiting, yield* summaryOf("s")]
+      return [world.length, waiting, yield* Yields.summaryOf("s")]
     }),
   durable: (messages: number) =>
     Effect.gen(function*() {
@@ -160,7 +126,7 @@ const programs: Readonly<Record<string, (messages: number) => Running>> = {
         if (message % 5 === 4) versions.push((yield* Session.snapshot((yield* Session.load("s"))!)).version)
       }
       const listed = yield* Stream.runCollect(Session.list())
-      return [versions, listed.length, yield* summaryOf("s")]
+      return [versions, listed.length, yield* Yields.summaryOf("s")]
     })
 }
 

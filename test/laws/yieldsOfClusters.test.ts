@@ -14,9 +14,8 @@ import * as Logger from "effect/Logger"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
-import { Adapter, Message, Session, Tool } from "heddle"
+import { Session, Tool } from "heddle"
 import { Cluster, SessionClient } from "heddle/cluster"
-import { linesOf, recordsOf } from "../support/edges.ts"
 import { acting } from "../support/nests.ts"
 import { property } from "../support/property.ts"
 import type { Deed } from "../support/survivor.ts"
@@ -24,40 +23,12 @@ import * as Yields from "../support/yields.ts"
 
 type Client = SessionClient.Service
 
-/** A model that calls the tool that the user names, and else answers at once. */
-const model = Adapter.layer({
-  stream: ({ messages }) => {
-    const last = messages.at(-1)!
-    const name = last.role === "user" ? Message.text(last) : "hi"
-    const calls = ["act", "gated", "asks", "held"].includes(name)
-      ? [Message.toolCall(`c${messages.length}`, name, {})]
-      : []
-    return Stream.fromIterable([
-      { _tag: "MessageStarted", message: Message.assistant("") },
-      { _tag: "TextCompleted", id: null, text: `answer ${messages.length}` },
-      ...calls.flatMap(({ id, name }) => [
-        { _tag: "ToolCallStarted", id, name } as const,
-        { _tag: "ToolCallCompleted", id, name, arguments: {}, rawArguments: "{}" } as const
-      ]),
-      {
-        _tag: "MessageCompleted",
-        message: Message.assistant(`answer ${messages.length}`, calls),
-        finishReason: calls.length === 0 ? "stop" : "tool_calls",
-        metadata: {}
-      }
-    ])
-  }
-})
+const model = Yields.calling("act", "gated", "asks", "held")
 
 const summaryOf = (world: ReadonlyArray<Deed>) =>
   Effect.gen(function*() {
-    const kept = (yield* Session.load("s"))!
-    const records = yield* recordsOf("s")
     return {
-      lines: linesOf(kept.session),
-      next: Session.next(kept),
-      // Concurrent calls may be recorded in another order.
-      tags: records.map(({ _tag }) => _tag).sort(),
+      ...(yield* Yields.summaryOf("s")),
       claim: (yield* (yield* Session.Store).claimOf("s")) ?? "free",
       driven: (yield* Cluster.ready).driven,
       deeds: world.length
@@ -160,13 +131,11 @@ const program = (name: string, messages: number): Effect.Effect<unknown, unknown
   )
 }
 
-const turn = Effect.callback<void>((resume) => void setImmediate(() => resume(Effect.void)))
-
 /** Lets time pass, a twentieth of a second in many turns of the process, until a program has ended. */
 const timed = (program: Effect.Effect<unknown, unknown>): Effect.Effect<unknown, unknown> =>
   Effect.raceFirst(
     program,
-    Effect.forever(Effect.andThen(Effect.replicateEffect(turn, 200), TestClock.adjust("50 millis")))
+    Effect.forever(Effect.andThen(Effect.replicateEffect(Yields.turn, 200), TestClock.adjust("50 millis")))
   )
 
 /** The turns of the process that a program has for its end. With a small budget it needs many. */
