@@ -618,7 +618,10 @@ export class ReasoningDelta extends Schema.Opaque<ReasoningDelta>()(Schema.Tagge
  * @since 0.1.0
  */
 export class ToolCallStarted extends Schema.Opaque<ToolCallStarted>()(Schema.TaggedStruct("ToolCallStarted", {
-  /** The id of the call. */
+  /**
+   * The id of the call. In a run it is unique in the thread and the same in all that follows. In the events of an
+   * adapter it is unique in the reply.
+   */
   id: Schema.String,
   /** The name of the tool. */
   name: Schema.String,
@@ -657,7 +660,10 @@ export class ToolCallCompleted extends Schema.Opaque<ToolCallCompleted>()(Schema
   argumentsLost: Schema.optionalKey(Message.ArgumentsLost),
   /** `true` for a call that the provider runs itself. */
   providerExecuted: Schema.optionalKey(Schema.Boolean),
-  /** The metadata that the adapter adds to the call. Left out when there is nothing. */
+  /**
+   * The metadata that the adapter adds to the call, with the provider's id as `duplicateOf` where the call has another
+   * one. Left out when there is nothing.
+   */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
   ...replay
 })) {}

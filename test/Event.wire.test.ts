@@ -34,7 +34,7 @@ describe("Event: what a step added", () => {
       const { events } = yield* chatOf([callEcho, callEcho, answer], { tools: [echo] })
       assert.deepStrictEqual(added(events), [
         ["assistant(let me see)", "TM(c0,{\"x\":1})"],
-        ["assistant(let me see)", "TM(c0,{\"x\":1})"],
+        ["assistant(let me see)", "TM(c0_2,{\"x\":1})"],
         ["assistant(a)"],
         []
       ])

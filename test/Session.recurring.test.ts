@@ -165,7 +165,7 @@ describe("a call with the id of an earlier one", () => {
       Effect.gen(function*() {
         const world: Array<Deed> = []
         const { value } = yield* after(acting(world, "pay", { approval: true }), world)
-        assert.deepStrictEqual(waitingIn(value), ["approval call_0"])
+        assert.deepStrictEqual(waitingIn(value), ["approval call_0_2"])
         assert.isEmpty(world.filter(({ tool }) => tool === "pay"))
       }))
 
@@ -186,11 +186,11 @@ describe("a call with the id of an earlier one", () => {
         const options = (world: Array<Deed>) => ({ tools: toolsOf(acting(world, "pay", { approval: true })) })
         const program = Effect.andThen(approved(options([]), "call_0"), continued(options([])))
         const uncut = yield* behind([], turns, program)
-        assert.deepStrictEqual(waitingIn(uncut.value), ["approval call_0"])
+        assert.deepStrictEqual(waitingIn(uncut.value), ["approval call_0_2"])
         const length = uncut.written.findIndex(({ record }) => record._tag === tag) + 1
         const world: Array<Deed> = []
         const { value } = yield* behind(uncut.written.slice(0, length), turns, resumed(options(world)))
-        assert.deepStrictEqual(waitingIn(value), ["approval call_0"])
+        assert.deepStrictEqual(waitingIn(value), ["approval call_0_2"])
         assert.isEmpty(world)
       }))
   }

@@ -1,4 +1,4 @@
-/** Call ids that come again, and pages that did not see all of a reply: what the design of turns will meet. */
+/** Call ids that come again, and pages that did not see all of a reply. */
 import { HttpAgent } from "@ag-ui/client"
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
@@ -27,8 +27,7 @@ const numbering = [1, 2].flatMap((amount) => [
 ])
 
 describe("ids that come again", () => {
-  // The design of turns will meet it: an id is unique in its thread from its first event.
-  it.live.fails("O-05: a page of AG-UI shows the second payment as a card of its own, with its own arguments and answer", () =>
+  it.live("O-05: a page of AG-UI shows the second payment as a card of its own, with its own arguments and answer", () =>
     Effect.gen(function*() {
       const agentOf = Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({ tools: [pay] }) })
       const site = yield* serve([agentOf], Script.layer(numbering))
@@ -50,8 +49,7 @@ describe("ids that come again", () => {
       })
     }))
 
-  // The design of turns will meet it: consent is to what was shown, not to an id.
-  it.effect.fails("O-05: a verdict by call id that comes late does not approve the next call of that id", () =>
+  it.effect("O-05: a verdict by call id that comes late does not approve the next call of that id", () =>
     Effect.gen(function*() {
       const options = { tools: [pay] }
       const first = yield* Session.reply(Session.make({ id: "s1" }), "Pay 1", options)
@@ -63,8 +61,7 @@ describe("ids that come again", () => {
       assert.strictEqual(late._tag, "Failure")
     }).pipe(Effect.provide(Script.layer(numbering))))
 
-  // The design of turns will meet it: one machine names calls, before anything is filtered.
-  it.effect.fails("O-75: a page without the deltas of calls shows each call's result at its own card", () =>
+  it.effect("O-75: a page without the deltas of calls shows each call's result at its own card", () =>
     Effect.gen(function*() {
       const { events, result } = yield* chatOf([
         [

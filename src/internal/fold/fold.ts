@@ -36,6 +36,8 @@ export interface State extends Opaque {
   responseId: string | null
   model: string | null
   usage: Response.Usage | null
+  /** The ids of the calls of the thread, in a fold that names the calls of replies. */
+  ids?: ThreadIds
   /** The usage of broken replies of the step, before the present one. */
   spent: Response.Usage | null
   error: { readonly value: unknown } | undefined
@@ -78,6 +80,77 @@ export const initial = (
     steps: [],
     chatResult: undefined
   }) as Omit<State, keyof Opaque> as State
+
+/** The ids of the calls of a thread that grows, which are read when a call is named. */
+class ThreadIds {
+  private readonly ids = new ToolCalls.UniqueIds()
+  private messages = 0
+  private steps = 0
+
+  /** Returns the ids of the calls of a thread, of an earlier beginning of it, and of steps. */
+  upTo(thread: Thread.Thread, steps: ReadonlyArray<Event.StepResult>): ToolCalls.UniqueIds {
+    for (const { toolCalls } of SharedMessages.since(thread, this.messages)) {
+      // A caller's messages may hold anything.
+      if (Array.isArray(toolCalls)) {
+        for (const { id } of toolCalls.filter(Json.isObject)) this.ids.reserve(String(id))
+      }
+    }
+    this.messages = SharedMessages.length(thread)
+    // The thread does not have the calls of a step that its provider ran.
+    for (; this.steps < steps.length; this.steps++) {
+      for (const { id } of steps[this.steps]?.response.toolCalls ?? []) this.ids.reserve(id)
+    }
+    return this.ids
+  }
+}
+
+/**
+ * Begins a reply to a thread, for the owner of the fold who names calls: no call of the reply gets an id of a call in
+ * the thread or in the steps.
+ */
+export const beginReply = (state: State, thread: Thread.Thread): void => {
+  const { steps } = state
+  const ids = state.ids ??= new ThreadIds()
+  state.calls = new ToolCalls.EventCalls(SharedMessages.length(thread), () => ids.upTo(thread, steps))
+}
+
+/** Folds events, and returns them under the ids that their calls have in the fold. */
+export const named = (state: State, events: ReadonlyArray<Event.Event>): ReadonlyArray<Event.Event> => {
+  let renamed: Array<Event.Event> | undefined
+  for (let index = 0; index < events.length; index++) {
+    const event = events[index] as Event.Event
+    const own = foldNamed(state, event)
+    if (own !== event) renamed ??= events.slice(0, index)
+    renamed?.push(own)
+  }
+  return renamed ?? events
+}
+
+const withOwnIds = ({ calls }: State, event: Event.Of<"MessageCompleted">): Event.Of<"MessageCompleted"> => {
+  const given: unknown = Json.isObject(event.message) ? event.message.toolCalls : undefined
+  if (!Array.isArray(given)) return event
+  const toolCalls = calls.named(given)
+  const isNew = toolCalls.some((call, index) => call !== given[index])
+  return isNew ? { ...event, message: { ...event.message, toolCalls } } : event
+}
+
+const foldNamed = (state: State, event: Event.Event): Event.Event => {
+  switch (event._tag) {
+    case "ToolCallStarted":
+    case "ToolCallDelta":
+    case "ToolCallCompleted":
+      fold(state, event)
+      return state.calls.withOwnId(event)
+    case "MessageCompleted": {
+      const own = withOwnIds(state, event)
+      fold(state, own)
+      return own
+    }
+    default:
+      fold(state, event)
+      return event
+  }
+}
 
 /** Deltas of text leave every list alone. */
 const isDelta = (event: unknown): boolean =>
@@ -165,6 +238,7 @@ const foldWhole = (state: State, event: Event.Event): void => {
       return foldTail(state, event)
     case "StepReset":
       state.spent = Response.sumUsage([state.spent, state.usage])
+      state.calls.discard()
       Object.assign(state, fresh(state.thread))
       return
     case "StepCompleted":

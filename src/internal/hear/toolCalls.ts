@@ -238,34 +238,47 @@ export const shortened = (id: string, length: number): string => {
 /** Ids of which no two are the same. Taking one costs the same, however many wanted it before. */
 export class UniqueIds {
   private readonly taken: Set<string>
-  /** The latest number, by what the ids with a number begin with. Created with the first number. */
-  private counts: Map<string, number> | undefined
+  /**
+   * The least number that may be free, by the first number, the digits, and the characters before them: ids that differ
+   * behind these share their numbers. Created with the first number.
+   */
+  private free: Map<string, number> | undefined
 
   constructor(from?: UniqueIds) {
     this.taken = new Set(from?.taken)
-    this.counts = from?.counts && new Map(from.counts)
+    this.free = from?.free && new Map(from.free)
   }
 
-  /** The id itself, or with a number if it is taken. */
+  /** The id itself, or with the least free number from 2 on if it is taken. */
   take(wanted: string): string {
     if (this.taken.has(wanted)) return this.number(wanted, 2)
     this.taken.add(wanted)
     return wanted
   }
 
-  /** An id with a number. The first one is given. */
+  /** The id with the least free number, from a first one on. */
   number(wanted: string, first: number): string {
-    const stem = wanted.slice(0, longestId - 12)
-    const counts = this.counts ??= new Map()
-    let count = counts.get(stem) ?? first - 1
-    let id = ""
-    do {
-      const suffix = `_${++count}`
-      id = `${shortened(wanted, longestId - suffix.length)}${suffix}`
-    } while (this.taken.has(id))
-    counts.set(stem, count)
+    const free = this.free ??= new Map()
+    for (let digits = 1;; digits++) {
+      const stem = `${shortened(wanted, longestId - 1 - digits)}_`
+      const key = `${first} ${digits} ${stem}`
+      const end = 10 ** digits
+      let number = free.get(key) ?? Math.max(first, end / 10)
+      while (number < end && this.taken.has(`${stem}${number}`)) number++
+      free.set(key, number)
+      if (number < end) return this.take(`${stem}${number}`)
+    }
+  }
+
+  /** Takes an id that is in use elsewhere, as it is. */
+  reserve(id: string): void {
     this.taken.add(id)
-    return id
+  }
+
+  /** Frees ids. */
+  release(ids: Iterable<string>): void {
+    for (const id of ids) this.taken.delete(id)
+    this.free = undefined
   }
 }
 
@@ -677,6 +690,13 @@ export interface Completed {
   readonly metadata?: Json.JsonObject
 }
 
+/** An event of a call. */
+interface Named {
+  readonly _tag: string
+  readonly id: string
+  readonly metadata?: unknown
+}
+
 /** The way in which unfinished calls are read when the message has ended. */
 export interface Reading {
   readonly parse: boolean
@@ -698,13 +718,20 @@ export class EventCalls {
   /** The positions of the calls that the provider ran. */
   private readonly executed: Array<number> = []
   private readonly byEventId = new Map<string, Namesakes>()
-  private readonly unique: UniqueIds
+  private readonly byId = new Map<string, Entry>()
   private readonly turn: number
+  private readonly idsBefore: (() => UniqueIds) | undefined
+  private unique: UniqueIds | undefined
+  /** The call of the latest event. */
+  private latest: Entry | undefined
 
-  /** `turn` distinguishes the ids that are made here from those of other turns of the conversation. */
-  constructor(turn = 0, unique = new UniqueIds()) {
+  /**
+   * `turn` distinguishes the ids that are made here from those of other turns of the conversation. `idsBefore` returns
+   * the ids that its calls have, which the ids of these calls join. It is called for the first call.
+   */
+  constructor(turn = 0, idsBefore?: () => UniqueIds) {
     this.turn = turn
-    this.unique = unique
+    this.idsBefore = idsBefore
   }
 
   get isEmpty(): boolean {
@@ -722,7 +749,8 @@ export class EventCalls {
   }
 
   copy(): EventCalls {
-    const copy = new EventCalls(this.turn, new UniqueIds(this.unique))
+    const copy = new EventCalls(this.turn, this.idsBefore)
+    copy.unique = this.unique && new UniqueIds(this.unique)
     for (const entry of this.entries) copy.enter({ ...entry })
     copy.executed.push(...this.executed)
     for (const [eventId, { current }] of this.byEventId) {
@@ -733,8 +761,9 @@ export class EventCalls {
   }
 
   private open(eventId: string, name: string): Entry {
+    const ids = this.unique ??= this.idsBefore?.() ?? new UniqueIds()
     const entry: Entry = {
-      id: eventId === "" ? this.unique.number(`call_${this.turn}`, 1) : this.unique.take(eventId),
+      id: eventId === "" ? ids.number(`call_${this.turn}`, 1) : ids.take(eventId),
       eventId,
       index: this.entries.length,
       name,
@@ -750,6 +779,7 @@ export class EventCalls {
 
   private enter(entry: Entry): void {
     this.entries.push(entry)
+    this.byId.set(entry.id, entry)
     const namesakes = this.byEventId.get(entry.eventId)
     if (namesakes === undefined) this.byEventId.set(entry.eventId, { entries: [entry], current: entry })
     else {
@@ -770,7 +800,7 @@ export class EventCalls {
   }
 
   /** The latest call of an id that may go by that name and is, or is not, completed. */
-  private named(eventId: string, name: string, isCompleted: boolean): Entry | undefined {
+  private latestOf(eventId: string, name: string, isCompleted: boolean): Entry | undefined {
     return this.find(
       eventId,
       (entry) => (entry.final !== undefined) === isCompleted && (entry.name === name || entry.name === "")
@@ -782,11 +812,12 @@ export class EventCalls {
    * whether anything changed.
    */
   started(eventId: string, name: string): boolean {
-    const entry = this.named(eventId, name, false)
+    const entry = this.latestOf(eventId, name, false)
     if (entry === undefined) {
-      this.open(eventId, name)
+      this.latest = this.open(eventId, name)
       return true
     }
+    this.latest = entry
     if (entry.name === name && entry === this.byEventId.get(eventId)?.current) return false
     entry.name = name
     this.turnTo(eventId, entry)
@@ -796,28 +827,40 @@ export class EventCalls {
   /** A fragment. Tells whether anything changed. */
   delta(eventId: string, fragment: string): boolean {
     const entry = this.byEventId.get(eventId)?.current ?? this.open(eventId, "")
+    this.latest = entry
     if (entry.final !== undefined) return false
     append(entry, fragment)
     return true
   }
 
   /**
-   * The call that an event has made final, to be run before the message has ended, its position, and its place among
-   * the calls to be answered. Once per call.
+   * The call that an event with its own id has made final, to be run before the message has ended, its position, and
+   * its place among the calls to be answered. Once per call.
    */
   take(
     event: Completed
   ): { readonly index: number; readonly place: number; readonly call: Message.ToolCall } | undefined {
-    const entry = this.find(
-      event.id,
-      (one) =>
-        one.final !== undefined && one.taken === undefined && !one.isExecuted && one.name === event.name &&
-        isSaidOf(event, one)
-    )
-    if (entry?.final === undefined) return undefined
+    const entry = this.byId.get(event.id)
+    if (entry?.final === undefined || entry.taken !== undefined || entry.isExecuted) return undefined
+    if (entry.name !== event.name || !isSaidOf(event, entry)) return undefined
     entry.taken = toToolCall(entry, entry.final)
     const { index } = entry
     return { index, place: index - this.executed.filter((other) => other < index).length, call: entry.taken }
+  }
+
+  /** Returns the event that was taken in last, under the own id of its call. One that belongs to no call stays. */
+  withOwnId<E extends Named>(event: E): E {
+    const { latest } = this
+    this.latest = undefined
+    if (latest === undefined || latest.id === event.id) return event
+    return event._tag === "ToolCallCompleted"
+      ? { ...event, id: latest.id, metadata: metadataOf(latest, event.metadata) }
+      : { ...event, id: latest.id }
+  }
+
+  /** Frees the ids of the calls of a discarded reply. */
+  discard(): void {
+    this.unique?.release(this.byId.keys())
   }
 
   /** Gives a call back that was taken and not run. */
@@ -832,9 +875,11 @@ export class EventCalls {
 
   completed(call: Completed): void {
     const { id, name } = call
-    const known = this.named(id, name, false) ?? this.named(id, name, true)
+    const known = this.latestOf(id, name, false) ?? this.latestOf(id, name, true)
+    this.latest = known
     if (known?.taken !== undefined && isSaidOf(call, known)) return
     const entry = known === undefined || known.taken !== undefined ? this.open(id, name) : known
+    this.latest = entry
     const given = ofValue(call.arguments ?? {})
     const argumentsLost = given.argumentsLost ?? call.argumentsLost
     entry.name = name
@@ -846,13 +891,29 @@ export class EventCalls {
     entry.metadata = Json.isObject(call.metadata) ? call.metadata : Json.none
   }
 
-  /** Adds to final calls what the wire attached to them later, as the whole message reports it. */
+  /** Returns the calls of a whole message under their own ids: the nth of an id is the nth that its events opened. */
+  named(calls: ReadonlyArray<Message.ToolCall>): ReadonlyArray<Message.ToolCall> {
+    const places = new Map<Namesakes, number>()
+    return calls.map((call) => {
+      const namesakes = Json.isObject(call) ? this.byEventId.get(call.id) : undefined
+      if (namesakes === undefined) return call
+      const { entries } = namesakes
+      let place = places.get(namesakes) ?? 0
+      while (place < entries.length && entries[place]?.name !== call.name) place++
+      const entry = entries[place]
+      if (entry === undefined) return call
+      places.set(namesakes, place + 1)
+      return entry.id === call.id ? call : { ...call, id: entry.id, metadata: metadataOf(entry, call.metadata) }
+    })
+  }
+
+  /** Adds to final calls what the wire attached to them later, as the whole message reports it under their own ids. */
   describe(calls: unknown): void {
     if (!Array.isArray(calls)) return
     for (const call of calls) {
       if (!Json.isObject(call) || !Json.isObject(call["metadata"])) continue
-      const entry = this.find(String(call["id"]), ({ name }) => name === call["name"])
-      if (entry === undefined) continue
+      const entry = this.byId.get(String(call["id"]))
+      if (entry === undefined || entry.name !== call["name"]) continue
       entry.metadata = { ...entry.metadata, ...call["metadata"] }
       if (entry.taken !== undefined) entry.taken = toToolCall(entry, entry.taken)
     }
@@ -887,10 +948,16 @@ const unfinished = (entry: Entry, { ending, parse }: Reading, isDoubted: boolean
   return ending === "truncated" ? lost("truncated") : atEnd(textOf(entry), entry.isObserved, ending)
 }
 
+/** Returns metadata of a call, with the id that the wire gave it where it has another one. */
+const metadataOf = ({ eventId, id, metadata: own }: Entry, metadata: unknown = own): Json.JsonObject => {
+  const given = Json.isObject(metadata) ? metadata : Json.none
+  return id === eventId || eventId === "" ? given : { duplicateOf: eventId, ...given }
+}
+
 const toToolCall = (entry: Entry, { arguments: args, argumentsLost }: Arguments): Message.ToolCall => {
-  const { eventId, id, isExecuted, name } = entry
+  const { id, isExecuted, name } = entry
   const text = textOf(entry)
-  const metadata = id === eventId || eventId === "" ? entry.metadata : { duplicateOf: eventId, ...entry.metadata }
+  const metadata = metadataOf(entry)
   const call: Types.Mutable<Message.ToolCall> = { id, name, arguments: args, metadata }
   if (text !== "") call.rawArguments = text
   if (argumentsLost !== undefined) call.argumentsLost = argumentsLost

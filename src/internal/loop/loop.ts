@@ -315,9 +315,9 @@ class Loop<E, R> implements Driver {
   private goOn(before: Events): EventPull<E, R> {
     const { parts: { running }, phase } = this
     if (running.isLeft) return Cause.done()
-    if (phase._tag !== "Hearing" || phase.batch !== undefined) return this.proceed(this.advance(phase), before)
-    // Most pulls are reads of a model with no batch beside it: 12 steps of a fiber each, and 14 by way of `advance`, as
-    // the benchmark "text, one delta per read" shows.
+    if (phase._tag !== "Hearing") return this.proceed(this.advance(phase), before)
+    if (phase.batch !== undefined) return this.hearing(phase, phase.batch, before)
+    // Most pulls are reads of a model with no batch beside it.
     return isNonEmpty(before) ? Effect.succeed(before) : phase.reply.next(this.context)
   }
 
@@ -341,7 +341,7 @@ class Loop<E, R> implements Driver {
     )
   }
 
-  private advance(phase: Phase<E>): Emitted<E, R> {
+  private advance(phase: Exclude<Phase<E>, Hearing<E>>): Emitted<E, R> {
     switch (phase._tag) {
       case "Starting":
         return this.starting(phase.first)
@@ -353,8 +353,6 @@ class Loop<E, R> implements Driver {
         return this.asking()
       case "Pausing":
         return this.pausing(phase.millis)
-      case "Hearing":
-        return this.hearing(phase)
       case "Deciding":
         return this.deciding(phase.batch)
       case "Working":
@@ -374,14 +372,16 @@ class Loop<E, R> implements Driver {
     return Effect.succeed(events)
   }
 
-  /**
-   * Folds events, and emits those that the consumer wants to see. An observer has seen them before anything follows
-   * from them.
-   */
+  /** Folds events, and emits those that the consumer wants to see. */
   private emit(events: Events, before: Events): EventPull<E, R> {
-    const { recorded, running, view } = this.parts
-    if (running.isLeft) return Cause.done()
+    if (this.parts.running.isLeft) return Cause.done()
     Fold.apply(this.state, events)
+    return this.emitFolded(events, before)
+  }
+
+  /** Emits folded events. An observer has seen them before anything follows from them. */
+  private emitFolded(events: Events, before: Events): EventPull<E, R> {
+    const { recorded, running, view } = this.parts
     const startable = this.takeStartable(events)
     const visible = before.length === 0 ? shown(view, events) : before.concat(shown(view, events))
     const journal = recorded?.journal
@@ -671,7 +671,7 @@ class Loop<E, R> implements Driver {
       run
     })
     const hear = (heard: Heard): EventPull<E, R> =>
-      isEvents(heard) ? this.emit(this.heard(heard), noEvents) : this.proceed(this.endReply(phase, heard), noEvents)
+      isEvents(heard) ? this.emitReply(heard, noEvents) : this.proceed(this.endReply(phase, heard), noEvents)
     const open = () => {
       const admitted = recorded === undefined ? Effect.void : recorded.journal.admits()
       const stream = Exit.isExit(admitted)
@@ -686,25 +686,32 @@ class Loop<E, R> implements Driver {
     // The batch lets a cancellation wake the reader, also while the connection opens.
     const batch = ambient.cancellation === undefined ? undefined : this.openBatch(Infinity)
     const phase: Hearing<E> = { _tag: "Hearing", reply, batch, mayStart, hasStarted: false }
+    Fold.beginReply(this.state, thread)
     return this.become(phase)
   }
 
   /** Takes the next events, of the model or of the batch beside it. */
-  private hearing(phase: Hearing<E>): Emitted<E, R> {
-    const batch = phase.batch ??= this.openBatch(Infinity)
-    if (!batch.isEmpty) return batch.take
-    if (this.isCancelled) return this.endReply(phase, { _tag: "Ended" })
+  private hearing(phase: Hearing<E>, batch: Batches.Batch<E>, before: Events): EventPull<E, R> {
+    if (!batch.isEmpty) return this.proceed(batch.take, before)
+    if (this.isCancelled) return this.proceed(this.endReply(phase, { _tag: "Ended" }), before)
     const heard = phase.reply.listen(this.context, () => batch.wake())
-    if (heard === undefined) return batch.take
-    return isEvents(heard) ? Effect.succeed(this.heard(heard)) : this.endReply(phase, heard)
+    if (heard === undefined) return this.proceed(batch.take, before)
+    return isEvents(heard) ? this.emitReply(heard, before) : this.proceed(this.endReply(phase, heard), before)
   }
 
-  /** Returns events of a reply, each with those that rules add behind it. */
-  private heard(events: Events): Events {
-    const { hears, rules } = this
-    if (!hears) return events
+  /** Folds events of a reply, which names its calls, and emits each with those that rules add behind it. */
+  private emitReply(events: Events, before: Events): EventPull<E, R> {
+    const { hears, parts: { running }, rules, state } = this
+    if (running.isLeft) return Cause.done()
+    if (!hears) return this.emitFolded(Fold.named(state, events), before)
     const at = this.at()
-    return events.flatMap((event) => [event, ...rules.flatMap(({ hear }) => hear?.(event, at) ?? [])])
+    const heard = events.flatMap((given) => {
+      const own = Fold.named(state, [given])
+      const added = rules.flatMap(({ hear }) => own.flatMap((event) => hear?.(event, at) ?? []))
+      Fold.apply(state, added)
+      return own.concat(added)
+    })
+    return this.emitFolded(heard, before)
   }
 
   /** Takes the calls that became final with these events and may start now, so that `startCalls` passes them over. */
