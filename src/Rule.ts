@@ -12,6 +12,7 @@
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as Result from "effect/Result"
 import type * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import type * as Event from "./Event.ts"
@@ -173,9 +174,90 @@ const isChunks = (value: unknown): string | undefined =>
 
 const anything: Check = () => undefined
 
-const isRequest = (value: unknown): boolean =>
-  Json.isObject(value) && Json.isObject(value["adapter"]) && Json.isObject(value["settings"]) &&
-  Json.isObject(value["template"]) && value["tools"] instanceof Map
+const templateNames = {
+  tools: Values.list,
+  model: Values.name,
+  toolChoice: Values.checkedLater,
+  temperature: Values.checkedLater,
+  maxTokens: Values.checkedLater,
+  responseFormat: Values.checkedLater,
+  cacheKey: Values.text,
+  options: Values.record
+} satisfies NamesOf<Requests.Template>
+
+const settingsNames = {
+  policy: Settings.policyKind,
+  onToolError: Values.onToolError,
+  timeoutMillis: Values.amount,
+  graceMillis: Values.amount,
+  maxConcurrency: Values.count,
+  deadline: Values.record,
+  context: Values.record,
+  requestId: Values.text,
+  sessionId: Values.checkedLater,
+  approved: Values.checkedLater
+} satisfies NamesOf<Settings.Settings<never, never>>
+
+const requestNames = {
+  adapter: Values.record,
+  system: Values.text,
+  mode: Values.oneOf("auto", "manual"),
+  tools: Values.map,
+  runTools: Values.map,
+  settings: Values.options(settingsNames),
+  template: Values.options(templateNames),
+  view: Values.checkedLater
+} satisfies NamesOf<Rules.Ask>
+
+/** The fields that a function of a rule may return, by the tag of the value. Messages and notes are checked later. */
+const fields: Readonly<Record<string, Values.OptionKinds>> = {
+  Ask: {
+    _tag: Values.text,
+    ask: Values.checkedLater,
+    note: Values.checkedLater,
+    messages: Values.checkedLater,
+    recorded: Values.checkedLater
+  } satisfies NamesOf<Rules.Asked>,
+  Last: {
+    _tag: Values.text,
+    by: Values.text,
+    note: Values.checkedLater,
+    messages: Values.checkedLater
+  } satisfies NamesOf<Rules.Last>,
+  End: { _tag: Values.text, outcome: Values.record } satisfies NamesOf<Rules.End>,
+  Keep: { _tag: Values.text, note: Values.checkedLater } satisfies NamesOf<Rules.Keep>,
+  AskAgain: {
+    _tag: Values.text,
+    after: Values.amount,
+    note: Values.checkedLater,
+    events: Values.list
+  } satisfies NamesOf<Rules.AskAgain>,
+  Go: { _tag: Values.text, note: Values.checkedLater, messages: Values.checkedLater } satisfies NamesOf<Rules.Go>
+}
+
+/** Returns the problem of a field that does not exist, or has a wrong value. */
+const misnamed = (what: string, value: object, kinds: Values.OptionKinds): string | undefined => {
+  const checked = Result.try(() => checkNames(what, value, kinds))
+  return Result.isFailure(checked) ? String((checked.failure as Error).message) : undefined
+}
+
+const unknownField = (value: unknown): string | undefined => {
+  if (!Json.isObject(value)) return undefined
+  const known = fields[String(value["_tag"])]
+  return known && misnamed(`Rule.${String(value["_tag"])}`, value, known)
+}
+
+/** Returns the problem of a request. */
+const requestProblem = (value: unknown): string | undefined => {
+  if (!Json.isObject(value)) return "is no object"
+  const missing = ["adapter", "mode", "runTools", "settings", "template", "tools"].find((name) => value[name] == null)
+  if (missing !== undefined) return `has no ${missing}`
+  const problem = misnamed("the request", value, requestNames)
+  if (problem !== undefined) return problem
+  const { runTools, template } = value as unknown as Rules.Ask
+  const [issue] = Requests.issues([{ role: "user", content: "" }], template, [], runTools)
+  return issue && `template.${issue.path} ${issue.reason}`
+}
 
 const isReason = (by: unknown): boolean => typeof by === "string" && nameForm.test(by) && !isTaken(by)
 
@@ -193,12 +275,15 @@ const isClosing = (value: Json.JsonObject, given: unknown, name: string): boolea
 
 const checks = {
   ask: (value, given, name) => {
-    const isRight = Json.isObject(value) && (
-      !("_tag" in value) ? isRequest(value) : value["_tag"] === "Ask"
-        ? isRequest(value["ask"]) && (value["recorded"] === undefined || Effect.isEffect(value["recorded"]))
-        : isClosing(value, given, name)
-    )
-    return isRight ? undefined : "a request, Rule.ask, Rule.last or Rule.end"
+    const wanted = "a request, Rule.ask, Rule.last or Rule.end"
+    if (!Json.isObject(value)) return wanted
+    if ("_tag" in value && value["_tag"] !== "Ask") return isClosing(value, given, name) ? undefined : wanted
+    const request = "_tag" in value ? value["ask"] : value
+    const problem = request === given ? undefined : requestProblem(request)
+    if (problem !== undefined) return `${wanted}: ${problem}`
+    return value["recorded"] === undefined || Effect.isEffect(value["recorded"])
+      ? undefined
+      : `${wanted}: recorded must be an Effect`
   },
   reply: (value) => {
     const isOther = tagged("Rule.keep or Rule.askAgain", "Keep", "AskAgain")(value)
@@ -228,7 +313,7 @@ const call = (name: string, hook: string, run: (...given: ReadonlyArray<any>) =>
 const checkedBy = (name: string, hook: string, check: Check, given?: unknown) => (value: unknown): any => {
   let wanted: string | undefined
   try {
-    wanted = check(value, given, name)
+    wanted = check(value, given, name) ?? (value === given ? undefined : unknownField(value))
   } catch (cause) {
     throw problem(name, hook, "returned a value that cannot be read", cause)
   }

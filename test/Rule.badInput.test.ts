@@ -127,6 +127,22 @@ describe("a wrong rule", () => {
     "a view that is no list": (ask) => ({ ...ask, view: 7 }),
     "no request": () => ({}),
     "a request that has no adapter": (ask) => ({ ...ask, adapter: undefined }),
+    "a request with messages": (ask) => ({ ...ask, messages: [] }),
+    "a request of a mode that does not exist": (ask) => ({ ...ask, mode: "auto " }),
+    "a request with a system prompt that is no text": (ask) => ({ ...ask, system: 7 }),
+    "a request with tools that are no Map": (ask) => ({ ...ask, runTools: [look] }),
+    "a request with a field that the template has": (ask) => ({ ...ask, temperature: 1 }),
+    "a template with a misspelt field": (ask) => ({ ...ask, template: { ...ask.template, temprature: 1 } }),
+    "a template with a wrong temperature": (ask) => ({ ...ask, template: { ...ask.template, temperature: "warm" } }),
+    "a template with a tool that the run lacks": (ask) => ({
+      ...ask,
+      template: { ...ask.template, toolChoice: { name: "gone" } }
+    }),
+    "settings with a misspelt field": (ask) => ({ ...ask, settings: { ...ask.settings, grace: 10 } }),
+    "settings with a wrong value": (ask) => ({ ...ask, settings: { ...ask.settings, graceMillis: "10" } }),
+    "a misspelt field beside a request": (ask) => Rule.ask(ask, { notes: "a" } as never),
+    "a misspelt field of a last step": () => Rule.last("enough", { mesages: [] } as never),
+    "a misspelt field of an end": () => ({ ...Rule.end(), detail: 1 }),
     "an effect that is none": (ask) => Rule.ask(ask, { recorded: 7 as never }),
     "an effect that dies": (ask) => Rule.ask(ask, { recorded: Effect.die(broken) }),
     "an effect that fails": (ask) => Rule.ask(ask, { recorded: Effect.fail(broken) as never }),
@@ -154,7 +170,9 @@ describe("a wrong rule", () => {
         { _tag: "Go", messages: [Message.answer("gone", "x")] },
         { _tag: "Go", messages: "hello" },
         { _tag: "Last", by: "enough", messages: "hello" },
-        { _tag: "Go", note: Number.NaN }
+        { _tag: "Go", note: Number.NaN },
+        { _tag: "Go", mesages: [] },
+        { _tag: "Last", by: "enough", notes: 1 }
       ]
       for (const end of ends) {
         assert.include(defectOf(yield* mended(Rule.make("wrong", { next: () => end as never }))), "rule \"wrong\"")
@@ -187,6 +205,14 @@ describe("a wrong rule", () => {
       assert.throws(() => Rule.make("wrong", { handlers: { count: 1 } as never }), /rule "wrong": handlers/)
       const exit = yield* running(Rule.make("wrong", { open: () => Effect.succeed({ handlers: {} as never }) }))
       assert.include(defectOf(exit), "rule \"wrong\": handlers")
+    }))
+
+  it.effect("R-504: that returns a misspelt field for a reply is a defect that names the right one", () =>
+    Effect.gen(function*() {
+      const keeping = Rule.make("wrong", { reply: () => Rule.keep({ note_: 1 } as never) })
+      assert.include(defectOf(yield* mended(keeping)), "rule \"wrong\": reply")
+      const asking = Rule.make("wrong", { reply: () => Rule.askAgain({ afer: 1 } as never) })
+      assert.include(defectOf(yield* mended(asking)), "did you mean \"after\"?")
     }))
 
   it.effect("R-504: that asks again after no time is a defect", () =>

@@ -82,3 +82,60 @@ describe("a rule that keeps its notes for the session", () => {
       }
     }).pipe(Effect.provide(Rule.layer([meter]))))
 })
+
+describe("rules in the options of Session.step", () => {
+  const said = Session.make({ thread: { messages: [Message.user("go")], metadata: {} } })
+  const done = [Script.text("done"), Script.finish("stop")]
+  const larger = Rule.make("larger", {
+    ask: (ask) => Rule.ask({ ...ask, template: { ...ask.template, model: "large" } }, { note: "large" })
+  })
+
+  it.effect("R-540: are asked before its request, as is prepareStep", () =>
+    Effect.gen(function*() {
+      const model = yield* Script.make([done, done])
+      const step = (options: object) => Session.step(said, options).pipe(Effect.provide(model.layer))
+      yield* step({ rules: [larger] })
+      yield* step({ prepareStep: () => ({ model: "small" }) })
+      assert.deepStrictEqual((yield* model.requests).map((request) => request.model), ["large", "small"])
+    }))
+
+  it.effect("R-540: hear its reply, and may ask again", () =>
+    Effect.gen(function*() {
+      const model = yield* Script.make([done, done])
+      const again = Rule.make("again", { reply: (_, { attempt }) => attempt === 1 ? Rule.askAgain() : Rule.keep() })
+      yield* Session.step(said, { rules: [again] }).pipe(Effect.provide(model.layer))
+      assert.strictEqual((yield* model.requests).length, 2)
+    }))
+
+  it.effect("R-540: may end it before its request, which fails the step", () =>
+    Effect.gen(function*() {
+      const error = yield* Effect.flip(Session.step(said, { rules: [Rule.make("closed", { ask: () => Rule.end() })] }))
+      assert.strictEqual(error.message, "adapter error: invalid_request: the rule \"closed\" allows no request")
+    }).pipe(Effect.provide(Script.layer([]))))
+
+  it.effect("R-540: are asked as well where the step was killed at any record and resumed", () =>
+    Effect.gen(function*() {
+      const replies = [[Script.toolCall("c", "look"), Script.finish("tool_calls")]]
+      const options = { tools: [look], rules: [larger] }
+      const whole = yield* Effect.gen(function*() {
+        const opened = yield* Session.open("s")
+        const kept = yield* Session.keep(opened, (session) => Session.append(session, [Message.user("go")]))
+        const stepped = yield* Session.keep(kept, (session) => Session.step(session, options))
+        return { records: yield* recordsOf("s"), thread: stepped.session.thread }
+      }).pipe(Effect.provide([Script.layer(replies), Session.Store.layerMemory]))
+      assert.isEmpty(Journal.check(whole.records))
+      const started = whole.records.findIndex(({ _tag }) => _tag === "RunStarted")
+      for (let length = started + 1; length < whole.records.length; length++) {
+        const where = `killed behind ${whole.records[length - 1]?._tag}`
+        const model = yield* Script.make(replies)
+        const session = yield* Effect.gen(function*() {
+          const store = yield* Session.Store
+          yield* store.append("s", 0, whole.records.slice(0, length) as never)
+          const cut = (yield* Session.load("s"))!
+          return (yield* Session.resume(cut, { ...options, takeOver: true })).session
+        }).pipe(Effect.provide([model.layer, Session.Store.layerMemory]))
+        assert.deepStrictEqual(session.thread, whole.thread, where)
+        for (const request of yield* model.requests) assert.strictEqual(request.model, "large", where)
+      }
+    }))
+})

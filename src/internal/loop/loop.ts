@@ -81,7 +81,7 @@ export interface View<R> {
 
 /** The options of a step. Public as `Step.Options`. */
 export interface StepOptions<E, R>
-  extends Settings.RunnerOptions<E, R, any>, Requests.ModelOptions, View<R>, Turns.OfStep
+  extends Settings.RunnerOptions<E, R, any>, Requests.ModelOptions, View<R>, Turns.OfStep<E, R>
 {
   readonly tools?: ReadonlyArray<Tool.Any>
   readonly mode?: "auto" | "manual"

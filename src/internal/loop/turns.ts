@@ -163,14 +163,14 @@ const retryReply = (schedule: RetryReply): Rule => {
 }
 
 /** The options of a step that become rules. */
-export interface OfStep {
+export interface OfStep<E, R> {
+  readonly rules?: Rules<E, R> | null | undefined
+  readonly prepareStep?: PrepareStep.Prepare<E, R> | null | undefined
   readonly retryReply?: RetryReply | null | undefined
 }
 
 /** The options of a run of several steps that become rules. */
-export interface OfChat<E, R> extends OfStep {
-  readonly rules?: Rules<E, R> | null | undefined
-  readonly prepareStep?: PrepareStep.Prepare<E, R> | null | undefined
+export interface OfChat<E, R> extends OfStep<E, R> {
   readonly maxTurns?: number | undefined
   readonly haltWhen?: HaltWhen<R> | null | undefined
   readonly structuredFinalize?: boolean
@@ -190,15 +190,29 @@ interface Start {
 const defaultMaxTurns = 8
 const defaultFinalizePrompt = "Now provide your final structured response."
 
-/** Returns the rules of all runs for a request alone, which each of them may make the last one. */
-const closable = (inherited: Rules<never, never>): Rules<never, never> =>
-  inherited.length === 0 ? inherited : [...inherited, withoutTools]
+/** Returns rules for a request alone, which each of them may make the last one. */
+const closable = <E, R>(rules: Rules<E, R>): Rules<E, R> => rules.length === 0 ? rules : [...rules, withoutTools]
+
+/** Returns the rules of all runs, and behind them those of the caller. */
+const given = <E, R>(
+  { prepareStep, rules }: OfStep<E, R>,
+  inherited: Rules<never, never>
+): Rules<E, R> => {
+  const twice = rules?.find(({ name }) => inherited.some((rule) => rule.name === name))
+  if (twice !== undefined) {
+    throw new TypeError(
+      `rules: Rule.layer gives another rule ${JSON.stringify(twice.name)}; give each a name of its own`
+    )
+  }
+  const prepared = prepareStep === undefined || prepareStep === null ? [] : [PrepareStep.preparing(prepareStep)]
+  return [...inherited, ...rules ?? [], ...prepared]
+}
 
 /** Returns the rules of a run of one step: those that change its requests. */
 export const ofStep = <E, R>(
-  { retryReply: schedule }: OfStep,
+  options: OfStep<E, R>,
   { hasBegun, inherited }: Pick<Start, "hasBegun" | "inherited">
-): Rules<E, R> => [firstChoice(hasBegun), ...closable(inherited), ...retrying(schedule)]
+): Rules<E, R> => [firstChoice(hasBegun), ...closable(given(options, inherited)), ...retrying(options.retryReply)]
 
 /** Returns the rules of a run of several steps, in the order in which they are asked. */
 export const ofChat = <E, R>(
@@ -207,20 +221,13 @@ export const ofChat = <E, R>(
   { settings: { policy }, template }: Ask,
   { deadline, hasBegun, inherited, now }: Start
 ): Rules<E, R> => {
-  const { finalizePrompt, haltWhen, maxTurns, prepareStep, retryReply: schedule, rules } = options
+  const { finalizePrompt, haltWhen, maxTurns, retryReply: schedule } = options
   const usual = defaults.maxTurns ?? policy.maxTurns ?? defaultMaxTurns
   const most = Settings.positiveInteger("maxTurns", maxTurns ?? usual)
   const isStructured = options.structuredFinalize === true && template.responseFormat !== undefined
   const own: Array<Rule<E, R>> = [firstChoice(hasBegun)]
   if (haltWhen !== undefined && haltWhen !== null) own.push(halting(haltWhen))
-  const twice = rules?.find(({ name }) => inherited.some((rule) => rule.name === name))
-  if (twice !== undefined) {
-    throw new TypeError(
-      `rules: Rule.layer gives another rule ${JSON.stringify(twice.name)}; give each a name of its own`
-    )
-  }
-  own.push(...inherited, ...(rules ?? []))
-  if (prepareStep !== undefined && prepareStep !== null) own.push(PrepareStep.preparing(prepareStep))
+  own.push(...given(options, inherited))
   own.push(bounded(most, !isStructured && policy.onMaxTurns === "finalize"))
   if (isStructured) own.push(structured(finalizePrompt ?? defaults.finalizePrompt ?? defaultFinalizePrompt))
   own.push(withoutTools)
@@ -303,16 +310,16 @@ export const governing: Requests.Governing = (single, read) =>
     Effect.gen(function*() {
       const context = yield* Effect.context<never>()
       const defaults = yield* Policy.Defaults
-      const { messages, tools } = single
+      const { messages, ...request } = single
       const thread = { messages, metadata: Json.none }
       const wait = <A, E>(_: string, effect: Effect.Effect<A, E, Scope.Scope>) => effect
       const rules = yield* opened<never, Scope.Scope>(closable(yield* Inherited), { ...notGoverned, thread }, wait)
       const settings = Settings.resolve<never, never>({}, defaults, Policy.standard, context)
       const base: Ask = {
-        ...single,
-        adapter: single.adapter as Adapter.Service,
+        ...request,
+        adapter: request.adapter as Adapter.Service,
         mode: "manual",
-        runTools: tools,
+        runTools: request.tools,
         settings
       }
       let noted = noNotes
