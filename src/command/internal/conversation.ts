@@ -8,9 +8,11 @@ import * as Prompt from "effect/cli/Prompt"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Stdio from "effect/Stdio"
+import * as Drives from "../../durable/internal/drive.ts"
 import * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
-import * as States from "../../internal/session/state.ts"
+import * as SessionData from "../../internal/session/data.ts"
+import * as Keeping from "../../internal/session/kept.ts"
 import * as Offered from "../../server/internal/agents.ts"
 import * as Sessions from "../../server/internal/sessions.ts"
 import * as Session from "../../Session.ts"
@@ -126,13 +128,13 @@ export interface Options {
 /** Returns a session as the command writes it as JSON. */
 export const jsonOf = ({ agent, id }: Pick<Named, "agent" | "id">, kept: Session.Kept): object => {
   const { metadata, status, suspensions } = kept.session
-  const { error } = States.summaryOf(kept.state)
+  const { lastRun } = Session.view(kept)
   return {
     id,
     agent,
     status,
     next: Session.next(kept),
-    text: Session.outputText(kept.session),
+    text: SessionData.outputText(kept.session),
     suspensions: suspensions.map(({ answerSchema, expiresAt, id, kind, opts, question, toolCall }) => ({
       id,
       kind,
@@ -142,7 +144,7 @@ export const jsonOf = ({ agent, id }: Pick<Named, "agent" | "id">, kept: Session
       expiresAt: expiresAt === undefined ? undefined : new Date(expiresAt).toISOString(),
       call: { name: toolCall.name, arguments: toolCall.arguments }
     })),
-    ...(error === undefined || metadata["error"] === undefined ? {} : { error })
+    ...(lastRun?.error === undefined || metadata["error"] === undefined ? {} : { error: lastRun.error })
   }
 }
 
@@ -186,15 +188,18 @@ export const run = (
           Effect.andThen(softly)
         ))
         const calls = new Map<string, Event.PublicCall>()
-        return yield* Session.drive(kept, {
-          run: (kept) => Effect.map(Offered.nextOf(agents, kept), ({ options }) => ({ ...options, replays: false })),
-          maxFailures,
-          retry: isRetried,
-          onEvent: (event) => {
-            const shown = Event.toPublic(event, { publish: definition.publish ?? "all", calls })
-            return shown === undefined ? Effect.void : Terminal.show(view, shown)
+        return yield* Drives.drive(
+          Keeping.reloaded(claim),
+          (kept) => Effect.map(Offered.nextOf(agents, kept), ({ options }) => ({ ...options, replays: false })),
+          {
+            maxFailures,
+            isRetry: isRetried,
+            publish: (event) => {
+              const shown = Event.toPublic(event, { publish: definition.publish ?? "all", calls })
+              return shown === undefined ? Effect.void : Terminal.show(view, shown)
+            }
           }
-        })
+        )
       }).pipe(Effect.scoped)
 
     let isSaid = text === undefined
@@ -225,7 +230,7 @@ export const run = (
               : `! ${detail ?? reason}`
           )
         }
-        kept = yield* Session.reload(kept)
+        kept = yield* Keeping.reloaded(claim)
         continue
       }
       if (!isSaid && text !== undefined && !Session.isUnfinished(kept)) {
