@@ -18,7 +18,6 @@ import {
   request,
   said
 } from "../support/openAiChat.ts"
-import * as Server from "../support/server.ts"
 
 const tagsOf = (events: ReadonlyArray<Event.AdapterEvent>) => events.map((event) => event._tag)
 
@@ -231,9 +230,7 @@ describe("calls", () => {
         { id: "x", name: "search", arguments: { q: 1 } },
         { id: "x_2", name: "search", arguments: { q: 2 } }
       ])
-      const { duplicateOf, ...kept } = of(events, "ToolCallCompleted")[1]!.metadata!
-      assert.strictEqual(duplicateOf, "x")
-      assert.deepStrictEqual(Server.anywhere(kept), { openaiChat: { server: "anywhere" } })
+      assert.deepStrictEqual(of(events, "ToolCallCompleted")[1]!.metadata, { duplicateOf: "x" })
     }))
 
   it.effect("R-338: fragments before the name count, and are shown once it is there", () =>

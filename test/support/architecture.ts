@@ -66,8 +66,7 @@ export const sessionModules: ReadonlyArray<string> = [
   "settling",
   "turnReplay",
   "operations",
-  "run",
-  "drive"
+  "run"
 ]
 
 export interface Violation {
