@@ -59,11 +59,12 @@ export const ofReply = (reply: Response.Response, marks: Marks = {}): ReadonlyAr
 export const replyOf = (message: Message.Message): Response.Response => {
   const { content, finishReason = null, reasoning = [], toolCalls = [] } = message
   const parts = typeof content === "string" ? reasoning : [...reasoning, ...content]
+  const text = Message.text(message)
   return {
     id: null,
     requestId: null,
     model: null,
-    outputText: Message.text(message),
+    outputText: text === "" ? null : text,
     reasoning: parts.flatMap((part) => part.type === "reasoning" ? [part.text] : []).join(""),
     toolCalls,
     message,

@@ -118,6 +118,11 @@ export class Telling {
     return this.state.run?.requestId
   }
 
+  /** The process that began or resumed it last. */
+  get driver(): string | undefined {
+    return this.state.run?.processName
+  }
+
   /** Applies a record, and returns the events of what it tells. */
   take({ record, version }: Journal.Entry): ReadonlyArray<Told> {
     this.version = version
@@ -269,7 +274,8 @@ export class Telling {
     const { reply } = this
     this.response = response
     this.reply = new Set([...reply ?? [], ...response.toolCalls.map(({ id }) => id)])
-    return Teller.ofReply({ ...response, outputText: Response.text(response) }).filter((event) =>
+    const text = Response.text(response)
+    return Teller.ofReply({ ...response, outputText: text === "" ? null : text }).filter((event) =>
       event._tag === "MessageStarted"
         ? reply === undefined
         : event._tag !== "ToolCallStarted" && event._tag !== "ToolCallCompleted" || reply?.has(event.id) !== true

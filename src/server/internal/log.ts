@@ -13,11 +13,21 @@ import { Joined } from "../../ui/internal/joined.ts"
 
 type PublicEvent = Event.PublicEvent
 
-/** An event of a log, with its JSON. */
+/** An event as readers get it: with its JSON, and the offset from which a reader continues. Empty for none. */
 export interface Entry {
+  readonly _tag: "Event"
+  readonly offset: string
   readonly event: PublicEvent
   readonly text: string
 }
+
+/** Returns an event as readers get it. */
+export const entry = (offset: string, event: PublicEvent): Entry => ({
+  _tag: "Event",
+  offset,
+  event,
+  text: JSON.stringify(event)
+})
 
 /** The beginning of a run. */
 export interface Beginning {
@@ -75,9 +85,13 @@ export class RunLog {
     for (const wake of waiting) wake()
   }
 
-  /** The offset of an entry. */
-  offset(index: number): string {
-    return `${this.begun?.runId ?? ""}.${this.begun?.version ?? 0}.${index}`
+  /** Adds an event, and returns the length of its JSON. */
+  add(event: PublicEvent): number {
+    const { begun, entries } = this
+    const added = entry(`${begun?.runId ?? ""}.${begun?.version ?? 0}.${entries.length}`, event)
+    entries.push(added)
+    this.bytes += added.text.length
+    return added.text.length
   }
 }
 
@@ -226,10 +240,7 @@ export class Hub {
 
   private add(log: RunLog, event: PublicEvent): void {
     if (log.isFull) return
-    const text = JSON.stringify(event)
-    log.entries.push({ event, text })
-    log.bytes += text.length
-    this.bytes += text.length
+    this.bytes += log.add(event)
     for (const [key] of this.ended) {
       if (this.bytes <= this.bounds.logs) break
       this.drop(key)

@@ -18,7 +18,7 @@ import type * as Event from "../../Event.ts"
 import type * as Journal from "../../Journal.ts"
 import * as Session from "../../Session.ts"
 import * as Telling from "./journalEvents.ts"
-import type * as Logs from "./log.ts"
+import * as Logs from "./log.ts"
 import type * as Polls from "./polls.ts"
 import * as Refusals from "./refusal.ts"
 
@@ -34,8 +34,8 @@ export interface Offset {
  * quiet time, or word that the stream has broken.
  */
 export type Frame =
+  | Logs.Entry
   | { readonly _tag: "Quiet" }
-  | { readonly _tag: "Event"; readonly offset: string; readonly event: Event.PublicEvent; readonly text: string }
   | { readonly _tag: "Reset"; readonly runId: string }
   | { readonly _tag: "Broken"; readonly code: string; readonly message: string }
 
@@ -81,9 +81,7 @@ class Delivery {
     const { index, log } = this
     const entries = log.isFull ? [] : log.entries.slice(index, index + most)
     this.index += entries.length
-    if (entries.length > 0) {
-      return entries.map((entry, at) => ({ _tag: "Event", offset: log.offset(index + at), ...entry }))
-    }
+    if (entries.length > 0) return entries
     if (!log.isFull && !log.isEnded) return []
     Deferred.doneUnsafe(this.isWhole, Exit.succeed(!log.isFull))
     return undefined
@@ -103,6 +101,12 @@ const quiet = "15 seconds"
 
 /** Interval at which the journal of a run elsewhere is read. */
 const poll = "1 second"
+
+/** Interval at which the journal is read where this process is about to write to it. */
+const soon = "50 millis"
+
+/** Takes an event of the journal. */
+type Tell = (told: Telling.Told) => Effect.Effect<unknown>
 
 /** A reader of one session. */
 class Reader {
@@ -130,17 +134,27 @@ class Reader {
     return this.telling.kept
   }
 
+  /** The run without a recorded end. */
+  get running(): string | undefined {
+    return this.telling.running
+  }
+
+  /** `true` where the journal has a run under way that this process began or resumed. */
+  get isHere(): boolean {
+    return this.telling.driver === this.site.processName
+  }
+
   /** The runs that the journal has, in order. */
   get runs(): ReadonlyArray<string> {
     return this.telling.runs
   }
 
   /**
-   * Reads on in the journal, or in what a look has found of it, and emits the events of the wanted runs. Their offsets
-   * are always answered by a reset. It stops before the first record that is too far.
+   * Reads on in the journal, or in what a look has found of it, and gives its events to `tell`. It stops before the
+   * first record that is too far.
    */
   advance(
-    wants: (runId: string, event: Event.PublicEvent) => boolean,
+    tell: Tell,
     isTooFar: (version: number) => boolean = () => false,
     polled?: Polls.Polled
   ): Effect.Effect<void, Journal.StoreError, Session.Store> {
@@ -155,71 +169,59 @@ class Reader {
         : store.read(this.key, this.version)
       yield* Stream.runForEachWhile(entries, (entry) => {
         if (isTooFar(entry.version)) return Effect.succeed(false)
-        return Effect.as(
-          Effect.forEach(
-            this.telling.take(entry),
-            ({ event, runId }) =>
-              wants(runId, event)
-                ? this.emit([
-                  { _tag: "Event", offset: `${runId}.0.${this.version}`, event, text: JSON.stringify(event) }
-                ])
-                : Effect.void,
-            { discard: true }
-          ),
-          true
-        )
+        return Effect.as(Effect.forEach(this.telling.take(entry), tell, { discard: true }), true)
       })
     })
   }
 
   /** Reads on to the end of the journal without its events: from the fold that the process keeps, at the beginning. */
-  catchUp(polled?: Polls.Polled): Effect.Effect<void, Journal.StoreError, Session.Store> {
-    return Effect.gen({ self: this }, function*() {
-      if (this.version > 0) return yield* this.advance(() => false, undefined, polled)
-      this.telling = yield* Telling.read(this.key, this.site.publish)
-    })
+  catchUp(): Effect.Effect<void, Journal.StoreError, Session.Store> {
+    return Effect.map(Telling.read(this.key, this.site.publish), (telling) => void (this.telling = telling))
   }
 
-  /** Emits an event that no offset names. */
-  tell(event: Event.PublicEvent): Effect.Effect<void> {
-    return Effect.asVoid(this.emit([{ _tag: "Event", offset: "", event, text: JSON.stringify(event) }]))
+  /** Emits an event of the journal. Its offset is always answered by a reset. */
+  tell({ event, runId }: Telling.Told): Effect.Effect<unknown> {
+    return this.emit([Logs.entry(`${runId}.0.${this.version}`, event)])
+  }
+
+  /** Emits what still waits, where no run follows. */
+  tellWaiting(): Effect.Effect<unknown> {
+    return this.emit([Logs.entry("", Telling.stillWaiting(this.kept, this.site.publish))])
   }
 
   reset(runId: string): Effect.Effect<unknown> {
     return this.emit([{ _tag: "Reset", runId }])
   }
 
-  /** Emits runs as the journal has them, from its beginning. It stops before the first record that is too far. */
+  /** Reads the journal from its beginning. It stops before the first record that is too far. */
   retell(
-    wants: (runId: string, event: Event.PublicEvent) => boolean,
+    tell: Tell,
     isTooFar?: (version: number) => boolean
   ): Effect.Effect<void, Journal.StoreError, Session.Store> {
     return Effect.suspend(() => {
       this.telling = new Telling.Telling(this.key, this.site.publish)
-      return this.advance(wants, isTooFar)
+      return this.advance(tell, isTooFar)
     })
   }
 
   /** Emits a run from its beginning as the journal has it, and on, until it ends or this process resumes it. */
   follow(runId: string, log: Logs.RunLog): Effect.Effect<void, Journal.StoreError, Session.Store> {
     return Effect.gen({ self: this }, function*() {
-      const isWanted = (other: string) => other === runId
+      const tell: Tell = (told) => told.runId === runId ? this.tell(told) : Effect.void
       const { begun } = log
       const isHere = () => log.begun !== begun || log.next?.begun !== undefined
       // The runs behind it are read later, by one who wants them.
-      const isOver = () => this.runs.includes(runId) && this.telling.running !== runId
-      yield* this.retell(isWanted, isOver)
-      while (this.telling.running === runId && !isHere() && !this.isRemoved) {
-        yield* this.advance(isWanted, isOver, yield* this.pause(log))
+      const isOver = () => this.runs.includes(runId) && this.running !== runId
+      yield* this.retell(tell, isOver)
+      while (this.running === runId && !isHere() && !this.isRemoved) {
+        yield* this.advance(tell, isOver, yield* this.pause(log))
       }
     })
   }
 
   /** Waits until a log changes, or for the next look at the journal by the readers of this process. */
-  pause(
-    log: Logs.RunLog,
-    interval: "1 second" | "50 millis" = poll
-  ): Effect.Effect<Polls.Polled | undefined, Journal.StoreError, Session.Store> {
+  pause(log: Logs.RunLog): Effect.Effect<Polls.Polled | undefined, Journal.StoreError, Session.Store> {
+    const interval = this.isHere ? soon : poll
     return Effect.raceFirst(
       this.site.polls.next(this.key, interval, this.version),
       Effect.as(log.changed(log.changes), undefined)
@@ -234,9 +236,6 @@ class Reader {
     })
   }
 }
-
-/** Interval at which the journal is read where this process is about to write to it. */
-const soon = "50 millis"
 
 /** Waits until the attempt of a log has ended. */
 const ended = (log: Logs.RunLog): Effect.Effect<void> =>
@@ -313,92 +312,6 @@ const streamOf = <E, R>(
   })
 
 /**
- * Returns the events of a session from an offset on, and on without end. Without an offset they begin behind the
- * number of runs that have ended (`endedRuns`). Ends where the session is removed.
- */
-export const events = (
-  site: Site,
-  key: string,
-  after: Offset | undefined,
-  until: Effect.Effect<void>,
-  endedRuns: number
-): Stream.Stream<Frame, Journal.StoreError, Session.Store> =>
-  streamOf(site, key, until, (reader) =>
-    Effect.gen(function*() {
-      let log = yield* site.hub.follow(key)
-      /** The runs whose events come from logs. */
-      const local = new Set<string>()
-      const isForeign = (runId: string) => !local.has(runId) && log.begun?.runId !== runId
-      let from = 0
-      /** The run that the reader has something of, or names by its offset: what comes of it again needs a reset. */
-      let shown: string | undefined
-      /** The run whose log was broken off: the journal tells it anew if another process resumes it. */
-      let broken: string | undefined
-      const tells = (runId: string) => {
-        if (isForeign(runId)) shown = runId
-        return isForeign(runId)
-      }
-      /** Resets a run, and emits it and those behind it as the journal has them. */
-      const retellFrom = (first: string, isTooFar?: (version: number) => boolean) =>
-        Effect.suspend(() => {
-          let isReached = false
-          const isWanted = (runId: string) => {
-            isReached ||= runId === first
-            return isReached && tells(runId)
-          }
-          return Effect.andThen(reader.reset(first), reader.retell(isWanted, isTooFar))
-        })
-      yield* reader.catchUp()
-      if (after === undefined) {
-        const wanted = reader.runs.slice(endedRuns).filter(isForeign)
-        if (wanted.length > 0) yield* reader.retell((runId) => wanted.includes(runId) && tells(runId))
-      } else if (isHeld(log, after)) {
-        from = after.index + 1
-      } else {
-        shown = after.runId
-        const wanted = new Set(reader.runs.slice(Math.max(0, reader.runs.indexOf(after.runId))))
-        if (isForeign(after.runId)) yield* reader.reset(after.runId)
-        yield* reader.retell((runId) => wanted.has(runId) && tells(runId))
-      }
-      while (!reader.isRemoved) {
-        if (log.begun === undefined) {
-          const polled = yield* reader.pause(log)
-          if (log.isRemoved) return
-          if (log.begun !== undefined) continue
-          yield* reader.advance((runId) => broken === undefined && tells(runId), undefined, polled)
-          const { run } = Session.view(reader.kept)
-          // This process has the run still, and may resume it, until another one does.
-          if (broken === undefined || run?.requestId === broken && run.processName === site.processName) continue
-          yield* retellFrom(broken)
-          broken = undefined
-          continue
-        }
-        const { runId, version } = log.begun
-        // The runs of other processes before it come first.
-        const isBehind = (other: number) => other > version
-        if (broken !== undefined && broken !== runId) yield* retellFrom(broken, isBehind)
-        else yield* reader.advance(tells, isBehind)
-        broken = undefined
-        if (shown === runId) yield* reader.reset(runId)
-        shown = runId
-        local.add(runId)
-        const isDelivered = yield* reader.deliver(log, from)
-        from = 0
-        if (!isDelivered) yield* reader.reset(runId)
-        if (!isDelivered) yield* reader.follow(runId, log)
-        if (log.next === undefined) return
-        if (isDelivered && !log.isWhole) {
-          broken = runId
-          local.delete(runId)
-        }
-        log = log.next
-      }
-    }))
-
-const isHeld = ({ begun, entries, isFull }: Logs.RunLog, { index, runId, version }: Offset): boolean =>
-  begun?.runId === runId && begun.version === version && index < entries.length && !isFull
-
-/**
  * The run that a request waits for: the one that takes a message, one by its id, or the next one, which is the one that
  * is under way, or the first behind the number of `known` runs, unless it is the one of `after`.
  */
@@ -408,71 +321,182 @@ export type Wanted =
   | { readonly known: number; readonly after?: string }
 
 /**
- * Returns the events of one run until its end. `log` is the place in the session from before the request: a run that
- * has begun and ended since is found. Ends with what still waits where no run follows. The events of `earlier` runs
- * come before it, without their ends.
+ * A part of a session that is read: the events from an offset on, or else behind the number of `endedRuns`, without
+ * end; or those of one run, behind those of `earlier` runs without their ends.
  */
-export const run = (
+export type Request =
+  | { readonly _tag: "Events"; readonly after?: Offset; readonly endedRuns: number }
+  | { readonly _tag: "Run"; readonly wanted: Wanted; readonly earlier: ReadonlyArray<string> }
+
+/** The search for one run. Without a wanted run, all runs are found. */
+class Search {
+  /** The run, once it is known. */
+  found: string | undefined
+  private readonly wanted: Wanted | undefined
+
+  constructor(request: Request) {
+    this.wanted = request._tag === "Run" ? request.wanted : undefined
+    if (this.wanted !== undefined && "runId" in this.wanted) this.found = this.wanted.runId
+  }
+
+  /** `true` where one run is wanted. */
+  get isForOne(): boolean {
+    return this.wanted !== undefined
+  }
+
+  private isNext(runId: string): boolean {
+    return this.wanted !== undefined && "known" in this.wanted && runId !== this.wanted.after
+  }
+
+  /** Looks at the journal. A run that could not start has given its message back, for the next attempt. */
+  look({ kept, running, runs }: Reader): void {
+    const { found, wanted } = this
+    if (wanted === undefined || "runId" in wanted) return
+    if ("takes" in wanted) this.found = Session.view(kept).receipts.get(wanted.takes)?.requestId ?? found
+    else if (found === undefined) {
+      const next = [...running === undefined ? [] : [running], ...runs.slice(wanted.known)]
+      this.found = next.find((runId) => this.isNext(runId))
+    }
+  }
+
+  /** Looks at the log of a run that this process drives. Returns whether its events are read. */
+  hears({ runId, takes }: Logs.Beginning): boolean {
+    const { found, wanted } = this
+    const isTaken = wanted !== undefined && "takes" in wanted && takes === wanted.takes
+    if (isTaken || found === undefined && this.isNext(runId)) this.found = runId
+    return this.has(runId)
+  }
+
+  /** Returns whether the events of a run are read. */
+  has(runId: string): boolean {
+    return this.wanted === undefined || this.found === runId
+  }
+
+  /** Returns whether no run follows, since other calls still wait. */
+  isVain({ kept }: Reader): boolean {
+    const { found, wanted } = this
+    return wanted !== undefined && "known" in wanted && found === undefined && !Session.isUnfinished(kept)
+  }
+
+  /** Returns whether the run by its id has no end, since it could not start. */
+  isLost({ running, runs }: Reader): boolean {
+    const { wanted } = this
+    return wanted !== undefined && "runId" in wanted && runs.includes(wanted.runId) && running !== wanted.runId
+  }
+}
+
+const isHeld = ({ begun, entries, isFull }: Logs.RunLog, { index, runId, version }: Offset): boolean =>
+  begun?.runId === runId && begun.version === version && index < entries.length && !isFull
+
+/**
+ * Returns what a request reads of a session, until `until` ends, the session is removed, or the wanted run has ended.
+ * `start` is the place in the session from before the request: a run that has begun and ended since is found. Where no
+ * run follows, it ends with what still waits.
+ */
+export const frames = (
   site: Site,
   key: string,
-  start: Logs.RunLog,
-  wanted: Wanted,
+  request: Request,
   until: Effect.Effect<void>,
-  earlier: ReadonlyArray<string> = []
+  start?: Logs.RunLog
 ): Stream.Stream<Frame, Journal.StoreError, Session.Store> =>
   streamOf(site, key, until, (reader) =>
     Effect.gen(function*() {
-      let log = start
-      let polled: Polls.Polled | undefined
-      let found = "runId" in wanted ? wanted.runId : undefined
-      const isNext = (runId: string | undefined) => "known" in wanted && runId !== wanted.after
-      /** The run that the reader has something of: one that could not start is followed by another one. */
+      let log = start ?? (yield* site.hub.follow(key))
+      const search = new Search(request)
+      /** The runs whose events come from logs. */
+      const local = new Set<string>()
+      const isForeign = (runId: string) => !local.has(runId) && log.begun?.runId !== runId
+      let from = 0
+      /** The run that the reader has something of, or names by its offset: what comes of it again needs a reset. */
       let shown: string | undefined
-      const isEarlier = (runId: string, { _tag }: Event.PublicEvent) =>
-        earlier.includes(runId) && _tag !== "ChatCompleted"
-      if (earlier.length > 0) yield* reader.retell(isEarlier)
-      while (!reader.isRemoved) {
-        const { begun } = log
-        if (log.isRemoved) return
-        if (begun === undefined) {
-          yield* reader.catchUp(polled)
-          polled = undefined
-          const { kept } = reader
-          const { receipts, run } = Session.view(kept)
-          // A run that could not start has given its message back, for the next attempt.
-          const receipt = "takes" in wanted ? receipts.get(wanted.takes) : undefined
-          const begunSince = "known" in wanted ? reader.runs.slice(wanted.known) : []
-          const next = [run?.requestId, ...begunSince].find((runId) => runId !== undefined && isNext(runId))
-          found = receipt === undefined ? found ?? next : receipt.requestId
-          if (found === undefined && "known" in wanted && !Session.isUnfinished(kept)) {
-            const event = Telling.stillWaiting(kept, site.publish)
-            return yield* reader.tell(event)
-          }
-          // Another process drives the run, or it has ended and only the journal has it.
-          const isElsewhere = found !== undefined && log.begun === undefined
-            && (run?.requestId !== found || run.processName !== site.processName)
-          if (isElsewhere && found !== undefined) {
-            if (shown !== undefined) yield* reader.reset(shown)
-            shown = found
-            yield* reader.follow(found, log)
-            if (reader.kept.interrupted?.requestId !== found) return
-          }
-          if (log.begun === undefined) {
-            polled = yield* reader.pause(log, run?.processName === site.processName ? soon : poll)
-          }
+      /** The run whose log was broken off: the journal tells it anew if another process resumes it. */
+      let broken: string | undefined
+      /** `true` once the reader has the end of the run that it wants. */
+      let isOver = false
+      /** Shows a run. A run that could not start is followed by another one, which takes its place. */
+      const shows = (runId: string): Effect.Effect<unknown> => {
+        const before = shown
+        shown = runId
+        return before !== undefined && search.isForOne && before !== runId ? reader.reset(before) : Effect.void
+      }
+      const tell = (told: Telling.Told): Effect.Effect<unknown> => {
+        const { event, runId } = told
+        if (!isForeign(runId) || !search.has(runId)) return Effect.void
+        isOver ||= search.isForOne && event._tag === "ChatCompleted"
+        return Effect.andThen(shows(runId), reader.tell(told))
+      }
+      const tellNew: Tell = (told) => {
+        if (told.event._tag === "RunStarted") search.look(reader)
+        return broken === undefined ? tell(told) : Effect.void
+      }
+      const tellOf = (isWanted: (runId: string) => boolean): Tell => (told) =>
+        isWanted(told.runId) ? tell(told) : Effect.void
+      /** Resets a run, and emits it and those behind it as the journal has them. */
+      const retellFrom = (first: string, isTooFar?: (version: number) => boolean) =>
+        Effect.suspend(() => {
+          let isReached = false
+          const isWanted = (runId: string) => isReached ||= runId === first
+          shown = undefined
+          return Effect.andThen(reader.reset(first), reader.retell(tellOf(isWanted), isTooFar))
+        })
+      const isTold = () => isOver
+      if (request._tag === "Run" && request.earlier.length > 0) {
+        const { earlier } = request
+        yield* reader.retell((told) =>
+          earlier.includes(told.runId) && told.event._tag !== "ChatCompleted" ? reader.tell(told) : Effect.void
+        )
+      }
+      // The log of the wanted run has all of it.
+      const isLogged = search.isForOne && log.begun !== undefined && search.hears(log.begun)
+      if (!isLogged) yield* reader.catchUp()
+      search.look(reader)
+      const after = request._tag === "Events" ? request.after : undefined
+      if (after !== undefined && isHeld(log, after)) from = after.index + 1
+      else {
+        const first = after === undefined ? undefined : reader.runs.indexOf(after.runId)
+        const known = request._tag === "Events" ? first ?? request.endedRuns : 0
+        const wanted = new Set(reader.runs.slice(Math.max(0, known)).filter((runId) => search.has(runId)))
+        if (after !== undefined) {
+          shown = after.runId
+          if (isForeign(after.runId)) yield* reader.reset(after.runId)
+        }
+        if (Array.from(wanted).some(isForeign)) yield* reader.retell(tellOf((runId) => wanted.has(runId)), isTold)
+      }
+      while (!reader.isRemoved && !isTold() && !log.isRemoved) {
+        if (log.begun === undefined) {
+          if (search.isVain(reader)) return yield* Effect.asVoid(reader.tellWaiting())
+          if (search.isLost(reader)) return
+          const polled = yield* reader.pause(log)
+          if (log.isRemoved || log.begun !== undefined) continue
+          yield* reader.advance(tellNew, isTold, polled)
+          search.look(reader)
+          // This process has the run still, and may resume it, until another one does.
+          if (broken === undefined || reader.running === broken && reader.isHere) continue
+          const first = broken
+          broken = undefined
+          yield* retellFrom(first, isTold)
           continue
         }
-        const isWanted = "takes" in wanted && begun.takes === wanted.takes || begun.runId === found
-        if (isWanted || isNext(begun.runId) && found === undefined) {
-          found = begun.runId
-          if (shown !== undefined) yield* reader.reset(shown)
-          shown = found
-          const isDelivered = yield* reader.deliver(log, 0)
-          if (!isDelivered) {
-            yield* reader.reset(found)
-            yield* reader.follow(found, log)
+        const { runId, version } = log.begun
+        if (search.hears(log.begun)) {
+          // The runs of other processes before it come first.
+          const isBehind = (other: number) => other > version
+          if (broken !== undefined && broken !== runId && !search.isForOne) yield* retellFrom(broken, isBehind)
+          else if (!search.isForOne) yield* reader.advance(tell, isBehind)
+          broken = undefined
+          if (shown === runId) yield* reader.reset(runId)
+          yield* shows(runId)
+          local.add(runId)
+          const isDelivered = yield* reader.deliver(log, from)
+          from = 0
+          if (!isDelivered) yield* reader.reset(runId)
+          if (!isDelivered) yield* reader.follow(runId, log)
+          if (search.isForOne && log.isWhole) return
+          if (isDelivered && !log.isWhole) {
+            broken = runId
+            local.delete(runId)
           }
-          if (log.isWhole) return
         } else yield* ended(log)
         if (log.next === undefined) return
         log = log.next

@@ -20,14 +20,6 @@ import * as EventStream from "./eventStream.ts"
 import type * as Logs from "./log.ts"
 import * as Reading from "./reading.ts"
 
-/**
- * A part of a session that is read: the events from an offset on, or else behind the number of `endedRuns`; or one
- * run behind earlier ones.
- */
-export type Request =
-  | { readonly _tag: "Events"; readonly after?: Reading.Offset; readonly endedRuns: number }
-  | { readonly _tag: "Run"; readonly wanted: Reading.Wanted; readonly earlier: ReadonlyArray<string> }
-
 /** The parts of a server that reading elsewhere needs. */
 export interface Site extends Reading.Site {
   readonly peers: Peers.Peers | undefined
@@ -35,20 +27,6 @@ export interface Site extends Reading.Site {
 
 /** The frames of a reader. */
 type Frames = Stream.Stream<Reading.Frame, Journal.StoreError, Session.Store>
-
-const localFrames = (
-  site: Site,
-  key: string,
-  log: Logs.RunLog | undefined,
-  request: Request,
-  until: Effect.Effect<void>
-): Frames =>
-  request._tag === "Events"
-    ? Reading.events(site, key, request.after, until, request.endedRuns)
-    : Stream.unwrap(Effect.map(
-      log === undefined ? site.hub.follow(key) : Effect.succeed(log),
-      (start) => Reading.run(site, key, start, request.wanted, until, request.earlier)
-    ))
 
 /**
  * A frame between processes. `Begin` comes first: a cluster sends a request again to the next owner, without a word,
@@ -77,8 +55,8 @@ export const serve = (
       const { offset, text } = frame
       return text.length > maxLength ? { _tag: "Large" } : { _tag: "Event", offset, text }
     }
-    const read = (key: string, request: Request): Stream.Stream<Part> =>
-      localFrames(site, key, undefined, request, Effect.never).pipe(
+    const read = (key: string, request: Reading.Request): Stream.Stream<Part> =>
+      Reading.frames(site, key, request, Effect.never).pipe(
         Stream.provideContext(context),
         EventStream.quietly,
         Stream.map(partOf),
@@ -88,19 +66,19 @@ export const serve = (
     yield* peers.serve({
       take: (key, failed) =>
         Effect.catch(Effect.flatMap(worker, ({ take }) => take(key, failed)), () => Effect.succeed(false)),
-      read: (key, request) => read(key, request as unknown as Request)
+      read: (key, request) => read(key, request as unknown as Reading.Request)
     })
   })
 
 /** The place of a reader in what it has asked for. */
 class Place {
-  request: Request
+  request: Reading.Request
   isOver = false
   isAnswered = false
   /** The run of which the reader was given events last. */
   private shown: string | undefined
 
-  constructor(request: Request) {
+  constructor(request: Reading.Request) {
     this.request = request
   }
 
@@ -172,7 +150,7 @@ const relayed = (
         const before = Stream.fromIterable(place.restart())
         const next = isAnswered
           ? Stream.unwrap(Effect.as(Effect.sleep(pause), relayed(site, peers, key, log, place)))
-          : localFrames(site, key, log, place.request, Effect.never)
+          : Reading.frames(site, key, place.request, Effect.never, log)
         return Stream.concat(before, next)
       })
     )
@@ -187,12 +165,12 @@ export const frames = (
   site: Site,
   key: string,
   log: Logs.RunLog | undefined,
-  request: Request,
+  request: Reading.Request,
   until: Effect.Effect<void>
 ): Effect.Effect<Frames, never, Worker.Worker> =>
   Effect.map(Worker.Worker, (worker) => {
     const { peers } = site
     return peers === undefined || peers.isHere(key) || worker.drives(key)
-      ? localFrames(site, key, log, request, until)
+      ? Reading.frames(site, key, request, until, log)
       : Stream.interruptWhen(Stream.suspend(() => relayed(site, peers, key, log, new Place(request))), until)
   })
