@@ -4,10 +4,14 @@
  *
  * @since 0.1.0
  */
+import type * as Effect from "effect/Effect"
+import * as Claims from "./internal/session/claim.ts"
+import type * as Journals from "./internal/session/journal.ts"
+import * as Keeping from "./internal/session/kept.ts"
 import type * as Records from "./internal/session/records.ts"
 import * as States from "./internal/session/state.ts"
 
-export { LastRun, Origin, Receipt, Record, RunError } from "./internal/session/records.ts"
+export { hashOfContent, LastRun, Origin, Receipt, Record, RunError, runErrorOf } from "./internal/session/records.ts"
 
 export type {
   AttemptFailed,
@@ -30,13 +34,35 @@ export type {
   StopRequested
 } from "./internal/session/records.ts"
 
-export { MaxRecordBytes, SessionConflict, StoreError, summaryAfter } from "./internal/session/journal.ts"
+export {
+  checkSnapshot,
+  countsOf,
+  dueOf,
+  fromText,
+  MaxRecordBytes,
+  pages,
+  SessionConflict,
+  StoreError,
+  summaryAfter,
+  toTexts
+} from "./internal/session/journal.ts"
 
-export type { AppendOptions, Claim, Counts, Listed, ListOptions, Service } from "./internal/session/journal.ts"
+export type {
+  AppendOptions,
+  Claim,
+  Counts,
+  Extent,
+  Line,
+  Listed,
+  ListOptions,
+  Service
+} from "./internal/session/journal.ts"
 
-export { SessionClaimed } from "./internal/session/claim.ts"
+export { CurrentProcess, Hurry, SessionClaimed } from "./internal/session/claim.ts"
 
 export type { HeldClaim, Options as ClaimOptions } from "./internal/session/claim.ts"
+
+export type { Fold } from "./internal/session/kept.ts"
 
 export type { Next, Summary } from "./internal/session/state.ts"
 
@@ -63,3 +89,99 @@ export type { Next, Summary } from "./internal/session/state.ts"
  * @since 0.1.0
  */
 export const check: (records: ReadonlyArray<Records.Record>) => ReadonlyArray<string> = States.problemsOf
+
+/**
+ * Returns the fold of a journal before its first record. A reader that follows a session applies each record as it
+ * comes, and asks the session at that version, in place of loading it again.
+ *
+ * **Example** (The work that is left after each record)
+ *
+ * ```ts import.meta.vitest
+ * import { Journal, Session } from "heddle"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const program = Effect.gen(function*() {
+ *   yield* Session.open("s1")
+ *   yield* Session.submit("s1", "Hi")
+ *   const store = yield* Session.Store
+ *   const fold = Journal.fold("s1")
+ *   return yield* store.read("s1", fold.version).pipe(
+ *     Stream.map((entry) => {
+ *       fold.apply(entry)
+ *       return [fold.version, Session.next(fold.kept)]
+ *     }),
+ *     Stream.runCollect
+ *   )
+ * })
+ *
+ * await Effect.runPromise(Effect.provide(program, Session.Store.layerMemory)) // => [[1, "nothing"], [2, "reply"]]
+ * ```
+ *
+ * @category folding
+ * @since 0.1.0
+ */
+export const fold: (id: string) => Keeping.Fold = Keeping.fold
+
+/**
+ * Claims a session and does not read it: `Session.claim` of the claim reads the session, and renews the claim. The
+ * claim belongs to the caller, who releases it. Fails with a `SessionClaimed` if another owner holds it.
+ *
+ * **Example** (A claim that another fiber works under)
+ *
+ * ```ts import.meta.vitest
+ * import { Journal, Session } from "heddle"
+ * import * as Effect from "effect/Effect"
+ * import * as Fiber from "effect/Fiber"
+ *
+ * const program = Effect.gen(function*() {
+ *   const claim = yield* Journal.claim("s1", { owner: "worker 7" })
+ *   const fiber = yield* Effect.forkChild(Effect.scoped(Session.claim(claim)))
+ *   const { owner } = yield* Fiber.join(fiber)
+ *   return owner
+ * })
+ *
+ * await Effect.runPromise(Effect.provide(program, Session.Store.layerMemory)) // => "worker 7"
+ * ```
+ *
+ * @category claims
+ * @since 0.1.0
+ */
+export const claim: (
+  id: string,
+  options?: Claims.Options
+) => Effect.Effect<Claims.HeldClaim, Claims.SessionClaimed | Journals.StoreError, Journals.Store> = Claims.take
+
+/**
+ * Claims up to `limit` sessions with work left whose claim is free or has ended, longest ended first. Concurrent owners
+ * get different sessions. `Session.claim` of a claim reads its session, and renews the claim. The claims belong to the
+ * caller, who releases them.
+ *
+ * **Example** (A worker in a few lines)
+ *
+ * ```ts import.meta.vitest
+ * import { Journal, Session } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const work = (claim: Journal.HeldClaim) =>
+ *   Effect.scoped(Effect.flatMap(Session.claim(claim), (kept) => Session.drive(kept, { run: () => ({}) })))
+ *
+ * const program = Effect.gen(function*() {
+ *   yield* Session.submit("s1", "Hi")
+ *   const claims = yield* Journal.claimUnfinished(10)
+ *   yield* Effect.forEach(claims, work, { concurrency: "unbounded" })
+ *   return (yield* Session.open("s1")).session.status
+ * })
+ * const model = Script.layer([[Script.text("Hello"), Script.finish("stop")]])
+ *
+ * await Effect.runPromise(Effect.provide(program, [model, Session.Store.layerMemory])) // => "completed"
+ * ```
+ *
+ * @category claims
+ * @since 0.1.0
+ */
+export const claimUnfinished: (
+  limit: number,
+  options?: Claims.Options
+) => Effect.Effect<ReadonlyArray<Claims.HeldClaim>, Journals.StoreError, Journals.Store> = Claims.takeUnfinished

@@ -22,6 +22,7 @@ import type * as Chat from "./Chat.ts"
 import type * as Event from "./Event.ts"
 import type * as Claims from "./internal/session/claim.ts"
 import * as SessionData from "./internal/session/data.ts"
+import * as Drives from "./internal/session/drive.ts"
 import * as SessionEvents from "./internal/session/events.ts"
 import * as Journals from "./internal/session/journal.ts"
 import * as Keeping from "./internal/session/kept.ts"
@@ -71,9 +72,11 @@ export { ResumeError } from "./internal/session/turnReplay.ts"
 
 export type { KeepError } from "./internal/session/writer.ts"
 
+export type { Options as DriveOptions } from "./internal/session/drive.ts"
+
 export type { OperationError } from "./internal/session/operations.ts"
 
-export type { ApproveOptions, SettleOptions, ToolResult } from "./internal/session/settling.ts"
+export type { ApproveOptions, SettleOptions, Submission, ToolResult, Verdict } from "./internal/session/settling.ts"
 
 export type { StopOptions, StopReceipt, SubmitOptions, SubmitReceipt } from "./internal/session/storedCommands.ts"
 
@@ -274,7 +277,8 @@ export const keepStream: <A, E, R>(
 
 /**
  * Claims the session with this id, and creates it if it does not exist: no other owner can claim it until the scope
- * closes. Fails with a `SessionClaimed` if another owner holds the claim.
+ * closes. Fails with a `SessionClaimed` if another owner holds the claim. In place of an id it takes a claim of
+ * `Journal.claim` or `Journal.claimUnfinished`, which has its own options.
  *
  * **Details**
  *
@@ -305,10 +309,82 @@ export const keepStream: <A, E, R>(
  * @since 0.1.0
  */
 export const claim: (
-  id: string,
+  id: string | Claims.HeldClaim,
   options?: Claims.Options
 ) => Effect.Effect<Keeping.Claimed, Claims.SessionClaimed | Journals.StoreError, Journals.Store | Scope.Scope> =
   Keeping.claim
+
+/**
+ * Reads a session again, under the same claim if it is claimed: after a stream, or to see commands of other processes.
+ * A session that was removed is at version 0.
+ *
+ * **Example** (A message that arrived meanwhile)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const program = Effect.gen(function*() {
+ *   const claimed = yield* Session.claim("s1", { owner: "here" })
+ *   yield* Session.submit("s1", "Hi")
+ *   const { owner, submitted = [] } = yield* Session.reload(claimed)
+ *   return [owner, submitted.length]
+ * }).pipe(Effect.scoped)
+ *
+ * await Effect.runPromise(Effect.provide(program, Session.Store.layerMemory)) // => ["here", 1]
+ * ```
+ *
+ * @category keeping
+ * @since 0.1.0
+ */
+export const reload: <K extends Keeping.Kept>(
+  kept: K
+) => Effect.Effect<Keeping.Reloaded<K>, Claims.SessionClaimed | Journals.StoreError, Journals.Store> = Keeping.reload
+
+/**
+ * Does the work that is left in a claimed session, as a worker does: resumes an interrupted run, replies to submitted
+ * messages, continues once all calls are settled, and expires calls whose time is over. Succeeds with the session when
+ * no work is left, when a call waits, or when its owner is leaving (`claim.leave`).
+ *
+ * Fails with the error of a run that cannot start or continue. The next `drive` tries it again, until `maxFailures`
+ * ends the run. Until then nothing is lost: the message stays submitted, the interrupted run can be resumed.
+ *
+ * **Example** (A message that is replied to)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const program = Effect.gen(function*() {
+ *   const claimed = yield* Session.claim("s1")
+ *   yield* Session.submit("s1", "Hi")
+ *   const { session } = yield* Session.drive(claimed, { run: () => ({ system: "Be friendly." }) })
+ *   return [session.status, Session.outputText(session)]
+ * }).pipe(Effect.scoped)
+ * const model = Script.layer([[Script.text("Hello"), Script.finish("stop")]])
+ *
+ * await Effect.runPromise(Effect.provide(program, [model, Session.Store.layerMemory])) // => ["completed", "Hello"]
+ * ```
+ *
+ * @category running
+ * @since 0.1.0
+ */
+export const drive: <
+  const T extends ReadonlyArray<Tool.Any> = [],
+  E = never,
+  R = never,
+  RHalt = never,
+  REvent = never,
+  RPublish = never
+>(
+  claimed: Keeping.Claimed,
+  options: Drives.Options<T, E, R, RHalt, REvent, RPublish>
+) => Effect.Effect<
+  Keeping.Claimed,
+  Operations.OperationError | Writers.KeepError | Tool.Fatal<T[number]> | E,
+  Adapter.Adapter | Journals.Store | Tool.Services<T[number]> | R | RHalt | REvent | RPublish
+> = Drives.drive
 
 /**
  * Takes the claim of a session away from its owner, and succeeds with `true` if there was one. The owner learns
@@ -1426,6 +1502,57 @@ export const submitToolResults: {
   ): Effect.Effect<SessionData.Session, SessionData.SessionError>
 } = dual(2, Settling.submitToolResults)
 
+/** Tells whether the session comes first among the arguments of a function that takes verdicts after it. */
+const hasSessionFirst = ({ 0: first }: IArguments): boolean => !Array.isArray(first)
+
+/**
+ * Gives several verdicts, with a message or without, in one append.
+ *
+ * **Example** (Two approvals at once)
+ *
+ * ```ts import.meta.vitest
+ * import { Session, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const pay = Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.succeed("paid") })
+ * const model = Script.layer([[Script.toolCall("c0", "pay"), Script.toolCall("c1", "pay"), Script.finish("tool_calls")]])
+ * const program = Effect.gen(function*() {
+ *   const { session } = yield* Session.start("Pay both", { tools: [pay] })
+ *   return yield* Session.settle(session, [
+ *     { id: "c0", answer: { _tag: "Approved" }, by: "ada" },
+ *     { id: "c1", answer: { _tag: "Denied", reason: "paid already" }, by: "ada" }
+ *   ])
+ * })
+ * const session = await Effect.runPromise(program.pipe(Effect.provide(model)))
+ *
+ * session.approved.map(({ id }) => id) // => ["c0"]
+ * session.suspensions // => []
+ * ```
+ *
+ * @category answering
+ * @since 0.1.0
+ */
+export const settle: {
+  /**
+   * The same, for a session that comes last.
+   */
+  (
+    verdicts: ReadonlyArray<Settling.Verdict>,
+    message?: Settling.Submission
+  ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
+  /**
+   * Gives several verdicts, in order, and submits a message with them: all of it or, where one is refused, nothing. A
+   * verdict that was given before under its `command`, and a message that was submitted before under its id, change
+   * nothing. Fails like {@link answer}. Dies for a message to a session that is not kept.
+   */
+  (
+    session: SessionData.Session,
+    verdicts: ReadonlyArray<Settling.Verdict>,
+    message?: Settling.Submission
+  ): Effect.Effect<SessionData.Session, SessionData.SessionError>
+} = dual(hasSessionFirst, Settling.settle)
+
 /**
  * Settles every call whose time is over: questions and manual calls by their default, approvals as denied. A session
  * in which nothing is due is returned unchanged. Calls do not expire by themselves, and a late answer fails as
@@ -1525,6 +1652,24 @@ export const appendUser: {
  * @since 0.1.0
  */
 export const messages = (session: SessionData.Session): ReadonlyArray<Message.Message> => session.thread.messages
+
+/**
+ * Returns the text of the model's last reply, `""` without one. The question of a tool is no reply.
+ *
+ * **Example** (The last reply)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Session, Thread } from "heddle"
+ *
+ * const thread = Thread.fromMessages([Message.user("Hi"), Message.assistant("Hello")])
+ *
+ * Session.outputText(Session.make({ thread })) // => "Hello"
+ * ```
+ *
+ * @category getters
+ * @since 0.1.0
+ */
+export const outputText: (session: SessionData.Session) => string = SessionData.outputText
 
 /**
  * Returns the calls that the caller has to run or to approve.

@@ -14,7 +14,10 @@ import { dual } from "effect/Function"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as Requests from "./internal/ask/request.ts"
+import { checkNames, type NamesOf } from "./internal/declare/schema.ts"
+import * as Values from "./internal/declare/values.ts"
 import * as SharedMessages from "./internal/fold/sharedMessages.ts"
+import * as ToolCalls from "./internal/hear/toolCalls.ts"
 import * as Json from "./internal/json.ts"
 import * as Message from "./Message.ts"
 
@@ -282,16 +285,104 @@ export const validate = (input: unknown): Result.Result<Thread, ValidationError>
 export interface Repair {
   /**
    * `"answered"`: a call was answered as cancelled. `"dropped"`: an answer without a call, or a second one, was left
-   * out. `"moved"`: an answer was put behind its call.
+   * out. `"moved"`: an answer was put behind its call. `"renamed"`: a call got another id, and its answer with it.
    */
-  readonly kind: "answered" | "dropped" | "moved"
+  readonly kind: "answered" | "dropped" | "moved" | "renamed"
   /** The position of the call's or the answer's message in what was given. */
   readonly index: number
-  /** The id of the call. */
+  /** The id of the call: the old one of a renamed call. */
   readonly toolCallId: string
   /** A description of the fault. */
   readonly reason: string
 }
+
+interface Named {
+  readonly messages: ReadonlyArray<Message.Input>
+  readonly repairs: ReadonlyArray<Repair>
+}
+
+const callsOf = ({ role, toolCalls }: Message.Input): ReadonlyArray<unknown> =>
+  role === "assistant" && Array.isArray(toolCalls) ? toolCalls : []
+
+const idOf = (call: unknown): ReadonlyArray<string> =>
+  Json.isObject(call) && typeof call["id"] === "string" ? [call["id"]] : []
+
+/** Gives other ids to calls. Each id stays with its first call, and answers to calls of one id are in call order. */
+class Naming {
+  private readonly unique = new ToolCalls.UniqueIds()
+  /** The ids whose first call is still to come. */
+  private readonly first: Set<string>
+  /** The new ids of the latest calls, by their ids in what was given. */
+  private open = new Map<string, Array<string>>()
+  readonly repairs: Array<Repair> = []
+
+  constructor(messages: ReadonlyArray<Message.Input>) {
+    this.first = new Set(messages.flatMap(callsOf).flatMap(idOf).filter((id) => id !== ""))
+    for (const id of this.first) this.unique.take(id)
+  }
+
+  message(message: Message.Input, index: number): Message.Input {
+    const calls = callsOf(message)
+    if (calls.length > 0) {
+      this.open = new Map()
+      const toolCalls = calls.map((call) => this.call(call, index)) as ReadonlyArray<Message.ToolCall>
+      return { ...message, toolCalls }
+    }
+    const ids = message.role === "tool" ? this.open.get(message.toolCallId ?? "") : undefined
+    const toolCallId = ids !== undefined && ids.length > 1 ? ids.shift() : ids?.[0]
+    return toolCallId === undefined ? message : { ...message, toolCallId }
+  }
+
+  private call(call: unknown, index: number): unknown {
+    const [given] = idOf(call)
+    if (given === undefined || !Json.isObject(call)) return call
+    const isFirst = this.first.delete(given)
+    const id = isFirst ? given : this.other(given, index)
+    if (call["providerExecuted"] !== true) {
+      const ids = this.open.get(given) ?? []
+      ids.push(id)
+      this.open.set(given, ids)
+    }
+    if (isFirst) return call
+    const cause = given === "" ? "the call had no id" : "an earlier call has this id"
+    this.repairs.push({
+      kind: "renamed",
+      index,
+      toolCallId: given,
+      reason: `${cause}: it has ${JSON.stringify(id)} now`
+    })
+    const metadata = Json.isObject(call["metadata"]) ? call["metadata"] : Json.none
+    return { ...call, id, metadata: given === "" ? metadata : { duplicateOf: given, ...metadata } }
+  }
+
+  private other(id: string, index: number): string {
+    return id === "" ? this.unique.number(`call_${index}`, 1) : this.unique.number(id, 2)
+  }
+}
+
+const named = (messages: ReadonlyArray<Message.Input>): Named => {
+  const naming = new Naming(messages)
+  const renamed = messages.map((message, index) => naming.message(message, index))
+  const { repairs } = naming
+  return { messages: repairs.length === 0 ? messages : renamed, repairs }
+}
+
+/**
+ * The options of {@link repair}.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface RepairOptions {
+  /**
+   * `true` gives another id to each call whose id an earlier call has, and to each call without an id: `ID_n`, with a
+   * free n from 2 on. The old id stands in the call's `metadata.duplicateOf`, and a server that made the call gets it
+   * back. `false` by default: a run takes repeated ids, and servers that allow these get them unchanged.
+   */
+  readonly uniqueIds?: boolean
+}
+
+const knownOptions = { uniqueIds: Values.flag } satisfies NamesOf<RepairOptions>
 
 /**
  * The conversation with exactly one answer for each of its tool calls, right behind the message that makes it, and what
@@ -322,17 +413,33 @@ export interface Repair {
  * repairs.map(({ kind, toolCallId }) => [kind, toolCallId]) // => [["answered", "a"], ["dropped", "b"]]
  * ```
  *
+ * **Example** (Ids that repeat)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Thread } from "heddle"
+ *
+ * const turn = [Message.assistant("", [Message.toolCall("look:0", "look")]), Message.tool("look:0", "a")]
+ * const { thread } = Thread.repair([Message.user("go"), ...turn, ...turn], { uniqueIds: true })
+ *
+ * thread.messages.flatMap(({ toolCallId }) => toolCallId ?? []) // => ["look:0", "look:0_2"]
+ * ```
+ *
  * @category combinators
  * @since 0.1.0
  */
 export const repair = (
-  input: Exclude<Input, string>
+  input: Exclude<Input, string>,
+  options: RepairOptions = {}
 ): { readonly thread: Thread; readonly repairs: ReadonlyArray<Repair> } => {
+  checkNames("Thread.repair", options, knownOptions)
   const given: { readonly messages: ReadonlyArray<Message.Input>; readonly metadata?: Thread["metadata"] } =
     "messages" in input ? input : { messages: input }
-  const { messages, repairs } = Requests.repaired(given.messages)
+  const { messages: apart, repairs: names } = options.uniqueIds === true
+    ? named(given.messages)
+    : { messages: given.messages, repairs: [] }
+  const { messages, repairs } = Requests.repaired(apart)
   return {
     thread: { messages: fromMessages(messages).messages, metadata: given.metadata ?? Json.none },
-    repairs
+    repairs: [...names, ...repairs].toSorted((left, right) => left.index - right.index)
   }
 }

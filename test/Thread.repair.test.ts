@@ -215,6 +215,98 @@ describe("Thread.repair", () => {
     2000
   )
 
+  it("O-17: on request a call gets another id where an earlier call has its id, and its answer goes with it", () => {
+    const made = { ...call("a"), metadata: { openaiChat: { server: "moonshot" } } }
+    const { repairs, thread } = Thread.repair([
+      asked("a", "a", "b"),
+      Message.tool("a", "first"),
+      Message.tool("b", "other"),
+      Message.tool("a", "second"),
+      asked("a_2"),
+      Message.tool("a_2", "own"),
+      Message.assistant("", [made]),
+      Message.tool("a", "third")
+    ], { uniqueIds: true })
+    assert.deepStrictEqual(
+      thread.messages.map(({ content, toolCallId, toolCalls }) =>
+        toolCalls?.map(({ id }) => id) ?? [toolCallId, content]
+      ),
+      [
+        ["a", "a_3", "b"],
+        ["a", "first"],
+        ["b", "other"],
+        ["a_3", "second"],
+        ["a_2"],
+        ["a_2", "own"],
+        ["a_4"],
+        ["a_4", "third"]
+      ]
+    )
+    assert.deepStrictEqual(repairs.map(({ index, kind, toolCallId }) => [kind, index, toolCallId]), [
+      ["renamed", 0, "a"],
+      ["renamed", 6, "a"]
+    ])
+    assert.deepStrictEqual(thread.messages[6]!.toolCalls![0]!.metadata, { duplicateOf: "a", ...made.metadata })
+    assert.deepStrictEqual(Thread.repair(thread, { uniqueIds: true }), { thread, repairs: [] })
+  })
+
+  it("O-17: a call that ran at the provider is renamed like any other, and takes no answer", () => {
+    const executed = { ...call("a"), providerExecuted: true }
+    const { thread } = Thread.repair([Message.assistant("", [executed, call("a"), executed]), Message.tool("a", "1")], {
+      uniqueIds: true
+    })
+    assert.deepStrictEqual(thread.messages[0]!.toolCalls!.map(({ id }) => id), ["a", "a_2", "a_3"])
+    assert.deepStrictEqual(thread.messages.slice(1).map(({ toolCallId }) => toolCallId), ["a_2"])
+  })
+
+  it("O-17: on request a call without an id gets one", () => {
+    const { repairs, thread } = Thread.repair([Message.user("go"), asked("", "")], { uniqueIds: true })
+    assert.deepStrictEqual(
+      thread.messages.map(({ toolCallId, toolCalls }) => toolCalls?.map(({ id }) => id) ?? toolCallId),
+      [
+        undefined,
+        ["call_1_1", "call_1_2"],
+        "call_1_1",
+        "call_1_2"
+      ]
+    )
+    assert.deepStrictEqual(repairs.map(({ kind }) => kind), ["renamed", "renamed", "answered", "answered"])
+  })
+
+  it("O-17: an id that repeats 20,000 times is renamed in linear time", () => {
+    const messages = Array.from({ length: 20_000 }, () => [asked("a"), Message.tool("a", "1")]).flat()
+    const { thread } = Thread.repair(messages, { uniqueIds: true })
+    const ids = thread.messages.flatMap(({ toolCalls = [] }) => toolCalls.map(({ id }) => id))
+    assert.strictEqual(new Set(ids).size, 20_000)
+    assert.deepStrictEqual(thread.messages.flatMap(({ toolCallId }) => toolCallId ?? []), ids)
+  })
+
+  property(
+    "O-17: a thread with unique ids has each call once, answered as before, and says what it was called",
+    messages,
+    (given) =>
+      Effect.sync(() => {
+        const { thread } = Thread.repair(given, { uniqueIds: true })
+        const { messages: before } = Thread.repair(given).thread
+        const calls = thread.messages.flatMap(({ toolCalls = [] }) => toolCalls)
+        const wire = new Map(calls.map(({ id, metadata }) => [id, metadata["duplicateOf"] ?? id]))
+        const said = (messages: ReadonlyArray<Message.Message>, named: (id: string) => unknown) =>
+          JSON.stringify(messages.map(({ content, toolCallId = "", toolCalls = [] }) => [
+            toolCalls.map(({ id }) => named(id)),
+            named(toolCallId),
+            content
+          ]))
+        return [
+          ...(new Set(calls.map(({ id }) => id)).size === calls.length
+            ? []
+            : ["an id repeats"]),
+          ...(said(thread.messages, (id) => wire.get(id) ?? id) === said(before, (id) => id) ? [] : ["another thread"]),
+          ...Thread.repair(thread, { uniqueIds: true }).repairs.map(({ reason }) => `again: ${reason}`)
+        ]
+      }),
+    2000
+  )
+
   property(
     "M-22, law 9: what runs hand out is left alone, but for the calls that they wait for",
     cases,

@@ -158,6 +158,7 @@ const entries: { readonly [name: string]: readonly [call: (options: any) => Prog
     { name: "a", description: "Helps", run: () => ({}) }
   ],
   "Adapter.classify": [(options) => Adapter.classify("go", options)],
+  "Thread.repair": [(options) => Effect.sync(() => Thread.repair([], options))],
   "Collector.initial": [(options) => Effect.sync(() => Collector.initial(options))],
   "Collector.classify": [(options) => Effect.sync(() => Collector.classify([], options))],
   "Collector.fromWire": [(options) => Effect.sync(() => Collector.fromWire("go", [], options))],
@@ -268,6 +269,7 @@ const exceptions: { readonly [option: string]: ReadonlyArray<Kind> } = {
   key: ["text"],
   host: ["text"],
   "Session.answer.arguments": ["any"],
+  "Thread.repair.uniqueIds": ["flag"],
   "Anthropic.layer.cache": ["flag", "object"],
   "Gemini.layer.cache": ["text"],
   legacy: ["flag", "object"],

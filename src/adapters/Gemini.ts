@@ -70,7 +70,7 @@ export interface Options extends Omit<Protocol.Options, "parallelToolCalls"> {
 const requestBody = (options: Options, request: Adapter.Request, { server }: Protocol.Sending): Json.JsonObject => {
   const model = request.model ?? options.model
   const { messages, token: continuationToken } = GeminiRequest.continued(request.messages, server)
-  const { contents, system } = GeminiRequest.write(messages, isSigned(model))
+  const { contents, system } = GeminiRequest.write(messages, isSigned(model), server)
   const generationConfig = {
     ...Wire.defined({ temperature: request.temperature, maxOutputTokens: request.maxTokens }),
     ...GeminiRequest.responseFormat(options, request.responseFormat),
@@ -328,7 +328,6 @@ const protocol: Protocol.Protocol<Options> = {
   names: /^[A-Za-z_]/,
   kept: {
     key: GeminiReply.metadataKey,
-    ids: { longest: Infinity, mayRepeat: true },
     isOfServer: (own) => "continuationToken" in own
   },
   environment: { model: "GEMINI_MODEL", apiKey: ["GEMINI_API_KEY", "GOOGLE_API_KEY"], baseUrl: "GEMINI_BASE_URL" },

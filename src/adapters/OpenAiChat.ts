@@ -356,7 +356,7 @@ const protocol: Protocol.Protocol<Options> = {
   baseUrl: "https://api.openai.com/v1",
   environment: { model: "OPENAI_MODEL", apiKey: ["OPENAI_API_KEY"], baseUrl: "OPENAI_BASE_URL" },
   vendorOf: ({ baseUrl = protocol.baseUrl, vendor }) => ChatRequest.vendorOf(vendor, baseUrl),
-  kept: { key: ChatRequest.metadataKey, ids: ChatRequest.ids, isOfServer: ChatReply.isOpaque },
+  kept: { key: ChatRequest.metadataKey, isOfServer: ChatReply.isOpaque },
   advice,
   spans: ({ baseUrl = protocol.baseUrl, vendor }) => ({ provider: ChatRequest.providerOf(vendor, baseUrl) }),
   path: () => "/chat/completions",

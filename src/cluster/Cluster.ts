@@ -29,8 +29,6 @@ import * as Owners from "../durable/internal/ownerHealth.ts"
 import * as Peers from "../durable/internal/peers.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import * as Values from "../internal/declare/values.ts"
-import type * as Journals from "../internal/session/journal.ts"
-import type * as Keeping from "../internal/session/kept.ts"
 import type * as Session from "../Session.ts"
 import type * as Tool from "../Tool.ts"
 import * as Commands from "./internal/commands.ts"
@@ -59,7 +57,7 @@ export interface Options<
    * resumptions. Every runner of a cluster has to return the same. It is called before each run, with the current
    * session.
    */
-  readonly run: (kept: Keeping.Kept) => Session.ResumeOptions<T, E, R, RHalt, REvent>
+  readonly run: (kept: Session.Kept) => Session.ResumeOptions<T, E, R, RHalt, REvent>
   /**
    * Duration of an owner's claim unless it is renewed, in addition to the lock on its shard. `"5 seconds"` by
    * default, which is the duration of the locks in {@link transport}. At least three times the longest pause of a
@@ -148,7 +146,7 @@ export const layer = <
 ): Layer.Layer<
   Runner,
   never,
-  Sharding.Sharding | Journals.Store | Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
+  Sharding.Sharding | Session.Store | Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
 > =>
   Layer.effect(
     Runner,

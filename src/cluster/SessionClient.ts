@@ -24,11 +24,9 @@ import * as Settings from "../internal/ask/options.ts"
 import * as ToolOutcomes from "../internal/declare/outcome.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import * as Values from "../internal/declare/values.ts"
-import * as Journals from "../internal/session/journal.ts"
-import type * as Settling from "../internal/session/settling.ts"
-import type * as States from "../internal/session/state.ts"
-import * as StoredCommands from "../internal/session/storedCommands.ts"
+import * as Journal from "../Journal.ts"
 import * as Message from "../Message.ts"
+import * as Session from "../Session.ts"
 import * as Ids from "./internal/ids.ts"
 import * as Protocol from "./internal/protocol.ts"
 
@@ -88,7 +86,7 @@ export interface ReplyOptions extends CommandOptions {
  * @category options
  * @since 0.1.0
  */
-export interface ApproveOptions extends CommandOptions, Pick<Settling.ApproveOptions, "arguments"> {}
+export interface ApproveOptions extends CommandOptions, Pick<Session.ApproveOptions, "arguments"> {}
 
 /**
  * Options of a denial.
@@ -115,7 +113,7 @@ export interface StopReceipt {
    */
   readonly accepted: number
   /** Waits until the run has ended, and reports what became of its calls. */
-  readonly ended: Effect.Effect<States.StopReport, Journals.StoreError>
+  readonly ended: Effect.Effect<Session.StopReport, Journal.StoreError>
 }
 
 /**
@@ -171,7 +169,7 @@ export interface Service {
    * honours it. `ended` of the receipt waits for the end of the run, and names its calls. Without a run nothing is
    * stopped.
    */
-  readonly stop: (id: string) => Effect.Effect<StopReceipt, Protocol.CommandError | Journals.StoreError>
+  readonly stop: (id: string) => Effect.Effect<StopReceipt, Protocol.CommandError | Journal.StoreError>
   /**
    * Sends a command of the session once its feed is connected, and returns the live events until the command has been
    * carried out: `Reported` is the last element. Fails as the command fails. The end comes in any case, also where
@@ -222,7 +220,7 @@ const checked = (
     const json = yield* Schema.encodeEffect(InputJson)(input).pipe(
       Effect.mapError(({ message }) => refused("invalid_input", message))
     )
-    const maxBytes = yield* Journals.MaxRecordBytes
+    const maxBytes = yield* Journal.MaxRecordBytes
     const bytes = utf8.encode(JSON.stringify(json)).length
     if (bytes > maxBytes) {
       return yield* refused("too_large", `the command has ${bytes} bytes, more than the ${maxBytes} of MaxRecordBytes`)
@@ -241,7 +239,7 @@ const make = Effect.gen(function*() {
   const entity = yield* Protocol.SessionEntity.client
   const sharding = yield* Sharding.Sharding
   const storage = yield* MessageStorage.MessageStorage
-  const store = yield* Journals.Store
+  const store = yield* Session.Store
   const scope = yield* Effect.scope
   const context = yield* Effect.context<never>()
 
@@ -310,15 +308,15 @@ const make = Effect.gen(function*() {
    * Asks for a stop through the journal, and makes the owner look for it at once. If the owner does not answer, the
    * journal tells when the run has ended.
    */
-  const stop = (id: string): Effect.Effect<StopReceipt, Protocol.CommandError | Journals.StoreError> =>
+  const stop = (id: string): Effect.Effect<StopReceipt, Protocol.CommandError | Journal.StoreError> =>
     Effect.gen(function*() {
       const address = yield* Ids.entityOf(id, "stop")
-      const { ended, ...receipt } = yield* Effect.provideService(StoredCommands.stop(id), Journals.Store, store)
+      const { ended, ...receipt } = yield* Effect.provideService(Session.stop(id), Session.Store, store)
       const answer = entity(address).Stop().pipe(Effect.timeout("10 seconds"), Effect.ignore)
       const asked = yield* Effect.forkIn(answer, scope, { startImmediately: true })
       return {
         ...receipt,
-        ended: Effect.andThen(Fiber.await(asked), Effect.provideService(ended, Journals.Store, store))
+        ended: Effect.andThen(Fiber.await(asked), Effect.provideService(ended, Session.Store, store))
       }
     })
 
@@ -440,5 +438,5 @@ export class SessionClient extends Context.Service<SessionClient, Service>()("he
 export const layer: Layer.Layer<
   SessionClient,
   never,
-  Sharding.Sharding | MessageStorage.MessageStorage | Journals.Store
+  Sharding.Sharding | MessageStorage.MessageStorage | Session.Store
 > = Layer.effect(SessionClient, make)

@@ -12,9 +12,8 @@
  * @since 0.1.0
  */
 import * as Cause from "effect/Cause"
-import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
-import type * as Duration from "effect/Duration"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
@@ -28,14 +27,11 @@ import * as Settings from "../internal/ask/options.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import * as Values from "../internal/declare/values.ts"
 import * as Json from "../internal/json.ts"
-import * as Claims from "../internal/session/claim.ts"
-import * as Journals from "../internal/session/journal.ts"
-import * as Keeping from "../internal/session/kept.ts"
 import { Running, Worker as Hooks } from "../internal/stop/ownedFibers.ts"
 import * as Telemetry from "../internal/telemetry.ts"
-import type * as Session from "../Session.ts"
+import * as Journal from "../Journal.ts"
+import * as Session from "../Session.ts"
 import type * as Tool from "../Tool.ts"
-import * as Drives from "./internal/drive.ts"
 import * as Owners from "./internal/ownerHealth.ts"
 import * as Peers from "./internal/peers.ts"
 import * as Replies from "./internal/replies.ts"
@@ -62,7 +58,7 @@ export interface Options<
    * session. It may be an Effect of the options, which cannot fail.
    */
   readonly run: (
-    kept: Keeping.Kept
+    kept: Session.Kept
   ) =>
     | Session.ResumeOptions<T, E, R, RHalt, REvent>
     | Effect.Effect<
@@ -131,6 +127,11 @@ const mostAttempts = 10_000
 const pauses = (pollMillis: number) => (attempt: number): number =>
   Math.min(5 * pollMillis * 4 ** Math.min(attempt, 15), Math.max(pollMillis, longestPause))
 
+const millisOf = (duration: Duration.Input): number => Duration.toMillis(Duration.fromInputUnsafe(duration))
+
+/** Names a session in a log. */
+const named = ({ id }: Journal.HeldClaim): string => `session ${JSON.stringify(id)}`
+
 /**
  * The worker of this process, for a health check.
  *
@@ -158,7 +159,7 @@ interface Reason {
 
 /** Takes sessions by name. */
 interface Taker {
-  readonly take: (id: string, failed?: string) => Effect.Effect<boolean, Journals.StoreError>
+  readonly take: (id: string, failed?: string) => Effect.Effect<boolean, Journal.StoreError>
 }
 
 /**
@@ -222,7 +223,7 @@ export const ready: Effect.Effect<Owners.Health, never, Worker> = Effect.flatMap
  * @category driving
  * @since 0.1.0
  */
-export const take = (id: string): Effect.Effect<boolean, Journals.StoreError, Worker> =>
+export const take = (id: string): Effect.Effect<boolean, Journal.StoreError, Worker> =>
   Effect.flatMap(Worker, (worker) => worker.take(id))
 
 /**
@@ -279,7 +280,7 @@ export const layer = <
 ): Layer.Layer<
   Worker,
   never,
-  Journals.Store | Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent | RPublish
+  Session.Store | Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent | RPublish
 > =>
   Layer.effect(
     Worker,
@@ -288,7 +289,7 @@ export const layer = <
       const {
         concurrency = 10,
         drain = "20 seconds",
-        maxFailures = Drives.maxFailures,
+        maxFailures = 5,
         onEnd,
         onEvent,
         onGiveUp,
@@ -296,14 +297,11 @@ export const layer = <
         run,
         term = "30 seconds"
       } = options
-      const store = yield* Journals.Store
       const peers = yield* Peers.Peers
-      const context = yield* Effect.context<never>()
-      const clock = yield* Clock.Clock
+      const context = yield* Effect.context<Session.Store>()
       const name = globalThis.crypto.randomUUID()
-      const pollMillis = Claims.millisOf("Worker.layer: poll", poll)
-      const termMillis = Claims.millisOf("Worker.layer: term", term)
-      const drainMillis = Claims.millisOf("Worker.layer: drain", drain, "zero")
+      const pollMillis = millisOf(poll)
+      const drainMillis = millisOf(drain)
       const pauseOf = pauses(pollMillis)
       const owner = new Owners.Owner(context)
       const ended = yield* Latch.make(false)
@@ -314,7 +312,7 @@ export const layer = <
       const attempts = new Map<string, number>()
 
       /** Pauses a session, longer each time. `failures` counts those before in its journal, over all workers. */
-      const pause = (claim: Claims.HeldClaim, failures: number) =>
+      const pause = (claim: Journal.HeldClaim, failures: number) =>
         Effect.suspend(() => {
           const attempt = attempts.get(claim.id) ?? 0
           attempts.delete(claim.id)
@@ -325,20 +323,20 @@ export const layer = <
           return claim.rest(pauseOf(Math.max(attempt, failures)))
         })
 
-      const failed = (claim: Claims.HeldClaim, failures: number, cause: Cause.Cause<unknown>) => {
+      const failed = (claim: Journal.HeldClaim, failures: number, cause: Cause.Cause<unknown>) => {
         const error = Option.getOrUndefined(Cause.findErrorOption(cause))
         // Another owner does the work that is left. The loss of the claim is logged with its figures.
-        if (error instanceof Claims.SessionClaimed) return Effect.void
-        const log = error instanceof Journals.SessionConflict
-          ? Effect.logDebug(`${Drives.named(claim)} was written to by another program`, cause)
+        if (error instanceof Journal.SessionClaimed) return Effect.void
+        const log = error instanceof Journal.SessionConflict
+          ? Effect.logDebug(`${named(claim)} was written to by another program`, cause)
           : Telemetry.logged(Effect.andThen(
-            Effect.logWarning(`${Drives.named(claim)} failed and is tried again`, Cause.map(cause, Json.nameOf)),
-            Effect.logDebug(`${Drives.named(claim)} failed`, cause)
+            Effect.logWarning(`${named(claim)} failed and is tried again`, Cause.map(cause, Json.nameOf)),
+            Effect.logDebug(`${named(claim)} failed`, cause)
           ))
         return Effect.andThen(log, pause(claim, failures))
       }
 
-      const drive = (claim: Claims.HeldClaim, { failed: retried, isFound }: Reason) => {
+      const drive = (claim: Journal.HeldClaim, { failed: retried, isFound }: Reason) => {
         let failures = 0
         // A leave waits for hooks no longer than the grace period.
         const running = new Running(Settings.defaultGrace, context)
@@ -352,7 +350,7 @@ export const layer = <
             Effect.catchCauseIf(
               work,
               (cause) => !Cause.hasInterruptsOnly(cause),
-              (cause) => Telemetry.warned(`${name} of ${Drives.named(claim)} died`, cause)
+              (cause) => Telemetry.warned(`${name} of ${named(claim)} died`, cause)
             ),
             Exit.void,
             { name, onSoftStop: "unaffected" }
@@ -365,27 +363,29 @@ export const layer = <
           return running.end(Exit.void)
         })
         const driving = Effect.gen(function*() {
-          const { state, version } = yield* Keeping.claimed(claim)
+          const claimed = yield* Session.claim(claim)
+          const { state, version } = claimed
           failures = state.failures
           // A retry that was asked for twice is one.
           const isRetry = retried !== undefined && (state.ended?.requestId ?? "") === retried
-          const kept = yield* Drives.drive(Keeping.reloaded(claim), run, {
+          const driven = Session.drive(claimed, {
+            run,
             maxFailures,
-            isRetry,
-            replies,
-            publish: (event) =>
+            retry: isRetry,
+            onEvent: (event) =>
               event._tag === "ChatCompleted" && onEnd !== undefined
                 ? Effect.andThen(shown(event), hooked("onEnd", () => onEnd(claim.id, event.result)))
                 : shown(event),
             onGiveUp: (error) =>
               onGiveUp === undefined ? Effect.void : hooked("onGiveUp", () => onGiveUp(claim.id, error))
           })
+          const kept = yield* replies.during(claim.id, driven)
           const isRemoved = kept.version === 0
-          const isDone = isRemoved || kept.version > version && !Journals.isUnfinished(Keeping.next(kept))
+          const isDone = isRemoved || kept.version > version && !Session.isUnfinished(kept)
           // A message may have to wait until other calls are settled.
           if (isDone) attempts.delete(claim.id)
           // The next search would find the session again at once.
-          else if (!claim.isLeaving && (isFound || Journals.isUnfinished(Keeping.next(kept)))) {
+          else if (!claim.isLeaving && (isFound || Session.isUnfinished(kept))) {
             yield* pause(claim, kept.state.failures)
           }
         })
@@ -404,8 +404,8 @@ export const layer = <
       }
 
       const fibers = yield* FiberSet.make<void>()
-      const claims = new Map<Claims.HeldClaim, Fiber.Fiber<void>>()
-      const begin = (claim: Claims.HeldClaim, reason: Reason) => {
+      const claims = new Map<Journal.HeldClaim, Fiber.Fiber<void>>()
+      const begin = (claim: Journal.HeldClaim, reason: Reason) => {
         owner.begin(claim.id)
         // The fiber notes its claim itself: a drive that waits for nothing has ended before its fiber is known here.
         const driven = Effect.withFiber((fiber) => {
@@ -420,24 +420,32 @@ export const layer = <
         return FiberSet.run(fibers, Effect.ensuring(driven, left))
       }
 
+      /**
+       * Returns the options of the next claims. A session whose claim was revoked is claimed under another name, so
+       * that the one who drives it learns it.
+       */
+      const claiming = (): Journal.ClaimOptions => ({
+        owner: `${name}:${++polls}`,
+        term,
+        poll,
+        onLost: owner.lose
+      })
+
       const claimSome = Effect.gen(function*() {
         yield* ended.close
         if (owner.size >= concurrency) return
-        const began = Claims.momentOf(clock)
-        // A session whose claim was revoked is claimed under another name, so that the one who drives it learns it.
-        const claimant = `${name}:${++polls}`
-        const ids = yield* store.claimUnfinished(claimant, termMillis, concurrency - owner.size)
+        const claims = yield* Journal.claimUnfinished(concurrency - owner.size, claiming())
         owner.answered(true)
-        yield* Effect.forEach(ids, (id) => found(id, claimant, began), { concurrency: "unbounded", discard: true })
+        yield* Effect.forEach(claims, found, { concurrency: "unbounded", discard: true })
       })
 
       /** Begins a session that a search has found, or has its owner take it where that is another process. */
-      const found = (id: string, claimant: string, began: Claims.Moment) => {
+      const found = (claim: Journal.HeldClaim) => {
         const reason = { isFound: true, failed: undefined }
-        return peers === undefined || peers.isHere(id)
-          ? Effect.asVoid(accept(id, claimant, began, reason))
+        return peers === undefined || peers.isHere(claim.id)
+          ? Effect.asVoid(accept(claim, reason))
           // A session that cannot be passed on is found again.
-          : Effect.ignore(Effect.andThen(store.release(id, claimant), take(id, reason)))
+          : Effect.ignore(Effect.andThen(claim.release, take(claim.id, reason)))
       }
 
       /** Has the run of a session that this worker drives look for commands now. */
@@ -445,19 +453,13 @@ export const layer = <
         Effect.forEach(claims.keys(), (claim) => claim.id === id ? claim.look : Effect.void, { discard: true })
 
       /** Begins a session whose claim was taken, and tells whether this worker drives it. */
-      const accept = (id: string, claimant: string, began: Claims.Moment, reason: Reason) =>
-        Effect.suspend(() => {
+      const accept = (claim: Journal.HeldClaim, reason: Reason) =>
+        Effect.suspend(() =>
           // The claim of a session that this worker has lost and not yet given up waits until then.
-          if (owner.isLeaving || owner.drives(id)) return Effect.as(store.release(id, claimant), owner.drives(id))
-          const terms = {
-            owner: claimant,
-            termMillis,
-            pollMillis,
-            onLost: (at: number, lateMillis: number) => owner.lose(at, lateMillis),
-            began
-          }
-          return Effect.as(begin(new Claims.HeldClaim(id, terms, store, context), reason), true)
-        })
+          owner.isLeaving || owner.drives(claim.id)
+            ? Effect.as(claim.release, owner.drives(claim.id))
+            : Effect.as(begin(claim, reason), true)
+        )
 
       const take = (id: string, reason: Reason) =>
         Effect.gen(function*() {
@@ -465,12 +467,9 @@ export const layer = <
           if (owner.drives(id)) return yield* Effect.as(lookAgain(id), reason.failed === undefined)
           if (peers !== undefined && (yield* peers.take(id, reason.failed))) return false
           if (owner.isLeaving || owner.size >= concurrency) return false
-          const began = Claims.momentOf(clock)
-          const claimant = `${name}:${++polls}`
-          return yield* Effect.uninterruptible(Effect.flatMap(
-            store.claim(id, claimant, termMillis),
-            (claim) => claim.owner === claimant ? accept(id, claimant, began, reason) : Effect.succeed(false)
-          ))
+          return yield* Effect.uninterruptible(
+            Effect.flatMap(Journal.claim(id, claiming()), (claim) => accept(claim, reason))
+          ).pipe(Effect.catchTag("SessionClaimed", () => Effect.succeed(false)))
         })
       /** Number of requests in a row that the store has not answered. */
       let unanswered = 0
@@ -508,7 +507,7 @@ export const layer = <
       const taking = (id: string, failed?: string) =>
         Effect.provideContext(take(id, { isFound: false, failed }), context) as Effect.Effect<
           boolean,
-          Journals.StoreError
+          Journal.StoreError
         >
       return Object.assign(owner, { take: taking })
     })

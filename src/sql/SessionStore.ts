@@ -35,8 +35,8 @@ import type * as SqlError from "effect/sql/SqlError"
 import type * as Statement from "effect/sql/Statement"
 import * as Stream from "effect/Stream"
 import * as Json from "../internal/json.ts"
-import * as Journals from "../internal/session/journal.ts"
-import type * as States from "../internal/session/state.ts"
+import * as Journal from "../Journal.ts"
+import * as Session from "../Session.ts"
 import * as Changes from "./internal/changes.ts"
 import * as Claims from "./internal/claims.ts"
 import * as Keys from "./internal/keys.ts"
@@ -63,23 +63,23 @@ const migrate = Effect.gen(function*() {
 /** Number of sessions that a list reads at a time. */
 const pageSize = 256
 
-interface Journal {
+interface Kept {
   readonly id: string
   readonly version: number
   readonly oldest: number
-  readonly next: States.Next
+  readonly next: Journal.Next
   readonly since: number
-  readonly status: States.Summary["status"]
+  readonly status: Journal.Summary["status"]
   readonly summary: string
 }
 
 /** The row of a journal, with the claim that has not ended. */
-type Claimed = Journal & { readonly owner: string | null; readonly until: number }
+type Claimed = Kept & { readonly owner: string | null; readonly until: number }
 
 const listedOf = (
   { id, next, owner, since, status, summary, until, version }: Claimed
-): Journals.Listed => ({
-  ...Result.getOrElse(Json.parse(summary), () => ({})) as States.Summary,
+): Journal.Listed => ({
+  ...Result.getOrElse(Json.parse(summary), () => ({})) as Journal.Summary,
   id: Keys.idOf(id),
   version,
   next,
@@ -88,12 +88,12 @@ const listedOf = (
   ...(owner === null ? {} : { claim: { owner: Keys.idOf(owner), until } })
 })
 
-type Row = Pick<Journal, "version"> & { readonly record: string }
+type Row = Pick<Kept, "version"> & { readonly record: string }
 
-type Operation = Journals.StoreError["operation"]
+type Operation = Journal.StoreError["operation"]
 
 const failed = (operation: Operation, id?: string) => (cause: SqlError.SqlError) =>
-  new Journals.StoreError({ reason: reasonOf(cause), operation, ...(id === undefined ? {} : { id }), cause })
+  new Journal.StoreError({ reason: reasonOf(cause), operation, ...(id === undefined ? {} : { id }), cause })
 
 /** SQLite codes and Postgres states of a full database, and of one that is read-only. */
 const reasons = new Map<unknown, "full" | "read_only">([
@@ -103,7 +103,7 @@ const reasons = new Map<unknown, "full" | "read_only">([
   ["53100", "full"]
 ])
 
-const reasonOf = ({ reason }: SqlError.SqlError): Journals.StoreError["reason"] => {
+const reasonOf = ({ reason }: SqlError.SqlError): Journal.StoreError["reason"] => {
   const { code, errcode, errno } = reason.cause as { code?: unknown; errcode?: unknown; errno?: unknown } ?? {}
   const number = errcode ?? errno
   // The upper bits of a SQLite code refine its kind.
@@ -113,7 +113,7 @@ const reasonOf = ({ reason }: SqlError.SqlError): Journals.StoreError["reason"] 
 /** The condition of the listed journals. */
 const isListed = (
   sql: SqlClient.SqlClient,
-  { prefix = "", status }: Journals.ListOptions
+  { prefix = "", status }: Journal.ListOptions
 ): Statement.Fragment => {
   const isPrefixed = Keys.isPrefixed(sql, "journals.id", Keys.prefixOf(prefix))
   return status === undefined ? isPrefixed : sql`${isPrefixed} AND status = ${status}`
@@ -122,8 +122,8 @@ const isListed = (
 /** Reads the listed journals in the order of their keys, a page at a time. */
 const listedIn = (
   sql: SqlClient.SqlClient,
-  options: Journals.ListOptions
-): Stream.Stream<Journals.Listed, SqlError.SqlError> => {
+  options: Journal.ListOptions
+): Stream.Stream<Journal.Listed, SqlError.SqlError> => {
   const { prefix = "" } = options
   const id = Keys.ordered(sql, "journals.id")
   return Stream.paginate<Statement.Fragment, Claimed, SqlError.SqlError>(sql.literal("1 = 1"), (after) =>
@@ -146,20 +146,20 @@ const listedIn = (
 /** Counts the listed journals by their status. */
 const counted = (
   sql: SqlClient.SqlClient,
-  options: Journals.ListOptions
-): Effect.Effect<Journals.Counts, SqlError.SqlError> => {
+  options: Journal.ListOptions
+): Effect.Effect<Journal.Counts, SqlError.SqlError> => {
   const { prefix = "" } = options
   if (/[\ud800-\udbff]$/.test(prefix)) {
     return Effect.map(
       Stream.runCollect(listedIn(sql, options)),
-      (listed) => Journals.countsOf(listed.map(({ status }) => [status, 1]))
+      (listed) => Journal.countsOf(listed.map(({ status }) => [status, 1]))
     )
   }
   return Effect.map(
-    sql<{ readonly status: States.Summary["status"]; readonly count: number }>`
+    sql<{ readonly status: Journal.Summary["status"]; readonly count: number }>`
       SELECT status, CAST(COUNT(*) AS DOUBLE PRECISION) AS count FROM heddle_journals journals
       WHERE ${isListed(sql, options)} GROUP BY status`,
-    (rows) => Journals.countsOf(rows.map(({ count, status }) => [status, count]))
+    (rows) => Journal.countsOf(rows.map(({ count, status }) => [status, count]))
   )
 }
 
@@ -196,13 +196,13 @@ const unfinishedIn = (sql: SqlClient.SqlClient): Stream.Stream<Due, SqlError.Sql
  * @category constructors
  * @since 0.1.0
  */
-export const make: Effect.Effect<Journals.Service, never, SqlClient.SqlClient> = Effect.gen(function*() {
+export const make: Effect.Effect<Journal.Service, never, SqlClient.SqlClient> = Effect.gen(function*() {
   const sql = yield* client
   const claims = Claims.make(sql)
   const journal = (id: string) =>
     Effect.map(
-      sql<Journal>`SELECT version, oldest FROM heddle_journals WHERE id = ${Keys.keyOf(id)}`,
-      ([row]): Journals.Extent => ({ version: row?.version ?? 0, first: row?.oldest ?? 1 })
+      sql<Kept>`SELECT version, oldest FROM heddle_journals WHERE id = ${Keys.keyOf(id)}`,
+      ([row]): Journal.Extent => ({ version: row?.version ?? 0, first: row?.oldest ?? 1 })
     )
   return {
     append: (id, expected, records, options = {}) =>
@@ -213,10 +213,10 @@ export const make: Effect.Effect<Journals.Service, never, SqlClient.SqlClient> =
       ),
     version: (id) => journal(id).pipe(Effect.map(({ version }) => version), Effect.mapError(failed("version", id))),
     read: (id, from = 0) =>
-      Journals.pages(id, from, (after, limit) =>
+      Journal.pages(id, from, (after, limit) =>
         sql<Row>`SELECT version, record FROM heddle_records
           WHERE id = ${Keys.keyOf(id)} AND version > ${after} ORDER BY version LIMIT ${limit}`.pipe(
-          Effect.map((rows) => rows.map(({ record, version }): Journals.Line => ({ version, text: record }))),
+          Effect.map((rows) => rows.map(({ record, version }): Journal.Line => ({ version, text: record }))),
           Effect.mapError(failed("read", id))
         ), Effect.mapError(journal(id), failed("read", id))),
     unfinished: unfinishedIn(sql).pipe(Stream.map((row) => Keys.idOf(row.id)), Stream.mapError(failed("unfinished"))),
@@ -258,8 +258,8 @@ export const make: Effect.Effect<Journals.Service, never, SqlClient.SqlClient> =
  * @category layers
  * @since 0.1.0
  */
-export const layer: Layer.Layer<Journals.Store, Migrator.MigrationError | SqlError.SqlError, SqlClient.SqlClient> =
-  Layer.effect(Journals.Store, Effect.andThen(migrate, make))
+export const layer: Layer.Layer<Session.Store, Migrator.MigrationError | SqlError.SqlError, SqlClient.SqlClient> = Layer
+  .effect(Session.Store, Effect.andThen(migrate, make))
 
 /**
  * Provides the store in a SQLite file, over the SQLite that is part of Node. Fails if the file cannot be opened.
@@ -286,5 +286,5 @@ export const layer: Layer.Layer<Journals.Store, Migrator.MigrationError | SqlErr
  */
 export const layerSqlite = (
   options: SqliteClient.Options
-): Layer.Layer<Journals.Store, Migrator.MigrationError | SqlError.SqlError> =>
+): Layer.Layer<Session.Store, Migrator.MigrationError | SqlError.SqlError> =>
   Layer.provide(layer, SqliteClient.layer(options))

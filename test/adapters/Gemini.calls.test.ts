@@ -6,6 +6,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import { Collector, type Event } from "heddle"
 import { body, call, calls, chunk, finish, of, offering, outcomeOf, said } from "../support/gemini.ts"
+import * as Server from "../support/server.ts"
 
 const tagsOf = (events: ReadonlyArray<Event.AdapterEvent>) => events.map((event) => event._tag)
 
@@ -56,11 +57,12 @@ describe("calls", () => {
       assert.strictEqual(new Set(ids).size, 4)
       for (const id of ids.slice(0, 2)) assert.match(id, /^call_[0-9a-f]{32}$/)
       assert.deepStrictEqual(ids.slice(2), ["w", "w_2"])
-      assert.deepStrictEqual(of(events, "ToolCallCompleted").map(({ metadata }) => metadata), [
-        undefined,
-        undefined,
-        { gemini: { id: "w" } },
-        { duplicateOf: "w", gemini: { id: "w" } }
+      const server = "anywhere"
+      assert.deepStrictEqual(Server.anywhere(of(events, "ToolCallCompleted").map(({ metadata }) => metadata)), [
+        { gemini: { server } },
+        { gemini: { server } },
+        { gemini: { id: "w", server } },
+        { duplicateOf: "w", gemini: { id: "w", server } }
       ])
     }))
 

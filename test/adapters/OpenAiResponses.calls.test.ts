@@ -220,8 +220,8 @@ describe("calls", () => {
         note: null
       })
       const events = yield* eventsOf(done(0, item), completed())
-      assert.deepStrictEqual(of(events, "ToolCallCompleted")[0]?.metadata, {
-        openaiResponses: { index: 0, id: "fc_a", namespace: "money", caller: { type: "program" } }
+      assert.deepStrictEqual(Server.anywhere(of(events, "ToolCallCompleted")[0]?.metadata), {
+        openaiResponses: { index: 0, id: "fc_a", namespace: "money", caller: { type: "program" }, server: "anywhere" }
       })
     }))
 

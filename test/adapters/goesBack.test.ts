@@ -286,8 +286,7 @@ describe("O-66: ids", () => {
       })))
   }
 
-  // The design of turns will meet it: where a server demands a form, the id on its way out is a function of the thread.
-  it.effect.fails("O-17: Mistral gets ids of nine letters and digits, and no id twice", () =>
+  it.effect("O-17: Mistral gets ids of nine letters and digits, and no id twice", () =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve(() => ({ pieces: [answered] }))
       const turn = [

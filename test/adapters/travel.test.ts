@@ -51,8 +51,8 @@ for (const protocol of Adapters.all) {
           const stops = [...places.toSorted((left, right) => left - right), bytes.length]
           const pieces = stops.map((end, index) => bytes.subarray(stops[index - 1] ?? 0, end))
           assert.deepStrictEqual(
-            yield* read(pieces.filter(({ length }) => length > 0)),
-            yield* Adapters.outcomeOf(protocol, rich)
+            Server.anywhere(yield* read(pieces.filter(({ length }) => length > 0))),
+            Server.anywhere(yield* Adapters.outcomeOf(protocol, rich))
           )
         }),
       { arbitrary: { runs: 60 } }

@@ -89,7 +89,7 @@ describe("the health of an owner", () => {
   it.effect("counts the claims of the last five minutes, and the longest of them", () =>
     Effect.gen(function*() {
       const owner = new Owners.Owner(yield* Effect.context<never>())
-      const lostAt = (millis: number) => Effect.map(Clock.currentTimeMillis, (now) => owner.lose(now, millis))
+      const lostAt = (millis: number) => Effect.map(Clock.currentTimeMillis, (now) => owner.lose(millis, now))
       const lost = Effect.map(owner.health, ({ latestMillis, lostClaims }) => [lostClaims, latestMillis])
       yield* lostAt(500)
       yield* TestClock.adjust("2 minutes")

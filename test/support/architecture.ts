@@ -66,7 +66,8 @@ export const sessionModules: ReadonlyArray<string> = [
   "settling",
   "turnReplay",
   "operations",
-  "run"
+  "run",
+  "drive"
 ]
 
 export interface Violation {

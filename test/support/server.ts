@@ -98,3 +98,12 @@ const write = async (response: http.ServerResponse, answer: Answer): Promise<voi
   if (answer.ending === "drop") response.destroy()
   else if (answer.ending !== "open") response.end()
 }
+
+/** A value without the addresses of servers, which differ from one loopback server to the next. */
+export const anywhere = (value: unknown): unknown => {
+  if (Array.isArray(value)) return value.map(anywhere)
+  if (typeof value !== "object" || value === null || value instanceof Error) return value
+  return Object.fromEntries(
+    Object.entries(value).map(([key, member]) => [key, key === "server" ? "anywhere" : anywhere(member)])
+  )
+}

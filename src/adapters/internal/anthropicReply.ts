@@ -313,7 +313,7 @@ const piece = (block: Block): ReadonlyArray<Piece> => {
       const isServed = block.call.isExecuted
       if (call === undefined || (isServed && call.argumentsLost !== undefined)) return []
       if (!isServed) return [{ type: "call", call }]
-      return [{ type: "block", block: { ...block.wire, id: call.id, input: call.arguments } }]
+      return [{ type: "block", block: { ...block.wire, id: Wire.wireIdOf(call), input: call.arguments } }]
     }
   }
 }
@@ -369,7 +369,7 @@ const placeOf = (piece: Piece): Json.JsonObject => {
     case "text":
       return { type: "text", length: piece.text.length }
     case "call":
-      return { type: "call", id: piece.call.id }
+      return { type: "call", id: Wire.wireIdOf(piece.call) }
     case "block":
       return { type: "block" }
   }
@@ -434,7 +434,7 @@ const ordered = (
 ): ReadonlyArray<Piece> => {
   const texts = Wire.divided(text, order.map(({ length }) => length))
   const restBlocks = [...blocks]
-  const restCalls = new Map(calls.map((call) => [call.id, call]))
+  const restCalls = new Wire.CallsByWireId(calls)
   let restText = texts === undefined ? text : ""
   const placed = order.flatMap(({ id, type }, index): ReadonlyArray<Piece> => {
     if (type === "text") {
@@ -443,9 +443,8 @@ const ordered = (
       return [textPiece(said)]
     }
     if (type === "block") return restBlocks.splice(0, 1).map(blockPiece)
-    const call = restCalls.get(String(id))
-    restCalls.delete(String(id))
+    const call = restCalls.take(String(id))
     return call === undefined ? [] : [callPiece(call)]
   })
-  return [...placed, ...restBlocks.map(blockPiece), textPiece(restText), ...[...restCalls.values()].map(callPiece)]
+  return [...placed, ...restBlocks.map(blockPiece), textPiece(restText), ...restCalls.rest.map(callPiece)]
 }

@@ -27,9 +27,6 @@ export interface Written {
   readonly container: string | undefined
 }
 
-/** The rules for ids of calls. */
-export const ids: Wire.IdRules = { letters: "word", mayRepeat: false }
-
 /** `isInline`: the model accepts system texts within the thread, too. Else they all come first. */
 export const write = (messages: ReadonlyArray<Message.Message>, isInline: boolean, server: string): Written => {
   const writer = new Writer(messages, isInline, server)
@@ -96,8 +93,7 @@ class Writer {
   /** System texts that wait for their place, which is after a user message and before an assistant's. */
   private waiting: Array<Json.JsonObject> = []
   private readonly exchanges: Array<Exchange> = []
-  private readonly ids = new Wire.SentIds(ids)
-  private readonly server: string
+  private readonly ids: Wire.SentIds
   /** The server-side calls that were written, whose results may be written too. */
   private readonly serverCalls = new Set<string>()
   /** The server-side calls that have a result somewhere. */
@@ -111,7 +107,7 @@ class Writer {
   constructor(messages: ReadonlyArray<Message.Message>, isInline: boolean, server: string) {
     this.messages = messages
     this.isInline = isInline
-    this.server = server
+    this.ids = new Wire.SentIds(Wire.wordIds, Wire.isCallOf(AnthropicReply.key, server))
     this.opening = messages.findLastIndex((message) => message.role === "user") + 1
     this.served = new Set(
       messages.filter((message) => message.role === "assistant").flatMap((message) =>
@@ -195,24 +191,23 @@ class Writer {
   private turn(message: Message.Message, index: number): Blocks {
     const { container, pieces } = AnthropicReply.restore(message)
     if (index >= this.opening && container !== undefined) this.container = container
+    const idOf = this.ids.turn(Wire.ownCalls(message))
     return pieces.flatMap((piece) => {
       switch (piece.type) {
         case "text":
           return textBlocks(piece.text)
         case "call":
-          return [this.call(piece.call)]
+          return [this.call(piece.call, idOf(piece.call))]
         case "block":
           return this.isWhole(piece.block, index) ? [piece.block] : []
       }
     })
   }
 
-  private call({ arguments: input, id, metadata, name }: Message.ToolCall): Json.JsonObject {
-    const kept = metadata[AnthropicReply.key]
+  private call({ arguments: input, metadata, name }: Message.ToolCall, id: string): Json.JsonObject {
     const caller = callerOf({ metadata })
     const isCalledByServer = this.serverCalls.has(String(caller["tool_id"]))
-    const isOwn = Json.isObject(kept) && Wire.isMadeBy(this.server, kept)
-    return { type: "tool_use", id: this.ids.called(id, isOwn), name, input, ...(isCalledByServer ? { caller } : {}) }
+    return { type: "tool_use", id, name, input, ...(isCalledByServer ? { caller } : {}) }
   }
 
   /**

@@ -18,12 +18,11 @@ export const metadataKey = Media.chatKey
 // ---------------------------------------------------------------------------------------------------------------------
 // messages
 
-/** The rules for ids of calls: there are servers that refuse longer ones. A thread may hold an id twice. */
-export const ids: Wire.IdRules = { mayRepeat: true }
-
 /** The style in which messages are written for a server. */
 export interface Style
-  extends Protocol.Sending, Pick<Vendor, "sendReasoningAs" | "reasoningOf" | "missingReasoning" | "emptyContent">
+  extends
+    Protocol.Sending,
+    Pick<Vendor, "sendReasoningAs" | "reasoningOf" | "missingReasoning" | "emptyContent" | "ids">
 {
   readonly systemRole: "system" | "developer"
   /** `true` if the model thinks before it answers. */
@@ -41,7 +40,7 @@ export const write = (messages: ReadonlyArray<Message.Message>, style: Style): R
     if (attached.length > 0) written.push({ role: "user", content: attached })
     attached = []
   }
-  const sentIds = new Wire.SentIds(ids)
+  const sentIds = new Wire.SentIds(style.ids, Wire.isCallOf(metadataKey, style.server))
   const wanted = wantedReasoning(messages, style)
   for (const [index, message] of messages.entries()) {
     if (message.role !== "tool") flush()
@@ -49,7 +48,7 @@ export const write = (messages: ReadonlyArray<Message.Message>, style: Style): R
     if (!isSilent(body)) written.push(body)
     const media = message.role === "tool" ? Media.held(message.content, isHeld).flatMap(part) : []
     if (media.length > 0) {
-      attached.push(text(`From the tool call ${sentIds.answered(message.toolCallId ?? "")}:`), ...media)
+      attached.push(text(`From the tool call ${String(body["tool_call_id"])}:`), ...media)
     }
   }
   flush()
@@ -112,13 +111,14 @@ const isHeld = (media: Media.Media): boolean => {
 const assistantBody = (message: Message.Message, style: Style, ids: Wire.SentIds): Json.JsonObject => {
   const { emptyContent, now, server } = style
   const calls = Wire.ownCalls(message)
+  const idOf = ids.turn(calls)
   const whole = Message.text(message)
   const sound = soundIn(message, whole, now)
   const said = sound === undefined ? whole : sound.beside
   return {
     ...(sound === undefined ? {} : { audio: { id: sound.id } }),
     ...(sound !== undefined && said === "" ? {} : { content: said === "" && calls.length > 0 ? emptyContent : said }),
-    ...(calls.length === 0 ? {} : { tool_calls: calls.map((call) => toolCall(call, server, ids)) }),
+    ...(calls.length === 0 ? {} : { tool_calls: calls.map((call) => toolCall(call, server, idOf(call))) }),
     ...reasoningBody(message, style, said)
   }
 }
@@ -189,12 +189,11 @@ const inWords = (
   return { content: [{ type: "thinking", thinking: [text(thought)] }, ...(said === "" ? [] : [text(said)])] }
 }
 
-const toolCall = (call: Message.ToolCall, server: string, ids: Wire.SentIds): Json.JsonObject => {
+const toolCall = (call: Message.ToolCall, server: string, id: string): Json.JsonObject => {
   const kept = call.metadata[metadataKey]
-  const isOwn = Json.isObject(kept) && Wire.isMadeBy(server, kept)
-  const own = isOwn ? kept : Json.none
+  const own = Json.isObject(kept) && Wire.isMadeBy(server, kept) ? kept : Json.none
   return {
-    id: ids.called(call.id, isOwn),
+    id,
     type: "function",
     function: {
       name: call.name,
@@ -323,6 +322,8 @@ export interface Vendor {
   readonly isThinking: (settings: Json.JsonObject, model: string) => boolean
   /** The spelling of an empty text beside calls: servers that check the type of the content refuse `null`. */
   readonly emptyContent: "" | null
+  /** The form of ids that the server did not make. */
+  readonly ids: Wire.IdRules
 }
 
 const isOff = ({ effort, enabled }: Reasoning): boolean => enabled === false || effort === "none"
@@ -351,7 +352,9 @@ const generic: Vendor = {
   reasoning: effortWords,
   reasoningOf: "everyMessage",
   isThinking: () => false,
-  emptyContent: ""
+  emptyContent: "",
+  // OpenAI refuses ids of more than 40 characters.
+  ids: { mayRepeat: true }
 }
 
 /** Thinking that is on until it is switched off, but for models that do not think by themselves. */
@@ -399,7 +402,8 @@ const vendors = {
   zai: { ...generic, reasoning: switched, sendReasoningAs: "reasoning_content" },
   // A forced choice is a 400 while the model thinks (cloudwego/eino issue 994).
   qwen: { ...generic, reasoning: flag, isThinking: ({ enable_thinking }) => enable_thinking === true },
-  mistral: { ...generic, includeUsage: false, required: "any", sendReasoningAs: "thinking" }
+  // Another id than one of nine letters and digits is a 400 (nearai/ironclaw issue 1241).
+  mistral: { ...generic, includeUsage: false, required: "any", sendReasoningAs: "thinking", ids: Wire.nineIds }
 } satisfies Readonly<Record<string, Vendor>>
 
 /** A server that differs from the others. */

@@ -421,7 +421,7 @@ const kept = (item: Item): Json.JsonObject => {
       return { thought: item.index }
     case "Call": {
       const call = item.call.emitted?.completed
-      return call === undefined ? { part: item.part } : { call: call.id }
+      return call === undefined ? { part: item.part } : { call: Wire.wireIdOf(call) }
     }
     case "Raw":
       return { part: item.part }
@@ -443,11 +443,13 @@ export const tokenOf = (message: Message.Message, server: string): string | unde
   )
 }
 
-/** The parts of an assistant message. Media are what its content holds of images and files. */
+/** The parts of an assistant message for a server. Media are what its content holds of images and files. */
 export const parts = (
   message: Message.Message,
-  media: ReadonlyArray<Json.JsonObject>
+  media: ReadonlyArray<Json.JsonObject>,
+  server: string
 ): ReadonlyArray<Json.JsonObject> => {
+  const callPart = callPartFor(server)
   const text = Message.text(message)
   const calls = Wire.ownCalls(message)
   const order = Media.keptIn(message.reasoning ?? [], metadataKey).map((kept) => kept["parts"]).find(Array.isArray)
@@ -455,7 +457,7 @@ export const parts = (
   const texts = Wire.divided(text, items.map((item) => item["text"]))
   return order === undefined || texts === undefined
     ? [...(text === "" ? [] : [{ text }]), ...media, ...calls.map(callPart)]
-    : ordered(items, texts, message.reasoning ?? [], calls)
+    : ordered(items, texts, message.reasoning ?? [], calls, callPart)
 }
 
 /** The parts in the order that is kept with a message. `texts` are the pieces of its text, by item. */
@@ -463,20 +465,19 @@ const ordered = (
   order: ReadonlyArray<Json.JsonObject>,
   texts: ReadonlyArray<string>,
   reasoning: ReadonlyArray<Message.Part>,
-  calls: ReadonlyArray<Message.ToolCall>
+  calls: ReadonlyArray<Message.ToolCall>,
+  callPart: (call: Message.ToolCall) => Json.JsonObject
 ): ReadonlyArray<Json.JsonObject> => {
-  const open = new Map(calls.map((call) => [call.id, call]))
+  const open = new Wire.CallsByWireId(calls)
   const placed = order.flatMap((item, index): ReadonlyArray<Json.JsonObject> => {
     const { call: id, part, text: length, thought, thoughtSignature } = item
     if (Json.isObject(part)) return [part]
     if (typeof thought === "number") return thoughtPart(reasoning[thought])
     if (typeof length === "number") return [{ text: texts[index], ...Wire.defined({ thoughtSignature }) }]
-    const call = typeof id === "string" ? open.get(id) : undefined
-    if (call === undefined) return []
-    open.delete(call.id)
-    return [callPart(call)]
+    const call = typeof id === "string" ? open.take(id) : undefined
+    return call === undefined ? [] : [callPart(call)]
   })
-  return [...placed, ...Array.from(open.values(), callPart)]
+  return [...placed, ...open.rest.map(callPart)]
 }
 
 const thoughtPart = (part: Message.Part | undefined): ReadonlyArray<Json.JsonObject> =>
@@ -484,11 +485,21 @@ const thoughtPart = (part: Message.Part | undefined): ReadonlyArray<Json.JsonObj
     ? [{ text: part.text, thought: true, thoughtSignature: part.signature }]
     : []
 
-/** A call with the id that it had on the wire, which many have not, and its signature. */
-const callPart = (call: Message.ToolCall): Json.JsonObject => {
-  const { id, thoughtSignature } = Wire.object(call.metadata[metadataKey])
+/**
+ * Returns the id of a call for a server: the one that this server gave it, which many do not. The id of another server
+ * stays here: Vertex AI refused those of the Gemini API (BerriAI/litellm pull request 28324).
+ */
+export const idFor = (server: string, call: Message.ToolCall | undefined): Json.JsonObject => {
+  const kept = Wire.object(call?.metadata[metadataKey])
+  const id = Wire.string(kept["id"])
+  return id !== undefined && Wire.isMadeBy(server, kept) ? { id: id.toWellFormed() } : {}
+}
+
+/** Writes a call for a server, with its signature. */
+const callPartFor = (server: string) => (call: Message.ToolCall): Json.JsonObject => {
+  const { thoughtSignature } = Wire.object(call.metadata[metadataKey])
   return {
-    functionCall: { ...Wire.defined({ id: Wire.string(id) }), name: call.name, args: call.arguments },
+    functionCall: { ...idFor(server, call), name: call.name, args: call.arguments },
     ...Wire.defined({ thoughtSignature: Wire.string(thoughtSignature) })
   }
 }

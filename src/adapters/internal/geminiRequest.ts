@@ -18,15 +18,25 @@ export interface Contents {
   readonly contents: ReadonlyArray<Json.JsonObject>
 }
 
-type Calls = ReadonlyArray<Message.ToolCall>
+/** A call, and its place in its message. */
+interface Called {
+  readonly call: Message.ToolCall
+  readonly place: number
+}
+
+/** An answer, and its call, if the thread has that. */
+interface Answer {
+  readonly message: Message.Message
+  readonly called: Called | undefined
+}
 
 /** `isSigned`: the model requires a signature on the first call of each turn. */
-export const write = (messages: ReadonlyArray<Message.Message>, isSigned: boolean): Contents => {
+export const write = (messages: ReadonlyArray<Message.Message>, isSigned: boolean, server: string): Contents => {
   const system: Array<Json.JsonObject> = []
   const contents: Array<{ readonly role: string; readonly parts: ReadonlyArray<Json.JsonObject> }> = []
-  const calls = new Map<string, Message.ToolCall>()
-  let latest: Calls = []
-  let answers: Array<Message.Message> = []
+  /** The calls of each id in the latest message that has some. */
+  const calls = new Map<string, Array<Called>>()
+  let answers: Array<Answer> = []
   const add = (role: string, parts: ReadonlyArray<Json.JsonObject>): void => {
     const last = contents.at(-1)
     if (parts.length === 0) return
@@ -36,26 +46,26 @@ export const write = (messages: ReadonlyArray<Message.Message>, isSigned: boolea
     } else contents.push({ role, parts })
   }
   const flush = (): void => {
-    const inOrder = sorted(answers, latest)
-    const callOf = (answer: Message.Message) => calls.get(answer.toolCallId ?? "")
-    add("user", inOrder.map((answer) => answerPart(answer, callOf(answer))))
+    const inOrder = answers.toSorted((left, right) => placeOf(left) - placeOf(right))
+    add("user", inOrder.map((answer) => answerPart(answer, server)))
     add(
       "user",
       inOrder.flatMap((answer, index) =>
-        attachments(answer, `${nameOf(answer, callOf(answer))} (function response ${index + 1} of ${inOrder.length})`)
+        attachments(answer.message, `${nameOf(answer)} (function response ${index + 1} of ${inOrder.length})`)
       )
     )
     answers = []
   }
   for (const message of messages) {
     if (message.role !== "tool") flush()
-    if (message.role === "tool") answers.push(message)
+    if (message.role === "tool") answers.push({ message, called: taken(calls.get(message.toolCallId ?? "")) })
     else if (message.role === "system") system.push(...systemParts(message))
     else if (message.role === "user") add("user", userParts(message.content))
     else {
-      latest = Wire.ownCalls(message)
-      for (const call of latest) calls.set(call.id, call)
-      add("model", modelParts(message, isSigned))
+      const own = Wire.ownCalls(message)
+      for (const { id } of own) calls.set(id, [])
+      own.forEach((call, place) => calls.get(call.id)?.push({ call, place }))
+      add("model", modelParts(message, isSigned, server))
     }
   }
   flush()
@@ -83,10 +93,15 @@ const systemParts = (message: Message.Message): ReadonlyArray<Json.JsonObject> =
 /** Calls of another provider's model, or of a thread made by hand, have no signature; this one is known to pass. */
 const anySignature = "skip_thought_signature_validator"
 
-const modelParts = (message: Message.Message, isSigned: boolean): ReadonlyArray<Json.JsonObject> => {
+const modelParts = (
+  message: Message.Message,
+  isSigned: boolean,
+  server: string
+): ReadonlyArray<Json.JsonObject> => {
   const parts = GeminiReply.parts(
     message,
-    Media.soundOf(message) === undefined ? Media.mediaIn(message.content).map(mediaPart) : []
+    Media.soundOf(message) === undefined ? Media.mediaIn(message.content).map(mediaPart) : [],
+    server
   )
   const first = parts.findIndex((part) => "functionCall" in part)
   if (!isSigned || first < 0 || parts[first]?.["thoughtSignature"] !== undefined) return parts
@@ -96,21 +111,20 @@ const modelParts = (message: Message.Message, isSigned: boolean): ReadonlyArray<
 // ---------------------------------------------------------------------------------------------------------------------
 // answers
 
-const sorted = (answers: ReadonlyArray<Message.Message>, calls: Calls): ReadonlyArray<Message.Message> => {
-  const places = new Map(calls.map(({ id }, place) => [id, place]))
-  const placeOf = (answer: Message.Message): number => places.get(answer.toolCallId ?? "") ?? places.size
-  return answers.toSorted((left, right) => placeOf(left) - placeOf(right))
-}
+/** Takes the call that the next answer is for. Answers to calls of one id are in the order of these. */
+const taken = (calls: Array<Called> | undefined): Called | undefined =>
+  calls !== undefined && calls.length > 1 ? calls.shift() : calls?.[0]
 
-const nameOf = (answer: Message.Message, call: Message.ToolCall | undefined): string | undefined =>
-  call?.name ?? answer.name
+const placeOf = ({ called }: Answer): number => called?.place ?? Number.MAX_SAFE_INTEGER
+
+const nameOf = ({ called, message }: Answer): string | undefined => called?.call.name ?? message.name
 
 /** The protocol matches by id where the call had one, else by name and order. */
-const answerPart = (answer: Message.Message, call: Message.ToolCall | undefined): Json.JsonObject => ({
+const answerPart = (answer: Answer, server: string): Json.JsonObject => ({
   functionResponse: {
-    ...Wire.defined({ id: Wire.string(Wire.object(call?.metadata[GeminiReply.metadataKey])["id"]) }),
-    name: nameOf(answer, call),
-    response: response(answer)
+    ...GeminiReply.idFor(server, answer.called?.call),
+    name: nameOf(answer),
+    response: response(answer.message)
   }
 })
 

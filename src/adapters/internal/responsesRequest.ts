@@ -43,25 +43,27 @@ const itemsOf = (message: Message.Message, calls: Calls, isStored: boolean): Rea
   }
 }
 
-/** The rules for ids of calls, with the protocol's own limit: there are servers that make ids almost as long. */
-export const ids: Wire.IdRules = { longest: 64, mayRepeat: false }
+/** The form of ids, with the protocol's own limit: there are servers that make ids almost as long. */
+const ids: Wire.IdRules = { longest: 64, mayRepeat: false }
 
 /** Ids of calls as they are sent, and what kind of item each call is. */
 class Calls {
-  private readonly ids = new Wire.SentIds(ids)
-  private readonly server: string
+  private readonly ids: Wire.SentIds
   /** The type of the latest call of each id in the thread. */
   private readonly types = new Map<string, string>()
 
   constructor(server: string) {
-    this.server = server
+    this.ids = new Wire.SentIds(ids, Wire.isCallOf(metadataKey, server))
   }
 
-  /** The id under which a call goes out. Answers that follow are answers to this call. */
-  open(call: Message.ToolCall): string {
-    const kept = call.metadata[metadataKey]
-    this.types.set(call.id, Wire.string(Wire.object(Wire.object(kept)["item"])["type"]) ?? "function_call")
-    return this.ids.called(call.id, Json.isObject(kept) && Wire.isMadeBy(this.server, kept))
+  /** The calls of a message as items. Answers that follow are answers to these. */
+  open(calls: ReadonlyArray<Message.ToolCall>): ReadonlyArray<Placed> {
+    const idOf = this.ids.turn(calls)
+    return calls.map((call) => {
+      const kept = Wire.object(call.metadata[metadataKey])
+      this.types.set(call.id, Wire.string(Wire.object(kept["item"])["type"]) ?? "function_call")
+      return callItem(call, kept, idOf(call))
+    })
   }
 
   answer(message: Message.Message): Json.JsonObject {
@@ -148,7 +150,7 @@ const assistantItems = (
   isStored: boolean
 ): ReadonlyArray<Json.JsonObject> => {
   const kept = Media.keptIn(Media.partsOf(message), metadataKey)
-  const calls = Wire.ownCalls(message).map((call) => callItem(call, callIds))
+  const calls = callIds.open(Wire.ownCalls(message))
   const items = answered(kept).flatMap((one): ReadonlyArray<Placed> => {
     const item = Json.isObject(one["item"]) ? backItem(one["item"], isStored) : undefined
     return item === undefined ? [] : [{ place: placeOf(one), item }]
@@ -161,11 +163,9 @@ const assistantItems = (
 /** Places may be infinite, whose difference is no number. */
 const compare = (left: number, right: number): number => left === right ? 0 : left < right ? -1 : 1
 
-const callItem = (call: Message.ToolCall, callIds: Calls): Placed => {
-  const kept = Wire.object(call.metadata[metadataKey])
+const callItem = (call: Message.ToolCall, kept: Json.JsonObject, call_id: string): Placed => {
   const { index: _, item, server: __, ...rest } = kept
   const place = placeOf(kept)
-  const call_id = callIds.open(call)
   if (Json.isObject(item)) return { place, item: { ...item, call_id } }
   return {
     place,

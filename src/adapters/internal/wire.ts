@@ -77,9 +77,7 @@ export const isMadeBy = (server: string, kept: Json.JsonObject): boolean => {
 export interface Kept {
   /** The key of the protocol in metadata. */
   readonly key: string
-  /** The rules by which an id is rewritten for other servers: one that they would change is kept with its maker. */
-  readonly ids: IdRules
-  /** Returns `true` if fields that are kept mean something to one server alone, and not to all of the protocol. */
+  /** Returns `true` if fields beside reasoning mean something to one server alone, and not to all of the protocol. */
   readonly isOfServer: (kept: Json.JsonObject) => boolean
 }
 
@@ -88,12 +86,21 @@ const withMaker = (metadata: Json.JsonObject | undefined, key: string, server: s
   [key]: { ...object(metadata?.[key]), server }
 })
 
-/** The events of a reply with its maker beside what is kept for it. */
-export const made = (event: Event.AdapterEvent, { ids, isOfServer, key }: Kept, server: string): Event.AdapterEvent => {
-  const call = <Call extends { readonly id: string; readonly metadata?: Json.JsonObject }>(call: Call): Call =>
-    isOfServer(object(call.metadata?.[key])) || plain(ids, call.id) !== call.id
-      ? { ...call, metadata: withMaker(call.metadata, key, server) }
-      : call
+/** Returns a test of calls: whether a server made one, under a protocol's key. */
+export const isCallOf = (key: string, server: string) => ({ metadata }: Message.ToolCall): boolean => {
+  const kept = object(metadata)[key]
+  return Json.isObject(kept) && isMadeBy(server, kept)
+}
+
+/**
+ * The events of a reply with its maker beside what is kept for it, and beside the id of each call for this side, which
+ * may get another name in its thread.
+ */
+export const made = (event: Event.AdapterEvent, { isOfServer, key }: Kept, server: string): Event.AdapterEvent => {
+  const call = <
+    Call extends { readonly id: string; readonly metadata?: Json.JsonObject; readonly providerExecuted?: boolean }
+  >(call: Call): Call =>
+    call.providerExecuted === true ? call : { ...call, metadata: withMaker(call.metadata, key, server) }
   const part = (part: Message.Part): Message.Part =>
     part.type === "reasoning" && isOfServer(object(part.metadata?.[key]))
       ? { ...part, metadata: withMaker(part.metadata, key, server) }
@@ -217,61 +224,168 @@ export const idMaker: Effect.Effect<() => string> = Effect.gen(function*() {
   }
 })
 
-/** The rules of a protocol for ids that its servers did not make. */
+/** The form that a server demands of the ids that it did not make. */
 export interface IdRules {
-  /** The characters that an id may hold, if not anything: the rest becomes underscores. */
-  readonly letters?: "word"
-  /** The length that it may have, if not as long as every server takes it. */
+  /** The characters that an id may not hold. Any character without. */
+  readonly illegal?: RegExp
+  /** The replacement of an illegal character. */
+  readonly filler?: string
+  /** The length that an id may have. That which every server takes by default. */
   readonly longest?: number
-  /** `true` if a thread may hold an id twice, as it does where a provider begins anew with every turn. */
+  /** `true` if each id has the longest length. Its end counts then, since ids begin alike. */
+  readonly isExact?: boolean
+  /** `true` if a thread may hold an id twice. */
   readonly mayRepeat: boolean
 }
 
-/** An id as any server of a protocol takes it. */
-const plain = ({ letters, longest = ToolCalls.longestId }: IdRules, id: string): string => {
-  const legal = letters === undefined ? id.toWellFormed() : id.replaceAll(/[^A-Za-z0-9_-]/g, "_") || "call"
-  return ToolCalls.shortened(legal, longest)
+/** Letters, digits, underscores and hyphens, in the length that every server takes. */
+export const wordIds: IdRules = { illegal: /[^A-Za-z0-9_-]/g, filler: "_", mayRepeat: false }
+
+/** Nine letters and digits. */
+export const nineIds: IdRules = { illegal: /[^A-Za-z0-9]/g, filler: "", longest: 9, isExact: true, mayRepeat: false }
+
+/** The id that the wire gave a call: its own, unless that was taken in its thread. */
+export const wireIdOf = ({ id, metadata }: Pick<Message.ToolCall, "id" | "metadata">): string =>
+  string(object(metadata)["duplicateOf"]) ?? id
+
+/** The calls of a message, found by what the wire called them, in call order. A thread may give a call another id. */
+export class CallsByWireId {
+  private readonly calls: Set<Message.ToolCall>
+  private readonly byWireId = new Map<string, Array<Message.ToolCall>>()
+
+  constructor(calls: ReadonlyArray<Message.ToolCall>) {
+    this.calls = new Set(calls)
+    for (const call of calls) {
+      const others = this.byWireId.get(wireIdOf(call))
+      if (others === undefined) this.byWireId.set(wireIdOf(call), [call])
+      else others.push(call)
+    }
+  }
+
+  /** Takes the first call of an id that was not taken. */
+  take(wireId: string): Message.ToolCall | undefined {
+    const call = this.byWireId.get(wireId)?.shift()
+    if (call !== undefined) this.calls.delete(call)
+    return call
+  }
+
+  /** The calls that were not taken. */
+  get rest(): ReadonlyArray<Message.ToolCall> {
+    return [...this.calls]
+  }
+}
+
+/** An id in the form that a server demands. */
+const formed = ({ filler = "", illegal, isExact = false, longest = ToolCalls.longestId }: IdRules, id: string) => {
+  const legal = illegal === undefined ? id.toWellFormed() : id.replaceAll(illegal, filler)
+  if (isExact) return legal.slice(-longest).padStart(longest, "0")
+  return ToolCalls.shortened(legal, longest) || "call"
+}
+
+/** Ids of one length, no two of them the same: a number takes the place of an end. */
+class ExactIds {
+  private readonly length: number
+  private readonly taken = new Set<string>()
+  /** The latest number, by what the ids with a number begin with. */
+  private readonly counts = new Map<string, number>()
+
+  constructor(length: number) {
+    this.length = length
+  }
+
+  take(wanted: string): string {
+    if (!this.taken.has(wanted)) {
+      this.taken.add(wanted)
+      return wanted
+    }
+    const stem = wanted.slice(0, this.length - 5)
+    let count = this.counts.get(stem) ?? 1
+    let id = wanted
+    do {
+      const digits = String(++count)
+      id = wanted.slice(0, this.length - digits.length) + digits
+    } while (this.taken.has(id))
+    this.counts.set(stem, count)
+    this.taken.add(id)
+    return id
+  }
+}
+
+/** The ids of the calls of one id in the latest turn that has some, and the number of those that were answered. */
+interface Open {
+  readonly sent: Array<string>
+  answered: number
 }
 
 /**
- * The ids of a thread's calls as they are sent, in the order of the thread: an id of another server that this one may
- * refuse becomes another one, which is the same for a call and its answer and in every request, and no other call's.
+ * The ids of a thread's calls as they are sent, in the order of the thread. What a server called a call goes back to it
+ * unchanged, repeated where the server repeated it. Any other call is sent under its own id, in the form that the
+ * server demands. That id is the same for a call and its answer, and in every request of a growing thread; no other
+ * call has it, unless the thread repeats an id and the server takes that.
  */
 export class SentIds {
   private readonly rules: IdRules
-  private readonly unique = new ToolCalls.UniqueIds()
-  /** The sent id of the latest call of each id in the thread. */
-  private readonly latest = new Map<string, string>()
-  /** The ids that stand for others, by the id that was wanted and the one in the thread, where ids may repeat. */
+  private readonly isOwn: (call: Message.ToolCall) => boolean
+  private readonly unique: { readonly take: (wanted: string) => string }
+  /** The latest calls of each id in the thread. */
+  private readonly latest = new Map<string, Open>()
+  /** The ids that go back as they are. */
+  private readonly reserved = new Set<string>()
+  /** The formed ids, by the id in the thread, where ids may repeat. */
   private readonly known = new Map<string, string>()
 
-  constructor(rules: IdRules) {
+  /** `isOwn` returns `true` for a call that the server made. */
+  constructor(rules: IdRules, isOwn: (call: Message.ToolCall) => boolean) {
     this.rules = rules
+    this.isOwn = isOwn
+    this.unique = rules.isExact === true && rules.longest !== undefined
+      ? new ExactIds(rules.longest)
+      : new ToolCalls.UniqueIds()
   }
 
-  /** The id of a call. One that the server made itself goes back as it is. */
-  called(id: string, isKept = false): string {
-    const wanted = isKept && id.isWellFormed() ? id : plain(this.rules, id)
-    const sent = this.rules.mayRepeat ? this.repeated(wanted, id) : this.unique.take(wanted)
-    this.latest.set(id, sent)
-    return sent
+  /** Takes the calls of the next message. Returns a function that gives the id of each, to be asked once a call. */
+  turn(calls: ReadonlyArray<Message.ToolCall>): (call: Message.ToolCall) => string {
+    const sent = new Map<Message.ToolCall, Array<string>>()
+    const open = new Map<string, Open>()
+    for (const call of calls) {
+      const id = this.sentOf(call, open.has(call.id))
+      const ids = sent.get(call)
+      if (ids === undefined) sent.set(call, [id])
+      else ids.push(id)
+      const known = open.get(call.id)
+      if (known === undefined) open.set(call.id, { sent: [id], answered: 0 })
+      else known.sent.push(id)
+    }
+    for (const [id, calls] of open) this.latest.set(id, calls)
+    return (call) => sent.get(call)?.shift() ?? call.id
   }
 
-  /** The id that an answer names. */
+  /** The id that the next answer names. Answers to calls of one id are in the order of these. */
   answered(id: string): string {
-    return this.latest.get(id) ?? plain(this.rules, id)
+    const open = this.latest.get(id)
+    return open?.sent[Math.min(open.answered++, open.sent.length - 1)] ?? formed(this.rules, id)
   }
 
-  /** Keeps an id that goes back as it is from every other call. */
+  /** Keeps an id that goes back as it is from the calls of others. */
   reserve(id: string): string {
-    this.unique.take(id)
+    if (!this.reserved.has(id)) this.unique.take(id)
+    this.reserved.add(id)
     return id
   }
 
-  private repeated(wanted: string, id: string): string {
-    const pair = JSON.stringify([wanted, id])
-    const sent = this.known.get(pair) ?? this.unique.take(wanted)
-    this.known.set(pair, sent)
+  /**
+   * A server that takes no id twice did not make calls that have one id in the thread: a program put these together.
+   */
+  private sentOf(call: Message.ToolCall, isAgain: boolean): string {
+    const isOwn = this.isOwn(call)
+    const wireId = wireIdOf(call)
+    const { mayRepeat } = this.rules
+    const isCopy = !mayRepeat && (isAgain || this.latest.has(call.id))
+    if (isOwn && wireId.isWellFormed()) return isCopy ? this.unique.take(wireId) : this.reserve(wireId)
+    const wanted = formed(this.rules, call.id)
+    if (!mayRepeat) return this.unique.take(wanted)
+    const sent = this.known.get(call.id) ?? this.unique.take(wanted)
+    this.known.set(call.id, sent)
     return sent
   }
 }

@@ -45,7 +45,7 @@ export const turns = (owner: Layout.Owner, messages: ReadonlyArray<Message.Messa
       written.push({ role: message.role, message })
       continue
     }
-    const idOf = ids.turn(message.toolCalls ?? [])
+    const idOf = ids.turn(message)
     const pieces = Layout.pieces(owner, message)
     if (pieces.length > 0) written.push({ role: "assistant", message, pieces, idOf })
   }
@@ -68,23 +68,24 @@ const wellFormed = (message: Message.Message): Message.Message => {
   }
 }
 
+/** The form that a provider demands of ids, as far as its name tells. */
+const idsOf = (provider: string): Wire.IdRules => {
+  if (/mistral/i.test(provider)) return Wire.nineIds
+  return { ...Wire.wordIds, mayRepeat: !/anthropic|bedrock|claude/i.test(provider) }
+}
+
 class Ids {
-  private readonly owner: Layout.Owner
-  private readonly ids = new Wire.SentIds({ letters: "word", mayRepeat: true })
+  private readonly ids: Wire.SentIds
   /** The names of the latest calls, by their ids in the thread. */
   private readonly names = new Map<string, string>()
 
   constructor(owner: Layout.Owner) {
-    this.owner = owner
+    this.ids = new Wire.SentIds(idsOf(owner.provider), (call) => Layout.isOwn(owner, call))
   }
 
-  turn(calls: ReadonlyArray<Message.ToolCall>): (call: Message.ToolCall) => string {
-    const byCall = new Map<Message.ToolCall, string>()
-    for (const call of calls) {
-      this.names.set(call.id, call.name)
-      byCall.set(call, this.ids.called(call.id, Layout.isOwn(this.owner, call)))
-    }
-    return (call) => byCall.get(call) ?? call.id
+  turn({ toolCalls = [] }: Message.Message): (call: Message.ToolCall) => string {
+    for (const { id, name } of toolCalls) this.names.set(id, name)
+    return this.ids.turn(toolCalls)
   }
 
   answered({ name = "unknown", toolCallId = "" }: Message.Message): { readonly id: string; readonly name: string } {

@@ -6,6 +6,7 @@ import type * as Adapter from "../../Adapter.ts"
 import * as Answer from "../../adapters/internal/answerBody.ts"
 import * as Errors from "../../adapters/internal/errors.ts"
 import * as Media from "../../adapters/internal/media.ts"
+import * as Wire from "../../adapters/internal/wire.ts"
 import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
@@ -239,7 +240,8 @@ export class Calls {
   get executed(): ReadonlyArray<Layout.Block> {
     return this.entries.flatMap(({ at, call, options, result }): ReadonlyArray<Layout.Block> => {
       if (call.completed === undefined || result === undefined) return []
-      const { arguments: args, id, name } = call.completed
+      const { arguments: args, name } = call.completed
+      const id = Wire.wireIdOf(call.completed)
       return [{ kind: "executed", at, call: { id, name, arguments: args }, result, options }]
     })
   }

@@ -15,20 +15,12 @@ import * as Fiber from "effect/Fiber"
 import * as Schedule from "effect/Schedule"
 import * as Semaphore from "effect/Semaphore"
 import * as Stream from "effect/Stream"
-import * as Adapter from "../../Adapter.ts"
-import * as Durable from "../../durable/internal/drive.ts"
+import type * as Adapter from "../../Adapter.ts"
 import type * as Owners from "../../durable/internal/ownerHealth.ts"
 import * as Replies from "../../durable/internal/replies.ts"
 import type * as Event from "../../Event.ts"
-import * as Claims from "../../internal/session/claim.ts"
-import * as SessionData from "../../internal/session/data.ts"
-import * as Journals from "../../internal/session/journal.ts"
-import * as Keeping from "../../internal/session/kept.ts"
-import * as Operations from "../../internal/session/operations.ts"
-import * as Records from "../../internal/session/records.ts"
-import * as SessionRun from "../../internal/session/run.ts"
-import * as Settling from "../../internal/session/settling.ts"
-import * as StoredCommands from "../../internal/session/storedCommands.ts"
+import * as Journal from "../../Journal.ts"
+import * as Session from "../../Session.ts"
 import type * as Tool from "../../Tool.ts"
 import type * as Feeds from "./feed.ts"
 import type * as Protocol from "./protocol.ts"
@@ -42,7 +34,7 @@ type Saying = Extract<Protocol.Input, { readonly _tag: "Say" }>
 /** Settings of the runs of sessions. */
 export interface Settings<T extends Tools, E, R, RHalt, REvent> {
   /** Returns the options of the next run of a session. */
-  readonly run: (kept: Keeping.Kept) => Durable.RunOptions<T, E, R, RHalt, REvent>
+  readonly run: (kept: Session.Kept) => Session.ResumeOptions<T, E, R, RHalt, REvent>
   /** Duration of a claim unless it is renewed. */
   readonly term: Duration.Input
   /** Collects the health of the runner. */
@@ -52,9 +44,9 @@ export interface Settings<T extends Tools, E, R, RHalt, REvent> {
 /** The driver of one session in one owner. */
 interface Driver<R> {
   /** Carries a command out, once. The commands of a session wait for each other. */
-  readonly carryOut: (command: Protocol.Command) => Effect.Effect<Keeping.Kept, unknown, R>
+  readonly carryOut: (command: Protocol.Command) => Effect.Effect<Session.Kept, unknown, R>
   /** Makes the current run look for its stop, and waits for its end. */
-  readonly stopped: Effect.Effect<void, Journals.StoreError, Journals.Store>
+  readonly stopped: Effect.Effect<void, Journal.StoreError, Session.Store>
 }
 
 /** A session in one owner. */
@@ -68,20 +60,20 @@ export interface Owned {
 }
 
 /** Creates the driver of one session, which publishes what it does to a feed. */
-export type Make<R> = (session: Owned, feed: Pick<Feeds.Feed, "publish" | "settle">) => Driver<R | Journals.Store>
+export type Make<R> = (session: Owned, feed: Pick<Feeds.Feed, "publish" | "settle">) => Driver<R | Session.Store>
 
 /** Returns the session after a call has its answer. The same command counts once. */
-const settled = (session: SessionData.Session, command: string, input: Settling) => {
+const settled = (session: Session.Session, command: string, input: Settling) => {
   switch (input._tag) {
     case "Answer":
-      return Settling.answer(session, input.id, input.value, { command })
+      return Session.answer(session, input.id, input.value, { command })
     case "Approve":
-      return Settling.approve(session, input.id, {
+      return Session.approve(session, input.id, {
         command,
         ...(input.arguments === undefined ? {} : { arguments: input.arguments })
       })
     case "Deny":
-      return Settling.deny(session, input.id, input.reason, { command })
+      return Session.deny(session, input.id, input.reason, { command })
   }
 }
 
@@ -90,7 +82,7 @@ const settled = (session: SessionData.Session, command: string, input: Settling)
  * meets one.
  */
 const openSince = (id: string, { id: own, path: [outer] = [], toolCall }: Event.Suspension) =>
-  Effect.flatMap(Journals.Store, (store) =>
+  Effect.flatMap(Session.Store, (store) =>
     Stream.runFold(
       store.read(id),
       () => 0,
@@ -102,10 +94,10 @@ const openSince = (id: string, { id: own, path: [outer] = [], toolCall }: Event.
     ))
 
 /** A command whose run failed is sent again: it fails with the error of that run, which the journal has. */
-export class RepeatedFailure extends Data.TaggedError("RepeatedFailure")<{ readonly error: Records.RunError }> {}
+export class RepeatedFailure extends Data.TaggedError("RepeatedFailure")<{ readonly error: Journal.RunError }> {}
 
 /** Tells whether the store is unavailable. */
-const isAway = (error: unknown): boolean => error instanceof Journals.StoreError && error.reason === "unavailable"
+const isAway = (error: unknown): boolean => error instanceof Journal.StoreError && error.reason === "unavailable"
 
 /**
  * Tells whether an error is transient: the store is unavailable, another owner still holds the claim, or another
@@ -113,14 +105,14 @@ const isAway = (error: unknown): boolean => error instanceof Journals.StoreError
  * was.
  */
 const isPassing = (error: unknown): boolean =>
-  isAway(error) || error instanceof Claims.SessionClaimed || error instanceof Journals.SessionConflict
+  isAway(error) || error instanceof Journal.SessionClaimed || error instanceof Journal.SessionConflict
 
 /** The claim that commands are carried out under, and the end of the current run or command. */
 class Turn {
-  readonly claim: Claims.HeldClaim
+  readonly claim: Journal.HeldClaim
   private end = Deferred.makeUnsafe<void>()
 
-  constructor(claim: Claims.HeldClaim) {
+  constructor(claim: Journal.HeldClaim) {
     this.claim = claim
   }
 
@@ -151,13 +143,14 @@ export const make = <const T extends Tools = [], E = never, R = never, RHalt = n
     )
 
   /** Does the work that is left. What is left by an owner that is leaving is not done: it waits to be interrupted. */
-  const driven = (claim: Claims.HeldClaim) =>
-    Durable.drive(Keeping.reloaded(claim), run, { maxFailures: Durable.maxFailures, publish: published }).pipe(
-      Effect.flatMap((kept) => claim.isLeaving ? Effect.never : Effect.succeed(kept))
+  const driven = (claimed: Session.Claimed) =>
+    Effect.flatMap(
+      Session.drive(claimed, { run, onEvent: published }),
+      (kept) => kept.claim.isLeaving ? Effect.never : Effect.succeed(kept)
     )
 
   /** Runs work under a claim. Before it is interrupted, the calls under way have the time of the drain to end. */
-  const leaving = <A, E, R>(claim: Claims.HeldClaim, work: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
+  const leaving = <A, E, R>(claim: Journal.HeldClaim, work: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
     Effect.uninterruptibleMask((restore) =>
       Effect.flatMap(Effect.forkChild(restore(work)), (fiber) =>
         Effect.onInterrupt(
@@ -170,7 +163,7 @@ export const make = <const T extends Tools = [], E = never, R = never, RHalt = n
    * Tells whether a message waits: a call is open that no message answers, or a question that its sender has not
    * seen.
    */
-  const mustWait = (kept: Keeping.Kept, { after = 0, pending }: Saying) => {
+  const mustWait = (kept: Session.Kept, { after = 0, pending }: Saying) => {
     const { suspensions } = kept.session
     if (suspensions.length === 0 || pending === "deny") return Effect.succeed(false)
     const question = suspensions.find(({ kind }) => kind === "question")
@@ -180,43 +173,42 @@ export const make = <const T extends Tools = [], E = never, R = never, RHalt = n
   }
 
   /** Adds a message, recorded under the id of the command, which is taken once. */
-  const saying = (kept: Keeping.Kept, command: string, input: Saying) =>
+  const saying = (kept: Session.Kept, command: string, input: Saying) =>
     Effect.gen(function*() {
       const { message: { content }, pending } = input
-      const known = Keeping.receipt(kept, command)
-      if (known?.hash === Records.hashOfContent(content)) {
+      const known = Session.receipt(kept, command)
+      if (known?.hash === Journal.hashOfContent(content)) {
         // A run that failed with a result is reported like any other.
         if (known.error !== undefined) yield* Effect.fail(new RepeatedFailure({ error: known.error }))
         return
       }
-      const session = SessionData.recover(kept.session)
+      const session = Session.recover(kept.session)
       const isApproving = session.suspensions.some(({ kind }) => kind === "approval")
       if (!isApproving && (yield* mustWait(kept, input))) {
-        yield* StoredCommands.submit(id, content, { id: command })
+        yield* Session.submit(id, content, { id: command })
         return
       }
-      const operation = (session: SessionData.Session) =>
-        SessionRun.stream(
-          Operations.replying(SessionData.recover(session), content, { pending, takes: command }),
-          run(kept)
-        )
-      yield* Stream.runForEach(Keeping.keepStream(kept, operation), published)
+      const said = { ...pending === undefined ? {} : { pending }, takes: command }
+      const operation = (session: Session.Session) =>
+        Session.streamReply(Session.recover(session), content, { ...run(kept), ...said })
+      yield* Stream.runForEach(Session.keepStream(kept, operation), published)
     })
 
-  const taken = (kept: Keeping.Kept, { command, input }: Protocol.Command) => {
+  const taken = (kept: Session.Kept, { command, input }: Protocol.Command) => {
     switch (input._tag) {
       case "Say":
         return saying(kept, command, input)
       case "Resume":
         return Effect.void
       default:
-        return Keeping.keep(kept, (session) => settled(session, command, input))
+        return Session.keep(kept, (session) => settled(session, command, input))
     }
   }
 
   const once = (command: Protocol.Command) =>
     Effect.gen(function*() {
-      const { claim } = yield* Keeping.claim(id, { owner, term }, (at, lateMillis) => runner.lose(at, lateMillis))
+      const claimed = yield* Session.claim(id, { owner, term, onLost: runner.lose })
+      const { claim } = claimed
       runner.answered(true)
       runner.begin(id)
       const own = new Turn(claim)
@@ -228,13 +220,8 @@ export const make = <const T extends Tools = [], E = never, R = never, RHalt = n
           return own.completeRun
         })
       )
-      const carriedOut = Effect.flatMap(driven(claim), (kept) => taken(kept, command))
-      const { adapter, keep } = replies.begin(id, yield* Adapter.Adapter)
-      const work = Effect.provideService(Effect.andThen(carriedOut, driven(claim)), Adapter.Adapter, adapter)
-      return yield* Effect.tapError(
-        leaving(claim, work),
-        (error) => Replies.isRefused(error) ? Effect.sync(keep) : Effect.void
-      )
+      const carriedOut = Effect.flatMap(driven(claimed), (kept) => taken(kept, command))
+      return yield* replies.during(id, leaving(claim, Effect.andThen(carriedOut, driven(claimed))))
     }).pipe(
       Effect.scoped,
       Effect.tapError((error) =>
@@ -255,7 +242,7 @@ export const make = <const T extends Tools = [], E = never, R = never, RHalt = n
       const { claim, ended } = turn
       return Effect.gen(function*() {
         yield* claim.look
-        const kept = yield* Keeping.load(id)
+        const kept = yield* Session.load(id)
         if (kept?.interrupted !== undefined) yield* ended
       })
     })

@@ -7,7 +7,6 @@
 import * as Duration from "effect/Duration"
 import * as Option from "effect/Option"
 import * as Settings from "../../internal/ask/options.ts"
-import * as Claims from "../../internal/session/claim.ts"
 
 /** Default of the drain. */
 export const standard: Duration.Input = "20 seconds"
@@ -17,7 +16,7 @@ const rest = Duration.times(Duration.fromInputUnsafe(Settings.defaultGrace), 2)
 
 /** Returns the time that an owner has to leave, with this drain. */
 export const termination = (drain: Duration.Input): Duration.Duration =>
-  Duration.sum(Duration.millis(Claims.millisOf("Cluster.transport: drain", drain, "zero")), rest)
+  Duration.sum(Duration.fromInputUnsafe(drain), rest)
 
 /** Returns the drain of an owner that has this time to leave, in milliseconds. */
 export const within = (termination: Option.Option<Duration.Input>): number =>

@@ -9,8 +9,8 @@ import * as PubSub from "effect/PubSub"
 import * as Schedule from "effect/Schedule"
 import * as Stream from "effect/Stream"
 import * as Event from "../../Event.ts"
-import * as Journals from "../../internal/session/journal.ts"
-import * as Keeping from "../../internal/session/kept.ts"
+import * as Journal from "../../Journal.ts"
+import * as Session from "../../Session.ts"
 import type * as Protocol from "./protocol.ts"
 
 /** Number of events that a reader may be behind. */
@@ -27,32 +27,32 @@ export interface Feed {
   /** Publishes an event to the current readers. */
   readonly publish: (event: Event.Event) => Effect.Effect<void>
   /** Publishes that a command has been carried out, with the session after it unless it failed. */
-  readonly settle: (kept: Keeping.Kept | undefined) => Effect.Effect<void>
+  readonly settle: (kept: Session.Kept | undefined) => Effect.Effect<void>
   /** Live events from the first pull on. */
   readonly events: Stream.Stream<Protocol.Fed>
 }
 
 /** Returns the version of a journal, and the run in it that has not ended. */
-const pointOf = (kept: Keeping.Kept | undefined): Protocol.Point => ({
+const pointOf = (kept: Session.Kept | undefined): Protocol.Point => ({
   version: kept?.version ?? 0,
   ...(kept?.interrupted === undefined ? {} : { requestId: kept.interrupted.requestId })
 })
 
 /** Creates a feed without readers. */
-export const make = (id: string): Effect.Effect<Feed, never, Journals.Store> =>
+export const make = (id: string): Effect.Effect<Feed, never, Session.Store> =>
   Effect.gen(function*() {
-    const store = yield* Journals.Store
+    const store = yield* Session.Store
     // A connection has the size limit of a record.
-    const maxBytes = yield* Journals.MaxRecordBytes
+    const maxBytes = yield* Journal.MaxRecordBytes
     const hub = yield* PubSub.sliding<Numbered>(capacity)
     let last = 0
     let readers = 0
     // Nothing can be said of a damaged journal: 0 makes the reader read it.
-    const point = Keeping.load(id).pipe(
+    const point = Session.load(id).pipe(
       Effect.retry({ while: ({ reason }) => reason === "unavailable", schedule: Schedule.spaced("250 millis") }),
       Effect.map(pointOf),
       Effect.catch(() => Effect.succeed(pointOf(undefined))),
-      Effect.provideService(Journals.Store, store)
+      Effect.provideService(Session.Store, store)
     )
     const connected = Effect.map(point, (point): Protocol.Fed => ({ _tag: "Connected", ...point }))
     const missed = Effect.map(point, (point): Protocol.Fed => ({ _tag: "Missed", ...point }))

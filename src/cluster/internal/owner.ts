@@ -10,25 +10,23 @@ import * as ShardingConfig from "effect/cluster/ShardingConfig"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Json from "../../internal/json.ts"
-import * as SessionData from "../../internal/session/data.ts"
-import type * as Journals from "../../internal/session/journal.ts"
-import type * as Keeping from "../../internal/session/kept.ts"
-import * as Records from "../../internal/session/records.ts"
+import * as Journal from "../../Journal.ts"
+import * as Session from "../../Session.ts"
 import * as Commands from "./commands.ts"
 import * as Drain from "./drain.ts"
 import * as Feeds from "./feed.ts"
 import * as Protocol from "./protocol.ts"
 
-const reportOf = ({ id, session, version }: Keeping.Kept): Protocol.Report => ({
+const reportOf = ({ id, session, version }: Session.Kept): Protocol.Report => ({
   session: id,
   version,
   status: session.status,
   suspensions: session.suspensions,
-  outputText: SessionData.outputText(session)
+  outputText: Session.outputText(session)
 })
 
 const refusalOf = (error: unknown): Pick<Protocol.CommandError, "reason" | "detail"> =>
-  error instanceof Commands.RepeatedFailure ? error.error : Records.runErrorOf(error)
+  error instanceof Commands.RepeatedFailure ? error.error : Journal.runErrorOf(error)
 
 /** Creates the handlers of one session. */
 export const make = <R>(drive: Commands.Make<R>) =>
@@ -37,7 +35,7 @@ export const make = <R>(drive: Commands.Make<R>) =>
     const { host, port } = yield* Entity.CurrentRunnerAddress
     const config = yield* Effect.serviceOption(ShardingConfig.ShardingConfig)
     const drainMillis = Drain.within(Option.map(config, ({ entityTerminationTimeout }) => entityTerminationTimeout))
-    const services = yield* Effect.context<R | Journals.Store>()
+    const services = yield* Effect.context<R | Session.Store>()
     const id = Json.unescaped(entityId)
     const feed = yield* Feeds.make(id)
     const driver = drive({ id, owner: `${host}:${port}`, drainMillis }, feed)

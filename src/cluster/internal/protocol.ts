@@ -13,8 +13,8 @@ import * as Rpc from "effect/rpc/Rpc"
 import * as Schema from "effect/Schema"
 import * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
-import * as SessionData from "../../internal/session/data.ts"
 import * as Message from "../../Message.ts"
+import * as Session from "../../Session.ts"
 
 /**
  * The session after a command has been carried out: its run has ended, or waits for an answer.
@@ -28,7 +28,7 @@ export class Report extends Schema.Opaque<Report>()(Schema.Struct({
   /** The version of the journal at which the report was made. */
   version: Schema.Int,
   /** Status of the session. */
-  status: SessionData.Status,
+  status: Session.Status,
   /** The calls that wait for an answer from outside, in call order. */
   suspensions: Schema.Array(Event.Suspension),
   /** The text of the model's last reply, `""` without one. An open question is in `suspensions`. */

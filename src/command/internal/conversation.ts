@@ -8,11 +8,8 @@ import * as Prompt from "effect/cli/Prompt"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Stdio from "effect/Stdio"
-import * as Drives from "../../durable/internal/drive.ts"
 import * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
-import * as SessionData from "../../internal/session/data.ts"
-import * as Keeping from "../../internal/session/kept.ts"
 import * as Offered from "../../server/internal/agents.ts"
 import * as Sessions from "../../server/internal/sessions.ts"
 import * as Session from "../../Session.ts"
@@ -134,7 +131,7 @@ export const jsonOf = ({ agent, id }: Pick<Named, "agent" | "id">, kept: Session
     agent,
     status,
     next: Session.next(kept),
-    text: SessionData.outputText(kept.session),
+    text: Session.outputText(kept.session),
     suspensions: suspensions.map(({ answerSchema, expiresAt, id, kind, opts, question, toolCall }) => ({
       id,
       kind,
@@ -188,18 +185,15 @@ export const run = (
           Effect.andThen(softly)
         ))
         const calls = new Map<string, Event.PublicCall>()
-        return yield* Drives.drive(
-          Keeping.reloaded(claim),
-          (kept) => Effect.map(Offered.nextOf(agents, kept), ({ options }) => ({ ...options, replays: false })),
-          {
-            maxFailures,
-            isRetry: isRetried,
-            publish: (event) => {
-              const shown = Event.toPublic(event, { publish: definition.publish ?? "all", calls })
-              return shown === undefined ? Effect.void : Terminal.show(view, shown)
-            }
+        return yield* Session.drive(kept, {
+          run: (kept) => Effect.map(Offered.nextOf(agents, kept), ({ options }) => ({ ...options, replays: false })),
+          maxFailures,
+          retry: isRetried,
+          onEvent: (event) => {
+            const shown = Event.toPublic(event, { publish: definition.publish ?? "all", calls })
+            return shown === undefined ? Effect.void : Terminal.show(view, shown)
           }
-        )
+        })
       }).pipe(Effect.scoped)
 
     let isSaid = text === undefined
@@ -230,7 +224,7 @@ export const run = (
               : `! ${detail ?? reason}`
           )
         }
-        kept = yield* Keeping.reloaded(claim)
+        kept = yield* Session.reload(kept)
         continue
       }
       if (!isSaid && text !== undefined && !Session.isUnfinished(kept)) {

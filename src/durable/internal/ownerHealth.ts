@@ -33,18 +33,6 @@ export interface Health {
 /** The metrics of the owners of a process. Their names and meanings are part of the guide. */
 export const metrics = {
   driven: Metric.gauge("heddle.sessions.driven", { description: "Sessions that are driven now" }),
-  attempts: Metric.counter("heddle.runs.attempts", {
-    description: "Runs that were begun or resumed",
-    incremental: true
-  }),
-  takenOver: Metric.counter("heddle.runs.taken_over", {
-    description: "Runs that another process had left, and that were resumed",
-    incremental: true
-  }),
-  givenUp: Metric.counter("heddle.runs.given_up", {
-    description: "Runs that were ended since they cannot succeed",
-    incremental: true
-  }),
   lost: Metric.counter("heddle.claims.lost", { description: "Claims that were lost", incremental: true }),
   late: Metric.histogram("heddle.claims.late", {
     description: "Milliseconds for which a lost claim had not been confirmed",
@@ -95,8 +83,8 @@ export class Owner {
     this.isAnswered = isAnswered
   }
 
-  /** A claim was lost at this time, so long after its last confirmation. */
-  lose(at: number, lateMillis: number): void {
+  /** Notes that a claim was lost at this time, so long after its last confirmation. */
+  readonly lose = (lateMillis: number, at: number): void => {
     metrics.lost.updateUnsafe(1, this.context)
     metrics.late.updateUnsafe(lateMillis, this.context)
     this.lost = [...this.lostSince(at - windowMillis), { at, lateMillis }]

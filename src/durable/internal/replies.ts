@@ -4,18 +4,23 @@
  *
  * @since 0.1.0
  */
+import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
-import type * as Adapter from "../../Adapter.ts"
+import * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
 import * as Requests from "../../internal/ask/request.ts"
-import * as Journals from "../../internal/session/journal.ts"
+import * as Journal from "../../Journal.ts"
 
 /** Number of sessions whose replies are kept. */
 const mostSessions = 100
 
-/** Tells whether an attempt failed since the store refused an append. */
-export const isRefused = (error: unknown): error is Journals.StoreError =>
-  error instanceof Journals.StoreError && error.operation === "append"
+/** Number of runs of one attempt whose replies are kept. */
+const mostRuns = 100
+
+/** Tells whether an attempt failed since the store refused an append that it may take the next time. */
+const isRefused = (error: unknown): boolean =>
+  error instanceof Journal.StoreError && error.operation === "append"
+  && error.reason !== "too_large" && error.reason !== "unreadable"
 
 /** A reply, as far as it has come. */
 interface Reply {
@@ -49,6 +54,17 @@ export class Unrecorded {
     }
   }
 
+  /** Does work on a session with the replies of the attempt before. Keeps its own if the store does not take them. */
+  during<A, E, R>(id: string, work: Effect.Effect<A, E, R>): Effect.Effect<A, E, R | Adapter.Adapter> {
+    return Effect.flatMap(Adapter.Adapter, (given) => {
+      const { adapter, keep } = this.begin(id, given)
+      return Effect.tapError(
+        Effect.provideService(work, Adapter.Adapter, adapter),
+        (error) => isRefused(error) ? Effect.sync(keep) : Effect.void
+      )
+    })
+  }
+
   private keep(id: string, replies: Replies): void {
     for (const [run, reply] of replies) if (!isWhole(reply)) replies.delete(run)
     this.kept.set(id, replies)
@@ -70,6 +86,9 @@ const repeating = (
   // A reply that is asked for again in the same attempt is another one.
   before?.delete(run.requestId)
   const reply: Reply = { stepIndex: run.stepIndex, events: [] }
+  // A run that has ended needs none any more.
+  const [oldest] = replies.size < mostRuns ? [] : replies.keys()
+  if (oldest !== undefined) replies.delete(oldest)
   replies.set(run.requestId, reply)
   const events = known?.stepIndex === run.stepIndex ? Stream.fromIterable(known.events) : adapter.stream(request)
   return Stream.map(events, (event) => {

@@ -27,7 +27,7 @@ import * as Values from "../declare/values.ts"
 import * as Json from "../json.ts"
 import { Running, Worker } from "../stop/ownedFibers.ts"
 import * as Telemetry from "../telemetry.ts"
-import type * as Journals from "./journal.ts"
+import * as Journals from "./journal.ts"
 import * as Nested from "./nested.ts"
 
 /**
@@ -83,56 +83,135 @@ export interface Options {
    * two names. A random name for each claim by default.
    */
   readonly owner?: string
+  /**
+   * Receives the loss of the claim: the milliseconds since the store confirmed the claim last, and the current time in
+   * milliseconds since 1970. Does nothing by default.
+   */
+  readonly onLost?: (lateMillis: number, at: number) => void
 }
 
 /**
- * The name of this process in journals, which each start of a process has anew. A run that its own process resumes was
- * not interrupted by the end of a process.
+ * The name of this process in journals: `processName` of a `RunStarted`. A run that its own process resumes was not
+ * interrupted by the end of a process. A random name for each start of a process by default.
+ *
+ * **Example** (Two processes of a test)
+ *
+ * ```ts import.meta.vitest
+ * import { Journal, Session } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const program = Effect.gen(function*() {
+ *   const store = yield* Session.Store
+ *   const opened = yield* Session.open("s1")
+ *   yield* Session.keep(opened, (session) => Session.reply(session, "Hi")).pipe(
+ *     Effect.provideService(Journal.CurrentProcess, "first")
+ *   )
+ *   const entries = yield* Stream.runCollect(store.read("s1"))
+ *   return entries.flatMap(({ record }) => record._tag === "RunStarted" ? [record.processName] : [])
+ * })
+ * const model = Script.layer([[Script.text("Hello"), Script.finish("stop")]])
+ *
+ * await Effect.runPromise(Effect.provide(program, [model, Session.Store.layerMemory])) // => ["first"]
+ * ```
+ *
+ * @category services
+ * @since 0.1.0
  */
-export const CurrentProcess: Context.Reference<string> = Context.Reference<string>("heddle/internal/Process", {
+export const CurrentProcess: Context.Reference<string> = Context.Reference<string>("heddle/Journal/CurrentProcess", {
   defaultValue: () => globalThis.crypto.randomUUID()
 })
 
-/** Ends when an owner that leaves is to wait for calls under way no longer. Never by default. */
+/**
+ * An effect that ends when an owner that leaves waits for running calls no longer, such as at the second Ctrl-C. The
+ * calls are then interrupted, and the next owner treats them as calls whose effect is unknown. Never by default.
+ *
+ * **Example** (An owner that does not wait)
+ *
+ * ```ts import.meta.vitest
+ * import { Journal, Session } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const program = Effect.gen(function*() {
+ *   const { claim } = yield* Session.claim("s1")
+ *   yield* claim.leave(60_000)
+ *   return claim.isLeaving
+ * })
+ *
+ * await Effect.runPromise(
+ *   Effect.scoped(program).pipe(
+ *     Effect.provideService(Journal.Hurry, Effect.void),
+ *     Effect.provide(Session.Store.layerMemory)
+ *   )
+ * ) // => true
+ * ```
+ *
+ * @category services
+ * @since 0.1.0
+ */
 export const Hurry: Context.Reference<Effect.Effect<void>> = Context.Reference<Effect.Effect<void>>(
-  "heddle/internal/Hurry",
+  "heddle/Journal/Hurry",
   { defaultValue: () => Effect.never }
 )
 
-/** Converts a duration to milliseconds. Throws for an invalid one. `least` is the shortest that is allowed. */
-export const millisOf = (name: string, input: Duration.Input, least: "positive" | "zero" = "positive"): number => {
-  const millis = Option.map(Duration.fromInput(input), Duration.toMillis)
-  const isFit = (millis: number) => Number.isFinite(millis) && (least === "zero" ? millis >= 0 : millis > 0)
-  if (Option.isSome(millis) && isFit(millis.value)) return millis.value
-  const wanted = least === "zero" ? "a finite duration" : "a finite duration longer than 0"
-  throw new TypeError(`${name} must be ${wanted}; got: ${Json.render(input)}`)
+const knownOptions = {
+  term: Values.finiteDuration,
+  poll: Values.finiteDuration,
+  owner: Values.name,
+  onLost: Values.fn
+} satisfies NamesOf<Options>
+
+/** Returns the settings of the options. Throws for invalid options. */
+const termsOf = (operation: string, options: Options): Terms => {
+  checkNames(operation, options, knownOptions)
+  const { onLost, owner = globalThis.crypto.randomUUID(), poll = "200 millis", term = "30 seconds" } = options
+  return {
+    owner,
+    termMillis: Duration.toMillis(Duration.fromInputUnsafe(term)),
+    pollMillis: Duration.toMillis(Duration.fromInputUnsafe(poll)),
+    ...(onLost === undefined ? {} : { onLost })
+  }
 }
 
-const knownOptions = { term: Values.finiteDuration, poll: Values.finiteDuration, owner: Values.name } satisfies NamesOf<
-  Options
->
-
 /** Returns the claim that the options ask for, before it is taken. Dies for invalid options. */
-export const make = (
+export const make = (id: string, options: Options): Effect.Effect<HeldClaim, never, Journals.Store> =>
+  Effect.flatMap(
+    Journals.Store,
+    (store) =>
+      Effect.contextWith((context: Context.Context<never>) =>
+        Effect.succeed(new HeldClaim(id, termsOf("Session.claim", options), store, context))
+      )
+  )
+
+/**
+ * Takes the claim of a session. It is not renewed before `Session.claim` reads the session under it, and belongs to the
+ * caller, who releases it.
+ */
+export const take = (
   id: string,
-  options: Options,
-  store: Journals.Service,
-  onLost: Terms["onLost"] = undefined
-): Effect.Effect<HeldClaim> =>
-  Effect.contextWith((context: Context.Context<never>) => {
-    checkNames("Session.claim", options, knownOptions)
-    const { owner = globalThis.crypto.randomUUID(), poll = "200 millis", term = "30 seconds" } = options
-    const settings = {
-      owner,
-      termMillis: millisOf("Session.claim: term", term),
-      pollMillis: millisOf("Session.claim: poll", poll),
-      ...(onLost === undefined ? {} : { onLost })
-    }
-    return Effect.succeed(new HeldClaim(id, settings, store, context))
+  options: Options = {}
+): Effect.Effect<HeldClaim, SessionClaimed | Journals.StoreError, Journals.Store> =>
+  Effect.flatMap(make(id, options), (claim) =>
+    // The claim may have been taken when this is interrupted.
+    Effect.onInterrupt(Effect.as(claim.take, claim), () => claim.release))
+
+/** Takes the claims of up to `limit` sessions with work left, as {@link take} takes one. */
+export const takeUnfinished = (
+  limit: number,
+  options: Options = {}
+): Effect.Effect<ReadonlyArray<HeldClaim>, Journals.StoreError, Journals.Store> =>
+  Effect.gen(function*() {
+    const terms = termsOf("Journal.claimUnfinished", options)
+    const store = yield* Journals.Store
+    const context = yield* Effect.context<never>()
+    const began = momentOf(Context.get(context, Clock.Clock))
+    const ids = yield* store.claimUnfinished(terms.owner, terms.termMillis, limit)
+    return ids.map((id) => new HeldClaim(id, { ...terms, began }, store, context))
   })
 
 /** A moment by the two clocks of the process: the one that can be set, and the one that only goes forward. */
-export interface Moment {
+interface Moment {
   /** Milliseconds since 1970, by the clock that can be set. */
   readonly wallMillis: number
   /** Milliseconds of the clock that only goes forward. */
@@ -140,13 +219,13 @@ export interface Moment {
 }
 
 /** Returns the current moment. */
-export const momentOf = (clock: Clock.Clock): Moment => ({
+const momentOf = (clock: Clock.Clock): Moment => ({
   wallMillis: clock.currentTimeMillisUnsafe(),
   monotonicMillis: Number(clock.monotonicTimeNanosUnsafe()) / 1_000_000
 })
 
 /** The settings of a claim. */
-export interface Terms {
+interface Terms {
   readonly owner: string
   /** Duration of the claim unless it is renewed. */
   readonly termMillis: number
@@ -154,8 +233,7 @@ export interface Terms {
   readonly pollMillis: number
   /** Moment of the request that took the claim, where that is done. */
   readonly began?: Moment
-  /** Reports that the claim is lost, with the current time and that since its last confirmation. */
-  readonly onLost?: (at: number, lateMillis: number) => void
+  readonly onLost?: Options["onLost"]
 }
 
 /**
@@ -199,7 +277,7 @@ export class HeldClaim {
   /** The clocks of the process. */
   private readonly clock: Clock.Clock
   /** Reports that the claim is lost. */
-  private readonly onLost: NonNullable<Terms["onLost"]>
+  private readonly onLost: NonNullable<Options["onLost"]>
   /** The beginning of the last request that the store confirmed. */
   private confirmed: Moment
   /** Open while a renewal is needed before its time. */
@@ -210,6 +288,8 @@ export class HeldClaim {
   private readonly asked = Latch.makeUnsafe()
   /** Tells whether the claim is no longer renewed, and ends by itself. */
   private isResting = false
+  /** Tells whether the claim was given back, or is about to be. */
+  private isReleased = false
   /** Open from the moment at which the owner wants to leave. */
   private readonly leaving = Latch.makeUnsafe()
   /** Fails when the scope of the claim closes: what runs under it is interrupted, and may record what it comes to. */
@@ -367,7 +447,7 @@ export class HeldClaim {
     const lateMillis = Math.round(Math.max(monotonicMillis, wallMillis))
     const lost = other === undefined ? this.loss : new SessionClaimed({ reason: "held", id: this.id, ...other })
     Deferred.doneUnsafe(this.lost, Exit.fail(lost))
-    this.onLost(this.clock.currentTimeMillisUnsafe(), lateMillis)
+    this.onLost(lateMillis, this.clock.currentTimeMillisUnsafe())
     return Telemetry.logged(Effect.logWarning(
       `the claim on session ${JSON.stringify(this.id)} is lost: the store confirmed it ${lateMillis} ms ago, and its `
         + `term is ${this.termMillis} ms`
@@ -466,6 +546,8 @@ export class HeldClaim {
 
   /** Ends the claim, so that another owner need not wait for the end of its term, unless a call is started. */
   readonly release: Effect.Effect<void> = Effect.suspend(() => {
+    if (this.isReleased) return Effect.void
+    this.isReleased = true
     if (this.isResting || Deferred.isDoneUnsafe(this.lost)) return this.ended
     const release = this.started.size + this.underWay.size > 0
       ? this.store.renew(this.id, this.owner, this.termMillis)

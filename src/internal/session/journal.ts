@@ -199,7 +199,22 @@ export interface ListOptions {
  */
 export type Counts = Readonly<Record<SessionData.Status, number>>
 
-/** Returns the numbers by status, 0 where no session has it. Every store uses this function. */
+/**
+ * Returns the numbers by status, 0 where no session has it. Every store uses this function.
+ *
+ * **Example** (The numbers that a database has counted)
+ *
+ * ```ts import.meta.vitest
+ * import { Journal } from "heddle"
+ *
+ * const { completed, error, idle } = Journal.countsOf([["completed", 7], ["error", 1]])
+ *
+ * const counts = [completed, error, idle] // => [7, 1, 0]
+ * ```
+ *
+ * @category stores
+ * @since 0.1.0
+ */
 export const countsOf = (found: Iterable<readonly [status: SessionData.Status, count: number]>): Counts => {
   const counts = { idle: 0, awaiting_user: 0, awaiting_tools: 0, completed: 0, stopped: 0, error: 0 }
   for (const [status, count] of found) counts[status] += count
@@ -297,8 +312,22 @@ const unfinished: ReadonlySet<States.Next> = new Set<States.Next>(["resume", "re
 export const isUnfinished = (next: States.Next): boolean => unfinished.has(next)
 
 /**
- * Returns the time from which on a session is unfinished: 0 where work is left, the first expiry where it waits, and
- * `null` where it never is.
+ * Returns the time from which on a session is unfinished, in milliseconds since 1970: 0 where work is left, the first
+ * expiry where a call waits, and `null` where neither is. A store that keeps it beside the summary finds unfinished
+ * sessions by an index.
+ *
+ * **Example** (An approval that expires)
+ *
+ * ```ts import.meta.vitest
+ * import { Journal } from "heddle"
+ *
+ * Journal.dueOf({ next: "reply", status: "idle" }) // => 0
+ * Journal.dueOf({ next: "wait", status: "awaiting_tools", expiresAt: 1_700_000_000_000 }) // => 1_700_000_000_000
+ * Journal.dueOf({ next: "nothing", status: "completed" }) // => null
+ * ```
+ *
+ * @category stores
+ * @since 0.1.0
  */
 export const dueOf = ({ expiresAt, next }: States.Summary): number | null => {
   if (isUnfinished(next)) return 0
@@ -306,10 +335,11 @@ export const dueOf = ({ expiresAt, next }: States.Summary): number | null => {
 }
 
 /** The summary of a session of which no append has said anything. */
-export const unsaid: States.Summary = { next: "nothing", status: "idle" }
+const unsaid: States.Summary = { next: "nothing", status: "idle" }
 
 /**
- * Returns the summary of a session after an append to it. Every store uses this function, so that all stores agree.
+ * Returns the summary of a session after an append to it. `before` is the summary until then, `undefined` for the first
+ * append. Every store uses this function, so that all stores agree.
  *
  * **Example** (A message for a session that has nothing left to do)
  *
@@ -326,13 +356,14 @@ export const unsaid: States.Summary = { next: "nothing", status: "idle" }
  * @since 0.1.0
  */
 export const summaryAfter = (
-  before: States.Summary,
+  before: States.Summary | undefined,
   records: ReadonlyArray<Records.Record>,
   { summary }: AppendOptions = {}
 ): States.Summary => {
   if (summary !== undefined) return summary
-  const isSubmitted = before.next === "nothing" && records.some(({ _tag }) => _tag === "MessageSubmitted")
-  return isSubmitted ? { ...before, next: "reply" } : before
+  const known = before ?? unsaid
+  const isSubmitted = known.next === "nothing" && records.some(({ _tag }) => _tag === "MessageSubmitted")
+  return isSubmitted ? { ...known, next: "reply" } : known
 }
 
 const RecordText = Schema.toCodecJson(Records.Record)
@@ -458,8 +489,27 @@ const newer = (json: unknown): string | undefined => {
 }
 
 /**
- * Parses a text of {@link toText}. Any other text is `unreadable`, and so are one that was altered and one whose
- * `version` differs from the given one. A record of an unknown kind is of a `newer_version`.
+ * Parses a text of {@link toTexts}. Any other text is `unreadable`, and so are one that was altered and one whose
+ * version differs from the given one. A record of an unknown kind is of a `newer_version`.
+ *
+ * **Example** (A text that was altered)
+ *
+ * ```ts import.meta.vitest
+ * import { Journal, Message } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const program = Effect.gen(function*() {
+ *   const [text = ""] = yield* Journal.toTexts("s1", 0, [{ _tag: "MessagesAppended", messages: [Message.user("Hi")] }])
+ *   const record = yield* Journal.fromText("s1", text, 1)
+ *   const { reason, version } = yield* Effect.flip(Journal.fromText("s1", text.replace("Hi", "Ho"), 1))
+ *   return [record._tag, reason, version]
+ * })
+ *
+ * await Effect.runPromise(program) // => ["MessagesAppended", "unreadable", 1]
+ * ```
+ *
+ * @category stores
+ * @since 0.1.0
  */
 export const fromText = (id: string, text: string, version?: number): Effect.Effect<Records.Record, StoreError> => {
   const failed = (reason: "unreadable" | "newer_version", cause: string) =>
@@ -535,7 +585,29 @@ const bounded = (id: string, record: Records.Record, text: string): Effect.Effec
     })
   })
 
-/** Returns the texts of an append, each with its version. Refuses a text larger than {@link MaxRecordBytes}. */
+/**
+ * Returns the texts that a store keeps of an append: one line of JSON for each record, with its version and a checksum,
+ * so that {@link fromText} detects a record in the wrong place and one that was altered. Values that are not JSON are
+ * rendered. Fails with a `StoreError` for a text larger than {@link MaxRecordBytes}.
+ *
+ * **Example** (The lines of a file)
+ *
+ * ```ts import.meta.vitest
+ * import { Journal, Message } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const records: Journal.Records = [
+ *   { _tag: "MessagesAppended", messages: [Message.user("Hi")] },
+ *   { _tag: "MessagesAppended", messages: [Message.user("Are you there?")] }
+ * ]
+ * const texts = await Effect.runPromise(Journal.toTexts("s1", 4, records))
+ *
+ * texts.map((text) => JSON.parse(text).version) // => [5, 6]
+ * ```
+ *
+ * @category stores
+ * @since 0.1.0
+ */
 export const toTexts = (
   id: string,
   expected: number,
@@ -548,25 +620,64 @@ export const toTexts = (
 
 const pageSize = 128
 
-/** The text of a record, with its version. */
+/**
+ * The text of a record, with its version.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface Line {
+  /** The version of the journal that the record leads to. */
   readonly version: number
+  /** The text of {@link toTexts}. */
   readonly text: string
 }
 
-/** The range of existing records, by the store's own count. A journal without records is at version 0. */
+/**
+ * The range of existing records, by the store's own count.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface Extent {
+  /** The version of the journal, 0 without records. */
   readonly version: number
   /** Version of the first record that has not been removed: 1 if none was removed. */
   readonly first: number
 }
 
 /**
- * Reads a journal page by page, for the stores: `page` returns up to `limit` texts of {@link toText} after a version,
- * oldest first. The reading ends with a page that is not full.
+ * Reads the records of a journal after a version, page by page: `read` of a store. `page` returns up to `limit` lines
+ * after a version, oldest first. The reading ends with a page that is not full.
  *
- * Reports damage where the pages do not match the count. Records that a writer adds during the reading are not
- * damage, and neither is a concurrent truncation or deletion.
+ * Fails with a `StoreError` where the pages do not match `extent`, which is read at the beginning, and again at a gap.
+ * Records that a writer adds during the reading are no damage, and neither is a concurrent truncation or removal.
+ *
+ * **Example** (A journal whose second record is lost)
+ *
+ * ```ts import.meta.vitest
+ * import { Journal, Message } from "heddle"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const said = (text: string): Journal.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
+ * const program = Effect.gen(function*() {
+ *   const [first = ""] = yield* Journal.toTexts("s1", 0, [said("Hi"), said("Ho")])
+ *   const lines = [{ version: 1, text: first }]
+ *   const read = Journal.pages(
+ *     "s1",
+ *     0,
+ *     (after, limit) => Effect.succeed(lines.filter(({ version }) => version > after).slice(0, limit)),
+ *     Effect.succeed({ version: 2, first: 1 })
+ *   )
+ *   return (yield* Effect.flip(Stream.runCollect(read))).version
+ * })
+ *
+ * await Effect.runPromise(program) // => 2
+ * ```
+ *
+ * @category stores
+ * @since 0.1.0
  */
 export const pages = (
   id: string,
@@ -597,14 +708,39 @@ export const pages = (
         })))
   )
 
-/** Dies unless the record at which a journal is truncated is a snapshot, which the caller appends first. */
-export const checkSnapshot = (id: string, before: number, record: Records.Record | undefined): Effect.Effect<void> =>
-  record?._tag === "Opened" ? Effect.void : Effect.die(
-    new TypeError(
-      `Session.Store.truncate: session ${JSON.stringify(id)} has ${
-        record === undefined ? "no record" : `the record ${record._tag}`
-      } at version ${before}, not an Opened; append one first, as Session.snapshot does`
-    )
+/**
+ * Checks the text of the record before which a journal is truncated. Dies unless it is an `Opened`, the snapshot that
+ * the caller appends first.
+ *
+ * **Example** (A journal without a snapshot)
+ *
+ * ```ts import.meta.vitest
+ * import { Journal, Message } from "heddle"
+ * import * as Effect from "effect/Effect"
+ * import * as Exit from "effect/Exit"
+ *
+ * const program = Effect.gen(function*() {
+ *   const [text] = yield* Journal.toTexts("s1", 6, [{ _tag: "MessagesAppended", messages: [Message.user("Hi")] }])
+ *   return yield* Effect.exit(Journal.checkSnapshot("s1", 7, text))
+ * })
+ *
+ * Exit.hasDies(await Effect.runPromise(program)) // => true
+ * ```
+ *
+ * @category stores
+ * @since 0.1.0
+ */
+export const checkSnapshot = (id: string, before: number, text: string | undefined): Effect.Effect<void, StoreError> =>
+  Effect.flatMap(
+    text === undefined ? Effect.undefined : fromText(id, text, before),
+    (record) =>
+      record?._tag === "Opened" ? Effect.void : Effect.die(
+        new TypeError(
+          `Session.Store.truncate: session ${JSON.stringify(id)} has ${
+            record === undefined ? "no record" : `the record ${record._tag}`
+          } at version ${before}, not an Opened; append one first, as Session.snapshot does`
+        )
+      )
   )
 
 /** A journal in memory. */
@@ -708,7 +844,7 @@ const memory = (): Service => {
         const { removed, texts } = journalOf(id)
         if (texts.length === 0 || before <= removed + 1) return
         const text = texts[before - removed - 1]
-        yield* checkSnapshot(id, before, text === undefined ? undefined : yield* fromText(id, text, before))
+        yield* checkSnapshot(id, before, text)
         const journal = journalOf(id)
         const kept = journal.texts.slice(Math.max(before - journal.removed - 1, 0))
         if (kept.length > 0) journals.set(id, { ...journal, removed: versionIn(journal) - kept.length, texts: kept })

@@ -126,11 +126,14 @@ export interface Claimed extends Kept {
  * @since 0.1.0
  */
 export type Outcome<A, K extends Kept = Kept> =
-  & (K extends Claimed ? Claimed : Kept)
+  & Reloaded<K>
   & {
     /** The value that the operation succeeded with. */
     readonly value: A
   }
+
+/** A session that was read again, under the same claim. */
+export type Reloaded<K extends Kept> = K extends Claimed ? Claimed : Kept
 
 /** Returns the session of a state as programs see it. */
 export const keptOf = (id: string, state: States.State, version: number): Kept => {
@@ -172,6 +175,57 @@ const callsIn = (turn: States.Turn | undefined): ReadonlyArray<InterruptedCall> 
       ...(call._tag === "Answered" ? { message: call.message } : {})
     }
   })
+
+/**
+ * The fold of a journal: the session at the version of the last record that was applied.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Fold {
+  /** The id of the session. */
+  readonly id: string
+  /** The version of the last applied record, 0 before the first. */
+  readonly version: number
+  /** The session at that version, as `Session.load` returns it. Later records do not change it. */
+  readonly kept: Kept
+  /** Applies the next record of the journal. A record that does not fit its position changes nothing. */
+  readonly apply: (entry: Records.Entry) => void
+  /** Returns a fold at the same version that shares nothing with this one. */
+  readonly copy: () => Fold
+}
+
+/** Folds the records of a journal. A state that was given out is copied before it changes. */
+class Folded implements Fold {
+  readonly id: string
+  version: number
+  private state: States.State
+  private given: Kept | undefined
+
+  constructor(id: string, state: States.State, version: number) {
+    this.id = id
+    this.state = state
+    this.version = version
+  }
+
+  get kept(): Kept {
+    return this.given ??= keptOf(this.id, this.state, this.version)
+  }
+
+  apply({ record, version }: Records.Entry): void {
+    if (this.given !== undefined) this.state = States.copyOf(this.state)
+    this.given = undefined
+    States.apply(this.state, record)
+    this.version = version
+  }
+
+  copy(): Fold {
+    return new Folded(this.id, States.copyOf(this.state), this.version)
+  }
+}
+
+/** Returns the fold of a journal before its first record. */
+export const fold = (id: string): Fold => new Folded(id, States.initial(id), 0)
 
 /** Tells whether a call starts no more in its run. */
 const isSettled = ({ state }: InterruptedCall): boolean => state === "Answered" || state === "Waiting"
@@ -492,38 +546,41 @@ const under = <R>(
   )
 
 /** Returns the session as the store now has it, under the same claim: at version 0 where it was removed. */
-export const reloaded = (
-  claim: Claims.HeldClaim
-): Effect.Effect<Claimed, Claims.SessionClaimed | Journals.StoreError, Journals.Store> =>
-  under(claim, Effect.map(read(claim.id), ({ state, version }) => keptOf(claim.id, state, version)))
+export const reload = <K extends Kept>(
+  { claim, id }: K & { readonly claim?: Claims.HeldClaim }
+): Effect.Effect<Reloaded<K>, Claims.SessionClaimed | Journals.StoreError, Journals.Store> => {
+  const now = Effect.map(read(id), ({ state, version }) => keptOf(id, state, version))
+  return (claim === undefined ? now : under(claim, now)) as unknown as Effect.Effect<
+    Reloaded<K>,
+    Claims.SessionClaimed | Journals.StoreError,
+    Journals.Store
+  >
+}
 
-/** Returns the session under a claim that was taken, which is renewed until the scope closes. */
-export const claimed = (
-  claim: Claims.HeldClaim
+/**
+ * Claims a session, or adopts a claim that was taken, and returns the session. The claim is renewed until the scope
+ * closes, and released then.
+ */
+export const claim = (
+  given: string | Claims.HeldClaim,
+  options: Claims.Options = {}
 ): Effect.Effect<Claimed, Claims.SessionClaimed | Journals.StoreError, Journals.Store | Scope.Scope> =>
   Effect.gen(function*() {
-    yield* claim.hold
+    const claim = yield* holding(given, options)
     return yield* under(claim, open(claim.id))
   })
 
-/** Takes a claim, which is released when the scope closes. */
-const taking = (id: string, options: Claims.Options, onLost?: Claims.Terms["onLost"]) =>
+/** Holds a claim until the scope closes, which releases it. */
+const holding = (given: string | Claims.HeldClaim, options: Claims.Options) =>
   Effect.gen(function*() {
-    yield* checkId(id)
-    const claim = yield* Claims.make(id, options, yield* Journals.Store, onLost)
+    if (typeof given === "string") yield* checkId(given)
+    const claim = typeof given === "string" ? yield* Claims.make(given, options) : given
     // The claim may have been taken when this is interrupted.
     yield* Effect.addFinalizer(() => claim.release)
-    yield* claim.take
+    if (typeof given === "string") yield* claim.take
+    yield* claim.hold
     return claim
   })
-
-/** Claims the session with this id and returns it. The claim is renewed until the scope closes. */
-export const claim = (
-  id: string,
-  options: Claims.Options = {},
-  onLost?: Claims.Terms["onLost"]
-): Effect.Effect<Claimed, Claims.SessionClaimed | Journals.StoreError, Journals.Store | Scope.Scope> =>
-  Effect.flatMap(taking(id, options, onLost), claimed)
 
 /** Returns the parent of the runs of a program, under a claim that is renewed until the scope closes. */
 export const program = (
@@ -533,9 +590,8 @@ export const program = (
 ): Effect.Effect<Writers.Parent, Claims.SessionClaimed | Journals.StoreError, Journals.Store | Scope.Scope> =>
   Effect.gen(function*() {
     const store = yield* Journals.Store
-    const claim = yield* taking(id, options)
+    const claim = yield* holding(id, options)
     const failed = yield* Deferred.make<never, Writers.KeepError>()
-    yield* claim.hold
     yield* Effect.forkScoped(Effect.catch(Deferred.await(claim.lost), (lost) => Deferred.fail(failed, lost)))
     return { id, store, failed, afterCrash, isAnswerable: false, claim, isLeft: true }
   })
@@ -658,7 +714,7 @@ export interface ViewedRun {
   readonly usage: Response.Usage | null
   /** The ids of the suspensions that were settled while the run was open. They count at its end. */
   readonly settled: ReadonlyArray<string>
-  /** The process that started or resumed the run last, by its `Session.CurrentProcess`. Left out where unknown. */
+  /** The process that started or resumed the run last, by its `Journal.CurrentProcess`. Left out where unknown. */
   readonly processName?: string
   /** The session as the run found it. */
   readonly before: {

@@ -80,7 +80,23 @@ const shown = (text: string, longest: number): string =>
   // A secret that the limit cuts is known by what follows it.
   Json.withoutSecrets(text.slice(0, 2 * longest), false).slice(0, longest).replace(/[\uD800-\uDBFF]$/, "")
 
-/** Returns an error as the journal and the clients of a cluster have it. Reading the error may run foreign code. */
+/**
+ * Returns an error as journals and clients have it: its reason and its message, without secrets and of bounded length.
+ * Reading the error may run foreign code.
+ *
+ * **Example** (An error with a key in its message)
+ *
+ * ```ts import.meta.vitest
+ * import { Journal, Session } from "heddle"
+ *
+ * Journal.runErrorOf(new Session.SessionError({ reason: "expired", detail: "the time is up" }))
+ * // => { reason: "expired", detail: "the time is up" }
+ * Journal.runErrorOf("https://a.b/?key=sk-0123456789abcdef").reason // => "unknown"
+ * ```
+ *
+ * @category getters
+ * @since 0.1.0
+ */
 export const runErrorOf = (error: unknown): RunError => {
   const { _tag, detail, message, reason } = Result.getOrElse(
     Result.try((): Json.JsonObject => Json.isObject(error) ? pick(error) : {}),
@@ -642,7 +658,28 @@ export const hashOf = (value: unknown): string => hash(canonical(value))
 
 const encodeContent = Schema.encodeUnknownResult(Schema.toCodecJson(Message.Message.fields.content))
 
-/** Returns the hash of a message's content as it is written, by which a repeated command is recognised. */
+/**
+ * Returns the hash of a message's content, as the receipt of the message has it. A program that receives a message
+ * twice under one id tells by it whether the content is the same.
+ *
+ * **Example** (The same message again)
+ *
+ * ```ts import.meta.vitest
+ * import { Journal, Session } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const program = Effect.gen(function*() {
+ *   yield* Session.submit("s1", "Hi", { id: "m1" })
+ *   const receipt = Session.receipt(yield* Session.open("s1"), "m1")
+ *   return [receipt?.hash === Journal.hashOfContent("Hi"), receipt?.hash === Journal.hashOfContent("Ho")]
+ * })
+ *
+ * await Effect.runPromise(Effect.provide(program, Session.Store.layerMemory)) // => [true, false]
+ * ```
+ *
+ * @category getters
+ * @since 0.1.0
+ */
 export const hashOfContent = (content: Message.Content): string =>
   hashOf(Result.getOrElse(encodeContent(content), () => content))
 

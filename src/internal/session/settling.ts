@@ -184,8 +184,36 @@ const fitting = (
         )
   )
 
-/** A verdict about one suspension. */
-export interface Verdict {
+/**
+ * A verdict about one suspension.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Verdict extends SettleOptions {
+  /** The id of the suspension. */
+  readonly id: string
+  /**
+   * The verdict. `Value` answers a question, a manual call or a call whose effect is unknown, as `Session.answer` does;
+   * `Approved` is `Session.approve`. `Denied` denies a call, and gives up a question or a manual call: the model reads
+   * the reason.
+   */
+  readonly answer: Exclude<SessionData.Answer, SessionData.ExpiredAnswer>
+}
+
+/**
+ * A message that is submitted with verdicts.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Submission extends Pick<StoredCommands.SubmitOptions, "by" | "clientTools" | "id"> {
+  /** The content of the message. */
+  readonly content: Message.Content
+}
+
+/** A verdict with the check of its answer. */
+interface Decision {
   readonly id: string
   readonly options: SettleOptions
   /** The kind and the words of the verdict: the same command with others is refused. */
@@ -198,9 +226,9 @@ export interface Verdict {
  * Settles suspensions and adds a message for the next run, in one append: all of it or, where a verdict is refused,
  * nothing. A repeated command changes nothing.
  */
-export const settle = (
+const settleAll = (
   given: Session,
-  verdicts: ReadonlyArray<Verdict>,
+  verdicts: ReadonlyArray<Decision>,
   submitted?: Records.MessageSubmitted
 ): Effect.Effect<Session, SessionData.SessionError> =>
   Effect.gen(function*() {
@@ -227,13 +255,19 @@ export const settle = (
       // The next verdict is about the session after this one.
       if (verdicts.length > 1) States.apply(state, record)
     }
-    if (submitted !== undefined) records.push(submitted)
+    if (submitted !== undefined) {
+      const sent = base.state.receipts.get(submitted.id)
+      if (sent === undefined) records.push(submitted)
+      else if (sent.hash !== Records.hashOfContent(submitted.message.content)) {
+        return yield* StoredCommands.idTaken(sent.id)
+      }
+    }
     if (records.length === 0) return verdicts.length === 0 ? given : States.sessionOf(base.state)
     return yield* happened(base, records)
   })
 
 /** Returns the verdict that answers a question, or gives the result of a call. */
-export const answerOf = (id: string, value: unknown, options: SettleOptions = {}): Verdict => ({
+const answerOf = (id: string, value: unknown, options: SettleOptions = {}): Decision => ({
   id,
   options,
   content: { answered: value },
@@ -249,7 +283,7 @@ export const answerOf = (id: string, value: unknown, options: SettleOptions = {}
 
 /** Answers a question, gives the result of a manual call, or gives the result of a call whose effect is unknown. */
 export const answer = (session: Session, id: string, value: unknown, options?: SettleOptions) =>
-  settle(session, [answerOf(id, value, options)])
+  settleAll(session, [answerOf(id, value, options)])
 
 const approvable = (session: Session, id: string) =>
   Effect.flatMap(find(session, id), ({ kind }) =>
@@ -293,7 +327,7 @@ const knownVerdict = { command: Values.name, by: Values.text, arguments: Values.
 >
 
 /** Returns the verdict that approves a call. */
-export const approvalOf = (id: string, options: ApproveOptions = {}): Verdict => ({
+const approvalOf = (id: string, options: ApproveOptions = {}): Decision => ({
   id,
   options,
   content: { approved: options.arguments ?? null },
@@ -307,10 +341,10 @@ export const approvalOf = (id: string, options: ApproveOptions = {}): Verdict =>
 
 /** Approves a call, with its own arguments or with others. A call whose effect is unknown is tried again. */
 export const approve = (session: Session, id: string, options?: ApproveOptions) =>
-  settle(session, [approvalOf(id, options)])
+  settleAll(session, [approvalOf(id, options)])
 
 /** Returns the verdict that denies a call. */
-export const denialOf = (id: string, reason: string | undefined, options: SettleOptions = {}): Verdict => ({
+const denialOf = (id: string, reason: string | undefined, options: SettleOptions = {}): Decision => ({
   id,
   options,
   content: { denied: reason ?? null },
@@ -320,22 +354,48 @@ export const denialOf = (id: string, reason: string | undefined, options: Settle
 
 /** Denies a call: it is answered as `denied`, and never runs. */
 export const deny = (session: Session, id: string, reason?: string, options?: SettleOptions) =>
-  settle(session, [denialOf(id, reason, options)])
+  settleAll(session, [denialOf(id, reason, options)])
 
 /** Returns the verdict that a call is given up, of whatever kind: the model reads the reason. */
-export const withdrawalOf = (id: string, reason: string, options: SettleOptions): Verdict => ({
+const withdrawalOf = (id: string, reason: string | undefined, options: SettleOptions): Decision => ({
   id,
   options,
-  content: { denied: reason },
-  decide: (session) => Effect.as(find(session, id), { _tag: "Denied", reason })
+  content: { denied: reason ?? null },
+  decide: (session) => Effect.as(find(session, id), { _tag: "Denied", ...(reason === undefined ? {} : { reason }) })
 })
+
+const decisionOf = ({ answer, id, ...options }: Verdict): Decision => {
+  switch (answer._tag) {
+    case "Value":
+      return answerOf(id, answer.value, options)
+    case "Approved":
+      return approvalOf(id, { ...options, ...answer.arguments === undefined ? {} : { arguments: answer.arguments } })
+    case "Denied":
+      return withdrawalOf(id, answer.reason, options)
+  }
+}
+
+/** Gives several verdicts, and submits a message with them. */
+export const settle = (
+  session: Session,
+  verdicts: ReadonlyArray<Verdict>,
+  message?: Submission
+): Effect.Effect<Session, SessionData.SessionError> => {
+  const decisions = verdicts.map(decisionOf)
+  if (message === undefined) return settleAll(session, decisions)
+  const { content, id = globalThis.crypto.randomUUID(), ...options } = message
+  return Effect.flatMap(Writers.CurrentWriter, (writer) =>
+    writer === undefined
+      ? Effect.die(new Error("Session.settle: only a kept session takes a message; call it in Session.keep"))
+      : settleAll(session, decisions, StoredCommands.submission(id, content, options)))
+}
 
 /** Settles every suspension whose time is over. */
 export const expire = (session: Session): Effect.Effect<Session, SessionData.SessionError> =>
   Effect.gen(function*() {
     yield* usable(session)
     const now = yield* Clock.currentTimeMillis
-    return yield* settle(
+    return yield* settleAll(
       session,
       session.suspensions.filter(({ expiresAt = Infinity }) => expiresAt <= now).map(({ id }) => ({
         id,
@@ -347,7 +407,7 @@ export const expire = (session: Session): Effect.Effect<Session, SessionData.Ses
   })
 
 /** Returns the verdict that gives the result of a manual call. */
-const resultOf = (id: string, content: unknown, options: SettleOptions = {}): Verdict => ({
+const resultOf = (id: string, content: unknown, options: SettleOptions = {}): Decision => ({
   id,
   options,
   content: { answered: content },
@@ -370,7 +430,7 @@ const resultOf = (id: string, content: unknown, options: SettleOptions = {}): Ve
 
 /** Gives the result of a manual call. Dies where no call waits for a result or has waited for one. */
 export const submitToolResult = (session: Session, id: string, content: unknown, options?: SettleOptions) =>
-  settle(session, [resultOf(id, content, options)])
+  settleAll(session, [resultOf(id, content, options)])
 
 /**
  * The result of a manual call.
@@ -390,4 +450,4 @@ export const submitToolResults = (
   session: Session,
   results: ReadonlyArray<ToolResult>
 ): Effect.Effect<Session, SessionData.SessionError> =>
-  settle(session, results.map(({ content, toolCallId }) => resultOf(toolCallId, content)))
+  settleAll(session, results.map(({ content, toolCallId }) => resultOf(toolCallId, content)))

@@ -11,11 +11,8 @@ import * as Stream from "effect/Stream"
 import * as Worker from "../../durable/Worker.ts"
 import type * as Event from "../../Event.ts"
 import * as CallPaths from "../../internal/answer/callPath.ts"
-import * as Records from "../../internal/session/records.ts"
-import * as Settling from "../../internal/session/settling.ts"
 import * as States from "../../internal/session/state.ts"
-import * as StoredCommands from "../../internal/session/storedCommands.ts"
-import type * as Journal from "../../Journal.ts"
+import * as Journal from "../../Journal.ts"
 import * as Session from "../../Session.ts"
 import type * as Body from "../../ui/Body.ts"
 import * as Posted from "../../ui/internal/posted.ts"
@@ -171,7 +168,7 @@ export const again = (
     const receipt = message && known && Session.receipt(known.kept, message.id)
     if (message !== undefined && receipt === undefined) return Effect.succeed("send")
     if (known === undefined) return Refusals.unknownSession()
-    if (message !== undefined && receipt?.hash !== Records.hashOfContent(message.content)) {
+    if (message !== undefined && receipt?.hash !== Journal.hashOfContent(message.content)) {
       return unsupported("A message that was sent cannot be edited: send a new one.")
     }
     const { kept, telling } = known
@@ -288,20 +285,22 @@ export const actionsOf = (actions: ReadonlyArray<Body.Action>): ReadonlyArray<"w
     )
   )
 
-const verdictOf = (by: string, { command, id, verdict }: Settled): Settling.Verdict => {
-  const options = { command, by }
+const verdictOf = (by: string, { command, id, verdict }: Settled): Session.Verdict => {
+  const given = { id, command, by }
   switch (verdict._tag) {
-    case "Answer":
-      return Settling.answerOf(id, verdict.error === undefined ? verdict.value : { error: verdict.error }, options)
+    case "Answer": {
+      const value = verdict.error === undefined ? verdict.value : { error: verdict.error }
+      return { ...given, answer: { _tag: "Value", value } }
+    }
     case "Approve":
-      return Settling.approvalOf(id, {
-        ...options,
-        ...(verdict.edits === undefined ? {} : { arguments: verdict.edits })
-      })
-    case "Deny":
-      return verdict.isCancelled === true
-        ? Settling.withdrawalOf(id, verdict.reason ?? "the user gave no answer", options)
-        : Settling.denialOf(id, verdict.reason, options)
+      return {
+        ...given,
+        answer: { _tag: "Approved", ...(verdict.edits === undefined ? {} : { arguments: verdict.edits }) }
+      }
+    case "Deny": {
+      const reason = verdict.reason ?? (verdict.isCancelled === true ? "the user gave no answer" : undefined)
+      return { ...given, answer: { _tag: "Denied", ...(reason === undefined ? {} : { reason }) } }
+    }
   }
 }
 
@@ -349,15 +348,15 @@ export const answer = (
       const needsMore = ({ verdict, waiting }: Settled) =>
         isAnswer(verdict) && "kind" in waiting && isPermission(waiting)
       if (fresh.some(needsMore)) yield* mayApprove
-      const settle = (message?: Journal.MessageSubmitted) =>
+      const settle = (message?: Session.Submission) =>
         Effect.catchTag(
-          Settling.settle(session, settled.map((each) => verdictOf(named.by, each)), message),
+          Session.settle(session, settled.map((each) => verdictOf(named.by, each)), message),
           "SessionError",
           ({ reason }) => refusalOf(reason)
         )
       const sent = said && state.receipts.get(said.id)
       if (
-        said !== undefined && sent !== undefined && sent.hash !== Records.hashOfContent(said.content)
+        said !== undefined && sent !== undefined && sent.hash !== Journal.hashOfContent(said.content)
       ) return yield* idTaken
       const isNew = said !== undefined && sent === undefined
       if (isNew && !isQueued) return yield* running
@@ -365,7 +364,7 @@ export const answer = (
       if (full !== undefined) return yield* full
       if (isNew && (yield* settle()).suspensions.length > 0) return yield* waits
       const message = isNew
-        ? StoredCommands.submission(said.id, said.content, { by: named.by, clientTools })
+        ? { id: said.id, content: said.content, by: named.by, clientTools }
         : undefined
       const { run } = Session.view(yield* Session.keep(current.kept, () => settle(message)))
       const isLate = run?.settled.some((id) => settled.some((each) => each.id === id)) === true

@@ -13,8 +13,7 @@ import * as Schedule from "effect/Schedule"
 import * as SqlClient from "effect/sql/SqlClient"
 import type * as SqlError from "effect/sql/SqlError"
 import type * as Statement from "effect/sql/Statement"
-import * as Journals from "../../internal/session/journal.ts"
-import type * as Records from "../../internal/session/records.ts"
+import * as Journal from "../../Journal.ts"
 import * as Keys from "./keys.ts"
 
 type Sql = SqlClient.SqlClient
@@ -75,15 +74,15 @@ const rowsOf = (sql: Sql, texts: ReadonlyArray<string>): Statement.Fragment => {
     : sql`(SELECT value AS record, key + 1 AS place FROM json_each(${json}))`
 }
 
-/** Returns the change of a summary, by the rule of `Journals.summaryAfter`. */
-const summarised = (sql: Sql, records: Records.Records, { summary }: Journals.AppendOptions): Statement.Fragment => {
+/** Returns the change of a summary, by the rule of `Journal.summaryAfter`. */
+const summarised = (sql: Sql, records: Journal.Records, { summary }: Journal.AppendOptions): Statement.Fragment => {
   const now = Keys.now(sql)
   if (summary !== undefined) {
     const { next, status } = summary
     return sql`, since = CASE WHEN next = ${next} THEN since ELSE ${now} END, next = ${next}, status = ${status},
-      summary = ${JSON.stringify(summary)}, due = ${Journals.dueOf(summary)}`
+      summary = ${JSON.stringify(summary)}, due = ${Journal.dueOf(summary)}`
   }
-  const { next } = Journals.summaryAfter(Journals.unsaid, records)
+  const { next } = Journal.summaryAfter(undefined, records)
   return next === "nothing"
     ? sql.literal("")
     : sql`, since = CASE WHEN next = 'nothing' THEN ${now} ELSE since END,
@@ -96,21 +95,21 @@ export const append = (
   sql: Sql,
   id: string,
   expected: number,
-  records: Records.Records,
-  options: Journals.AppendOptions
-): Change<number, Journals.SessionConflict | Journals.StoreError> =>
+  records: Journal.Records,
+  options: Journal.AppendOptions
+): Change<number, Journal.SessionConflict | Journal.StoreError> =>
   Effect.gen(function*() {
-    const texts = yield* Journals.toTexts(id, expected, records)
+    const texts = yield* Journal.toTexts(id, expected, records)
     const key = Keys.keyOf(id)
     const version = expected + texts.length
     const { name = null } = options
-    const first = Journals.summaryAfter(Journals.unsaid, records, options)
+    const first = Journal.summaryAfter(undefined, records, options)
     const named = name === null ? sql.literal("") : sql`, name = ${name}, named_version = ${version}`
     const journal = expected === 0
       ? sql`INSERT INTO heddle_journals
           (id, version, next, since, status, summary, due, name, named_version)
         VALUES (${key}, ${version}, ${first.next}, ${Keys.now(sql)}, ${first.status}, ${JSON.stringify(first)},
-          ${Journals.dueOf(first)}, ${name}, ${name === null ? null : version})
+          ${Journal.dueOf(first)}, ${name}, ${name === null ? null : version})
         ON CONFLICT (id) DO NOTHING RETURNING id`
       : sql`UPDATE heddle_journals SET version = ${version}${summarised(sql, records, options)}${named}
         WHERE id = ${key} AND version = ${expected} RETURNING id`
@@ -123,19 +122,18 @@ export const append = (
       readonly named_version: number
     }>`SELECT version, name, named_version FROM heddle_journals WHERE id = ${key}`
     if (name !== null && row?.name === name) return row.named_version
-    return yield* new Journals.SessionConflict({ id, expected, actual: row?.version ?? 0 })
+    return yield* new Journal.SessionConflict({ id, expected, actual: row?.version ?? 0 })
   })
 
 /** Removes the records below a version, whose record must be a snapshot. */
-export const truncate = (sql: Sql, id: string, before: number): Change<void, Journals.StoreError> =>
+export const truncate = (sql: Sql, id: string, before: number): Change<void, Journal.StoreError> =>
   Effect.gen(function*() {
     const key = Keys.keyOf(id)
     const [row] = yield* sql<{ readonly record: string | null }>`SELECT records.record FROM heddle_journals journals
       LEFT JOIN heddle_records records ON records.id = journals.id AND records.version = ${before}
       WHERE journals.id = ${key} AND journals.oldest < ${before}`
     if (row === undefined) return
-    const record = row.record === null ? undefined : yield* Journals.fromText(id, row.record, before)
-    yield* Journals.checkSnapshot(id, before, record)
+    yield* Journal.checkSnapshot(id, before, row.record ?? undefined)
     yield* changeBoth(
       sql,
       sql`UPDATE heddle_journals SET oldest = ${before}

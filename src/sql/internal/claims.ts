@@ -8,7 +8,7 @@ import * as Effect from "effect/Effect"
 import * as Schedule from "effect/Schedule"
 import type * as SqlClient from "effect/sql/SqlClient"
 import type * as SqlError from "effect/sql/SqlError"
-import type * as Journals from "../../internal/session/journal.ts"
+import type * as Journal from "../../Journal.ts"
 import * as Changes from "./changes.ts"
 import * as Keys from "./keys.ts"
 import * as Locks from "./locks.ts"
@@ -30,9 +30,9 @@ export const make = (sql: SqlClient.SqlClient) => {
   })
   const until = (termMillis: number) => sql`${now} + CAST(${termMillis} AS DOUBLE PRECISION)`
 
-  const claimOf = (id: string): Effect.Effect<Journals.Claim | undefined, SqlError.SqlError> =>
+  const claimOf = (id: string): Effect.Effect<Journal.Claim | undefined, SqlError.SqlError> =>
     Effect.map(
-      sql<Journals.Claim>`SELECT owner, until FROM heddle_claims WHERE id = ${Keys.keyOf(id)}`,
+      sql<Journal.Claim>`SELECT owner, until FROM heddle_claims WHERE id = ${Keys.keyOf(id)}`,
       ([held]) => held === undefined ? undefined : { owner: Keys.idOf(held.owner), until: held.until }
     )
 
@@ -40,10 +40,10 @@ export const make = (sql: SqlClient.SqlClient) => {
     id: string,
     owner: string,
     termMillis: number
-  ): Effect.Effect<Journals.Claim, SqlError.SqlError> =>
+  ): Effect.Effect<Journal.Claim, SqlError.SqlError> =>
     Effect.gen(function*() {
       const key = Keys.keyOf(id)
-      const [taken] = yield* sql<Journals.Claim>`INSERT INTO heddle_claims (id, owner, until)
+      const [taken] = yield* sql<Journal.Claim>`INSERT INTO heddle_claims (id, owner, until)
         VALUES (${key}, ${Keys.keyOf(owner)}, ${until(termMillis)})
         ON CONFLICT (id) DO UPDATE SET owner = excluded.owner, until = excluded.until
         WHERE heddle_claims.owner = excluded.owner OR heddle_claims.until <= ${now}

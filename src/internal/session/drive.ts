@@ -1,7 +1,7 @@
 /**
  * Does the work that is left in a session: resumes an interrupted run, replies to a submitted message, and continues
  * once all calls are settled, until no work is left or a call waits. It expires what waits too long, and ends a run
- * that cannot succeed.
+ * that cannot succeed. Public as `Session.drive`.
  *
  * @since 0.1.0
  */
@@ -12,21 +12,21 @@ import * as Stream from "effect/Stream"
 import * as Adapter from "../../Adapter.ts"
 import type * as Chat from "../../Chat.ts"
 import type * as Event from "../../Event.ts"
-import * as Json from "../../internal/json.ts"
-import * as Claims from "../../internal/session/claim.ts"
-import * as SessionData from "../../internal/session/data.ts"
-import * as Journals from "../../internal/session/journal.ts"
-import * as Keeping from "../../internal/session/kept.ts"
-import * as Operations from "../../internal/session/operations.ts"
-import * as SessionRun from "../../internal/session/run.ts"
-import * as Settling from "../../internal/session/settling.ts"
-import * as Replays from "../../internal/session/turnReplay.ts"
-import type * as Writers from "../../internal/session/writer.ts"
-import * as Telemetry from "../../internal/telemetry.ts"
 import * as Thread from "../../Thread.ts"
 import type * as Tool from "../../Tool.ts"
-import * as Owners from "./ownerHealth.ts"
-import * as Replies from "./replies.ts"
+import { checkNames, type NamesOf } from "../declare/schema.ts"
+import * as Values from "../declare/values.ts"
+import * as Json from "../json.ts"
+import * as Telemetry from "../telemetry.ts"
+import * as Claims from "./claim.ts"
+import * as SessionData from "./data.ts"
+import * as Journals from "./journal.ts"
+import * as Keeping from "./kept.ts"
+import * as Operations from "./operations.ts"
+import * as SessionRun from "./run.ts"
+import * as Settling from "./settling.ts"
+import * as Replays from "./turnReplay.ts"
+import type * as Writers from "./writer.ts"
 
 type Tools = ReadonlyArray<Tool.Any>
 
@@ -43,22 +43,64 @@ export type Run<T extends Tools, E, R, RHalt, REvent> = (
 /** Errors of driving a session. */
 export type Failure<T extends Tools, E> = Operations.OperationError | Writers.KeepError | Tool.Fatal<T[number]> | E
 
-/** Settings of the driving of a session. */
-export interface Settings<RPublish> {
-  /** Receives each event, which waits for it. */
-  readonly publish: (event: Event.Event) => Effect.Effect<void, never, RPublish>
-  /** Number of failures in a row after which a run that cannot start or continue is ended. */
-  readonly maxFailures: number
-  /** `true` where a session whose last run failed is continued once, without a message. */
-  readonly isRetry?: boolean
-  /** The replies that the store did not take, over the drives of an owner. Those of this drive by default. */
-  readonly replies?: Replies.Unrecorded
-  /** Receives the error of a run that is ended because it cannot succeed. */
+/** Options of driving a session, without those of its runs. */
+interface Settings<RPublish> {
+  /** Receives each event, which waits for it. Events that repeat recorded ones have `replayed: true`. */
+  readonly onEvent?: (event: Event.Event) => Effect.Effect<void, never, RPublish>
+  /**
+   * Number of failures in a row after which a run is ended that cannot start or continue: its outcome is `Failed`, and
+   * the session is in status `error`. Requests that cannot be sent, or that the model refuses each time, end it at
+   * once. A missing tool, the store and a claim never do. Before that, `drive` fails with the error, and the next
+   * `drive` tries again. 5 by default.
+   */
+  readonly maxFailures?: number
+  /** Receives the error of a run that is ended because it cannot succeed. The drive waits for it. */
   readonly onGiveUp?: (error: unknown) => Effect.Effect<void, never, RPublish>
+  /** Continues a session once whose last run failed, although no work is left. `false` by default. */
+  readonly retry?: boolean
 }
 
-/** Default of `maxFailures`. */
-export const maxFailures = 5
+/**
+ * Options of driving a session.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface Options<
+  T extends Tools = Tools,
+  E = never,
+  R = never,
+  RHalt = R,
+  REvent = R,
+  RPublish = never
+> extends Settings<RPublish> {
+  /** Returns the options of the next run, for the session as it then is, or an effect that does and cannot fail. */
+  readonly run: Run<T, E, R, RHalt, REvent>
+}
+
+const knownOptions = {
+  run: Values.fn,
+  onEvent: Values.fn,
+  maxFailures: Values.count,
+  onGiveUp: Values.fn,
+  retry: Values.flag
+} satisfies NamesOf<Options>
+
+/** The metrics of driven sessions. Their names and meanings are part of the guide. */
+const metrics = {
+  attempts: Metric.counter("heddle.runs.attempts", {
+    description: "Runs that were begun or resumed",
+    incremental: true
+  }),
+  takenOver: Metric.counter("heddle.runs.taken_over", {
+    description: "Runs that another process had left, and that were resumed",
+    incremental: true
+  }),
+  givenUp: Metric.counter("heddle.runs.given_up", {
+    description: "Runs that were ended since they cannot succeed",
+    incremental: true
+  })
+}
 
 /** Reasons for which a model refuses the same request each time, until a person changes something. */
 const hopeless: ReadonlySet<Adapter.AdapterError["reason"]> = new Set([
@@ -80,15 +122,16 @@ const isPassing = (error: unknown): boolean =>
   error instanceof Replays.ResumeError || error instanceof Journals.StoreError || error instanceof Claims.SessionClaimed
 
 /** Tells whether a record could not be written and never can: the same attempt fails again. */
-const isUnwritable = (error: unknown): boolean =>
-  Replies.isRefused(error) && (error.reason === "too_large" || error.reason === "unreadable")
+const isUnwritable = (error: unknown): error is Journals.StoreError =>
+  error instanceof Journals.StoreError && error.operation === "append"
+  && (error.reason === "too_large" || error.reason === "unreadable")
 
 /**
  * Tells whether a reply was too large for the store: the model would be asked for another one that is. A reply without
  * calls is recorded with its step.
  */
 const isReplyTooLarge = (error: unknown): error is Journals.StoreError =>
-  Replies.isRefused(error) && error.reason === "too_large"
+  isUnwritable(error) && error.reason === "too_large"
   && (error.record === "ReplyReceived" || error.record === "StepCompleted")
 
 /** Returns the error with which a run was ended instead of being resumed. */
@@ -140,13 +183,13 @@ const workOf = <T extends Tools, E, R, RHalt, REvent, RPublish>(
 const times = (count: number): string => count === 1 ? "once" : `${count} times`
 
 /** Names a session in a log. */
-export const named = ({ id }: { readonly id: string }): string => `session ${JSON.stringify(id)}`
+const named = ({ id }: { readonly id: string }): string => `session ${JSON.stringify(id)}`
 
 /** Logs that a run of another process is resumed. */
 const takingOver = (kept: Keeping.Kept, processName: string): Effect.Effect<void> => {
   const { interrupted, state } = kept
   return interrupted === undefined || state.run?.processName === processName ? Effect.void : Effect.andThen(
-    Metric.update(Owners.metrics.takenOver, 1),
+    Metric.update(metrics.takenOver, 1),
     Telemetry.logged(Effect.logWarning(
       `${named(kept)} is taken over: its run ${interrupted.requestId} was left by another process, and was resumed `
         + `${times(interrupted.resumptions)} before`
@@ -164,24 +207,20 @@ const settledIn = (kept: Keeping.Kept): string | undefined => {
 const isDue = ({ session: { suspensions } }: Keeping.Kept, now: number): boolean =>
   suspensions.some(({ expiresAt = Infinity }) => expiresAt <= now)
 
-/**
- * Drives a session until no work is left or its owner is leaving, and returns it. `load` reads it from the store,
- * under the claim of the owner.
- */
-export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPublish>(
-  load: Effect.Effect<Keeping.Claimed, ELoad, RLoad>,
-  run: Run<T, E, R, RHalt, REvent>,
-  { isRetry = false, maxFailures, onGiveUp = () => Effect.void, publish, replies = new Replies.Unrecorded() }: Settings<
-    RPublish
-  >
+/** Drives a claimed session until no work is left or its owner is leaving, and returns it. */
+export const drive = <T extends Tools, E, R, RHalt, REvent, RPublish>(
+  claimed: Keeping.Claimed,
+  options: Options<T, E, R, RHalt, REvent, RPublish>
 ): Effect.Effect<
   Keeping.Claimed,
-  ELoad | Failure<T, E>,
-  RLoad | RPublish | Journals.Store | Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
+  Failure<T, E>,
+  RPublish | Journals.Store | Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
 > =>
   Effect.gen(function*() {
+    checkNames("Session.drive", options, knownOptions)
+    const { maxFailures = 5, onEvent = () => Effect.void, onGiveUp = () => Effect.void, retry = false, run } = options
     const processName = yield* Claims.CurrentProcess
-    let kept = yield* load
+    let kept = yield* Keeping.reload(claimed)
     /** The error that ends the current run, which it could not start with. */
     let final: { readonly error: unknown; readonly failures: number } | undefined
     /** `true` while the run is one that a person had tried again, who gets its end. */
@@ -194,10 +233,10 @@ export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPubli
     const published = (event: Event.Event) => {
       const ending = endedBy(event)
       const { error, failures } = (ending && { error: ending, failures: kept.state.failures }) ?? final ?? {}
-      if (event._tag !== "ChatCompleted" || error === undefined) return kept.claim.during(publish(event))
+      if (event._tag !== "ChatCompleted" || error === undefined) return kept.claim.during(onEvent(event))
       return kept.claim.during(Effect.gen(function*() {
-        yield* publish(event)
-        yield* Metric.update(Owners.metrics.givenUp, 1)
+        yield* onEvent(event)
+        yield* Metric.update(metrics.givenUp, 1)
         yield* Telemetry.logged(Effect.andThen(
           Effect.logWarning(`${named(kept)} is given up: it failed ${times(failures ?? 0)}`, Json.nameOf(error)),
           Effect.logDebug(`${named(kept)} failed`, error)
@@ -208,36 +247,33 @@ export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPubli
     /** The reply of the attempt before that the store never takes. */
     let refused: Journals.StoreError | undefined
     /** Tells whether the session is continued although no work is left. */
-    let retries = isRetry
+    let retries = retry
     while (!kept.claim.isLeaving) {
       const { version } = kept
       isFailed = retries && kept.session.status === "error"
       retries = false
       if (Keeping.next(kept) === "wait" && isDue(kept, yield* Clock.currentTimeMillis)) {
-        yield* Keeping.keep(kept, Settling.expire)
-        kept = yield* load
+        kept = yield* Keeping.keep(kept, Settling.expire)
       }
       final = refused && { error: refused, failures: kept.state.failures + 1 }
-      if (!isFailed && !Journals.isUnfinished(Keeping.next(kept))) return kept
-      const options = run(kept)
-      const resolved = Effect.isEffect(options) ? yield* options : options
+      if (!isFailed && !Keeping.isUnfinished(kept)) return kept
+      const given = run(kept)
+      const resolved = Effect.isEffect(given) ? yield* given : given
       const work = workOf(kept, resolved, { failure: refused, isFinal, isRetry: isFailed, maxFailures, published })
       if (work === undefined) return kept
       refused = undefined
-      yield* Metric.update(Owners.metrics.attempts, 1)
+      yield* Metric.update(metrics.attempts, 1)
       yield* takingOver(kept, processName)
-      const { adapter, keep } = replies.begin(kept.id, yield* Adapter.Adapter)
-      yield* Effect.provideService(work, Adapter.Adapter, adapter).pipe(
+      yield* work.pipe(
         Effect.catchIf(isReplyTooLarge, (error) => Effect.sync(() => void (refused = error))),
-        Effect.tapError((error) => {
-          if (isUnwritable(error)) {
-            return Effect.flatMap(load, (kept) => Keeping.keep(kept, () => Operations.failing))
-          }
-          return Replies.isRefused(error) ? Effect.sync(keep) : Effect.void
-        })
+        Effect.tapError((error) =>
+          isUnwritable(error)
+            ? Effect.flatMap(Keeping.reload(kept), (kept) => Keeping.keep(kept, () => Operations.failing))
+            : Effect.void
+        )
       )
       const before = settledIn(kept)
-      kept = yield* load
+      kept = yield* Keeping.reload(kept)
       if (refused !== undefined) continue
       // Settled calls that could not run, for example because their time was over, are not tried again at once.
       if (kept.version === version || before !== undefined && settledIn(kept) === before) return kept
