@@ -76,7 +76,7 @@ export type { Options as DriveOptions } from "./internal/session/drive.ts"
 
 export type { OperationError } from "./internal/session/operations.ts"
 
-export type { ApproveOptions, SettleOptions, Submission, ToolResult, Verdict } from "./internal/session/settling.ts"
+export type { ApproveOptions, SettleOptions, Submission, Verdict } from "./internal/session/settling.ts"
 
 export type { StopOptions, StopReceipt, SubmitOptions, SubmitReceipt } from "./internal/session/storedCommands.ts"
 
@@ -486,7 +486,7 @@ export const submit: <E = never>(
  *
  * - `"resume"`: a run was interrupted. Call {@link resume}, or {@link abandon}.
  * - `"wait"`: a call waits for an answer from outside. Call {@link answer}, {@link approve}, {@link deny},
- *   {@link submitToolResult} or {@link expire}.
+ *   {@link settle} or {@link expire}.
  * - `"reply"`: a message was submitted. Call {@link reply} with it and `takes`, after {@link recover} in status
  *   `error`.
  * - `"continue"`: calls were settled. Call `Session.continue`.
@@ -1081,7 +1081,7 @@ export const streamReply = <
  * })
  * const { session } = await Effect.runPromise(program.pipe(Effect.provide(model)))
  *
- * Session.messages(session).map((message) => message.content) // => ["Hi", "Hello", "How are you?", "Fine"]
+ * session.thread.messages.map((message) => message.content) // => ["Hi", "Hello", "How are you?", "Fine"]
  * ```
  *
  * @category running
@@ -1259,8 +1259,8 @@ export const step = <const T extends ReadonlyArray<Tool.Any> = [], E = never, R 
   Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
 > => SessionRun.awaited(Operations.stepping(session), options)
 
-/** Tells whether the session comes first among the arguments of a function that takes an id after it. */
-const hasSession = ({ 0: first }: IArguments): boolean => typeof first !== "string"
+/** Tells whether the session comes first among the arguments of a function that takes an id or verdicts after it. */
+const hasSession = ({ 0: first }: IArguments): boolean => typeof first !== "string" && !Array.isArray(first)
 
 /**
  * Answers a question, or gives the result of a manual call or of a call whose effect is unknown, by its id.
@@ -1287,6 +1287,28 @@ const hasSession = ({ 0: first }: IArguments): boolean => typeof first !== "stri
  * session.suspensions // => []
  * ```
  *
+ * **Example** (The result of a manual call)
+ *
+ * ```ts import.meta.vitest
+ * import { Session, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const stamp = Tool.make("stamp", { parameters: {}, manual: true })
+ * const model = Script.layer([
+ *   [Script.toolCall("c0", "stamp"), Script.finish("tool_calls")],
+ *   [Script.text("Stamped."), Script.finish("stop")]
+ * ])
+ * const program = Effect.gen(function*() {
+ *   const asked = yield* Session.start("Stamp", { tools: [stamp] })
+ *   const stamped = yield* Session.answer(asked.session, "c0", "done by hand")
+ *   return yield* Session.continue(stamped, null, { tools: [stamp] })
+ * })
+ * const { result } = await Effect.runPromise(program.pipe(Effect.provide(model)))
+ *
+ * result.finalResponse?.outputText // => "Stamped."
+ * ```
+ *
  * @category answering
  * @since 0.1.0
  */
@@ -1300,7 +1322,8 @@ export const answer: {
   /**
    * Answers a question, or gives the result of a manual call or of a call whose effect is unknown, by its id. The
    * answer to the question that ends the thread is added as a user message, and the call keeps its placeholder; any
-   * other answer fills the place of the call.
+   * other answer fills the place of the call. A result longer than the tool's `maxResultChars`, or than the
+   * `resultLimit` of the policy of the run that made the call, is truncated, for the model and in the thread.
    *
    * Changes data and runs nothing. The other calls keep waiting; after the last verdict, call `Session.continue`.
    * Fails with a `SessionError` and leaves the session unchanged: `unknown_tool_call_id`, `already_answered`,
@@ -1338,7 +1361,7 @@ export const answer: {
  * })
  * const { session } = await Effect.runPromise(program.pipe(Effect.provide(model)))
  *
- * Session.messages(session).find((message) => message.role === "tool")?.content // => "paid"
+ * session.thread.messages.find((message) => message.role === "tool")?.content // => "paid"
  * ```
  *
  * @category answering
@@ -1388,7 +1411,7 @@ export const approve: {
  * })
  * const session = await Effect.runPromise(program.pipe(Effect.provide(model)))
  *
- * Session.messages(session).at(-1)?.isError // => true
+ * session.thread.messages.at(-1)?.isError // => true
  * session.approved // => []
  * ```
  *
@@ -1413,97 +1436,6 @@ export const deny: {
     options?: Settling.SettleOptions
   ): Effect.Effect<SessionData.Session, SessionData.SessionError>
 } = dual(hasSession, Settling.deny)
-
-/**
- * Gives the result of a manual call.
- *
- * **Example** (A result of your own)
- *
- * ```ts import.meta.vitest
- * import { Session, Tool } from "heddle"
- * import { Script } from "heddle/testing"
- * import * as Effect from "effect/Effect"
- *
- * const stamp = Tool.make("stamp", { parameters: {}, manual: true })
- * const model = Script.layer([
- *   [Script.toolCall("c0", "stamp"), Script.finish("tool_calls")],
- *   [Script.text("Stamped."), Script.finish("stop")]
- * ])
- * const program = Effect.gen(function*() {
- *   const asked = yield* Session.start("Stamp", { tools: [stamp] })
- *   const submitted = yield* Session.submitToolResult(asked.session, "c0", "done by hand")
- *   return yield* Session.continue(submitted, null, { tools: [stamp] })
- * })
- * const { result } = await Effect.runPromise(program.pipe(Effect.provide(model)))
- *
- * result.finalResponse?.outputText // => "Stamped."
- * ```
- *
- * @category answering
- * @since 0.1.0
- */
-export const submitToolResult: {
-  /** Takes the session last, as in a pipe. */
-  (
-    id: string,
-    content: unknown,
-    options?: Settling.SettleOptions
-  ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
-  /**
-   * Gives the result of a manual call. A result longer than the tool's `maxResultChars`, or than the `resultLimit` of
-   * the policy of the run that made the call, is truncated, for the model and in the thread. Fails like
-   * {@link answer}, and as `invalid_answer` for a call of another kind. Dies if no call waits for a result or has
-   * waited for one.
-   */
-  (
-    session: SessionData.Session,
-    id: string,
-    content: unknown,
-    options?: Settling.SettleOptions
-  ): Effect.Effect<SessionData.Session, SessionData.SessionError>
-} = dual(hasSession, Settling.submitToolResult)
-
-/**
- * Gives several results in order: all of them or, where one is refused, none. Fails with the first that is.
- *
- * **Example** (Several results)
- *
- * ```ts import.meta.vitest
- * import { Session, Tool } from "heddle"
- * import { Script } from "heddle/testing"
- * import * as Effect from "effect/Effect"
- *
- * const stamp = Tool.make("stamp", { parameters: {}, manual: true })
- * const model = Script.layer([
- *   [Script.toolCall("c0", "stamp"), Script.finish("tool_calls")],
- *   [Script.text("Stamped."), Script.finish("stop")]
- * ])
- * const program = Effect.gen(function*() {
- *   const { session } = yield* Session.start("Stamp", { tools: [stamp] })
- *   return yield* Session.submitToolResults(session, [{ toolCallId: "c0", content: "done by hand" }])
- * })
- * const session = await Effect.runPromise(program.pipe(Effect.provide(model)))
- *
- * session.suspensions // => []
- * ```
- *
- * @category answering
- * @since 0.1.0
- */
-export const submitToolResults: {
-  /** Takes the session last, as in a pipe. */
-  (
-    results: ReadonlyArray<Settling.ToolResult>
-  ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
-  /** Gives several results in order, all of them or none. The thread has them in call order. */
-  (
-    session: SessionData.Session,
-    results: ReadonlyArray<Settling.ToolResult>
-  ): Effect.Effect<SessionData.Session, SessionData.SessionError>
-} = dual(2, Settling.submitToolResults)
-
-/** Tells whether the session comes first among the arguments of a function that takes verdicts after it. */
-const hasSessionFirst = ({ 0: first }: IArguments): boolean => !Array.isArray(first)
 
 /**
  * Gives several verdicts, with a message or without, in one append.
@@ -1534,9 +1466,7 @@ const hasSessionFirst = ({ 0: first }: IArguments): boolean => !Array.isArray(fi
  * @since 0.1.0
  */
 export const settle: {
-  /**
-   * The same, for a session that comes last.
-   */
+  /** Takes the session last, as in a pipe. */
   (
     verdicts: ReadonlyArray<Settling.Verdict>,
     message?: Settling.Submission
@@ -1551,7 +1481,7 @@ export const settle: {
     verdicts: ReadonlyArray<Settling.Verdict>,
     message?: Settling.Submission
   ): Effect.Effect<SessionData.Session, SessionData.SessionError>
-} = dual(hasSessionFirst, Settling.settle)
+} = dual(hasSession, Settling.settle)
 
 /**
  * Settles every call whose time is over: questions and manual calls by their default, approvals as denied. A session
@@ -1586,7 +1516,7 @@ export const expire: (session: SessionData.Session) => Effect.Effect<SessionData
  *
  * const session = Effect.runSync(Session.append(Session.make(), [Message.user("Hi"), Message.assistant("Hello")]))
  *
- * Session.messages(session).length // => 2
+ * session.thread.messages.length // => 2
  * ```
  *
  * @category combinators
@@ -1617,7 +1547,7 @@ export const append: {
  *
  * const session = Effect.runSync(Session.appendUser(Session.make(), "Hi"))
  *
- * Session.messages(session).map((message) => message.content) // => ["Hi"]
+ * session.thread.messages.map((message) => message.content) // => ["Hi"]
  * ```
  *
  * @category combinators
@@ -1636,24 +1566,6 @@ export const appendUser: {
 } = dual(2, Operations.appendUser)
 
 /**
- * Returns the messages of a session.
- *
- * **Example** (What was said)
- *
- * ```ts import.meta.vitest
- * import { Message, Session, Thread } from "heddle"
- *
- * const session = Session.make({ thread: Thread.fromMessages([Message.user("Hi")]) })
- *
- * Session.messages(session).map((message) => message.role) // => ["user"]
- * ```
- *
- * @category getters
- * @since 0.1.0
- */
-export const messages = (session: SessionData.Session): ReadonlyArray<Message.Message> => session.thread.messages
-
-/**
  * Returns the text of the model's last reply, `""` without one. The question of a tool is no reply.
  *
  * **Example** (The last reply)
@@ -1670,32 +1582,6 @@ export const messages = (session: SessionData.Session): ReadonlyArray<Message.Me
  * @since 0.1.0
  */
 export const outputText: (session: SessionData.Session) => string = SessionData.outputText
-
-/**
- * Returns the calls that the caller has to run or to approve.
- *
- * **Example** (What waits for permission)
- *
- * ```ts import.meta.vitest
- * import { Session, Tool } from "heddle"
- * import { Script } from "heddle/testing"
- * import * as Effect from "effect/Effect"
- *
- * const pay = Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.succeed("paid") })
- * const model = Script.layer([
- *   [Script.toolCall("c0", "pay"), Script.finish("tool_calls")],
- *   [Script.text("Done."), Script.finish("stop")]
- * ])
- * const { session } = await Effect.runPromise(Session.start("Pay", { tools: [pay] }).pipe(Effect.provide(model)))
- *
- * Session.pendingToolCalls(session).map((call) => call.name) // => ["pay"]
- * ```
- *
- * @category getters
- * @since 0.1.0
- */
-export const pendingToolCalls = (session: SessionData.Session): ReadonlyArray<Message.ToolCall> =>
-  session.pendingToolCalls
 
 /**
  * Returns the fold from the events of an operation to the session after it. Dies for a mode other than `"chat"` and

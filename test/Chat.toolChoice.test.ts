@@ -101,7 +101,7 @@ describe("toolChoice", () => {
   const settling: Record<string, (waiting: Session.Session) => Effect.Effect<Session.Session, unknown>> = {
     "an approval": (waiting) => Session.approve(waiting, "p"),
     "a denial": (waiting) => Session.deny(waiting, "p"),
-    "a result": (waiting) => Session.submitToolResult(waiting, "h", 1),
+    "a result": (waiting) => Session.answer(waiting, "h", 1),
     "an answer": (waiting) => Session.answer(waiting, "q", "Paris")
   }
 

@@ -271,7 +271,7 @@ describe("the code of an answer", () => {
       const { session } = yield* Session.reply(Session.make(), "go", options).pipe(
         Effect.provide(Script.layer([[toolCall("m", "sign"), finish("tool_calls")]]))
       )
-      const submitted = yield* Session.submitToolResult(session, "m", { error: "no", code: "denied" })
+      const submitted = yield* Session.answer(session, "m", { error: "no", code: "denied" })
       assert.deepStrictEqual(settledIn(yield* continued(submitted, options)), [["m", true, undefined]])
     }))
 

@@ -153,7 +153,7 @@ describe("R-457: a reply to a question that is not in the thread", () => {
     "of an approved call": askedByApproved,
     "that stood beside a call which was settled first": Effect.flatMap(
       after("ask:q", "appr:m"),
-      (session) => Session.submitToolResult(session, "m", "result")
+      (session) => Session.answer(session, "m", "result")
     ),
     "that stood beside an approved call": besideApproved,
     "of a stream that was cut before it was said": cutBeforeTheQuestionWasSaid
@@ -203,7 +203,7 @@ describe("R-457: a reply to a question that is not in the thread", () => {
     Effect.gen(function*() {
       const session = yield* Effect.flatMap(
         after("many:t", "appr:m"),
-        (session) => Session.submitToolResult(session, "m", "result")
+        (session) => Session.answer(session, "m", "result")
       )
       const failure = yield* Effect.flip(Session.reply(session, "lots")).pipe(Effect.provide(Script.layer([])))
       assert.strictEqual((failure as Session.SessionError).reason, "invalid_answer")
@@ -463,8 +463,7 @@ describe("law 9: an answer that is no plain JSON", () => {
       Effect.gen(function*() {
         const given = yield* Session.keep(
           yield* kept("s", after("appr:m", "ask:q")),
-          (session) =>
-            Effect.flatMap(Session.submitToolResult(session, "m", value), (one) => Session.answer(one, "q", value))
+          (session) => Effect.flatMap(Session.answer(session, "m", value), (one) => Session.answer(one, "q", value))
         )
         const loaded = yield* Session.load("s")
         assert.deepStrictEqual(given.session, loaded?.session)
@@ -482,7 +481,7 @@ describe("law 9: an answer that is no plain JSON", () => {
     Effect.gen(function*() {
       const session = yield* after("appr:m", "ask:q", "pay:p")
       const refused = [
-        Session.submitToolResult(session, "m", revoked()),
+        Session.answer(session, "m", revoked()),
         Session.answer(session, "q", revoked()),
         Session.approve(session, "p", { arguments: revoked() })
       ]

@@ -257,7 +257,7 @@ describe("a run that was interrupted and is not resumed", () => {
         const cut = (yield* Session.load("s"))!
         const { value, ...settled } = yield* Session.keep(
           cut,
-          (session) => Session.submitToolResult(session, "manual", "done")
+          (session) => Session.answer(session, "manual", "done")
         )
         assert.deepStrictEqual(settled, yield* Session.load("s"))
         assert.isDefined(settled.interrupted)
@@ -342,7 +342,7 @@ describe("a run that was interrupted and is not resumed", () => {
       const before = (yield* cut([one!, two!], 99)).filter(({ _tag }) => _tag !== "RunEnded")
       yield* Effect.gen(function*() {
         const cut = (yield* Session.load("s"))!
-        yield* Session.keep(cut, (session) => Session.submitToolResult(session, "one", "done"))
+        yield* Session.keep(cut, (session) => Session.answer(session, "one", "done"))
         assert.deepStrictEqual(yield* Stream.runCollect(Session.unfinished), ["s"])
       }).pipe(Effect.provide(prefixed("s", before)))
     }))
@@ -465,7 +465,7 @@ describe("a run that was interrupted and is not resumed", () => {
         Effect.provide(Script.layer([calling("one", "two")]))
       )
       yield* Session.submit("t", "and then this")
-      yield* Session.keep((yield* Session.load("t"))!, (session) => Session.submitToolResult(session, "one", "done"))
+      yield* Session.keep((yield* Session.load("t"))!, (session) => Session.answer(session, "one", "done"))
       // It waits behind the call that is open.
       assert.deepStrictEqual(yield* Stream.runCollect(Session.unfinished), ["s"])
       const refused = yield* Effect.flip(Session.snapshot((yield* Session.load("t"))!))

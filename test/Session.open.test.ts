@@ -34,11 +34,11 @@ describe("M-28: the answers of a turn are in call order", () => {
       const waiting = yield* after("appr:m1", "pay:p1", "ask:q", "echo:e", "appr:m2", "many:t")
       yield* TestClock.adjust("1 minute")
       const settled = yield* Effect.succeed(waiting).pipe(
-        Effect.flatMap((session) => Session.submitToolResult(session, "m2", "second")),
+        Effect.flatMap((session) => Session.answer(session, "m2", "second")),
         Effect.flatMap((session) => Session.approve(session, "p1")),
         Effect.flatMap(Session.expire),
         Effect.flatMap((session) => Session.answer(session, "q", "Oslo")),
-        Effect.flatMap((session) => Session.submitToolResult(session, "m1", "first"))
+        Effect.flatMap((session) => Session.answer(session, "m1", "first"))
       )
       assert.deepStrictEqual(transcript(settled.thread).slice(2), [
         "TM(m1,first)",
@@ -67,7 +67,7 @@ describe("M-28: the answers of a turn are in call order", () => {
         suspensions: [suspension],
         pendingToolCalls: [call]
       }
-      const answered = yield* Session.submitToolResult(session, "c0", "new")
+      const answered = yield* Session.answer(session, "c0", "new")
       assert.deepStrictEqual(transcript(answered.thread).slice(1), [
         "assistant()",
         "TM(c0,old)",
@@ -92,7 +92,7 @@ describe("M-43: a continuation begins with what was settled since the last run",
     const expired = yield* Session.expire(waiting)
     const told = yield* Session.answer(expired, "q", "Oslo")
     const denied = yield* Session.deny(told, "p2", "no")
-    const submitted = yield* Session.submitToolResult(denied, "m", { ok: true })
+    const submitted = yield* Session.answer(denied, "m", { ok: true })
     return { before: waiting, session: yield* Session.approve(submitted, "p1") }
   })
 
@@ -242,7 +242,7 @@ describe("M-43: a continuation begins with what was settled since the last run",
   it.effect("M-19: a result of parts is reported as it is", () =>
     Effect.gen(function*() {
       const parts: ReadonlyArray<Message.Part> = [{ type: "text", text: "a picture" }]
-      const session = yield* Session.submitToolResult(yield* after("appr:m"), "m", parts)
+      const session = yield* Session.answer(yield* after("appr:m"), "m", parts)
       const events = yield* Effect.provide(Stream.runCollect(Session.streamContinue(session)), Script.layer([done]))
       assert.deepStrictEqual(settlements(events), [["m", parts, undefined]])
     }))
@@ -437,7 +437,7 @@ describe("M-44: a question that was asked is open wherever its run or its journa
   it.effect("stopped at every step, hard and softly, a continuation keeps the laws", () =>
     Effect.gen(function*() {
       const waiting = yield* after("pay:p1", "pay:p2", "pay:p3", "appr:m")
-      const answers = yield* Session.submitToolResult(yield* Session.deny(waiting, "p3", "no"), "m", "ok")
+      const answers = yield* Session.answer(yield* Session.deny(waiting, "p3", "no"), "m", "ok")
       const one = yield* Session.approve(answers, "p1", { arguments: { amount: 1 } })
       const session = yield* Session.approve(one, "p2", { arguments: { amount: 3 } })
       const run = ({ cancel }: { readonly cancel: AbortSignal }) =>

@@ -26,23 +26,20 @@ describe("the functions of data", () => {
       assert.deepStrictEqual(waiting.suspensions.map(({ id }) => id), ["p", "m", "q", "o"])
       const first = yield* Effect.gen(function*() {
         const approved = yield* Session.approve(waiting, "p", { arguments: { amount: 1 } })
-        const submitted = yield* Session.submitToolResult(approved, "m", "done")
+        const submitted = yield* Session.answer(approved, "m", "done")
         const answered = yield* Session.answer(submitted, "q", "yes")
         return yield* Session.deny(answered, "o", "no")
       })
       const last = yield* Session.approve(waiting, "p", { arguments: { amount: 1 } }).pipe(
-        Effect.flatMap(Session.submitToolResult("m", "done")),
+        Effect.flatMap(Session.answer("m", "done")),
         Effect.flatMap(Session.answer("q", "yes")),
         Effect.flatMap(Session.deny("o", "no"))
       )
       assert.deepStrictEqual(last, first)
       assert.deepStrictEqual(yield* Session.approve("p")(waiting), yield* Session.approve(waiting, "p"))
       assert.deepStrictEqual(yield* Session.deny("p")(waiting), yield* Session.deny(waiting, "p"))
-      const results = [{ toolCallId: "m", content: "done" }]
-      assert.deepStrictEqual(
-        yield* Session.submitToolResults(results)(waiting),
-        yield* Session.submitToolResults(waiting, results)
-      )
+      const verdicts = [{ id: "m", answer: { _tag: "Value", value: "done" } }] as const
+      assert.deepStrictEqual(yield* Session.settle(verdicts)(waiting), yield* Session.settle(waiting, verdicts))
       const session = Session.make()
       const said = yield* Session.append(session, [Message.user("hi")])
       assert.deepStrictEqual(yield* Session.append([Message.user("hi")])(session), said)
@@ -141,7 +138,6 @@ describe("approvals", () => {
     Effect.gen(function*() {
       const session = yield* after("pay:p", "appr:m", "ask:q")
       assert.strictEqual(yield* refusal(Session.answer(session, "p", "paid")), "invalid_answer")
-      assert.strictEqual(yield* refusal(Session.submitToolResult(session, "p", "paid")), "invalid_answer")
       assert.strictEqual(yield* refusal(Session.approve(session, "m")), "invalid_answer")
       assert.strictEqual(yield* refusal(Session.deny(session, "q")), "invalid_answer")
       assert.strictEqual(yield* refusal(Session.approve(session, "nobody")), "unknown_tool_call_id")
@@ -244,7 +240,7 @@ describe("several at once", () => {
       const tools = yield* Session.answer(next, "q2", "Bergen")
       assert.deepInclude(tools, { status: "awaiting_tools" })
       assert.notProperty(tools, "pendingQuestion")
-      const all = yield* Session.submitToolResult(tools, "m", "ok")
+      const all = yield* Session.answer(tools, "m", "ok")
       assert.deepStrictEqual(transcript(all.thread).slice(2), ["TM(m,ok)", "TM(q1,Oslo)", "TM(q2,Bergen)"])
     }))
 })
@@ -259,7 +255,7 @@ const kinds = {
   ask: (id: string) => ({ answer: (s: Session.Session) => Session.answer(s, id, `to ${id}`), read: `to ${id}` }),
   many: (id: string) => ({ answer: (s: Session.Session) => Session.answer(s, id, Number(id)), read: id }),
   appr: (id: string) => ({
-    answer: (s: Session.Session) => Session.submitToolResult(s, id, `of ${id}`),
+    answer: (s: Session.Session) => Session.answer(s, id, `of ${id}`),
     read: `of ${id}`
   }),
   pay: (id: string) => ({

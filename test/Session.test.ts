@@ -38,7 +38,7 @@ describe("Session: start", () => {
       assert.strictEqual(session.status, "completed")
       assert.deepStrictEqual(session.thread, result.thread)
       assert.deepStrictEqual(transcript(session.thread), ["user(go)", "assistant(done)"])
-      assert.deepStrictEqual(Session.messages(session), result.thread.messages)
+      assert.deepStrictEqual(session.thread.messages, result.thread.messages)
     }))
 
   it.effect("L-02, R-453: what is neither a session nor a thread is refused", () =>
@@ -168,7 +168,7 @@ describe("Session: questions", () => {
   it.effect("R-452, R-454: where several calls wait, the defect names for each kind the call that settles it", () =>
     Effect.gen(function*() {
       const answer = "Session.answer for each question"
-      const submit = "Session.submitToolResult for each manual call"
+      const submit = "Session.answer for each manual call"
       const decide = "Session.approve or Session.deny for each approval"
       const cases = [
         [yield* after("ask:q1", "ask:q2"), [answer]],
@@ -189,7 +189,7 @@ describe("Session: questions", () => {
       // What the defect names works, in any order.
       const [waiting] = cases[5]
       const answered = yield* Session.answer(waiting, "q", "Oslo")
-      const submitted = yield* Session.submitToolResult(answered, "m", "done")
+      const submitted = yield* Session.answer(answered, "m", "done")
       const denied = yield* Session.deny(submitted, "p")
       const { session } = yield* withDone(Session.continue(denied, null))
       assert.strictEqual(session.status, "completed")
@@ -210,9 +210,9 @@ describe("Session: manual calls", () => {
   it.effect("L-07, R-458, R-459, M-28: results are submitted one by one, in any order, are kept in call order, and call no model", () =>
     Effect.gen(function*() {
       const waiting = yield* after("appr:m1", "appr:m2")
-      const one = yield* Session.submitToolResult(waiting, "m2", "second")
+      const one = yield* Session.answer(waiting, "m2", "second")
       assert.deepStrictEqual([one.status, ids(one)], ["awaiting_tools", ["m1"]])
-      const both = yield* Session.submitToolResult(one, "m1", "first")
+      const both = yield* Session.answer(one, "m1", "first")
       assert.deepStrictEqual([both.status, ids(both)], ["idle", []])
       assert.deepStrictEqual(transcript(both.thread).slice(-2), ["TM(m1,first)", "TM(m2,second)"])
     }))
@@ -220,7 +220,7 @@ describe("Session: manual calls", () => {
   it.effect("L-11, R-460: going on afterwards, the model sees them", () =>
     Effect.gen(function*() {
       const waiting = yield* after("appr:m1")
-      const ready = yield* Session.submitToolResult(waiting, "m1", "yes")
+      const ready = yield* Session.answer(waiting, "m1", "yes")
       const model = yield* Script.make([done])
       const { session } = yield* Effect.provide(Session.continue(ready, null), model.layer)
       const [request] = yield* model.requests
@@ -242,7 +242,7 @@ describe("Session: manual calls", () => {
       const waiting = yield* after("echo:a", "appr:m")
       const copy = structuredClone(waiting)
       for (const id of ["a", "nobody"]) {
-        const failure = yield* Effect.flip(Session.submitToolResult(waiting, id, "x"))
+        const failure = yield* Effect.flip(Session.answer(waiting, id, "x"))
         assert.deepInclude(failure, { _tag: "SessionError", reason: "unknown_tool_call_id" })
         assert.deepStrictEqual(failure.metadata, { toolCallId: id })
       }
@@ -252,36 +252,42 @@ describe("Session: manual calls", () => {
   it.effect("L-09, R-459: a batch stops at the first that is refused, and none is the same session", () =>
     Effect.gen(function*() {
       const waiting = yield* after("appr:m1", "appr:m2")
-      const results = [{ toolCallId: "m1", content: "x" }, { toolCallId: "bad", content: "x" }]
-      const failure = yield* Effect.flip(Session.submitToolResults(waiting, results))
+      const result = (id: string, value: unknown) => ({ id, answer: { _tag: "Value", value } }) as const
+      const failure = yield* Effect.flip(Session.settle(waiting, [result("m1", "x"), result("bad", "x")]))
       assert.deepStrictEqual(failure.metadata, { toolCallId: "bad" })
       assert.deepStrictEqual(ids(waiting), ["m1", "m2"])
-      assert.strictEqual(yield* Session.submitToolResults(waiting, []), waiting)
-      const all = yield* Session.submitToolResults(waiting, [results[0]!, { toolCallId: "m2", content: "y" }])
+      assert.strictEqual(yield* Session.settle(waiting, []), waiting)
+      const all = yield* Session.settle(waiting, [result("m2", "y"), result("m1", "x")])
+      assert.deepStrictEqual(transcript(all.thread).slice(-2), ["TM(m1,x)", "TM(m2,y)"])
       assert.strictEqual(all.status, "idle")
     }))
 
-  it.effect("L-10, R-451, R-452: a reply while tools are awaited, and a result while none is, are defects", () =>
+  it.effect("L-10, R-451, R-452, R-458: a reply while tools are awaited is a defect, and a result while none is, is refused", () =>
     Effect.gen(function*() {
       const waiting = yield* after("appr:m")
-      assert.include(yield* defect(withDone(Session.reply(waiting, "hi"))), "submitToolResult")
-      assert.include(yield* defect(withDone(Session.continue(waiting, null))), "submitToolResult")
-      assert.include(yield* defect(withDone(Session.continue(waiting, Message.user("hi")))), "submitToolResult")
-      assert.include(yield* defect(withDone(Session.step(waiting))), "submitToolResult")
-      assert.include(yield* defect(withDone(Session.start(waiting))), "submitToolResult")
-      assert.include(yield* defect(Session.appendUser(waiting, "hi")), "submitToolResult")
-      assert.include(yield* defect(Session.submitToolResult(Session.make(), "m", "x")), "idle")
-      assert.include(yield* defect(Session.submitToolResult(yield* after("ask:q"), "q", "x")), "awaiting_user")
+      assert.include(yield* defect(withDone(Session.reply(waiting, "hi"))), "Session.answer for each manual call")
+      assert.include(yield* defect(withDone(Session.continue(waiting, null))), "Session.answer for each manual call")
+      assert.include(
+        yield* defect(withDone(Session.continue(waiting, Message.user("hi")))),
+        "Session.answer for each manual call"
+      )
+      assert.include(yield* defect(withDone(Session.step(waiting))), "Session.answer for each manual call")
+      assert.include(yield* defect(withDone(Session.start(waiting))), "Session.answer for each manual call")
+      assert.include(yield* defect(Session.appendUser(waiting, "hi")), "Session.answer for each manual call")
+      const { detail, reason } = yield* Effect.flip(Session.answer(Session.make(), "m", "x"))
+      assert.deepStrictEqual([reason, detail], [
+        "unknown_tool_call_id",
+        "no call \"m\" waits for an answer; none waits"
+      ])
     }))
 
   it.effect("L-19: a result is written unchanged if it is a text, as JSON if it is an object, and else as text", () =>
     Effect.gen(function*() {
       const waiting = yield* after("appr:a", "appr:b", "appr:c")
-      const session = yield* Session.submitToolResults(waiting, [
-        { toolCallId: "a", content: "s" },
-        { toolCallId: "b", content: { a: 1 } },
-        { toolCallId: "c", content: 42 }
-      ])
+      const session = yield* Session.answer(waiting, "a", "s").pipe(
+        Effect.flatMap(Session.answer("b", { a: 1 })),
+        Effect.flatMap(Session.answer("c", 42))
+      )
       assert.deepStrictEqual(session.thread.messages.slice(-3).map((message) => message.content), [
         "s",
         "{\"a\":1}",
@@ -306,7 +312,6 @@ describe("Session: errors", () => {
         Session.step(session),
         Session.append(session, []),
         Session.answer(session, "c0", "x"),
-        Session.submitToolResult(session, "c0", "x"),
         Session.approve(session, "c0"),
         Session.expire(session)
       ]
@@ -381,8 +386,8 @@ describe("Session: errors", () => {
           assert.include(failure.message, "Session.expire where its time is up")
           assert.include(failure.message, "pending: \"deny\"")
           const kinds = waiting.suspensions.map(({ kind }) => kind)
-          assert.strictEqual(failure.message.includes("Session.answer"), kinds.includes("question"))
-          assert.strictEqual(failure.message.includes("Session.submitToolResult"), kinds.includes("manual"))
+          assert.strictEqual(failure.message.includes("for each question"), kinds.includes("question"))
+          assert.strictEqual(failure.message.includes("for each manual call"), kinds.includes("manual"))
         }
       }
       const misuse = Session.reply(yield* after("pay:p"), "hi", { pending: "allow" as "deny" })
@@ -622,7 +627,7 @@ describe("Session: JSON", () => {
         const back = throughJson(session)
         assert.deepStrictEqual(back, session)
         assert.strictEqual(back.status, status)
-        const ready = status === "awaiting_tools" ? yield* Session.submitToolResult(back, "m", "ok") : back
+        const ready = status === "awaiting_tools" ? yield* Session.answer(back, "m", "ok") : back
         const next = yield* withDone(Session.continue(ready, status === "awaiting_tools" ? null : Message.user("on")))
         assert.strictEqual(next.session.status, "completed")
         assert.isEmpty(check.thread(next.session.thread))
@@ -643,7 +648,7 @@ describe("Session: JSON", () => {
       const session = yield* Session.appendUser(Session.make(), "hi")
       const more = yield* Session.append(session, [Message.assistant("hello")])
       assert.deepStrictEqual(transcript(more.thread), ["user(hi)", "assistant(hello)"])
-      assert.isEmpty(Session.pendingToolCalls(more))
+      assert.isEmpty(more.pendingToolCalls)
       const { session: next } = yield* withDone(Session.start(more, { tools: [echo] }))
       assert.strictEqual(next.status, "completed")
       assert.isDefined(toolCall)

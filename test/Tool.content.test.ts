@@ -334,7 +334,7 @@ describe("Tool.content", () => {
 
       const manual = [Tool.make("show", { parameters: anything, manual: true })]
       const handed = yield* model(script[0]!)(Session.start("go", { tools: manual }))
-      const submitted = yield* Session.submitToolResult(handed.session, "c0", Tool.content([image]))
+      const submitted = yield* Session.answer(handed.session, "c0", Tool.content([image]))
       assert.deepStrictEqual(submitted.thread.messages[2], Message.tool("c0", [image]))
     }).pipe(Effect.provide([Session.Store.layerMemory, Script.layer(script)])))
 
@@ -343,7 +343,7 @@ describe("Tool.content", () => {
       const manual = [Tool.make("show", { parameters: anything, manual: true })]
       const model = (turn: ReadonlyArray<Script.Entry>) => Effect.provide(Script.layer([turn]))
       const handed = yield* model(script[0]!)(Session.start("go", { tools: manual }))
-      const submitted = yield* Session.submitToolResult(handed.session, "c0", Tool.content([text, image]))
+      const submitted = yield* Session.answer(handed.session, "c0", Tool.content([text, image]))
       const events: Array<Event.Event> = []
       const onEvent = (event: Event.Event) => void events.push(event)
       yield* model(script[1]!)(Session.continue(submitted, null, { tools: manual, onEvent }))

@@ -306,8 +306,8 @@ describe("Session: the limit of results that are submitted", () => {
   it.effect("M-18: the limit of the tool or of the policy holds, in the thread, the store, the event and the request", () =>
     Effect.gen(function*() {
       const ways = [
-        (session: Session.Session) => Session.submitToolResult(session, "c0", long),
-        (session: Session.Session) => Session.answer(session, "c0", long)
+        (session: Session.Session) => Session.answer(session, "c0", long),
+        (session: Session.Session) => Session.settle(session, [{ id: "c0", answer: { _tag: "Value", value: long } }])
       ]
       for (const submit of ways) {
         for (const mode of ["auto", "manual"] as const) {
@@ -334,7 +334,7 @@ describe("Session: the limit of results that are submitted", () => {
       const content = yield* submitted(
         { tools: [handing(1_000)] },
         (session) =>
-          Session.submitToolResult(
+          Session.answer(
             session,
             "c0",
             Tool.content([{ type: "text", text: long }, { type: "image", url: "https://a.test/b.png" }])

@@ -88,7 +88,7 @@ export const isUnfinished = ({ session }: Session.Kept): boolean => {
 
 /** Returns how far the conversation is, as it is shown. */
 export const standing = ({ name }: Settings.Place, { session }: Session.Kept): string => {
-  const { length } = Session.messages(session)
+  const { length } = session.thread.messages
   return length === 0 ? `session ${name} begins` : `session ${name} goes on after ${length} messages`
 }
 

@@ -777,7 +777,7 @@ describe("what is left to do", () => {
         kept = yield* Session.keep(kept, (session) => Session.answer(session, "ask", "this"))
         kept = yield* isLeft(kept, "wait", "three calls wait")
         kept = yield* Session.keep(kept, (session) => Session.approve(session, "gated"))
-        kept = yield* Session.keep(kept, (session) => Session.submitToolResult(session, "manual", "by hand"))
+        kept = yield* Session.keep(kept, (session) => Session.answer(session, "manual", "by hand"))
         kept = yield* isLeft(kept, "wait", "one call waits")
         kept = yield* Session.keep(kept, (session) => Session.deny(session, session.suspensions[0]!.id))
         kept = yield* isLeft(kept, "reply", "settled, and messages wait")

@@ -96,7 +96,7 @@ const inSession = (question: Question, reply: Reply, started: Array<unknown>) =>
       return { isError: true, text: textsOf.invalid_answer }
     }
     const { session: after } = yield* Session.continue(settled.success, null, options)
-    const messages = Session.messages(after)
+    const messages = after.thread.messages
     const place = messages.findIndex(({ role }) => role === "tool")
     const { content } = messages[place]!
     // A handler that is not started again has its question and the answer in the thread.

@@ -540,6 +540,9 @@ export interface Options<
     args: Schemas.Type<P>,
     call: CallContext
   ) => Written<H> & Effect.Effect<Produced<S>, E, R>
-  /** `true` if calls are handed to the caller (`Session.submitToolResult`) and never run. `false` by default. */
+  /**
+   * `true` if calls are handed to the caller, whose `Session.answer` gives the result, and never run. `false` by
+   * default.
+   */
   readonly manual?: boolean
 }

@@ -93,7 +93,7 @@ export const happened = ({ before, writer }: Base, records: ReadonlyArray<Record
 /** Calls that settle a suspension, by its kind. */
 export const settlingOne: Record<Event.Suspension["kind"], string> = {
   question: "Session.answer",
-  manual: "Session.submitToolResult",
+  manual: "Session.answer",
   approval: "Session.approve or Session.deny",
   unknown: "Session.answer, Session.approve or Session.deny"
 }
@@ -405,49 +405,3 @@ export const expire = (session: Session): Effect.Effect<Session, SessionData.Ses
       }))
     )
   })
-
-/** Returns the verdict that gives the result of a manual call. */
-const resultOf = (id: string, content: unknown, options: SettleOptions = {}): Decision => ({
-  id,
-  options,
-  content: { answered: content },
-  decide: (session) =>
-    Effect.gen(function*() {
-      yield* usable(session)
-      if (session.pendingToolCalls.length === 0 && !session.answered.includes(id)) {
-        return yield* Effect.die(
-          new Error(`Session.submitToolResult: the session is ${session.status} and waits for no tool result`)
-        )
-      }
-      const suspension = yield* find(session, id)
-      if (suspension.kind !== "manual") {
-        const detail = `call ${JSON.stringify(id)} is no manual call: call ${settlingOne[suspension.kind]}`
-        return yield* failed("invalid_answer", detail, id)
-      }
-      return { _tag: "Value", value: yield* fitting(suspension, content) }
-    })
-})
-
-/** Gives the result of a manual call. Dies where no call waits for a result or has waited for one. */
-export const submitToolResult = (session: Session, id: string, content: unknown, options?: SettleOptions) =>
-  settleAll(session, [resultOf(id, content, options)])
-
-/**
- * The result of a manual call.
- *
- * @category models
- * @since 0.1.0
- */
-export interface ToolResult {
-  /** The id of the call. */
-  readonly toolCallId: string
-  /** The result: a text, a list of parts (`Tool.content`), or a value, which is written as JSON. */
-  readonly content: unknown
-}
-
-/** Gives several results, in order: all of them or, where one is refused, none. */
-export const submitToolResults = (
-  session: Session,
-  results: ReadonlyArray<ToolResult>
-): Effect.Effect<Session, SessionData.SessionError> =>
-  settleAll(session, results.map(({ content, toolCallId }) => resultOf(toolCallId, content)))
