@@ -6,18 +6,21 @@
  */
 import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
+import type * as Types from "effect/Types"
 import type * as Event from "./Event.ts"
 import * as Answers from "./internal/answer/answer.ts"
 import * as Settings from "./internal/ask/options.ts"
 import * as Requests from "./internal/ask/request.ts"
-import { checkNames } from "./internal/declare/schema.ts"
+import { checkNames, type NamesOf } from "./internal/declare/schema.ts"
 import * as ToolOptions from "./internal/declare/toolOptions.ts"
 import * as Values from "./internal/declare/values.ts"
+import * as EventJson from "./internal/fold/eventJson.ts"
 import * as Fold from "./internal/fold/fold.ts"
 import * as Outcomes from "./internal/fold/runOutcome.ts"
 import * as Json from "./internal/json.ts"
@@ -27,7 +30,7 @@ import * as Policy from "./Policy.ts"
 import * as Thread from "./Thread.ts"
 import type * as Tool from "./Tool.ts"
 
-export type { Asker, ResponseFormat, ToolChoice } from "./internal/ask/request.ts"
+export type { Asker, Attempt, ResponseFormat, ToolChoice } from "./internal/ask/request.ts"
 
 /**
  * One model call: what concerns the model, and the run that makes it.
@@ -122,6 +125,47 @@ export interface Service extends Telemetry.Described {
   readonly stream: (request: Request) => Stream.Stream<Event.AdapterEvent, AdapterError>
   /** The adapters that `prepareStep` may choose, by their names: see {@link named}. None by default. */
   readonly named?: ReadonlyMap<string, Service>
+  /** The adapters that are asked in turn: see {@link fallback}. None by default. */
+  readonly candidates?: ReadonlyArray<Candidate>
+  /** The tokens that a request and its reply may have together. Not known by default. */
+  readonly contextWindow?: number
+}
+
+/**
+ * A failure of a {@link Candidate} behind which another one was asked. The `metadata` of an {@link AdapterError} lists
+ * them under `tried`.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Tried {
+  /** The name of the candidate. */
+  readonly name: string
+  /** The reason of its error. */
+  readonly reason: AdapterError["reason"]
+  /** The message of its error, at most 500 characters of it. */
+  readonly detail?: string
+}
+
+/**
+ * An adapter of a {@link fallback}.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Candidate {
+  /** The name, for events, notes and errors. */
+  readonly name: string
+  /** The adapter. */
+  readonly adapter: Service
+  /** Returns the failures before a request, with its own one. */
+  readonly tried: (error: AdapterError, before: ReadonlyArray<Tried>) => ReadonlyArray<Tried>
+  /** Returns the adapter behind others that failed: its own failure has those in `metadata.tried`. */
+  readonly behind: (tried: ReadonlyArray<Tried>) => Service
+  /** Changes a request to that of the candidate: its model, and the bounds of its attempts. */
+  readonly template: <T extends Requests.Template>(template: T) => T
+  /** Returns the candidate that is asked behind an error that came before anything was said, if one is. */
+  readonly next: (error: AdapterError) => Candidate | undefined
 }
 
 /**
@@ -203,6 +247,17 @@ export const layer = (service: Service): Layer.Layer<Adapter> => Layer.succeed(A
 export const map = (change: (adapter: Service) => Service): Layer.Layer<Adapter, never, Adapter> =>
   Layer.effect(Adapter, Adapter.useSync((adapter) => Requests.changed(adapter, change)))
 
+/** Builds layers of adapters. One memo map: a layer that stands there twice is built once. */
+const built = (
+  layers: ReadonlyArray<Layer.Layer<Adapter, any, any>>
+): Effect.Effect<ReadonlyArray<Service>, any, any> =>
+  Effect.gen(function*() {
+    const memoMap = Layer.CurrentMemoMap.forkOrCreate(yield* Effect.context<never>())
+    const scope = yield* Effect.scope
+    return yield* Effect.forEach(layers, (layer) =>
+      Effect.map(Layer.buildWithMemoMap(layer, memoMap, scope), (context) => Context.get(context, Adapter)))
+  })
+
 /**
  * A layer of several adapters. Runs use the first. `prepareStep` chooses another for a step, by its name.
  *
@@ -242,17 +297,242 @@ export const named = <const Layers extends { readonly [name: string]: Layer.Laye
   if (entries.length === 0) throw new TypeError("Adapter.named must have at least one layer: the first is the default")
   return Layer.effect(
     Adapter,
-    Effect.gen(function*() {
-      // One memo map: a layer that stands under two names is built once.
-      const memoMap = Layer.CurrentMemoMap.forkOrCreate(yield* Effect.context<never>())
-      const scope = yield* Effect.scope
-      return Requests.named(
-        yield* Effect.forEach(entries, ([name, layer]) =>
-          Effect.map(
-            Layer.buildWithMemoMap(layer, memoMap, scope),
-            (context) => [name, Context.get(context, Adapter)] as const
-          ))
+    Effect.map(
+      built(entries.map(([, layer]) => layer)),
+      (services) => Requests.named(services.map((service, index) => [entries[index]?.[0] as string, service] as const))
+    )
+  )
+}
+
+/**
+ * A candidate of a {@link fallback}, as a program gives it.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface FallbackOptions<E = never, R = never> {
+  /** The layer of its adapter. */
+  readonly layer: Layer.Layer<Adapter, E, R>
+  /** The name, which no other candidate has. The adapter's model by default, with the provider where that is taken. */
+  readonly name?: string | undefined
+  /** The model. That of the request by default for the first candidate, and the adapter's for the others. */
+  readonly model?: string | undefined
+  /**
+   * Returns `true` for an error behind which the next candidate is asked. By default: `rate_limited`, `quota_exceeded`,
+   * `provider_unavailable`, `timeout`, `network_error`; and `context_length_exceeded`, where a later candidate has a
+   * larger `contextWindow`, which is asked then.
+   */
+  readonly when?: ((error: AdapterError) => boolean) | undefined
+  /** The time until the reply says something; a number is milliseconds. Not bounded by default. */
+  readonly within?: Duration.Input | undefined
+  /**
+   * The number of times that a failed request is tried again. 0 by default; the adapter's own for the last candidate.
+   */
+  readonly retries?: number | undefined
+}
+
+const fallbackOptions = Values.nullable(
+  {
+    layer: Values.layer,
+    name: Values.name,
+    model: Values.name,
+    when: Values.fn,
+    within: Values.duration,
+    retries: Values.whole
+  } satisfies NamesOf<FallbackOptions>
+)
+
+const passing: ReadonlyArray<string> = [
+  "rate_limited",
+  "quota_exceeded",
+  "provider_unavailable",
+  "timeout",
+  "network_error"
+]
+
+/** The longest wait for a server's pause before another candidate is asked. */
+const patienceMillis = 5_000
+
+const longestDetail = 500
+
+const withTried = (error: AdapterError, tried: ReadonlyArray<Tried>): AdapterError =>
+  new AdapterError({ ...error, metadata: { ...error.metadata, tried } })
+
+/** Tells whether an event says something: text, reasoning or a call. */
+const says = ({ _tag }: Event.AdapterEvent): boolean => _tag !== "MessageStarted" && _tag !== "RawChunk"
+
+/** Bounds the time until a reply says something. */
+const bounded = (name: string, within: Duration.Duration, service: Service): Service => ({
+  ...service,
+  stream: (request) =>
+    Stream.suspend(() => {
+      let hasSaid = false
+      const late = Effect.flatMap(Effect.sleep(within), () => {
+        if (hasSaid) return Effect.never
+        const detail = `${name} said nothing within ${Duration.format(within)}`
+        return Effect.fail(new AdapterError({ reason: "timeout", detail }))
+      })
+      const read = Stream.tap(service.stream(request), (event) => Effect.sync(() => void (hasSaid ||= says(event))))
+      return Stream.interruptWhen(read, late)
+    })
+})
+
+/** Names the provider in the replies of an adapter. */
+const naming = (service: Service): Service => {
+  const { provider } = service
+  return provider === undefined ? service : {
+    ...service,
+    stream: (request) =>
+      Stream.map(
+        service.stream(request),
+        (event) => event._tag === "MessageCompleted" ? { ...event, provider } : event
       )
+  }
+}
+
+const namesOf = (given: ReadonlyArray<readonly [FallbackOptions<any, any>, Service]>): ReadonlyArray<string> => {
+  const names = new Set<string>()
+  return given.map(([{ model = undefined, name }, service], index) => {
+    if (typeof name === "string") {
+      if (names.has(name)) throw new TypeError(`Adapter.fallback: two candidates are named ${JSON.stringify(name)}`)
+      names.add(name)
+      return name
+    }
+    const plain = model ?? service.model ?? service.provider ?? `candidate ${index + 1}`
+    const own = [plain, `${service.provider}/${plain}`].find((one) => !names.has(one)) ?? `${plain} (${index + 1})`
+    names.add(own)
+    return own
+  })
+}
+
+const candidatesOf = (
+  given: ReadonlyArray<readonly [FallbackOptions<any, any>, Service]>
+): readonly [Candidate, ...ReadonlyArray<Candidate>] => {
+  const names = namesOf(given)
+  const candidates = given.map(([options, service], index): Candidate => {
+    const { model, retries, when, within } = options
+    const name = names[index] as string
+    const isLast = index === given.length - 1
+    const limit = within === undefined || within === null ? undefined : Values.readDuration(within)
+    const attempt: Types.Mutable<Requests.Attempt> = isLast ? {} : { retries: 0, patienceMillis }
+    if (typeof retries === "number") attempt.retries = retries
+    const adapter = naming(limit === undefined ? service : bounded(name, limit, service))
+    return {
+      name,
+      adapter,
+      tried: ({ detail, reason }, before) => [
+        ...before,
+        { name, reason, ...(detail === undefined ? {} : { detail: detail.slice(0, longestDetail) }) }
+      ],
+      behind: (tried) =>
+        tried.length === 0 ? adapter : {
+          ...adapter,
+          stream: (request) => Stream.mapError(adapter.stream(request), (error) => withTried(error, tried))
+        },
+      template: ({ model: wanted, ...template }) => ({
+        ...template as any,
+        ...(typeof model === "string" ? { model } : index === 0 && wanted !== undefined ? { model: wanted } : {}),
+        ...(Object.keys(attempt).length === 0 ? {} : { attempt })
+      }),
+      next: (error) => {
+        const later = candidates.slice(index + 1)
+        if (when !== undefined && when !== null) return when(error) ? later[0] : undefined
+        if (error.reason !== "context_length_exceeded") return passing.includes(error.reason) ? later[0] : undefined
+        const { contextWindow = Infinity } = service
+        return later.find(({ adapter }) => (adapter.contextWindow ?? 0) > contextWindow)
+      }
+    }
+  })
+  return candidates as unknown as readonly [Candidate, ...ReadonlyArray<Candidate>]
+}
+
+/** Reads a reply from a candidate, or from the next one where it fails before it has said something. */
+const asking = (
+  candidate: Candidate,
+  request: Request,
+  tried: ReadonlyArray<Tried>
+): Stream.Stream<Event.AdapterEvent, AdapterError> =>
+  Stream.suspend(() => {
+    let unsaid: Array<Event.AdapterEvent> | undefined = []
+    const events = candidate.behind(tried).stream(candidate.template(request))
+    const said = Stream.flattenIterable(Stream.map(events, (event): ReadonlyArray<Event.AdapterEvent> => {
+      if (unsaid === undefined) return [event]
+      unsaid.push(event)
+      if (!says(event)) return []
+      const all = unsaid
+      unsaid = undefined
+      return all
+    }))
+    const rest = Stream.suspend(() => Stream.fromIterable(unsaid ?? []))
+    return Stream.catch(Stream.concat(said, rest), (error) => {
+      const next = unsaid === undefined ? undefined : candidate.next(error)
+      if (next === undefined) {
+        return Stream.concat(Stream.fromIterable(unsaid ?? []), Stream.fail(error))
+      }
+      // The cost of a failed request counts.
+      const spent = (unsaid ?? []).filter((event) => event._tag === "RawChunk" && EventJson.isUsage(event))
+      return Stream.concat(
+        Stream.fromIterable(spent),
+        asking(next, request, candidate.tried(error, tried))
+      )
+    })
+  })
+
+/**
+ * A layer of adapters that are asked in turn: the next one where one fails before it has said something.
+ *
+ * **Details**
+ *
+ * A reply has said something with its first text, reasoning or call. From then on a failure breaks the reply, as with
+ * one adapter. Each candidate but the last is asked once and waits for a server's pause for at most 5 s. A run stays
+ * with the candidate that it has come to, also after a crash; a run that a handler starts begins with the first. Runs
+ * show each switch as `ModelSwitched`. Where all fail, the error is that of the last, and `metadata.tried` has the
+ * others. To give no candidate, or two of one name, is a defect.
+ *
+ * **Example** (A second model while the first is down)
+ *
+ * ```ts import.meta.vitest
+ * import { Adapter, Chat } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const down = Script.layer([[Script.preflightError("provider_unavailable")]])
+ * const second = Script.layer([[Script.text("Hello"), Script.finish("stop")]])
+ * const models = Adapter.fallback([{ layer: down, name: "first" }, { layer: second, name: "second" }])
+ * const result = await Effect.runPromise(Chat.run("Hi").pipe(Effect.provide(models)))
+ *
+ * result.finalResponse?.outputText // => "Hello"
+ * ```
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const fallback = <const Given extends ReadonlyArray<FallbackOptions<any, any>>>(
+  candidates: Given
+): Layer.Layer<
+  Adapter,
+  Layer.Error<Given[number]["layer"]>,
+  Layer.Services<Given[number]["layer"]>
+> => {
+  if (!Array.isArray(candidates) || candidates.length === 0) {
+    throw new TypeError("Adapter.fallback must have at least one candidate: { layer }")
+  }
+  for (const candidate of candidates) {
+    checkNames("Adapter.fallback", candidate, fallbackOptions)
+    if (candidate?.layer === undefined) throw new TypeError("Adapter.fallback: each candidate needs a layer")
+  }
+  const layers = candidates.map(({ layer }) => layer)
+  return Layer.effect(
+    Adapter,
+    Effect.map(built(layers), (services) => {
+      const [first, ...others] = candidatesOf(
+        services.map((service, index) => [candidates[index] as FallbackOptions, service] as const)
+      )
+      return {
+        ...first.adapter,
+        candidates: [first, ...others],
+        stream: (request) => asking(first, request, [])
+      }
     })
   )
 }

@@ -692,6 +692,8 @@ export class MessageCompleted extends Schema.Opaque<MessageCompleted>()(Schema.T
   responseId: Schema.optionalKey(Schema.String),
   /** The model that replied, by the provider's name for it. Left out when it is not known. */
   model: Schema.optionalKey(Schema.String),
+  /** The provider that replied, of an `Adapter.fallback`. Left out for any other adapter. */
+  provider: Schema.optionalKey(Schema.String),
   /** Further data of the adapter, under names of its own. Left out when there is nothing. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
   ...replay
@@ -1035,6 +1037,22 @@ export class StepReset extends Schema.Opaque<StepReset>()(Schema.TaggedStruct("S
 })) {}
 
 /**
+ * The model is asked again by another adapter of an `Adapter.fallback`, since one failed before it had said something.
+ * It follows the `StepReset` of the request.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ModelSwitched extends Schema.Opaque<ModelSwitched>()(Schema.TaggedStruct("ModelSwitched", {
+  /** The name of the candidate that failed. */
+  from: Schema.String,
+  /** The name of the candidate that is asked next. */
+  to: Schema.String,
+  /** The error of the first. */
+  error: Json.Opaque
+})) {}
+
+/**
  * A step has ended.
  *
  * @category schemas
@@ -1110,7 +1128,14 @@ export class WireChat extends Schema.Opaque<WireChat>()(Schema.TaggedStruct("Cha
  * @category schemas
  * @since 0.1.0
  */
-export const Event = Schema.Union([...adapterEvents, ...runnerEvents, StepReset, StepCompleted, ChatCompleted]).pipe(
+export const Event = Schema.Union([
+  ...adapterEvents,
+  ...runnerEvents,
+  StepReset,
+  ModelSwitched,
+  StepCompleted,
+  ChatCompleted
+]).pipe(
   Schema.toTaggedUnion("_tag")
 )
 
@@ -1132,6 +1157,7 @@ export type Event =
   | ToolSuspended
   | ToolHalt
   | StepReset
+  | ModelSwitched
   | StepCompleted
   | ChatCompleted
 
@@ -1194,7 +1220,7 @@ export const match: typeof Event.match = Event.match
  */
 export type Wire = { readonly [key: string]: Schema.Json }
 
-const WireSchema = Schema.Union([...adapterEvents, ...runnerEvents, StepReset, WireStep, WireChat])
+const WireSchema = Schema.Union([...adapterEvents, ...runnerEvents, StepReset, ModelSwitched, WireStep, WireChat])
 
 /**
  * An event as it is read from its wire form: as it was emitted, but that `StepCompleted` has the `messages` of its step

@@ -148,6 +148,8 @@ export class Response extends Schema.Opaque<Response>()(Schema.Struct({
   requestId: Schema.NullOr(Schema.String),
   /** The model that replied, as the provider names it. `null` when it gave no name. */
   model: Schema.NullOr(Schema.String),
+  /** The provider that replied, of an `Adapter.fallback`. Left out for any other adapter. */
+  provider: Schema.optionalKey(Schema.String),
   /** The text that was streamed. `null` when there was none. See `Response.text`. */
   outputText: Schema.NullOr(Schema.String),
   /** The reasoning that was streamed, as one text. `""` when there was none. */

@@ -182,7 +182,8 @@ const templateNames = {
   maxTokens: Values.checkedLater,
   responseFormat: Values.checkedLater,
   cacheKey: Values.text,
-  options: Values.record
+  options: Values.record,
+  attempt: Values.options({ retries: Values.whole, patienceMillis: Values.amount } satisfies NamesOf<Requests.Attempt>)
 } satisfies NamesOf<Requests.Template>
 
 const settingsNames = {

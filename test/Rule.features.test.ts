@@ -417,13 +417,13 @@ describe("messages into a running run as a rule", () => {
 // Another model.
 
 const fallback = (others: ReadonlyArray<Adapter.Service>) =>
-  Rule.make("fallback", {
+  Rule.make("second", {
     ask: (ask, { noted, notes }) => {
-      const note = noted["fallback"] ?? notes.findLast((step) => "fallback" in step)?.["fallback"]
+      const note = noted["second"] ?? notes.findLast((step) => "second" in step)?.["second"]
       return typeof note === "number" ? { ...ask, adapter: others[note - 1] ?? ask.adapter } : ask
     },
     reply: ({ error, hasSaid, mayRepeat }, { noted, notes }) => {
-      const note = noted["fallback"] ?? notes.findLast((step) => "fallback" in step)?.["fallback"] ?? 0
+      const note = noted["second"] ?? notes.findLast((step) => "second" in step)?.["second"] ?? 0
       const next = Number(note) + 1
       return error === undefined || hasSaid || !mayRepeat || next > others.length
         ? Rule.keep()

@@ -348,8 +348,8 @@ describe("architecture", () => {
     ])
   })
 
-  it("the rooms are few enough to be known: 58 files at most", () => {
-    assert.isAtMost(readSources("src/internal").length, 58)
+  it("the rooms are few enough to be known: 60 files at most", () => {
+    assert.isAtMost(readSources("src/internal").length, 60)
   })
 
   it("a violation names its line", () => {

@@ -174,7 +174,12 @@ const stream = (
     const call = yield* Effect.fromResult(
       Result.mapError(made, (detail) => Errors.make(origin, "invalid_request", detail))
     )
-    return Reply.stream({ owner, origin, settings, open: AiSdkModel.open(model, call, origin) })
+    return Reply.stream({
+      owner,
+      origin,
+      settings: Http.attempted(settings, request.attempt),
+      open: AiSdkModel.open(model, call, origin)
+    })
   }))
 
 /**

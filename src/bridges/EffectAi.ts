@@ -75,7 +75,10 @@ const make = (options: Options, settings: Http.Settings) =>
     return Adapter.Adapter.of({
       provider,
       ...(Option.isNone(modelName) ? {} : { model: modelName.value }),
-      stream: (request) => Reply.stream({ owner, origin, settings, open: EffectAiModel.open(bridge, request) })
+      stream: (request) => {
+        const attempted = Http.attempted(settings, request.attempt)
+        return Reply.stream({ owner, origin, settings: attempted, open: EffectAiModel.open(bridge, request) })
+      }
     })
   })
 

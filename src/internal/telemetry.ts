@@ -66,6 +66,7 @@ export const names = {
   early: "heddle.tool.early",
   version: "heddle.version",
   retry: "heddle.retry",
+  fallbackFrom: "heddle.fallback.from",
   attempt: "heddle.attempt",
   mcpMethod: "mcp.method.name",
   mcpVersion: "mcp.protocol.version",
@@ -544,6 +545,9 @@ export class Step {
   private readonly operation: Operation
   private readonly run: Run | undefined
   private inference: Operation<InferenceFacts> | undefined
+  /** The server and the model that the open model call is asked of, and their name. */
+  private of: { readonly key: string; readonly name: string } | undefined
+  private brokenBy: unknown
   private retries = 0
   private lastChunkAt: bigint | undefined
 
@@ -564,7 +568,15 @@ export class Step {
 
   /** Begins the model call, unless it has begun, and reads its reply under the span. */
   asked<A, E, R>(stream: Stream.Stream<A, E, R>, plan: InferencePlan): Stream.Stream<A, E, R> {
-    return this.reading(this.inference ??= this.begin(plan), stream)
+    const { provider = other, server } = plan.adapter
+    const model = plan.sampling.model ?? plan.adapter.model
+    const { of } = this
+    this.of = { key: JSON.stringify([provider, model, server]), name: model ?? provider }
+    if (of === undefined || of.key === this.of.key) return this.reading(this.inference ??= this.begin(plan), stream)
+    this.inference?.end({ code: codeOf(this.brokenBy) })
+    const inference = this.inference = this.begin(plan)
+    inference.set({ [names.fallbackFrom]: of.name })
+    return this.reading(inference, stream)
   }
 
   private begin({ adapter, request, sampling, sessionId }: InferencePlan): Operation<InferenceFacts> {
@@ -608,6 +620,7 @@ export class Step {
 
   /** Notes that the reply broke, and is asked for again. */
   askedAgain(error: unknown): void {
+    this.brokenBy = error
     this.inference?.event(names.retry, { [names.error]: codeOf(error), [names.attempt]: ++this.retries + 1 })
   }
 

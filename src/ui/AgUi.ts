@@ -352,6 +352,10 @@ class AgEncoder implements Encoder {
         return [...this.caughtUp(), { type: "STEP_FINISHED", stepName: `turn ${this.turn}` }]
       case "stepReset":
         return this.reset(move, messageId)
+      case "modelSwitched": {
+        const { code, from, to } = move
+        return [{ type: "CUSTOM", name: "heddle.model", value: { from, to, code } }]
+      }
       case "textStart":
         return [{ type: "TEXT_MESSAGE_START", messageId, role: "assistant" }]
       case "textDelta":

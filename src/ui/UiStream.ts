@@ -200,6 +200,10 @@ class UiEncoder implements Encoder {
         return [{ type: "finish-step" }]
       case "stepReset":
         return this.reset(move)
+      case "modelSwitched": {
+        const { code, from, to } = move
+        return [{ type: "data-heddle-model", data: { from, to, code }, transient: true }]
+      }
       case "textStart":
         return [{ type: "text-start", id: move.id }]
       case "textEnd":
@@ -397,6 +401,7 @@ class UiEncoder implements Encoder {
  * - `data-heddle-call`: a call that waits for its turn, or has started. It is transient: only `onData` sees it. The
  *   data have `state` and, of a call that waits, `reason`, `key`, `behind` and `elsewhere` of `ToolQueued`.
  * - `data-heddle-subrun`: the run inside a call's handler, as a {@link SubRun}. Its id is that of the call.
+ * - `data-heddle-model`: another model is asked, with `from`, `to` and the error's `code`. It is transient.
  * - `data-heddle-reset`, before `protocol: 7`: the texts and calls of its step are those of a reply that was discarded.
  *   A question that is asked again keeps its place there, and so does the run inside a call that comes again.
  *

@@ -202,6 +202,7 @@ describe("W-12: the canaries", () => {
       "reply.message.toolCalls.id",
       "reply.message.toolCalls.name",
       "reply.model",
+      "reply.provider",
       "reply.requestId"
     ])
   })

@@ -22,7 +22,7 @@ import * as Result from "effect/Result"
 import * as Schedule from "effect/Schedule"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
-import type * as Adapter from "../../Adapter.ts"
+import * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
 import type { NamesOf } from "../../internal/declare/schema.ts"
 import * as Values from "../../internal/declare/values.ts"
@@ -113,6 +113,8 @@ export interface Exchange {
   readonly errorWords: Errors.Words
   readonly body: () => Json.JsonObject
   readonly makeReader: (origin: Errors.Origin) => Effect.Effect<Answer.Reader>
+  /** The bounds of the attempts, where the request has some. */
+  readonly attempt: Adapter.Attempt | undefined
 }
 
 /** A failed try, and whether the same request is worth another one. */
@@ -157,6 +159,10 @@ export const settings = (name: string, options: Options): Settings => {
     maxAnswerLength: options.maxAnswerLength ?? 256 * mebi
   }
 }
+
+/** Returns settings with the bounds of a request's own. */
+export const attempted = (settings: Settings, attempt: Adapter.Attempt | undefined): Settings =>
+  attempt?.retries === undefined ? settings : { ...settings, retries: attempt.retries }
 
 /** The events that answer a request. Each run of the stream sends it anew. */
 export const stream = (exchange: Exchange): Stream.Stream<Event.AdapterEvent, Adapter.AdapterError> =>
@@ -257,7 +263,7 @@ const open = (
   request: HttpClientRequest.HttpClientRequest
 ): Effect.Effect<Events, Adapter.AdapterError, Scope.Scope> =>
   Effect.gen(function*() {
-    const { settings } = exchange
+    const settings = attempted(exchange.settings, exchange.attempt)
     const cooldowns = yield* Cooldown
     const lane = laneOf(exchange, request)
     let failed: Adapter.AdapterError | undefined
@@ -276,11 +282,32 @@ const open = (
       const pause = pauseOf(settings, error)
       return pause === undefined ? Effect.void : cooldowns.note(lane, pause)
     })
+    const patience = exchange.attempt?.patienceMillis ?? (settings.retries === 0 ? undefined : Infinity)
     // A request without a second try does not wait either.
-    const events = retried(settings, settings.retries === 0 ? tried : Effect.andThen(cooldowns.wait(lane), tried))
+    const events = retried(
+      settings,
+      patience === undefined ? tried : Effect.andThen(entered(exchange, cooldowns, lane, patience), tried)
+    )
     const begun = yield* Effect.catch(events, (error) => failedAfter(error, [...earlier, usageOf(unshown)]))
     const spent = Response.sumUsage(earlier)
     return spent === null ? begun : Stream.map(begun, (event) => withSpent(event, spent))
+  })
+
+/** Waits for the pause of a lane. One that is longer than the patience of the request fails it at once. */
+const entered = (
+  exchange: Exchange,
+  cooldowns: Cooldowns,
+  lane: string,
+  patienceMillis: number
+): Effect.Effect<void, Failure> =>
+  Effect.flatMap(cooldowns.rest(lane), (rest) => {
+    if (rest <= patienceMillis) return cooldowns.wait(lane)
+    const detail = `the server has asked for a pause, which lasts ${Math.ceil(rest / 1000)} s more`
+    const error = Errors.make(originOf(exchange, {}), "rate_limited", detail)
+    return Effect.fail({
+      error: new Adapter.AdapterError({ ...error, retryAfterMillis: rest }),
+      isWorthRetrying: false
+    })
   })
 
 /** Reports what the tries of a request have cost, if they have, before its failure. */
@@ -511,13 +538,17 @@ export class Cooldowns {
     )
   }
 
+  /** The milliseconds until a lane may be entered again, or less than 0. */
+  rest(lane: string): Effect.Effect<number> {
+    return Effect.clockWith((clock) =>
+      Effect.sync(() => (this.endsOf(clock).get(lane) ?? 0) - clock.currentTimeMillisUnsafe())
+    )
+  }
+
   wait(lane: string): Effect.Effect<void> {
-    return Effect.clockWith((clock) => {
-      const ends = this.endsOf(clock)
-      const rest = (ends.get(lane) ?? 0) - clock.currentTimeMillisUnsafe()
+    return Effect.flatMap(this.rest(lane), (rest) => {
       if (rest > 0) return Effect.flatMap(Random.nextBetween(0, jitterMillis), (jitter) => Effect.sleep(rest + jitter))
-      ends.delete(lane)
-      return Effect.void
+      return Effect.clockWith((clock) => Effect.sync(() => void this.endsOf(clock).delete(lane)))
     })
   }
 }

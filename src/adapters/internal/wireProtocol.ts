@@ -40,6 +40,11 @@ export interface Options extends Http.Options {
   readonly apiKey?: Redacted.Redacted<string>
   /** The amount that the model may think before it answers. The model's default when it is left out. */
   readonly reasoning?: Reasoning
+  /**
+   * The tokens that a request and its reply may have together, for `Adapter.fallback`. It is not sent. Not known by
+   * default.
+   */
+  readonly contextWindow?: number
   /** `true` if the model may call several tools in one turn. The provider's choice by default. */
   readonly parallelToolCalls?: boolean
   /**
@@ -64,6 +69,7 @@ export const knownOptions = {
   model: Values.described(Values.name, "the name of a model"),
   apiKey: Values.secret,
   reasoning: Values.options(knownReasoning),
+  contextWindow: Values.count,
   parallelToolCalls: Values.flag,
   strict: Values.flag,
   options: Values.record
@@ -135,6 +141,7 @@ const make = <O extends Options>(
     ...protocol.spans?.(options),
     ...(options.provider === undefined ? {} : { provider }),
     model: options.model,
+    ...(options.contextWindow === undefined ? {} : { contextWindow: options.contextWindow }),
     ...Http.serverOf(baseUrl),
     stream: (asked) =>
       Stream.unwrap(Effect.map(Clock.currentTimeMillis, (now) => {
@@ -154,6 +161,7 @@ const make = <O extends Options>(
           headers: { ...protocol.headers(options), ...options.headers },
           secrets: apiKey === undefined ? [] : [apiKey],
           errorWords: protocol.errors,
+          attempt: asked.attempt,
           body: () => protocol.body(options, request, { server, now }),
           makeReader: (origin) =>
             Effect.map(Wire.idMaker, (makeId) => protocol.reader(origin, makeId, request, options))

@@ -103,6 +103,8 @@ export class View {
       case "StepReset":
         this.said = ""
         return this.note(`! ${event.error.message} The reply begins again.`)
+      case "ModelSwitched":
+        return this.note(`! ${event.from} did not answer. ${event.to} is asked.`)
       case "TextDelta":
         return this.say(event.delta)
       case "TextCompleted":

@@ -26,7 +26,7 @@ export const ofCall = (
 ]
 
 const completed = (reply: Response.Response, message: Message.Message, marks: Marks): Event.Of<"MessageCompleted"> => {
-  const { finishReason, id, metadata, model, paused, rawFinishReason, usage } = reply
+  const { finishReason, id, metadata, model, paused, provider, rawFinishReason, usage } = reply
   const event: Types.Mutable<Event.Of<"MessageCompleted">> = {
     _tag: "MessageCompleted",
     message,
@@ -39,6 +39,7 @@ const completed = (reply: Response.Response, message: Message.Message, marks: Ma
   if (usage !== null) event.usage = usage
   if (id !== null) event.responseId = id
   if (model !== null) event.model = model
+  if (provider !== undefined) event.provider = provider
   return event
 }
 

@@ -74,6 +74,21 @@ export interface Template {
   readonly cacheKey?: string
   /** Fields of the provider's own, sent as they are. */
   readonly options?: Readonly<Record<string, unknown>>
+  /** Bounds of the attempts at the request, for the adapter. No adapter sends them. Its own settings by default. */
+  readonly attempt?: Attempt
+}
+
+/**
+ * Bounds of the attempts at a request that another adapter may answer.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Attempt {
+  /** The number of times that the adapter tries a failed request again. */
+  readonly retries?: number
+  /** The longest wait for a pause that the server has asked for, in milliseconds. A longer one fails the request. */
+  readonly patienceMillis?: number
 }
 
 /**

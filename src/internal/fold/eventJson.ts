@@ -55,6 +55,7 @@ const checks: { readonly [tag: string]: (event: Payload) => boolean } = {
   ToolHalt: (event) =>
     isString(event["toolCallId"]) && isString(event["reason"]) && isOptional(event["content"], isContent),
   StepReset: (event) => "error" in event,
+  ModelSwitched: (event) => isString(event["from"]) && isString(event["to"]),
   StepCompleted: ({ manualToolCalls, response, thread }) =>
     Json.isObject(response) && Array.isArray(response["toolCalls"]) &&
     Json.isObject(thread) && SharedMessages.hasMessages(thread) && isOptional(manualToolCalls, Array.isArray),

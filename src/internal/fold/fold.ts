@@ -34,6 +34,7 @@ export interface State extends Opaque {
   rawFinishReason: string | null
   isPaused: boolean
   responseId: string | null
+  provider: string | undefined
   model: string | null
   usage: Response.Usage | null
   /** The ids of the calls of the thread, in a fold that names the calls of replies. */
@@ -59,6 +60,7 @@ const fresh = (thread: Thread.Thread | undefined) => ({
   rawFinishReason: null,
   isPaused: false,
   responseId: null,
+  provider: undefined,
   model: null,
   usage: null,
   error: undefined
@@ -265,10 +267,11 @@ const foldMessage = (state: State, event: Event.Of<"MessageCompleted">): void =>
   const word = event.rawFinishReason ?? (event.replayed === true ? null : event.finishReason)
   state.rawFinishReason = word ?? state.rawFinishReason
   state.isPaused = event.paused === true
-  const { metadata, model, responseId, usage } = event
+  const { metadata, model, provider, responseId, usage } = event
   if (Json.isObject(usage)) state.usage = Response.usage(usage)
   if (typeof responseId === "string") state.responseId = responseId
   if (typeof model === "string") state.model = model
+  if (typeof provider === "string") state.provider = provider
   if (Json.isObject(metadata)) state.metadata = { ...state.metadata, ...metadata }
 }
 
@@ -341,6 +344,7 @@ export const toResponse = (state: State): Response.Response => {
     usage: Response.sumUsage([state.spent, state.usage]),
     metadata: state.metadata
   }
+  if (state.provider !== undefined) response.provider = state.provider
   if (state.isPaused) response.paused = true
   if (state.error !== undefined) response.error = state.error.value
   return response

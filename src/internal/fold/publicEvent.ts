@@ -235,6 +235,12 @@ interface Fields {
     readonly error: PublicError
   }
   StepReset: Fields["Error"]
+  ModelSwitched: Fields["Error"] & {
+    /** The name of the candidate that failed. */
+    readonly from: string
+    /** The name of the candidate that is asked next. */
+    readonly to: string
+  }
   ToolQueued: OfCall & {
     /** The thing that the call waits for: `"permit"`, `"key"` or `"exclusive"`. */
     readonly reason: string
@@ -388,6 +394,7 @@ const fields = {
   elsewhere: flag,
   expiresAt: finite,
   finishReason: oneOf(FinishReason.literals),
+  from: text,
   haltToolCallId: text,
   id: text,
   isError: flag,
@@ -405,6 +412,7 @@ const fields = {
   settled: flag,
   status: oneOf(["completed", "error"]),
   text,
+  to: text,
   toolCallId: text,
   toolName: text
 } satisfies { readonly [name: string]: Field }
@@ -660,6 +668,8 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
     case "Error":
     case "StepReset":
       return { error: publicError(read(event, "error"), rules.runId) }
+    case "ModelSwitched":
+      return { ...taken(event, "from", "to"), error: publicError(read(event, "error"), rules.runId) }
     case "StepCompleted": {
       const response = read(event, "response")
       return {
@@ -711,6 +721,7 @@ const eventTags: ReadonlySet<string> = new Set([
   "ToolSuspended",
   "ToolHalt",
   "StepReset",
+  "ModelSwitched",
   "StepCompleted",
   "ChatCompleted"
 ])

@@ -1332,7 +1332,7 @@ const enter = <E, R>(
     const loop = new Loop<E, R>({
       thread,
       base,
-      rules: chat === undefined ? Turns.ofStep(options, start) : Turns.ofChat<E, R>(chat, defaults, base, start),
+      rules: chat === undefined ? Turns.ofStep(options, base, start) : Turns.ofChat<E, R>(chat, defaults, base, start),
       isChat: chat !== undefined,
       leftOut,
       recorded,

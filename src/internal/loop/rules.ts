@@ -225,7 +225,7 @@ export interface AskAgain {
   /** A note, which is recorded before the next request. */
   readonly note?: Schema.Json
   /** Events that are shown behind `StepReset`. */
-  readonly events?: ReadonlyArray<Event.Of<"RawChunk">>
+  readonly events?: ReadonlyArray<Event.Of<"RawChunk" | "ModelSwitched">>
 }
 
 export const keep: Reply = { _tag: "Keep" }

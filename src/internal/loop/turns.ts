@@ -20,6 +20,7 @@ import * as Fold from "../fold/fold.ts"
 import * as Outcomes from "../fold/runOutcome.ts"
 import * as Json from "../json.ts"
 import type * as Deadline from "../stop/deadline.ts"
+import * as Fallback from "./fallback.ts"
 import * as PrepareStep from "./prepareStep.ts"
 import {
   type Ask,
@@ -211,14 +212,23 @@ const given = <E, R>(
 /** Returns the rules of a run of one step: those that change its requests. */
 export const ofStep = <E, R>(
   options: OfStep<E, R>,
+  { adapter }: Ask,
   { hasBegun, inherited }: Pick<Start, "hasBegun" | "inherited">
-): Rules<E, R> => [firstChoice(hasBegun), ...closable(given(options, inherited)), ...retrying(options.retryReply)]
+): Rules<E, R> => {
+  const all = given(options, inherited)
+  const own = [...all, ...switching(adapter, all.length > 0)]
+  return [firstChoice(hasBegun), ...closable(own), ...retrying(options.retryReply)]
+}
+
+/** Returns the rule of candidates, where the adapter has some, or rules may come to one that has. */
+const switching = ({ candidates }: Adapter.Service, mayChange: boolean): Rules<never, never> =>
+  candidates === undefined && !mayChange ? [] : [Fallback.switching()]
 
 /** Returns the rules of a run of several steps, in the order in which they are asked. */
 export const ofChat = <E, R>(
   options: OfChat<E, R>,
   defaults: Policy.Defaults,
-  { settings: { policy }, template }: Ask,
+  { adapter, settings: { policy }, template }: Ask,
   { deadline, hasBegun, inherited, now }: Start
 ): Rules<E, R> => {
   const { finalizePrompt, haltWhen, maxTurns, retryReply: schedule } = options
@@ -227,7 +237,8 @@ export const ofChat = <E, R>(
   const isStructured = options.structuredFinalize === true && template.responseFormat !== undefined
   const own: Array<Rule<E, R>> = [firstChoice(hasBegun)]
   if (haltWhen !== undefined && haltWhen !== null) own.push(halting(haltWhen))
-  own.push(...given(options, inherited))
+  const all = given(options, inherited)
+  own.push(...all, ...switching(adapter, all.length > 0))
   own.push(bounded(most, !isStructured && policy.onMaxTurns === "finalize"))
   if (isStructured) own.push(structured(finalizePrompt ?? defaults.finalizePrompt ?? defaultFinalizePrompt))
   own.push(withoutTools)
@@ -284,6 +295,7 @@ export const names: ReadonlySet<string> = new Set([
   "lastTurn",
   "haltWhen",
   PrepareStep.name,
+  Fallback.name,
   "maxTurns",
   "retryReply",
   "last",

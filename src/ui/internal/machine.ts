@@ -48,6 +48,7 @@ export type Move =
     /** The calls of the discarded reply. */
     readonly discarded: ReadonlyArray<{ readonly id: string; readonly isDone: boolean }>
   }
+  | { readonly kind: "modelSwitched"; readonly from: string; readonly to: string; readonly code: string }
   | { readonly kind: "textStart" | "textEnd" | "reasoningStart" | "reasoningEnd"; readonly id: string }
   | { readonly kind: "textDelta" | "reasoningDelta"; readonly id: string; readonly delta: string }
   | { readonly kind: "callStart"; readonly id: string; readonly name: string }
@@ -289,6 +290,8 @@ export class Machine {
         return
       case "StepReset":
         return this.reset()
+      case "ModelSwitched":
+        return this.add({ kind: "modelSwitched", from: event.from, to: event.to, code: event.error.code })
       case "StepCompleted":
         return this.endStep(event.usage)
       case "ChatCompleted":

@@ -1,0 +1,42 @@
+/** The rule of `Adapter.fallback`: another candidate where one fails before it has said something. */
+import * as Adapter from "../../Adapter.ts"
+import * as Json from "../json.ts"
+import { keep, latest, noteIn, type Rule } from "./rules.ts"
+
+export const name = "fallback"
+
+/** The note of a switch. The run stays with its candidate; the failures are those of the step. */
+interface Note {
+  readonly to: string
+  readonly tried: ReadonlyArray<Adapter.Tried>
+}
+
+/** Each request goes to the latest candidate of the run, which is the first in a run without a switch. */
+export const switching = (): Rule => {
+  let current: Adapter.Candidate | undefined
+  return {
+    name,
+    ask: (ask, at) => {
+      const { candidates } = ask.adapter
+      const to = (latest(at, name) as Note | undefined)?.to
+      current = candidates?.find((candidate) => candidate.name === to) ?? candidates?.[0]
+      if (current === undefined) return ask
+      const { tried = [] } = (noteIn(at.noted, name) as Note | undefined) ?? {}
+      return { ...ask, adapter: current.behind(tried), template: current.template(ask.template) }
+    },
+    reply: ({ error, hasSaid, mayRepeat }, { noted }) => {
+      if (error === undefined || hasSaid || !mayRepeat || current === undefined) return keep
+      const failure = Adapter.AdapterError.from(error)
+      const next = current.next(failure)
+      if (next === undefined) return keep
+      const { tried = [] } = (noteIn(noted, name) as Note | undefined) ?? {}
+      const note = { to: next.name, tried: current.tried(failure, tried) }
+      return {
+        _tag: "AskAgain",
+        after: 0,
+        note: Json.toJson(note),
+        events: [{ _tag: "ModelSwitched", from: current.name, to: next.name, error: failure }]
+      }
+    }
+  }
+}
