@@ -15,6 +15,7 @@
  */
 import type * as Effect from "effect/Effect"
 import { dual } from "effect/Function"
+import type * as Layer from "effect/Layer"
 import type * as Scope from "effect/Scope"
 import type * as Stream from "effect/Stream"
 import type * as Adapter from "./Adapter.ts"
@@ -73,6 +74,8 @@ export { ResumeError } from "./internal/session/turnReplay.ts"
 export type { KeepError } from "./internal/session/writer.ts"
 
 export type { Options as DriveOptions } from "./internal/session/drive.ts"
+
+export type { RunsOptions } from "./internal/session/run.ts"
 
 export type { OperationError } from "./internal/session/operations.ts"
 
@@ -385,6 +388,47 @@ export const drive: <
   Operations.OperationError | Writers.KeepError | Tool.Fatal<T[number]> | E,
   Adapter.Adapter | Journals.Store | Tool.Services<T[number]> | R | RHalt | REvent | RPublish
 > = Drives.drive
+
+/**
+ * Records the runs that a program starts with `Chat.run` and `Chat.stream`, each in a journal of its own whose id
+ * begins with that of the claim. A program that is started again under the same id resumes an interrupted run, and gets
+ * the recorded result of a finished one. The layer renews the claim, and releases it in the end. A run that can no
+ * longer be recorded, because the store fails or the claim is lost, dies with that error.
+ *
+ * `Durable.layer` of `heddle/durable` takes the claim as well.
+ *
+ * **Example** (A job that is started twice)
+ *
+ * ```ts import.meta.vitest
+ * import { Chat, Journal, Session, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * let paid = 0
+ * const pay = Tool.make("pay", { parameters: {}, handler: () => Effect.sync(() => ++paid) })
+ * const model = Script.layer([
+ *   [Script.toolCall("c0", "pay", {}), Script.finish("tool_calls")],
+ *   [Script.text("Paid."), Script.finish("stop")]
+ * ])
+ * const job = Effect.gen(function*() {
+ *   const claim = yield* Journal.claim("job-7")
+ *   const run = Chat.run("Pay the invoice", { tools: [pay] })
+ *   const { finalResponse } = yield* Effect.provide(run, Session.layerRuns(claim))
+ *   return finalResponse?.outputText
+ * })
+ * const twice = Effect.all([job, job])
+ *
+ * await Effect.runPromise(Effect.provide(twice, [model, Session.Store.layerMemory])) // => ["Paid.", "Paid."]
+ * paid // => 1
+ * ```
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const layerRuns: (
+  claim: Claims.HeldClaim,
+  options?: SessionRun.RunsOptions
+) => Layer.Layer<never, never, Journals.Store> = SessionRun.layerRuns
 
 /**
  * Takes the claim of a session away from its owner, and succeeds with `true` if there was one. The owner learns

@@ -14,15 +14,10 @@
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
-import * as Stream from "effect/Stream"
-import * as SubAgent from "../internal/answer/subAgent.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import * as Values from "../internal/declare/values.ts"
-import type * as Claims from "../internal/session/claim.ts"
-import type * as Journals from "../internal/session/journal.ts"
-import * as Keeping from "../internal/session/kept.ts"
-import * as SessionRun from "../internal/session/run.ts"
-import type * as Tool from "../Tool.ts"
+import * as Journal from "../Journal.ts"
+import * as Session from "../Session.ts"
 
 /**
  * Options of recording the runs of a program.
@@ -30,17 +25,12 @@ import type * as Tool from "../Tool.ts"
  * @category options
  * @since 0.1.0
  */
-export interface Options {
+export interface Options extends Session.RunsOptions {
   /**
    * The id of this execution of the program: the same when it is started again after a crash, and another one for new
    * work. The ids of its journals begin with it, so `Session.delete` of the id removes them.
    */
   readonly id: string
-  /**
-   * Policy for a call that had started when the process died, where its tool does not decide: it has neither
-   * `afterCrash` nor `lookUp`, and is neither `readOnly` nor `idempotent`. `"report"` by default.
-   */
-  readonly afterCrash?: Tool.AfterCrash
   /**
    * Name of the owner that claims the id: two concurrent programs with one id would do everything twice. A random
    * name by default.
@@ -93,17 +83,16 @@ export interface Options {
  */
 export const layer = (
   given: Options
-): Layer.Layer<never, Claims.SessionClaimed | Journals.StoreError, Journals.Store> =>
-  Layer.effect(
-    SubAgent.CurrentNesting,
-    Effect.gen(function*() {
+): Layer.Layer<never, Journal.SessionClaimed | Journal.StoreError, Session.Store> =>
+  Layer.unwrap(
+    Effect.suspend(() => {
       checkNames("Durable.layer", given, knownOptions)
       const { afterCrash, id, owner, term } = given
       const options = { ...(owner === undefined ? {} : { owner }), ...(term === undefined ? {} : { term }) }
-      const program = yield* Keeping.program(id, options, afterCrash)
-      const { canGoOn, stream } = SessionRun.nesting(program, undefined, [])
-      const broken = Effect.orDie(Keeping.overOf(program))
-      return { canGoOn, stream: (...run) => Stream.interruptWhen(stream(...run), broken) }
+      return Effect.map(
+        Journal.claim(id, options),
+        (claim) => Session.layerRuns(claim, afterCrash === undefined ? {} : { afterCrash })
+      )
     })
   )
 

@@ -364,10 +364,11 @@ export const layer = <
         })
         const driving = Effect.gen(function*() {
           const claimed = yield* Session.claim(claim)
-          const { state, version } = claimed
-          failures = state.failures
+          const { version } = claimed
+          const { failures: before, lastRun } = Session.view(claimed)
+          failures = before
           // A retry that was asked for twice is one.
-          const isRetry = retried !== undefined && (state.ended?.requestId ?? "") === retried
+          const isRetry = retried !== undefined && (lastRun?.requestId ?? "") === retried
           const driven = Session.drive(claimed, {
             run,
             maxFailures,
@@ -386,7 +387,7 @@ export const layer = <
           if (isDone) attempts.delete(claim.id)
           // The next search would find the session again at once.
           else if (!claim.isLeaving && (isFound || Session.isUnfinished(kept))) {
-            yield* pause(claim, kept.state.failures)
+            yield* pause(claim, Session.view(kept).failures)
           }
         })
         return driving.pipe(

@@ -566,34 +566,32 @@ export const claim = (
   options: Claims.Options = {}
 ): Effect.Effect<Claimed, Claims.SessionClaimed | Journals.StoreError, Journals.Store | Scope.Scope> =>
   Effect.gen(function*() {
-    const claim = yield* holding(given, options)
-    return yield* under(claim, open(claim.id))
-  })
-
-/** Holds a claim until the scope closes, which releases it. */
-const holding = (given: string | Claims.HeldClaim, options: Claims.Options) =>
-  Effect.gen(function*() {
-    if (typeof given === "string") yield* checkId(given)
-    const claim = typeof given === "string" ? yield* Claims.make(given, options) : given
+    if (typeof given !== "string") return yield* readUnder(yield* held(given))
+    yield* checkId(given)
+    const claim = yield* Claims.make(given, options)
     // The claim may have been taken when this is interrupted.
     yield* Effect.addFinalizer(() => claim.release)
-    if (typeof given === "string") yield* claim.take
-    yield* claim.hold
-    return claim
+    yield* claim.take
+    return yield* readUnder(yield* held(claim))
   })
+
+const readUnder = (claim: Claims.HeldClaim) => under(claim, open(claim.id))
+
+/** Renews a claim until the scope closes, which releases it. */
+const held = (claim: Claims.HeldClaim): Effect.Effect<Claims.HeldClaim, never, Scope.Scope> =>
+  Effect.as(Effect.andThen(Effect.addFinalizer(() => claim.release), claim.hold), claim)
 
 /** Returns the parent of the runs of a program, under a claim that is renewed until the scope closes. */
 export const program = (
-  id: string,
-  options: Claims.Options,
+  given: Claims.HeldClaim,
   afterCrash: Tool.AfterCrash | undefined
-): Effect.Effect<Writers.Parent, Claims.SessionClaimed | Journals.StoreError, Journals.Store | Scope.Scope> =>
+): Effect.Effect<Writers.Parent, never, Journals.Store | Scope.Scope> =>
   Effect.gen(function*() {
     const store = yield* Journals.Store
-    const claim = yield* holding(id, options)
+    const claim = yield* held(given)
     const failed = yield* Deferred.make<never, Writers.KeepError>()
     yield* Effect.forkScoped(Effect.catch(Deferred.await(claim.lost), (lost) => Deferred.fail(failed, lost)))
-    return { id, store, failed, afterCrash, isAnswerable: false, claim, isLeft: true }
+    return { id: claim.id, store, failed, afterCrash, isAnswerable: false, claim, isLeft: true }
   })
 
 /**

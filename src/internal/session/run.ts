@@ -12,6 +12,7 @@ import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
@@ -30,7 +31,9 @@ import * as SubAgent from "../answer/subAgent.ts"
 import * as Teller from "../answer/teller.ts"
 import * as Settings from "../ask/options.ts"
 import type * as Plan from "../decide/plan.ts"
+import { checkNames, type NamesOf } from "../declare/schema.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
+import * as Values from "../declare/values.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Loop from "../loop/loop.ts"
 import * as Rules from "../loop/rules.ts"
@@ -740,6 +743,38 @@ export const nesting: Replays.NestingOf = (around, call, answers) => {
       }))
   }
 }
+
+/**
+ * Options of recording the runs of a program.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface RunsOptions {
+  /**
+   * Policy for a call that had started when the process died, where its tool does not decide: it has neither
+   * `afterCrash` nor `lookUp`, and is neither `readOnly` nor `idempotent`. `"report"` by default.
+   */
+  readonly afterCrash?: Tool.AfterCrash
+}
+
+const knownRunsOptions = { afterCrash: Values.oneOf("retry", "report", "ask", "fail") } satisfies NamesOf<RunsOptions>
+
+/** Records the runs of a program under a claim. */
+export const layerRuns = (
+  claim: Claims.HeldClaim,
+  options: RunsOptions = {}
+): Layer.Layer<never, never, Journals.Store> =>
+  Layer.effect(
+    SubAgent.CurrentNesting,
+    Effect.gen(function*() {
+      checkNames("Session.layerRuns", options, knownRunsOptions)
+      const program = yield* Keeping.program(claim, options.afterCrash)
+      const { canGoOn, stream } = nesting(program, undefined, [])
+      const broken = Effect.orDie(Keeping.overOf(program))
+      return { canGoOn, stream: (...run) => Stream.interruptWhen(stream(...run), broken) }
+    })
+  )
 
 /** Returns events whose own turns are not recorded as nested runs. */
 const unkept = <A, E, R>(events: Stream.Stream<A, E, R>): Stream.Stream<A, E, R> =>
