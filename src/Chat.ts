@@ -127,7 +127,7 @@ export const stream = <
   type Services = R | RHalt | REvent
   type Entered = Effect.Effect<Pulled.Next<Event.Event, ChatError | E, Services>, ChatError, Services>
   const enter = (scope: Scope.Scope, context: Context.Context<Services>): Entered =>
-    Loop.chat<E, Services>(input, options, scope, context)
+    Loop.enter<E, Services>(input, options, true, scope, context)
   // A run inside a recorded run is recorded too.
   return Pulled.stream((scope, context: Context.Context<Services>): Entered => {
     const nesting = Context.get(context, SubAgent.CurrentNesting)

@@ -97,7 +97,7 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = nev
   Event.Event,
   StepError | E | Tool.Fatal<Tools[number]>,
   R | REvent | Adapter.Adapter | Tool.Services<Tools[number]>
-> => Pulled.stream((scope, context) => Loop.step<E, R | REvent>(input, options, scope, context))
+> => Pulled.stream((scope, context) => Loop.enter<E, R | REvent>(input, options, false, scope, context))
 
 /**
  * One step, awaited: the fold of {@link stream}. Under `unknownTool: "failTurn"` a call that names no tool fails it.

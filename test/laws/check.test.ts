@@ -19,6 +19,7 @@ import * as States from "../../src/internal/session/state.ts"
 import { altered } from "../support/altered.ts"
 import { property } from "../support/property.ts"
 import * as Programs from "../support/sessionPrograms.ts"
+import * as StateData from "../support/states.ts"
 
 const plain = ["report", "ask", "fail", "retry", "readOnly", "flaky", "question", "approval", "manual"] as const
 
@@ -92,7 +93,7 @@ const wholeOf = (program: Programs.Program) =>
   }).pipe(Effect.provide(TestClock.layer()))
 
 const dataOf = (state: States.State): string =>
-  JSON.stringify(Json.toJson({ ...States.dataOf(state) as object, fingerprint: "" }))
+  JSON.stringify(Json.toJson({ ...StateData.dataOf(state) as object, fingerprint: "" }))
 
 const meaningOf = (records: ReadonlyArray<Journal.Record>): string => {
   const state = States.initial()

@@ -11,6 +11,7 @@ import * as States from "../../src/internal/session/state.ts"
 import * as Model from "../support/keptModel.ts"
 import * as Drawn from "../support/keptRecords.ts"
 import { property } from "../support/property.ts"
+import * as StateData from "../support/states.ts"
 
 const session = Session.make({ id: "s", context: { user: "Ada" } })
 
@@ -123,7 +124,7 @@ const changing: Readonly<Record<Field, ReadonlyArray<Kind>>> = {
 
 /** The fields of a state as texts. A run is by its steps' number: they contain the conversation. */
 const fieldsOf = (state: States.State): Readonly<Record<string, string>> => {
-  const data = States.dataOf(state) as Omit<States.State, "run"> & { readonly run?: States.Run }
+  const data = StateData.dataOf(state) as Omit<States.State, "run"> & { readonly run?: States.Run }
   const run = data.run && { ...data.run, steps: data.run.steps.length }
   const own = Object.entries(run ?? {}).map(([name, value]) => [`run.${name}`, textOf(value)])
   return {
@@ -232,7 +233,7 @@ describe("laws of what a journal keeps", () => {
         States.apply(state, snapshot)
         const alone = Drawn.foldedFrom([snapshot])
         return [
-          ...differing(States.dataOf(alone) as object, States.dataOf(state) as object),
+          ...differing(StateData.dataOf(alone) as object, StateData.dataOf(state) as object),
           ...differing(States.sessionOf(state), before)
         ]
       }),

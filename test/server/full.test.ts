@@ -10,6 +10,7 @@ import { Adapter, type Journal, Message, Session, Tool } from "heddle"
 import { Agent } from "heddle/server"
 import * as States from "../../src/internal/session/state.ts"
 import * as Telling from "../../src/server/internal/journalEvents.ts"
+import * as StateData from "../support/states.ts"
 import { appendAll } from "../support/stores.ts"
 import { turn } from "../support/turns.ts"
 import { until } from "../support/until.ts"
@@ -126,7 +127,7 @@ describe("a request of a long session", () => {
         given.length = 0
         const again = yield* read(service)
         assert.deepStrictEqual(given, [long.length])
-        assert.deepStrictEqual(States.dataOf(again.state), States.dataOf(first.state))
+        assert.deepStrictEqual(StateData.dataOf(again.state), StateData.dataOf(first.state))
         assert.deepStrictEqual(again.runs, first.runs)
       }
       yield* service.append("local:s1", long.length, turn(200) as unknown as Journal.Records)
@@ -138,10 +139,10 @@ describe("a request of a long session", () => {
       for (const field of ["runs", "names", "turns", "chain", "message", "records", "asked"] as const) {
         assert.deepStrictEqual(later[field], whole[field], field)
       }
-      assert.deepStrictEqual(States.dataOf(later.state), States.dataOf(whole.state))
+      assert.deepStrictEqual(StateData.dataOf(later.state), StateData.dataOf(whole.state))
       // What one request has does not change with what another one reads.
       assert.strictEqual(first.records, long.length)
-      assert.notDeepEqual(States.dataOf(first.state), States.dataOf(later.state))
+      assert.notDeepEqual(StateData.dataOf(first.state), StateData.dataOf(later.state))
     }).pipe(Effect.scoped))
 
   it.effect("O-58: finds a session that was deleted, and one that began anew with as many records or more", () =>

@@ -13,6 +13,7 @@ import * as Json from "../../src/internal/json.ts"
 import * as States from "../../src/internal/session/state.ts"
 import * as Writers from "../../src/internal/session/writer.ts"
 import { share } from "./property.ts"
+import * as StateData from "./states.ts"
 
 /** A journal that has more records is compared where the run ends or a call waits, and at each of this many versions. */
 const closely = 200
@@ -94,7 +95,7 @@ const foldOn = (store: Journal.Service, id: string, from: Folded, until: number)
 
 const anew = (id: string): Folded => ({ state: States.initial(id), version: 0 })
 
-const textOfState = (state: States.State): string => textOf(States.dataOf(state))
+const textOfState = (state: States.State): string => textOf(StateData.dataOf(state))
 
 /** Compares the state of a writer with the fold. A journal that was removed and begun again is folded anew. */
 const withStore = ({ id, state, store, version }: Writers.Writer): string | undefined => {

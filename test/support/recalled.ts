@@ -50,7 +50,7 @@ export const runChat = (input: string, options: Chat.Options<ReadonlyArray<Tool.
     ends: undefined
   }
   const events = Pulled.stream((scope, context: Context.Context<never>) =>
-    Loop.chat<never, never>(input, options, scope, context, { start, journal, appends: undefined, given: {} })
+    Loop.enter<never, never>(input, options, true, scope, context, { start, journal, appends: undefined, given: {} })
   )
   return Effect.map(
     Stream.runCollect(events),

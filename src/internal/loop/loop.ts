@@ -87,7 +87,7 @@ export interface StepOptions<E, R>
   readonly mode?: "auto" | "manual"
 }
 
-/** The options of a run of several steps. Public as `Chat.Options`. */
+/** The options of a run of several steps. Public as `Chat.Options`. A step passes over those about several steps. */
 export interface ChatOptions<E, R> extends StepOptions<E, R>, Turns.OfChat<E, R> {
   readonly agent?: Telemetry.Agent | undefined
 }
@@ -768,31 +768,35 @@ class Loop<E, R> implements Driver {
 
   /** Ends the reply. A rule may ask for a broken one again, if no call of it has started. */
   private endReply(phase: Hearing<E>, heard: Ending): Emitted<E, R> {
-    const { parts: { running }, rules } = this
-    if (running.isLeft) return Cause.done()
+    if (this.parts.running.isLeft) return Cause.done()
     const isVoid = heard._tag === "Ended" && !this.isCancelled && this.ask.mode === "auto" && Fold.isVoid(this.state)
     const ending: Ending = isVoid ? { _tag: "Broken", error: withoutCall(), hasBegun: true } : heard
-    if (!rules.some(({ reply }) => reply !== undefined)) return this.leaveReply(phase, ending)
     const error = ending._tag === "Broken" ? ending.error : this.state.error?.value
     const mayRepeat = !phase.hasStarted && !this.isCancelled
-    return this.after(Rules.replied(rules, this.repliedWith(error, mayRepeat), this.at(), this.ruled), (heard) => {
-      this.note(heard.notes)
-      if (heard.again !== undefined && !this.isCancelled) return this.askAgain(error, heard.again)
-      // A cancellation may have come while the rule was asked. As during the pause, the step then has an empty reply.
+    return this.replied(error, mayRepeat, () => {
+      // A cancellation may have come while a rule was asked. As during the pause, the step then has an empty reply.
       const isUnsaid = mayRepeat && this.isCancelled && ending._tag === "Broken" && !ending.hasBegun
       return this.leaveReply(phase, isUnsaid ? { _tag: "Ended" } : ending)
+    })
+  }
+
+  /** Asks the rules about a reply, which stays unless one of them asks again. */
+  private replied(error: unknown, mayRepeat: boolean, keep: () => Emitted<E, R>): Emitted<E, R> {
+    const { rules, state, state: { spent, usage } } = this
+    if (!rules.some(({ reply }) => reply !== undefined)) return keep()
+    // A recorded reply has the usage of the discarded ones, too.
+    const reply = { error, mayRepeat, hasSaid: Fold.hasSaid(state), usage: Response.sumUsage([spent, usage]) }
+    return this.after(Rules.replied(rules, reply, this.at(), this.ruled), ({ again, notes }) => {
+      this.note(notes)
+      if (again === undefined || this.isCancelled) return keep()
+      this.turn = undefined
+      return this.askAgain(error, again)
     })
   }
 
   /** Runs the effect of a rule in the fiber of the observer. A soft stop does not wait for it: `undefined`. */
   private readonly ruled = <A, F>(name: string, effect: Effect.Effect<A, F, R>): Effect.Effect<A | undefined, F, R> =>
     evaluate(this.parts.running, this.id, name, effect, "none")
-
-  private repliedWith(error: unknown, mayRepeat: boolean): Rules.Replied {
-    const { spent, usage } = this.state
-    // A recorded reply has the usage of the discarded ones, too.
-    return { error, mayRepeat, hasSaid: Fold.hasSaid(this.state), usage: Response.sumUsage([spent, usage]) }
-  }
 
   /** Runs the last effect of a rule, which has the grace period. */
   private readonly ending = <A, F>(name: string, effect: Effect.Effect<A, F, R>): Effect.Effect<A | undefined, F, R> =>
@@ -847,18 +851,9 @@ class Loop<E, R> implements Driver {
 
   /** Closes the connection, however the reply has ended, and only then starts the other calls. */
   private deciding(batch: Batches.Batch<E> | undefined): Emitted<E, R> {
-    const { rules, turn } = this
-    if (turn === undefined || !rules.some(({ reply }) => reply !== undefined)) return this.decide(batch)
-    const mayRepeat = !Plan.isBegun(turn.calls) && !this.isCancelled
-    return this.after(
-      Rules.replied(rules, this.repliedWith(undefined, mayRepeat), this.at(), this.ruled),
-      ({ again, notes }) => {
-        this.note(notes)
-        if (again === undefined || this.isCancelled) return this.decide(batch)
-        this.turn = undefined
-        return this.askAgain(undefined, again)
-      }
-    )
+    const { turn } = this
+    if (turn === undefined) return this.decide(batch)
+    return this.replied(undefined, !Plan.isBegun(turn.calls) && !this.isCancelled, () => this.decide(batch))
   }
 
   private decide(batch: Batches.Batch<E> | undefined): Emitted<E, R> {
@@ -1303,17 +1298,17 @@ const check = <E, R>(
 }
 
 /**
- * Enters a run, and returns the function that its stream is pulled from. The run ends when the scope closes: handlers
- * that are still alive are stopped, and the handler around the run takes its permits back. Where nothing has to be
- * waited for, entering is one step.
+ * Enters a run of several steps, or of one, and returns the function that its stream is pulled from. The run ends when
+ * the scope closes: handlers that are still alive are stopped, and the handler around the run takes its permits back.
+ * Where nothing has to be waited for, entering is one step.
  */
-const enter = <E, R>(
+export const enter = <E, R>(
   input: Thread.Input,
-  options: StepOptions<E, R>,
-  chat: ChatOptions<E, R> | undefined,
+  options: ChatOptions<E, R>,
+  isChat: boolean,
   scope: Scope.Scope,
   context: Context.Context<R>,
-  recorded: Recorded | undefined
+  recorded?: Recorded
 ): Effect.Effect<Next<E, R>, StartError, R> => {
   const defaults = Context.get(context, Policy.Defaults)
   const checked = check(input, options, defaults, context, recorded)
@@ -1332,8 +1327,8 @@ const enter = <E, R>(
     const loop = new Loop<E, R>({
       thread,
       base,
-      rules: chat === undefined ? Turns.ofStep(options, base, start) : Turns.ofChat<E, R>(chat, defaults, base, start),
-      isChat: chat !== undefined,
+      rules: isChat ? Turns.ofChat(options, defaults, base, start) : Turns.ofStep(options, base, start),
+      isChat,
       leftOut,
       recorded,
       scope,
@@ -1351,7 +1346,7 @@ const enter = <E, R>(
     Telemetry.openRun(Telemetry.tracing(context), scope, () => ({
       requestId: settings.requestId,
       sessionId: settings.sessionId,
-      agent: chat?.agent ?? agentWithin(context),
+      agent: (isChat ? options.agent : undefined) ?? agentWithin(context),
       adapter,
       sampling: template,
       facts: { system: options.system, input: thread.messages, tools: template.tools }
@@ -1387,21 +1382,3 @@ export const agentWithin = <R>(context: Context.Context<R>): Telemetry.Agent | u
   const handler = Context.get(context as Context.Context<never>, CurrentHandler)
   return handler && { name: handler.name }
 }
-
-/** Enters a run of one step, and returns the function that its stream is pulled from. */
-export const step = <E, R>(
-  input: Thread.Input,
-  options: StepOptions<E, R>,
-  scope: Scope.Scope,
-  context: Context.Context<R>,
-  recorded?: Recorded
-): Effect.Effect<Next<E, R>, StartError, R> => enter(input, options, undefined, scope, context, recorded)
-
-/** Enters a run of several steps, and returns the function that its stream is pulled from. */
-export const chat = <E, R>(
-  input: Thread.Input,
-  options: ChatOptions<E, R>,
-  scope: Scope.Scope,
-  context: Context.Context<R>,
-  recorded?: Recorded
-): Effect.Effect<Next<E, R>, StartError, R> => enter(input, options, options, scope, context, recorded)

@@ -37,9 +37,6 @@ export const Status = Schema.Literals(["idle", "awaiting_user", "awaiting_tools"
  */
 export type Status = (typeof Status)["Type"]
 
-/** Tells whether a value is a status. */
-export const isStatus = Schema.is(Status)
-
 /**
  * The answer to a question, or the result of a manual call.
  *

@@ -445,11 +445,6 @@ const checkListed = (operation: string, options: Journals.ListOptions | undefine
       Journals.ListOptions
     >
   )
-  const { status } = options ?? {}
-  if (status !== undefined && !SessionData.isStatus(status)) {
-    const known = SessionData.Status.literals.join(", ")
-    throw new TypeError(`${operation}: status ${JSON.stringify(status)} is not one of ${known}`)
-  }
 }
 
 /** Removes a session. The nested runs go first, so that a failed removal can be repeated. */
@@ -475,12 +470,6 @@ const removeWithin = (id: string): Effect.Effect<void, Journals.StoreError, Jour
 /** Refuses an id that names no session. */
 export const checkId = (id: string): Effect.Effect<void> =>
   id === "" ? Effect.die(new TypeError("the id of a session must not be empty")) : Effect.void
-
-export const summaryOfNew = (id: string, records: Records.Records): States.Summary => {
-  const state = States.initial(id)
-  for (const record of records) States.apply(state, record)
-  return States.summaryOf(state)
-}
 
 export const openedWith = (session: SessionData.Session, origin: Records.Origin = {}): Records.Opened => ({
   _tag: "Opened",

@@ -488,8 +488,9 @@ const eventsOf = <E, R>(
     given: { spending, stops }
   }
   const thread = SharedMessages.plain(isOpen(state) ? state.thread : States.threadOf(state))
-  const enter = mode === "step" ? Loop.step<E, R> : Loop.chat<E, R>
-  return Pulled.stream((scope, services: Context.Context<R>) => enter(thread, options, scope, services, recorded))
+  return Pulled.stream((scope, services: Context.Context<R>) =>
+    Loop.enter<E, R>(thread, options, mode === "chat", scope, services, recorded)
+  )
 }
 
 /**

@@ -32,16 +32,9 @@ export interface Base {
 
 // The start state of an operation.
 
-const after = (state: States.State, records: ReadonlyArray<Records.Record>): States.State => {
-  if (records.length === 0) return state
-  const next = States.copyOf(state)
-  for (const record of records) States.apply(next, record)
-  return next
-}
-
 export const behind = ({ before, state, writer }: Base, records: ReadonlyArray<Records.Record>): Base => ({
   writer,
-  state: after(state, records),
+  state: States.after(state, records),
   before: [...before, ...records]
 })
 

@@ -127,7 +127,7 @@ interface Before {
 }
 
 /** The outcome of a call of a run. */
-type Came = "asked" | "open" | "ended" | "stopped" | "refused" | "unknown"
+type Came = "asked" | keyof StopReport
 
 /** Notes of rules, by their names. */
 type Notes = Readonly<Record<string, unknown>>
@@ -926,7 +926,7 @@ const callStarted = (state: State, run: Run, record: Records.CallStarted): void 
     answers
   })
   run.hasStarted = true
-  run.came.set(cameKey(run, turn, toolCallId), "open")
+  run.came.set(cameKey(run, turn, toolCallId), "unknown")
 }
 
 const attemptFailed = (state: State, { toolCallId }: Records.AttemptFailed): void => {
@@ -1081,16 +1081,6 @@ export const totalUsageOf = (run: Pick<Run, "nestedUsage" | "spent" | "steps">):
 export const reportSoFar = (state: State): StopReport =>
   state.run === undefined ? { stopped: [], ended: [], refused: [], unknown: [] } : reportOf(state.run, state, [])
 
-/** The list of the report that a call stands in, by its outcome. */
-const listOf: Readonly<Record<Came, keyof StopReport>> = {
-  asked: "stopped",
-  stopped: "stopped",
-  ended: "ended",
-  refused: "refused",
-  open: "unknown",
-  unknown: "unknown"
-}
-
 const reportOf = ({ came }: Run, { turn }: State, abandoned: ReadonlyArray<Event.Abandoned>): StopReport => {
   const report: Record<keyof StopReport, Array<string>> = { stopped: [], ended: [], refused: [], unknown: [] }
   const idOf = (key: string) => key.slice(key.indexOf(" ") + 1)
@@ -1099,7 +1089,9 @@ const reportOf = ({ came }: Run, { turn }: State, abandoned: ReadonlyArray<Event
   for (const [key, outcome] of came) {
     const id = idOf(key)
     if (refused.has(id)) report.refused.push(id)
-    else if (outcome !== "asked" || turn?.calls.get(id)?._tag !== "Waiting") report[listOf[outcome]].push(id)
+    else if (outcome !== "asked" || turn?.calls.get(id)?._tag !== "Waiting") {
+      report[outcome === "asked" ? "stopped" : outcome].push(id)
+    }
   }
   return report
 }
@@ -1246,6 +1238,14 @@ export const change = (state: State, record: Records.Record): void => {
     default:
       if (state.run !== undefined && state.run.requestId === record.requestId) inRun(state, state.run, record)
   }
+}
+
+/** Returns the state after records: a branch, if there are any. */
+export const after = (state: State, records: ReadonlyArray<Records.Record>): State => {
+  if (records.length === 0) return state
+  const next = copyOf(state)
+  for (const record of records) apply(next, record)
+  return next
 }
 
 /** Returns the size of a session after a record of so many bytes. */
@@ -1553,16 +1553,3 @@ export const problemsOf = (records: ReadonlyArray<Records.Record>): ReadonlyArra
     return problem === undefined ? [] : [`record ${index + 1}, ${record._tag}, ${problem}`]
   })
 }
-
-/** Returns the state as plain data, for comparison. */
-export const dataOf = (state: State): unknown => ({
-  ...state,
-  turn: state.turn && { ...state.turn, calls: Array.from(state.turn.calls) },
-  run: state.run && {
-    ...state.run,
-    came: Array.from(state.run.came),
-    codes: Array.from(state.run.codes),
-    before: { ...state.run.before, turn: state.run.before.turn && Array.from(state.run.before.turn.calls) }
-  },
-  receipts: Array.from(state.receipts.values())
-})

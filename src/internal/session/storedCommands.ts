@@ -217,15 +217,13 @@ export const submit = <E = never>(
           return { id: submitted.id, accepted: version }
         }
         if (check !== undefined && version > 0) yield* check(known ?? Keeping.keptOf(id, journal.state, version))
-        const state = States.copyOf(journal.state)
-        States.apply(state, submitted)
-        summary = States.summaryOf(state)
+        summary = States.summaryOf(States.after(journal.state, [submitted]))
       }
       if (check !== undefined && version === 0) yield* check(undefined)
       const records: Records.Records = version === 0
         ? [Keeping.openedWith(SessionData.make({ id }), origin), submitted]
         : [submitted]
-      if (version === 0) summary = Keeping.summaryOfNew(id, records)
+      if (version === 0) summary = States.summaryOf(States.after(States.initial(id), records))
       const accepted = yield* appended(id, version, records, summary === undefined ? {} : { summary })
       if (Option.isSome(accepted)) return { id: submitted.id, accepted: accepted.value }
     }

@@ -467,7 +467,8 @@ export class Writer implements Omit<Parent, "store"> {
     const records = States.sealed(this.state, written)
     return Effect.suspend(() => {
       const name = `${this.name}:${++this.appends}`
-      const options = changesSummary(records) ? { name, summary: this.summaryAfter(records) } : { name }
+      const summary = changesSummary(records) ? States.summaryOf(States.after(this.state, records)) : undefined
+      const options = summary === undefined ? { name } : { name, summary }
       const once = store.append(this.id, this.version, records, options)
       // The name of the append shows whether it was written, so one retry decides.
       return Effect.catchIf(
@@ -493,12 +494,6 @@ export class Writer implements Omit<Parent, "store"> {
           }
         ))
     )
-  }
-
-  private summaryAfter(records: Records.Records): States.Summary {
-    const after = States.copyOf(this.state)
-    for (const record of records) States.apply(after, record)
-    return States.summaryOf(after)
   }
 
   /** Reads the records after the version of the state. Fails unless they are commands that may stand there. */
