@@ -48,6 +48,7 @@ export type {
   Options,
   Resumable,
   Resume,
+  Settled,
   ValueAnswer
 } from "./internal/session/data.ts"
 

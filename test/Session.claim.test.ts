@@ -351,7 +351,7 @@ describe("commands", () => {
         Effect.provide(answering)
       )
       assert.deepStrictEqual(kept.session.suspensions, [])
-      assert.deepStrictEqual(kept.session.answered, ["q"])
+      assert.deepStrictEqual(kept.session.answered.map(({ id, verdict }) => [id, verdict]), [["q", "answered"]])
       const loaded = (yield* Session.load("s"))!
       assert.deepStrictEqual(loaded.session, throughJson(kept.session))
       assert.isTrue(yield* isUnfinished("s"))

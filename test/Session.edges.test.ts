@@ -427,7 +427,7 @@ describe("a message for a nested run", () => {
 describe("a call whose message is not in the thread", () => {
   it("Q-03: is kept where its run is interrupted and resumed", () => {
     const toolCall = Message.toolCall("c", "pay", {})
-    const session = { ...Session.make({}), approved: [toolCall], answered: ["c"] }
+    const session = { ...Session.make({}), approved: [toolCall], answered: [{ id: "c", verdict: "approved" as const }] }
     const state = States.stateOf(session)
     const started: Journal.Record = {
       _tag: "RunStarted",

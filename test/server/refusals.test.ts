@@ -1210,8 +1210,7 @@ describe("answers", () => {
       assert.strictEqual((yield* all.suspensions("s1")).length, 1)
     }))
 
-  // The design of turns will meet it: a settled call keeps its verdict, with the time at which it was given.
-  it.live.fails("O-40: the refusal of an answer in other words says which one stands, and since when", () =>
+  it.live("O-40: the refusal of an answer in other words says which one stands, and since when", () =>
     Effect.gen(function*() {
       const all = yield* site()
       yield* all.say("s1", [{ id: "c0", name: "pay", args: { amount: 1 } }])

@@ -94,6 +94,35 @@ export const Answer = Schema.Opaque<Answer>()(Schema.Union([ValueAnswer, Approve
  */
 export type Answer = ValueAnswer | ApprovedAnswer | DeniedAnswer | ExpiredAnswer
 
+/** Verdicts by the answers that they give. */
+const verdicts = { Value: "answered", Approved: "approved", Denied: "denied", Expired: "expired" } as const
+
+const verdict = Schema.Literals(["answered", "approved", "denied", "expired"])
+
+/**
+ * A settled suspension.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class Settled extends Schema.Opaque<Settled>()(Schema.Struct({
+  /** The id of the suspension. */
+  id: Schema.String,
+  /** The verdict. */
+  verdict,
+  /** Time of the verdict, in milliseconds since 1970. Left out where no record has it. */
+  at: Schema.optionalKey(Schema.Finite)
+})) {}
+
+/** The verdict that stands, as receipts have it. */
+export const standing = { verdict: Schema.optionalKey(verdict), at: Schema.optionalKey(Schema.Finite) }
+
+/** Returns the verdict that an answer gives, with its time. */
+export const verdictOf = ({ _tag }: Answer, at: number | undefined): Pick<Settled, "at" | "verdict"> => ({
+  verdict: verdicts[_tag],
+  ...(at === undefined ? {} : { at })
+})
+
 /**
  * Answers for the nested run of a call.
  *
@@ -155,9 +184,10 @@ const Data = Schema.Struct({
   /** The calls that were approved and have not run yet, in call order. The next run begins with them. */
   approved: Schema.Array(Message.ToolCall),
   /**
-   * The ids that were settled since the last run. The next run reports each of them that it does not run as an event.
+   * The suspensions that were settled since the last run. The next run reports each call that it does not run as an
+   * event.
    */
-  answered: Schema.Array(Schema.String),
+  answered: Schema.Array(Settled),
   /**
    * Answers for nested runs, each under the id of its call, until that call runs again. Left out when there are none.
    */

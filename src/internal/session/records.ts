@@ -134,6 +134,8 @@ export class Receipt extends Schema.Opaque<Receipt>()(Schema.Struct({
    * `withdrawn` where it was abandoned. A verdict is `completed` at once.
    */
   became: Schema.Literals(["queued", "taken", "completed", "failed", "stopped", "withdrawn"]),
+  /** The verdict of the command, and its time. Left out of any other command. */
+  ...SessionData.standing,
   /** The run that has taken the command. Left out until then. */
   requestId: Schema.optionalKey(Schema.String),
   /** The error of that run. Left out unless it failed without a result. */
@@ -311,7 +313,9 @@ const verdict = {
   /** The id of the suspension. */
   id: Schema.String,
   /** The verdict. */
-  answer: SessionData.Answer
+  answer: SessionData.Answer,
+  /** Time of the verdict, in milliseconds since 1970. Left out where it is that of the run, or not known. */
+  at: Schema.optionalKey(Schema.Finite)
 }
 
 /**

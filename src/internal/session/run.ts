@@ -245,7 +245,7 @@ const settlements = (state: States.State, policy: Policy.Policy): ReadonlyArray<
   if (state.answered.length === 0) return []
   const waiting = States.suspensionsOf(state).map(({ toolCall: { id } }) => id)
   const open = new Set([...States.approvedIn(state).map(({ id }) => id), ...waiting])
-  const settled = state.answered.flatMap((id) => CallPaths.ownCall(id) ?? []).filter((id) => !open.has(id))
+  const settled = state.answered.flatMap(({ id }) => CallPaths.ownCall(id) ?? []).filter((id) => !open.has(id))
   const isTold = policy.callFacts === "told"
   return SharedMessages.answersTo(States.threadOf(state), settled).map((message) => {
     const { toolCallId = "" } = message

@@ -5,9 +5,12 @@
  * @since 0.1.0
  */
 import * as Clock from "effect/Clock"
+import * as DateTime from "effect/DateTime"
 import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
+import * as CallPaths from "../answer/callPath.ts"
 import * as ToolOutcomes from "../declare/outcome.ts"
 import { checkNames, type NamesOf } from "../declare/schema.ts"
 import * as Values from "../declare/values.ts"
@@ -129,18 +132,36 @@ export interface SettleOptions {
   readonly by?: string
 }
 
+/** Returns a time of a record as a text, if there is one. */
+const timeOf = (at: number | undefined): string =>
+  Option.match(at === undefined ? Option.none() : DateTime.make(at), {
+    onNone: () => "before",
+    onSome: (time) => `at ${DateTime.formatIso(time)}`
+  })
+
 /** Returns the suspension with this id, unless its time is over. */
-const find = (session: Session, id: string): Effect.Effect<Event.Suspension, SessionData.SessionError> =>
+const find = (
+  session: Session,
+  id: string,
+  given = "an answer to"
+): Effect.Effect<Event.Suspension, SessionData.SessionError> =>
   Effect.gen(function*() {
     yield* usable(session)
+    const call = `call ${JSON.stringify(id)}`
     const suspension = session.suspensions.find((suspension) => suspension.id === id)
     if (suspension === undefined) {
-      return yield* session.answered.includes(id)
-        ? failed("already_answered", `call ${JSON.stringify(id)} is already answered`, id)
-        : failed("unknown_tool_call_id", `no call ${JSON.stringify(id)} waits for an answer; ${openIn(session)}`, id)
+      const settled = session.answered.find((settled) => settled.id === id)
+      if (settled === undefined) {
+        return yield* failed("unknown_tool_call_id", `no ${call} waits for an answer; ${openIn(session)}`, id)
+      }
+      const left = session.suspensions.length > 0 ? openIn(session) : "call Session.continue"
+      const stands = `it was ${settled.verdict} ${timeOf(settled.at)}, and that stands; ${left}`
+      return yield* failed("already_answered", `${given} ${call} comes too late: ${stands}`, id)
     }
-    if (suspension.expiresAt !== undefined && suspension.expiresAt <= (yield* Clock.currentTimeMillis)) {
-      return yield* failed("expired", "the time for an answer is up: call Session.expire", id)
+    const { expiresAt } = suspension
+    if (expiresAt !== undefined && expiresAt <= (yield* Clock.currentTimeMillis)) {
+      const detail = `the time for an answer is up: ${call} expired ${timeOf(expiresAt)}; call Session.expire`
+      return yield* failed("expired", detail, id)
     }
     return suspension
   })
@@ -211,8 +232,20 @@ interface Decision {
   readonly options: SettleOptions
   /** The kind and the words of the verdict: the same command with others is refused. */
   readonly content: unknown
-  /** Returns the answer in a session that it fits. */
-  readonly decide: (session: Session) => Effect.Effect<SessionData.Answer, SessionData.SessionError>
+  /** Returns the answer in a session that it fits, by the id that the suspension has there. */
+  readonly decide: (session: Session, id: string) => Effect.Effect<SessionData.Answer, SessionData.SessionError>
+}
+
+/** Returns the id that a suspension has in its session: without the run that began to wait, which servers add. */
+const idOf = (name: string): string => {
+  const { path } = CallPaths.parse(name) ?? {}
+  return path === undefined ? name : CallPaths.format({ path })
+}
+
+/** Tells whether the run that an id names has asked: an answer to an earlier wait of a call is none to the next one. */
+const isOfRun = (state: States.State, name: string): boolean => {
+  const { run } = CallPaths.parse(name) ?? {}
+  return run === undefined || run === (States.askerOf(state) ?? state.run?.requestId ?? state.ended?.requestId)
 }
 
 /**
@@ -228,9 +261,11 @@ const settleAll = (
     const base = yield* baseOf(given, false)
     const state = verdicts.length > 1 ? States.copyOf(base.state) : base.state
     const records: Array<Records.Record> = []
-    for (const { content, decide, id, options } of verdicts) {
+    const at = yield* Clock.currentTimeMillis
+    for (const { content, decide, id: name, options } of verdicts) {
       checkNames("a verdict", options, knownVerdict)
       const { by, command } = options
+      const id = idOf(name)
       const hash = command === undefined ? "" : Records.hashOf([id, Json.toJson(content)])
       const known = command === undefined ? undefined : state.receipts.get(command)
       if (known !== undefined && command !== undefined) {
@@ -240,7 +275,8 @@ const settleAll = (
       const record: Records.Record = {
         _tag: "CallSettled",
         id,
-        answer: yield* decide(States.sessionOf(state)),
+        answer: yield* decide(States.sessionOf(state), isOfRun(state, name) ? id : name),
+        at,
         ...(command === undefined ? {} : { command: { id: command, hash } }),
         ...(by === undefined ? {} : { by })
       }
@@ -264,7 +300,7 @@ const answerOf = (id: string, value: unknown, options: SettleOptions = {}): Deci
   id,
   options,
   content: { answered: value },
-  decide: (session) =>
+  decide: (session, id) =>
     Effect.gen(function*() {
       const suspension = yield* find(session, id)
       if (suspension.kind === "approval") {
@@ -278,8 +314,8 @@ const answerOf = (id: string, value: unknown, options: SettleOptions = {}): Deci
 export const answer = (session: Session, id: string, value: unknown, options?: SettleOptions) =>
   settleAll(session, [answerOf(id, value, options)])
 
-const approvable = (session: Session, id: string) =>
-  Effect.flatMap(find(session, id), ({ kind }) =>
+const approvable = (session: Session, id: string, given: string) =>
+  Effect.flatMap(find(session, id, given), ({ kind }) =>
     kind === "approval" || kind === "unknown"
       ? Effect.void
       : Effect.fail(failed("invalid_answer", "the call waits for Session.answer, not for an approval", id)))
@@ -324,9 +360,9 @@ const approvalOf = (id: string, options: ApproveOptions = {}): Decision => ({
   id,
   options,
   content: { approved: options.arguments ?? null },
-  decide: (session) =>
+  decide: (session, id) =>
     Effect.gen(function*() {
-      yield* approvable(session, id)
+      yield* approvable(session, id, "an approval of")
       const edited = options.arguments === undefined ? {} : { arguments: yield* writable(id, options.arguments) }
       return { _tag: "Approved", ...edited }
     })
@@ -341,8 +377,8 @@ const denialOf = (id: string, reason: string | undefined, options: SettleOptions
   id,
   options,
   content: { denied: reason ?? null },
-  decide: (session) =>
-    Effect.as(approvable(session, id), { _tag: "Denied", ...(reason === undefined ? {} : { reason }) })
+  decide: (session, id) =>
+    Effect.as(approvable(session, id, "a denial of"), { _tag: "Denied", ...(reason === undefined ? {} : { reason }) })
 })
 
 /** Denies a call: it is answered as `denied`, and never runs. */
@@ -354,7 +390,8 @@ const withdrawalOf = (id: string, reason: string | undefined, options: SettleOpt
   id,
   options,
   content: { denied: reason ?? null },
-  decide: (session) => Effect.as(find(session, id), { _tag: "Denied", ...(reason === undefined ? {} : { reason }) })
+  decide: (session, id) =>
+    Effect.as(find(session, id, "a withdrawal of"), { _tag: "Denied", ...(reason === undefined ? {} : { reason }) })
 })
 
 const decisionOf = ({ answer, id, ...options }: Verdict): Decision => {

@@ -122,8 +122,8 @@ interface Before {
   readonly turn: Turn | undefined
   /** The status of the session. */
   readonly status: Session["status"]
-  /** The ids that were settled since the last run. */
-  readonly answered: ReadonlyArray<string>
+  /** The suspensions that were settled since the last run. */
+  readonly answered: Session["answered"]
 }
 
 /** The outcome of a call of a run. */
@@ -218,8 +218,8 @@ export interface State {
   thread: Thread.Thread
   /** The unfinished turn. */
   turn: Turn | undefined
-  /** The ids that were settled since the last run. */
-  answered: ReadonlyArray<string>
+  /** The suspensions that were settled since the last run. */
+  answered: Session["answered"]
   /** The run without a recorded end. */
   run: Run | undefined
   /** The last run that has ended. */
@@ -685,7 +685,7 @@ const settledOwn = (turn: Turn, call: Waiting, suspension: Event.Suspension, ans
 }
 
 /** Settles a suspension. An id that is not open changes nothing: an answer counts once. */
-const settle = (state: State, id: string, answer: SessionData.Answer): void => {
+const settle = (state: State, { answer, at, id }: Pick<Records.CallSettled, "answer" | "at" | "id">): void => {
   const { turn } = state
   const found = findWaiting(state, id)
   if (turn === undefined || found === undefined) return
@@ -703,7 +703,7 @@ const settle = (state: State, id: string, answer: SessionData.Answer): void => {
         : { ...known(call), _tag: "Granted", answers }
     )
   }
-  state.answered = [...state.answered, id]
+  state.answered = [...state.answered, { id, ...SessionData.verdictOf(answer, at) }]
   state.status = "idle"
   completeEarlier(state)
 }
@@ -769,7 +769,7 @@ const endRun = (state: State, run: Run, status: Session["status"]): void => {
   state.run = undefined
   state.stop = undefined
   completeEarlier(state)
-  for (const { answer, id } of run.settlements) settle(state, id, answer)
+  for (const verdict of run.settlements) settle(state, verdict)
 }
 
 /** Returns a call of a run that has ended. */
@@ -834,7 +834,7 @@ const runStarted = (state: State, record: Records.RunStarted): void => {
   state.clientTools = clientTools ?? []
   const { status, thread, turn } = state
   const before: Before = { thread, turn: turn && copyTurn(turn), status, answered: state.answered }
-  if (answered !== undefined) settle(state, answered.id, answered.answer)
+  if (answered !== undefined) settle(state, { at: startedAt, ...answered })
   if (messages.length > 0) {
     say(state, messages)
     answerBehind(state)
@@ -992,10 +992,11 @@ const callWaits = ({ turn }: State, run: Run, record: Records.CallWaits): void =
 }
 
 const callSettled = (state: State, record: Records.CallSettled): void => {
-  const { answer, command, id } = record
-  if (command !== undefined) receive(state, { ...command, became: "completed" })
-  if (state.run === undefined) settle(state, id, answer)
-  else if (findWaiting(state, id) !== undefined) state.run.settlements.push(record)
+  const { answer, at, command } = record
+  const verdict = SessionData.verdictOf(answer, at)
+  if (command !== undefined) receive(state, { ...command, became: "completed", ...verdict })
+  if (state.run === undefined) settle(state, record)
+  else if (findWaiting(state, record.id) !== undefined) state.run.settlements.push(record)
 }
 
 /** Returns the halt of a call, or the question that it waits with. */
@@ -1108,7 +1109,7 @@ const giveBack = (state: State, run: Run): void => {
       if (receipt !== undefined) receive(state, { id: receipt.id, hash: receipt.hash, became: "queued" })
     }
   }
-  for (const { answer, id } of settlements) settle(state, id, answer)
+  for (const verdict of settlements) settle(state, verdict)
 }
 
 const becameOf = ({ haltedReason, status }: Records.RunEnded): Records.Receipt["became"] => {
@@ -1383,7 +1384,7 @@ export const closing = (state: State, leaving: Leaving): ReadonlyArray<Records.R
   const { run } = state
   if (run === undefined) return []
   const settled = copyOf(state)
-  for (const { answer, id } of run.settlements) settle(settled, id, answer)
+  for (const verdict of run.settlements) settle(settled, verdict)
   const answers = closingAnswers(settled, run, leaving, "the run was interrupted and not resumed")
   return [...answers, { _tag: "RunEnded", requestId: run.requestId, haltedReason: "abandoned" }]
 }

@@ -272,9 +272,10 @@ export const write = (
         clientTools,
         isQueued,
         mayApprove,
+        publish: site.publish,
         bounds: site.bounds
       })
-      if (count === 0 && said === undefined) return yield* Sessions.stale
+      if (count === 0 && said === undefined) return yield* Sessions.unasked
       if (after !== undefined) wanted = { ...wanted, after }
       // The readers of a run that has ended get its end once its claim is back: the log is open until then.
       else if (ended !== undefined && ended === log.begun?.runId) wanted = { ...wanted, after: ended }

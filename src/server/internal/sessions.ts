@@ -5,6 +5,7 @@
  * @since 0.1.0
  */
 import * as Clock from "effect/Clock"
+import * as DateTime from "effect/DateTime"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Stream from "effect/Stream"
@@ -225,22 +226,64 @@ interface Settled {
   readonly waiting: Event.Suspension | Refusals.Refusal
 }
 
-/** The refusal of an answer for which nothing waits. */
-export const stale = Refusals.conflict("not_waiting", "Nothing waits for this answer. Read the session again.")
-const wrongKind = Refusals.conflict("wrong_kind", "The call waits for an answer of another kind.")
-const answered = Refusals.conflict("already_answered", "The call was answered before, in other words.")
-const expired = Refusals.conflict("expired", "The time for this answer is up.")
+/** Longest part of an id that a refusal shows, and the number of ids. */
+const [longestShown, mostShown] = [200, 10]
+
+/** Names the published calls that wait. */
+const openIn = ({ kept }: Read, publish: Event.PublicOptions): string => {
+  const open = Telling.suspensionsOf(kept, publish)
+  const ids = open.slice(0, mostShown).map(({ id }) =>
+    JSON.stringify(id.length > longestShown ? `${id.slice(0, longestShown)}…` : id)
+  )
+  if (ids.length === 0) return "No call waits."
+  return `These wait: ${ids.join(", ")}${open.length > mostShown ? ", …" : ""}.`
+}
+
+const timeOf = (at: number | undefined): string =>
+  Option.match(at === undefined ? Option.none() : DateTime.make(at), {
+    onNone: () => "before",
+    onSome: (time) => `at ${DateTime.formatIso(time)}`
+  })
+
+/** Returns the refusals of answers to a session, each of which says what stands and what waits. */
+const refusalsOf = (current: Read, publish: Event.PublicOptions) => {
+  const open = openIn(current, publish)
+  return {
+    stale: Refusals.conflict("not_waiting", `Nothing waits for this answer. ${open}`),
+    answered: ({ at, verdict = "answered" }: Standing): Refusals.Refusal =>
+      verdict === "expired"
+        ? Refusals.conflict("expired", `The time for this answer is up: the call expired ${timeOf(at)}. ${open}`)
+        : Refusals.conflict("already_answered", `The call was ${verdict} ${timeOf(at)}, and that stands. ${open}`),
+    expired: ({ expiresAt }: Event.Suspension): Refusals.Refusal =>
+      Refusals.conflict("expired", `The time for this answer is up: the call expired ${timeOf(expiresAt)}. ${open}`),
+    wrongKind: (suspension: Event.Suspension): Refusals.Refusal =>
+      Refusals.conflict(
+        "wrong_kind",
+        `The call waits for ${isPermission(suspension) ? "an approval or a denial" : "a value or an error"}. ${open}`
+      )
+  }
+}
+
+type Refused = ReturnType<typeof refusalsOf>
+
+/** The verdict that stands, and its time. */
+type Standing = Partial<Omit<Session.Settled, "id">>
+
+/** The refusal of the results of calls that the server has answered itself. */
+export const unasked = Refusals.conflict("not_waiting", "Nothing waits for these answers. Read the session again.")
 
 /**
  * Finds what a verdict is about. Returns nothing for the result of a call that the server has answered itself: clients
  * post the results of all calls again.
  */
 const find = (
-  { kept: { session, state } }: Read,
+  { kept: { session, state }, telling }: Read,
   verdict: Verdict,
+  refused: Refused,
   now: number
 ): Effect.Effect<Settled | undefined, Refusals.Refusal> =>
   Effect.suspend((): Effect.Effect<Settled | undefined, Refusals.Refusal> => {
+    const { stale } = refused
     const { messageId } = verdict as Body.Answer
     // A client of AG-UI knows a call whose id has come before by an id with the number of its turn.
     const call = state.turn?.calls.has(verdict.id) === true ? verdict.id : verdict.id.replace(/~\d+$/, "")
@@ -254,19 +297,31 @@ const find = (
       ? session.suspensions.find((open) => open.id === id)
       : undefined
     const command = `${Posted.ownIds}answer:${CallPaths.format(named)}`
-    const isAnswered = state.receipts.has(command)
-    if (messageId !== undefined && suspension?.kind !== "manual" && !isAnswered) return Effect.succeed(undefined)
-    const waiting = isAnswered ? answered : suspension === undefined ? stale : refusalIn(suspension, verdict, now)
-    return Effect.succeed({ verdict, id, command, waiting: waiting ?? suspension ?? stale })
+    const given = state.receipts.get(command)
+    if (messageId !== undefined && suspension?.kind !== "manual" && given === undefined) {
+      return Effect.succeed(undefined)
+    }
+    // A call may have its answer from elsewhere, such as the command line, and so without the command.
+    const isLast = named.run === telling.runs.at(-1)
+    const standing = given ?? (isLast ? session.answered.find((settled) => settled.id === id) : undefined)
+    const refusal = given !== undefined || suspension === undefined
+      ? standing && refused.answered(standing)
+      : refusalIn(suspension, verdict, refused, now)
+    return Effect.succeed({ verdict, id, command, waiting: refusal ?? suspension ?? stale })
   })
 
 /** Returns the refusal of an answer that comes too late, or that is not of the kind that a call waits for. */
-const refusalIn = (suspension: Event.Suspension, verdict: Verdict, now: number): Refusals.Refusal | undefined => {
+const refusalIn = (
+  suspension: Event.Suspension,
+  verdict: Verdict,
+  refused: Refused,
+  now: number
+): Refusals.Refusal | undefined => {
   const { expiresAt = Infinity, kind } = suspension
   const isFitting = verdict._tag === "Answer"
     ? kind !== "approval"
     : isPermission(suspension) || verdict._tag === "Deny" && verdict.isCancelled === true
-  return expiresAt <= now ? expired : isFitting ? undefined : wrongKind
+  return expiresAt <= now ? refused.expired(suspension) : isFitting ? undefined : refused.wrongKind(suspension)
 }
 
 /** Tells whether a call waits for a permission: to run, or to run again where its effect is unknown. */
@@ -312,6 +367,8 @@ interface Answering {
   readonly bounds: Saying["bounds"]
   readonly clientTools: Journal.ClientTools
   readonly isQueued: boolean
+  /** Extent to which refusals name the calls that wait. */
+  readonly publish: Event.PublicOptions
   /** Asks for the permission to approve, where a body turns out to need it. */
   readonly mayApprove: Effect.Effect<unknown, Refusals.Refusal>
 }
@@ -333,13 +390,14 @@ interface Answers {
 export const answer = (
   named: Named,
   known: Read,
-  { bounds, clientTools, isQueued, mayApprove, said, verdicts }: Answering
+  { bounds, clientTools, isQueued, mayApprove, publish, said, verdicts }: Answering
 ): Effect.Effect<Answers, Refusals.Refusal | Journal.StoreError, Session.Store> => {
   const give = (current: Read) =>
     Effect.gen(function*() {
       const now = yield* Clock.currentTimeMillis
       const { session, state } = current.kept
-      const found = yield* Effect.forEach(verdicts, (verdict) => find(current, verdict, now))
+      const refused = refusalsOf(current, publish)
+      const found = yield* Effect.forEach(verdicts, (verdict) => find(current, verdict, refused, now))
       const settled = unique(found.filter((each) => each !== undefined))
       // An answer that was given before in the same words writes nothing, and is refused in other words.
       const fresh = settled.filter(({ command }) => !state.receipts.has(command))
@@ -352,7 +410,8 @@ export const answer = (
         Effect.catchTag(
           Session.settle(session, settled.map((each) => verdictOf(named.by, each)), message),
           "SessionError",
-          ({ reason }) => refusalOf(reason)
+          ({ reason }) =>
+            refusalOf(reason, refused, settled.flatMap(({ command }) => state.receipts.get(command) ?? []))
         )
       const sent = said && state.receipts.get(said.id)
       if (
@@ -383,8 +442,8 @@ export const answer = (
         times: 50
       })),
     Effect.catchTags({
-      SessionConflict: () => stale,
-      SessionClaimed: () => stale
+      SessionConflict: () => overtaken,
+      SessionClaimed: () => overtaken
     })
   )
 }
@@ -400,17 +459,24 @@ const unique = (settled: ReadonlyArray<Settled>): ReadonlyArray<Settled> => {
   })
 }
 
-const refusalOf = (reason: string): Refusals.Refusal => {
+const overtaken = Refusals.conflict("not_waiting", "Others were faster to answer. Read the session again.")
+
+const twice = Refusals.conflict(
+  "already_answered",
+  "The body answers a call twice, in other words. Nothing of it was taken."
+)
+
+const refusalOf = (reason: string, refused: Refused, [standing]: ReadonlyArray<Standing>): Refusals.Refusal => {
   switch (reason) {
     case "invalid_answer":
       return Refusals.badRequest("invalid_answer", "The answer does not have the form that was asked for.")
     case "expired":
-      return expired
+      return refused.answered({ verdict: "expired" })
     case "id_taken":
     case "already_answered":
-      return answered
+      return standing === undefined ? twice : refused.answered(standing)
     default:
-      return stale
+      return refused.stale
   }
 }
 
