@@ -210,19 +210,24 @@ class Reader extends Answer.ReplyReader {
   private choice(choice: Json.JsonObject, position: number, out: Answer.Out): void {
     const number = numberOf(choice, position)
     const message = this.messageOf(choice, number)
-    const { annotations, content, fragments, images, opaque, refusal, sound, thought, transcript } = ChatReply.read(
-      message
-    )
+    const { content } = message
+    const parts = ChatReply.partsIn(content)
+    // A piece of the model's sound, whose words may be those of the content.
+    const sound = Wire.object(message["audio"])
     this.sound.add(sound)
-    this.images.push(...images)
-    this.opaque.add(opaque)
-    this.notes.add(annotations, choice["logprobs"])
+    this.images.push(...Wire.list(message["images"]).flatMap(ChatReply.image))
+    this.opaque.add(ChatReply.opaqueOf(message))
+    this.notes.add(Wire.list(message["annotations"]), choice["logprobs"])
+    const thought = ChatReply.thought(message, parts)
     this.reasoning += thought
     Answer.think(thought, out)
-    const text = this.speech.add("content", content) + this.speech.add("transcript", transcript)
+    const text = this.speech.add("content", ChatReply.textOf(content, parts)) +
+      this.speech.add("transcript", Wire.string(sound["transcript"]) ?? "")
     this.text += text
     Answer.say(text, out)
+    const refusal = Wire.string(message["refusal"]) ?? ""
     this.refusal += refusal
+    const fragments = ChatReply.fragments(message)
     for (const fragment of fragments) {
       if (!this.calls.add(ChatReply.ofChoice(fragment, number), out)) {
         this.fail("malformed_response", ToolCalls.contradiction)

@@ -97,8 +97,8 @@ const resultId = (callId: string, base: string): string => `res-${base}-${callId
 const argumentsOf = (move: Extract<Machine.Move, { readonly kind: "callReady" }>): string =>
   move.lost === undefined ? JSON.stringify(move.arguments) : move.lost.text ?? ""
 
-/** Folds moves into messages. */
-class Messages {
+/** Folds moves and deltas into messages. */
+class Messages implements Machine.Words<never> {
   private readonly list: Array<Record<string, Schema.Json>> = []
   private readonly base: string
   private readonly idOf: (turn: number) => string
@@ -128,7 +128,12 @@ class Messages {
     return this.current
   }
 
-  push(move: Machine.Move): void {
+  said(kind: "text" | "reasoning", _id: string, delta: string): undefined {
+    const message = kind === "text" ? this.assistant() : this.reasoning
+    if (message !== undefined) message["content"] = String(message["content"] ?? "") + delta
+  }
+
+  moved(move: Machine.Move): undefined {
     switch (move.kind) {
       case "stepStart":
         this.messageId = this.idOf(move.turn)
@@ -142,17 +147,9 @@ class Messages {
       case "stepEnd":
         this.stepStart = this.list.length
         return
-      case "textDelta": {
-        const message = this.assistant()
-        message["content"] = String(message["content"] ?? "") + move.delta
-        return
-      }
       case "reasoningStart":
         this.reasoning = { id: `${this.base}-${move.id}`, role: "reasoning", content: "" }
         this.list.push(this.reasoning)
-        return
-      case "reasoningDelta":
-        if (this.reasoning !== undefined) this.reasoning["content"] = String(this.reasoning["content"]) + move.delta
         return
       case "callReady": {
         const message = this.assistant()
@@ -233,8 +230,8 @@ const snapshotOf = (messages: ReadonlyArray<AgMessage>): AgEvent => ({
   messages: messages.filter(({ role }) => role !== "reasoning") as unknown as Schema.Json
 })
 
-class AgEncoder implements Encoder {
-  private readonly machine = new Machine.Machine()
+class AgEncoder implements Encoder, Machine.Words<AgEvent> {
+  private readonly machine = new Machine.Machine<AgEvent>(this)
   private readonly folded: Messages
   private readonly options: Options
   private readonly base: string
@@ -261,20 +258,32 @@ class AgEncoder implements Encoder {
 
   readonly end = (): ReadonlyArray<AgEvent> => this.written(this.machine.end())
 
-  private written(moves: ReadonlyArray<Machine.Move>): ReadonlyArray<AgEvent> {
-    if (moves.length === 0) return []
-    const events = moves.flatMap((given) => {
-      const move = this.unambiguous(given)
-      const { messageId } = this.folded
-      if (this.options.messages !== undefined || move.kind === "stepStart" || move.kind === "stepReset") {
-        this.folded.push(move)
-      }
-      return this.eventsOf(move, move.kind === "stepReset" ? messageId : this.folded.messageId)
-    })
-    if (this.isStarted) return events
+  private written(events: ReadonlyArray<AgEvent>): ReadonlyArray<AgEvent> {
+    if (this.isStarted || events.length === 0) return events
     this.isStarted = true
     const { runId, threadId } = this.options
     return [{ type: "RUN_STARTED", threadId, runId, protocolVersion: "1.0" }, ...this.joined(), ...events]
+  }
+
+  said(kind: "text" | "reasoning", id: string, delta: string): AgEvent {
+    if (this.options.messages !== undefined) this.folded.said(kind, id, delta)
+    return kind === "text"
+      ? { type: "TEXT_MESSAGE_CONTENT", messageId: this.folded.messageId, delta }
+      : { type: "REASONING_MESSAGE_CONTENT", messageId: `${this.base}-${id}`, delta }
+  }
+
+  argued(id: string, delta: string): AgEvent | undefined {
+    const toolCallId = this.idOf(id)
+    return this.open.has(toolCallId) ? { type: "TOOL_CALL_ARGS", toolCallId, delta } : undefined
+  }
+
+  moved(given: Machine.Move): ReadonlyArray<AgEvent> {
+    const move = this.unambiguous(given)
+    const { messageId } = this.folded
+    if (this.options.messages !== undefined || move.kind === "stepStart" || move.kind === "stepReset") {
+      this.folded.moved(move)
+    }
+    return this.eventsOf(move, move.kind === "stepReset" ? messageId : this.folded.messageId)
   }
 
   /** Gives a call another id where an earlier call has it: the client would take both for one. */
@@ -286,7 +295,7 @@ class AgEncoder implements Encoder {
       else known.push(own)
     }
     if (move.kind === "callAnswer") return { ...move, answer: { ...move.answer, id: this.idOf(move.answer.id) } }
-    if (move.kind === "callWaits" || !("name" in move || move.kind === "callDelta")) return move
+    if (move.kind === "callWaits" || !("name" in move)) return move
     return { ...move, id: this.idOf(move.id) }
   }
 
@@ -358,8 +367,6 @@ class AgEncoder implements Encoder {
       }
       case "textStart":
         return [{ type: "TEXT_MESSAGE_START", messageId, role: "assistant" }]
-      case "textDelta":
-        return [{ type: "TEXT_MESSAGE_CONTENT", messageId, delta: move.delta }]
       case "textEnd":
         return [{ type: "TEXT_MESSAGE_END", messageId }]
       case "reasoningStart": {
@@ -369,8 +376,6 @@ class AgEncoder implements Encoder {
           { type: "REASONING_MESSAGE_START", messageId: id, role: "reasoning" }
         ]
       }
-      case "reasoningDelta":
-        return [{ type: "REASONING_MESSAGE_CONTENT", messageId: `${this.base}-${move.id}`, delta: move.delta }]
       case "reasoningEnd": {
         const id = `${this.base}-${move.id}`
         return [{ type: "REASONING_MESSAGE_END", messageId: id }, { type: "REASONING_END", messageId: id }]
@@ -385,8 +390,6 @@ class AgEncoder implements Encoder {
           toolCallName: move.name,
           parentMessageId: messageId
         }]
-      case "callDelta":
-        return this.open.has(move.id) ? [{ type: "TOOL_CALL_ARGS", toolCallId: move.id, delta: move.delta }] : []
       case "callReady":
         return this.ready(move)
       case "callState": {
@@ -673,9 +676,9 @@ export const messages = (thread: Thread.Thread, options: MessagesOptions = {}): 
   return ThreadEvents.entriesOf(thread, rules).flatMap((entry): ReadonlyArray<AgMessage> => {
     const id = messageId(entry.index, entry.role)
     if (entry.role === "user") return [{ id, role: "user", content: userContent(entry.message.content) }]
-    const machine = new Machine.Machine()
     const folded = new Messages(id, (turn) => messageId(entry.turns[turn - 1] ?? entry.index, "assistant"))
-    for (const event of entry.events) for (const move of machine.push(event)) folded.push(move)
+    const machine = new Machine.Machine(folded)
+    for (const event of entry.events) machine.push(event)
     return folded.all
   })
 }

@@ -150,8 +150,8 @@ const resetType = "data-heddle-reset"
 /** The sentence for a call that was discarded with its reply. */
 const discardedText = "The reply broke off, and the call was discarded with it."
 
-class UiEncoder implements Encoder {
-  private readonly machine = new Machine.Machine()
+class UiEncoder implements Encoder, Machine.Words<Chunk> {
+  private readonly machine = new Machine.Machine<Chunk>(this)
   private readonly options: Options
   private readonly protocol: Majors.Protocol
   private isStarted = false
@@ -179,16 +179,26 @@ class UiEncoder implements Encoder {
 
   readonly end = (): ReadonlyArray<Chunk> => this.written(this.machine.end())
 
-  private written(moves: ReadonlyArray<Machine.Move>): ReadonlyArray<Chunk> {
-    if (moves.length === 0) return []
-    const chunks = moves.flatMap((move) => {
-      const chunks = this.chunksOf(move)
-      return this.behind === 0 || move.kind === "end" ? chunks : chunks.flatMap((chunk) => this.unknownIn(chunk))
-    })
-    if (this.isStarted) return chunks
+  private written(chunks: ReadonlyArray<Chunk>): ReadonlyArray<Chunk> {
+    if (this.isStarted || chunks.length === 0) return chunks
     this.isStarted = true
     const { messageId } = this.options
     return [{ type: "start", ...(messageId === undefined ? {} : { messageId }) }, ...chunks]
+  }
+
+  said(kind: "text" | "reasoning", id: string, delta: string): Chunk | undefined {
+    return this.behind > 0 ? undefined : { type: `${kind}-delta`, id, delta }
+  }
+
+  argued(toolCallId: string, inputTextDelta: string, sent: number): Chunk | undefined {
+    return this.behind > 0 || sent > mostArguments
+      ? undefined
+      : { type: "tool-input-delta", toolCallId, inputTextDelta }
+  }
+
+  moved(move: Machine.Move): ReadonlyArray<Chunk> {
+    const chunks = this.chunksOf(move)
+    return this.behind === 0 || move.kind === "end" ? chunks : chunks.flatMap((chunk) => this.unknownIn(chunk))
   }
 
   private chunksOf(move: Machine.Move): ReadonlyArray<Chunk> {
@@ -212,17 +222,9 @@ class UiEncoder implements Encoder {
         return [{ type: "reasoning-start", id: move.id }]
       case "reasoningEnd":
         return [{ type: "reasoning-end", id: move.id }]
-      case "textDelta":
-        return [{ type: "text-delta", id: move.id, delta: move.delta }]
-      case "reasoningDelta":
-        return [{ type: "reasoning-delta", id: move.id, delta: move.delta }]
       case "callStart":
         this.isPlain = false
         return [{ type: "tool-input-start", toolCallId: move.id, toolName: move.name, dynamic: true }]
-      case "callDelta":
-        return move.sent > mostArguments
-          ? []
-          : [{ type: "tool-input-delta", toolCallId: move.id, inputTextDelta: move.delta }]
       case "callReady":
         return [this.ready(move)]
       case "callState": {
@@ -572,8 +574,8 @@ const knownMessages = {
   protocol: Majors.protocol
 } satisfies NamesOf<MessagesOptions>
 
-/** Folds moves into the parts of a message. */
-class Parts {
+/** Folds moves and deltas into the parts of a message. */
+class Parts implements Machine.Words<never> {
   readonly parts: Array<Record<string, Schema.Json>> = []
   private readonly calls = new Map<string, Record<string, Schema.Json>>()
   private readonly protocol: Majors.Protocol
@@ -582,7 +584,12 @@ class Parts {
     this.protocol = protocol
   }
 
-  push(move: Machine.Move): void {
+  said(_kind: "text" | "reasoning", _id: string, delta: string): undefined {
+    const part = this.parts.at(-1)
+    if (part !== undefined) part["text"] = String(part["text"]) + delta
+  }
+
+  moved(move: Machine.Move): undefined {
     switch (move.kind) {
       case "stepStart":
         this.parts.push({ type: "step-start" })
@@ -593,12 +600,6 @@ class Parts {
       case "reasoningStart":
         this.parts.push({ type: "reasoning", id: move.id, text: "", state: "done" })
         return
-      case "textDelta":
-      case "reasoningDelta": {
-        const part = this.parts.at(-1)
-        if (part !== undefined) part["text"] = String(part["text"]) + move.delta
-        return
-      }
       case "callReady": {
         const { arguments: input, id, isProviders, lost, name } = move
         const part: Record<string, Schema.Json> = {
@@ -697,9 +698,9 @@ export const messages = (thread: Thread.Thread, options: MessagesOptions = {}): 
         : content
       return { id, role: "user", parts: parts.flatMap(userPart) }
     }
-    const machine = new Machine.Machine()
     const folded = new Parts(protocol)
-    for (const event of entry.events) for (const move of machine.push(event)) folded.push(move)
+    const machine = new Machine.Machine(folded)
+    for (const event of entry.events) machine.push(event)
     return { id, role: "assistant", parts: folded.parts as unknown as ReadonlyArray<Chunk> }
   })
 }

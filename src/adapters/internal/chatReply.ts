@@ -1,6 +1,6 @@
 /**
- * Reads a reply of Chat Completions: the delta of a streamed reply or the message of a whole one, and what is gathered
- * over all of them. Reading is total: a member of another form than expected is not there.
+ * Reads a reply of Chat Completions: parts of the delta of a streamed reply or of the message of a whole one, and what
+ * is gathered over all of them. Reading is total: a member of another form than expected is not there.
  */
 import * as Base64 from "effect/encoding/Base64"
 import * as Result from "effect/Result"
@@ -10,39 +10,6 @@ import type * as Message from "../../Message.ts"
 import type * as Answer from "./answerBody.ts"
 import * as Media from "./media.ts"
 import * as Wire from "./wire.ts"
-
-/** The content of a delta. */
-export interface Said {
-  /** The text of the content, and that of the model's sound, which may be the same. */
-  readonly content: string
-  readonly transcript: string
-  readonly thought: string
-  /** Fields that the server alone can read, and wants back: signed reasoning, signatures, fields of its own. */
-  readonly opaque: Json.JsonObject
-  readonly refusal: string
-  readonly annotations: ReadonlyArray<Json.JsonObject>
-  /** A piece of the model's sound, whose words are among the text. */
-  readonly sound: Json.JsonObject
-  readonly images: ReadonlyArray<Message.Part>
-  readonly fragments: ReadonlyArray<Fragment>
-}
-
-export const read = (delta: Json.JsonObject): Said => {
-  const content = delta["content"]
-  const parts = partsIn(content)
-  const sound = Wire.object(delta["audio"])
-  return {
-    content: parts === undefined ? textOf(content) : joined(parts, "text"),
-    transcript: Wire.string(sound["transcript"]) ?? "",
-    sound,
-    images: Wire.list(delta["images"]).flatMap(image),
-    thought: parts === undefined ? reasoning(delta) : thinking(parts),
-    opaque: opaqueOf(delta),
-    refusal: Wire.string(delta["refusal"]) ?? "",
-    annotations: Wire.list(delta["annotations"]),
-    fragments: fragments(delta)
-  }
-}
 
 /** The types that a part of a content may have, besides those whose text is read. */
 const partTypes: ReadonlyArray<unknown> = [
@@ -56,13 +23,14 @@ const partTypes: ReadonlyArray<unknown> = [
 ]
 
 /** The parts of a content, or nothing if it is no list of parts. */
-const partsIn = (content: unknown): ReadonlyArray<Json.JsonObject> | undefined => {
+export const partsIn = (content: unknown): ReadonlyArray<Json.JsonObject> | undefined => {
   const parts = Wire.list(content)
   return parts.some(({ text, type }) => typeof text === "string" || partTypes.includes(type)) ? parts : undefined
 }
 
-/** Some servers write an answer that was to be JSON as a value, and not as its text. */
-const textOf = (content: unknown): string => {
+/** The text of a content. Some servers write an answer that was to be JSON as a value, and not as its text. */
+export const textOf = (content: unknown, parts: ReadonlyArray<Json.JsonObject> | undefined): string => {
+  if (parts !== undefined) return joined(parts, "text")
   if (typeof content === "string") return content
   const isEmpty = content === undefined || content === null || (Array.isArray(content) && content.length === 0)
   return isEmpty ? "" : JSON.stringify(content)
@@ -71,7 +39,10 @@ const textOf = (content: unknown): string => {
 const joined = (items: ReadonlyArray<Json.JsonObject>, key: string): string =>
   items.length === 0 ? "" : items.map((item) => Wire.string(item[key]) ?? "").join("")
 
-/** Mistral writes its reasoning as parts of the content. */
+/** The reasoning of a delta. Mistral writes its reasoning as parts of the content. */
+export const thought = (delta: Json.JsonObject, parts: ReadonlyArray<Json.JsonObject> | undefined): string =>
+  parts === undefined ? reasoning(delta) : thinking(parts)
+
 const thinking = (parts: ReadonlyArray<Json.JsonObject>): string =>
   parts.map(({ thinking }) => Wire.string(thinking) ?? joined(Wire.list(thinking), "text")).join("")
 
@@ -87,12 +58,13 @@ const reasoning = (delta: Json.JsonObject): string => {
 }
 
 /** OpenRouter writes the images of a model beside the content, each by its address, which may hold its data. */
-const image = ({ image_url }: Json.JsonObject): ReadonlyArray<Message.Part> => {
+export const image = ({ image_url }: Json.JsonObject): ReadonlyArray<Message.Part> => {
   const url = Wire.string(image_url) ?? Wire.string(Wire.object(image_url)["url"])
   return url === undefined ? [] : [{ type: "image", url }]
 }
 
-const fragments = (delta: Json.JsonObject): ReadonlyArray<Fragment> => {
+/** The pieces of calls in a delta. */
+export const fragments = (delta: Json.JsonObject): ReadonlyArray<Fragment> => {
   const calls = Wire.list(delta["tool_calls"])
   const legacy = delta["function_call"]
   if (calls.length === 0 && !Json.isObject(legacy)) return []

@@ -3,50 +3,40 @@ import type * as Event from "../../Event.ts"
 
 type PublicEvent = Event.PublicEvent
 
-/** A piece of a text, of a reasoning or of arguments, of the run or of one inside a handler. */
-interface Delta {
-  /** The text that the piece belongs to. Models choose ids: as JSON, no id reads as two, or as the absence of an id. */
-  readonly key: string
-  readonly piece: string
-  /** `true` for text and reasoning, which keep their order with each other. */
-  readonly isSaid: boolean
-  /** Returns the event with another piece. */
-  readonly whole: (piece: string) => PublicEvent
-}
-
-const deltaOf = (event: PublicEvent): Delta | undefined => {
+/**
+ * Returns a name for the text that a delta belongs to: one of the run, or of a run inside a handler. Models choose ids:
+ * as JSON, no id reads as two, or as the absence of an id.
+ */
+const keyOf = (event: PublicEvent): string | undefined => {
   switch (event._tag) {
     case "TextDelta":
     case "ReasoningDelta":
-      return {
-        key: `${event._tag} ${JSON.stringify(event.id)}`,
-        piece: event.delta,
-        isSaid: true,
-        whole: (delta) => ({ ...event, delta })
-      }
     case "ToolCallDelta":
-      return {
-        key: `${event._tag} ${JSON.stringify(event.id)}`,
-        piece: event.argumentsDelta,
-        isSaid: false,
-        whole: (argumentsDelta) => ({ ...event, argumentsDelta })
-      }
+      return `${event._tag} ${JSON.stringify(event.id)}`
     case "ToolProgress": {
-      const inner = event.nested && deltaOf(event.nested)
-      return inner && {
-        ...inner,
-        key: `${JSON.stringify(event.id)} ${inner.key}`,
-        whole: (piece) => ({ ...event, nested: inner.whole(piece) })
-      }
+      const inner = event.nested && keyOf(event.nested)
+      return inner && `${JSON.stringify(event.id)} ${inner}`
     }
     default:
       return undefined
   }
 }
 
+/** Returns a delta with the piece of a later one of the same text. */
+const joined = (first: PublicEvent, next: PublicEvent): PublicEvent => {
+  if ("delta" in first && "delta" in next) return { ...first, delta: first.delta + next.delta }
+  if ("argumentsDelta" in first && "argumentsDelta" in next) {
+    return { ...first, argumentsDelta: first.argumentsDelta + next.argumentsDelta }
+  }
+  return "nested" in first && "nested" in next ? { ...first, nested: joined(first.nested, next.nested) } : first
+}
+
+/** Tells whether a delta is one of text or reasoning, which keep their order with each other. */
+const isSaid = (event: PublicEvent): boolean => "nested" in event ? isSaid(event.nested) : "delta" in event
+
 /** Joins pieces of one text or of one reasoning, and of the arguments of any calls. */
 export class Joined {
-  private readonly held = new Map<string, { readonly first: Delta; readonly pieces: Array<string> }>()
+  private readonly held = new Map<string, PublicEvent>()
   private said: string | undefined
 
   get isEmpty(): boolean {
@@ -55,20 +45,19 @@ export class Joined {
 
   /** Holds a delta and returns those that have to go before it. Returns nothing for any other event. */
   add(event: PublicEvent): ReadonlyArray<PublicEvent> | undefined {
-    const delta = deltaOf(event)
-    if (delta === undefined) return undefined
-    const { isSaid, key, piece } = delta
-    const before = isSaid && this.said !== undefined && this.said !== key ? this.flush() : []
-    if (isSaid) this.said = key
-    const held = this.held.get(key)
-    if (held === undefined) this.held.set(key, { first: delta, pieces: [piece] })
-    else held.pieces.push(piece)
+    const key = keyOf(event)
+    if (key === undefined) return undefined
+    const isText = isSaid(event)
+    const before = isText && this.said !== undefined && this.said !== key ? this.flush() : []
+    if (isText) this.said = key
+    const first = this.held.get(key)
+    this.held.set(key, first === undefined ? event : joined(first, event))
     return before
   }
 
   /** Returns what is held, each text as one event. */
   flush(): ReadonlyArray<PublicEvent> {
-    const events = Array.from(this.held.values(), ({ first, pieces }) => first.whole(pieces.join("")))
+    const events = Array.from(this.held.values())
     this.held.clear()
     this.said = undefined
     return events

@@ -1,6 +1,6 @@
 /**
- * The machine behind both protocols: from public events to moves in which everything that is opened is closed. A
- * protocol writes each move in its own words, and keeps no state about the order.
+ * The machine behind both protocols: from public events to moves and deltas in which everything that is opened is
+ * closed. A protocol writes each in its own words, and keeps no state about the order.
  */
 import type * as Event from "../../Event.ts"
 import * as CallPaths from "../../internal/answer/callPath.ts"
@@ -50,9 +50,7 @@ export type Move =
   }
   | { readonly kind: "modelSwitched"; readonly from: string; readonly to: string; readonly code: string }
   | { readonly kind: "textStart" | "textEnd" | "reasoningStart" | "reasoningEnd"; readonly id: string }
-  | { readonly kind: "textDelta" | "reasoningDelta"; readonly id: string; readonly delta: string }
   | { readonly kind: "callStart"; readonly id: string; readonly name: string }
-  | { readonly kind: "callDelta"; readonly id: string; readonly delta: string; readonly sent: number }
   | {
     readonly kind: "callReady"
     readonly id: string
@@ -88,6 +86,19 @@ export type Move =
     readonly usage?: Event.PublicUsage
     readonly waiting: ReadonlyArray<Waiting>
   }
+
+/**
+ * The words of a protocol. Deltas, of which a run has most, are written as they come: each is a message of the
+ * protocol, or nothing.
+ */
+export interface Words<out Out> {
+  /** Writes a piece of the open text or of the open reasoning. */
+  readonly said: (kind: "text" | "reasoning", id: string, delta: string) => Out | undefined
+  /** Writes a piece of the arguments of a call, of which so many characters have been sent with it. */
+  readonly argued?: (id: string, delta: string, sent: number) => Out | undefined
+  /** Writes anything else. */
+  readonly moved: (move: Move) => ReadonlyArray<Out> | undefined
+}
 
 /** A suspension, with the id by which the page knows the call that waits, or the one around its run. */
 export interface Waiting {
@@ -194,8 +205,9 @@ class Nested {
 /** The sentence for a call that the run has left without an answer. */
 const unanswered = "The run ended before this call was answered."
 
-export class Machine {
-  private moves: Array<Move> = []
+export class Machine<Out> {
+  private written: Array<Out> = []
+  private readonly words: Words<Out>
   private readonly calls = new Map<string, Call>()
   /** The calls of the step by the id that the model's events give them, in the order in which they were opened. */
   private readonly namesakes = new Map<string, Array<Call>>()
@@ -217,14 +229,18 @@ export class Machine {
   private said = ""
   private isEnded = false
 
-  /** Returns the moves of an event. None follow the end of the run. */
-  push(event: Event.PublicEvent): ReadonlyArray<Move> {
+  constructor(words: Words<Out>) {
+    this.words = words
+  }
+
+  /** Returns the words for an event. None follow the end of the run. */
+  push(event: Event.PublicEvent): ReadonlyArray<Out> {
     if (!this.isEnded) this.take(event)
     return this.taken()
   }
 
-  /** Returns the moves of a run whose events ended without its own end. */
-  end(): ReadonlyArray<Move> {
+  /** Returns the words for a run whose events ended without its own end. */
+  end(): ReadonlyArray<Out> {
     if (!this.isEnded) {
       const error = { code: "internal", message: "The run broke off. Try again." }
       this.finish({ _tag: "Failed", error }, undefined, [])
@@ -232,14 +248,18 @@ export class Machine {
     return this.taken()
   }
 
-  private taken(): ReadonlyArray<Move> {
-    const { moves } = this
-    this.moves = []
-    return moves
+  private taken(): ReadonlyArray<Out> {
+    const { written } = this
+    this.written = []
+    return written
   }
 
   private add(move: Move): void {
-    this.moves.push(move)
+    this.written.push(...this.words.moved(move) ?? [])
+  }
+
+  private write(words: Out | undefined): void {
+    if (words !== undefined) this.written.push(words)
   }
 
   private take(event: Event.PublicEvent): void {
@@ -335,7 +355,7 @@ export class Machine {
       this.add({ kind: `${kind}Start`, id: this.open.id })
     }
     if (kind === "text") this.said += delta
-    this.add({ kind: `${kind}Delta`, id: this.open.id, delta })
+    this.write(this.words.said(kind, this.open.id, delta))
   }
 
   /** Returns an id that no call of the step has, as a run makes its ids unique. */
@@ -396,7 +416,7 @@ export class Machine {
     }
     if (call === undefined || call.isReady || argumentsDelta === "") return
     call.sent += argumentsDelta.length
-    this.add({ kind: "callDelta", id: call.id, delta: argumentsDelta, sent: call.sent })
+    this.write(this.words.argued?.(call.id, argumentsDelta, call.sent))
   }
 
   private completed(event: Of<"ToolCallCompleted">): void {
