@@ -133,6 +133,31 @@ describe("approvals", () => {
       assert.match(detail ?? "", /Session\.continue/)
     }))
 
+  it.effect("a verdict or a message that settle cannot take is a defect that says what would be right", () =>
+    Effect.gen(function*() {
+      const session = yield* after("pay:p")
+      const approved = { id: "p", answer: { _tag: "Approved" } }
+      const wrong: ReadonlyArray<readonly [verdicts: unknown, message: unknown, said: string]> = [
+        ["p", undefined, "verdicts must be a list of verdicts"],
+        [[null], undefined, "verdicts[0] must be an object with id and answer"],
+        [[approved, { id: "p" }], undefined, "verdicts[1] must be an object with id and answer"],
+        [[{ ...approved, id: 5 }], undefined, "verdicts[0].id must be a text; got: 5"],
+        [[{ id: "p", answer: {} }], undefined, "verdicts[0].answer must be an object with a _tag"],
+        [[{ id: "p", answer: { _tag: "Yes" } }], undefined, "_tag must be \"Value\", \"Approved\" or \"Denied\""],
+        [[{ ...approved, comand: "x" }], undefined, "did you mean \"command\"?"],
+        [[approved], {}, "message must be an object with content"],
+        [
+          [approved],
+          { content: "hi", clientTools: [1] },
+          "message.clientTools[0] must be a tool with name, description"
+        ],
+        [[approved], { content: "hi" }, "only a kept session takes a message"]
+      ]
+      for (const [verdicts, message, said] of wrong) {
+        assert.include(yield* defect(Session.settle(session, verdicts as [], message as Session.Submission)), said)
+      }
+    }))
+
   it.effect("a result is no approval, and an approval no answer", () =>
     Effect.gen(function*() {
       const session = yield* after("pay:p", "appr:m", "ask:q")

@@ -232,7 +232,7 @@ const byName: { readonly [kind in Kind]?: string } = {
     "retryUntilCall chunkSize maxSessions perPrincipal",
   fn:
     "haltWhen validate authorize lookUp chat result run onEnd onGiveUp services models download onElicit onSample redact " +
-    "allowUrl onEvent approve onStep isExclusive difference",
+    "allowUrl onEvent approve onStep isExclusive difference prepareStep",
   object:
     "context thread options headers metadata apiKey secret mcp retryReply retry cancel signal agent policy bounds " +
     "siblings reasoning request cursor random result calls",
@@ -270,6 +270,10 @@ const exceptions: { readonly [option: string]: ReadonlyArray<Kind> } = {
   host: ["text"],
   "Session.answer.arguments": ["any"],
   "Thread.repair.uniqueIds": ["flag"],
+  "Session.claim.onLost": ["fn"],
+  "Session.submit.check": ["fn"],
+  "Session.submit.known": ["object"],
+  "Session.submit.origin": ["object"],
   "Anthropic.layer.cache": ["flag", "object"],
   "Gemini.layer.cache": ["text"],
   legacy: ["flag", "object"],

@@ -260,6 +260,15 @@ export const tool: Kind = new Kind(
 
 export const tools: Kind = listOf(tool, "tools made with Tool.make")
 
+/** The tools of a client, as a journal has them. */
+export const clientTools: Kind = listOf(
+  described(
+    required({ name: text, description: text, parameters: record }),
+    "a tool with name, description and parameters"
+  ),
+  "tools of a client"
+)
+
 /** An agent of Heddle. */
 const agent: Kind = new Kind(
   "an agent made with Agent.make",

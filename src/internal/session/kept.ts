@@ -721,11 +721,11 @@ export interface ViewedRun {
 export interface View {
   /** The run without a recorded end, and what it took. Left out where there is none. */
   readonly run?: ViewedRun
-  /**
-   * The last run that has ended. Its id is left out while the next run is open, and where a snapshot has replaced its
-   * records. Left out where no run has ended.
-   */
-  readonly lastRun?: Records.LastRun & { readonly requestId?: string }
+  /** The last run that has ended. Left out where no run has ended. */
+  readonly lastRun?: Records.LastRun & {
+    /** The id of the run. Left out while the next run is open, and where a snapshot has replaced its records. */
+    readonly requestId?: string
+  }
   /** The calls of the unfinished turn, in call order. */
   readonly calls: ReadonlyArray<InterruptedCall>
   /** The open suspensions, in call order. */

@@ -405,20 +405,49 @@ const decisionOf = ({ answer, id, ...options }: Verdict): Decision => {
   }
 }
 
+const answerKinds = {
+  _tag: Values.oneOf("Value", "Approved", "Denied"),
+  value: Values.anything,
+  arguments: Values.objectLike,
+  reason: Values.text
+}
+
+const verdictKinds = {
+  id: Values.text,
+  answer: Values.described(Values.required(answerKinds, ["_tag"]), "an object with a _tag"),
+  command: knownVerdict.command,
+  by: knownVerdict.by
+} satisfies NamesOf<Verdict>
+
+const settleKinds = {
+  verdicts: Values.listOf(
+    Values.described(Values.required(verdictKinds, ["id", "answer"]), "an object with id and answer"),
+    "verdicts"
+  ),
+  message: Values.described(
+    Values.required({ content: Values.anything, ...StoredCommands.submissionKinds }, ["content"]),
+    "an object with content"
+  )
+}
+
 /** Gives several verdicts, and submits a message with them. */
 export const settle = (
   session: Session,
   verdicts: ReadonlyArray<Verdict>,
   message?: Submission
-): Effect.Effect<Session, SessionData.SessionError> => {
-  const decisions = verdicts.map(decisionOf)
-  if (message === undefined) return settleAll(session, decisions)
-  const { content, id = globalThis.crypto.randomUUID(), ...options } = message
-  return Effect.flatMap(Writers.CurrentWriter, (writer) =>
-    writer === undefined
-      ? Effect.die(new Error("Session.settle: only a kept session takes a message; call it in Session.keep"))
-      : settleAll(session, decisions, StoredCommands.submission(id, content, options)))
-}
+): Effect.Effect<Session, SessionData.SessionError> =>
+  Effect.gen(function*() {
+    checkNames("Session.settle", { verdicts, message }, settleKinds)
+    const decisions = verdicts.map(decisionOf)
+    if (message === undefined) return yield* settleAll(session, decisions)
+    const { content, id = globalThis.crypto.randomUUID(), ...options } = message
+    if ((yield* Writers.CurrentWriter) === undefined) {
+      return yield* Effect.die(
+        new Error("Session.settle: only a kept session takes a message; call it in Session.keep")
+      )
+    }
+    return yield* settleAll(session, decisions, StoredCommands.submission(id, content, options))
+  })
 
 /** Settles every suspension whose time is over. */
 export const expire = (session: Session): Effect.Effect<Session, SessionData.SessionError> =>

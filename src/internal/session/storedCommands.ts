@@ -160,10 +160,11 @@ export interface SubmitOptions<E = never> {
   readonly known?: Keeping.Kept
 }
 
+/** The kinds of what a message is submitted with. */
+export const submissionKinds = { id: Values.name, by: Values.text, clientTools: Values.clientTools }
+
 const knownSubmitOptions = {
-  id: Values.name,
-  by: Values.text,
-  clientTools: Values.list,
+  ...submissionKinds,
   origin: Values.record,
   check: Values.fn,
   known: Values.record
