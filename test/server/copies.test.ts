@@ -15,7 +15,9 @@ import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import { Adapter, Chat, Message, type Response, Session, Tool } from "heddle"
 import { Worker } from "heddle/durable"
+import * as SharedMessages from "../../src/internal/fold/sharedMessages.ts"
 import type * as Records from "../../src/internal/session/records.ts"
+import * as States from "../../src/internal/session/state.ts"
 import * as Telling from "../../src/server/internal/journalEvents.ts"
 import { property } from "../support/property.ts"
 import { until } from "../support/until.ts"
@@ -168,14 +170,19 @@ const journalOf = (program: Program) =>
     Effect.provide(Logger.layer([]))
   )
 
-/** Everything that an object has, without the options that it was made with: a field that is added is compared, too. */
+/**
+ * Everything that an object has, without the options that it was made with, and without the session that a fold has given
+ * out: a field that is added is compared, too.
+ */
 const fieldsOf = (value: unknown): unknown => {
   if (value instanceof Map) return Array.from(value, ([key, item]) => [fieldsOf(key), fieldsOf(item)])
   if (value instanceof Set) return Array.from(value, fieldsOf)
   if (Array.isArray(value)) return value.map(fieldsOf)
   if (typeof value !== "object" || value === null) return value
   return Object.fromEntries(
-    Object.entries(value).filter(([name]) => name !== "options").map(([name, item]) => [name, fieldsOf(item)])
+    Object.entries(value).filter(([name]) => name !== "options" && name !== "given").map((
+      [name, item]
+    ) => [name, fieldsOf(item)])
   )
 }
 
@@ -225,6 +232,45 @@ describe("a copy of a fold", () => {
           goOn(second.copy({}), cut, "the copy of a copy")
         }
         return wrong.slice(0, 3)
+      }),
+    100
+  )
+})
+
+/** The places of the turns, and the open run, as the state of the journal has them behind each record. */
+const followed = (entries: Entries) => {
+  const state = States.initial("s")
+  const turns = new Map<number, string>()
+  const name = (runId: string, behind: 0 | 1) => {
+    const { run, thread, turn } = state
+    if (run === undefined) return
+    const place = turn === undefined
+      ? SharedMessages.findLastIndex(thread, SharedMessages.isReply)
+      : SharedMessages.length(thread)
+    turns.set(place, `${runId}-${run.steps.length + behind}`)
+  }
+  return entries.map(({ record }) => {
+    States.apply(state, record)
+    if (record._tag === "ReplyReceived") name(record.requestId, 1)
+    if (record._tag === "StepCompleted") name(record.requestId, 0)
+    return JSON.stringify([Array.from(turns), state.run?.requestId, state.run?.processName])
+  })
+}
+
+describe("a fold", () => {
+  property(
+    "O-58: names turns by their places, and has the open run, as the state of the journal does behind each record",
+    programs,
+    (program) =>
+      Effect.map(journalOf(program), (entries) => {
+        const telling = new Telling.Telling("s", {})
+        const own = entries.map((entry) => {
+          telling.take(entry)
+          return JSON.stringify([Array.from(telling.turns), telling.running, telling.driver])
+        })
+        return followed(entries).flatMap((text, at) =>
+          text === own[at] ? [] : [`record ${at}: ${own[at]}, not ${text}`]
+        )
       }),
     100
   )

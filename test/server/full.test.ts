@@ -8,7 +8,6 @@ import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
 import { Adapter, type Journal, Message, Session, Tool } from "heddle"
 import { Agent } from "heddle/server"
-import * as States from "../../src/internal/session/state.ts"
 import * as Telling from "../../src/server/internal/journalEvents.ts"
 import * as StateData from "../support/states.ts"
 import { appendAll } from "../support/stores.ts"
@@ -127,7 +126,7 @@ describe("a request of a long session", () => {
         given.length = 0
         const again = yield* read(service)
         assert.deepStrictEqual(given, [long.length])
-        assert.deepStrictEqual(StateData.dataOf(again.state), StateData.dataOf(first.state))
+        assert.deepStrictEqual(StateData.dataOf(again.kept.state), StateData.dataOf(first.kept.state))
         assert.deepStrictEqual(again.runs, first.runs)
       }
       yield* service.append("local:s1", long.length, turn(200) as unknown as Journal.Records)
@@ -139,10 +138,10 @@ describe("a request of a long session", () => {
       for (const field of ["runs", "names", "turns", "chain", "message", "records", "asked"] as const) {
         assert.deepStrictEqual(later[field], whole[field], field)
       }
-      assert.deepStrictEqual(StateData.dataOf(later.state), StateData.dataOf(whole.state))
+      assert.deepStrictEqual(StateData.dataOf(later.kept.state), StateData.dataOf(whole.kept.state))
       // What one request has does not change with what another one reads.
       assert.strictEqual(first.records, long.length)
-      assert.notDeepEqual(StateData.dataOf(first.state), StateData.dataOf(later.state))
+      assert.notDeepEqual(StateData.dataOf(first.kept.state), StateData.dataOf(later.kept.state))
     }).pipe(Effect.scoped))
 
   it.effect("O-58: finds a session that was deleted, and one that began anew with as many records or more", () =>
@@ -157,7 +156,7 @@ describe("a request of a long session", () => {
           })
           yield* appendAll(service, "local:s1", [opened(), ...Array.from({ length: count - 1 }, (_, n) => said(n))])
           const telling = yield* read(service)
-          const { messages } = States.sessionOf(telling.state).thread
+          const { messages } = telling.kept.session.thread
           assert.deepStrictEqual(
             messages.map(Message.text),
             Array.from({ length: count - 1 }, (_, n) => `${text} ${n}`)
@@ -181,9 +180,9 @@ describe("a request of a long session", () => {
       yield* Effect.provideService(Session.snapshot(kept), Session.Store, service)
       const telling = yield* read(service)
       assert.strictEqual(telling.version, long.length + 1)
-      assert.strictEqual(States.sessionOf(telling.state).thread.messages.length, kept.session.thread.messages.length)
-      assert.isBelow(telling.state.size.bytes, kept.state.size.bytes)
-      assert.strictEqual(telling.state.size.turns, kept.state.size.turns)
+      assert.strictEqual(telling.kept.session.thread.messages.length, kept.session.thread.messages.length)
+      assert.isBelow(telling.kept.state.size.bytes, kept.state.size.bytes)
+      assert.strictEqual(telling.kept.state.size.turns, kept.state.size.turns)
     }).pipe(Effect.scoped))
 
   it.live("O-58: reading and serving leave the journal as it is", () =>

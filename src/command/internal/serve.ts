@@ -9,7 +9,7 @@ import * as Effect from "effect/Effect"
 import * as HttpServer from "effect/http/HttpServer"
 import type * as HttpServerError from "effect/http/HttpServerError"
 import * as Layer from "effect/Layer"
-import * as Claims from "../../internal/session/claim.ts"
+import * as Journal from "../../Journal.ts"
 import * as Access from "../../server/internal/access.ts"
 import * as Server from "../../server/Server.ts"
 import * as Definitions from "./definition.ts"
@@ -95,7 +95,7 @@ export const run = (settings: Settings, page: URL, stop: Stop) =>
       yield* Console.log("heddle: stopping; calls under way may end, Ctrl-C again interrupts them")
     }).pipe(
       Effect.scoped,
-      Effect.provideService(Claims.Hurry, stop.interrupted),
+      Effect.provideService(Journal.Hurry, stop.interrupted),
       Effect.as(0)
     )
   })

@@ -189,6 +189,8 @@ export interface Fold {
   readonly version: number
   /** The session at that version, as `Session.load` returns it. Later records do not change it. */
   readonly kept: Kept
+  /** The whole turns of its conversation, for a reader that looks after each record: `kept` copies the session. */
+  readonly thread: Thread.Thread
   /** Applies the next record of the journal. A record that does not fit its position changes nothing. */
   readonly apply: (entry: Records.Entry) => void
   /** Returns a fold at the same version that shares nothing with this one. */
@@ -210,6 +212,10 @@ class Folded implements Fold {
 
   get kept(): Kept {
     return this.given ??= keptOf(this.id, this.state, this.version)
+  }
+
+  get thread(): Thread.Thread {
+    return this.state.thread
   }
 
   apply({ record, version }: Records.Entry): void {

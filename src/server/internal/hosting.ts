@@ -17,7 +17,7 @@ import * as Peers from "../../durable/internal/peers.ts"
 import * as Worker from "../../durable/Worker.ts"
 import type * as Event from "../../Event.ts"
 import * as Values from "../../internal/declare/values.ts"
-import * as Claims from "../../internal/session/claim.ts"
+import * as Journal from "../../Journal.ts"
 import type * as Session from "../../Session.ts"
 import type * as Majors from "../../ui/internal/majors.ts"
 import type * as Agents from "../Agent.ts"
@@ -108,7 +108,7 @@ export const make = <R, RAuthorize>(
     const hub = new Logs.Hub(bounds, joinMillis, scope, publish, yield* Clock.Clock)
     const raw = yield* PubSub.sliding<readonly [string, Event.Event]>(1_024)
     const context = yield* Effect.context<R | RAuthorize>()
-    const processName = yield* Claims.CurrentProcess
+    const processName = yield* Journal.CurrentProcess
 
     const run = (kept: Session.Kept) =>
       Effect.gen(function*() {

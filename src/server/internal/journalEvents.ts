@@ -12,10 +12,7 @@ import * as CallPaths from "../../internal/answer/callPath.ts"
 import * as Teller from "../../internal/answer/teller.ts"
 import * as Outcomes from "../../internal/fold/runOutcome.ts"
 import * as SharedMessages from "../../internal/fold/sharedMessages.ts"
-import * as Journals from "../../internal/session/journal.ts"
-import * as Keeping from "../../internal/session/kept.ts"
-import * as States from "../../internal/session/state.ts"
-import type * as Journal from "../../Journal.ts"
+import * as Journal from "../../Journal.ts"
 import type * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
 import * as Session from "../../Session.ts"
@@ -50,7 +47,6 @@ type Options = Omit<Event.PublicOptions, "runId" | "calls">
 
 /** Folds the records of a journal and tells what happened as public events. */
 export class Telling {
-  readonly state: States.State
   /** The runs that the records began, in order. */
   readonly runs: Array<string> = []
   /** The last run that began with a message, whose id names the message of the assistant that continued runs add to. */
@@ -69,11 +65,17 @@ export class Telling {
   readonly hidden = new Set<number>()
   /** Number of the records that were applied. */
   records = 0
-  /** The version of the last one. */
-  version = 0
-  private readonly id: string
+  /** The run without a recorded end. */
+  running: string | undefined
+  /** The process that began or resumed it last. */
+  driver: string | undefined
+  private readonly fold: Journal.Fold
   private readonly options: Options
   private calls = new Map<string, Event.PublicCall>()
+  /** The calls of the run, by their ids. */
+  private toolCalls = new Map<string, Message.ToolCall>()
+  /** Number of whole steps of the run. */
+  private steps = 0
   /** The calls of the open reply that were announced, or nothing where no reply is open. */
   private reply: Set<string> | undefined
   private response: Response.Response | undefined
@@ -81,15 +83,14 @@ export class Telling {
   /** The calls that were settled since the last run. */
   private settled: ReadonlyArray<string> = []
 
-  constructor(id: string, options: Options, state = States.initial(id)) {
-    this.id = id
-    this.state = state
+  constructor(id: string, options: Options, fold = Journal.fold(id)) {
+    this.fold = fold
     this.options = options
   }
 
   /** Returns a fold of the same records that shares nothing with this one, for a reader with these options. */
   copy(options: Options): Telling {
-    const copy = new Telling(this.id, options, States.copyOf(this.state))
+    const copy = new Telling(this.fold.id, options, this.fold.copy())
     copy.runs.push(...this.runs)
     for (const [place, name] of this.names) copy.names.set(place, name)
     for (const [place, name] of this.turns) copy.turns.set(place, name)
@@ -99,8 +100,11 @@ export class Telling {
     copy.attempts = new Set(this.attempts)
     copy.chain = this.chain.slice()
     copy.records = this.records
-    copy.version = this.version
+    copy.running = this.running
+    copy.driver = this.driver
     copy.calls = new Map(this.calls)
+    copy.toolCalls = new Map(this.toolCalls)
+    copy.steps = this.steps
     copy.reply = this.reply && new Set(this.reply)
     copy.response = this.response
     copy.usages = this.usages.slice()
@@ -110,34 +114,41 @@ export class Telling {
 
   /** The session at the last record. */
   get kept(): Session.Kept {
-    return Keeping.keptOf(this.id, this.state, this.version)
+    return this.fold.kept
   }
 
-  /** The run without a recorded end. */
-  get running(): string | undefined {
-    return this.state.run?.requestId
+  /** The version of the last record. */
+  get version(): number {
+    return this.fold.version
   }
 
-  /** The process that began or resumed it last. */
-  get driver(): string | undefined {
-    return this.state.run?.processName
+  /** Number of messages of the whole turns. */
+  private get length(): number {
+    return SharedMessages.length(this.fold.thread)
   }
 
   /** Applies a record, and returns the events of what it tells. */
-  take({ record, version }: Journal.Entry): ReadonlyArray<Told> {
-    this.version = version
-    const { run, turn } = this.state
-    const toolCall = (id: string) => this.state.turn?.calls.get(id)?.toolCall ?? turn?.calls.get(id)?.toolCall
-    States.apply(this.state, record)
+  take(entry: Journal.Entry): ReadonlyArray<Told> {
+    const { record } = entry
+    const { length } = this
+    const usage = record._tag === "RunEnded" ? Session.view(this.kept).run?.usage ?? null : null
+    this.fold.apply(entry)
     this.records++
     switch (record._tag) {
+      case "Opened":
+        this.running = this.driver = undefined
+        return []
       case "CallSettled":
         this.settled = [...this.settled, record.id]
         return []
       case "RunStarted":
+        this.running = record.requestId
+        this.driver = record.processName
         if (record.resumes === true) return []
         this.runs.push(record.requestId)
         this.begin(record)
+        this.steps = 0
+        this.toolCalls = new Map(Session.view(this.kept).calls.map(({ toolCall }) => [toolCall.id, toolCall]))
         this.reply = undefined
         this.response = undefined
         this.usages = []
@@ -147,18 +158,17 @@ export class Telling {
           ...this.tell(record.requestId, this.settlements())
         ]
       case "ReplyReceived":
-        this.nameTurn(record.requestId, 1)
+        this.turns.set(this.length, `${record.requestId}-${this.steps + 1}`)
         return this.tell(record.requestId, this.replied(record.response))
       case "CallStarted": {
         const early = record.toolCall === undefined ? [] : this.announce(record.toolCall)
-        const call = record.toolCall ?? toolCall(record.toolCallId)
-        const { attempt } = record
+        const { attempt, toolCall = this.toolCalls.get(record.toolCallId) } = record
         return this.tell(record.requestId, [
           ...early,
           {
             _tag: "ToolExecutionStarted",
             id: record.toolCallId,
-            name: call?.name ?? "",
+            name: toolCall?.name ?? "",
             ...(attempt > 1 ? { attempt } : {})
           }
         ])
@@ -167,12 +177,12 @@ export class Telling {
         const { halt, message, originalLength, reason: code } = record
         const id = message.toolCallId ?? ""
         return this.tell(record.requestId, [
-          { _tag: "ToolExecutionCompleted", id, name: toolCall(id)?.name ?? "" },
+          { _tag: "ToolExecutionCompleted", id, name: this.toolCalls.get(id)?.name ?? "" },
           Teller.ofAnswer(message, { code, halt, originalLength })
         ])
       }
       case "CallWaits": {
-        const call = toolCall(record.toolCallId)
+        const call = this.toolCalls.get(record.toolCallId)
         const suspensions = record.suspensions.map((open) => ({ ...open, toolCall: open.toolCall ?? call }))
         return this.tell(record.requestId, [
           { _tag: "ToolSuspended", toolCallId: record.toolCallId, toolName: call?.name ?? "", suspensions }
@@ -188,7 +198,12 @@ export class Telling {
       case "StepCompleted": {
         const whole = record.response === undefined ? [] : this.replied(record.response)
         const response = record.response ?? this.response
-        this.nameTurn(record.requestId, 0)
+        this.steps++
+        // A turn that waits stands behind the whole ones.
+        const place = this.length > length
+          ? SharedMessages.findLastIndex(this.fold.thread, SharedMessages.isReply)
+          : length
+        this.turns.set(place, `${record.requestId}-${this.steps}`)
         this.reply = undefined
         this.usages.push(response?.usage ?? null)
         return this.tell(record.requestId, [
@@ -199,12 +214,13 @@ export class Telling {
       case "RunEnded": {
         // A run that could not start has given back what it took, for the run that follows.
         const isUnstarted = record.haltedReason === undefined && this.reply === undefined && this.usages.length === 0
-        if (isUnstarted && Journals.isUnfinished(States.next(this.state))) return []
-        const { suspensions } = States.sessionOf(this.state)
+        this.running = this.driver = undefined
+        if (isUnstarted && Session.isUnfinished(this.kept)) return []
+        const { suspensions } = this.kept.session
         const result = {
           outcome: outcomeOf(record, this.response?.finishReason),
           usage: Response.sumUsage(this.usages),
-          totalUsage: run === undefined ? null : States.totalUsageOf(run),
+          totalUsage: usage,
           suspensions
         }
         return this.tell(record.requestId, [{ _tag: "ChatCompleted", result }])
@@ -224,7 +240,7 @@ export class Telling {
     if (takes === undefined || takes.id !== this.asked) this.attempts = new Set()
     this.asked = takes?.id
     this.attempts.add(requestId)
-    const place = States.sessionOf(this.state).thread.messages.length
+    const place = this.kept.session.thread.messages.length
     if (takes !== undefined) this.names.set(place - 1, takes.id)
     this.names.set(place, requestId)
     this.message = requestId
@@ -234,23 +250,13 @@ export class Telling {
   /** Hides the last messages of the thread. The message of the assistant that begins there begins behind them. */
   private hide(count: number): void {
     if (count === 0) return
-    const { length } = States.sessionOf(this.state).thread.messages
+    const { length } = this.kept.session.thread.messages
     const name = this.names.get(length - count)
     if (name !== undefined) {
       this.names.delete(length - count)
       this.names.set(length, name)
     }
     for (let place = length - count; place < length; place++) this.hidden.add(place)
-  }
-
-  /** Names the last turn, which is the first one after the whole steps of its run or the last one of these. */
-  private nameTurn(runId: string, behind: 0 | 1): void {
-    const { run, thread, turn } = this.state
-    if (run === undefined) return
-    const place = turn === undefined
-      ? SharedMessages.findLastIndex(thread, SharedMessages.isReply)
-      : SharedMessages.length(thread)
-    this.turns.set(place, `${runId}-${run.steps.length + behind}`)
   }
 
   private tell(runId: string, payloads: ReadonlyArray<Payload>): ReadonlyArray<Told> {
@@ -266,6 +272,7 @@ export class Telling {
     const { reply } = this
     if (reply?.has(call.id) === true) return []
     this.reply = new Set(reply).add(call.id)
+    this.toolCalls.set(call.id, call)
     return reply === undefined ? [{ _tag: "MessageStarted" }, ...Teller.ofCall(call)] : Teller.ofCall(call)
   }
 
@@ -273,6 +280,7 @@ export class Telling {
   private replied(response: Response.Response): ReadonlyArray<Payload> {
     const { reply } = this
     this.response = response
+    for (const call of response.toolCalls) this.toolCalls.set(call.id, call)
     this.reply = new Set([...reply ?? [], ...response.toolCalls.map(({ id }) => id)])
     const text = Response.text(response)
     return Teller.ofReply({ ...response, outputText: text === "" ? null : text }).filter((event) =>
@@ -284,18 +292,16 @@ export class Telling {
 
   /** Returns the answers of the calls that were settled between the runs, and do not run again. */
   private settlements(): ReadonlyArray<Payload> {
-    const { thread, turn } = this.state
-    const ids = this.settled
+    const { kept, settled: ids } = this
+    const calls = new Map(Session.view(kept).calls.map((call) => [call.toolCall.id, call]))
     this.settled = []
     return ids.flatMap((id) => {
       const own = CallPaths.ownCall(id)
       if (own === undefined) return []
-      const call = turn?.calls.get(own)
+      const call = calls.get(own)
       const message = call === undefined
-        ? thread.messages.findLast(({ role, toolCallId }) => role === "tool" && toolCallId === own)
-        : call._tag === "Answered"
-        ? call.message
-        : undefined
+        ? kept.session.thread.messages.findLast(({ role, toolCallId }) => role === "tool" && toolCallId === own)
+        : call.message
       return message === undefined
         ? []
         : [Teller.ofAnswer(message, { code: Answers.codeOfRefusal(message), settled: true })]

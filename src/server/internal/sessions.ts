@@ -12,7 +12,6 @@ import * as Stream from "effect/Stream"
 import * as Worker from "../../durable/Worker.ts"
 import type * as Event from "../../Event.ts"
 import * as CallPaths from "../../internal/answer/callPath.ts"
-import * as States from "../../internal/session/state.ts"
 import * as Journal from "../../Journal.ts"
 import * as Session from "../../Session.ts"
 import type * as Body from "../../ui/Body.ts"
@@ -277,7 +276,8 @@ export const unasked = Refusals.conflict("not_waiting", "Nothing waits for these
  * post the results of all calls again.
  */
 const find = (
-  { kept: { session, state }, telling }: Read,
+  { kept: { session }, telling }: Read,
+  { calls, receipts, waiting: suspensions, waitingSince }: Session.View,
   verdict: Verdict,
   refused: Refused,
   now: number
@@ -286,18 +286,16 @@ const find = (
     const { stale } = refused
     const { messageId } = verdict as Body.Answer
     // A client of AG-UI knows a call whose id has come before by an id with the number of its turn.
-    const call = state.turn?.calls.has(verdict.id) === true ? verdict.id : verdict.id.replace(/~\d+$/, "")
+    const call = calls.some(({ toolCall }) => toolCall.id === verdict.id) ? verdict.id : verdict.id.replace(/~\d+$/, "")
     // A call id alone may come again: it names what waits only together with the message that has the call.
     const named = messageId === undefined
       ? CallPaths.parse(verdict.id)
       : { run: messageId.replace(/-\d+r*$/, ""), path: [call] }
     if (named?.run === undefined) return stale
     const id = CallPaths.format({ path: named.path })
-    const suspension = named.run === (States.askerOf(state) ?? "")
-      ? session.suspensions.find((open) => open.id === id)
-      : undefined
+    const suspension = named.run === (waitingSince ?? "") ? suspensions.find((open) => open.id === id) : undefined
     const command = `${Posted.ownIds}answer:${CallPaths.format(named)}`
-    const given = state.receipts.get(command)
+    const given = receipts.get(command)
     if (messageId !== undefined && suspension?.kind !== "manual" && given === undefined) {
       return Effect.succeed(undefined)
     }
@@ -395,12 +393,13 @@ export const answer = (
   const give = (current: Read) =>
     Effect.gen(function*() {
       const now = yield* Clock.currentTimeMillis
-      const { session, state } = current.kept
+      const { kept } = current
+      const view = Session.view(kept)
       const refused = refusalsOf(current, publish)
-      const found = yield* Effect.forEach(verdicts, (verdict) => find(current, verdict, refused, now))
+      const found = yield* Effect.forEach(verdicts, (verdict) => find(current, view, verdict, refused, now))
       const settled = unique(found.filter((each) => each !== undefined))
       // An answer that was given before in the same words writes nothing, and is refused in other words.
-      const fresh = settled.filter(({ command }) => !state.receipts.has(command))
+      const fresh = settled.filter(({ command }) => !view.receipts.has(command))
       for (const { waiting } of fresh) if (waiting instanceof Refusals.Refusal) return yield* waiting
       // Asks for more where a permission is given up, which denies it, and where a call of the server gets its result.
       const needsMore = ({ verdict, waiting }: Settled) =>
@@ -408,24 +407,23 @@ export const answer = (
       if (fresh.some(needsMore)) yield* mayApprove
       const settle = (message?: Session.Submission) =>
         Effect.catchTag(
-          Session.settle(session, settled.map((each) => verdictOf(named.by, each)), message),
+          Session.settle(kept.session, settled.map((each) => verdictOf(named.by, each)), message),
           "SessionError",
-          ({ reason }) =>
-            refusalOf(reason, refused, settled.flatMap(({ command }) => state.receipts.get(command) ?? []))
+          ({ reason }) => refusalOf(reason, refused, settled.flatMap(({ command }) => view.receipts.get(command) ?? []))
         )
-      const sent = said && state.receipts.get(said.id)
+      const sent = said && view.receipts.get(said.id)
       if (
         said !== undefined && sent !== undefined && sent.hash !== Journal.hashOfContent(said.content)
       ) return yield* idTaken
       const isNew = said !== undefined && sent === undefined
       if (isNew && !isQueued) return yield* running
-      const full = isNew ? fullOf(Session.view(current.kept), bounds) : undefined
+      const full = isNew ? fullOf(view, bounds) : undefined
       if (full !== undefined) return yield* full
       if (isNew && (yield* settle()).suspensions.length > 0) return yield* waits
       const message = isNew
         ? { id: said.id, content: said.content, by: named.by, clientTools }
         : undefined
-      const { run } = Session.view(yield* Session.keep(current.kept, () => settle(message)))
+      const { run } = Session.view(yield* Session.keep(kept, () => settle(message)))
       const isLate = run?.settled.some((id) => settled.some((each) => each.id === id)) === true
       const last = run === undefined ? current.telling.runs.at(-1) : undefined
       return {
