@@ -238,8 +238,8 @@ class AgEncoder implements Encoder, Machine.Words<AgEvent> {
   private isStarted = false
   private turn = 0
   private calls = 0
-  /** The ids by which the client knows the calls of an id, the latest call last. */
-  private readonly ids = new Map<string, Array<string>>()
+  /** The ids of calls, and those of calls whose id the client keeps for a discarded one. */
+  private readonly ids = new Map<string, string>()
   private readonly taken = new Set<string>()
   /** The names of the calls that are shown as running. */
   private readonly active = new Map<string, string>()
@@ -286,14 +286,13 @@ class AgEncoder implements Encoder, Machine.Words<AgEvent> {
     return this.eventsOf(move, move.kind === "stepReset" ? messageId : this.folded.messageId)
   }
 
-  /** Gives a call another id where an earlier call has it: the client would take both for one. */
+  /**
+   * Gives a call another id where the client cannot discard an earlier call of that id, which a discarded reply made:
+   * it would take both for one.
+   */
   private unambiguous(move: Machine.Move): Machine.Move {
-    if (move.kind === "callStart") {
-      const own = this.fresh(move.id)
-      const known = this.ids.get(move.id)
-      if (known === undefined) this.ids.set(move.id, [own])
-      else known.push(own)
-    }
+    if (this.options.messages !== undefined) return move
+    if (move.kind === "callStart") this.ids.set(move.id, this.fresh(move.id))
     if (move.kind === "callAnswer") return { ...move, answer: { ...move.answer, id: this.idOf(move.answer.id) } }
     if (move.kind === "callWaits" || !("name" in move)) return move
     return { ...move, id: this.idOf(move.id) }
@@ -302,13 +301,13 @@ class AgEncoder implements Encoder, Machine.Words<AgEvent> {
   /** Returns an id that no call of the client has. Models may choose any, also one that was made here. */
   private fresh(id: string): string {
     let own = id
-    for (let count = this.turn; this.taken.has(own); count++) own = `${id}~${count}`
+    for (let count = 2; this.taken.has(own); count++) own = `${id}~${count}`
     this.taken.add(own)
     return own
   }
 
   private idOf(id: string): string {
-    return this.ids.get(id)?.at(-1) ?? id
+    return this.ids.get(id) ?? id
   }
 
   /** Tells whether calls come with the messages at the end of their step. */
@@ -428,15 +427,7 @@ class AgEncoder implements Encoder, Machine.Words<AgEvent> {
   ): ReadonlyArray<AgEvent> {
     const ends = Array.from(this.open, (toolCallId): AgEvent => ({ type: "TOOL_CALL_END", toolCallId }))
     this.open.clear()
-    const shown = discarded.flatMap(({ id }) => {
-      const own = this.idOf(id)
-      // A client that cannot discard keeps the call, and takes one of the same id for it.
-      if (this.options.messages !== undefined) {
-        this.ids.get(id)?.pop()
-        this.taken.delete(own)
-      }
-      return this.settled({ id: own, isError: true })
-    })
+    const shown = discarded.flatMap(({ id }) => this.settled({ id: this.idOf(id), isError: true }))
     return [
       ...ends,
       ...shown,

@@ -34,7 +34,7 @@ type PieceName = typeof pieceNames[number]
 
 const piece = Arbitrary.all({
   name: oneOf<PieceName>("text", "text", ...pieceNames),
-  /** Ids come again in other replies, and in other steps. */
+  /** Ids of the wire come again in other replies, and in other steps. */
   id: oneOf("own", "own", "d", "e", ""),
   delivery: oneOf("pieces", "pieces", "whole", "both")
 })
@@ -70,12 +70,26 @@ const runs = Arbitrary.all({
 
 type Run = typeof runs extends Arbitrary.Arbitrary<infer A> ? A : never
 
-/** The events of a reply, with those of its calls behind it. A reply that is whole has only whole calls. */
-const eventsOf = (reply: Reply, step: number, missing: number | undefined): ReadonlyArray<PublicEvent> => {
+/** The least number from which on an id is free. */
+const named = (wanted: string, taken: ReadonlySet<string>, first: number): string => {
+  let number = first
+  while (taken.has(`${wanted}_${number}`)) number++
+  return `${wanted}_${number}`
+}
+
+/**
+ * The events of a reply, with those of its calls behind it. A reply that is whole has only whole calls, and takes their
+ * ids.
+ */
+const eventsOf = (
+  reply: Reply,
+  step: number,
+  used: Set<string>,
+  missing: number | undefined
+): ReadonlyArray<PublicEvent> => {
   const isWhole = missing === undefined
-  const taken = new Set<string>()
+  const taken = isWhole ? used : new Set(used)
   const behind: Array<object> = []
-  let withoutId = 0
   let said = ""
   const events = reply.flatMap(({ delivery, id: wanted, name }, index): ReadonlyArray<object> => {
     if (name === "text") {
@@ -88,13 +102,11 @@ const eventsOf = (reply: Reply, step: number, missing: number | undefined): Read
       ]
     }
     if (name === "reasoning") return [{ _tag: "ReasoningDelta", id: null, delta: `r${step}.${index} ` }]
-    // The part of a run inside a call has the call id, which has to be one of its own: that is O-05.
-    const given = name === "nested" || wanted === "own" || taken.has(wanted) ? `c${step}_${index}` : wanted
-    if (given !== "") taken.add(given)
-    // The run names a call that came without an id when the reply has ended.
-    const id = given === "" ? `call_${step + 1}_${++withoutId}` : given
-    const header = { _tag: "ToolCallStarted", id: given, name: "work" }
-    const half = { _tag: "ToolCallDelta", id: given, argumentsDelta: "{\"a\":" }
+    const own = wanted === "own" ? `c${step}_${index}` : wanted
+    const id = own === "" ? named(`call_${step + 1}`, taken, 1) : taken.has(own) ? named(own, taken, 2) : own
+    taken.add(id)
+    const header = { _tag: "ToolCallStarted", id, name: "work" }
+    const half = { _tag: "ToolCallDelta", id, argumentsDelta: "{\"a\":" }
     if (name === "header" && !isWhole) return [header]
     if (name === "half" && !isWhole) return [header, half]
     const lost = name === "lost" ? { argumentsLost: { reason: "invalid_json", text: "{" } } : {}
@@ -114,9 +126,9 @@ const eventsOf = (reply: Reply, step: number, missing: number | undefined): Read
       content: isError ? `broke ${step}.${index}` : `{"ok":"${step}.${index}"}`,
       ...(isError ? { isError: true } : {})
     })
-    return [header, half, { _tag: "ToolCallDelta", id: given, argumentsDelta: "1}" }, {
+    return [header, half, { _tag: "ToolCallDelta", id, argumentsDelta: "1}" }, {
       _tag: "ToolCallCompleted",
-      id: given,
+      id,
       name: "work",
       arguments: { a: 1 },
       ...lost,
@@ -137,12 +149,13 @@ const reset = (code: "network_error" | "resumed"): PublicEvent => ({ _tag: "Step
 
 /** The events of a run, with the replies that it discards or without. */
 const runOf = ({ askedBefore, end, steps }: Run, hasDiscarded: boolean): ReadonlyArray<PublicEvent> => {
+  const used = new Set<string>()
   const all = steps.flatMap(({ discarded, reply }, step): ReadonlyArray<PublicEvent> => [
     ...(hasDiscarded ? discarded : []).flatMap(({ isBegun, missing, reply }, index) => [
-      ...(isBegun || index === 0 ? eventsOf(reply, step, missing) : []),
+      ...(isBegun || index === 0 ? eventsOf(reply, step, used, missing) : []),
       reset(index % 2 === 0 ? "network_error" : "resumed")
     ]),
-    ...eventsOf(reply, step, undefined),
+    ...eventsOf(reply, step, used, undefined),
     { _tag: "StepCompleted" }
   ])
   const kind = end === "waits" ? "approval" as const : "question" as const

@@ -11,7 +11,7 @@ import { Agent } from "heddle/server"
 import { Script } from "heddle/testing"
 import { UiStream } from "heddle/ui"
 import { serve, type Site } from "../server/support/site.ts"
-import { type Case, cases } from "../support/cases.ts"
+import { cases } from "../support/cases.ts"
 import { oneOf } from "../support/dimensions/dimension.ts"
 import { published } from "../support/pages.ts"
 import { property } from "../support/property.ts"
@@ -43,10 +43,6 @@ const runs = Arbitrary.all({
   continues: oneOf<boolean | undefined>(undefined, true, false),
   messageId: oneOf<string | undefined>(undefined, "m1")
 })
-
-/** Tells whether a page may name calls otherwise than the run, since it sees no deltas: that is O-75. */
-const isHidden = ({ driving, turns }: Case): boolean =>
-  driving.hidesDeltas && turns.some(({ calls }) => calls.some(({ id }) => id !== null))
 
 /** Leaves out what is not given. */
 const given = (options: { readonly [name: string]: unknown }): UiStream.Options =>
@@ -171,7 +167,6 @@ describe("UiStream and the majors of the AI SDK", () => {
     runs,
     ({ any, ...options }) =>
       Effect.gen(function*() {
-        if (isHidden(any)) return []
         const { events } = yield* play(any, "stream")
         const end = events.at(-1)
         if (end?._tag !== "ChatCompleted") return []
@@ -213,7 +208,7 @@ describe("UiStream and the majors of the AI SDK", () => {
     Effect.gen(function*() {
       const { events } = yield* play(any, "stream")
       const end = events.at(-1)
-      if (end?._tag !== "ChatCompleted" || end.result.outcome._tag === "Failed" || isHidden(any)) return []
+      if (end?._tag !== "ChatCompleted" || end.result.outcome._tag === "Failed") return []
       const shown = published(events, { publishReasoning: true })
       const problems: Array<string> = []
       for (const protocol of protocols) {

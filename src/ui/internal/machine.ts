@@ -113,13 +113,8 @@ type Of<Tag extends Event.PublicEvent["_tag"]> = Extract<Event.PublicEvent, { re
 
 /** A call of this run. */
 interface Call {
-  /** The id by which the page knows it. */
   readonly id: string
-  /** The id that the model's events give it, which other calls may have as well. */
-  readonly eventId: string
   readonly name: string
-  /** The number of the step. */
-  readonly step: number
   sent: number
   isReady: boolean
   isProviders: boolean
@@ -205,17 +200,19 @@ class Nested {
 /** The sentence for a call that the run has left without an answer. */
 const unanswered = "The run ended before this call was answered."
 
+const waitOf = ({ behind, elsewhere, key, reason }: Of<"ToolQueued">): Wait => ({
+  reason,
+  ...(key === undefined ? {} : { key }),
+  ...(behind === undefined ? {} : { behind }),
+  ...(elsewhere === undefined ? {} : { elsewhere })
+})
+
 export class Machine<Out> {
   private written: Array<Out> = []
   private readonly words: Words<Out>
   private readonly calls = new Map<string, Call>()
-  /** The calls of the step by the id that the model's events give them, in the order in which they were opened. */
-  private readonly namesakes = new Map<string, Array<Call>>()
-  /** The ids of calls whose names are still to come. */
-  private readonly reserved = new Map<string, string>()
-  private readonly reservedIds = new Set<string>()
-  /** The ids of calls that the page knows by another one. */
-  private readonly aliases = new Map<string, string>()
+  /** The calls of the step, in the order in which they were opened. */
+  private readonly stepCalls = new Map<string, Call>()
   private readonly nested = new Map<string, Nested>()
   /** The calls that were shown as waiting, by what each waits for. */
   private readonly asked = new Map<string, string>()
@@ -289,23 +286,19 @@ export class Machine<Out> {
       case "ToolProgress":
         return this.progress(event)
       case "ToolResultEncoded":
-        return this.answer(
-          this.resolved(event.id),
-          event.content,
-          event.isError === true,
-          event.code,
-          event.settled === true
-        )
+        this.ensureCall(event.id)
+        return this.answer(event.id, event.content, event.isError === true, event.code, event.settled === true)
       case "ToolHalt":
-        return this.answer(this.resolved(event.toolCallId), event.content, event.isError === true)
+        this.ensureCall(event.toolCallId)
+        return this.answer(event.toolCallId, event.content, event.isError === true)
       case "ToolExecutionCompleted":
-        this.resolved(event.id, event.name)
-        return
+        return this.ensureCall(event.id, event.name)
       case "AskUserRequested":
       case "ToolApprovalRequested":
       case "ToolSuspended":
         for (const suspension of event.suspensions) {
-          this.wait(this.resolved(event.toolCallId, event.toolName), event.toolName, suspension)
+          this.ensureCall(event.toolCallId, event.toolName)
+          this.wait(event.toolCallId, event.toolName, suspension)
         }
         return
       case "StepReset":
@@ -326,9 +319,7 @@ export class Machine<Out> {
     else {
       this.endStep(undefined)
       this.isStepOpen = true
-      this.namesakes.clear()
-      this.reserved.clear()
-      this.reservedIds.clear()
+      this.stepCalls.clear()
       this.add({ kind: "stepStart", turn: ++this.turn })
     }
     this.said = ""
@@ -358,72 +349,37 @@ export class Machine<Out> {
     this.write(this.words.said(kind, this.open.id, delta))
   }
 
-  /** Returns an id that no call of the step has, as a run makes its ids unique. */
-  private unique(wanted: string): string {
-    if (wanted !== "" && !this.isTaken(wanted)) return wanted
-    const stem = wanted === "" ? `call_without_id_${this.turn}` : wanted
-    // The calls before it that wanted the same have the numbers below.
-    let count = Math.max(wanted === "" ? 1 : 2, (this.namesakes.get(wanted)?.length ?? 0) + 1)
-    while (this.isTaken(`${stem}_${count}`)) count++
-    return `${stem}_${count}`
-  }
-
-  private isTaken(id: string): boolean {
-    return this.calls.get(id)?.step === this.turn || this.reservedIds.has(id)
-  }
-
-  private opened(eventId: string, name: string, id = this.reserved.get(eventId) ?? this.unique(eventId)): Call {
-    this.reserved.delete(eventId)
-    this.reservedIds.delete(id)
+  private opened(id: string, name: string): Call {
     this.ensureStep()
     this.close()
-    const call: Call = {
-      id,
-      eventId,
-      name,
-      step: this.turn,
-      sent: 0,
-      isReady: false,
-      isProviders: false,
-      isDone: false
-    }
+    const call: Call = { id, name, sent: 0, isReady: false, isProviders: false, isDone: false }
     this.calls.set(id, call)
-    this.aliases.delete(id)
-    const namesakes = this.namesakes.get(eventId)
-    if (namesakes === undefined) this.namesakes.set(eventId, [call])
-    else namesakes.push(call)
+    this.stepCalls.set(id, call)
     this.add({ kind: "callStart", id, name })
     return call
   }
 
-  /** Returns the latest call of an id of which something is so. */
-  private found(eventId: string, isSo: (call: Call) => boolean = () => true): Call | undefined {
-    return this.namesakes.get(eventId)?.findLast(isSo)
+  /** Shows a call whose first events are missing. One that no open step has is a call of an earlier turn. */
+  private ensureCall(id: string, name = ""): void {
+    if (!this.calls.has(id) && this.isStepOpen) this.opened(id, name)
   }
 
-  /** Returns the call of a header, which may be sent again while the call is open. */
-  private started(eventId: string, name: string): Call {
-    return this.found(eventId, (call) => call.name === name && !call.isReady) ?? this.opened(eventId, name)
+  /**
+   * Returns the call of a header, which may be sent again. A thread from outside may have its id in an earlier turn.
+   */
+  private started(id: string, name: string): Call {
+    return this.stepCalls.get(id) ?? this.opened(id, name)
   }
 
-  private argue({ argumentsDelta, id: eventId }: Of<"ToolCallDelta">): void {
-    const call = this.found(eventId)
-    // A call whose name is still to come has its id from here on.
-    if (call === undefined && eventId !== "" && !this.reserved.has(eventId)) {
-      const id = this.unique(eventId)
-      this.reserved.set(eventId, id)
-      this.reservedIds.add(id)
-    }
+  private argue({ argumentsDelta, id }: Of<"ToolCallDelta">): void {
+    const call = this.stepCalls.get(id)
     if (call === undefined || call.isReady || argumentsDelta === "") return
     call.sent += argumentsDelta.length
-    this.write(this.words.argued?.(call.id, argumentsDelta, call.sent))
+    this.write(this.words.argued?.(id, argumentsDelta, call.sent))
   }
 
   private completed(event: Of<"ToolCallCompleted">): void {
-    const { id, name } = event
-    const known = this.found(id, (call) => call.name === name && !call.isReady)
-      ?? this.found(id, (call) => call.name === name)
-    const call = known ?? this.opened(id, name)
+    const call = this.started(event.id, event.name)
     if (!call.isReady) this.ready(call, event)
   }
 
@@ -444,50 +400,24 @@ export class Machine<Out> {
     })
   }
 
-  /**
-   * Returns the id by which the page knows a call. The run gives a call that came without an id one of its own when the
-   * reply has ended; the page then keeps the one that it has.
-   */
-  private resolved(id: string, name?: string): string {
-    const known = this.calls.get(this.aliases.get(id) ?? id)
-    if (known !== undefined) return known.id
-    // Such an id ends with the number of the call among those without one.
-    const place = /^call_\d+_(\d+)$/.exec(id)?.[1]
-    const call = place === undefined ? undefined : this.namesakes.get("")?.[Number(place) - 1]
-    if (call === undefined && !this.isStepOpen) return id
-    // A call may have come without a name, which the page cannot show before.
-    const own = call ?? this.opened(id, name ?? "")
-    this.aliases.set(id, own.id)
-    return own.id
-  }
-
   private state(event: Of<"ToolQueued"> | Of<"ToolExecutionStarted">): void {
-    const { at, name } = event
-    const id = this.resolved(event.id, name)
+    const { at, id, name } = event
+    this.ensureCall(id, name)
     if (this.calls.get(id)?.isDone === true) return
     this.add({
       kind: "callState",
       id,
       name,
       ...(event._tag === "ToolQueued"
-        ? { state: "queued" as const, waits: this.waitOf(event) }
+        ? { state: "queued" as const, waits: waitOf(event) }
         : { state: "running" as const }),
       ...(event._tag === "ToolQueued" || event.attempt === undefined ? {} : { attempt: event.attempt }),
       ...(at === undefined ? {} : { at })
     })
   }
 
-  private waitOf({ behind, elsewhere, key, reason }: Of<"ToolQueued">): Wait {
-    return {
-      reason,
-      ...(key === undefined ? {} : { key }),
-      ...(behind === undefined ? {} : { behind: behind.map((id) => this.aliases.get(id) ?? id) }),
-      ...(elsewhere === undefined ? {} : { elsewhere })
-    }
-  }
-
-  private progress({ id: eventId, name, nested, progress }: Of<"ToolProgress">): void {
-    const id = this.resolved(eventId, name)
+  private progress({ id, name, nested, progress }: Of<"ToolProgress">): void {
+    this.ensureCall(id, name)
     if (this.calls.get(id)?.isDone === true) return
     if (nested === undefined) return this.add({ kind: "callProgress", id, name, progress })
     const run = this.nested.get(id) ?? new Nested(name)
@@ -544,22 +474,18 @@ export class Machine<Out> {
   private reset(): void {
     this.close()
     if (!this.isStepOpen) return
-    const discarded = Array.from(this.namesakes.values()).flat()
-    const ids = new Set(discarded.map(({ id }) => id))
-    for (const id of ids) {
+    const discarded = Array.from(this.stepCalls.values(), ({ id, isDone }) => ({ id, isDone }))
+    for (const { id } of discarded) {
       this.calls.delete(id)
       // A page that cannot discard keeps what it has of the run, which runs no longer.
       this.endNested(id, true)
     }
     // A run that is resumed may ask again for what it had asked for in the discarded reply.
-    for (const [waiting, id] of this.asked) if (ids.has(id)) this.asked.delete(waiting)
-    for (const [alias, id] of this.aliases) if (ids.has(id)) this.aliases.delete(alias)
-    this.namesakes.clear()
-    this.reserved.clear()
-    this.reservedIds.clear()
+    for (const [waiting, id] of this.asked) if (this.stepCalls.has(id)) this.asked.delete(waiting)
+    this.stepCalls.clear()
     this.said = ""
     this.isReset = true
-    this.add({ kind: "stepReset", discarded: discarded.map(({ id, isDone }) => ({ id, isDone })) })
+    this.add({ kind: "stepReset", discarded })
   }
 
   private endStep(usage: Event.PublicUsage | undefined): void {
@@ -567,7 +493,7 @@ export class Machine<Out> {
     if (!this.isStepOpen) return
     this.isStepOpen = false
     this.isReset = false
-    for (const call of Array.from(this.namesakes.values()).flat()) {
+    for (const call of this.stepCalls.values()) {
       if (call.isProviders && !call.isDone) this.answer(call.id, undefined, false)
     }
     this.add({ kind: "stepEnd", ...(usage === undefined ? {} : { usage }) })
@@ -579,7 +505,7 @@ export class Machine<Out> {
     suspensions: ReadonlyArray<Event.PublicSuspension>
   ): void {
     this.close()
-    const waiting = suspensions.map((suspension) => ({ callId: this.resolved(outerOf(suspension)), suspension }))
+    const waiting = suspensions.map((suspension) => ({ callId: outerOf(suspension), suspension }))
     const open = new Set(waiting.map(({ callId }) => callId))
     for (const { callId, suspension } of waiting) {
       this.wait(callId, this.calls.get(callId)?.name ?? suspension.toolCall.name, suspension)
