@@ -237,7 +237,8 @@ describe("O-66: the place of a call in its message", () => {
         Anthropic.reply([
           Anthropic.called(0, "pay:0", "pay", args(1)),
           Anthropic.text(1, "then"),
-          Anthropic.called(2, "pay:0", "pay", args(2))
+          Anthropic.called(2, "pay:0", "pay", args(2)),
+          Anthropic.text(3, "so")
         ], "tool_use"),
         ({ content }) => content.map(({ input, text }: Json) => text ?? input.amount)
       ],
@@ -246,6 +247,7 @@ describe("O-66: the place of a call in its message", () => {
           Gemini.chunk([Gemini.call("pay", { amount: 1 }, { id: "pay:0" })]),
           Gemini.said("then"),
           Gemini.chunk([Gemini.call("pay", { amount: 2 }, { id: "pay:0" })]),
+          Gemini.said("so"),
           Gemini.finish("STOP")
         ),
         ({ parts }) => parts.map(({ functionCall, text }: Json) => text ?? functionCall.args.amount)
@@ -266,7 +268,7 @@ describe("O-66: the place of a call in its message", () => {
         yield* Chat.run({ messages }, { tools: [pay] }).pipe(Effect.provide(adapter))
         const { contents, messages: sent = contents }: Json = server.requests.at(-1)!.body
         const turns = sent.filter(({ role }: Json) => role === "assistant" || role === "model")
-        assert.deepStrictEqual(turns.slice(0, 2).map(partsOf), [[1, "then", 2], [1, "then", 2]])
+        assert.deepStrictEqual(turns.slice(0, 2).map(partsOf), [[1, "then", 2, "so"], [1, "then", 2, "so"]])
       })))
   }
 })

@@ -12,13 +12,16 @@ import * as SdkTypes from "../support/sdkTypes.ts"
 
 type Json = Bodies.Json
 
-/** The bodies of values that are drawn, each with the protocol that it is for. */
-const sample = (runs: number, seed: string): Effect.Effect<ReadonlyArray<ReadonlyArray<SdkTypes.Body>>> =>
+/** The bodies of values that are drawn, each with its value and the protocol that it is for. */
+const sample = (
+  runs: number,
+  seed: string
+): Effect.Effect<ReadonlyArray<ReadonlyArray<SdkTypes.Body & { readonly drawn: Bodies.Drawn }>>> =>
   Effect.gen(function*() {
-    const all: Array<ReadonlyArray<SdkTypes.Body>> = []
+    const all: Array<ReadonlyArray<SdkTypes.Body & { readonly drawn: Bodies.Drawn }>> = []
     const kept = (drawn: Bodies.Drawn) =>
       Effect.map(Bodies.bodiesOf(drawn), (bodies) => {
-        all.push(bodies.map((body) => ({ protocol: drawn.protocol, body })))
+        all.push(bodies.map((body) => ({ protocol: drawn.protocol, body, drawn })))
         return true
       })
     const result = yield* Arbitrary.checkEffect(Bodies.drawn, kept, { runs, seed, size: 10 })
@@ -38,6 +41,14 @@ describe("every body", () => {
     "O-06, O-66: says again what the one before it in the run said",
     Bodies.drawn,
     (drawn) => Effect.map(Bodies.bodiesOf(drawn), Bodies.extended),
+    600
+  )
+
+  property(
+    "O-17, O-66: names calls as their server did, and otherwise in the form that the server demands",
+    Bodies.drawn,
+    (drawn) =>
+      Effect.map(Bodies.bodiesOf(drawn), (bodies) => bodies.slice(0, 1).flatMap((body) => Bodies.named(drawn, body))),
     600
   )
 
@@ -154,6 +165,51 @@ const ends: Readonly<Record<string, Mistake>> = {
           : undefined) as Json | undefined
 }
 
+/** A body in which ids are others: everywhere, in calls alone, or in answers alone. */
+const withIds = (body: Json, change: (id: string) => string, where: "every" | "call" | "answer" = "every"): Json => {
+  const isAnswer = (value: object) => "output" in value || "response" in value || "content" in value
+  const isCall = (value: object) => "function" in value || "input" in value || "arguments" in value || "args" in value
+  const isMeant = (value: object) => (where !== "call" && isAnswer(value)) || (where !== "answer" && isCall(value))
+  const changed = (value: unknown): unknown => {
+    if (Array.isArray(value)) return value.map(changed)
+    if (typeof value !== "object" || value === null) return value
+    const entries = Object.entries(value).map(([key, member]) => [
+      key,
+      isMeant(value) && typeof member === "string" && /^(id|call_id|tool_call_id|tool_use_id)$/.test(key)
+        ? change(member)
+        : changed(member)
+    ])
+    return Object.fromEntries(entries)
+  }
+  return changed(body) as Json
+}
+
+const madeIn = (drawn: Bodies.Drawn) =>
+  drawn.thread.filter(({ kind }) => kind === "called").flatMap(({ calls }) => calls)
+
+const isOwn = ({ id, maker }: { readonly id: string; readonly maker: string }): boolean =>
+  (maker === "own" || maker === "renamed") && id.isWellFormed() && id !== ""
+
+/** Mistakes in the ids of a body. */
+const ids: Readonly<Record<string, (body: Json, drawn: Bodies.Drawn) => Json | undefined>> = {
+  "an id of another server as it was": (body, drawn) => {
+    const [first] = madeIn(drawn)
+    return first === undefined || isOwn(first) ? undefined : withIds(body, (id) => `${id}${"/".repeat(70)}`)
+  },
+  "an id of the server with a number": (body, drawn) => {
+    const own = madeIn(drawn).find(isOwn)?.id
+    return own === undefined ? undefined : withIds(body, (id) => id === own ? `${id}_2` : id)
+  },
+  "one id for all calls": (body, drawn) =>
+    ["Anthropic", "OpenAiResponses", "mistral"].includes(drawn.protocol) && madeIn(drawn).length > 1
+      ? withIds(body, () => "callcall1")
+      : undefined,
+  "answers that name no call": (body, drawn) =>
+    madeIn(drawn).length > 0 ? withIds(body, (id) => `${id}1`, "answer") : undefined,
+  "calls without their answers": (body, drawn) =>
+    madeIn(drawn).length > 0 ? withIds(body, (id) => `${id}1`, "call") : undefined
+}
+
 interface Score {
   readonly planted: number
   readonly found: number
@@ -221,6 +277,22 @@ describe("mistakes that are planted", () => {
           (spoilt) => spoilt.map((run) => Bodies.extended(run.map(({ body }) => body)).length > 0)
         ))
     ))
+
+  it.live("O-17, O-66: five wrong ways to name calls are found, in every body that has a place for them", () =>
+    Effect.map(sample(400, "ids"), (runs) => {
+      const first = runs.flatMap(([body]) => body === undefined ? [] : [body])
+      all(Object.fromEntries(
+        Object.entries(ids).map(([name, mistake]) => {
+          const bodies = first.flatMap(({ body, drawn }) => {
+            const wrong = mistake(JSON.parse(body), drawn)
+            const text = JSON.stringify(wrong)
+            return wrong === undefined || text === again(body) ? [] : [{ drawn, text }]
+          })
+          const found = bodies.filter(({ drawn, text }) => Bodies.named(drawn, text).length > 0)
+          return [name, { planted: bodies.length, found: found.length }]
+        })
+      ))
+    }))
 
   it.live(
     "O-14, O-67: five misfits are found, in every body that has a place for them",

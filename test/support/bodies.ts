@@ -14,6 +14,7 @@ import * as Messages from "./anthropic.ts"
 import * as Contents from "./gemini.ts"
 import * as Chunks from "./openAiChat.ts"
 import * as Responses from "./openAiResponses.ts"
+import * as SentIds from "./sentIds.ts"
 
 export type Json = Readonly<Record<string, any>>
 
@@ -48,7 +49,26 @@ const texts = [
   "</s>\u0000\u2028",
   "ü".repeat(50)
 ]
-const ids = ["call_1", "call_1", "", "functions.look:0", "x".repeat(70), "call \ud83d", "toolu_01"]
+/** Ids that repeat, that are missing, long, of another form, half a pair, or that mean something elsewhere. */
+const ids = [
+  "call_1",
+  "call_1",
+  "look:0",
+  "look:0",
+  "",
+  "functions.look:0",
+  "x".repeat(70),
+  `${"x".repeat(70)}y`,
+  "call \ud83d",
+  "toolu_01",
+  "look_0",
+  "000000000",
+  "__proto__",
+  "a\"b\\c\n",
+  "🌤".repeat(30)
+]
+/** The maker of a call in a thread: none that is known, another server, this one, or this one under another id. */
+const makers = ["none", "other", "own", "renamed"] as const
 const results = ["text", "half", "object", "image", "file", "nothing", "failure", "crash"] as const
 const names = ["look", "find_all", "3d", "-dash", "unioned"] as const
 
@@ -70,9 +90,9 @@ const reply = Arbitrary.all({
 })
 
 const said = Arbitrary.all({
-  kind: one(["user", "image", "file", "system", "assistant", "thought", "called", "foreign"]),
+  kind: one(["user", "image", "file", "system", "assistant", "thought", "called", "called"]),
   text: one(texts),
-  id: one(ids)
+  calls: Arbitrary.array(Arbitrary.all({ id: one(ids), maker: one(makers) }), { minLength: 1, maxLength: 3 })
 })
 
 const settings = Arbitrary.all({
@@ -91,7 +111,11 @@ const settings = Arbitrary.all({
 
 export interface Drawn {
   readonly protocol: Protocol
-  readonly thread: ReadonlyArray<{ readonly kind: string; readonly text: string; readonly id: string }>
+  readonly thread: ReadonlyArray<{
+    readonly kind: string
+    readonly text: string
+    readonly calls: ReadonlyArray<{ readonly id: string; readonly maker: (typeof makers)[number] }>
+  }>
   readonly replies: ReadonlyArray<{
     readonly text: string
     readonly thought: string
@@ -122,11 +146,51 @@ const png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwA
 const image: Message.Part = { type: "image", mediaType: "image/png", data: png }
 const file: Message.Part = { type: "file", mediaType: "application/pdf", data: "JVBERi0xLjQK", filename: "a.pdf" }
 
-const isAnthropic = (protocol: Protocol): boolean => protocol === "Anthropic"
+/** The key under which a protocol keeps what a server made, and the name of the server that bodies here go to. */
+const ownOf = (protocol: Protocol): readonly [key: string, server: string] => {
+  switch (protocol) {
+    case "OpenAiResponses":
+      return ["openaiResponses", "api.openai.com"]
+    case "Anthropic":
+      return ["anthropic", "api.anthropic.com"]
+    case "Gemini":
+      return ["gemini", "generativelanguage.googleapis.com"]
+    default:
+      return ["openaiChat", protocol === "generic" ? "api.openai.com" : protocol]
+  }
+}
 
-const messagesOf = ({ protocol, thread }: Drawn): ReadonlyArray<Message.Message> => [
+/** A call of a thread that was made before. Its answer begins with `mark`. */
+interface Made {
+  readonly call: Message.ToolCall
+  readonly wireId: string
+  readonly maker: (typeof makers)[number]
+  readonly mark: string
+}
+
+const madeIn = ({ protocol, thread }: Drawn, index: number): ReadonlyArray<Made> => {
+  const { calls, kind, text } = thread[index]!
+  if (kind !== "called") return []
+  const [key, server] = ownOf(protocol)
+  return calls.map(({ id, maker }, position) => {
+    const wireId = id === "" ? `made-${index}` : id
+    const isRenamed = maker === "renamed"
+    const made = maker === "none" ? {} : {
+      [key]: {
+        server: maker === "other" ? "elsewhere" : server,
+        ...(key === "gemini" ? { id: wireId } : {}),
+        ...(key === "openaiChat" && maker === "other" ? { extra_content: { x: 1 } } : {})
+      }
+    }
+    const call = Message.toolCall(isRenamed ? `renamed-${index}-${position}` : wireId, "look", { q: text })
+    const metadata = { ...(isRenamed ? { duplicateOf: wireId } : {}), ...made }
+    return { call: { ...call, metadata }, wireId, maker, mark: `${index}.${position} ` }
+  })
+}
+
+const messagesOf = (drawn: Drawn): ReadonlyArray<Message.Message> => [
   Message.user("go"),
-  ...thread.flatMap(({ id, kind, text }, index): ReadonlyArray<Message.Message> => {
+  ...drawn.thread.flatMap(({ kind, text }, index): ReadonlyArray<Message.Message> => {
     switch (kind) {
       case "user":
         return [{ role: "user", content: text, metadata: {} }]
@@ -142,12 +206,16 @@ const messagesOf = ({ protocol, thread }: Drawn): ReadonlyArray<Message.Message>
       case "thought":
         return [{ ...Message.assistant(text), reasoning: [{ type: "reasoning", text: `why ${text}` }] }]
       default: {
-        const key = isAnthropic(protocol) ? "openaiChat" : "anthropic"
-        const metadata = kind === "foreign" ? { [key]: { server: "elsewhere", extra_content: { x: 1 } } } : {}
-        const own = { ...Message.toolCall(`${id || "made"}-${index}`, "look", { q: text }), metadata }
+        const made = madeIn(drawn, index)
         return [
-          { ...Message.assistant("", [own]) },
-          { role: "tool", toolCallId: own.id, name: "look", content: text, metadata: {} }
+          Message.assistant("", made.map(({ call }) => call)),
+          ...made.map(({ call: { id }, mark }): Message.Message => ({
+            role: "tool",
+            toolCallId: id,
+            name: "look",
+            content: `${mark}${text}`,
+            metadata: {}
+          }))
         ]
       }
     }
@@ -364,6 +432,62 @@ export const wellFormed = (body: string): ReadonlyArray<string> => [
   ...(hasHalf(body) ? ["the body holds half of a surrogate pair"] : []),
   ...inner(JSON.parse(body)).flatMap((json) => hasHalf(json) ? [`arguments hold half of a pair: ${json}`] : [])
 ]
+
+/** The ids that a server of a protocol reads in a body as its own, where it may have made them. */
+const isOwnIn = (reply: Drawn["replies"][number] | undefined, id: string | undefined): boolean =>
+  id === undefined || /^(call_[0-9a-f]{32}|c\d|toolu_\d)$/.test(id) ||
+  reply?.calls.some((call) => call.id === id) === true
+
+/**
+ * The ids in a body: what the server made goes back unchanged, all other ids have the form that it demands, no two calls
+ * have one id where it refuses that, and each answer goes with its call.
+ */
+export const named = (drawn: Drawn, body: string): ReadonlyArray<string> => {
+  const { form, mayRepeat } = SentIds.demandOf(drawn.protocol)
+  const made = drawn.thread.map((_, index) => madeIn(drawn, index)).filter(({ length }) => length > 0)
+  const turns = SentIds.turnsOf(JSON.parse(body))
+  /** The ids in the thread, and those that were sent. */
+  const known = new Set<string>()
+  const sent = new Set<string>()
+  const problems = made.flatMap((calls, turn) =>
+    calls.flatMap(({ call, maker, mark, wireId }, position) => {
+      const where = `turn ${turn}, call ${position}`
+      const { answers, calls: all } = turns[turn] ?? { answers: [], calls: [] }
+      const id = all[position]?.id
+      const isOwn = (maker === "own" || maker === "renamed") && wireId.isWellFormed()
+      const isCopy = !mayRepeat && known.has(call.id)
+      known.add(call.id)
+      const isRepeated = id !== undefined && sent.has(id)
+      sent.add(id ?? "")
+      const place = all.slice(0, position).filter((other) => other.id === id).length
+      const answer = answers.filter((one) => one.id === id)[place]
+      const isAnswered = answer?.id === id && answer?.text.startsWith(mark) === true
+      const isGemini = drawn.protocol === "Gemini"
+      return [
+        ...(isAnswered ? [] : [`${where}: its answer is ${JSON.stringify(answer)}`]),
+        ...(isOwn && (!isCopy || isGemini) && id !== wireId ? [`${where}: ${id}, and not ${wireId}`] : []),
+        ...(!isOwn && !isGemini && (id === undefined || !form.test(id)) ? [`${where}: ${id} has another form`] : []),
+        ...(!isOwn && isGemini && maker !== "own" && maker !== "renamed" && id !== undefined
+          ? [`${where}: ${id} is foreign`]
+          : []),
+        ...((!isOwn || isCopy) && !mayRepeat && isRepeated ? [`${where}: ${id} stands for two calls`] : [])
+      ]
+    })
+  )
+  const later = turns.slice(made.length).flatMap(({ answers, calls }, turn) => {
+    const idsOf = (all: ReadonlyArray<SentIds.Sent>) => JSON.stringify(all.map(({ id }) => id).toSorted())
+    return [
+      ...(idsOf(answers) === idsOf(calls)
+        ? []
+        : [`reply ${turn}: the answers are to ${idsOf(answers)}, not to ${idsOf(calls)}`]),
+      ...calls.filter(({ id }) =>
+        id?.isWellFormed() === true && !id.includes("\ufffd") && !isOwnIn(drawn.replies[turn], id)
+      )
+        .map(({ id }) => `reply ${turn}: the server did not make ${JSON.stringify(id)}`)
+    ]
+  })
+  return [...problems, ...later]
+}
 
 /** What was said in a body, piece by piece; settings and the marks of a cache are none of it. */
 const saidIn = (body: Json): ReadonlyArray<string> => {
