@@ -311,6 +311,32 @@ describe("O-17: a thread from outside", () => {
   }
 })
 
+describe("O-17: a turn that a program puts into a thread twice", () => {
+  for (const name of ["Anthropic", "Responses", "Mistral", "Kimi", "Gemini"]) {
+    it.effect(`O-17: ${name}: goes back to its server with the ids that it made, apart where it refuses them twice`, () =>
+      Effect.scoped(Effect.gen(function*() {
+        const wire = wires[name]!
+        const { adapter, bodies, thread } = yield* looped(wire, [[["madebyit1", 1]]])
+        const messages = [...thread.messages, ...thread.messages, Message.user("and?")]
+        yield* Chat.run({ messages }, { tools: [pay] }).pipe(Effect.provide(adapter))
+        const [[first] = [], [second] = []] = SentIds.idsOf(bodies().at(-1)!)
+        assert.strictEqual(first, "madebyit1")
+        const mayRepeat = wire.isByPlace === true || SentIds.demandOf(wire.demands ?? "").mayRepeat
+        assert.strictEqual(second === first, mayRepeat)
+        assert.deepStrictEqual(answersIn(bodies().at(-1)!), [["paid 1"], ["paid 1"]])
+      })))
+  }
+})
+
+it.effect("O-66: Gemini gets no id that another server made, be that another Gemini", () =>
+  Effect.scoped(Effect.gen(function*() {
+    const { thread } = yield* looped(wires["Gemini"]!)
+    const body = yield* sentTo(wires["Gemini"]!, [...thread.messages, Message.user("and?")])
+    const sent = SentIds.turnsOf(body).flatMap(({ answers, calls }) => [...calls, ...answers])
+    assert.strictEqual(sent.length, 10)
+    assert.deepStrictEqual(sent.filter(({ id }) => id !== undefined), [])
+  })))
+
 describe("O-17: Mistral's nine letters and digits", () => {
   const sent = (messages: ReadonlyArray<Message.Message>) =>
     Effect.scoped(Effect.gen(function*() {
