@@ -147,13 +147,17 @@ const ways: Readonly<Record<string, (id: string) => readonly [path: string, body
   "AG-UI": (id) => ["/agui/helper", { threadId: id, runId: "r2", messages: [user], tools: [] }]
 }
 
-/** Returns what was sent without the names of the session and the run, and without times. */
+/**
+ * Returns what was sent without the names of the session and the run, and without times. A call whose id is used in the
+ * session has the next one, which is as the id of the call alone.
+ */
 const normal = (sent: ReadonlyArray<Sent>, id: string): ReadonlyArray<unknown> =>
   sent.filter(({ data }) => data.type !== "MESSAGES_SNAPSHOT").map(({ data, event }) => ({
     event,
     data: JSON.parse(
       JSON.stringify(data, (key, value) => /^(at|timestamp|startedAt|endedAt|duration.*)$/.test(key) ? 0 : value)
         .replaceAll(/[0-9a-f]{8}-[0-9a-f-]{27}/g, "RUN").replaceAll(`"${id}"`, "\"SESSION\"")
+        .replaceAll(/\b(c\d)_2\b/g, "$1")
     )
   }))
 
