@@ -15,7 +15,7 @@ import type * as Json from "../../internal/json.ts"
 import type * as Journal from "../../Journal.ts"
 import * as Message from "../../Message.ts"
 import * as Telling from "../../server/internal/journalEvents.ts"
-import type * as Refusals from "../../server/internal/refusal.ts"
+import * as Refusals from "../../server/internal/refusal.ts"
 import * as Routes from "../../server/internal/routes.ts"
 import * as Sessions from "../../server/internal/sessions.ts"
 import type * as Session from "../../Session.ts"
@@ -105,6 +105,10 @@ export const serve = (
         const frames = yield* Routes.framesOf({ ...site, isAttached: true }, request, { ...taking, actions: ["write"] })
         let ended: Ended | undefined
         yield* Stream.runForEach(frames, (frame) => {
+          if (frame._tag === "Broken") {
+            const { code, message } = frame
+            return Effect.fail(new Refusals.Refusal({ status: 503, code, message }))
+          }
           if (frame._tag !== "Event") return Effect.void
           if (frame.event._tag === "ChatCompleted") ended = frame.event
           return frame.event._tag === "TextDelta" ? progress.report(frame.event.delta) : Effect.void

@@ -5,6 +5,7 @@
  *
  * @since 0.1.0
  */
+import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as Schema from "effect/Schema"
@@ -159,7 +160,7 @@ const relayed = (
 /**
  * Returns what a request reads of a session, until `until` ends: from this process where it drives the session or owns
  * it, else from its owner. Where the owner does not answer, this process reads the journal. `log` is the place in the
- * session from before the request, for a run.
+ * session from before the request, for a run. An error ends the frames with word of it.
  */
 export const frames = (
   site: Site,
@@ -167,10 +168,12 @@ export const frames = (
   log: Logs.RunLog | undefined,
   request: Reading.Request,
   until: Effect.Effect<void>
-): Effect.Effect<Frames, never, Worker.Worker> =>
-  Effect.map(Worker.Worker, (worker) => {
+): Effect.Effect<Stream.Stream<Reading.Frame>, never, Worker.Worker | Session.Store> =>
+  Effect.contextWith((context: Context.Context<Worker.Worker | Session.Store>) => {
     const { peers } = site
-    return peers === undefined || peers.isHere(key) || worker.drives(key)
+    const isHere = peers === undefined || peers.isHere(key) || Context.get(context, Worker.Worker).drives(key)
+    const frames = isHere
       ? Reading.frames(site, key, request, until, log)
       : Stream.interruptWhen(Stream.suspend(() => relayed(site, peers, key, log, new Place(request))), until)
+    return Effect.succeed(EventStream.quietly(Stream.provideContext(frames, context)))
   })

@@ -139,15 +139,6 @@ const whileAllowed = (
   return Effect.ignore(Effect.forever(Effect.delay(isAllowed, site.bounds.authorization)))
 }
 
-/** Returns a stream for a client, which an error ends with word of it. */
-const quietly = (
-  stream: Stream.Stream<Reading.Frame, unknown, Session.Store>
-): Effect.Effect<Stream.Stream<Reading.Frame>, never, Session.Store> =>
-  Effect.map(
-    Effect.context<Session.Store>(),
-    (context) => EventStream.quietly(Stream.provideContext(stream, context))
-  )
-
 // Writes.
 
 /** A write that was taken, and the run that follows from it. */
@@ -312,7 +303,7 @@ const postUi = (site: Site) => (request: Request, { agent }: Params): Effect.Eff
     const body = yield* bodyOf(site, request, agent)
     const posted = yield* Bodies.taken(UiStream.read(body, Bodies.optionsOf(site)))
     const taking = yield* write(site, request, agent, posted)
-    const frames = yield* quietly(yield* framesOf(site, request, taking))
+    const frames = yield* framesOf(site, request, taking)
     const { protocol } = site
     const messageId = posted.messageId ?? taking.reply?.message
     const asked = posted.actions.find((action) => action._tag === "Retry")
@@ -336,7 +327,7 @@ const resumeUi = (site: Site) => (request: Request, params: Params): Effect.Effe
     const { earlier, message: messageId, wanted } = lastReply(found)
     const until = whileAllowed(site, request, session, ["read"])
     const wantedRun = { _tag: "Run" as const, wanted, earlier }
-    const frames = yield* quietly(yield* Relays.frames(site, session.key, log, wantedRun, until))
+    const frames = yield* Relays.frames(site, session.key, log, wantedRun, until)
     const { protocol } = site
     return Writing.ui(frames, { protocol, ...messageId === undefined ? {} : { messageId } })
   })
@@ -348,7 +339,7 @@ const postMessages = (site: Site) => (request: Request, params: Params): Effect.
     const posted = yield* Bodies.taken(Bodies.plain(site, params.id, body))
     const taking = yield* write(site, request, params.agent, posted, isWaited(request))
     if (!isWaited(request)) return json("takes" in taking.wanted ? { id: taking.wanted.takes } : {}, 202)
-    const frames = yield* quietly(yield* framesOf(site, request, taking))
+    const frames = yield* framesOf(site, request, taking)
     return Writing.plain(frames)
   })
 
@@ -372,7 +363,7 @@ const getEvents = (site: Site) => (request: Request, params: Params): Effect.Eff
     const until = whileAllowed(site, request, session, actions)
     const endedRuns = telling.runs.length - (kept.interrupted === undefined ? 0 : 1)
     const wanted = { _tag: "Events" as const, endedRuns, ...(after === undefined ? {} : { after }) }
-    const frames = yield* quietly(yield* Relays.frames(site, session.key, undefined, wanted, until))
+    const frames = yield* Relays.frames(site, session.key, undefined, wanted, until)
     return Writing.plain(frames)
   })
 
@@ -411,7 +402,7 @@ const postRetry = (site: Site) => (request: Request, params: Params): Effect.Eff
     if (!isWaited(request)) return json({}, 202)
     const wanted = isFailed ? nextRun(known) : underWay(known)
     const taking = { named: session, actions: ["write"] as const, log, wanted, known }
-    const frames = yield* quietly(yield* framesOf(site, request, taking))
+    const frames = yield* framesOf(site, request, taking)
     return Writing.plain(frames)
   })
 
@@ -572,7 +563,7 @@ const postAgUi = (site: Site) => (request: Request, { agent }: Params): Effect.E
     // Its messages have the runs before: it gets the run of its message alone, or the one that tries again.
     const isFollowed = reply !== undefined && said !== undefined && !("known" in taking.wanted)
     const wanted = isFollowed ? { takes: said.id } : taking.wanted
-    const frames = yield* quietly(yield* framesOf(site, request, { ...taking, wanted }))
+    const frames = yield* framesOf(site, request, { ...taking, wanted })
     const { known } = taking
     // The run that is under way says more before the next one begins.
     const open = known && Session.view(known.kept).run
@@ -607,7 +598,7 @@ const joinAgUi = (site: Site) => (request: Request, params: Params): Effect.Effe
     const said = next && { id: next.id, content: next.message.content }
     const until = whileAllowed(site, request, session, ["read"])
     const wantedRun = { _tag: "Run" as const, wanted, earlier: [] }
-    const frames = yield* quietly(yield* Relays.frames(site, session.key, log, wantedRun, until))
+    const frames = yield* Relays.frames(site, session.key, log, wantedRun, until)
     return Writing.agUi(frames, { ...options, messages: agMessages(site, known, said), known: 0 })
   })
 
