@@ -105,6 +105,20 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
       "imports src/internal/session/journal.ts, which does not stand before it"
     ]
   ],
+  surface: [
+    [
+      plant("src/server/Server.ts", "import type * as Keeping from \"../internal/session/kept.ts\""),
+      "imports src/internal/session/kept.ts, in place of Session or Journal"
+    ],
+    [
+      plant("src/sql/internal/changes.ts", "export type Record = import(\"../../internal/session/records.ts\").Record"),
+      "imports src/internal/session/records.ts, in place of Session or Journal"
+    ],
+    [
+      plant("src/durable/internal/drive.ts", "export { drive } from \"../../internal/session/drive.ts\""),
+      "imports src/internal/session/drive.ts, in place of Session or Journal"
+    ]
+  ],
   outward: [
     [plant("src/Chat.ts", "import * as Script from \"./testing/Script.ts\""), "imports src/testing/Script.ts"],
     [

@@ -380,6 +380,16 @@ const built = (file: File): ReadonlyArray<Fault> => {
   })
 }
 
+/** The areas that may look into the room of sessions: the core, and what tests a journal record by record. */
+const ofTheCore: ReadonlySet<Area> = new Set(["core", "internal", "index", "testing"])
+
+const surfaced = (file: File): ReadonlyArray<Fault> =>
+  ofTheCore.has(file.area) ?
+    [] :
+    file.imports.flatMap(({ offset, target }) =>
+      isOfSessions(target) ? [{ offset, message: `imports ${target}, in place of Session or Journal` }] : []
+    )
+
 const header = (file: File): ReadonlyArray<Fault> =>
   file.opensWithComment || file.text.startsWith("#!/usr/bin/env node\n/**")
     ? []
@@ -405,6 +415,11 @@ export const rules = {
     faults: housed
   },
   sessions: { demand: "a module of the room session imports only those of it that stand before it", faults: built },
+  surface: {
+    demand:
+      "outside the core, and but for testing, sessions are what Session and Journal say: nothing imports their room",
+    faults: surfaced
+  },
   names: { demand: "an internal module has the same name wherever it is imported as a whole", faults: named },
   barrel: { demand: "nothing imports an index file", faults: barrels },
   index: {
