@@ -9,6 +9,7 @@ import type * as Result from "effect/Result"
 import type * as Schema from "effect/Schema"
 import type * as Stream from "effect/Stream"
 import type * as Event from "../Event.ts"
+import * as CallPaths from "../internal/answer/callPath.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import * as Values from "../internal/declare/values.ts"
 import * as Json from "../internal/json.ts"
@@ -108,7 +109,7 @@ class Messages implements Machine.Words<never> {
   /** The id of the message of the step. */
   messageId: string
 
-  constructor(base: string, idOf = (turn: number): string => `${base}-${turn}`) {
+  constructor(base: string, idOf = (turn: number): string => CallPaths.replyId(base, turn)) {
     this.base = base
     this.idOf = idOf
     this.messageId = idOf(1)
@@ -141,7 +142,7 @@ class Messages implements Machine.Words<never> {
         return
       case "stepReset":
         for (const message of this.list.splice(this.stepStart)) this.forget(message)
-        this.messageId = `${this.messageId}r`
+        this.messageId = CallPaths.nextReplyId(this.messageId)
         this.current = undefined
         return
       case "stepEnd":
@@ -238,9 +239,10 @@ class AgEncoder implements Encoder, Machine.Words<AgEvent> {
   private isStarted = false
   private turn = 0
   private calls = 0
-  /** The ids of calls, and those of calls whose id the client keeps for a discarded one. */
+  /** The calls of discarded replies, which a client without the messages keeps. */
+  private readonly discarded = new Set<string>()
+  /** The ids by which the client knows calls that have the id of a discarded one. */
   private readonly ids = new Map<string, string>()
-  private readonly taken = new Set<string>()
   /** The names of the calls that are shown as running. */
   private readonly active = new Map<string, string>()
   /** The calls whose arguments are not whole. */
@@ -278,32 +280,22 @@ class AgEncoder implements Encoder, Machine.Words<AgEvent> {
   }
 
   moved(given: Machine.Move): ReadonlyArray<AgEvent> {
-    const move = this.unambiguous(given)
     const { messageId } = this.folded
+    const move = this.unambiguous(given, messageId)
     if (this.options.messages !== undefined || move.kind === "stepStart" || move.kind === "stepReset") {
       this.folded.moved(move)
     }
     return this.eventsOf(move, move.kind === "stepReset" ? messageId : this.folded.messageId)
   }
 
-  /**
-   * Gives a call another id where the client cannot discard an earlier call of that id, which a discarded reply made:
-   * it would take both for one.
-   */
-  private unambiguous(move: Machine.Move): Machine.Move {
-    if (this.options.messages !== undefined) return move
-    if (move.kind === "callStart") this.ids.set(move.id, this.fresh(move.id))
+  /** Names a call by its message as well where the client keeps a discarded call of its id. */
+  private unambiguous(move: Machine.Move, messageId: string): Machine.Move {
+    if (move.kind === "callStart" && this.discarded.delete(move.id)) {
+      this.ids.set(move.id, CallPaths.format({ run: messageId, path: [move.id] }))
+    }
     if (move.kind === "callAnswer") return { ...move, answer: { ...move.answer, id: this.idOf(move.answer.id) } }
     if (move.kind === "callWaits" || !("name" in move)) return move
     return { ...move, id: this.idOf(move.id) }
-  }
-
-  /** Returns an id that no call of the client has. Models may choose any, also one that was made here. */
-  private fresh(id: string): string {
-    let own = id
-    for (let count = 2; this.taken.has(own); count++) own = `${id}~${count}`
-    this.taken.add(own)
-    return own
   }
 
   private idOf(id: string): string {
@@ -427,7 +419,10 @@ class AgEncoder implements Encoder, Machine.Words<AgEvent> {
   ): ReadonlyArray<AgEvent> {
     const ends = Array.from(this.open, (toolCallId): AgEvent => ({ type: "TOOL_CALL_END", toolCallId }))
     this.open.clear()
-    const shown = discarded.flatMap(({ id }) => this.settled({ id: this.idOf(id), isError: true }))
+    const shown = discarded.flatMap(({ id }) => {
+      if (this.options.messages === undefined) this.discarded.add(id)
+      return this.settled({ id: this.idOf(id), isError: true })
+    })
     return [
       ...ends,
       ...shown,

@@ -1,6 +1,7 @@
 /**
- * Public names of calls. A name is the path of a call: the ids of the calls that lead to it, and its own. With the run
- * in which the call began to wait, it names one wait. Only `format` and `parse` know what stands between ids.
+ * Public names of calls and of replies. The name of a call is its path: the ids of the calls that lead to it, and its
+ * own. With the run in which the call began to wait, it names one wait. Only `format` and `parse` know what stands
+ * between ids.
  */
 
 /** The calls that lead to a call, from the outermost one to the call itself, and the run in which it began to wait. */
@@ -38,3 +39,12 @@ export const ownCall = (name: string): string | undefined => {
   const { path: [id, ...nested] = [] } = parse(name) ?? {}
   return nested.length > 0 ? undefined : id
 }
+
+/** Returns the id of a reply for pages: the run, and the number of the turn in it. */
+export const replyId = (run: string, turn: number): string => `${run}-${turn}`
+
+/** Returns the id of the reply that follows a discarded one in its turn. */
+export const nextReplyId = (id: string): string => `${id}r`
+
+/** Returns the run of a reply, by the id of the reply. */
+export const runOfReply = (id: string): string => id.replace(/-\d+r*$/, "")

@@ -158,7 +158,7 @@ export class Telling {
           ...this.tell(record.requestId, this.settlements())
         ]
       case "ReplyReceived":
-        this.turns.set(this.length, `${record.requestId}-${this.steps + 1}`)
+        this.turns.set(this.length, CallPaths.replyId(record.requestId, this.steps + 1))
         return this.tell(record.requestId, this.replied(record.response))
       case "CallStarted": {
         const early = record.toolCall === undefined ? [] : this.announce(record.toolCall)
@@ -203,7 +203,7 @@ export class Telling {
         const place = this.length > length
           ? SharedMessages.findLastIndex(this.fold.thread, SharedMessages.isReply)
           : length
-        this.turns.set(place, `${record.requestId}-${this.steps}`)
+        this.turns.set(place, CallPaths.replyId(record.requestId, this.steps))
         this.reply = undefined
         this.usages.push(response?.usage ?? null)
         return this.tell(record.requestId, [

@@ -15,6 +15,7 @@ import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as Worker from "../../durable/Worker.ts"
 import * as Event from "../../Event.ts"
+import * as CallPaths from "../../internal/answer/callPath.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Journal from "../../Journal.ts"
 import * as Message from "../../Message.ts"
@@ -558,7 +559,7 @@ const postAgUi = (site: Site) => (request: Request, { agent }: Params): Effect.E
       : [{ _tag: "Retry", message: said, steps: 0, isRegeneration: false }]
     // Its replies have the ids of their runs, with the numbers of their turns.
     const { messageId: last } = posted
-    const messageId = last === undefined ? {} : { messageId: last.replace(/-\d+r*$/, "") }
+    const messageId = last === undefined ? {} : { messageId: CallPaths.runOfReply(last) }
     const { reply, ...taking } = yield* write(site, request, agent, { ...posted, ...messageId, actions })
     // Its messages have the runs before: it gets the run of its message alone, or the one that tries again.
     const isFollowed = reply !== undefined && said !== undefined && !("known" in taking.wanted)

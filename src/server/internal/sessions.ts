@@ -285,24 +285,25 @@ const find = (
   Effect.suspend((): Effect.Effect<Settled | undefined, Refusals.Refusal> => {
     const { stale } = refused
     const { messageId } = verdict as Body.Answer
-    // A client of AG-UI knows a call whose id has come before by an id with the number of its turn.
-    const call = calls.some(({ toolCall }) => toolCall.id === verdict.id) ? verdict.id : verdict.id.replace(/~\d+$/, "")
-    // A call id alone may come again: it names what waits only together with the message that has the call.
+    const given = CallPaths.parse(verdict.id)
+    // A client of AG-UI posts a result under the call id. Where it keeps a discarded call, that id names a message,
+    // too.
+    const isOwn = calls.some(({ toolCall }) => toolCall.id === verdict.id) || given?.run === undefined
     const named = messageId === undefined
-      ? CallPaths.parse(verdict.id)
-      : { run: messageId.replace(/-\d+r*$/, ""), path: [call] }
+      ? given
+      : { run: CallPaths.runOfReply(messageId), path: isOwn ? [verdict.id] : given.path }
     if (named?.run === undefined) return stale
     const id = CallPaths.format({ path: named.path })
     const suspension = named.run === (waitingSince ?? "") ? suspensions.find((open) => open.id === id) : undefined
     const command = `${Posted.ownIds}answer:${CallPaths.format(named)}`
-    const given = receipts.get(command)
-    if (messageId !== undefined && suspension?.kind !== "manual" && given === undefined) {
+    const before = receipts.get(command)
+    if (messageId !== undefined && suspension?.kind !== "manual" && before === undefined) {
       return Effect.succeed(undefined)
     }
     // A call may have its answer from elsewhere, such as the command line, and so without the command.
     const isLast = named.run === telling.runs.at(-1)
-    const standing = given ?? (isLast ? session.answered.find((settled) => settled.id === id) : undefined)
-    const refusal = given !== undefined || suspension === undefined
+    const standing = before ?? (isLast ? session.answered.find((settled) => settled.id === id) : undefined)
+    const refusal = before !== undefined || suspension === undefined
       ? standing && refused.answered(standing)
       : refusalIn(suspension, verdict, refused, now)
     return Effect.succeed({ verdict, id, command, waiting: refusal ?? suspension ?? stale })
