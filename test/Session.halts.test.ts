@@ -7,8 +7,8 @@ import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Schema from "effect/Schema"
 import * as TestClock from "effect/testing/TestClock"
-import { type Journal, Policy, Session, Tool } from "heddle"
-import { Script } from "heddle/testing"
+import { type Event, Journal, Policy, Session, Tool } from "heddle"
+import { check, Script } from "heddle/testing"
 import * as States from "../src/internal/session/state.ts"
 import { journalOf, prefixed } from "./support/survivor.ts"
 
@@ -65,7 +65,7 @@ const resumed = (records: ReadonlyArray<Journal.Record>, policy: Policy.Policy) 
   Effect.gen(function*() {
     const kept = (yield* Session.load("s"))!
     const { session, value } = yield* overTime(Session.resume(kept, { tools: [pay], policy, takeOver: true }))
-    return { outcome: value.result.outcome, session }
+    return { outcome: value.result.outcome, records: yield* journalOf("s"), session }
   }).pipe(Effect.provide([Script.layer([done]), prefixed("s", records)], { local: true }))
 
 /** The calls among whose halts a resumed run decides. */
@@ -86,6 +86,21 @@ const haltingBehind = (records: ReadonlyArray<Journal.Record>): ReadonlyArray<st
   }
   return Array.from(last).flatMap(([id, halts]) => halts ? [id] : [])
 }
+
+/** The calls that have started and not ended in the run. */
+const startedIn = (records: ReadonlyArray<Journal.Record>): ReadonlyArray<string> => {
+  const state = States.initial("s")
+  for (const record of records) States.apply(state, record)
+  return Array.from(state.turn?.calls ?? []).flatMap(([id, { _tag }]) => _tag === "Started" ? [id] : [])
+}
+
+/** The call whose halt or question ended a run. */
+const endedBy = (outcome: Event.Outcome): string | undefined =>
+  outcome._tag === "Halted"
+    ? outcome.haltToolCallId
+    : outcome._tag === "AskUser"
+    ? outcome.pendingToolCallId
+    : undefined
 
 const programs: ReadonlyArray<ReadonlyArray<Call>> = [
   [["asks", 0], ["halts", 10]],
@@ -111,14 +126,75 @@ describe("halts of approved calls, killed at every record", () => {
               const cut = records.slice(0, length)
               const where = `killed behind record ${length}, ${cut.at(-1)?._tag}`
               assert.deepStrictEqual(haltingIn(cut), haltingBehind(cut.slice(before)), where)
-              // A run that was killed before all calls were stopped starts them again.
-              if (onHalt !== "drain") continue
               const again = yield* resumed(cut, policy)
-              assert.deepStrictEqual(again.outcome, outcome, where)
-              assert.deepStrictEqual(again.session.thread, session.thread, where)
+              const halts = haltingIn(cut)
+              if (onHalt === "drain") {
+                assert.deepStrictEqual(again.outcome, outcome, where)
+                assert.deepStrictEqual(again.session.thread, session.thread, where)
+              } else if (halts.length > 0) {
+                // A halt stops the calls beside it: they do not start again, and none of them decides.
+                const first = haltPrecedence === "request" ? halts.toSorted()[0] : halts[0]
+                assert.strictEqual(endedBy(again.outcome), first, where)
+                const restarted = again.records.slice(length).flatMap((record) =>
+                  record._tag === "CallStarted" ? [record.toolCallId] : []
+                )
+                for (const id of startedIn(cut)) assert.notInclude(restarted, id, where)
+                assert.isEmpty(Journal.check(again.records), where)
+                assert.isEmpty(check.thread(again.session.thread), where)
+              }
             }
           }))
       }
+    }
+  }
+})
+
+describe("calls beside one that ends them, killed before their ends are recorded", () => {
+  const act = Tool.make("act", {
+    parameters: { what: Schema.Literals(["pays", "halts", "fails"]) },
+    idempotent: true,
+    handler: ({ what }) => {
+      if (what === "pays") return Effect.as(Effect.sleep(20), "paid")
+      return what === "halts" ? Effect.succeed(Tool.halt("enough", null)) : Effect.succeed(Tool.error("broken"))
+    }
+  })
+  const siblings = Policy.standard.siblings
+  const cases = [
+    ["halts", { ...siblings, onHalt: "abortAll" }],
+    ["fails", { ...siblings, onToolError: "abortAll" }]
+  ] as const
+  for (const [what, siblings] of cases) {
+    for (const order of [["pays", what], [what, "pays"]] as const) {
+      it.effect(`R-541: ${order.join(" beside ")}: a started call does not start again`, () =>
+        Effect.gen(function*() {
+          const options = { tools: [act], policy: { ...Policy.standard, siblings } }
+          const calls = order.map((kind, index) => Script.toolCall(`c${index}`, "act", { what: kind }))
+          const records = yield* Effect.gen(function*() {
+            const opened = yield* Session.open("s")
+            yield* overTime(Session.keep(opened, (session) => Session.reply(session, "go", options)))
+            return yield* journalOf("s")
+          }).pipe(
+            Effect.provide([Script.layer([[...calls, Script.finish("tool_calls")], done]), Session.Store.layerMemory])
+          )
+          const ends = records.findIndex((record) => record._tag === "CallEnded")
+          const last = records.findLastIndex((record) => record._tag === "CallEnded")
+          assert.isBelow(ends, last)
+          for (let length = ends + 1; length <= last; length++) {
+            const cut = records.slice(0, length)
+            const pays = `c${order.indexOf("pays")}`
+            assert.deepStrictEqual(startedIn(cut), [pays])
+            const all = yield* Effect.gen(function*() {
+              const kept = (yield* Session.load("s"))!
+              yield* overTime(Session.resume(kept, { ...options, takeOver: true }))
+              return yield* journalOf("s")
+            }).pipe(Effect.provide([Script.layer([done]), prefixed("s", cut)], { local: true }))
+            const behind = all.slice(length)
+            assert.isFalse(behind.some((record) => record._tag === "CallStarted"))
+            const [answer] = behind.flatMap((record) => record._tag === "CallEnded" ? [record] : [])
+            assert.deepStrictEqual([answer?.message.toolCallId, answer?.reason], [pays, "unknown_effect"])
+            assert.isEmpty(Journal.check(all))
+          }
+        }))
     }
   }
 })

@@ -193,15 +193,16 @@ export class Batch<E> implements Host<E> {
   private decided(decided: ReadonlyArray<Plan.Decided>): void {
     const runs: Array<Plan.Run> = []
     for (const job of decided) {
-      if (this.isAnswered(job) || this.isReplayed(job)) continue
-      const changed = job._tag === "Cancel" ? undefined : this.changed(job)
+      const known = this.known(job.call)
+      if (this.isAnswered(job) || this.isReplayed(job, known)) continue
+      const changed = job._tag === "Cancel" ? undefined : this.changed(job, known)
       if (changed !== undefined) {
         this.respond(job, changed)
         continue
       }
       if (job._tag === "Run") runs.push(job)
       if (job._tag === "Refuse") {
-        const isUnknown = this.known(job.call)?.isUnknown === true
+        const isUnknown = known?.isUnknown === true
         this.respond(job, isUnknown ? this.unknown(job) : Answers.fromOutcome(this.answering, job, job.outcome))
       }
       if (job._tag === "Cancel") {
@@ -218,9 +219,8 @@ export class Batch<E> implements Host<E> {
    * Reports a call that was answered before its run was resumed, or that keeps waiting. Returns `false` for any other
    * call.
    */
-  private isReplayed(job: Plan.Job | Plan.Run): boolean {
+  private isReplayed(job: Plan.Job | Plan.Run, known = this.known(job.call)): boolean {
     const { call, index } = job
-    const known = this.known(call)
     if (known?.answer === undefined && known?.waits === undefined) return false
     const { answer, waits } = known
     // A call that the end of the run cancels waits no longer.
@@ -247,15 +247,30 @@ export class Batch<E> implements Host<E> {
     this.suspend(job, OpenCalls.suspended(job.call, ToolOutcomes.suspended([suspension])))
   }
 
-  /** Returns the answer of a call whose tool is another one by now, or is gone: it does not run. */
-  private changed(job: Answers.Numbered): Effect.Effect<Answers.Answer, E, any> | undefined {
-    const known = this.known(job.call)
+  /**
+   * Returns the answer of a call that does not run any more: another call had stopped it before its process died, or
+   * its tool is another one by now, or is gone.
+   */
+  private changed(
+    job: Plan.Decided,
+    known: Replay.Replayed | undefined
+  ): Effect.Effect<Answers.Answer, E, any> | undefined {
+    if (job._tag === "Run" && known?.beside?.some((id) => this.hasReached(id, job)) === true) return this.unknown(job)
     if (known?.version === undefined || known.version === job.tool?.version) return undefined
     if (known.isUnknown === true) return this.unknown(job)
     const detail = job.tool === undefined
       ? "the tool of the call is gone"
       : "the tool of the call is another one than the one that the run began with"
     return Answers.denied(this.answering, job, toolError("denied", job.call, { detail, metadata: { gate: "version" } }))
+  }
+
+  /** Tells whether a call that ended before the run was resumed has stopped another one that was started beside it. */
+  private hasReached(id: string, job: Plan.Run): boolean {
+    const ended = this.all.find(({ job: { call } }) => call.id === id)
+    const { answer, waits } = ended && this.known(ended.job.call) || {}
+    const replayed = waits?._tag === "AskUserRequested" ? Answers.replayedQuestion(waits) : answer
+    const consequence = replayed && consequenceOf(this.policy.siblings, replayed, false)
+    return consequence !== undefined && isReached(consequence, { isWaiting: false, job })
   }
 
   private known(call: Message.ToolCall): Replay.Replayed | undefined {

@@ -34,6 +34,8 @@ export interface Replayed {
   readonly hasStarted: boolean
   /** Tells whether the effect of the call is unknown: it is not reported as a call that did not run. */
   readonly isUnknown?: boolean
+  /** The calls that halted, asked or failed while it was started, by their ids. */
+  readonly beside?: ReadonlyArray<string> | undefined
   /** The answer. A call with an answer does not run again. */
   readonly answer?: Answers.Answer
   /** The suspension. A suspended call keeps waiting. */

@@ -68,6 +68,8 @@ interface Granted extends Known {
 interface Started extends Known {
   readonly _tag: "Started"
   readonly answers: Answers_
+  /** The calls that halted, asked or failed beside it, by their ids: each of them may have stopped it. */
+  readonly beside?: ReadonlyArray<string>
 }
 
 /** A call that waits for answers from outside. */
@@ -941,6 +943,13 @@ const attemptFailed = (state: State, { toolCallId }: Records.AttemptFailed): voi
   setCall(turn, toolCallId, { ...known(call), ...(turn.isEarlier ? { _tag: "Granted", answers } : { _tag: "Asked" }) })
 }
 
+/** Notes that a call halted, asked or failed beside the started ones. */
+const noteBeside = (turn: Turn, id: string): void => {
+  for (const [other, call] of turn.calls) {
+    if (call._tag === "Started") turn.calls.set(other, { ...call, beside: [...call.beside ?? [], id] })
+  }
+}
+
 const use = (run: Run, nestedUsage: Response.Usage | undefined): void => {
   if (nestedUsage !== undefined) run.nestedUsage = Response.sumUsage([run.nestedUsage, nestedUsage])
 }
@@ -964,6 +973,7 @@ const callEnded = (state: State, run: Run, record: Records.CallEnded): void => {
   if (turn.isEarlier) run.codes.set(toolCallId, reason)
   use(run, nestedUsage)
   noteHalt(run, turn, ended)
+  if (halt !== undefined || failure !== undefined) noteBeside(turn, toolCallId)
   run.came.set(cameKey(run, turn, toolCallId), cameOf(state, reason))
   completeEarlier(state)
 }
@@ -988,6 +998,7 @@ const callWaits = ({ turn }: State, run: Run, record: Records.CallWaits): void =
   setCall(turn, toolCallId, waiting)
   use(run, nestedUsage)
   noteHalt(run, turn, waiting)
+  if (suspensions.some(isOwnQuestion(waiting))) noteBeside(turn, toolCallId)
   if (call._tag === "Started") run.came.set(cameKey(run, turn, toolCallId), "ended")
 }
 

@@ -347,7 +347,7 @@ const foundOf = (id: string, call: States.Call): Replay.Replayed | undefined => 
     case "Waiting":
       return { ...known, hasStarted: true, waits: waitingEvent(call) }
     case "Started":
-      return { ...known, hasStarted: true, isUnknown: true }
+      return { ...known, hasStarted: true, isUnknown: true, beside: call.beside }
     case "Granted":
       return { ...known, hasStarted: States.hasStarted(call) }
     case "Asked":
