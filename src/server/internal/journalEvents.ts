@@ -292,20 +292,16 @@ export class Telling {
 
   /** Returns the answers of the calls that were settled between the runs, and do not run again. */
   private settlements(): ReadonlyArray<Payload> {
-    const { kept, settled: ids } = this
-    const calls = new Map(Session.view(kept).calls.map((call) => [call.toolCall.id, call]))
+    const { kept, settled } = this
+    if (settled.length === 0) return []
+    const open = new Set(
+      Session.view(kept).calls.flatMap((call) => call.message === undefined ? [call.toolCall.id] : [])
+    )
+    const ids = settled.flatMap((id) => CallPaths.ownCall(id) ?? []).filter((id) => !open.has(id))
     this.settled = []
-    return ids.flatMap((id) => {
-      const own = CallPaths.ownCall(id)
-      if (own === undefined) return []
-      const call = calls.get(own)
-      const message = call === undefined
-        ? kept.session.thread.messages.findLast(({ role, toolCallId }) => role === "tool" && toolCallId === own)
-        : call.message
-      return message === undefined
-        ? []
-        : [Teller.ofAnswer(message, { code: Answers.codeOfRefusal(message), settled: true })]
-    })
+    return SharedMessages.answersTo(kept.session.thread, ids).map((message) =>
+      Teller.ofAnswer(message, { code: Answers.codeOfRefusal(message), settled: true })
+    )
   }
 }
 
