@@ -260,6 +260,10 @@ describe("claims without a read", () => {
     memory(Effect.gen(function*() {
       const odd = { terms: "1 second" } as Journal.ClaimOptions
       assert.include(yield* defect(Journal.claimUnfinished(1, odd)), "Journal.claimUnfinished")
+      for (const limit of [0, 1.5, Number.NaN]) {
+        const said = yield* defect(Journal.claimUnfinished(limit))
+        assert.include(said, "Journal.claimUnfinished: limit must be a positive integer")
+      }
       assert.include(yield* defect(Journal.claim("a", odd)), "terms")
     })))
 })

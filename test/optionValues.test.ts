@@ -20,6 +20,7 @@ import {
   Chat,
   Collector,
   Event,
+  Journal,
   Limits,
   Message,
   Policy,
@@ -78,6 +79,15 @@ const entries: { readonly [name: string]: readonly [call: (options: any) => Prog
   "Session.make": [(options) => Effect.sync(() => Session.make(options))],
   "Session.open": [(options) => Session.open("s", options)],
   "Session.claim": [(options) => Effect.scoped(Session.claim("s", options))],
+  "Session.drive": [
+    (options) => Effect.scoped(Effect.flatMap(Session.claim("s"), (claimed) => Session.drive(claimed, options))),
+    { run: () => ({}) }
+  ],
+  "Session.layerRuns": [
+    (options) => Effect.flatMap(Journal.claim("s"), (claim) => layered(() => Session.layerRuns(claim, options)))
+  ],
+  "Journal.claim": [(options) => Journal.claim("s", options)],
+  "Journal.claimUnfinished": [(options) => Journal.claimUnfinished(1, options)],
   "Session.stop": [(options) => Session.stop("s", options)],
   "Session.submit": [(options) => Session.submit("s", "go", options)],
   "Session.list": [(options) => drained(Session.list(options))],
@@ -271,6 +281,10 @@ const exceptions: { readonly [option: string]: ReadonlyArray<Kind> } = {
   "Session.answer.arguments": ["any"],
   "Thread.repair.uniqueIds": ["flag"],
   "Session.claim.onLost": ["fn"],
+  "Journal.claim.onLost": ["fn"],
+  "Journal.claimUnfinished.onLost": ["fn"],
+  "Session.drive.retry": ["flag"],
+  "Session.drive.run": ["fn"],
   "Session.submit.check": ["fn"],
   "Session.submit.known": ["object"],
   "Session.submit.origin": ["object"],

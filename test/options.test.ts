@@ -21,7 +21,9 @@ const types: ReadonlyArray<OptionsType> = [
   ["Session.SubmitOptions", "Session.submit"],
   ["Session.StopOptions", "Session.stop"],
   ["Journal.ClaimOptions", "Session.claim"],
-  ["Session.ResumeOptions", "Session.resume"]
+  ["Session.ResumeOptions", "Session.resume"],
+  ["Session.DriveOptions", "Session.drive"],
+  ["Session.RunsOptions", "Session.layerRuns"]
 ]
 
 const clientTypes: ReadonlyArray<OptionsType> = [

@@ -202,6 +202,7 @@ export const takeUnfinished = (
   options: Options = {}
 ): Effect.Effect<ReadonlyArray<HeldClaim>, Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
+    Settings.positiveInteger("Journal.claimUnfinished: limit", limit)
     const terms = termsOf("Journal.claimUnfinished", options)
     const store = yield* Journals.Store
     const context = yield* Effect.context<never>()

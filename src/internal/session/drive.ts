@@ -31,12 +31,12 @@ import type * as Writers from "./writer.ts"
 type Tools = ReadonlyArray<Tool.Any>
 
 /** Options of the runs of a session. */
-export type RunOptions<T extends Tools, E, R, RHalt, REvent> =
+type RunOptions<T extends Tools, E, R, RHalt, REvent> =
   & Chat.Options<T, E, R, RHalt, REvent>
   & Operations.ResumeOptions
 
 /** Returns the options of the next run of a session, or an effect that does. */
-export type Run<T extends Tools, E, R, RHalt, REvent> = (
+type Run<T extends Tools, E, R, RHalt, REvent> = (
   kept: Keeping.Kept
 ) => RunOptions<T, E, R, RHalt, REvent> | Effect.Effect<RunOptions<T, E, R, RHalt, REvent>, never, R>
 

@@ -720,7 +720,7 @@ const begun = (
  * Records the runs that the handler of a call, or a program, starts, each in a journal of its own. If the handler is
  * started again after its process ended, they continue where they were.
  */
-export const nesting: Replays.NestingOf = (around, call, answers) => {
+const nesting: Replays.NestingOf = (around, call, answers) => {
   const parent: Records.Parent = call === undefined
     ? { id: around.id }
     : { id: around.id, toolCallId: call.id, idempotencyKey: call.idempotencyKey }
