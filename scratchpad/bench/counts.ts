@@ -99,7 +99,7 @@ const spied = (target: object, name: string, seen: (receiver: any, result: unkno
 const fiberPrototype: object = Object.getPrototypeOf(Effect.runFork(Effect.void))
 
 /** Counts the work of everything in this process, until the returned function is called. */
-const watch = (): () => Counts => {
+export const watch = (): () => Counts => {
   const counts = { steps: 0, suspensions: 0, fibers: 0, timers: 0, clockReads: 0 }
   const clock = Context.get(Context.empty(), Clock.Clock)
   const putBack = [

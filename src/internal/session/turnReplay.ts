@@ -177,7 +177,7 @@ export const journalOf = (recording: Recording): Replay.Journal => {
   /** The calls that do not start, since the owner is leaving. */
   const parked = new Set<string>()
   const ended = ({ id }: Message.ToolCall, record: Records.Record): Effect.Effect<void> =>
-    isKept ? Effect.map(writer.append([record], running), () => writer.handlerEnded(id)) : writer.applied([record])
+    Effect.mapEager(writer.append([record], running), () => writer.handlerEnded(id))
   /** Notes the end of a call that the journal does not have. */
   const unrecorded = ({ id }: Message.ToolCall): Effect.Effect<void> =>
     isKept ? Effect.sync(() => writer.handlerEnded(id)) : Effect.void
@@ -259,7 +259,7 @@ export const journalOf = (recording: Recording): Replay.Journal => {
     prepares: (prepared) => writer.start(preparedOf(requestId, prepared), running),
     discarded: (prepared) => writer.append([preparedOf(requestId, prepared)], running),
     starts: (call, tool, isResolved) => {
-      if (!isKept) return Effect.mapEager(writer.applied([startOf(call)]), () => Replay.start)
+      if (!isKept) return Effect.mapEager(writer.append([startOf(call)], running), () => Replay.start)
       return Effect.suspend((): Effect.Effect<Replay.Begun> => {
         if (isResolved) return started(call, tool, true)
         const known = state.turn?.calls.get(call.id)

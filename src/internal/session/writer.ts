@@ -227,7 +227,9 @@ export class Writer implements Omit<Parent, "store"> {
    * contains it. Where there is no store, the records are applied when this is called.
    */
   append(records: Records.Records, running = this.own): Effect.Effect<void> {
-    return Effect.asVoid(this.write(records, running))
+    if (this.store !== undefined) return Effect.asVoid(this.write(records, running))
+    this.apply(records)
+    return Effect.void
   }
 
   /**
@@ -242,12 +244,6 @@ export class Writer implements Omit<Parent, "store"> {
   /** Owns the appends that belong to no run. */
   private get own(): Running {
     return this.made ??= new Running(Settings.defaultGrace, this.context)
-  }
-
-  /** Applies records at once, where there is no store. */
-  applied(records: Records.Records): Effect.Effect<void> {
-    this.apply(records)
-    return Effect.void
   }
 
   private write(records: Records.Records, running: Running): Effect.Effect<boolean> {
