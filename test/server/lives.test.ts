@@ -2,7 +2,7 @@
 import { describe } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import { Event } from "heddle"
-import type { UiStream } from "heddle/ui"
+import { UiStream } from "heddle/ui"
 import * as Telling from "../../src/server/internal/journalEvents.ts"
 import { property } from "../support/property.ts"
 import { chunksOf } from "../ui/support/page.ts"
@@ -38,8 +38,8 @@ const shownOf = (events: ReadonlyArray<Event.PublicEvent>): string => {
   return JSON.stringify({ steps: shown, earlier, questions, end })
 }
 
-/** The runs of a program whose page differs. */
-const differing = (program: Program) =>
+/** Carries a program out, and returns its journal, and the events of each run as they lived. */
+const livesOf = (program: Program) =>
   Effect.gen(function*() {
     const lives = new Map<string, Array<Event.PublicEvent>>()
     let calls = new Map<string, Event.PublicCall>()
@@ -57,6 +57,12 @@ const differing = (program: Program) =>
         if (shown !== undefined) lives.get(runId)?.push(shown)
       }
     })
+    return { entries, lives }
+  })
+
+/** The runs of a program whose page differs. */
+const differing = (program: Program) =>
+  Effect.map(livesOf(program), ({ entries, lives }) => {
     const telling = new Telling.Telling("s", {})
     const told = entries.flatMap((entry) => telling.take(entry))
     return Array.from(lives).flatMap(([id, live]) => {
@@ -68,6 +74,64 @@ const differing = (program: Program) =>
     })
   })
 
+/** What a page shows of all messages of the assistant: the texts of the steps, and the last state of each call. */
+class Page {
+  readonly texts: Array<string> = []
+  readonly calls: Record<string, string> = {}
+
+  push({ delta, errorText, input, output, preliminary, state, text, toolCallId, type }: Fields): void {
+    const id = String(toolCallId)
+    const isPart = state !== undefined
+    if (type === "start-step" || type === "step-start" || type === "reset-step") this.texts.push("")
+    else if (type === "text-delta" || type === "text") this.texts.push((this.texts.pop() ?? "") + String(delta ?? text))
+    else if (type === "tool-input-available") this.calls[id] = `input ${JSON.stringify(input)}`
+    else if (type === "tool-output-available" && preliminary !== true) {
+      this.calls[id] = `output ${JSON.stringify(output)}`
+    } else if (type === "tool-output-error") this.calls[id] = `error ${String(errorText)}`
+    else if (type === "tool-output-denied") this.calls[id] = "denied"
+    else if (type === "tool-approval-request") this.calls[id] = "approval"
+    else if (isPart && type === "dynamic-tool") {
+      this.calls[id] = state === "input-available"
+        ? `input ${JSON.stringify(input)}`
+        : state === "output-available"
+        ? `output ${JSON.stringify(output)}`
+        : state === "output-error"
+        ? `error ${String(errorText)}`
+        : state === "output-denied"
+        ? "denied"
+        : "approval"
+    }
+  }
+
+  get shown(): string {
+    return JSON.stringify([this.texts.filter((text) => text !== ""), Object.entries(this.calls).sort()])
+  }
+}
+
+/** The difference between the page that saw all runs of a program and the page that is loaded after them. */
+const reloaded = (program: Program) =>
+  Effect.gen(function*() {
+    // A thread does not keep a reply that failed, and has the answer to a question in words as a message of the user.
+    const kept = program.map(({ calls, ...rest }) => ({
+      ...rest,
+      isFailing: false,
+      calls: calls.filter((name) => name !== "ask")
+    }))
+    const { entries, lives } = yield* livesOf(kept)
+    const telling = new Telling.Telling("s", {})
+    for (const entry of entries) telling.take(entry)
+    const live = new Page()
+    for (const events of lives.values()) for (const chunk of chunksOf(events)) live.push(chunk)
+    const loaded = new Page()
+    const { suspensions, thread } = telling.kept.session
+    for (const { parts, role } of UiStream.messages(thread, { suspensions, runId: "r" })) {
+      if (role === "assistant") { for (const part of parts) loaded.push(part) }
+    }
+    return live.shown === loaded.shown ? [] : [`${live.shown}\n${loaded.shown}`]
+  })
+
 describe("a run", () => {
+  property("R-524: is shown by a page that is loaded as by one that saw it", programs, reloaded, 100)
+
   property("R-523: is shown from its journal as it was shown while it lived", programs, differing, 100)
 })
