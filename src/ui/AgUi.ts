@@ -106,6 +106,8 @@ class Messages implements Machine.Words<never> {
   private current: Record<string, Schema.Json> | undefined
   private reasoning: Record<string, Schema.Json> | undefined
   private readonly owners = new Map<string, Record<string, Schema.Json>>()
+  /** The answers to calls of messages before the run. */
+  private readonly earlier = new Map<string, AgMessage>()
   /** The id of the message of the step. */
   messageId: string
 
@@ -119,6 +121,22 @@ class Messages implements Machine.Words<never> {
     return this.list.flatMap((message): ReadonlyArray<AgMessage> => {
       const { answers, ...rest } = message
       return [rest as unknown as AgMessage, ...(answers as unknown as ReadonlyArray<AgMessage> | undefined ?? [])]
+    })
+  }
+
+  /** Returns messages from before the run, with the answers that it gave to their calls, in call order. */
+  answered(messages: ReadonlyArray<AgMessage>): ReadonlyArray<AgMessage> {
+    const { earlier } = this
+    if (earlier.size === 0) return messages
+    const idsOf = (message: AgMessage) =>
+      (message["toolCalls"] ?? []) as unknown as ReadonlyArray<{ readonly id: string }>
+    const known = new Map(messages.map((message) => [message["toolCallId"], message]))
+    const placed = new Set<unknown>()
+    return messages.flatMap((message) => {
+      const ids = idsOf(message).map(({ id }) => id)
+      if (!ids.some((id) => earlier.has(id))) return placed.has(message["toolCallId"]) ? [] : [message]
+      for (const id of ids) placed.add(id)
+      return [message, ...ids.flatMap((id) => earlier.get(id) ?? known.get(id) ?? [])]
     })
   }
 
@@ -161,10 +179,15 @@ class Messages implements Machine.Words<never> {
         return
       }
       case "callAnswer": {
-        const owner = this.owners.get(move.answer.id)
-        if (owner === undefined) return
+        const { id } = move.answer
+        const answer = { role: "tool", ...answerOf(move.answer, this.base) }
+        const owner = this.owners.get(id)
+        if (owner === undefined) {
+          this.earlier.set(id, answer as unknown as AgMessage)
+          return
+        }
         const answers = (owner["answers"] ?? []) as unknown as Array<Schema.Json>
-        answers.push({ role: "tool", ...answerOf(move.answer, this.base) })
+        answers.push(answer)
         owner["answers"] = answers
         return
       }
@@ -311,7 +334,7 @@ class AgEncoder implements Encoder, Machine.Words<AgEvent> {
     const { messages } = this.options
     if (messages === undefined) return []
     this.isBehind = false
-    return [snapshotOf([...messages, ...this.folded.all])]
+    return [snapshotOf([...this.folded.answered(messages), ...this.folded.all])]
   }
 
   /** Discards what the client has behind its gap first: it adds what it lacks at the end. */
