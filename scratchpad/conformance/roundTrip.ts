@@ -58,8 +58,26 @@ const signatureProblems = (expected: Fixtures.Expected, body: string): ReadonlyA
       : [`the thought signature of ${name} does not go back`]
   )
 
+/** A call, and its answer, go back under the id that the recorded server gave the call. */
+const idProblems = (
+  recorded: ReadonlyArray<Fixtures.ExpectedCall>,
+  calls: ReadonlyArray<Conversation.Call>,
+  results: ReadonlyArray<Conversation.Item>
+): ReadonlyArray<string> =>
+  recorded.flatMap(({ id, name }, index) => {
+    const result = results[index]
+    const found = [calls[index]?.id, result?.kind === "result" ? result.id : undefined]
+    return id === null || id === "" || found.every((one) => one === id)
+      ? []
+      : [`the call of ${name} goes back as ${JSON.stringify(found)}, and not as ${JSON.stringify(id)}`]
+  })
+
 /** The model's turn at the end of a conversation, with its answers. */
-const turnProblems = (response: Response.Response, sent: Conversation.Conversation): ReadonlyArray<string> => {
+const turnProblems = (
+  { toolCalls = [] }: Fixtures.Expected,
+  response: Response.Response,
+  sent: Conversation.Conversation
+): ReadonlyArray<string> => {
   const calls = Response.actionableCalls(response)
   const results = sent.items.slice(sent.items.length - calls.length)
   const said = sent.items[sent.items.length - calls.length - 1]
@@ -80,7 +98,8 @@ const turnProblems = (response: Response.Response, sent: Conversation.Conversati
   )
   return [
     ...Conversation.differences([expected], [said]).map((problem) => `going back: ${problem}`),
-    ...(isPaired ? [] : ["the answers do not go back with the ids of their calls"])
+    ...(isPaired ? [] : ["the answers do not go back with the ids of their calls"]),
+    ...(calls.length === toolCalls.length ? idProblems(toolCalls, said.calls, results) : [])
   ]
 }
 
@@ -94,7 +113,7 @@ export const differences = (
 ): ReadonlyArray<string> => {
   const objects = objectsIn(JSON.parse(body))
   return [
-    ...turnProblems(response, sent),
+    ...turnProblems(expected, response, sent),
     ...blockProblems(expected, objects),
     ...itemProblems(expected, objects, JSON.stringify(kept ?? null)),
     ...signatureProblems(expected, body)
