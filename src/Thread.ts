@@ -318,7 +318,7 @@ class Naming {
 
   constructor(messages: ReadonlyArray<Message.Input>) {
     this.first = new Set(messages.flatMap(callsOf).flatMap(idOf).filter((id) => id !== ""))
-    for (const id of this.first) this.unique.take(id)
+    for (const id of this.first) this.unique.reserve(id)
   }
 
   message(message: Message.Input, index: number): Message.Input {

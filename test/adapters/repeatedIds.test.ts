@@ -8,11 +8,11 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import type * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
-import { Adapter, Chat, Message, Thread, Tool } from "heddle"
+import { Adapter, Chat, Message, Tool } from "heddle"
 import * as AiSdk from "heddle/bridges/ai-sdk"
 import * as Sdk from "../support/aiSdk.ts"
 import * as Anthropic from "../support/anthropic.ts"
-import type * as Bodies from "../support/bodies.ts"
+import * as Bodies from "../support/bodies.ts"
 import * as EffectAi from "../support/effectAi.ts"
 import * as Gemini from "../support/gemini.ts"
 import * as Chunks from "../support/openAiChat.ts"
@@ -156,8 +156,9 @@ const looped = ({ calls, done, layer }: Wire, replies = turns) =>
     const { outcome, thread } = yield* Chat.run("go", { tools: [pay] }).pipe(Effect.provide(adapter))
     assert.strictEqual(outcome._tag, "Completed")
     const bodies = () => server.requests.map(({ body }): Json => body)
-    // A run names calls apart. A thread that was put together by a program may be named so, too.
-    return { adapter, bodies, thread: Thread.repair(thread, { uniqueIds: true }).thread }
+    const ids = thread.messages.flatMap(({ toolCalls = [] }) => toolCalls.map(({ id }) => id))
+    assert.strictEqual(new Set(ids).size, ids.length, "a run names its calls apart")
+    return { adapter, bodies, thread }
   })
 
 /** The body of a request with a thread. */
@@ -189,6 +190,7 @@ describe("O-66: a server that repeats ids", () => {
         const answered = SentIds.turnsOf(last).map(({ answers }) => answers.map(({ id }) => id))
         assert.deepStrictEqual(answered, wireIds.slice(0, all.length))
         assert.deepStrictEqual(answersIn(last), paid.slice(0, all.length))
+        assert.deepStrictEqual(Bodies.extended(bodies().map((body) => JSON.stringify(body))), [])
       })))
   }
 
@@ -218,7 +220,7 @@ describe("O-66: a server that repeats ids", () => {
       const other = yield* Server.serve((_, index) => ({ pieces: [index === 0 ? calls([["pay:0", 6]]) : done] }))
       const messages = [...kimi.thread.messages, Message.user("and?")]
       const { thread } = yield* Chat.run({ messages }, { tools: [pay] }).pipe(Effect.provide(layer(other.url)))
-      const both = [...Thread.repair(thread, { uniqueIds: true }).thread.messages, Message.user("and?")]
+      const both = [...thread.messages, Message.user("and?")]
       yield* Chat.run({ messages: both }, { tools: [pay] }).pipe(Effect.provide(layer(other.url)))
       yield* Chat.run({ messages: both }, { tools: [pay] }).pipe(Effect.provide(kimi.adapter))
       const toOther = SentIds.idsOf(other.requests.at(-1)!.body)
@@ -261,10 +263,9 @@ describe("O-66: the place of a call in its message", () => {
         const server = yield* Server.serve((_, index) => ({ pieces: [index < 2 ? reply : done] }))
         const adapter = layer(server.url)
         const { thread } = yield* Chat.run("go", { tools: [pay] }).pipe(Effect.provide(adapter))
-        const renamed = Thread.repair(thread, { uniqueIds: true }).thread
-        const calls = renamed.messages.flatMap(({ toolCalls = [] }) => toolCalls)
+        const calls = thread.messages.flatMap(({ toolCalls = [] }) => toolCalls)
         assert.strictEqual(new Set(calls.map(({ id }) => id)).size, 4)
-        const messages = [...renamed.messages, Message.user("and?")]
+        const messages = [...thread.messages, Message.user("and?")]
         yield* Chat.run({ messages }, { tools: [pay] }).pipe(Effect.provide(adapter))
         const { contents, messages: sent = contents }: Json = server.requests.at(-1)!.body
         const turns = sent.filter(({ role }: Json) => role === "assistant" || role === "model")

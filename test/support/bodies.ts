@@ -329,9 +329,13 @@ const replies: Readonly<
     Contents.body(
       ...(thought === "" ? [] : [Contents.thought(thought)]),
       ...(text === "" ? [] : [Contents.said(text)]),
-      ...calls.map(({ name, ...rest }) =>
+      ...calls.map(({ id, name, ...rest }) =>
         Contents.chunk([{
-          functionCall: { name: name === "3d" || name === "-dash" ? `_${name}` : name, args: argsOf(rest) },
+          functionCall: {
+            ...(id === "" ? {} : { id }),
+            name: name === "3d" || name === "-dash" ? `_${name}` : name,
+            args: argsOf(rest)
+          },
           ...(opaque ? { thoughtSignature: "s" } : {})
         }])
       ),
@@ -433,10 +437,10 @@ export const wellFormed = (body: string): ReadonlyArray<string> => [
   ...inner(JSON.parse(body)).flatMap((json) => hasHalf(json) ? [`arguments hold half of a pair: ${json}`] : [])
 ]
 
-/** The ids that a server of a protocol reads in a body as its own, where it may have made them. */
-const isOwnIn = (reply: Drawn["replies"][number] | undefined, id: string | undefined): boolean =>
+/** Returns `true` if the server of a reply knows an id. One with half a pair goes back in the form of others. */
+const isKnownTo = (reply: Drawn["replies"][number] | undefined, id: string | undefined, form: RegExp): boolean =>
   id === undefined || /^(call_[0-9a-f]{32}|c\d|toolu_\d)$/.test(id) ||
-  reply?.calls.some((call) => call.id === id) === true
+  reply?.calls.some((call) => call.id === id || (!call.id.isWellFormed() && form.test(id))) === true
 
 /**
  * The ids in a body: what the server made goes back unchanged, all other ids have the form that it demands, no two calls
@@ -480,9 +484,7 @@ export const named = (drawn: Drawn, body: string): ReadonlyArray<string> => {
       ...(idsOf(answers) === idsOf(calls)
         ? []
         : [`reply ${turn}: the answers are to ${idsOf(answers)}, not to ${idsOf(calls)}`]),
-      ...calls.filter(({ id }) =>
-        id?.isWellFormed() === true && !id.includes("\ufffd") && !isOwnIn(drawn.replies[turn], id)
-      )
+      ...calls.filter(({ id }) => !isKnownTo(drawn.replies[turn], id, form))
         .map(({ id }) => `reply ${turn}: the server did not make ${JSON.stringify(id)}`)
     ]
   })

@@ -293,6 +293,10 @@ class ExactIds {
     this.length = length
   }
 
+  reserve(id: string): void {
+    this.taken.add(id)
+  }
+
   take(wanted: string): string {
     if (!this.taken.has(wanted)) {
       this.taken.add(wanted)
@@ -326,11 +330,9 @@ interface Open {
 export class SentIds {
   private readonly rules: IdRules
   private readonly isOwn: (call: Message.ToolCall) => boolean
-  private readonly unique: { readonly take: (wanted: string) => string }
+  private readonly unique: Pick<ToolCalls.UniqueIds, "reserve" | "take">
   /** The latest calls of each id in the thread. */
   private readonly latest = new Map<string, Open>()
-  /** The ids that go back as they are. */
-  private readonly reserved = new Set<string>()
   /** The formed ids, by the id in the thread, where ids may repeat. */
   private readonly known = new Map<string, string>()
 
@@ -368,8 +370,7 @@ export class SentIds {
 
   /** Keeps an id that goes back as it is from the calls of others. */
   reserve(id: string): string {
-    if (!this.reserved.has(id)) this.unique.take(id)
-    this.reserved.add(id)
+    this.unique.reserve(id)
     return id
   }
 
