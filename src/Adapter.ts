@@ -129,6 +129,13 @@ export interface Service extends Telemetry.Described {
   readonly candidates?: ReadonlyArray<Candidate>
   /** The tokens that a request and its reply may have together. Not known by default. */
   readonly contextWindow?: number
+  /** The ways in which it can ask for a typed answer (`Output`). None but a tool by default. */
+  readonly output?: {
+    /** The requests that can have a JSON Schema for the answer: all, those without tools, or none. */
+    readonly native: "always" | "withoutTools" | "never"
+    /** `true` if the model can be made to call one tool, by its name. */
+    readonly forced: boolean
+  }
 }
 
 /**

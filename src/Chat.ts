@@ -15,7 +15,9 @@ import type * as Event from "./Event.ts"
 import * as SubAgent from "./internal/answer/subAgent.ts"
 import * as Loop from "./internal/loop/loop.ts"
 import * as Pulled from "./internal/loop/scopedPull.ts"
+import * as Turns from "./internal/loop/turns.ts"
 import type * as Telemetry from "./internal/telemetry.ts"
+import type * as Output from "./Output.ts"
 import type * as Rule from "./Rule.ts"
 import * as Step from "./Step.ts"
 import type * as Thread from "./Thread.ts"
@@ -42,7 +44,8 @@ export interface Options<
   E = never,
   R = never,
   RHalt = R,
-  REvent = R
+  REvent = R,
+  A = unknown
 > extends Step.Options<Tools, E, R, REvent> {
   /**
    * The number of model calls that the run may make, the last one included. Under `onMaxTurns: "finalize"` one more
@@ -75,10 +78,26 @@ export interface Options<
    */
   readonly prepareStep?: ((next: Rule.Place) => Rule.Change | Effect.Effect<Rule.Change, E, R>) | undefined
   /**
+   * The typed answer of the run: the model is asked for a value that fits a schema. `result.output` is that value. Not
+   * beside `responseFormat` and `structuredFinalize`, which is a defect. A text by default.
+   */
+  readonly output?: Output.Output<A, R> | undefined
+  /**
    * The agent that the run is, for its span and its metrics: `invoke_agent NAME`. A run that a handler starts goes by
    * the name of the tool by default, any other has no name.
    */
   readonly agent?: Telemetry.Agent | undefined
+}
+
+/**
+ * The result of a run, with the typed answer as a value. Events and journals have it encoded.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Result<A> = Event.ChatResult & {
+  /** The typed answer. Left out without the option `output`, and where the run has no answer: see `Output.get`. */
+  readonly output?: A
 }
 
 /**
@@ -115,10 +134,11 @@ export const stream = <
   E = never,
   R = never,
   RHalt = never,
-  REvent = never
+  REvent = never,
+  A = never
 >(
   input: Thread.Input,
-  options: Options<Tools, E, R, RHalt, REvent> = {}
+  options: Options<Tools, E, R, RHalt, REvent, A> = {}
 ): Stream.Stream<
   Event.Event,
   ChatError | E | Tool.Fatal<Tools[number]>,
@@ -172,12 +192,13 @@ export const run = <
   E = never,
   R = never,
   RHalt = never,
-  REvent = never
+  REvent = never,
+  A = never
 >(
   input: Thread.Input,
-  options: Options<Tools, E, R, RHalt, REvent> = {}
+  options: Options<Tools, E, R, RHalt, REvent, A> = {}
 ): Effect.Effect<
-  Event.ChatResult,
+  Result<A>,
   ChatError | E | Tool.Fatal<Tools[number]>,
   R | RHalt | REvent | Adapter.Adapter | Tool.Services<Tools[number]>
 > =>
@@ -190,6 +211,6 @@ export const run = <
     return Effect.flatMap(read, () => {
       const result = Collector.toChatResult(Collector.applyAll(Collector.initial(), last === undefined ? [] : [last]))
       const error = result.steps[0]?.response.error
-      return error instanceof Step.EngineError ? Effect.fail(error) : Effect.succeed(result)
+      return error instanceof Step.EngineError ? Effect.fail(error) : Turns.decoded(result, options.output)
     })
   })

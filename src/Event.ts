@@ -456,6 +456,8 @@ const chatEnd = {
    * demands. Left out when it was offered all.
    */
   leftOutTools: Schema.optionalKey(Schema.Array(LeftOutTool)),
+  /** The typed answer, encoded. Left out without the option `output`, and where the run has no answer. */
+  output: Schema.optionalKey(Json.Opaque),
   /** The data that you attach to the result. `{}` by default. */
   metadata: Json.Metadata
 } as const
@@ -625,6 +627,8 @@ export class ToolCallStarted extends Schema.Opaque<ToolCallStarted>()(Schema.Tag
   id: Schema.String,
   /** The name of the tool. */
   name: Schema.String,
+  /** `true` for the call by which the model gives the typed answer of the run (`Output`). Left out for any other. */
+  output: Schema.optionalKey(Schema.Boolean),
   ...replay
 })) {}
 
@@ -1053,6 +1057,29 @@ export class ModelSwitched extends Schema.Opaque<ModelSwitched>()(Schema.TaggedS
 })) {}
 
 /**
+ * A part of a typed answer, while it comes: the JSON so far. It is not validated; texts and lists grow, and a number
+ * comes when it has ended. At most one each 50 ms, and none past 64 KiB of text. It is not recorded.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class OutputPartial extends Schema.Opaque<OutputPartial>()(Schema.TaggedStruct("OutputPartial", {
+  /** The answer so far. */
+  value: Json.Opaque
+})) {}
+
+/**
+ * The typed answer of the run is accepted: the `output` of the result, encoded. It comes once. It is not recorded.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class OutputCompleted extends Schema.Opaque<OutputCompleted>()(Schema.TaggedStruct("OutputCompleted", {
+  /** The answer, encoded. */
+  value: Json.Opaque
+})) {}
+
+/**
  * A step has ended.
  *
  * @category schemas
@@ -1133,6 +1160,8 @@ export const Event = Schema.Union([
   ...runnerEvents,
   StepReset,
   ModelSwitched,
+  OutputPartial,
+  OutputCompleted,
   StepCompleted,
   ChatCompleted
 ]).pipe(
@@ -1158,6 +1187,8 @@ export type Event =
   | ToolHalt
   | StepReset
   | ModelSwitched
+  | OutputPartial
+  | OutputCompleted
   | StepCompleted
   | ChatCompleted
 
@@ -1220,7 +1251,16 @@ export const match: typeof Event.match = Event.match
  */
 export type Wire = { readonly [key: string]: Schema.Json }
 
-const WireSchema = Schema.Union([...adapterEvents, ...runnerEvents, StepReset, ModelSwitched, WireStep, WireChat])
+const WireSchema = Schema.Union([
+  ...adapterEvents,
+  ...runnerEvents,
+  StepReset,
+  ModelSwitched,
+  OutputPartial,
+  OutputCompleted,
+  WireStep,
+  WireChat
+])
 
 /**
  * An event as it is read from its wire form: as it was emitted, but that `StepCompleted` has the `messages` of its step

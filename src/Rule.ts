@@ -225,7 +225,7 @@ const fields: Readonly<Record<string, Values.OptionKinds>> = {
     note: Values.checkedLater,
     messages: Values.checkedLater
   } satisfies NamesOf<Rules.Last>,
-  End: { _tag: Values.text, outcome: Values.record } satisfies NamesOf<Rules.End>,
+  End: { _tag: Values.text, outcome: Values.record, output: Values.checkedLater } satisfies NamesOf<Rules.End>,
   Keep: { _tag: Values.text, note: Values.checkedLater } satisfies NamesOf<Rules.Keep>,
   AskAgain: {
     _tag: Values.text,

@@ -847,8 +847,9 @@ export interface ResumeOptions<
   E = never,
   R = never,
   RHalt = R,
-  REvent = R
-> extends Chat.Options<T, E, R, RHalt, REvent>, Operations.ResumeOptions {}
+  REvent = R,
+  A = unknown
+> extends Chat.Options<T, E, R, RHalt, REvent, A>, Operations.ResumeOptions {}
 
 /**
  * Returns the events of {@link resume}. Events that repeat recorded ones have `replayed: true`, and `replays: false`
@@ -953,12 +954,13 @@ export const resume = <
   E = never,
   R = never,
   RHalt = never,
-  REvent = never
+  REvent = never,
+  A = never
 >(
   kept: K,
-  options: ResumeOptions<T, E, R, RHalt, REvent> = {}
+  options: ResumeOptions<T, E, R, RHalt, REvent, A> = {}
 ): Effect.Effect<
-  Keeping.Outcome<SessionEvents.Done, K>,
+  Keeping.Outcome<SessionEvents.Done<"chat", A>, K>,
   Operations.OperationError | Writers.KeepError | E | Tool.Fatal<T[number]>,
   Adapter.Adapter | Journals.Store | Tool.Services<T[number]> | R | RHalt | REvent
 > => SessionRun.resumed(kept, options)
@@ -1025,12 +1027,13 @@ export const start = <
   E = never,
   R = never,
   RHalt = never,
-  REvent = never
+  REvent = never,
+  A = never
 >(
   input: SessionData.Session | Thread.Input,
-  options: Chat.Options<T, E, R, RHalt, REvent> = {}
+  options: Chat.Options<T, E, R, RHalt, REvent, A> = {}
 ): Effect.Effect<
-  SessionEvents.Done,
+  SessionEvents.Done<"chat", A>,
   Operations.OperationError | E | Tool.Fatal<T[number]>,
   Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
 > => SessionRun.awaited(Operations.starting(input), options)
@@ -1046,8 +1049,9 @@ export interface ReplyOptions<
   E = never,
   R = never,
   RHalt = R,
-  REvent = R
-> extends Chat.Options<T, E, R, RHalt, REvent> {
+  REvent = R,
+  A = unknown
+> extends Chat.Options<T, E, R, RHalt, REvent, A> {
   /**
    * Decides about calls that still wait for an answer when the user replies. By default, a reply while an approval is
    * pending fails with the `SessionError` `approval_pending`. `"deny"` answers every waiting call as denied, and
@@ -1137,13 +1141,14 @@ export const reply = <
   E = never,
   R = never,
   RHalt = never,
-  REvent = never
+  REvent = never,
+  A = never
 >(
   session: SessionData.Session,
   content: Message.Content,
-  { pending, takes, ...options }: ReplyOptions<T, E, R, RHalt, REvent> = {}
+  { pending, takes, ...options }: ReplyOptions<T, E, R, RHalt, REvent, A> = {}
 ): Effect.Effect<
-  SessionEvents.Done,
+  SessionEvents.Done<"chat", A>,
   Operations.OperationError | E | Tool.Fatal<T[number]>,
   Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
 > => SessionRun.awaited(Operations.replying(session, content, { pending, takes }), options)
@@ -1223,12 +1228,19 @@ export const streamContinue = <
  * @category running
  * @since 0.1.0
  */
-const continue_ = <const T extends ReadonlyArray<Tool.Any> = [], E = never, R = never, RHalt = never, REvent = never>(
+const continue_ = <
+  const T extends ReadonlyArray<Tool.Any> = [],
+  E = never,
+  R = never,
+  RHalt = never,
+  REvent = never,
+  A = never
+>(
   session: SessionData.Session,
   message: Message.Input | null = null,
-  options: Chat.Options<T, E, R, RHalt, REvent> = {}
+  options: Chat.Options<T, E, R, RHalt, REvent, A> = {}
 ): Effect.Effect<
-  SessionEvents.Done,
+  SessionEvents.Done<"chat", A>,
   Operations.OperationError | E | Tool.Fatal<T[number]>,
   Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
 > => SessionRun.awaited(Operations.continuing(session, message), options)

@@ -347,7 +347,9 @@ describe("Session: errors", () => {
           Session.step(recovered)
         ]
         for (const operation of operations) {
-          const { session: next } = yield* withDone(operation as Effect.Effect<Session.Done, Session.OperationError>)
+          const { session: next } = yield* withDone(
+            operation as unknown as Effect.Effect<Session.Done, Session.OperationError>
+          )
           assert.strictEqual(next.status, "completed")
           assert.notProperty(next.metadata, "error")
           assert.deepStrictEqual(

@@ -362,8 +362,8 @@ describe("architecture", () => {
     ])
   })
 
-  it("the rooms are few enough to be known: 60 files at most", () => {
-    assert.isAtMost(readSources("src/internal").length, 60)
+  it("the rooms are few enough to be known: 61 files at most", () => {
+    assert.isAtMost(readSources("src/internal").length, 61)
   })
 
   it("a violation names its line", () => {
@@ -540,6 +540,6 @@ describe("architecture", () => {
 
   it("the order holds every module once", () => {
     assert.strictEqual(new Set(order).size, order.length)
-    assert.strictEqual(order.length, 18)
+    assert.strictEqual(order.length, 19)
   })
 })

@@ -283,6 +283,7 @@ const protocol: Protocol.Protocol<Options> = {
   provider: "anthropic",
   baseUrl: "https://api.anthropic.com",
   kept: { key: AnthropicReply.key, isOfServer: () => false },
+  output: () => ({ native: "always", forced: true }),
   environment: { model: "ANTHROPIC_MODEL", apiKey: ["ANTHROPIC_API_KEY"], baseUrl: "ANTHROPIC_BASE_URL" },
   path: (options, request) => {
     if (options.vertex === true) return `/${request.model ?? options.model}:streamRawPredict`

@@ -330,6 +330,7 @@ const protocol: Protocol.Protocol<Options> = {
     key: GeminiReply.metadataKey,
     isOfServer: (own) => "continuationToken" in own
   },
+  output: () => ({ native: "withoutTools", forced: true }),
   environment: { model: "GEMINI_MODEL", apiKey: ["GEMINI_API_KEY", "GOOGLE_API_KEY"], baseUrl: "GEMINI_BASE_URL" },
   path,
   headers,

@@ -359,6 +359,11 @@ const protocol: Protocol.Protocol<Options> = {
   },
   provider: "openai",
   baseUrl: "https://api.openai.com/v1",
+  // Other servers of this protocol may ignore a schema, or refuse one beside tools.
+  output: ({ baseUrl = protocol.baseUrl, vendor }) => ({
+    native: ["openai", "azure"].includes(ChatRequest.nameOf(vendor, baseUrl)) ? "always" : "never",
+    forced: true
+  }),
   environment: { model: "OPENAI_MODEL", apiKey: ["OPENAI_API_KEY"], baseUrl: "OPENAI_BASE_URL" },
   vendorOf: ({ baseUrl = protocol.baseUrl, vendor }) => ChatRequest.vendorOf(vendor, baseUrl),
   kept: { key: ChatRequest.metadataKey, isOfServer: ChatReply.isOpaque },

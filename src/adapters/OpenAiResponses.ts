@@ -277,6 +277,7 @@ const protocol: Protocol.Protocol<Options> = {
   provider: "openai",
   baseUrl: "https://api.openai.com/v1",
   kept: { key: ResponsesReply.metadataKey, isOfServer: () => false },
+  output: () => ({ native: "always", forced: true }),
   environment: { model: "OPENAI_MODEL", apiKey: ["OPENAI_API_KEY"], baseUrl: "OPENAI_BASE_URL" },
   path: () => "/responses",
   headers: ({ apiKey }) => apiKey === undefined ? {} : { authorization: Http.bearer(apiKey) },

@@ -375,6 +375,12 @@ class AgEncoder implements Encoder, Machine.Words<AgEvent> {
         return [...this.caughtUp(), { type: "STEP_FINISHED", stepName: `turn ${this.turn}` }]
       case "stepReset":
         return this.reset(move, messageId)
+      case "output":
+        return [{
+          type: "CUSTOM",
+          name: "heddle.output",
+          value: { value: move.value as Schema.Json, isWhole: move.isWhole }
+        }]
       case "modelSwitched": {
         const { code, from, to } = move
         return [{ type: "CUSTOM", name: "heddle.model", value: { from, to, code } }]

@@ -145,6 +145,9 @@ const isApproval = (callId: string, suspension: Event.PublicSuspension, protocol
 const isOwn = (callId: string, { id }: Event.PublicSuspension): boolean => CallPaths.ownCall(id) === callId
 
 /** The part of a step that was discarded, where the client cannot discard it. */
+/** The one part of the typed answer, which grows. */
+const outputId = "output"
+
 const resetType = "data-heddle-reset"
 
 /** The sentence for a call that was discarded with its reply. */
@@ -210,6 +213,12 @@ class UiEncoder implements Encoder, Machine.Words<Chunk> {
         return [{ type: "finish-step" }]
       case "stepReset":
         return this.reset(move)
+      case "output":
+        return [{
+          type: "data-heddle-output",
+          id: outputId,
+          data: { value: move.value as Schema.Json, isWhole: move.isWhole }
+        }]
       case "modelSwitched": {
         const { code, from, to } = move
         return [{ type: "data-heddle-model", data: { from, to, code }, transient: true }]
@@ -403,6 +412,7 @@ class UiEncoder implements Encoder, Machine.Words<Chunk> {
  * - `data-heddle-call`: a call that waits for its turn, or has started. It is transient: only `onData` sees it. The
  *   data have `state` and, of a call that waits, `reason`, `key`, `behind` and `elsewhere` of `ToolQueued`.
  * - `data-heddle-subrun`: the run inside a call's handler, as a {@link SubRun}. Its id is that of the call.
+ * - `data-heddle-output`: the typed answer, as one part that grows, with its `value` and whether it `isWhole`.
  * - `data-heddle-model`: another model is asked, with `from`, `to` and the error's `code`. It is transient.
  * - `data-heddle-reset`, before `protocol: 7`: the texts and calls of its step are those of a reply that was discarded.
  *   A question that is asked again keeps its place there, and so does the run inside a call that comes again.

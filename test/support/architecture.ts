@@ -21,6 +21,7 @@ export const order: ReadonlyArray<string> = [
   "Encoder",
   "ToolRunner",
   "Rule",
+  "Output",
   "Step",
   "Chat",
   "Journal",
@@ -285,6 +286,7 @@ const packages = (file: File): ReadonlyArray<Fault> =>
     const isAllowed = target !== undefined || isEffect(specifier) ||
       (specifier.startsWith("node:") && file.area === "testing") ||
       (specifier === "node:sqlite" && file.area === "sql") ||
+      (specifier === "partial-json" && file.path === "src/internal/loop/outputRule.ts") ||
       (ofMcp.test(specifier) && file.path === "src/mcp/internal/sdk.ts") ||
       // The process of a server, which is loaded with it.
       (/^(@modelcontextprotocol\/client\/stdio|node:child_process|node:process)$/.test(specifier) &&
@@ -432,7 +434,7 @@ export const rules = {
   },
   packages: {
     demand:
-      "effect is the only package imported; Node's modules only in command, testing and Server, node:sqlite in sql, the client of MCP in mcp",
+      "effect is the only package imported; Node's modules only in command, testing and Server, node:sqlite in sql, the client of MCP in mcp, the parser of partial JSON in outputRule",
     faults: packages
   },
   runtime: {

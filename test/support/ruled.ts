@@ -16,7 +16,12 @@ export type Replies = (request: Adapter.Request) => ReadonlyArray<Script.Entry>
 const shownOf = (request: Adapter.Request): unknown => JSON.parse(JSON.stringify(request))
 
 /** A model that notes its requests. */
-export const modelOf = (replies: Replies, asked: Array<Adapter.Request>): Adapter.Service => ({
+export const modelOf = (
+  replies: Replies,
+  asked: Array<Adapter.Request>,
+  output?: Adapter.Service["output"]
+): Adapter.Service => ({
+  ...(output === undefined ? {} : { output }),
   stream: (request) =>
     Stream.unwrap(Effect.map(Script.make([replies(request)]), (scripted) => {
       asked.push(request)
@@ -38,7 +43,12 @@ export interface Ran {
 }
 
 /** The run in a session, from its beginning. */
-export const kept = (replies: Replies, given: Given, input = "go"): Effect.Effect<Ran, unknown> => {
+export const kept = (
+  replies: Replies,
+  given: Given,
+  input = "go",
+  output?: Adapter.Service["output"]
+): Effect.Effect<Ran, unknown> => {
   const asked: Array<Adapter.Request> = []
   return Effect.gen(function*() {
     const opened = yield* Session.open("s")
@@ -47,7 +57,7 @@ export const kept = (replies: Replies, given: Given, input = "go"): Effect.Effec
       (session) => Session.reply(session, input, { ...given, requestId: "run" } as {})
     )
     return { result, session, asked, records: yield* journalOf("s") }
-  }).pipe(Effect.provide([Adapter.layer(modelOf(replies, asked)), Session.Store.layerMemory])) as Effect.Effect<
+  }).pipe(Effect.provide([Adapter.layer(modelOf(replies, asked, output)), Session.Store.layerMemory])) as Effect.Effect<
     Ran,
     unknown
   >
@@ -57,14 +67,15 @@ export const kept = (replies: Replies, given: Given, input = "go"): Effect.Effec
 export const resumed = (
   replies: Replies,
   given: Given,
-  before: ReadonlyArray<Journal.Record>
+  before: ReadonlyArray<Journal.Record>,
+  output?: Adapter.Service["output"]
 ): Effect.Effect<Ran, unknown> => {
   const asked: Array<Adapter.Request> = []
   return Effect.gen(function*() {
     const cut = (yield* Session.load("s"))!
     const { session, value: { result } } = yield* Session.resume(cut, { ...given, takeOver: true } as {})
     return { result, session, asked, records: yield* journalOf("s") }
-  }).pipe(Effect.provide([Adapter.layer(modelOf(replies, asked)), prefixed("s", before)])) as Effect.Effect<
+  }).pipe(Effect.provide([Adapter.layer(modelOf(replies, asked, output)), prefixed("s", before)])) as Effect.Effect<
     Ran,
     unknown
   >
@@ -74,14 +85,19 @@ export const resumed = (
  * Kills a run at each of its records, and resumes it. The model gets the requests that the uncut run made from there on,
  * and the run comes to the same end. Returns the uncut run.
  */
-export const killedAtEach = (replies: Replies, given: () => Given, check?: (ran: Ran, before: number) => void) =>
+export const killedAtEach = (
+  replies: Replies,
+  given: () => Given,
+  check?: (ran: Ran, before: number) => void,
+  output?: Adapter.Service["output"]
+) =>
   Effect.gen(function*() {
-    const whole = yield* kept(replies, given())
+    const whole = yield* kept(replies, given(), undefined, output)
     const all = whole.asked.map(shownOf)
     for (let length = 2; length < whole.records.length; length++) {
       const before = whole.records.slice(0, length)
       const where = `killed behind record ${length}, ${before.at(-1)?._tag}`
-      const ran = yield* resumed(replies, given(), before)
+      const ran = yield* resumed(replies, given(), before, output)
       const again = ran.asked.map(shownOf)
       assert.deepStrictEqual(again, again.length === 0 ? [] : all.slice(-again.length), where)
       assert.deepStrictEqual(ran.result, whole.result, where)

@@ -434,7 +434,8 @@ export const vendorOf = (name: Name | undefined, baseUrl: string): Name | undefi
   return known === "generic" ? undefined : known
 }
 
-const nameOf = (name: Name | undefined, baseUrl: string): Name => {
+/** Returns the name of a server, by its name or else by its address. */
+export const nameOf = (name: Name | undefined, baseUrl: string): Name => {
   const host = hostOf(baseUrl)
   return name ?? hosts.find(([pattern]) => pattern.test(host))?.[1] ?? "generic"
 }

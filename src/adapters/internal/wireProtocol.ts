@@ -105,6 +105,8 @@ export interface Protocol<O extends Options> {
   readonly baseUrl: string
   /** The names of the provider and of the operation in spans, where they are not the usual ones. */
   readonly spans?: (options: O) => Pick<Adapter.Service, "provider" | "operation">
+  /** Returns the ways in which a typed answer can be asked for. */
+  readonly output: (options: O) => Adapter.Service["output"] & {}
   readonly environment: Environment
   /** Returns the path of a request, under the base URL. */
   readonly path: (options: O, request: Adapter.Request) => string
@@ -141,6 +143,7 @@ const make = <O extends Options>(
     ...protocol.spans?.(options),
     ...(options.provider === undefined ? {} : { provider }),
     model: options.model,
+    output: protocol.output(options),
     ...(options.contextWindow === undefined ? {} : { contextWindow: options.contextWindow }),
     ...Http.serverOf(baseUrl),
     stream: (asked) =>

@@ -105,6 +105,7 @@ const answer = (
   if (suspensions.length > 0 && nesting?.canGoOn(result) === true) {
     return Effect.succeed(ToolOutcomes.suspended(suspensions.map((open) => OpenCalls.risen(toolCallId, open))))
   }
+  if ("output" in result) return Effect.succeed(JSON.stringify(result.output))
   const text = result.finalResponse?.outputText ?? ""
   const isAnswer = answering.has(result.outcome._tag) || (result.outcome._tag === "MaxTurns" && text !== "")
   return isAnswer

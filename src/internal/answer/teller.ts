@@ -21,7 +21,13 @@ export const ofCall = (
   { rawArguments = "", ...call }: Omit<Message.ToolCall, "metadata"> & Partial<Message.ToolCall>,
   marks: Marks = {}
 ): ReadonlyArray<Event.Of<"ToolCallStarted" | "ToolCallCompleted">> => [
-  { _tag: "ToolCallStarted", id: call.id, name: call.name, ...marks },
+  {
+    _tag: "ToolCallStarted",
+    id: call.id,
+    name: call.name,
+    ...(call.metadata?.["output"] === true ? { output: true } : {}),
+    ...marks
+  },
   { _tag: "ToolCallCompleted", ...call, rawArguments, ...marks }
 ]
 

@@ -158,6 +158,14 @@ const ruleKind: Values.Kind = new Values.Kind(
   (value) => Json.isObject(value) && madeRules.has(value)
 )
 
+/** The outputs that `Output.make` has made. */
+export const madeOutputs = new WeakSet<object>()
+
+const outputKind: Values.Kind = new Values.Kind(
+  "an output made with Output.make",
+  (value) => Json.isObject(value) && madeOutputs.has(value)
+)
+
 /** Rules, which record their notes by their names. */
 export const rulesKind: Values.Kind = new Values.Kind(
   "an array of rules made with Rule.make, each with a name of its own",
@@ -190,6 +198,7 @@ export const runOptions = Values.nullable({
   rules: rulesKind,
   haltWhen: Values.fn,
   prepareStep: Values.fn,
+  output: outputKind,
   structuredFinalize: Values.flag,
   finalizePrompt: Values.text,
   agent: Values.options(

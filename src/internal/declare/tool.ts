@@ -162,6 +162,8 @@ export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = 
   readonly onToolError?: OnToolError<any, R, any>
   /** Carries a type and no value. So held, each tool is one whose `Fatal` is not known. */
   readonly "~heddle/Fatal"?: (error: Fatal) => void
+  /** `true` for the tool by which a model gives a typed answer: its calls are no calls to those who read along. */
+  readonly "~heddle/Output"?: true
   /** The number of characters of a result that the model reads. `Policy.resultLimit` when it is left out. */
   readonly maxResultChars?: number
   /** The one line that the model reads of a compact tool. */

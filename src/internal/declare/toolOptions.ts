@@ -81,7 +81,8 @@ const knownOfTools = {
   name: Values.anything,
   encodeSuccess: Values.anything,
   encodeFailure: Values.anything,
-  "~heddle/Fatal": Values.anything
+  "~heddle/Fatal": Values.anything,
+  "~heddle/Output": Values.anything
 } satisfies NamesOf<Omit<Declared.Any, keyof typeof knownOptions>>
 
 /** Throws for options that no tool can be made of. */

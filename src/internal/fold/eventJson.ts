@@ -55,6 +55,8 @@ const checks: { readonly [tag: string]: (event: Payload) => boolean } = {
   ToolHalt: (event) =>
     isString(event["toolCallId"]) && isString(event["reason"]) && isOptional(event["content"], isContent),
   StepReset: (event) => "error" in event,
+  OutputPartial: () => true,
+  OutputCompleted: () => true,
   ModelSwitched: (event) => isString(event["from"]) && isString(event["to"]),
   StepCompleted: ({ manualToolCalls, response, thread }) =>
     Json.isObject(response) && Array.isArray(response["toolCalls"]) &&

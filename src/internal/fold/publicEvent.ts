@@ -9,7 +9,7 @@ import * as CallPaths from "../answer/callPath.ts"
 import { FinishReason, ToolError } from "../declare/outcome.ts"
 import { checkNames, type NamesOf } from "../declare/schema.ts"
 import * as Values from "../declare/values.ts"
-import type * as Json from "../json.ts"
+import * as Json from "../json.ts"
 import * as EventJson from "./eventJson.ts"
 
 /**
@@ -31,6 +31,8 @@ export type Publish = "all" | "names" | "none"
 export interface PublicCall {
   /** The name of the tool. */
   readonly name: string
+  /** `true` for a call by which the model gives a typed answer, which is not published. */
+  readonly output?: true
   /** The calls of the run inside the handler, by id. */
   readonly calls: Map<string, PublicCall>
 }
@@ -235,6 +237,11 @@ interface Fields {
     readonly error: PublicError
   }
   StepReset: Fields["Error"]
+  OutputPartial: {
+    /** The typed answer so far, encoded. */
+    readonly value: unknown
+  }
+  OutputCompleted: Fields["OutputPartial"]
   ModelSwitched: Fields["Error"] & {
     /** The name of the candidate that failed. */
     readonly from: string
@@ -487,13 +494,15 @@ class Rules {
   }
 
   /** Remembers the name of a call for the events that do not have it. */
-  begin(id: unknown, name: unknown): void {
+  begin(id: unknown, name: unknown, isOutput = false): void {
     if (typeof id !== "string" || typeof name !== "string" || this.calls === undefined) return
-    if (this.calls.get(id)?.name !== name) this.calls.set(id, { name, calls: new Map() })
+    if (this.calls.get(id)?.name === name) return
+    this.calls.set(id, { name, calls: new Map(), ...(isOutput ? { output: true } : {}) })
   }
 
   /** The extent for a call: that of its tool, and never more than that of the call around its run. */
   of(id: unknown, name: unknown = typeof id === "string" ? this.calls?.get(id)?.name : undefined): Publish {
+    if (typeof id === "string" && this.calls?.get(id)?.output === true) return "none"
     const { publish = "all" } = this.options
     const own = typeof publish !== "function" ? publish : typeof name === "string" ? publish(name) : "none"
     return least(own, this.limit)
@@ -618,13 +627,17 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
       return rules.isTextPublished ? ofText("text") : undefined
     case "ReasoningDelta":
       return rules.isReasoningPublished ? ofText("delta") : undefined
-    case "ToolCallStarted":
-      rules.begin(id, name)
-      return ofCall(["id", "name"])
+    case "ToolCallStarted": {
+      const isOutput = read(event, "output") === true
+      rules.begin(id, name, isOutput)
+      return isOutput ? undefined : ofCall(["id", "name"])
+    }
     case "ToolCallDelta":
       return rules.of(id) === "all" ? whole(event, "id", "argumentsDelta") : undefined
     case "ToolCallCompleted": {
-      rules.begin(id, name)
+      const isOutput = read(read(event, "metadata"), "output") === true
+      rules.begin(id, name, isOutput)
+      if (isOutput) return undefined
       const found = ofCall(["id", "name"], ["providerExecuted"], ["arguments"])
       const reason = lostReasons(read(event, "argumentsLost"))
       if (found === undefined || reason === undefined) return found
@@ -668,6 +681,9 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
     case "Error":
     case "StepReset":
       return { error: publicError(read(event, "error"), rules.runId) }
+    case "OutputPartial":
+    case "OutputCompleted":
+      return { value: Json.toJson(read(event, "value")) }
     case "ModelSwitched":
       return { ...taken(event, "from", "to"), error: publicError(read(event, "error"), rules.runId) }
     case "StepCompleted": {
@@ -722,6 +738,8 @@ const eventTags: ReadonlySet<string> = new Set([
   "ToolHalt",
   "StepReset",
   "ModelSwitched",
+  "OutputPartial",
+  "OutputCompleted",
   "StepCompleted",
   "ChatCompleted"
 ])

@@ -32,6 +32,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import type * as Pull from "effect/Pull"
 import * as Result from "effect/Result"
+import type * as Schema from "effect/Schema"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as Adapter from "../../Adapter.ts"
@@ -61,6 +62,7 @@ import * as Telemetry from "../telemetry.ts"
 import * as Rules from "./rules.ts"
 import type * as Pulled from "./scopedPull.ts"
 import * as Turns from "./turns.ts"
+import * as Typed from "./typed.ts"
 
 // The options of a run.
 
@@ -163,6 +165,8 @@ type Phase<E> =
   /** The run has its outcome, and comes to its result. The suspensions are those of an earlier turn. */
   | {
     readonly _tag: "Finishing"
+    /** The typed answer, where the end has one. */
+    readonly output?: Schema.Json
     readonly outcome: Event.Outcome
     readonly suspensions?: ReadonlyArray<Event.Suspension>
   }
@@ -360,7 +364,7 @@ class Loop<E, R> implements Driver {
       case "Stepping":
         return this.stepping(phase.isCut)
       case "Finishing":
-        return this.finishing(phase.outcome, phase.suspensions)
+        return this.finishing(phase)
       case "Done":
         return Cause.done()
     }
@@ -703,9 +707,10 @@ class Loop<E, R> implements Driver {
   private emitReply(events: Events, before: Events): EventPull<E, R> {
     const { hears, parts: { running }, rules, state } = this
     if (running.isLeft) return Cause.done()
-    if (!hears) return this.emitFolded(Fold.named(state, events), before)
+    const marked = Typed.marked(this.ask.tools, events)
+    if (!hears) return this.emitFolded(Fold.named(state, marked), before)
     const at = this.at()
-    const heard = events.flatMap((given) => {
+    const heard = marked.flatMap((given) => {
       const own = Fold.named(state, [given])
       const added = rules.flatMap(({ hear }) => own.flatMap((event) => hear?.(event, at) ?? []))
       Fold.apply(state, added)
@@ -1021,7 +1026,8 @@ class Loop<E, R> implements Driver {
       }
       // The reply of the next step is recorded: it was asked for.
       if (this.turn !== undefined) return this.become({ _tag: "Opening" })
-      return this.become({ _tag: "Finishing", outcome: next === undefined ? this.cancelled : next.outcome })
+      if (next === undefined) return this.become({ _tag: "Finishing", outcome: this.cancelled })
+      return this.become({ ...next, _tag: "Finishing" })
     })
   }
 
@@ -1033,7 +1039,8 @@ class Loop<E, R> implements Driver {
   }
 
   /** Ends the run with its result. Live handlers are stopped first, so that it can name those that refuse to stop. */
-  private finishing(outcome: Event.Outcome, suspensions: ReadonlyArray<Event.Suspension> = []): Emitted<E, R> {
+  private finishing(end: Extract<Phase<E>, { readonly _tag: "Finishing" }>): Emitted<E, R> {
+    const { outcome, suspensions = [] } = end
     const { noted, notes, parts: { ambient: { spending }, leftOut, recorded, running }, rules, thread } = this
     const ends = recorded?.start.ends
     const at = this.at()
@@ -1054,6 +1061,7 @@ class Loop<E, R> implements Driver {
         ...(suspensions.length === 0 ? {} : { suspensions }),
         ...(leftOut.length === 0 ? {} : { leftOutTools: leftOut }),
         ...(abandoned.length === 0 ? {} : { abandoned }),
+        ...("output" in end ? { output: end.output } : {}),
         // A run whose calls wait has ended before.
         ...(ends?._tag === "Failure" && !isWaiting ? failedWith(ends.error) : {})
       }
@@ -1065,7 +1073,8 @@ class Loop<E, R> implements Driver {
         ...(messages.length === 0 ? {} : { messages }),
         ...(kept === at.kept ? {} : { kept })
       } as const
-      return this.become({ _tag: "Done" }, [completed])
+      const accepted = "output" in end ? [{ _tag: "OutputCompleted", value: end.output } as const] : []
+      return this.become({ _tag: "Done" }, [...accepted, completed])
     })
   }
 
@@ -1255,9 +1264,21 @@ export const asked = (
     : Result.succeed({ adapter: adapter.success, tools, template, leftOut })
 }
 
-/** Returns the tools of a run: the application's and the caller's. */
-export const toolboxOf = ({ tools }: StepOptions<any, any>, defaults: Policy.Defaults): ToolOptions.Toolbox =>
-  ToolOptions.toolbox(defaults.tools ?? [], tools ?? [])
+/** Returns the tools of a run: the application's, the caller's, and that of a typed answer. */
+export const toolboxOf = (
+  { output, tools }: Pick<ChatOptions<any, any>, "output" | "tools">,
+  defaults: Policy.Defaults
+): ToolOptions.Toolbox => {
+  const all = ToolOptions.toolbox(defaults.tools ?? [], tools ?? [])
+  const answer = output?.tool
+  if (answer === undefined) return all
+  if (all.has(answer.name)) {
+    throw new TypeError(
+      `output: a tool of the run is named ${JSON.stringify(answer.name)}, too; give the output another toolName`
+    )
+  }
+  return new Map([...all, [answer.name, answer]])
+}
 
 /** A recorded run. */
 export interface Recorded extends Replay.Recorded {

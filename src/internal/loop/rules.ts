@@ -167,6 +167,8 @@ export interface End {
   readonly _tag: "End"
   /** The outcome of the run. */
   readonly outcome: Event.Outcome
+  /** The typed answer, encoded, where the end has one. */
+  readonly output?: Schema.Json
 }
 
 const go: Next = { _tag: "Go" }
@@ -254,7 +256,7 @@ export interface Hooks<out E = never, out R = never> {
    * Returns the events that follow an event of the reply, while it is read: data of the rule, which changes nothing of
    * the reply. Not called for a recorded reply.
    */
-  readonly hear?: (event: Event.Event, at: At) => ReadonlyArray<Event.Of<"RawChunk">>
+  readonly hear?: (event: Event.Event, at: At) => ReadonlyArray<Event.Of<"RawChunk" | "OutputPartial">>
   /**
    * Hears each reply, whole or broken, before its calls start: but for those that start early, `mayRepeat` is then
    * `false`. The first rule that asks again decides.
@@ -301,6 +303,15 @@ export interface Rule<out E = never, out R = never> extends Hooks<E, R> {
   readonly open?: (run: Run) => Effect.Effect<Hooks<E, R>, E, R | Scope.Scope>
   /** The extent of its latest note: the run, which is the default, or the session. */
   readonly keeps?: "run" | "session"
+}
+
+/** The beginning of a run, for the rule of its typed answer. */
+export interface OutputStart {
+  /** The bound of turns. */
+  readonly maxTurns: number
+  /** The user message before a second pass. */
+  readonly prompt: string
+  readonly now: () => number
 }
 
 export type Rules<E, R> = ReadonlyArray<Rule<E, R>>

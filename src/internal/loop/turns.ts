@@ -12,6 +12,7 @@ import * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
 import * as Message from "../../Message.ts"
 import * as Policy from "../../Policy.ts"
+import type * as Tool from "../../Tool.ts"
 import * as Settings from "../ask/options.ts"
 import * as Requests from "../ask/request.ts"
 import { reservedHaltReasons } from "../declare/outcome.ts"
@@ -35,6 +36,7 @@ import {
   noNotes,
   type Notes,
   opened,
+  type OutputStart,
   replied,
   type Rule,
   type Rules
@@ -176,6 +178,15 @@ export interface OfChat<E, R> extends OfStep<E, R> {
   readonly haltWhen?: HaltWhen<R> | null | undefined
   readonly structuredFinalize?: boolean
   readonly finalizePrompt?: string
+  readonly output?: Typed<R> | null | undefined
+}
+
+/** A typed answer, as the loop knows it: a value of `Output.make`. */
+export interface Typed<R> {
+  readonly tool: Tool.Any | undefined
+  /** `true` if the model answers by the tool alone. */
+  readonly isByTool: boolean
+  readonly rule: (start: OutputStart) => Rule<never, R>
 }
 
 /** The beginning of a run, and its deadline. */
@@ -220,6 +231,41 @@ export const ofStep = <E, R>(
   return [firstChoice(hasBegun), ...closable(own), ...retrying(options.retryReply)]
 }
 
+/** The part of a typed answer that reads it. */
+export interface Decodes<A, R> {
+  readonly decode: (encoded: unknown) => Effect.Effect<A, unknown, R>
+}
+
+/** Returns a result with its typed answer as a value, which the run has read before. */
+export const decoded = <Result extends object, A, R>(
+  result: Result,
+  output: Decodes<A, R> | null | undefined
+): Effect.Effect<Result & { readonly output?: A }, never, R> =>
+  output === undefined || output === null || !("output" in result)
+    ? Effect.succeed(result)
+    : Effect.map(Effect.orDie(output.decode(result.output)), (value) => ({ ...result, output: value }))
+
+/** Throws for options that a typed answer does not go with. */
+const checkBeside = (
+  { isByTool }: Typed<any>,
+  { mode, structuredFinalize }: { readonly mode?: unknown; readonly structuredFinalize?: boolean },
+  { responseFormat }: Requests.Template
+): void => {
+  const other = responseFormat !== undefined
+    ? "responseFormat"
+    : structuredFinalize === true
+    ? "structuredFinalize"
+    : ""
+  if (other !== "") {
+    throw new TypeError(`output: leave ${other} out; the schema of the output is the form of the answer`)
+  }
+  if (isByTool && mode === "manual") {
+    throw new TypeError(
+      "output: an output with mode \"tool\" needs a run that runs tools; use \"native\", or leave mode out"
+    )
+  }
+}
+
 /** Returns the rule of candidates, where the adapter has some, or rules may come to one that has. */
 const switching = ({ candidates }: Adapter.Service, mayChange: boolean): Rules<never, never> =>
   candidates === undefined && !mayChange ? [] : [Fallback.switching()]
@@ -243,6 +289,16 @@ export const ofChat = <E, R>(
   if (isStructured) own.push(structured(finalizePrompt ?? defaults.finalizePrompt ?? defaultFinalizePrompt))
   own.push(withoutTools)
   if (deadline !== undefined) own.push(reserve(deadline, now))
+  if (options.output !== undefined && options.output !== null) {
+    checkBeside(options.output, options, template)
+    own.push(
+      options.output.rule({
+        maxTurns: most,
+        prompt: finalizePrompt ?? defaults.finalizePrompt ?? defaultFinalizePrompt,
+        now
+      })
+    )
+  }
   own.push(...retrying(schedule))
   return own
 }
@@ -285,7 +341,9 @@ export const resultOf = <E, R>(
   return Outcomes.merged(first, pass(place))
 }
 
-const finalizedBy = (closing: string | undefined): string | undefined => closing === "structured" ? undefined : closing
+/** The second pass of a run is no early end. */
+const finalizedBy = (closing: string | undefined): string | undefined =>
+  closing === "structured" || closing === "output" ? undefined : closing
 
 /** The names that no other rule has: those of the rules here, and the words for the ends of a run. */
 export const names: ReadonlySet<string> = new Set([
@@ -296,6 +354,7 @@ export const names: ReadonlySet<string> = new Set([
   "haltWhen",
   PrepareStep.name,
   Fallback.name,
+  "output",
   "maxTurns",
   "retryReply",
   "last",

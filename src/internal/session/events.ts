@@ -5,6 +5,7 @@
  * @since 0.1.0
  */
 import type * as Types from "effect/Types"
+import type * as Chat from "../../Chat.ts"
 import * as Collector from "../../Collector.ts"
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
@@ -131,11 +132,11 @@ interface Progress<out M extends Mode = Mode> extends StreamReducer<M>, Omit<Fol
  * @category models
  * @since 0.1.0
  */
-export interface Done<out M extends Mode = "chat"> {
+export interface Done<out M extends Mode = "chat", out A = unknown> {
   /** The session after the operation. */
   readonly session: SessionData.Session
   /** The result of the run: a `StepResult` for `Session.step`, and a `ChatResult` for every other operation. */
-  readonly result: M extends "chat" ? Event.ChatResult : Event.StepResult
+  readonly result: M extends "chat" ? Chat.Result<A> : Event.StepResult
 }
 
 /** Returns the fold before the first event of an operation that begins in a state. */

@@ -573,39 +573,42 @@ export const stream = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, 
   Stream.unwrap(Effect.map(open(operation, options, isFinal), ({ events }) => events))
 
 /** Returns the result of an operation: the fold of its events. */
-export const awaited = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt, REvent>(
+export const awaited = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt, REvent, A>(
   operation: Effect.Effect<Operations.Operation<M>, F, RF>,
-  options: Chat.Options<T, E, R, RHalt, REvent>
-): Effect.Effect<SessionEvents.Done<M>, F | Errors<T, E>, RF | Services<T, R | RHalt | REvent>> =>
+  options: Chat.Options<T, E, R, RHalt, REvent, A>
+): Effect.Effect<SessionEvents.Done<M, A>, F | Errors<T, E>, RF | Services<T, R | RHalt | REvent>> =>
   // The scope belongs to the operation: the events are read in the caller's scope.
   Effect.scopedWith((scope) =>
     Effect.flatMap(Scope.provide(open(operation, options), scope), ({ events, run }) =>
-      Effect.flatMap(Stream.runDrain(events), () => doneOf(run)))
+      Effect.flatMap(Stream.runDrain(events), () => doneOf(run, options.output)))
   )
 
 /**
  * Returns the result of an operation. Fails where the engine could not run it as asked, unless calls of an earlier
  * turn ran.
  */
-const doneOf = <M extends SessionEvents.Mode>(
-  { done, hasOpening }: OperationRun<M>
-): Effect.Effect<SessionEvents.Done<M>, Step.EngineError> => {
+const doneOf = <M extends SessionEvents.Mode, A, R>(
+  { done, hasOpening }: OperationRun<M>,
+  output: Turns.Decodes<A, R> | null | undefined
+): Effect.Effect<SessionEvents.Done<M, A>, Step.EngineError, R> => {
   const { response } = "steps" in done.result ? done.result.steps[0] ?? {} : done.result
-  return response?.error instanceof Step.EngineError && !hasOpening ? Effect.fail(response.error) : Effect.succeed(done)
+  return response?.error instanceof Step.EngineError && !hasOpening
+    ? Effect.fail(response.error)
+    : Effect.map(Turns.decoded(done.result, output), (result) => ({ ...done, result }) as SessionEvents.Done<M, A>)
 }
 
 type ResumeFailure = Operations.OperationError | Writers.KeepError
 
-type ResumeOptions<T extends Tools, E, R, RHalt, REvent> =
-  & Chat.Options<T, E, R, RHalt, REvent>
+type ResumeOptions<T extends Tools, E, R, RHalt, REvent, A = unknown> =
+  & Chat.Options<T, E, R, RHalt, REvent, A>
   & Operations.ResumeOptions
 
 const isReplayed = (event: Event.Event): boolean => "replayed" in event && event.replayed === true
 
 /** Returns the options of the run. An observer without replays does not receive them. */
-const observedBy = <T extends Tools, E, R, RHalt, REvent>(
-  { onEvent, replays, ...options }: ResumeOptions<T, E, R, RHalt, REvent>
-): Chat.Options<T, E, R, RHalt, REvent> => {
+const observedBy = <T extends Tools, E, R, RHalt, REvent, A>(
+  { onEvent, replays, ...options }: ResumeOptions<T, E, R, RHalt, REvent, A>
+): Chat.Options<T, E, R, RHalt, REvent, A> => {
   if (onEvent === undefined) return options
   return { ...options, onEvent: (event) => replays === false && isReplayed(event) ? undefined : onEvent(event) }
 }
@@ -634,11 +637,11 @@ export const streamResumed = <T extends Tools, E, R, RHalt, REvent>(
 > => Keeping.keepStream(kept, () => resumption(options))
 
 /** Returns the result of an interrupted run that is resumed. */
-export const resumed = <K extends Keeping.Kept, T extends Tools, E, R, RHalt, REvent>(
+export const resumed = <K extends Keeping.Kept, T extends Tools, E, R, RHalt, REvent, A>(
   kept: K,
-  options: ResumeOptions<T, E, R, RHalt, REvent>
+  options: ResumeOptions<T, E, R, RHalt, REvent, A>
 ): Effect.Effect<
-  Keeping.Outcome<SessionEvents.Done, K>,
+  Keeping.Outcome<SessionEvents.Done<"chat", A>, K>,
   ResumeFailure | E | Tool.Fatal<T[number]>,
   Journals.Store | Services<T, R | RHalt | REvent>
 > => Keeping.keep(kept, () => awaited(Operations.resuming(options), observedBy(options)))

@@ -48,6 +48,7 @@ export type Move =
     /** The calls of the discarded reply. */
     readonly discarded: ReadonlyArray<{ readonly id: string; readonly isDone: boolean }>
   }
+  | { readonly kind: "output"; readonly value: unknown; readonly isWhole: boolean }
   | { readonly kind: "modelSwitched"; readonly from: string; readonly to: string; readonly code: string }
   | { readonly kind: "textStart" | "textEnd" | "reasoningStart" | "reasoningEnd"; readonly id: string }
   | { readonly kind: "callStart"; readonly id: string; readonly name: string }
@@ -303,6 +304,9 @@ export class Machine<Out> {
         return
       case "StepReset":
         return this.reset()
+      case "OutputPartial":
+      case "OutputCompleted":
+        return this.add({ kind: "output", value: event.value, isWhole: event._tag === "OutputCompleted" })
       case "ModelSwitched":
         return this.add({ kind: "modelSwitched", from: event.from, to: event.to, code: event.error.code })
       case "StepCompleted":

@@ -1,0 +1,297 @@
+/**
+ * The rule of a typed answer: how the model is asked for it, what counts as one, what follows one that does not fit,
+ * and its parts while it comes. It comes with the value of `Output.make`, so that runs without one do not load it.
+ */
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+import { Allow, parse } from "partial-json"
+import type * as Event from "../../Event.ts"
+import * as Message from "../../Message.ts"
+import type * as Tool from "../../Tool.ts"
+import { objectOf } from "../declare/jsonSchema.ts"
+import * as Schemas from "../declare/schema.ts"
+import * as ToolOptions from "../declare/toolOptions.ts"
+import * as Json from "../json.ts"
+import { type Ask, type Asked, type At, end, last, type Next, noteIn, type OutputStart, type Rule } from "./rules.ts"
+
+export const name = "output"
+
+/** The ways of asking for a typed answer. */
+export type Mode = "native" | "tool" | "finalize"
+
+/** A typed answer, as the loop knows it. */
+export interface Definition {
+  readonly mode: "auto" | Mode
+  readonly retries: number
+  readonly name: string
+  readonly description: string | undefined
+  readonly toolName: string
+  readonly form: Form
+  readonly tool: Tool.Any | undefined
+}
+
+/** The answer on the wire, and as a value. */
+interface Form {
+  /** The schema of what comes on the wire. */
+  readonly schema: Schema.Constraint
+  /** The schema of the answer on the wire: an object. */
+  readonly jsonSchema: Json.JsonObject
+  /** Returns the answer as JSON, from the decoded value of what came on the wire. */
+  readonly write: (value: any) => Effect.Effect<Schema.Json, Schema.SchemaError, any>
+  /** Returns the answer as JSON, from what came on the wire. Fails with what does not fit. */
+  readonly read: (wire: unknown) => Effect.Effect<Schema.Json, string, any>
+  /** Returns the answer of its parts on the wire, which may be missing. */
+  readonly partOf: (wire: unknown) => unknown
+}
+
+/** A root that is no object is a member of one on the wire. */
+export const formOf = (schema: Schema.Constraint): Form => {
+  const own = Schemas.parameters(schema)
+  const object = Result.flatMap(own, ({ jsonSchema }) => objectOf(jsonSchema))
+  const isWrapped = Result.isFailure(own) || Result.isFailure(object)
+  const onWire = isWrapped ? Schema.Struct({ value: schema as Schema.Top }) : schema
+  const parameters = Result.getOrThrow(Schemas.parameters(onWire))
+  const encode = Schema.encodeUnknownEffect(Schemas.jsonCodec(schema as Schema.Top))
+  const write: Form["write"] = (value) => Effect.map(encode(isWrapped ? value.value : value), Json.toJson)
+  return {
+    schema: onWire,
+    jsonSchema: Result.getOrElse(objectOf(parameters.jsonSchema), () => parameters.jsonSchema),
+    write,
+    read: (wire) => Effect.mapError(Effect.flatMap(parameters.decode(wire), write), (error) => error.message),
+    partOf: (wire) => isWrapped ? Json.isObject(wire) ? wire["value"] : undefined : wire
+  }
+}
+
+/** The note of a request: how it asked for the answer. */
+interface Note {
+  readonly mode?: Mode
+  /** The number of the repair that the step is. */
+  readonly repair?: number
+}
+
+const noteOf = (notes: At["noted"]): Note => (noteIn(notes, name) as Note | undefined) ?? {}
+
+/** Returns the mode of a request, by the adapter that is asked. */
+const modeOf = (definition: Definition, { adapter, mode, template }: Ask, isClosing: boolean): Mode => {
+  if (definition.mode === "finalize" || definition.mode === "native") return definition.mode
+  const { native = "never" } = adapter.output ?? {}
+  const isNative = native === "always" || native === "withoutTools" && (isClosing || template.tools.length < 2)
+  if (mode === "manual") return "native"
+  return definition.mode === "auto" && isNative ? "native" : "tool"
+}
+
+/** Returns a request with the form of the answer, and without the tool for it. */
+const native = (definition: Definition, ask: Ask, isClosing: boolean): Ask => {
+  const { description, form: { jsonSchema }, name, toolName } = definition
+  const schema = description === undefined ? jsonSchema : { description, ...jsonSchema }
+  const isOffered = (tool: string) => tool !== toolName && !(isClosing && ask.adapter.output?.native === "withoutTools")
+  const template = {
+    ...ask.template,
+    tools: ask.template.tools.filter(({ name }) => isOffered(name)),
+    responseFormat: { type: "json_schema", name, schema, strict: true } as const
+  }
+  if (template.tools.length === 0) delete (template as { toolChoice?: unknown }).toolChoice
+  return { ...ask, tools: new Map(Array.from(ask.tools).filter(([name]) => isOffered(name))), template }
+}
+
+const inWords = (toolName: string): Message.Message =>
+  Message.user(`Give your answer now, by a call of the tool ${JSON.stringify(toolName)}.`)
+
+/** Returns a last request, which the tool for the answer is the only one of. */
+const closingByTool = ({ toolName }: Definition, ask: Ask, tool: Tool.Any): Ask => {
+  const isForced = ask.adapter.output?.forced === true
+  return {
+    ...ask,
+    tools: new Map([[toolName, tool]]),
+    template: {
+      ...ask.template,
+      tools: ToolOptions.definitions(new Map([[toolName, tool]]), undefined),
+      toolChoice: isForced ? { name: toolName } : "auto"
+    }
+  }
+}
+
+/** Returns a request without the tool for the answer, and without its form. */
+const plain = ({ toolName }: Definition, ask: Ask): Ask => ({
+  ...ask,
+  tools: new Map(Array.from(ask.tools).filter(([name]) => name !== toolName)),
+  template: { ...ask.template, tools: ask.template.tools.filter(({ name }) => name !== toolName) }
+})
+
+const asking = (definition: Definition, ask: Ask, at: At): Ask | Asked => {
+  const isClosing = at.last !== undefined
+  const mode = noteOf(at.noted).mode ?? modeOf(definition, ask, isClosing)
+  const note = { ...noteOf(at.noted), mode }
+  const isNoted = noteOf(at.noted).mode !== undefined || at.isRepeated
+  const asked = (ask: Ask, messages?: ReadonlyArray<Message.Message>): Ask | Asked =>
+    isNoted ? ask : { _tag: "Ask", ask, note: { ...note }, ...(messages === undefined ? {} : { messages }) }
+  if (mode === "finalize") return asked(isClosing ? native(definition, ask, true) : plain(definition, ask))
+  if (mode === "native") return asked(native(definition, ask, isClosing))
+  const { tool, toolName } = definition
+  if (!isClosing || tool === undefined) return asked(ask)
+  return asked(
+    closingByTool(definition, ask, tool),
+    ask.adapter.output?.forced === true ? undefined : [inWords(toolName)]
+  )
+}
+
+/** Returns what does not fit where a step has tried to answer by the tool. */
+const refusedIn = (
+  { toolName }: Definition,
+  { response: { toolCalls }, toolResults }: Event.StepResult
+): string | undefined => {
+  const ids = new Set(toolCalls.flatMap(({ id, name }) => name === toolName ? [id] : []))
+  const refused = toolResults.find(({ isError, toolCallId }) => isError === true && ids.has(toolCallId ?? ""))
+  return refused === undefined ? undefined : Message.text(refused)
+}
+
+/** Returns the answer that a halt of the tool has. */
+const answerIn = (
+  { toolName }: Definition,
+  outcome: Event.Outcome,
+  { response: { toolCalls } }: Event.StepResult
+): { readonly value: Schema.Json } | undefined => {
+  if (outcome._tag !== "Halted" || outcome.reason !== name) return undefined
+  const call = toolCalls.find(({ id }) => id === outcome.haltToolCallId)
+  return call?.name === toolName ? { value: outcome.haltResult as Schema.Json } : undefined
+}
+
+const longestText = 2000
+
+/** Decides behind a step. `maxTurns` bounds repairs, which are turns. */
+const deciding = (definition: Definition, { maxTurns, prompt }: OutputStart) => {
+  const { form, retries, toolName } = definition
+  const failed = (issues: string, text: string | null): Next =>
+    end({
+      _tag: "RuleEnded",
+      rule: name,
+      status: "error",
+      detail: { issues: issues.slice(0, longestText), text: text === null ? null : text.slice(0, longestText) }
+    })
+  const repaired = (issues: string, message: string | undefined, at: At, text: string | null): Next => {
+    const repair = Math.max(0, ...at.notes.map((notes) => noteOf(notes).repair ?? 0)) + 1
+    if (repair > retries || (at.last !== undefined && at.last !== name)) return failed(issues, text)
+    const messages = message === undefined ? [] : [Message.user(message)]
+    if (at.last === name) return last(name, { messages, note: { repair } })
+    return at.steps.length < maxTurns ? { _tag: "Go", messages, note: { repair } } : last("max_turns", { messages })
+  }
+  return (next: Next, at: At): Next | Effect.Effect<Next, never, any> => {
+    const step = at.steps.at(-1)
+    if (step === undefined) return next
+    const mode = noteOf(at.notes.at(-1) ?? {}).mode
+    if (next._tag !== "End") {
+      const issues = next._tag === "Last" ? undefined : refusedIn(definition, step)
+      // The answer to the call says what does not fit.
+      return issues === undefined ? next : repaired(issues, undefined, at, null)
+    }
+    const { outcome } = next
+    const answer = answerIn(definition, outcome, step)
+    if (answer !== undefined) {
+      return { ...end({ _tag: "Completed", finishReason: step.response.finishReason }), output: answer.value }
+    }
+    if (outcome._tag === "RuleEnded" && outcome.rule === name) return failed("there is no answer", null)
+    if (mode === "finalize" && at.last === undefined) {
+      const isOver = outcome._tag === "Completed" || outcome._tag === "MaxTurns" || outcome._tag === "HaltWhen"
+      return isOver ? last(name, { messages: prompt === "" ? [] : [Message.user(prompt)] }) : next
+    }
+    if (outcome._tag === "MaxTurns") return at.last === undefined ? last("max_turns") : next
+    if (outcome._tag !== "Completed") return next
+    const text = step.response.outputText ?? ""
+    if (mode === "tool") {
+      const message = `Give the answer by a call of the tool ${JSON.stringify(toolName)}, and not as text.`
+      return repaired("the answer is text, and no call of the tool for it", message, at, text)
+    }
+    const wire = Json.parse(text)
+    const read = Result.isFailure(wire)
+      ? Effect.fail("the answer is no JSON")
+      : form.read(wire.success)
+    return Effect.match(read, {
+      onSuccess: (value): Next => ({ ...next, output: value }),
+      onFailure: (issues) =>
+        repaired(issues, `The answer does not fit:\n${issues}\nGive it again, as JSON that fits.`, at, text)
+    })
+  }
+}
+
+// The answer while it comes.
+
+const everyMillis = 50
+const longestPart = 64 * 1024
+const partialOf = Allow.ALL & ~Allow.NUM & ~Allow.SPECIAL
+
+/** A member `__proto__` is data, and no prototype: the parser assigns it. */
+const plainData = (value: unknown): unknown => {
+  if (Array.isArray(value)) return value.map(plainData)
+  if (typeof value !== "object" || value === null) return value
+  const copy: Record<string, unknown> = {}
+  const put = (name: string, member: unknown) =>
+    Object.defineProperty(copy, name, {
+      value: plainData(member),
+      enumerable: true,
+      configurable: true,
+      writable: true
+    })
+  for (const [name, member] of Object.entries(value)) put(name, member)
+  const prototype: unknown = Object.getPrototypeOf(value)
+  if (prototype !== Object.prototype) put("__proto__", prototype)
+  return copy
+}
+
+/** Returns the JSON so far, closed tolerantly. Nothing where none has begun. */
+export const partOf = (text: string): unknown => {
+  try {
+    return plainData(parse(text, partialOf))
+  } catch {
+    return undefined
+  }
+}
+
+/** Gives the parts of an answer while it comes: at most one each 50 ms, and none past 64 KiB of text. */
+const hearing = ({ form, toolName }: Definition, now: () => number) => {
+  let text = ""
+  let call: string | undefined
+  let toldAt = -Infinity
+  let told = ""
+  const grow = (delta: string): ReadonlyArray<Event.Of<"OutputPartial">> => {
+    if (text.length > longestPart) return []
+    text += delta
+    const at = now()
+    if (text.length > longestPart || at - toldAt < everyMillis) return []
+    const value = form.partOf(partOf(text))
+    const shown = value === undefined ? "" : JSON.stringify(value)
+    if (shown === told) return []
+    toldAt = at
+    told = shown
+    return [{ _tag: "OutputPartial", value }]
+  }
+  return (event: Event.Event, { noted }: At): ReadonlyArray<Event.Of<"OutputPartial">> => {
+    switch (event._tag) {
+      case "MessageStarted":
+        text = told = ""
+        call = undefined
+        toldAt = -Infinity
+        return []
+      case "TextDelta":
+        return noteOf(noted).mode === "tool" ? [] : grow(event.delta)
+      case "ToolCallStarted":
+        if (event.name === toolName && call === undefined) {
+          call = event.id
+          text = told = ""
+        }
+        return []
+      case "ToolCallDelta":
+        return event.id === call ? grow(event.argumentsDelta) : []
+      default:
+        return []
+    }
+  }
+}
+
+/** Returns the rule of a typed answer. */
+export const rule = (definition: Definition, start: OutputStart): Rule<never, any> => ({
+  name,
+  ask: (ask, at) => asking(definition, ask, at),
+  hear: hearing(definition, start.now),
+  next: deciding(definition, start)
+})
