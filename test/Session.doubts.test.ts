@@ -9,7 +9,7 @@ import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Scope from "effect/Scope"
 import { Session } from "heddle"
-import { HeldClaim } from "../src/internal/session/claim.ts"
+import { OwnClaim } from "../src/internal/session/claim.ts"
 
 const hash = "0123456789abcdef"
 
@@ -63,9 +63,9 @@ const asked = (sequence: ReadonlyArray<Note>) =>
       renew: (_: string, __: string, millis: number) => Effect.sync(() => seen.push(millis) > 0),
       release: () => Effect.sync(() => void seen.push("released"))
     }
-    for (const end of [(claim: HeldClaim) => claim.release, (claim: HeldClaim) => claim.rest(5)]) {
+    for (const end of [(claim: OwnClaim) => claim.release, (claim: OwnClaim) => claim.rest(5)]) {
       const terms = { owner: "one", termMillis, pollMillis: 100 }
-      const claim = new HeldClaim(outer, terms, store, Context.empty())
+      const claim = new OwnClaim(outer, terms, store, Context.empty())
       for (const note of sequence) {
         if (note.does === "left") claim.left(note.journal, note.calls)
         else claim[note.does](note.journal, note.call)
@@ -92,7 +92,7 @@ describe("a claim", () => {
     it.effect(`keeps its scope open until the last of its operations has ended: ${order.join()}`, () =>
       Effect.gen(function*() {
         const store = yield* Session.Store
-        const claim = new HeldClaim(outer, { owner: "one", termMillis, pollMillis: 100 }, store, Context.empty())
+        const claim = new OwnClaim(outer, { owner: "one", termMillis, pollMillis: 100 }, store, Context.empty())
         const scope = yield* Scope.make()
         yield* Scope.provide(claim.hold, scope)
         const operations = yield* Effect.forEach(order, () => Scope.make())

@@ -256,6 +256,24 @@ describe("claims without a read", () => {
       assert.isUndefined(yield* ownerOf("a"))
     })))
 
+  it.effect("an object that is no claim is refused, wherever one is taken", () =>
+    memory(
+      Effect.gen(function*() {
+        const claimed = yield* Session.claim("a")
+        const other = { ...claimed.claim } as Journal.HeldClaim
+        const layer = Effect.provide(Effect.void, Session.layerRuns(other))
+        const programs = [
+          Effect.asVoid(Session.claim(other)),
+          layer,
+          Effect.asVoid(Session.reload({ ...claimed, claim: other })),
+          Effect.asVoid(Session.keep({ ...claimed, claim: other }, Effect.succeed))
+        ]
+        for (const program of programs) {
+          assert.include(yield* defect(program), "a claim is made by Journal.claim")
+        }
+      }).pipe(Effect.scoped)
+    ))
+
   it.effect("an option that no claim has is refused by its name", () =>
     memory(Effect.gen(function*() {
       const odd = { terms: "1 second" } as Journal.ClaimOptions

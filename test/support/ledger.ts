@@ -3,10 +3,10 @@
  * so that one which is alive after its work has ended was not given back.
  */
 import * as v8 from "node:v8"
-import { HeldClaim } from "../../src/internal/session/claim.ts"
+import { OwnClaim } from "../../src/internal/session/claim.ts"
 import { Writer } from "../../src/internal/session/writer.ts"
 
-const classes = { HeldClaim, Writer }
+const classes = { OwnClaim, Writer }
 
 /** How many of each class are reachable. The heap is collected first. */
 export const heldNow = (): Readonly<Record<string, number>> =>

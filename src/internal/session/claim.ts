@@ -175,12 +175,12 @@ const termsOf = (operation: string, options: Options): Terms => {
 }
 
 /** Returns the claim that the options ask for, before it is taken. Dies for invalid options. */
-export const make = (id: string, options: Options): Effect.Effect<HeldClaim, never, Journals.Store> =>
+export const make = (id: string, options: Options): Effect.Effect<OwnClaim, never, Journals.Store> =>
   Effect.flatMap(
     Journals.Store,
     (store) =>
       Effect.contextWith((context: Context.Context<never>) =>
-        Effect.succeed(new HeldClaim(id, termsOf("Session.claim", options), store, context))
+        Effect.succeed(new OwnClaim(id, termsOf("Session.claim", options), store, context))
       )
   )
 
@@ -191,7 +191,7 @@ export const make = (id: string, options: Options): Effect.Effect<HeldClaim, nev
 export const take = (
   id: string,
   options: Options = {}
-): Effect.Effect<HeldClaim, SessionClaimed | Journals.StoreError, Journals.Store> =>
+): Effect.Effect<OwnClaim, SessionClaimed | Journals.StoreError, Journals.Store> =>
   Effect.flatMap(make(id, options), (claim) =>
     // The claim may have been taken when this is interrupted.
     Effect.onInterrupt(Effect.as(claim.take, claim), () => claim.release))
@@ -200,7 +200,7 @@ export const take = (
 export const takeUnfinished = (
   limit: number,
   options: Options = {}
-): Effect.Effect<ReadonlyArray<HeldClaim>, Journals.StoreError, Journals.Store> =>
+): Effect.Effect<ReadonlyArray<OwnClaim>, Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
     Settings.positiveInteger("Journal.claimUnfinished: limit", limit)
     const terms = termsOf("Journal.claimUnfinished", options)
@@ -208,7 +208,7 @@ export const takeUnfinished = (
     const context = yield* Effect.context<never>()
     const began = momentOf(Context.get(context, Clock.Clock))
     const ids = yield* store.claimUnfinished(terms.owner, terms.termMillis, limit)
-    return ids.map((id) => new HeldClaim(id, { ...terms, began }, store, context))
+    return ids.map((id) => new OwnClaim(id, { ...terms, began }, store, context))
   })
 
 /** A moment by the two clocks of the process: the one that can be set, and the one that only goes forward. */
@@ -238,7 +238,7 @@ interface Terms {
 }
 
 /**
- * A claim that is held until its scope closes or it is lost.
+ * A claim that is held until it is released or lost.
  *
  * **Details**
  *
@@ -253,10 +253,41 @@ interface Terms {
  * @category models
  * @since 0.1.0
  */
-export class HeldClaim {
+export interface HeldClaim {
   /** The id of the session. */
   readonly id: string
   /** The owner of the claim. */
+  readonly owner: string
+  /** `true` from the moment at which {@link leave} is called: no further call starts, and no model is asked. */
+  readonly isLeaving: boolean
+  /** Makes the operation that runs under the claim look for commands of other processes now. */
+  readonly look: Effect.Effect<void>
+  /**
+   * Asks what runs under the claim to leave, and waits until no call is under way, at most for the given number of
+   * milliseconds. A call that is still under way then is interrupted with its operation.
+   */
+  readonly leave: (drainMillis: number) => Effect.Effect<void>
+  /**
+   * Stops renewing the claim, which then ends after the given number of milliseconds: the pause before the next
+   * attempt. While a call is started it ends after its term, if that is longer.
+   */
+  readonly rest: (millis: number) => Effect.Effect<void, Journals.StoreError>
+  /**
+   * Ends the claim, so that another owner need not wait for the end of its term, unless a call is started. Does nothing
+   * the second time.
+   */
+  readonly release: Effect.Effect<void>
+}
+
+/** Returns a claim with all of its parts. Throws for an object that no claim is. */
+export const own = (claim: HeldClaim): OwnClaim => {
+  if (claim instanceof OwnClaim) return claim
+  throw new TypeError("a claim is made by Journal.claim, Journal.claimUnfinished or Session.claim; got another object")
+}
+
+/** A claim, with what operations need that run under it. */
+export class OwnClaim implements HeldClaim {
+  readonly id: string
   readonly owner: string
   /** Interval at which a running operation looks for commands, in milliseconds. */
   readonly pollMillis: number
@@ -328,7 +359,6 @@ export class HeldClaim {
     this.confirmed = terms.began ?? momentOf(this.clock)
   }
 
-  /** Makes the operation that runs under the claim look for commands now. */
   readonly look: Effect.Effect<void> = Effect.suspend(() => Effect.asVoid(this.asked.open))
 
   /** Waits until a running operation has to look for commands: at each interval, and on request. */
@@ -457,7 +487,6 @@ export class HeldClaim {
 
   // Leaving.
 
-  /** Tells whether the owner wants to leave: no further call starts, and no model is asked. */
   get isLeaving(): boolean {
     return this.leaving.isOpen()
   }
@@ -515,8 +544,7 @@ export class HeldClaim {
       })
   )
 
-  /** Asks what runs under the claim to leave, and waits until nothing is under way, at most for the given time. */
-  leave(drainMillis: number): Effect.Effect<unknown> {
+  leave(drainMillis: number): Effect.Effect<void> {
     return Effect.suspend(() => {
       this.leaving.openUnsafe()
       const over = Effect.raceFirst(Effect.sleep(drainMillis), this.hurry)
@@ -524,7 +552,6 @@ export class HeldClaim {
     })
   }
 
-  /** Stops renewing the claim, which then ends after the given time, or after its term where a call is started. */
   rest(millis: number): Effect.Effect<void, Journals.StoreError> {
     this.isResting = true
     const time = this.started.size + this.underWay.size > 0 ? Math.max(millis, this.termMillis) : millis
@@ -545,7 +572,6 @@ export class HeldClaim {
     )
   )
 
-  /** Ends the claim, so that another owner need not wait for the end of its term, unless a call is started. */
   readonly release: Effect.Effect<void> = Effect.suspend(() => {
     if (this.isReleased) return Effect.void
     this.isReleased = true

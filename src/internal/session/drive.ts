@@ -220,6 +220,7 @@ export const drive = <T extends Tools, E, R, RHalt, REvent, RPublish>(
     checkNames("Session.drive", options, knownOptions)
     const { maxFailures = 5, onEvent = () => Effect.void, onGiveUp = () => Effect.void, retry = false, run } = options
     const processName = yield* Claims.CurrentProcess
+    const claim = Claims.own(claimed.claim)
     let kept = yield* Keeping.reload(claimed)
     /** The error that ends the current run, which it could not start with. */
     let final: { readonly error: unknown; readonly failures: number } | undefined
@@ -233,8 +234,8 @@ export const drive = <T extends Tools, E, R, RHalt, REvent, RPublish>(
     const published = (event: Event.Event) => {
       const ending = endedBy(event)
       const { error, failures } = (ending && { error: ending, failures: kept.state.failures }) ?? final ?? {}
-      if (event._tag !== "ChatCompleted" || error === undefined) return kept.claim.during(onEvent(event))
-      return kept.claim.during(Effect.gen(function*() {
+      if (event._tag !== "ChatCompleted" || error === undefined) return claim.during(onEvent(event))
+      return claim.during(Effect.gen(function*() {
         yield* onEvent(event)
         yield* Metric.update(metrics.givenUp, 1)
         yield* Telemetry.logged(Effect.andThen(
@@ -248,7 +249,7 @@ export const drive = <T extends Tools, E, R, RHalt, REvent, RPublish>(
     let refused: Journals.StoreError | undefined
     /** Tells whether the session is continued although no work is left. */
     let retries = retry
-    while (!kept.claim.isLeaving) {
+    while (!claim.isLeaving) {
       const { version } = kept
       isFailed = retries && kept.session.status === "error"
       retries = false

@@ -243,9 +243,10 @@ const writerOf = (kept: Kept): Effect.Effect<Writers.Writer, never, Journals.Sto
   Effect.gen(function*() {
     const store = yield* Journals.Store
     const context = yield* Effect.context<never>()
-    const { claim } = kept as Partial<Claimed>
+    const { claim: given, ...own } = kept as Partial<Claimed> & Kept
+    const claim = given && Claims.own(given)
     const held = claim === undefined ? {} : { claim }
-    const writer = new Writers.Writer({ ...kept, ...held, state: States.copyOf(kept.state) }, store, context)
+    const writer = new Writers.Writer({ ...own, ...held, state: States.copyOf(kept.state) }, store, context)
     if (claim !== undefined) {
       yield* claim.enter
       yield* Effect.forkScoped(writer.watch(claim, store))
@@ -532,7 +533,7 @@ const begunElsewhere = (
 
 /** Returns what a request reads of the session of a claim, under the claim. */
 const under = <R>(
-  claim: Claims.HeldClaim,
+  claim: Claims.OwnClaim,
   request: Effect.Effect<Kept, Journals.StoreError, R>
 ): Effect.Effect<Claimed, Claims.SessionClaimed | Journals.StoreError, R> =>
   Effect.map(
@@ -545,7 +546,8 @@ export const reload = <K extends Kept>(
   { claim, id }: K & { readonly claim?: Claims.HeldClaim }
 ): Effect.Effect<Reloaded<K>, Claims.SessionClaimed | Journals.StoreError, Journals.Store> => {
   const now = Effect.map(read(id), ({ state, version }) => keptOf(id, state, version))
-  return (claim === undefined ? now : under(claim, now)) as unknown as Effect.Effect<
+  const reloaded = claim === undefined ? now : Effect.suspend(() => under(Claims.own(claim), now))
+  return reloaded as unknown as Effect.Effect<
     Reloaded<K>,
     Claims.SessionClaimed | Journals.StoreError,
     Journals.Store
@@ -570,11 +572,14 @@ export const claim = (
     return yield* readUnder(yield* held(claim))
   })
 
-const readUnder = (claim: Claims.HeldClaim) => under(claim, open(claim.id))
+const readUnder = (claim: Claims.OwnClaim) => under(claim, open(claim.id))
 
 /** Renews a claim until the scope closes, which releases it. */
-const held = (claim: Claims.HeldClaim): Effect.Effect<Claims.HeldClaim, never, Scope.Scope> =>
-  Effect.as(Effect.andThen(Effect.addFinalizer(() => claim.release), claim.hold), claim)
+const held = (given: Claims.HeldClaim): Effect.Effect<Claims.OwnClaim, never, Scope.Scope> =>
+  Effect.suspend(() => {
+    const claim = Claims.own(given)
+    return Effect.as(Effect.andThen(Effect.addFinalizer(() => claim.release), claim.hold), claim)
+  })
 
 /** Returns the parent of the runs of a program, under a claim that is renewed until the scope closes. */
 export const program = (

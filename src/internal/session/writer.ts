@@ -42,7 +42,7 @@ export interface Parent {
   /** Tells whether the suspensions of its nested runs can be settled. */
   readonly isAnswerable: boolean
   /** The claim that its nested runs are under. */
-  readonly claim: Claims.HeldClaim | undefined
+  readonly claim: Claims.OwnClaim | undefined
   /** Tells whether its nested runs stop when the owner leaves. Those of a call that is under way continue. */
   readonly isLeft: boolean
 }
@@ -161,7 +161,7 @@ export class Writer implements Omit<Parent, "store"> {
   readonly failed: Deferred.Deferred<never, KeepError>
   readonly afterCrash: Parent["afterCrash"]
   readonly isAnswerable: boolean
-  readonly claim: Claims.HeldClaim | undefined
+  readonly claim: Claims.OwnClaim | undefined
   readonly isLeft: boolean
   /** The session that the program was given, and the session after closing an interrupted run. */
   readonly given: { readonly session: SessionData.Session; closed: SessionData.Session | undefined }
@@ -199,7 +199,7 @@ export class Writer implements Omit<Parent, "store"> {
       readonly version: number
       readonly session?: SessionData.Session
       readonly owner?: string
-      readonly claim?: Claims.HeldClaim
+      readonly claim?: Claims.OwnClaim
     },
     store: Journals.Service | undefined,
     context: Context.Context<never>,
@@ -517,7 +517,7 @@ export class Writer implements Omit<Parent, "store"> {
    * Looks for commands at the interval of the claim, so that they are applied while the operation writes nothing. A
    * failed look is repeated. An append that is under way, or happened in between, applies them itself.
    */
-  watch(claim: Claims.HeldClaim, store: Journals.Service): Effect.Effect<void> {
+  watch(claim: Claims.OwnClaim, store: Journals.Service): Effect.Effect<void> {
     const look = Effect.ignore(Effect.andThen(claim.check, claim.request("read", this.look(store))))
     return Effect.forever(Effect.andThen(claim.looks, look))
   }

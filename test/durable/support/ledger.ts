@@ -7,7 +7,7 @@ import * as Effect from "effect/Effect"
 import type * as Fiber from "effect/Fiber"
 import { afterEach, beforeEach } from "vitest"
 import { Owner } from "../../../src/durable/internal/ownerHealth.ts"
-import { HeldClaim } from "../../../src/internal/session/claim.ts"
+import { OwnClaim } from "../../../src/internal/session/claim.ts"
 import * as Writers from "../../../src/internal/session/writer.ts"
 import { Running } from "../../../src/internal/stop/ownedFibers.ts"
 import { Timers } from "../../../src/internal/stop/timers.ts"
@@ -16,7 +16,7 @@ import { Timers } from "../../../src/internal/stop/timers.ts"
 const used = {
   fibers: new Set<Fiber.Fiber<unknown, unknown>>(),
   owners: new Set<Owner>(),
-  claims: new Set<HeldClaim>(),
+  claims: new Set<OwnClaim>(),
   runs: new Set<Running>(),
   timers: new Set<Timers>(),
   writers: new Set<Writers.Writer>()
@@ -40,8 +40,8 @@ const noting = <A extends object>(prototype: A, name: string, all: Set<A>): void
 }
 
 noting(Owner.prototype, "begin", used.owners)
-noting(HeldClaim.prototype, "isLeaving", used.claims)
-noting(HeldClaim.prototype, "confirm", used.claims)
+noting(OwnClaim.prototype, "isLeaving", used.claims)
+noting(OwnClaim.prototype, "confirm", used.claims)
 noting(Running.prototype, "add", used.runs)
 noting(Running.prototype, "addWork", used.runs)
 noting(Running.prototype, "onRoom", used.runs)
