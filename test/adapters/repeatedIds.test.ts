@@ -232,6 +232,57 @@ describe("O-66: a server that repeats ids", () => {
     })))
 })
 
+it.live(
+  "O-66, O-17: vendors that take turns in one run, all of which number their calls anew, get their own ids back",
+  () =>
+    Effect.scoped(Effect.gen(function*() {
+      const names = ["Kimi", "Anthropic", "Mistral", "Responses", "Gemini", "OpenRouter"]
+      const servers = yield* Effect.forEach(names, (name) => {
+        const { calls, done } = wires[name]!
+        return Server.serve((_, index) => ({ pieces: [index < 2 ? calls([["pay:0", index]]) : done] }))
+      })
+      const adapters = Object.fromEntries(names.map((name, index) => [name, wires[name]!.layer(servers[index]!.url)]))
+      const { thread } = yield* Chat.run("go", {
+        tools: [pay],
+        maxTurns: 20,
+        prepareStep: ({ stepIndex }) => ({ adapter: names[stepIndex % names.length]! })
+      }).pipe(Effect.provide(Adapter.named(adapters)))
+      const ids = thread.messages.flatMap(({ toolCalls = [] }) => toolCalls.map(({ id }) => id))
+      assert.deepStrictEqual([ids.length, new Set(ids).size], [12, 12])
+      const typed: Array<SdkTypes.Body> = []
+      for (const [index, name] of names.entries()) {
+        const wire = wires[name]!
+        const bodies = servers[index]!.requests.map(({ body }): Json => body)
+        for (const [turn, body] of bodies.entries()) {
+          const turns = SentIds.turnsOf(body)
+          const own = (place: number) => place % names.length === index
+          const [before, others] = [turns.filter((_, place) => own(place)), turns.filter((_, place) => !own(place))]
+          assert.deepStrictEqual(
+            before.flatMap(({ calls }) => calls.map(({ id }) => id)),
+            Array(turn).fill("pay:0"),
+            name
+          )
+          assert.deepStrictEqual(
+            SentIds.refusedIn(others, SentIds.demandOf(wire.demands ?? ""), new Set(), wire.isByPlace !== true),
+            [],
+            name
+          )
+          for (const { answers, calls } of turns) {
+            assert.deepStrictEqual(
+              answers.map(({ id }) => id),
+              calls.map(({ id }) => id)
+            )
+          }
+          if (wire.typed !== undefined) typed.push({ protocol: wire.typed, body: JSON.stringify(body) })
+        }
+        assert.deepStrictEqual(Bodies.extended(bodies.map((body) => JSON.stringify(body))), [], name)
+      }
+      assert.strictEqual(typed.length, 13)
+      assert.deepStrictEqual([...SdkTypes.misfits(typed).values()], [])
+    })),
+  120_000
+)
+
 describe("O-66: the place of a call in its message", () => {
   const between: Readonly<Record<string, readonly [reply: string, partsOf: (message: Json) => ReadonlyArray<string>]>> =
     {
