@@ -91,7 +91,7 @@ class Delivery {
 /** The part of a stream that a reader gives it: a frame, or those of a log, which the stream itself takes. */
 type Part = Frame | Delivery
 
-type Emit = (parts: ReadonlyArray<Part>) => Effect.Effect<unknown>
+type Emit = (part: Part) => Effect.Effect<unknown>
 
 /** Number of events that a reader is given at once. */
 const most = 64
@@ -112,7 +112,8 @@ type Tell = (told: Telling.Told) => Effect.Effect<unknown>
 class Reader {
   /** `true` once the session was found to be removed. */
   isRemoved = false
-  private telling: Telling.Telling
+  /** The journal, as far as it was read. */
+  telling: Telling.Telling
   private readonly site: Site
   private readonly key: string
   private readonly emit: Emit
@@ -124,29 +125,9 @@ class Reader {
     this.telling = new Telling.Telling(key, site.publish)
   }
 
-  /** The version of the last record. */
-  private get version(): number {
-    return this.telling.version
-  }
-
-  /** The session at the last record. */
-  get kept(): Session.Kept {
-    return this.telling.kept
-  }
-
-  /** The run without a recorded end. */
-  get running(): string | undefined {
-    return this.telling.running
-  }
-
   /** `true` where the journal has a run under way that this process began or resumed. */
   get isHere(): boolean {
     return this.telling.driver === this.site.processName
-  }
-
-  /** The runs that the journal has, in order. */
-  get runs(): ReadonlyArray<string> {
-    return this.telling.runs
   }
 
   /**
@@ -160,13 +141,14 @@ class Reader {
   ): Effect.Effect<void, Journal.StoreError, Session.Store> {
     return Effect.gen({ self: this }, function*() {
       const store = yield* Session.Store
+      const { version } = this.telling
       const now = polled?.version ?? (yield* store.version(this.key))
       // A look that began before this reader read on says nothing of a removal.
-      this.isRemoved = now < this.version && (polled === undefined || (yield* store.version(this.key)) < this.version)
-      if (now <= this.version) return
-      const entries = polled !== undefined && polled.after <= this.version
-        ? Stream.fromIterable(polled.entries.filter(({ version }) => version > this.version))
-        : store.read(this.key, this.version)
+      this.isRemoved = now < version && (polled === undefined || (yield* store.version(this.key)) < version)
+      if (now <= version) return
+      const entries = polled !== undefined && polled.after <= version
+        ? Stream.fromIterable(polled.entries.filter((entry) => entry.version > version))
+        : store.read(this.key, version)
       yield* Stream.runForEachWhile(entries, (entry) => {
         if (isTooFar(entry.version)) return Effect.succeed(false)
         return Effect.as(Effect.forEach(this.telling.take(entry), tell, { discard: true }), true)
@@ -181,16 +163,16 @@ class Reader {
 
   /** Emits an event of the journal. Its offset is always answered by a reset. */
   tell({ event, runId }: Telling.Told): Effect.Effect<unknown> {
-    return this.emit([Logs.entry(`${runId}.0.${this.version}`, event)])
+    return this.emit(Logs.entry(`${runId}.0.${this.telling.version}`, event))
   }
 
   /** Emits what still waits, where no run follows. */
   tellWaiting(): Effect.Effect<unknown> {
-    return this.emit([Logs.entry("", Telling.stillWaiting(this.kept, this.site.publish))])
+    return this.emit(Logs.entry("", Telling.stillWaiting(this.telling.kept, this.site.publish)))
   }
 
   reset(runId: string): Effect.Effect<unknown> {
-    return this.emit([{ _tag: "Reset", runId }])
+    return this.emit({ _tag: "Reset", runId })
   }
 
   /** Reads the journal from its beginning. It stops before the first record that is too far. */
@@ -211,9 +193,9 @@ class Reader {
       const { begun } = log
       const isHere = () => log.begun !== begun || log.next?.begun !== undefined
       // The runs behind it are read later, by one who wants them.
-      const isOver = () => this.runs.includes(runId) && this.running !== runId
+      const isOver = () => this.telling.runs.includes(runId) && this.telling.running !== runId
       yield* this.retell(tell, isOver)
-      while (this.running === runId && !isHere() && !this.isRemoved) {
+      while (this.telling.running === runId && !isHere() && !this.isRemoved) {
         yield* this.advance(tell, isOver, yield* this.pause(log))
       }
     })
@@ -223,7 +205,7 @@ class Reader {
   pause(log: Logs.RunLog): Effect.Effect<Polls.Polled | undefined, Journal.StoreError, Session.Store> {
     const interval = this.isHere ? soon : poll
     return Effect.raceFirst(
-      this.site.polls.next(this.key, interval, this.version),
+      this.site.polls.next(this.key, interval, this.telling.version),
       Effect.as(log.changed(log.changes), undefined)
     )
   }
@@ -232,7 +214,7 @@ class Reader {
   deliver(log: Logs.RunLog, from: number): Effect.Effect<boolean> {
     return Effect.suspend(() => {
       const delivery = new Delivery(log, from)
-      return Effect.andThen(this.emit([delivery]), Deferred.await(delivery.isWhole))
+      return Effect.andThen(this.emit(delivery), Deferred.await(delivery.isWhole))
     })
   }
 }
@@ -300,9 +282,9 @@ const streamOf = <E, R>(
         yield* Effect.forkScoped(Effect.forever(Effect.andThen(Effect.sleep(quiet), sign)))
         yield* Effect.forkScoped(Effect.andThen(until, over))
         yield* read(
-          new Reader(site, key, (parts) => {
-            taken = parts.find((part) => part instanceof Delivery)
-            return Queue.offerAll(queue, parts)
+          new Reader(site, key, (part) => {
+            taken = part instanceof Delivery ? part : undefined
+            return Queue.offer(queue, part)
           })
         )
         yield* Queue.end(queue)
@@ -349,13 +331,13 @@ class Search {
   }
 
   /** Looks at the journal. A run that could not start has given its message back, for the next attempt. */
-  look({ kept, running, runs }: Reader): void {
+  look(telling: Telling.Telling): void {
     const { found, wanted } = this
     if (wanted === undefined || "runId" in wanted) return
-    if ("takes" in wanted) this.found = Session.view(kept).receipts.get(wanted.takes)?.requestId ?? found
+    if ("takes" in wanted) this.found = Session.view(telling.kept).receipts.get(wanted.takes)?.requestId ?? found
     else if (found === undefined) {
-      const next = [...running === undefined ? [] : [running], ...runs.slice(wanted.known)]
-      this.found = next.find((runId) => this.isNext(runId))
+      const next = [telling.running, ...telling.runs.slice(wanted.known)]
+      this.found = next.find((runId) => runId !== undefined && this.isNext(runId))
     }
   }
 
@@ -373,13 +355,13 @@ class Search {
   }
 
   /** Returns whether no run follows, since other calls still wait. */
-  isVain({ kept }: Reader): boolean {
+  isVain(telling: Telling.Telling): boolean {
     const { found, wanted } = this
-    return wanted !== undefined && "known" in wanted && found === undefined && !Session.isUnfinished(kept)
+    return wanted !== undefined && "known" in wanted && found === undefined && !Session.isUnfinished(telling.kept)
   }
 
   /** Returns whether the run by its id has no end, since it could not start. */
-  isLost({ running, runs }: Reader): boolean {
+  isLost({ running, runs }: Telling.Telling): boolean {
     const { wanted } = this
     return wanted !== undefined && "runId" in wanted && runs.includes(wanted.runId) && running !== wanted.runId
   }
@@ -427,7 +409,7 @@ export const frames = (
         return Effect.andThen(shows(runId), reader.tell(told))
       }
       const tellNew: Tell = (told) => {
-        if (told.event._tag === "RunStarted") search.look(reader)
+        if (told.event._tag === "RunStarted") search.look(reader.telling)
         return broken === undefined ? tell(told) : Effect.void
       }
       const tellOf = (isWanted: (runId: string) => boolean): Tell => (told) =>
@@ -450,13 +432,13 @@ export const frames = (
       // The log of the wanted run has all of it.
       const isLogged = search.isForOne && log.begun !== undefined && search.hears(log.begun)
       if (!isLogged) yield* reader.catchUp()
-      search.look(reader)
+      search.look(reader.telling)
       const after = request._tag === "Events" ? request.after : undefined
       if (after !== undefined && isHeld(log, after)) from = after.index + 1
       else {
-        const first = after === undefined ? undefined : reader.runs.indexOf(after.runId)
+        const first = after === undefined ? undefined : reader.telling.runs.indexOf(after.runId)
         const known = request._tag === "Events" ? first ?? request.endedRuns : 0
-        const wanted = new Set(reader.runs.slice(Math.max(0, known)).filter((runId) => search.has(runId)))
+        const wanted = new Set(reader.telling.runs.slice(Math.max(0, known)).filter((runId) => search.has(runId)))
         if (after !== undefined) {
           shown = after.runId
           if (isForeign(after.runId)) yield* reader.reset(after.runId)
@@ -465,14 +447,14 @@ export const frames = (
       }
       while (!reader.isRemoved && !isTold() && !log.isRemoved) {
         if (log.begun === undefined) {
-          if (search.isVain(reader)) return yield* Effect.asVoid(reader.tellWaiting())
-          if (search.isLost(reader)) return
+          if (search.isVain(reader.telling)) return yield* Effect.asVoid(reader.tellWaiting())
+          if (search.isLost(reader.telling)) return
           const polled = yield* reader.pause(log)
           if (log.isRemoved || log.begun !== undefined) continue
           yield* reader.advance(tellNew, isTold, polled)
-          search.look(reader)
+          search.look(reader.telling)
           // This process has the run still, and may resume it, until another one does.
-          if (broken === undefined || reader.running === broken && reader.isHere) continue
+          if (broken === undefined || reader.telling.running === broken && reader.isHere) continue
           const first = broken
           broken = undefined
           yield* retellFrom(first, isTold)
