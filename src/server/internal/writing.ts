@@ -13,12 +13,6 @@ import type * as Reading from "./reading.ts"
 
 type PublicEvent = Event.PublicEvent
 
-/** Writes frames as texts of an event stream, and what closes it. */
-interface Writer {
-  readonly push: (frame: Reading.Frame) => string
-  readonly end: () => string
-}
-
 /** Leaves out the steps that the client has where a run begins again. */
 class Continued {
   /** Number of whole steps of the run that the client has. */
@@ -59,70 +53,45 @@ class Continued {
   }
 }
 
-const writerOf = (
-  push: (event: PublicEvent) => ReadonlyArray<unknown>,
-  end: () => ReadonlyArray<unknown>,
+/** A machine that writes the events of one run in the words of a protocol. */
+interface Encoder {
+  readonly push: (event: PublicEvent) => ReadonlyArray<unknown>
+  readonly end: () => ReadonlyArray<unknown>
+}
+
+/** Writes frames by one encoder a run, which gets the id of its run. `last` comes at the end. */
+const written = (
+  frames: Stream.Stream<Reading.Frame>,
+  make: (run: { readonly messageId?: string }) => Encoder,
   last: string
-): Writer => {
-  const continued = new Continued()
-  const texts = (values: ReadonlyArray<unknown>): string => values.map(EventStream.data).join("")
-  return {
-    push: (frame) => {
+): Stream.Stream<string> =>
+  Stream.suspend(() => {
+    const continued = new Continued()
+    let encoder: Encoder | undefined
+    const texts = (values: ReadonlyArray<unknown>): string => values.map(EventStream.data).join("")
+    const write = (event: PublicEvent): string => {
+      if (event._tag !== "RunStarted") return texts((encoder ??= make({})).push(event))
+      encoder = make({ messageId: event.runId })
+      return ""
+    }
+    const push = (frame: Reading.Frame): string => {
       if (frame._tag === "Quiet") return EventStream.comment
       // The end of a run that has none says that it broke off.
-      return frame._tag === "Broken" ? "" : continued.events(frame).map((event) => texts(push(event))).join("")
-    },
-    end: () => texts(end()) + last
-  }
-}
-
-/** Writes for the AI SDK. The message of a response has the id of its run, unless it continues another one. */
-const uiWriter = (options: UiStream.Options): Writer => {
-  let encoder: UiStream.Encoder | undefined
-  return writerOf(
-    (event) => {
-      if (event._tag === "RunStarted") {
-        encoder = UiStream.make({ messageId: event.runId, ...options })
-        return []
-      }
-      encoder ??= UiStream.make(options)
-      return encoder.push(event)
-    },
-    () => (encoder ?? UiStream.make(options)).end(),
-    "data: [DONE]\n\n"
-  )
-}
-
-/** Writes for AG-UI. The messages have the id of the run, by which answers of the client name it. */
-const agUiWriter = (options: AgUi.Options): Writer => {
-  let encoder: AgUi.Encoder | undefined
-  return writerOf(
-    (event) => {
-      if (event._tag === "RunStarted") {
-        encoder = AgUi.make({ ...options, messageId: event.runId })
-        return []
-      }
-      encoder ??= AgUi.make(options)
-      return encoder.push(event)
-    },
-    () => (encoder ?? AgUi.make(options)).end(),
-    ""
-  )
-}
-
-const written = (frames: Stream.Stream<Reading.Frame>, make: () => Writer): Stream.Stream<string> =>
-  Stream.suspend(() => {
-    const writer = make()
-    return Stream.concat(Stream.map(frames, writer.push), Stream.suspend(() => Stream.succeed(writer.end())))
+      return frame._tag === "Broken" ? "" : continued.events(frame).map(write).join("")
+    }
+    const end = Stream.suspend(() => Stream.succeed(texts((encoder ?? make({})).end()) + last))
+    return Stream.concat(Stream.map(frames, push), end)
   })
 
-/** Returns the response to a client of the AI SDK. */
-export const ui = (frames: Stream.Stream<Reading.Frame>, options: UiStream.Options) =>
-  EventStream.respond(written(frames, () => uiWriter(options)), UiStream.headers)
+/** Returns the response to a client of the AI SDK. Its message has the id of its run, or that of the continued one. */
+export const ui = (frames: Stream.Stream<Reading.Frame>, options: UiStream.Options) => {
+  const texts = written(frames, (run) => UiStream.make({ ...run, ...options }), "data: [DONE]\n\n")
+  return EventStream.respond(texts, UiStream.headers)
+}
 
-/** Returns the response to a client of AG-UI. */
+/** Returns the response to a client of AG-UI, whose messages have the id of the run. Answers name it. */
 export const agUi = (frames: Stream.Stream<Reading.Frame>, options: AgUi.Options) =>
-  EventStream.respond(written(frames, () => agUiWriter(options)), AgUi.headers)
+  EventStream.respond(written(frames, (run) => AgUi.make({ ...options, ...run }), ""), AgUi.headers)
 
 /** Returns the response to a client of plain events. */
 export const plain = (frames: Stream.Stream<Reading.Frame>) =>
