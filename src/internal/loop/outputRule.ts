@@ -18,7 +18,7 @@ import { type Ask, type Asked, type At, end, last, type Next, noteIn, type Outpu
 export const name = "output"
 
 /** The ways of asking for a typed answer. */
-export type Mode = "native" | "tool" | "finalize"
+type Mode = "native" | "tool" | "finalize"
 
 /** A typed answer, as the loop knows it. */
 export interface Definition {

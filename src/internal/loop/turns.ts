@@ -138,7 +138,7 @@ const bounded = (maxTurns: number, isClosedByAnswer: boolean): Rule => ({
 })
 
 /** The schedule on which broken replies are asked for again. */
-export type RetryReply = Schedule.Schedule<unknown, Adapter.AdapterError>
+type RetryReply = Schedule.Schedule<unknown, Adapter.AdapterError>
 
 type Retry = Effect.Success<ReturnType<typeof Schedule.toStep<unknown, Adapter.AdapterError, never, never>>>
 
@@ -182,7 +182,7 @@ export interface OfChat<E, R> extends OfStep<E, R> {
 }
 
 /** A typed answer, as the loop knows it: a value of `Output.make`. */
-export interface Typed<R> {
+interface Typed<R> {
   readonly tool: Tool.Any | undefined
   /** `true` if the model answers by the tool alone. */
   readonly isByTool: boolean

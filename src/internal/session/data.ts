@@ -115,7 +115,12 @@ export class Settled extends Schema.Opaque<Settled>()(Schema.Struct({
 })) {}
 
 /** The verdict that stands, as receipts have it. */
-export const standing = { verdict: Schema.optionalKey(verdict), at: Schema.optionalKey(Schema.Finite) }
+export const standing = {
+  /** The verdict that stands. Left out where none does. */
+  verdict: Schema.optionalKey(verdict),
+  /** Time of that verdict, in milliseconds since 1970. Left out where no record has it. */
+  at: Schema.optionalKey(Schema.Finite)
+}
 
 /** Returns the verdict that an answer gives, with its time. */
 export const verdictOf = ({ _tag }: Answer, at: number | undefined): Pick<Settled, "at" | "verdict"> => ({
