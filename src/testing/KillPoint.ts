@@ -12,8 +12,8 @@ import * as Stream from "effect/Stream"
 import * as Adapter from "../Adapter.ts"
 import * as Executor from "../Executor.ts"
 import * as Requests from "../internal/ask/request.ts"
-import * as Journals from "../internal/session/journal.ts"
-import type * as Records from "../internal/session/records.ts"
+import type * as Journal from "../Journal.ts"
+import * as Session from "../Session.ts"
 import type * as Tool from "../Tool.ts"
 import * as Node from "./internal/node.ts"
 import * as WorldLog from "./internal/worldLog.ts"
@@ -53,7 +53,7 @@ class Process {
     if (this.plan[this.kill] === this.count && WorldLog.claimKill(this.folder, this.kill)) this.die(name)
   }
 
-  recorded(session: string, version: number, record: Records.Record, isOwn: boolean): void {
+  recorded(session: string, version: number, record: Journal.Record, isOwn: boolean): void {
     const last = this.versions.get(session) ?? 0
     // Another part of the process may have read the record before its writer logs it.
     if (!isOwn && version <= last) return
@@ -208,7 +208,7 @@ export const asked: Effect.Effect<void> = write({ _tag: "Asked" })
  */
 export const done = (value: unknown): Effect.Effect<void> => write({ _tag: "Done", value })
 
-const store = (inner: Journals.Service): Journals.Service => ({
+const store = (inner: Journal.Service): Journal.Service => ({
   ...inner,
   append: (id, expected, records, options) =>
     Effect.gen(function*() {
@@ -247,9 +247,9 @@ const services = <A>(context: Context.Context<A>): Context.Context<A> => {
     onNone: () => withExecutor,
     onSome: (service) => Context.add(withExecutor, Adapter.Adapter, Requests.changed(service, adapter))
   })
-  return Option.match(Context.getOption(withAdapter, Journals.Store), {
+  return Option.match(Context.getOption(withAdapter, Session.Store), {
     onNone: () => withAdapter,
-    onSome: (service) => Context.add(withAdapter, Journals.Store, store(service))
+    onSome: (service) => Context.add(withAdapter, Session.Store, store(service))
   })
 }
 

@@ -13,45 +13,43 @@ import * as Exit from "effect/Exit"
 import * as Option from "effect/Option"
 import * as Random from "effect/Random"
 import * as Stream from "effect/Stream"
-import * as SessionData from "../internal/session/data.ts"
-import * as Journals from "../internal/session/journal.ts"
-import type * as Records from "../internal/session/records.ts"
-import type * as States from "../internal/session/state.ts"
+import * as Journal from "../Journal.ts"
 import * as Message from "../Message.ts"
 import type * as Response from "../Response.ts"
+import * as Session from "../Session.ts"
 import * as Conformance from "./Conformance.ts"
 import * as Cases from "./internal/cases.ts"
 
-type Appended = Arr.NonEmptyReadonlyArray<Records.Record>
+type Appended = Arr.NonEmptyReadonlyArray<Journal.Record>
 
-const said = (text: string): Records.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
+const said = (text: string): Journal.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
 
-const texts = (entries: ReadonlyArray<Records.Entry>): ReadonlyArray<string> =>
+const texts = (entries: ReadonlyArray<Journal.Entry>): ReadonlyArray<string> =>
   entries.map(({ record }) =>
     record._tag === "MessagesAppended" ? record.messages.map(Message.text).join() : record._tag
   )
 
 const mint = Effect.map(Random.Random, (random) => `session-${random.nextDoubleUnsafe().toString(36).slice(2)}`)
 
-const conflict = <A, E>(exit: Exit.Exit<A, E>): Journals.SessionConflict | undefined => {
+const conflict = <A, E>(exit: Exit.Exit<A, E>): Journal.SessionConflict | undefined => {
   const error = Option.getOrUndefined(Exit.findErrorOption(exit))
-  return error instanceof Journals.SessionConflict ? error : undefined
+  return error instanceof Journal.SessionConflict ? error : undefined
 }
 
 /** Returns a case with a store and a session that has not been written. */
 const of = (
   name: string,
-  body: (store: Journals.Service, id: string) => Generator<Effect.Effect<unknown, unknown>, unknown, never>
-): Conformance.Case<Journals.Store> =>
+  body: (store: Journal.Service, id: string) => Generator<Effect.Effect<unknown, unknown>, unknown, never>
+): Conformance.Case<Session.Store> =>
   Cases.of(name, function*() {
-    const store = yield* Journals.Store
+    const store = yield* Session.Store
     const id = yield* mint
     yield* Effect.gen(() => body(store, id))
   })
 
-const read = (store: Journals.Service, id: string, after?: number) => Stream.runCollect(store.read(id, after))
+const read = (store: Journal.Service, id: string, after?: number) => Stream.runCollect(store.read(id, after))
 
-const versions: Conformance.Suite<Journals.Store> = [
+const versions: Conformance.Suite<Session.Store> = [
   of("a session that was never written is at version 0 and has no records", function*(store, id) {
     yield* Conformance.equals("version", yield* store.version(id), 0)
     yield* Conformance.equals("records", yield* read(store, id), [])
@@ -76,7 +74,7 @@ const versions: Conformance.Suite<Journals.Store> = [
   })
 ]
 
-const conflicts: Conformance.Suite<Journals.Store> = [
+const conflicts: Conformance.Suite<Session.Store> = [
   of("append at another version is a SessionConflict that names both, and appends nothing", function*(store, id) {
     yield* store.append(id, 0, [said("a")])
     for (const expected of [0, 2, -1]) {
@@ -121,7 +119,7 @@ const conflicts: Conformance.Suite<Journals.Store> = [
 
 const toolCall = { ...Message.toolCall("c0", "pay", { amount: 12.5, to: { name: "Åsa" } }), rawArguments: "{}" }
 
-const session = SessionData.make({
+const session = Session.make({
   id: "kept",
   context: { nested: { list: [1, null, "two"] } },
   metadata: { "a.b": true }
@@ -181,7 +179,7 @@ const everyKind: Appended = [
   { _tag: "MessageSubmitted", id: "m0", message: Message.user("\ud83d\ude00") }
 ]
 
-const contents: Conformance.Suite<Journals.Store> = [
+const contents: Conformance.Suite<Session.Store> = [
   of("every kind of record comes back as it went in", function*(store, id) {
     yield* store.append(id, 0, everyKind)
     const entries = yield* read(store, id)
@@ -211,18 +209,18 @@ const contents: Conformance.Suite<Journals.Store> = [
   of(
     "a record that is larger than the bound is refused by name, and nothing of its append is written",
     function*(store, id) {
-      const ended: Records.Record = {
+      const ended: Journal.Record = {
         _tag: "CallEnded",
         requestId: "r",
         message: Message.tool("c0", "ä".repeat(1000))
       }
       yield* store.append(id, 0, [said("a")])
       const append = store.append(id, 1, [said("b"), ended]).pipe(
-        Effect.provideService(Journals.MaxRecordBytes, 2000)
+        Effect.provideService(Journal.MaxRecordBytes, 2000)
       )
       const error = yield* Effect.flip(append)
-      yield* Conformance.holds("a StoreError", error instanceof Journals.StoreError)
-      if (!(error instanceof Journals.StoreError)) return
+      yield* Conformance.holds("a StoreError", error instanceof Journal.StoreError)
+      if (!(error instanceof Journal.StoreError)) return
       yield* Conformance.equals(
         "what it names",
         [error.reason, error.id, error.record, error.toolCallId, error.maxBytes],
@@ -276,7 +274,7 @@ export const Passing: Context.Reference<(duration: Duration.Input) => Effect.Eff
 
 const pass = (duration: Duration.Input) => Effect.flatMap(Passing, (passing) => passing(duration))
 
-const runStarted = (requestId: string): Records.Record => ({
+const runStarted = (requestId: string): Journal.Record => ({
   _tag: "RunStarted",
   requestId,
   operation: "start",
@@ -284,7 +282,7 @@ const runStarted = (requestId: string): Records.Record => ({
   messages: []
 })
 
-const runEnded = (requestId: string): Records.RunEnded => ({
+const runEnded = (requestId: string): Journal.RunEnded => ({
   _tag: "RunEnded",
   requestId,
   haltedReason: "completed",
@@ -292,25 +290,25 @@ const runEnded = (requestId: string): Records.RunEnded => ({
 })
 
 /** Returns a snapshot of the session with this id. */
-const opened = (id: string): Records.Record => ({ _tag: "Opened", format: 1, session: SessionData.make({ id }) })
+const opened = (id: string): Journal.Record => ({ _tag: "Opened", format: 1, session: Session.make({ id }) })
 
-const submitted: Records.Record = { _tag: "MessageSubmitted", id: "m", message: Message.user("hi") }
+const submitted: Journal.Record = { _tag: "MessageSubmitted", id: "m", message: Message.user("hi") }
 
-const isUnfinished = (store: Journals.Service, id: string) =>
+const isUnfinished = (store: Journal.Service, id: string) =>
   Effect.map(Stream.runCollect(store.unfinished), (ids) => ids.includes(id))
 
-const listed = (store: Journals.Service, prefix: string) =>
+const listed = (store: Journal.Service, prefix: string) =>
   Effect.map(
     Stream.runCollect(store.list({ prefix })),
     (found) => found.toSorted((left, right) => left.id < right.id ? -1 : 1)
   )
 
 /** Returns the options of an append that leaves this work. */
-const leaving = (next: States.Next): Journals.AppendOptions => ({ summary: { next, status: "idle" } })
+const leaving = (next: Journal.Next): Journal.AppendOptions => ({ summary: { next, status: "idle" } })
 
-const lists: Conformance.Suite<Journals.Store> = [
+const lists: Conformance.Suite<Session.Store> = [
   of("a session has work left where the summary of its last append says so", function*(store, id) {
-    const after = (expected: number, records: Appended, options: Journals.AppendOptions, left: boolean) =>
+    const after = (expected: number, records: Appended, options: Journal.AppendOptions, left: boolean) =>
       Effect.gen(function*() {
         yield* store.append(id, expected, records, options)
         const what = `work left after ${records.map(({ _tag }) => _tag).join(", ")}`
@@ -357,7 +355,7 @@ const lists: Conformance.Suite<Journals.Store> = [
         const { claim: _, id: __, since: ___, version: ____, ...summary } = found
         return summary
       })
-    const whole: States.Summary = {
+    const whole: Journal.Summary = {
       next: "resume",
       status: "error",
       resumptions: 3,
@@ -369,7 +367,7 @@ const lists: Conformance.Suite<Journals.Store> = [
       agent: "travel",
       forkedFrom: { id: "other", version: 7, message: "m1" }
     }
-    const others: States.Summary = {
+    const others: Journal.Summary = {
       next: "wait",
       status: "awaiting_user",
       resumptions: 0,
@@ -384,11 +382,11 @@ const lists: Conformance.Suite<Journals.Store> = [
     yield* store.append(id, 0, [opened(id)], { summary: whole })
     yield* Conformance.equals("the first summary", yield* listedAs(id), whole)
     let version = 1
-    for (const field of Object.keys(whole) as ReadonlyArray<keyof States.Summary>) {
+    for (const field of Object.keys(whole) as ReadonlyArray<keyof Journal.Summary>) {
       const { [field]: _, ...less } = whole
       const changed = { ...whole, [field]: others[field] }
       const isRequired = field === "next" || field === "status"
-      for (const summary of isRequired ? [changed] : [changed, less as States.Summary]) {
+      for (const summary of isRequired ? [changed] : [changed, less as Journal.Summary]) {
         version = yield* store.append(id, version, [said("on")], { summary })
         yield* Conformance.equals(`the summary with another ${field}`, yield* listedAs(id), summary)
         const fresh = `${id}-${version}`
@@ -396,7 +394,7 @@ const lists: Conformance.Suite<Journals.Store> = [
         yield* Conformance.equals(`that of a new session with another ${field}`, yield* listedAs(fresh), summary)
       }
     }
-    const idle: States.Summary = { ...whole, next: "nothing" }
+    const idle: Journal.Summary = { ...whole, next: "nothing" }
     version = yield* store.append(id, version, [said("on")], { summary: idle })
     version = yield* store.append(id, version, [submitted])
     yield* Conformance.equals("the summary behind a message", yield* listedAs(id), { ...idle, next: "reply" })
@@ -474,7 +472,7 @@ const lists: Conformance.Suite<Journals.Store> = [
   })
 ]
 
-const removals: Conformance.Suite<Journals.Store> = [
+const removals: Conformance.Suite<Session.Store> = [
   of("truncate removes what stands before a snapshot, and reading begins with the snapshot", function*(store, id) {
     const records: Appended = [opened(id), said("a"), said("b"), opened(id), said("c")]
     yield* store.append(id, 0, records)
@@ -552,7 +550,7 @@ const removals: Conformance.Suite<Journals.Store> = [
 const long = 600_000
 
 /** Claims unfinished sessions two at a time until there are none. */
-const claimAll = (store: Journals.Service, owner: string) =>
+const claimAll = (store: Journal.Service, owner: string) =>
   Effect.gen(function*() {
     const count = (yield* Stream.runCollect(store.unfinished)).length
     const found: Array<string> = []
@@ -566,7 +564,7 @@ const claimAll = (store: Journals.Service, owner: string) =>
     return found
   })
 
-const claims: Conformance.Suite<Journals.Store> = [
+const claims: Conformance.Suite<Session.Store> = [
   of("a claim is its owner's until it is released, and others see whose it is", function*(store, id) {
     const claim = yield* store.claim(id, "first", long)
     yield* Conformance.equals("the owner", claim.owner, "first")
@@ -722,7 +720,7 @@ const claims: Conformance.Suite<Journals.Store> = [
  * @category suites
  * @since 0.1.0
  */
-export const all: Conformance.Suite<Journals.Store> = [
+export const all: Conformance.Suite<Session.Store> = [
   ...versions,
   ...conflicts,
   ...contents,

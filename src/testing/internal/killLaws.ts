@@ -3,7 +3,7 @@
  * which laws were broken. A call is identified by its name and its arguments, since a recovery that forgot the run
  * gives the same call another id.
  */
-import type * as Records from "../../internal/session/records.ts"
+import type * as Journal from "../../Journal.ts"
 import type * as Message from "../../Message.ts"
 import * as KillTurns from "./killTurns.ts"
 import type { Line } from "./worldLog.ts"
@@ -173,7 +173,7 @@ const counted = (names: Iterable<string>): ReadonlyMap<string, number> => {
 const effectsIn = (lines: ReadonlyArray<Line>): ReadonlyMap<string, number> =>
   counted(lines.flatMap((line) => line._tag === "Acted" ? line.what : []))
 
-type Replied = Records.StepCompleted | Records.ReplyReceived
+type Replied = Journal.StepCompleted | Journal.ReplyReceived
 
 /** Returns the calls of the reply in a record. A step does not repeat the reply of an earlier record. */
 const callsOf = ({ response }: Replied): ReadonlyArray<Message.ToolCall> => response?.toolCalls ?? []
@@ -227,13 +227,13 @@ const isOfRun = (
 ): boolean => session === line.session && requestId === record.requestId
 
 /** Tells whether a call waits for a verdict about an unknown effect. It may be tried again. */
-const isInDoubt = ({ suspensions }: Records.CallWaits): boolean => suspensions.some(({ kind }) => kind === "unknown")
+const isInDoubt = ({ suspensions }: Journal.CallWaits): boolean => suspensions.some(({ kind }) => kind === "unknown")
 
 /** Tells whether no record tells how an attempt has ended. */
 const isOpen = ({ end }: Start): boolean => end === undefined || end === "inDoubt"
 
 /** Returns the id of the call whose attempt a record ends, if it ends one. */
-const endedIn = (record: Records.Record): string | undefined => {
+const endedIn = (record: Journal.Record): string | undefined => {
   switch (record._tag) {
     case "AttemptFailed":
     case "CallWaits":
@@ -338,7 +338,7 @@ const hasFailed = (start: Start, after: ReadonlyArray<Line>): boolean =>
     && (line.record.status === "error" || line.record.haltedReason === undefined)
   )
 
-const isUnknown = ({ message, reason }: Records.CallEnded): boolean =>
+const isUnknown = ({ message, reason }: Journal.CallEnded): boolean =>
   reason === unknownCode || JSON.stringify(message).includes(unknownCode)
 
 const settledOf = (start: Start, after: ReadonlyArray<Line>, ledger: Ledger): Unknown["settled"] => {

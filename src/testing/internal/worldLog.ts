@@ -2,7 +2,7 @@
  * The log of an attempt that processes are killed in: one file that each of them appends lines to, so that what
  * happened before a kill is there after it. `KillPoint` writes it, and `everyKill` reads it.
  */
-import type * as Records from "../../internal/session/records.ts"
+import type * as Journal from "../../Journal.ts"
 import * as Node from "./node.ts"
 
 /** The variables by which `everyKill` reaches a program. Without the first the program runs as it would by itself. */
@@ -37,7 +37,7 @@ export type Happened =
     readonly session: string
     readonly version: number
     readonly isOwn: boolean
-    readonly record: Records.Record
+    readonly record: Journal.Record
   }
   /** The program has its result. */
   | { readonly _tag: "Done"; readonly value: unknown }
