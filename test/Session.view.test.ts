@@ -4,7 +4,7 @@ import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Stream from "effect/Stream"
-import { Session, Tool } from "heddle"
+import { Journal, Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
 import { until } from "./support/edges.ts"
 
@@ -192,6 +192,44 @@ describe("Session.view", () => {
       const view = yield* same(yield* Session.keep(yield* loaded("s"), reply))
       assert.strictEqual(view.failures, 0)
       assert.deepStrictEqual(view.inbox, [])
+    }).pipe(Effect.provide([model, Session.Store.layerMemory]))
+  })
+})
+
+describe("Journal.fold", () => {
+  it.effect("has the whole turns, the calls and the usage of the session behind each record", () => {
+    const model = Script.layer([
+      [text("Hello"), usage({ inputTokens: 3 }), finish("stop")],
+      [toolCall("c1", "fast"), toolCall("c2", "pay"), usage({ inputTokens: 5 }), finish("tool_calls")],
+      [text("Paid"), usage({ inputTokens: 7 }), finish("stop")]
+    ])
+    const fast = Tool.make("fast", { parameters: {}, handler: () => Effect.succeed("soon") })
+    const tools = [fast, pay]
+    return Effect.gen(function*() {
+      const first = yield* Session.keep(yield* Session.open("s"), (session) => Session.reply(session, "Hi"))
+      const asked = yield* Session.keep(first, (session) => Session.reply(session, "Pay", { tools }))
+      const approved = yield* Session.keep(asked, (session) => Session.approve(session, "c2"))
+      const kept = yield* Session.keep(approved, (session) => Session.continue(session, null, { tools }))
+      const store = yield* Session.Store
+      const fold = Journal.fold("s")
+      const states = new Set<string>()
+      const totals = new Set<number | null | undefined>()
+      yield* Stream.runForEach(store.read("s"), (entry) =>
+        Effect.sync(() => {
+          fold.apply(entry)
+          const { calls, thread, usage, version } = fold
+          const view = Session.view(fold.kept)
+          assert.deepStrictEqual(calls, view.calls, `version ${version}`)
+          assert.deepStrictEqual(usage, view.run?.usage ?? null, `version ${version}`)
+          const { messages } = fold.kept.session.thread
+          assert.deepStrictEqual(thread.messages, messages.slice(0, thread.messages.length), `version ${version}`)
+          if (calls.length === 0) assert.strictEqual(thread.messages.length, messages.length, `version ${version}`)
+          for (const { state } of calls) states.add(state)
+          totals.add(usage?.inputTokens)
+        }))
+      assert.deepStrictEqual(fold.kept.session, kept.session)
+      assert.deepStrictEqual(Array.from(states).sort(), ["Answered", "Asked", "Granted", "Started", "Waiting"])
+      assert.includeMembers(Array.from(totals), [undefined, 3, 5, 7])
     }).pipe(Effect.provide([model, Session.Store.layerMemory]))
   })
 })

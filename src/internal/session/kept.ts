@@ -189,8 +189,15 @@ export interface Fold {
   readonly version: number
   /** The session at that version, as `Session.load` returns it. Later records do not change it. */
   readonly kept: Kept
-  /** The whole turns of its conversation, for a reader that looks after each record: `kept` copies the session. */
+  /**
+   * The whole turns of its conversation. `thread`, `calls` and `usage` cost little, for a reader that looks after each
+   * record: `kept` copies the session.
+   */
   readonly thread: Thread.Thread
+  /** The calls of its unfinished turn, as `Session.view` has them. */
+  readonly calls: ReadonlyArray<InterruptedCall>
+  /** Usage of its open run so far. `null` without a run, and where the models reported none. */
+  readonly usage: Response.Usage | null
   /** Applies the next record of the journal. A record that does not fit its position changes nothing. */
   readonly apply: (entry: Records.Entry) => void
   /** Returns a fold at the same version that shares nothing with this one. */
@@ -216,6 +223,14 @@ class Folded implements Fold {
 
   get thread(): Thread.Thread {
     return this.state.thread
+  }
+
+  get calls(): ReadonlyArray<InterruptedCall> {
+    return callsIn(this.state.turn)
+  }
+
+  get usage(): Response.Usage | null {
+    return this.state.run === undefined ? null : States.totalUsageOf(this.state.run)
   }
 
   apply({ record, version }: Records.Entry): void {

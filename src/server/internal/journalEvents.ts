@@ -127,11 +127,16 @@ export class Telling {
     return SharedMessages.length(this.fold.thread)
   }
 
+  /** Number of messages of the conversation. */
+  private get place(): number {
+    return this.fold.calls.length === 0 ? this.length : this.kept.session.thread.messages.length
+  }
+
   /** Applies a record, and returns the events of what it tells. */
   take(entry: Journal.Entry): ReadonlyArray<Told> {
     const { record } = entry
     const { length } = this
-    const usage = record._tag === "RunEnded" ? Session.view(this.kept).run?.usage ?? null : null
+    const totalUsage = record._tag === "RunEnded" ? this.fold.usage : null
     this.fold.apply(entry)
     this.records++
     switch (record._tag) {
@@ -148,7 +153,7 @@ export class Telling {
         this.runs.push(record.requestId)
         this.begin(record)
         this.steps = 0
-        this.toolCalls = new Map(Session.view(this.kept).calls.map(({ toolCall }) => [toolCall.id, toolCall]))
+        this.toolCalls = new Map(this.fold.calls.map(({ toolCall }) => [toolCall.id, toolCall]))
         this.reply = undefined
         this.response = undefined
         this.usages = []
@@ -216,11 +221,11 @@ export class Telling {
         const isUnstarted = record.haltedReason === undefined && this.reply === undefined && this.usages.length === 0
         this.running = this.driver = undefined
         if (isUnstarted && Session.isUnfinished(this.kept)) return []
-        const { suspensions } = this.kept.session
+        const suspensions = this.fold.calls.length === 0 ? [] : this.kept.session.suspensions
         const result = {
           outcome: outcomeOf(record, this.response?.finishReason),
           usage: Response.sumUsage(this.usages),
-          totalUsage: usage,
+          totalUsage,
           suspensions
         }
         return this.tell(record.requestId, [{ _tag: "ChatCompleted", result }])
@@ -240,7 +245,7 @@ export class Telling {
     if (takes === undefined || takes.id !== this.asked) this.attempts = new Set()
     this.asked = takes?.id
     this.attempts.add(requestId)
-    const place = this.kept.session.thread.messages.length
+    const { place } = this
     if (takes !== undefined) this.names.set(place - 1, takes.id)
     this.names.set(place, requestId)
     this.message = requestId
@@ -250,7 +255,7 @@ export class Telling {
   /** Hides the last messages of the thread. The message of the assistant that begins there begins behind them. */
   private hide(count: number): void {
     if (count === 0) return
-    const { length } = this.kept.session.thread.messages
+    const length = this.place
     const name = this.names.get(length - count)
     if (name !== undefined) {
       this.names.delete(length - count)
@@ -295,7 +300,7 @@ export class Telling {
     const { kept, settled } = this
     if (settled.length === 0) return []
     const open = new Set(
-      Session.view(kept).calls.flatMap((call) => call.message === undefined ? [call.toolCall.id] : [])
+      this.fold.calls.flatMap((call) => call.message === undefined ? [call.toolCall.id] : [])
     )
     const ids = settled.flatMap((id) => CallPaths.ownCall(id) ?? []).filter((id) => !open.has(id))
     this.settled = []
