@@ -17,7 +17,7 @@ export const frame = (events: ReadonlyArray<Event.Event>, isCut: boolean): Found
   const completed = events[end]
   const lastStep = events.findLastIndex((event) => event._tag === "StepCompleted")
   const behind = events.slice(Math.max(lastStep + 1, Answers.opening(events)), end).filter((event) =>
-    event._tag !== "Error"
+    event._tag !== "Error" && event._tag !== "OutputCompleted"
   )
   const messages: Array<string> = []
   if (end < events.length - 1) messages.push(`${events.length - 1 - end} events come after ChatCompleted`)
@@ -26,7 +26,16 @@ export const frame = (events: ReadonlyArray<Event.Event>, isCut: boolean): Found
     const steps = completed.result.steps.length
     messages.push(`the result has ${steps} steps, the stream ${counted(events, "StepCompleted")} StepCompleted`)
   }
+  if (completed?._tag === "ChatCompleted") messages.push(...ofOutput(events, completed.result))
   return messages.map((message) => ({ law: "frame", message, index: end }))
+}
+
+/** Checks that a typed answer is accepted once, as the result has it. The events of an awaited run lack it. */
+const ofOutput = (events: ReadonlyArray<Event.Event>, result: Event.ChatResult): ReadonlyArray<string> => {
+  const accepted = events.flatMap((event) => event._tag === "OutputCompleted" ? [event.value] : [])
+  const isAwaited = events.every(({ _tag }) => _tag === "StepCompleted" || _tag === "ChatCompleted")
+  const expected = "output" in result && !isAwaited ? [result.output] : []
+  return isSame(accepted, expected) ? [] : ["OutputCompleted does not come once with the output of the result"]
 }
 
 const isSame = (left: unknown, right: unknown): boolean =>
@@ -104,6 +113,8 @@ const isEnd = (step: Event.StepResult, outcome: Event.Outcome, steps: number): b
   if (halt === "tool_error") return outcome._tag === "ToolFailed"
   // The step that a rule wants behind a halt or an answer may exceed the bound of turns, or fail before its request.
   const isFurther = outcome._tag === "Failed" || outcome._tag === "MaxTurns" && steps >= outcome.maxTurns
+  // The call that gives a typed answer halts the step, and completes the run.
+  if (halt === "output" && outcome._tag === "Completed") return true
   if (halt !== undefined) return isFurther || outcome._tag === "Halted" && outcome.reason === halt
   if (step.suspensions?.some(({ kind }) => kind === "question") === true) return outcome._tag === "AskUser"
   const within = (step.suspensions ?? []).filter(({ path }) => path !== undefined)

@@ -1,0 +1,134 @@
+/**
+ * Each pair of what governs a run: a change of each step, another model, a typed answer. A run with both is stopped at each of its steps, and killed behind each of its records. The table is printed.
+ */
+import { afterAll, assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import type * as Layer from "effect/Layer"
+import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
+import { Adapter, Chat, type Journal, Output, Session, Tool } from "heddle"
+import { everyStep, Script } from "heddle/testing"
+import { modelOf, type Replies } from "./support/ruled.ts"
+import { journalOf, prefixed } from "./support/survivor.ts"
+
+const { finish, text, toolCall } = Script
+
+type Options = Chat.Options<ReadonlyArray<Tool.Any>, never, never, never, never>
+
+const turnOf = ({ messages }: Adapter.Request): number => messages.filter(({ role }) => role === "assistant").length
+
+const Weather = Schema.Struct({ celsius: Schema.Finite })
+
+/** Looks twice; then answers, with an answer of a type at the second try. */
+const replies: Replies = (request) => {
+  const turn = turnOf(request)
+  const isTyped = request.tools.some(({ name }) => name === "final_answer")
+  if (turn < 2) return [toolCall(`c${turn}`, "look"), finish("tool_calls")]
+  if (!isTyped) return [text("It is 7 °C."), finish("stop")]
+  return [toolCall(`c${turn}`, "final_answer", turn === 2 ? { celsius: "warm" } : { celsius: 7 }), finish("tool_calls")]
+}
+
+const broken: Adapter.Service = {
+  stream: () => Stream.fail(new Adapter.AdapterError({ reason: "provider_unavailable" }))
+}
+
+const look = Tool.make("look", {
+  parameters: {},
+  readOnly: true,
+  handler: (_, call) => Effect.as(Effect.andThen(call.progress("looking"), Effect.yieldNow), "seen")
+})
+
+interface Feature {
+  readonly options?: Options
+  readonly adapter?: (good: Adapter.Service) => Adapter.Service
+}
+
+/** The first adapter of a layer of two, of which the first is down. */
+const withFallback = (good: Adapter.Service) =>
+  Effect.runSync(
+    Adapter.Adapter.useSync((adapter) => adapter).pipe(
+      Effect.provide(
+        Adapter.fallback([{ layer: Adapter.layer(broken), name: "first" }, {
+          layer: Adapter.layer(good),
+          name: "second"
+        }])
+      )
+    )
+  )
+
+const features: Readonly<Record<string, Feature>> = {
+  prepareStep: {
+    options: { prepareStep: ({ stepIndex }) => Effect.sync(() => ({ temperature: stepIndex / 10 })) }
+  },
+  fallback: { adapter: withFallback },
+  output: { options: { output: Output.make(Weather) } }
+}
+
+const names = Object.keys(features)
+const pairs = names.flatMap((one, index) => names.slice(index).map((other) => [one, other] as const))
+
+const given = (one: string, other: string) => {
+  const both = [features[one]!, features[other]!]
+  return {
+    options: { tools: [look], requestId: "run", ...both[0]!.options, ...both[1]!.options } as Options,
+    adapterOf: (good: Adapter.Service) => {
+      const change = both.find(({ adapter }) => adapter !== undefined)?.adapter
+      return change === undefined ? good : change(good)
+    }
+  }
+}
+
+const shown = (request: Adapter.Request): unknown => JSON.parse(JSON.stringify(request))
+
+/** The result of the run behind the first records of its journal, in a process that was started after the kill. */
+const resumed = (options: Options, layer: Layer.Layer<Adapter.Adapter>, before: ReadonlyArray<Journal.Record>) =>
+  Effect.gen(function*() {
+    const cut = (yield* Session.load("s"))!
+    return (yield* Session.resume(cut, { ...options, takeOver: true } as {})).value.result
+  }).pipe(Effect.provide([layer, prefixed("s", before)]))
+
+const rows: Array<ReadonlyArray<string | number>> = []
+
+describe("G81: each pair", () => {
+  for (const [one, other] of pairs) {
+    it.effect(`G81: ${one} and ${other}: stopped at every step, and killed behind every record`, () =>
+      Effect.gen(function*() {
+        const { adapterOf, options } = given(one, other)
+        const report = yield* everyStep(({ cancel }) => Chat.stream("go", { ...options, cancel }), {
+          layer: Adapter.layer(adapterOf(modelOf(replies, []))),
+          maxOpsBeforeYield: 6,
+          limit: 60
+        })
+        assert.deepStrictEqual(report.violations, [])
+
+        const asked: Array<Adapter.Request> = []
+        const layer = Adapter.layer(adapterOf(modelOf(replies, asked)))
+        const whole = yield* Effect.gen(function*() {
+          const { value } = yield* Session.keep(
+            yield* Session.open("s"),
+            (session) => Session.reply(session, "go", options as {})
+          )
+          return { result: value.result, records: yield* journalOf("s") }
+        }).pipe(Effect.provide([layer, Session.Store.layerMemory]))
+        const all = asked.map(shown)
+        let kills = 0
+        for (let length = 2; length < whole.records.length; length++) {
+          asked.length = 0
+          const ran = yield* resumed(options, layer, whole.records.slice(0, length))
+          const again = asked.map(shown)
+          const where = `killed behind record ${length}, ${whole.records[length - 1]?._tag}`
+          assert.deepStrictEqual(again, again.length === 0 ? [] : all.slice(-again.length), where)
+          assert.deepStrictEqual(ran, whole.result, where)
+          kills++
+        }
+        const { outcome, output } = whole.result
+        rows.push([one, other, report.points, kills, all.length, outcome._tag, JSON.stringify(output) ?? "–"])
+      }))
+  }
+
+  afterAll(() => {
+    const head = ["", "and", "steps stopped at", "kills", "requests", "outcome", "output"]
+    const lines = [head, head.map(() => "-"), ...rows].map((row) => `| ${row.join(" | ")} |`)
+    console.log(lines.join("\n"))
+  })
+})
