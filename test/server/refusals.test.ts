@@ -1338,7 +1338,8 @@ describe("answers", () => {
       const { url } = yield* serve([agent], obedient, options)
       const open = (text: string) => JSON.parse(text).suspensions.map(({ id }: any) => id)
       const read = send(url, { path: `${at}/s1` })
-      const { text: before } = yield* until("the call", read, ({ text }) => open(text).length > 0)
+      const isAtRest = (text: string) => open(text).length > 0 && JSON.parse(text).isRunning === false
+      const { text: before } = yield* until("the call", read, ({ text }) => isAtRest(text))
       // A snapshot removes the records of the wait, and keeps its name.
       yield* Effect.provide(Effect.flatMap(Session.load("local:s1"), (kept) => Session.snapshot(kept!)), layer)
       assert.deepStrictEqual(open((yield* read).text), open(before))
