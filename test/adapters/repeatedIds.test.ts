@@ -8,7 +8,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import type * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
-import { Adapter, Chat, Message, Tool } from "heddle"
+import { Adapter, Chat, Message, Session, Tool } from "heddle"
 import * as AiSdk from "heddle/bridges/ai-sdk"
 import * as Sdk from "../support/aiSdk.ts"
 import * as Anthropic from "../support/anthropic.ts"
@@ -20,6 +20,7 @@ import * as Responses from "../support/openAiResponses.ts"
 import * as SdkTypes from "../support/sdkTypes.ts"
 import * as SentIds from "../support/sentIds.ts"
 import * as Server from "../support/server.ts"
+import { journalOf, prefixed } from "../support/survivor.ts"
 
 type Json = Bodies.Json
 
@@ -28,6 +29,7 @@ type Paid = readonly [id: string, amount: number]
 
 const pay = Tool.make("pay", {
   description: "Pays",
+  readOnly: true,
   parameters: { type: "object", properties: { amount: { type: "number" } }, required: ["amount"] },
   handler: ({ amount }: Json) => Effect.succeed(`paid ${amount}`)
 })
@@ -282,6 +284,39 @@ it.live(
     })),
   120_000
 )
+
+describe("O-66: a session that was cut at any record", () => {
+  for (const name of ["Kimi", "Mistral", "Responses", "Anthropic", "Gemini", "effect/ai"]) {
+    it.live(`O-66: ${name}: asks what the uncut run asks, ids that repeat included`, () =>
+      Effect.scoped(Effect.gen(function*() {
+        const { calls, done, layer } = wires[name]!
+        const server = yield* Server.serve(({ body }) => {
+          const reply = turns[SentIds.turnsOf(body as Json).length]
+          return { pieces: [reply === undefined ? done : calls(reply)] }
+        })
+        const adapter = layer(server.url)
+        const { kept, records } = yield* Effect.gen(function*() {
+          const opened = yield* Session.open("s")
+          const options = { tools: [pay], requestId: "run" }
+          const kept = yield* Session.keep(opened, (session) => Session.reply(session, "go", options))
+          return { kept, records: yield* journalOf("s") }
+        }).pipe(Effect.provide([adapter, Session.Store.layerMemory]))
+        const uncut = server.requests.map(({ body }): Json => body)
+        assert.deepStrictEqual(SentIds.idsOf(uncut.at(-1)!), wireIds)
+        for (let length = 2; length < records.length; length++) {
+          const from = server.requests.length
+          const resumed = yield* Effect.gen(function*() {
+            const cut = (yield* Session.load("s"))!
+            return yield* Session.resume(cut, { tools: [pay], takeOver: true })
+          }).pipe(Effect.provide([adapter, prefixed("s", records.slice(0, length))]))
+          const bodies = server.requests.slice(from).map(({ body }): Json => body)
+          const where = `cut behind record ${length}, ${records[length - 1]?._tag}`
+          assert.deepStrictEqual(bodies, uncut.slice(uncut.length - bodies.length), where)
+          assert.deepStrictEqual(resumed.session, kept.session, where)
+        }
+      })))
+  }
+})
 
 describe("O-66: the place of a call in its message", () => {
   const between: Readonly<Record<string, readonly [reply: string, partsOf: (message: Json) => ReadonlyArray<string>]>> =

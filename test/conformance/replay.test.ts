@@ -7,12 +7,14 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Logger from "effect/Logger"
+import { Collector, Message } from "heddle"
 import * as Conversation from "../../scratchpad/conformance/conversation.ts"
 import * as Cuts from "../../scratchpad/conformance/cuts.ts"
 import * as Fixtures from "../../scratchpad/conformance/fixtures.ts"
 import * as Protocols from "../../scratchpad/conformance/protocols.ts"
 import * as Replay from "../../scratchpad/conformance/replay.ts"
 import * as Report from "../../scratchpad/conformance/report.ts"
+import * as RoundTrip from "../../scratchpad/conformance/roundTrip.ts"
 import * as Server from "../../scratchpad/conformance/server.ts"
 import * as Session from "../../scratchpad/conformance/session.ts"
 import { root } from "../support/source.ts"
@@ -210,6 +212,25 @@ describe("two requests", () => {
     assert.isTrue(differ(3, { kind: "result", id: "a", name: null, text: "x", isError: null }))
     assert.isTrue(differ(3, { kind: "result", id: "a", name: null, text: "r", isError: true }))
     assert.isNotEmpty(Conversation.differences(items, items.slice(1)))
+  })
+
+  it("O-66: differ in the id of a call that goes back, and in that of its answer", () => {
+    const toolCalls = [Message.toolCall("look:0", "look", { q: 1 })]
+    const response = { ...Collector.toResponse(Collector.initial()), toolCalls }
+    const expected = { toolCalls: [{ id: "look:0", name: "look", arguments: { q: 1 } }] }
+    const problemsOf = (called: string, answered: string) =>
+      RoundTrip.differences(expected, response, undefined, "{}", {
+        items: [
+          { kind: "assistant", text: "", calls: [{ id: called, name: "look", arguments: { q: 1 } }] },
+          { kind: "result", id: answered, name: null, text: "done", isError: null }
+        ],
+        tools: [],
+        isContinued: false
+      })
+    assert.deepStrictEqual(problemsOf("look:0", "look:0"), [])
+    assert.deepStrictEqual(problemsOf("look_0", "look_0").length, 1)
+    assert.deepStrictEqual(problemsOf("look:0_2", "look:0_2").length, 1)
+    assert.deepStrictEqual(problemsOf("look:0", "look:0_2").length, 2)
   })
 
   it("do not differ in what only one of them can express", () => {
