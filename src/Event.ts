@@ -972,6 +972,8 @@ export class ToolHalt extends Schema.Opaque<ToolHalt>()(Schema.TaggedStruct("Too
   result: Json.Opaque,
   /** The content that the model reads of the result. */
   content: Schema.optionalKey(Content),
+  /** The reason of the `Tool.ToolError` that ended the run. Left out of any other halt. */
+  code: Schema.optionalKey(ToolOutcomes.ToolError.fields.reason),
   /** The defect of the `onToolError` function, if it died. */
   onToolErrorException: Schema.optionalKey(Json.Opaque),
   ...replay

@@ -180,6 +180,12 @@ export class Message extends Schema.Opaque<Message>()(Schema.Struct({
   toolCallId: Schema.optionalKey(Schema.String),
   /** `true` when the answer of a `tool` message is an error. Left out when it is not. */
   isError: Schema.optionalKey(Schema.Boolean),
+  /**
+   * The reason of the `Tool.ToolError` that a `tool` message tells, such as `"denied"`, `"timeout"` or `"cancelled"`.
+   * It is not sent to the model. Left out of a result, of an error that a handler reports, and where `Policy.callFacts`
+   * hides it.
+   */
+  code: Schema.optionalKey(ToolOutcomes.ToolError.fields.reason),
   /** The reason why a message of the model ended. `null` when the provider gave no reason. */
   finishReason: Schema.optionalKey(Schema.NullOr(ToolOutcomes.FinishReason)),
   /** The calls that a message of the model makes. Left out when there are none. */

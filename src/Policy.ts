@@ -37,8 +37,8 @@ export class Policy extends Schema.Opaque<Policy>()(Schema.Struct({
   /** `"live"` shows a start when it happens; `"grouped"` holds the events of a call back until it has ended. */
   toolEvents: Schema.Literals(["live", "grouped"]),
   /**
-   * The facts about calls that other tool loops do not have: `ToolQueued`, the `code` in `ToolResultEncoded`, and the
-   * `attempt` in `ToolExecutionStarted`. `"hidden"` leaves them out of the events.
+   * The facts about calls that other tool loops do not have: `ToolQueued`, the `code` of an answer in events and
+   * messages, and the `attempt` in `ToolExecutionStarted`. A run with `"hidden"` leaves them out.
    */
   callFacts: Schema.Literals(["told", "hidden"]),
   /**

@@ -11,7 +11,19 @@ import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
-import { Chat, Event, type Journal, Limits, Message, Policy, Session, Tool, ToolRunner } from "heddle"
+import {
+  Chat,
+  Collector,
+  Event,
+  type Journal,
+  Limits,
+  Message,
+  Policy,
+  Session,
+  Thread,
+  Tool,
+  ToolRunner
+} from "heddle"
 import { check, Script } from "heddle/testing"
 import { journalOf, prefixed } from "./support/survivor.ts"
 
@@ -121,6 +133,39 @@ describe("the code of an answer", () => {
       for (const event of encodedIn(events)) assert.strictEqual("code" in event, event.code !== undefined)
       for (const event of encodedIn(events)) assert.deepStrictEqual(Event.fromWire(Event.toWire(event)), event)
       assert.deepStrictEqual(check(events), [])
+    }))
+
+  it.effect("R-526: stands in the message of the answer: of a run, its fold, its session and its journal", () =>
+    Effect.gen(function*() {
+      const inMessages = (messages: ReadonlyArray<Message.Message>) =>
+        new Map(messages.flatMap(({ code, role, toolCallId }) => role === "tool" ? [[toolCallId, code]] : []))
+      const events = yield* timed(streamed())
+      const { result } = events.findLast(Event.guards.ChatCompleted)!
+      assert.deepStrictEqual(inMessages(result.thread.messages), codes)
+      const begun = Collector.initial({ thread: Thread.fromMessages([Message.user("go")]) })
+      const folded = Collector.toChatResult(Collector.applyAll(begun, events))
+      assert.deepStrictEqual(inMessages(folded.thread.messages), codes)
+      const records = yield* recorded([[...calls, finish("tool_calls")], done], { tools })
+      const written = records.flatMap((record) => record._tag === "CallEnded" ? [record.message] : [])
+      assert.deepStrictEqual(inMessages(written), codes)
+      const denied = yield* Effect.flatMap(waiting, Session.deny("p"))
+      assert.strictEqual(inMessages(denied.thread.messages).get("p"), "denied")
+      const hidden = yield* timed(streamed({ policy: { ...Policy.falai, unknownTool: "answer" } }))
+      const untold = inMessages(hidden.findLast(Event.guards.ChatCompleted)!.result.thread.messages)
+      assert.deepStrictEqual(new Set(untold.values()), new Set([undefined]))
+    }))
+
+  it.effect("R-526: stands in the answer that ends a run, and reaches a page", () =>
+    Effect.gen(function*() {
+      const events = yield* Chat.stream("go", { tools, onToolError: "halt" }).pipe(
+        Stream.runCollect,
+        Effect.provide(Script.layer([[toolCall("broken", "broken"), finish("tool_calls")]]))
+      )
+      const halt = events.find(Event.guards.ToolHalt)
+      assert.strictEqual(halt?.code, "handler_raised")
+      assert.deepInclude(Event.toPublic(halt!), { code: "handler_raised", isError: true })
+      const { thread } = events.findLast(Event.guards.ChatCompleted)!.result
+      assert.strictEqual(thread.messages.at(-1)?.code, "handler_raised")
     }))
 
   it.effect("W-26: says that a call was cancelled, run or not", () =>

@@ -111,6 +111,7 @@ describe("ToolRunner: before anything runs", () => {
             toolCallId: "c1",
             content: "{\"error\":\"tool error (ghost): unknown_tool: the tools are echo\",\"code\":\"unknown_tool\"}",
             isError: true,
+            code: "unknown_tool",
             metadata: {}
           }
         ]

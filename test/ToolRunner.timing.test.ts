@@ -208,7 +208,14 @@ describe("ToolRunner: handlers that refuse to stop", () => {
       )
       assert.strictEqual(at, 2_050)
       assert.deepStrictEqual(value, {
-        messages: [{ role: "tool", toolCallId: "c0", content: leftError("deaf"), isError: true, metadata: {} }],
+        messages: [{
+          role: "tool",
+          toolCallId: "c0",
+          content: leftError("deaf"),
+          isError: true,
+          code: "abandoned",
+          metadata: {}
+        }],
         abandoned: [{ kind: "handler", id: "c0", name: "deaf", ageMillis: 2_050 }]
       })
     }))

@@ -118,7 +118,6 @@ const changing: Readonly<Record<Field, ReadonlyArray<Kind>>> = {
   "run.hasStarted": ["CallStarted"],
   "run.settlements": ["CallSettled"],
   "run.came": [...ofCalls, "ReplyReceived", "StepCompleted"],
-  "run.codes": ["CallEnded"],
   "run.halts": ["CallEnded", "CallWaits"]
 }
 

@@ -7,7 +7,6 @@ export const dataOf = (state: States.State): unknown => ({
   run: state.run && {
     ...state.run,
     came: Array.from(state.run.came),
-    codes: Array.from(state.run.codes),
     before: { ...state.run.before, turn: state.run.before.turn && Array.from(state.run.before.turn.calls) }
   },
   receipts: Array.from(state.receipts.values())

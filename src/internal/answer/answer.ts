@@ -90,12 +90,23 @@ const continued = <E, R>(
   subject: Subject,
   reason: unknown
 ): Effect.Effect<Answer, never, any> =>
-  Effect.map(Contents.errorContent(answering, subject, reason), (text) => told(subject, reason, text))
+  Effect.map(Contents.errorContent(answering, subject, reason), (text) => told(answering, subject, reason, text))
 
-const told = (subject: Subject, reason: unknown, text: Contents.Shown): Answer => ({
-  ...result(subject.call, { _tag: "Error", error: reason }, text, true),
+const told = (
+  writing: Pick<Contents.Writing, "policy">,
+  { call }: Subject,
+  reason: unknown,
+  text: Contents.Shown
+): Answer => ({
+  ...ended({ _tag: "Error", error: reason }, { ...encoded(call.id, text, true), ...toldCode(writing, reason) }),
   ...failure(reason)
 })
+
+/** Returns the code of an error for the event and the message that tell it. */
+const toldCode = ({ policy }: Pick<Contents.Writing, "policy">, error: unknown): Pick<Answer, "code"> => {
+  const code = codeOf(error)
+  return code === undefined || policy.callFacts === "hidden" ? {} : { code }
+}
 
 const failure = (reason: unknown): Pick<Answer, "failure" | "code"> => {
   const code = codeOf(reason)
@@ -122,13 +133,27 @@ const halted = <E, R>(
 ): Effect.Effect<Answer, never, any> =>
   Effect.map(
     Contents.errorContent(answering, subject, reason),
-    ({ content }) => toldHalt(subject, reason, content, exception)
+    ({ content }) => toldHalt(answering, subject, reason, content, exception)
   )
 
-const toldHalt = (subject: Subject, reason: unknown, content: Message.Content, exception: Exception): Answer => ({
+const toldHalt = (
+  writing: Pick<Contents.Writing, "policy">,
+  { call: { id: toolCallId } }: Subject,
+  reason: unknown,
+  content: Message.Content,
+  exception: Exception
+): Answer => ({
   ...ended(
     { _tag: "Error", error: reason },
-    { _tag: "ToolHalt", toolCallId: subject.call.id, reason: "tool_error", result: reason, content, ...exception }
+    {
+      _tag: "ToolHalt",
+      toolCallId,
+      reason: "tool_error",
+      result: reason,
+      content,
+      ...toldCode(writing, reason),
+      ...exception
+    }
   ),
   ...failure(reason)
 })
@@ -336,7 +361,7 @@ export const unfinished = (
   { policy }: Pick<Contents.Writing, "policy">,
   subject: Subject,
   error: Tool.ToolError
-): Answer => told(subject, error, Contents.cutError(Contents.literalError(error), policy))
+): Answer => told({ policy }, subject, error, Contents.cutError(Contents.literalError(error), policy))
 
 /**
  * The answer when writing one broke off: a fiber was interrupted from outside, or a value could not even be looked at.
@@ -349,8 +374,8 @@ export const lost = <E, R>(answering: Answering<E, R>, subject: Subject, cause: 
   })
   const text = Contents.cutError(Contents.literalError(error), answering.policy)
   return policyOf(answering, subject) === "continue"
-    ? told(subject, error, text)
-    : toldHalt(subject, error, text.content, {})
+    ? told(answering, subject, error, text)
+    : toldHalt(answering, subject, error, text.content, {})
 }
 
 /** The parts of an answer that are recorded, beside its message. */
@@ -403,15 +428,15 @@ export const refused = (
   detail: string
 ): Message.Message => {
   const error = toolError(reason, call, { detail })
-  return { ...Message.answer(call.id, { error: error.message, code: error.reason }), isError: true }
+  return ofError(call, error)
 }
 
-/** Returns the code of an answer that `refused` has made: a settled call has no other error. */
-export const codeOfRefusal = ({ content, isError }: Message.Message): Answer["code"] => {
-  const value = isError === true ? valueOf(content) : undefined
-  const code = Json.isObject(value) ? value["code"] : undefined
-  return code === "denied" || code === "cancelled" ? code : undefined
-}
+/** The answer that tells an error. */
+export const ofError = ({ id }: Pick<Message.ToolCall, "id">, error: ToolError): Message.Message => ({
+  ...Message.answer(id, { error: error.message, code: error.reason }),
+  isError: true,
+  code: error.reason
+})
 
 // Results in the form `{ success, data, error, contextUpdate }`, for tools that were written for it. An object with one
 // of the first three fields is read as such; an `error` without `success: true` is a failure, also beside `data`.

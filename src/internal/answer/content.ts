@@ -21,8 +21,11 @@ import { described, reportOf, shownText, thrown, unschemed } from "./errorFields
 /** The policy and the services that outcomes are written with. */
 export interface Writing {
   readonly encoder: Encoder.Service
-  /** The limits of a result that the model reads, and whether it reads the defect of a handler. */
-  readonly policy: Pick<Policy.Policy, "crashes" | "resultLimit" | "resultCut">
+  /**
+   * The limits of a result that the model reads, and whether it reads the defect of a handler and the answer has its
+   * code.
+   */
+  readonly policy: Pick<Policy.Policy, "callFacts" | "crashes" | "resultLimit" | "resultCut">
   /** Milliseconds that writing may take where the tool says nothing else. */
   readonly timeoutMillis: number
   /** The fibers in which schemas and encoders run. */

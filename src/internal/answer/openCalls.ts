@@ -117,20 +117,27 @@ export const askedAgain = (suspension: Event.Suspension): Asked => {
 
 /** The event of a call that ended the run, once more. */
 export const haltedAgain = (
-  toolCallId: string,
-  content: Message.Content,
+  { code, content, toolCallId = "" }: Message.Message,
   halt: Event.Halt
 ): Event.Of<"ToolHalt"> => {
   const { haltResult: result = null, haltedReason: reason, ...rest } = { haltResult: undefined, ...halt }
   const exception = "onToolErrorException" in rest ? { onToolErrorException: rest.onToolErrorException } : {}
-  return { _tag: "ToolHalt", toolCallId, reason, result, content, ...exception }
+  const coded = code === undefined ? {} : { code }
+  return { _tag: "ToolHalt", toolCallId, reason, result, content, ...coded, ...exception }
 }
 
 /** The message that answers a call. */
-const message = (toolCallId: string, content: Message.Content, isError: boolean): Message.Message =>
-  isError
-    ? { role: "tool", toolCallId, content, metadata: Json.none, isError }
-    : { role: "tool", toolCallId, content, metadata: Json.none }
+const message = (
+  toolCallId: string,
+  content: Message.Content,
+  isError: boolean,
+  code?: Message.Message["code"]
+): Message.Message => {
+  const answer: Types.Mutable<Message.Message> = { role: "tool", toolCallId, content, metadata: Json.none }
+  if (isError) answer.isError = isError
+  if (code !== undefined) answer.code = code
+  return answer
+}
 
 const awaitingAnswer = "<awaiting user response>"
 
@@ -147,11 +154,16 @@ export const callOf = (event: Tail): string => event._tag === "ToolResultEncoded
 export const messageOf = (event: Tail): Message.Message => {
   switch (event._tag) {
     case "ToolResultEncoded":
-      return message(event.id, event.content, event.isError === true)
+      return message(event.id, event.content, event.isError === true, event.code)
     case "AskUserRequested":
       return unanswered(event.toolCallId)
     case "ToolHalt":
-      return message(event.toolCallId, event.content ?? Json.render(event.result), event.reason === "tool_error")
+      return message(
+        event.toolCallId,
+        event.content ?? Json.render(event.result),
+        event.reason === "tool_error",
+        event.code
+      )
   }
 }
 

@@ -7,7 +7,6 @@ import type * as Types from "effect/Types"
 import type * as Event from "../../Event.ts"
 import * as Message from "../../Message.ts"
 import type * as Response from "../../Response.ts"
-import type * as ToolOutcomes from "../declare/outcome.ts"
 import * as Json from "../json.ts"
 import * as OpenCalls from "./openCalls.ts"
 
@@ -84,7 +83,6 @@ export const replyOf = (message: Message.Message): Response.Response => {
 
 /** The recorded parts of an answer, beside its message. */
 interface Recorded {
-  readonly code?: ToolOutcomes.ToolError["reason"] | undefined
   readonly halt?: Event.Halt | undefined
   readonly originalLength?: number | undefined
   /** `true` if the answer closes a call that was open before. */
@@ -93,10 +91,11 @@ interface Recorded {
 
 /** Returns the event that ended a call, from the message that answers it. */
 export const ofAnswer = (
-  { content, isError, toolCallId = "" }: Message.Message,
-  { code, halt, originalLength, settled }: Recorded = {}
+  message: Message.Message,
+  { halt, originalLength, settled }: Recorded = {}
 ): Event.Of<"ToolResultEncoded" | "ToolHalt"> => {
-  if (halt !== undefined) return OpenCalls.haltedAgain(toolCallId, content, halt)
+  if (halt !== undefined) return OpenCalls.haltedAgain(message, halt)
+  const { code, content, isError, toolCallId = "" } = message
   const event: Types.Mutable<Event.Of<"ToolResultEncoded">> = { _tag: "ToolResultEncoded", id: toolCallId, content }
   if (originalLength !== undefined) event.originalLength = originalLength
   if (isError === true) event.isError = isError

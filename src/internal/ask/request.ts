@@ -406,6 +406,7 @@ const cancelled = ({ id, name }: Message.ToolCall): Message.Message => {
     toolCallId: id,
     content: JSON.stringify({ error: error.message, code: error.reason }),
     isError: true,
+    code: error.reason,
     metadata: Json.none
   }
 }

@@ -289,6 +289,8 @@ interface Fields {
     readonly toolCallId: string
     /** `true` for a failure that ended the run. Left out for `Tool.halt`. */
     readonly isError?: boolean
+    /** The reason of the `Tool.ToolError` that ended the run. Left out of any other halt. */
+    readonly code?: string
   }
   StepCompleted: Ended & Used & {
     /** `true` if the model has nothing more to do. */
@@ -669,7 +671,7 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
     case "ToolResultEncoded":
       return ofCall(["id"], ["isError", "code", "settled"], ["content", "originalLength"])
     case "ToolHalt": {
-      const fields = ofCall(["toolCallId"], [], ["content"])
+      const fields = ofCall(["toolCallId"], ["code"], ["content"])
       return fields !== undefined && read(event, "reason") === "tool_error" ? { ...fields, isError: true } : fields
     }
     case "AskUserRequested":

@@ -469,8 +469,7 @@ export class Batch<E> implements Host<E> {
     this.reported++
     this.firstHalt ??= answer.halt
     const { id, name } = job.call
-    const { cause, contextUpdate, raw: result } = answer
-    const tail = this.tailOf(answer)
+    const { cause, contextUpdate, raw: result, tail } = answer
     const completed: Types.Mutable<Event.Of<"ToolExecutionCompleted">> = {
       _tag: "ToolExecutionCompleted",
       id,
@@ -486,13 +485,6 @@ export class Batch<E> implements Host<E> {
     this.events.settled(job.index, events)
     this.reachSiblings(job, answer)
     if (this.isSettled) this.events.wake()
-  }
-
-  /** Returns the event that ends a call, with the code of its error. */
-  private tailOf({ code, tail }: Answers.Answer): Answers.Answer["tail"] {
-    return code === undefined || tail._tag !== "ToolResultEncoded" || this.policy.callFacts === "hidden"
-      ? tail
-      : { ...tail, code }
   }
 
   /** The calls that have come up, in call order. */

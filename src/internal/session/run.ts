@@ -25,7 +25,6 @@ import * as Policy from "../../Policy.ts"
 import * as Step from "../../Step.ts"
 import * as Thread from "../../Thread.ts"
 import type * as Tool from "../../Tool.ts"
-import * as Answers from "../answer/answer.ts"
 import * as CallPaths from "../answer/callPath.ts"
 import * as SubAgent from "../answer/subAgent.ts"
 import * as Teller from "../answer/teller.ts"
@@ -246,13 +245,9 @@ const settlements = (state: States.State, policy: Policy.Policy): ReadonlyArray<
   const waiting = States.suspensionsOf(state).map(({ toolCall: { id } }) => id)
   const open = new Set([...States.approvedIn(state).map(({ id }) => id), ...waiting])
   const settled = state.answered.flatMap(({ id }) => CallPaths.ownCall(id) ?? []).filter((id) => !open.has(id))
-  const isTold = policy.callFacts === "told"
   return SharedMessages.answersTo(States.threadOf(state), settled).map((message) => {
-    const { toolCallId = "" } = message
-    // A call that was approved may have run before the run was resumed.
-    const codes = state.run?.codes
-    const code = codes?.has(toolCallId) === true ? codes.get(toolCallId) : Answers.codeOfRefusal(message)
-    return Teller.ofAnswer(message, { code: isTold ? code : undefined, settled: true })
+    const { code: _, ...untold } = message
+    return Teller.ofAnswer(policy.callFacts === "told" ? message : untold, { settled: true })
   })
 }
 

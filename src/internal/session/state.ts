@@ -181,8 +181,6 @@ export interface Run {
   readonly settlements: Array<Records.CallSettled>
   /** Outcomes of the calls, by turn and id. */
   readonly came: Map<string, Came>
-  /** Codes of the answers to calls of an earlier turn, by id. A call without a code has `undefined`. */
-  readonly codes: Map<string, Records.CallEnded["reason"]>
   /** Halts by calls of an earlier turn, with their places among the calls, in the order of arrival. */
   halts: ReadonlyArray<{
     /** The id of the call. */
@@ -304,7 +302,6 @@ export const copyOf = (state: State): State => ({
     ...state.run,
     steps: state.run.steps.slice(),
     settlements: state.run.settlements.slice(),
-    codes: new Map(state.run.codes),
     came: new Map(state.run.came)
   },
   receipts: new Map(state.receipts)
@@ -720,8 +717,7 @@ const notRun = (call: Call | undefined): string => {
 const withdrawn = (call: Call, detail: string): Message.Message => {
   const { toolCall } = call
   if (!isInDoubt(call)) return Answers.refused("cancelled", toolCall, `${notRun(call)}: ${detail}`)
-  const { error } = Replay.unknownEffect(toolCall)
-  return { ...Message.answer(toolCall.id, { error: error.message, code: error.reason }), isError: true }
+  return Answers.ofError(toolCall, Replay.unknownEffect(toolCall).error)
 }
 
 /**
@@ -866,7 +862,6 @@ const runStarted = (state: State, record: Records.RunStarted): void => {
     hasStarted: false,
     before,
     settlements: [],
-    codes: new Map(),
     came: new Map(),
     halts: []
   }
@@ -970,7 +965,6 @@ const callEnded = (state: State, run: Run, record: Records.CallEnded): void => {
   const haltedBy = halt && Json.withError(halt, "onToolErrorException")
   const ended = { ...answered(call, message), failure, code: reason, halt: haltedBy, contextUpdate, originalLength }
   setCall(turn, toolCallId, ended)
-  if (turn.isEarlier) run.codes.set(toolCallId, reason)
   use(run, nestedUsage)
   noteHalt(run, turn, ended)
   if (halt !== undefined || failure !== undefined) noteBeside(turn, toolCallId)

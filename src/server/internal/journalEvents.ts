@@ -7,7 +7,6 @@
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
 import * as Event from "../../Event.ts"
-import * as Answers from "../../internal/answer/answer.ts"
 import * as CallPaths from "../../internal/answer/callPath.ts"
 import * as Teller from "../../internal/answer/teller.ts"
 import * as Outcomes from "../../internal/fold/runOutcome.ts"
@@ -179,11 +178,11 @@ export class Telling {
         ])
       }
       case "CallEnded": {
-        const { halt, message, originalLength, reason: code } = record
+        const { halt, message, originalLength } = record
         const id = message.toolCallId ?? ""
         return this.tell(record.requestId, [
           { _tag: "ToolExecutionCompleted", id, name: this.toolCalls.get(id)?.name ?? "" },
-          Teller.ofAnswer(message, { code, halt, originalLength })
+          Teller.ofAnswer(message, { halt, originalLength })
         ])
       }
       case "CallWaits": {
@@ -305,7 +304,7 @@ export class Telling {
     const ids = settled.flatMap((id) => CallPaths.ownCall(id) ?? []).filter((id) => !open.has(id))
     this.settled = []
     return SharedMessages.answersTo(kept.session.thread, ids).map((message) =>
-      Teller.ofAnswer(message, { code: Answers.codeOfRefusal(message), settled: true })
+      Teller.ofAnswer(message, { settled: true })
     )
   }
 }

@@ -291,7 +291,7 @@ export class Machine<Out> {
         return this.answer(event.id, event.content, event.isError === true, event.code, event.settled === true)
       case "ToolHalt":
         this.ensureCall(event.toolCallId)
-        return this.answer(event.toolCallId, event.content, event.isError === true)
+        return this.answer(event.toolCallId, event.content, event.isError === true, event.code)
       case "ToolExecutionCompleted":
         return this.ensureCall(event.id, event.name)
       case "AskUserRequested":

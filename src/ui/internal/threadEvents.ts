@@ -1,11 +1,9 @@
 /** A thread as the public events that it is made of, so that pages show it as they show the run. */
-import * as Result from "effect/Result"
 import type * as Event from "../../Event.ts"
 import * as Teller from "../../internal/answer/teller.ts"
 import type { NamesOf } from "../../internal/declare/schema.ts"
 import * as Values from "../../internal/declare/values.ts"
 import * as Public from "../../internal/fold/publicEvent.ts"
-import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import type * as Thread from "../../Thread.ts"
 
@@ -33,15 +31,6 @@ export type Entry =
       readonly turns: ReadonlyArray<number>
     }
   )
-
-/** Returns the code of an answer that is a denial, which a thread has in the text only. */
-const denialOf = (content: Message.Content): { readonly code?: "denied" } => {
-  if (typeof content !== "string" || !content.startsWith("{\"error\":\"tool error (")) return {}
-  const parsed = Json.parse(content)
-  return Result.isSuccess(parsed) && Json.isObject(parsed.success) && parsed.success["code"] === "denied"
-    ? { code: "denied" }
-    : {}
-}
 
 /** Returns the thread as entries, oldest first. Messages of the system are left out. */
 export const entriesOf = (thread: Thread.Thread, rules: Rules): ReadonlyArray<Entry> => {
@@ -91,7 +80,7 @@ export const entriesOf = (thread: Thread.Thread, rules: Rules): ReadonlyArray<En
       case "tool":
         // A question that waits has an answer in the thread which says so.
         if (isBehind(index) && waiting.has(message.toolCallId ?? "")) return
-        turns?.push(...published(Teller.ofAnswer(message, message.isError === true ? denialOf(message.content) : {})))
+        turns?.push(...published(Teller.ofAnswer(message)))
         return
       default:
         return
