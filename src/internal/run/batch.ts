@@ -274,8 +274,7 @@ export class Batch<E> implements Host<E> {
   }
 
   private known(call: Message.ToolCall): Replay.Replayed | undefined {
-    const { journal, settings: { approved }, stepIndex } = this.environment
-    return journal?.find(call, { stepIndex, isApproved: approved?.has(call.id) === true })
+    return this.environment.journal?.find(call)
   }
 
   /**

@@ -168,7 +168,7 @@ export class Call<E> implements Task, Handler {
       (value) => this.progress(value),
       (values) => this.update(values)
     )
-    this.replayed = journal?.find(job.call, { stepIndex, isApproved: settings.approved?.has(job.call.id) === true })
+    this.replayed = journal?.find(job.call)
     this.context = this.replayed === undefined ? context : { ...context, ...Replay.recalled(this.replayed) }
     const { args, tool: { limits } } = job
     const keyed = limits === undefined
@@ -500,9 +500,7 @@ export class Call<E> implements Task, Handler {
   private get isInDoubt(): boolean {
     const { replayed } = this
     if (replayed?.isUnknown !== true) return false
-    const { journal, settings: { approved }, stepIndex } = this.host.environment
-    const isApproved = approved?.has(this.id) === true
-    return journal?.find(this.job.call, { stepIndex, isApproved })?.attempt === replayed.attempt
+    return this.host.environment.journal?.find(this.job.call)?.attempt === replayed.attempt
   }
 
   /**

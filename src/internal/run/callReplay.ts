@@ -76,7 +76,7 @@ export type Begun =
  */
 export interface Journal {
   /** Returns the recorded part of a call, if there is one. Any other call runs as usual. */
-  readonly find: (call: Message.ToolCall, place: Place) => Replayed | undefined
+  readonly find: (call: Message.ToolCall) => Replayed | undefined
   /** Intends a request to the model, also where there is nothing to record. */
   readonly admits: () => Effect.Effect<void>
   /** Intends a request about which rules have notes or messages. `false`: the run was stopped before. */
@@ -198,13 +198,6 @@ export interface Stepped {
   readonly kept?: Event.Of<"ChatCompleted">["kept"]
 }
 
-/** The position of a call: a model may use the same id in several turns. */
-interface Place {
-  readonly stepIndex: number
-  /** Tells whether the call was approved earlier, and a run begins with it. */
-  readonly isApproved: boolean
-}
-
 /** The start of a call whose handler runs as it is. */
 export const start: Begun = { _tag: "Start", handler: (handler) => handler }
 
@@ -215,7 +208,7 @@ export const recalling = (find: Journal["find"], reports: Partial<Journal> = {})
   prepares: () => Effect.succeed(true),
   discarded: () => Effect.void,
   starts: (call, _tool, isHandled) => {
-    const known = find(call.toolCall, { stepIndex: call.stepIndex, isApproved: false })
+    const known = find(call.toolCall)
     const isUnknown = !isHandled && known?.isUnknown === true && call.attempt === known.attempt + 1
     return isUnknown ? Effect.succeed({ _tag: "Resolve" }) : Effect.succeed(start)
   },

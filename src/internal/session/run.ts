@@ -442,7 +442,7 @@ const startOf = (
       calls: recordedIn(
         state.turn,
         (id, call) =>
-          call._tag === "Granted" || call._tag === "Started" || resumed?.run.came.has(`earlier ${id}`) === true ||
+          call._tag === "Granted" || call._tag === "Started" || resumed?.run.came.has(id) === true ||
           // A call that was handed over has not started.
           call._tag === "Waiting" && call.requestId === resumed?.run.requestId
       ),

@@ -179,7 +179,7 @@ export interface Run {
   readonly before: Before
   /** Verdicts that arrived during the run. They count at its end. */
   readonly settlements: Array<Records.CallSettled>
-  /** Outcomes of the calls, by turn and id. */
+  /** Outcomes of the calls, by id. */
   readonly came: Map<string, Came>
   /** Halts by calls of an earlier turn, with their places among the calls, in the order of arrival. */
   halts: ReadonlyArray<{
@@ -891,13 +891,10 @@ const replyReceived = (state: State, run: Run, { requestId, response, stepIndex 
     const idempotencyKey = `${requestId}:${stepIndex}:${index}:${id}`
     const asked: Call = { _tag: "Asked", toolCall, idempotencyKey, attempt: 0, ...versioned(run.versions, name) }
     setCall(turn, id, started?.toolCall.name === name ? { ...started, toolCall } : asked)
-    if (started === undefined) run.came.set(cameKey(run, turn, id), "asked")
+    if (started === undefined) run.came.set(id, "asked")
   })
   state.turn = turn
 }
-
-const cameKey = (run: Run, { isEarlier }: Turn, id: string): string =>
-  `${isEarlier ? "earlier" : run.steps.length} ${id}`
 
 /**
  * Returns the turn that a record about a call belongs to. A call that belongs to no turn starts before its reply is
@@ -923,7 +920,7 @@ const callStarted = (state: State, run: Run, record: Records.CallStarted): void 
     answers
   })
   run.hasStarted = true
-  run.came.set(cameKey(run, turn, toolCallId), "unknown")
+  run.came.set(toolCallId, "unknown")
 }
 
 const attemptFailed = (state: State, { toolCallId }: Records.AttemptFailed): void => {
@@ -968,7 +965,7 @@ const callEnded = (state: State, run: Run, record: Records.CallEnded): void => {
   use(run, nestedUsage)
   noteHalt(run, turn, ended)
   if (halt !== undefined || failure !== undefined) noteBeside(turn, toolCallId)
-  run.came.set(cameKey(run, turn, toolCallId), cameOf(state, reason))
+  run.came.set(toolCallId, cameOf(state, reason))
   completeEarlier(state)
 }
 
@@ -993,7 +990,7 @@ const callWaits = ({ turn }: State, run: Run, record: Records.CallWaits): void =
   use(run, nestedUsage)
   noteHalt(run, turn, waiting)
   if (suspensions.some(isOwnQuestion(waiting))) noteBeside(turn, toolCallId)
-  if (call._tag === "Started") run.came.set(cameKey(run, turn, toolCallId), "ended")
+  if (call._tag === "Started") run.came.set(toolCallId, "ended")
 }
 
 const callSettled = (state: State, record: Records.CallSettled): void => {
@@ -1030,7 +1027,7 @@ const stepCompleted = (state: State, run: Run, record: Records.StepCompleted): v
     // A call whose handler had not begun when its reply broke off has no answer of its own.
     if (own !== undefined) {
       for (const [id, { _tag }] of own.calls) {
-        if (_tag === "Started") run.came.set(cameKey(run, own, id), cameOf(state, "cancelled"))
+        if (_tag === "Started") run.came.set(id, cameOf(state, "cancelled"))
       }
     }
     state.turn = undefined

@@ -167,10 +167,9 @@ export const journalOf = (recording: Recording): Replay.Journal => {
   const isKept = writer.store !== undefined
   /** Usage of nested runs of the calls that are running. */
   const spent = new Map<string, Spendings.Spending>()
-  /** Returns the usage of a call that ends or waits. A later turn may have a call of its id. */
+  /** Returns the usage of a call that ends or waits. */
   const usedBy = (id: string): { readonly nestedUsage?: Response.Usage } => {
     const nestedUsage = spent.get(id)?.total ?? null
-    spent.delete(id)
     return nestedUsage === null ? {} : { nestedUsage }
   }
 
@@ -248,11 +247,8 @@ export const journalOf = (recording: Recording): Replay.Journal => {
     replied: recording.replied,
     step: recording.step,
     ended: recording.ended,
-    find: ({ id }, { isApproved, stepIndex }) => {
-      const { run, turn } = state
-      if (turn === undefined || run === undefined || turn.isEarlier !== isApproved) return undefined
-      if (!isApproved && stepIndex !== run.steps.length) return undefined
-      const call = turn.calls.get(id)
+    find: ({ id }) => {
+      const call = state.turn?.calls.get(id)
       return call && foundOf(id, call)
     },
     admits: () => writer.claim === undefined ? Effect.void : writer.admission,
