@@ -144,10 +144,14 @@ const isApproval = (callId: string, suspension: Event.PublicSuspension, protocol
 /** Tells whether what waits is a call itself, and not a call of a run inside it. */
 const isOwn = (callId: string, { id }: Event.PublicSuspension): boolean => CallPaths.ownCall(id) === callId
 
-/** The part of a step that was discarded, where the client cannot discard it. */
-/** The one part of the typed answer, which grows. */
-const outputId = "output"
+/** Returns the one part of the typed answer, which grows. */
+const outputPart = ({ isWhole, value }: Extract<Machine.Move, { readonly kind: "output" }>) => ({
+  type: "data-heddle-output",
+  id: "output",
+  data: { value: value as Schema.Json, isWhole }
+})
 
+/** The part of a step that was discarded, where the client cannot discard it. */
 const resetType = "data-heddle-reset"
 
 /** The sentence for a call that was discarded with its reply. */
@@ -214,11 +218,7 @@ class UiEncoder implements Encoder, Machine.Words<Chunk> {
       case "stepReset":
         return this.reset(move)
       case "output":
-        return [{
-          type: "data-heddle-output",
-          id: outputId,
-          data: { value: move.value as Schema.Json, isWhole: move.isWhole }
-        }]
+        return [outputPart(move)]
       case "modelSwitched": {
         const { code, from, to } = move
         return [{ type: "data-heddle-model", data: { from, to, code }, transient: true }]
@@ -571,6 +571,8 @@ export interface MessagesOptions {
   readonly suspensions?: ReadonlyArray<Event.Suspension>
   /** The id of the run in which they began to wait, which their ids name. */
   readonly runId?: string
+  /** The typed answers of runs, encoded, by the indexes of the replies that gave them. None by default. */
+  readonly outputs?: ReadonlyMap<number, unknown>
   /** Names a message by the index of its first message in the thread. `message-INDEX` by default. */
   readonly messageId?: (index: number, role: "user" | "assistant") => string
   /** The major version of `ai` on the page. 7 by default. Anything but a {@link Protocol} is a defect. */
@@ -580,6 +582,7 @@ export interface MessagesOptions {
 const knownMessages = {
   ...ThreadEvents.knownRules,
   runId: Values.text,
+  outputs: Values.map,
   messageId: Values.fn,
   protocol: Majors.protocol
 } satisfies NamesOf<MessagesOptions>
@@ -622,6 +625,13 @@ class Parts implements Machine.Words<never> {
         }
         this.calls.set(id, part)
         this.parts.push(part)
+        return
+      }
+      case "output": {
+        const part = outputPart(move)
+        const before = this.parts.find(({ type }) => type === part.type)
+        if (before === undefined) this.parts.push(part)
+        else Object.assign(before, part)
         return
       }
       case "callWaits": {

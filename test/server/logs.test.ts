@@ -37,7 +37,7 @@ describe("logs", () => {
         const compare = (what: string) => {
           const held = new Set<Logs.RunLog>([...logs.values(), ...ended.values()])
           const sum = Array.from(held).reduce(
-            (all, { entries }) => all + entries.reduce((bytes, { text }) => bytes + text.length, 0),
+            (all, { entries }) => all + entries.reduce((bytes, entry) => bytes + (entry?.text.length ?? 0), 0),
             0
           )
           if ((hub as any).bytes !== sum) problems.push(`${what}: ${(hub as any).bytes} bytes in place of ${sum}`)

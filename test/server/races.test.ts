@@ -403,7 +403,7 @@ describe("readers", () => {
       }
       assert.strictEqual(logs.size, runs)
       const held = Array.from(logs).reduce(
-        (sum, { entries }) => sum + entries.reduce((all, { text }) => all + text.length, 0),
+        (sum, { entries }) => sum + entries.reduce((all, entry) => all + (entry?.text.length ?? 0), 0),
         0
       )
       assert.isBelow(held, 2_000_000)

@@ -17,13 +17,18 @@ import * as Drain from "./drain.ts"
 import * as Feeds from "./feed.ts"
 import * as Protocol from "./protocol.ts"
 
-const reportOf = ({ id, session, version }: Session.Kept): Protocol.Report => ({
-  session: id,
-  version,
-  status: session.status,
-  suspensions: session.suspensions,
-  outputText: Session.outputText(session)
-})
+const reportOf = (kept: Session.Kept): Protocol.Report => {
+  const { id, session, version } = kept
+  const { lastRun, run } = Session.view(kept)
+  return {
+    session: id,
+    version,
+    status: session.status,
+    suspensions: session.suspensions,
+    outputText: Session.outputText(session),
+    ...(run === undefined && lastRun?.output !== undefined ? { output: lastRun.output } : {})
+  }
+}
 
 const refusalOf = (error: unknown): Pick<Protocol.CommandError, "reason" | "detail"> =>
   error instanceof Commands.RepeatedFailure ? error.error : Journal.runErrorOf(error)

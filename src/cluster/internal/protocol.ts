@@ -32,7 +32,9 @@ export class Report extends Schema.Opaque<Report>()(Schema.Struct({
   /** The calls that wait for an answer from outside, in call order. */
   suspensions: Schema.Array(Event.Suspension),
   /** The text of the model's last reply, `""` without one. An open question is in `suspensions`. */
-  outputText: Schema.String
+  outputText: Schema.String,
+  /** The typed answer of the last run, encoded. Left out where it has none. */
+  output: Schema.optionalKey(Json.Opaque)
 })) {}
 
 /**

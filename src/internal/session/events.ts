@@ -304,7 +304,7 @@ const isSameMessage = (one: Message.Message | undefined, other: Message.Message)
 /** Returns the record that ends a run. */
 const runEnded = (
   state: States.State,
-  result: Pick<Event.ChatResult, "metadata">,
+  result: Pick<Event.ChatResult, "metadata" | "output">,
   outcome: Event.Outcome | undefined,
   messages: ReadonlyArray<Message.Message> = []
 ): Records.RunEnded => {
@@ -316,6 +316,7 @@ const runEnded = (
     haltedReason: outcome === undefined ? "" : Outcomes.haltedReason(outcome),
     ...(messages.length === 0 ? {} : { messages }),
     ...(outcome?._tag === "RuleEnded" ? { rule: endedBy(outcome) } : {}),
+    ...("output" in result ? { output: result.output } : {}),
     ...(status === "idle" ? {} : { status }),
     ...(Object.keys(metadata).length === 0 ? {} : { metadata })
   }

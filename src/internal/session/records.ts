@@ -165,7 +165,9 @@ export class LastRun extends Schema.Opaque<LastRun>()(Schema.Struct({
   /** Its error. Left out unless it failed. */
   error: Schema.optionalKey(RunError),
   /** The rule that ended it. Left out where none did. */
-  rule: Schema.optionalKey(EndedBy)
+  rule: Schema.optionalKey(EndedBy),
+  /** Its typed answer, encoded. Left out where it has none. */
+  output: Schema.optionalKey(Json.Opaque)
 })) {}
 
 const origin = {
@@ -534,6 +536,8 @@ export class RunEnded extends Schema.Opaque<RunEnded>()(Schema.TaggedStruct("Run
   haltedReason: Schema.optionalKey(Schema.String),
   /** The rule that ended the run, and what it says about the end. Left out where none did. */
   rule: Schema.optionalKey(EndedBy),
+  /** The typed answer, encoded. Left out where the run has none. */
+  output: Schema.optionalKey(Json.Opaque),
   /** The notes that rules keep for the session, by their names. Left out where they are those from before the run. */
   kept: Schema.optionalKey(Notes),
   /** Messages that no step contains, such as the text of a question. Left out where there are none. */

@@ -1122,9 +1122,10 @@ const becameOf = ({ haltedReason, status }: Records.RunEnded): Records.Receipt["
 
 /** Returns the outcome of a run that has ended, unless it was a step that only ran tools. */
 const lastRunOf = (
-  { error, haltedReason = "error", metadata, rule, status }: Records.RunEnded
+  { error, haltedReason = "error", metadata, output, rule, status }: Records.RunEnded
 ): Records.LastRun | undefined => {
   if (haltedReason === "") return undefined
+  if (output !== undefined) return { outcome: haltedReason, output }
   if (rule !== undefined) return { outcome: haltedReason, rule }
   if (error !== undefined || status !== "error") {
     return { outcome: haltedReason, ...(error === undefined ? {} : { error }) }

@@ -62,6 +62,8 @@ export class Telling {
   readonly turns = new Map<number, string>()
   /** The places in the thread of the messages that rules added, which no stream gives. */
   readonly hidden = new Set<number>()
+  /** The typed answers of runs, by the places in the thread of the replies that gave them. */
+  readonly outputs = new Map<number, unknown>()
   /** Number of the records that were applied. */
   records = 0
   /** The run without a recorded end. */
@@ -94,6 +96,7 @@ export class Telling {
     for (const [place, name] of this.names) copy.names.set(place, name)
     for (const [place, name] of this.turns) copy.turns.set(place, name)
     for (const place of this.hidden) copy.hidden.add(place)
+    for (const [place, output] of this.outputs) copy.outputs.set(place, output)
     copy.message = this.message
     copy.asked = this.asked
     copy.attempts = new Set(this.attempts)
@@ -141,6 +144,7 @@ export class Telling {
     switch (record._tag) {
       case "Opened":
         this.running = this.driver = undefined
+        this.answer(record.lastRun)
         return []
       case "CallSettled":
         this.settled = [...this.settled, record.id]
@@ -221,13 +225,14 @@ export class Telling {
         this.running = this.driver = undefined
         if (isUnstarted && Session.isUnfinished(this.kept)) return []
         const suspensions = this.fold.calls.length === 0 ? [] : this.kept.session.suspensions
+        const output = this.answer(record)
         const result = {
           outcome: outcomeOf(record, this.response?.finishReason),
           usage: Response.sumUsage(this.usages),
           totalUsage,
           suspensions
         }
-        return this.tell(record.requestId, [{ _tag: "ChatCompleted", result }])
+        return this.tell(record.requestId, [...output, { _tag: "ChatCompleted", result }])
       }
       default:
         return []
@@ -249,6 +254,14 @@ export class Telling {
     this.names.set(place, requestId)
     this.message = requestId
     this.chain = [requestId]
+  }
+
+  /** Notes the typed answer of a run at the last reply, and returns the event of the answer. */
+  private answer(ended: Pick<Journal.RunEnded, "output"> = {}): ReadonlyArray<Payload> {
+    if (!("output" in ended)) return []
+    const { output: value } = ended
+    this.outputs.set(SharedMessages.findLastIndex(this.fold.thread, SharedMessages.isReply), value)
+    return [{ _tag: "OutputCompleted", value }]
   }
 
   /** Hides the last messages of the thread. The message of the assistant that begins there begins behind them. */

@@ -53,7 +53,8 @@ export class RunLog {
   isFull = false
   /** `true` where the session was removed: what follows is another one. */
   isRemoved = false
-  readonly entries: Array<Entry> = []
+  /** The events. The place of a part of a typed answer is empty once a later part has all that it had. */
+  readonly entries: Array<Entry | undefined> = []
   bytes = 0
   next: RunLog | undefined
   readonly calls = new Map<string, Event.PublicCall>()
@@ -62,6 +63,8 @@ export class RunLog {
   private waiting = new Set<() => void>()
   /** Number of changes. */
   changes = 0
+  /** The place of the last part of a typed answer. */
+  private part = -1
 
   /**
    * Waits until the log has more changes than the caller has seen, since a fiber may yield between its look at the log
@@ -85,13 +88,20 @@ export class RunLog {
     for (const wake of waiting) wake()
   }
 
-  /** Adds an event, and returns the length of its JSON. */
+  /** Adds an event, and returns the number of characters by which the log has grown. */
   add(event: PublicEvent): number {
     const { begun, entries } = this
     const added = entry(`${begun?.runId ?? ""}.${begun?.version ?? 0}.${entries.length}`, event)
+    let grown = added.text.length
+    if (event._tag === "OutputPartial" || event._tag === "OutputCompleted") {
+      // Each part has the whole answer so far: all of them together would be as long as its square.
+      grown -= entries[this.part]?.text.length ?? 0
+      if (this.part >= 0) entries[this.part] = undefined
+      this.part = entries.length
+    }
     entries.push(added)
-    this.bytes += added.text.length
-    return added.text.length
+    this.bytes += grown
+    return grown
   }
 }
 

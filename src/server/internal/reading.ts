@@ -79,9 +79,11 @@ class Delivery {
   /** Takes the next frames. Returns none where the reader has to wait, and nothing at the end. */
   take(): ReadonlyArray<Frame> | undefined {
     const { index, log } = this
-    const entries = log.isFull ? [] : log.entries.slice(index, index + most)
-    this.index += entries.length
+    const next = log.isFull ? [] : log.entries.slice(index, index + most)
+    this.index += next.length
+    const entries = next.flatMap((entry) => entry ?? [])
     if (entries.length > 0) return entries
+    if (next.length > 0) return this.take()
     if (!log.isFull && !log.isEnded) return []
     Deferred.doneUnsafe(this.isWhole, Exit.succeed(!log.isFull))
     return undefined

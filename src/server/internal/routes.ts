@@ -28,7 +28,7 @@ import * as Access from "./access.ts"
 import * as Bodies from "./bodies.ts"
 import * as EventStream from "./eventStream.ts"
 import * as Telling from "./journalEvents.ts"
-import type * as Logs from "./log.ts"
+import * as Logs from "./log.ts"
 import * as Paths from "./paths.ts"
 import * as Reading from "./reading.ts"
 import * as Refusals from "./refusal.ts"
@@ -467,6 +467,12 @@ const seen = (
   })
 }
 
+/** Returns the typed answer of the last run, unless another one is under way. */
+const answerOf = (kept: Session.Kept): { readonly output?: unknown } => {
+  const { lastRun, run } = Session.view(kept)
+  return run === undefined && lastRun?.output !== undefined ? { output: lastRun.output } : {}
+}
+
 const getSession = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
     const session = yield* named(site, request, params.agent, params.id, ["read"])
@@ -483,6 +489,11 @@ const getSession = (site: Site) => (request: Request, params: Params): Effect.Ef
       suspensions,
       runId: view.waitingSince ?? "",
       protocol: site.protocol,
+      outputs: new Map(
+        shown.flatMap(([place], index) =>
+          telling.outputs.has(place) ? [[index, telling.outputs.get(place)] as const] : []
+        )
+      ),
       messageId: (index) => {
         const place = shown[index]?.[0] ?? index
         return telling.names.get(place) ?? `message-${place}`
@@ -503,6 +514,7 @@ const getSession = (site: Site) => (request: Request, params: Params): Effect.Ef
       suspensions: Telling.suspensionsOf(kept, site.publish),
       ...(telling.runs.length === 0 ? {} : { lastRunId: telling.runs.at(-1) }),
       ...(lastRun?.rule === undefined ? {} : { endedBy: lastRun.rule.name }),
+      ...answerOf(kept),
       ...(run === undefined ? {} : { runId: run.requestId, wholeSteps: run.steps })
     })
   })
@@ -600,7 +612,13 @@ const joinAgUi = (site: Site) => (request: Request, params: Params): Effect.Effe
     const until = whileAllowed(site, request, session, ["read"])
     const wantedRun = { _tag: "Run" as const, wanted, earlier: [] }
     const frames = yield* Relays.frames(site, session.key, log, wantedRun, until)
-    return Writing.agUi(frames, { ...options, messages: agMessages(site, known, said), known: 0 })
+    const messages = agMessages(site, known, said)
+    // The messages of AG-UI have no place for the typed answer.
+    const { output } = answerOf(known.kept)
+    const answered = output === undefined
+      ? frames
+      : Stream.concat(Stream.succeed(Logs.entry("", { _tag: "OutputCompleted", value: output })), frames)
+    return Writing.agUi(answered, { ...options, messages, known: 0 })
   })
 
 interface Params {

@@ -10,14 +10,15 @@ import type * as Thread from "../../Thread.ts"
 /** Rules for a thread, as for events, and the calls that wait. */
 export interface Rules extends Pick<Event.PublicOptions, "publish" | "publishReasoning" | "runId"> {
   readonly suspensions?: ReadonlyArray<Event.Suspension>
+  readonly outputs?: ReadonlyMap<number, unknown>
 }
 
-/** The kinds of the rules, but for the run, which not every page names. */
+/** The kinds of the rules, but for the run and the typed answers, which not every page names. */
 export const knownRules = {
   publish: Public.knownOptions.publish,
   publishReasoning: Public.knownOptions.publishReasoning,
   suspensions: Values.listOf(Values.record, "suspensions")
-} satisfies Omit<NamesOf<Rules>, "runId">
+} satisfies Omit<NamesOf<Rules>, "runId" | "outputs">
 
 /** A message of the user, or the turns of the assistant up to the next one. */
 export type Entry =
@@ -34,7 +35,7 @@ export type Entry =
 
 /** Returns the thread as entries, oldest first. Messages of the system are left out. */
 export const entriesOf = (thread: Thread.Thread, rules: Rules): ReadonlyArray<Entry> => {
-  const { suspensions = [], ...options } = rules
+  const { outputs, suspensions = [], ...options } = rules
   const calls = new Map<string, Event.PublicCall>()
   const published = (event: Partial<Event.Event> & { readonly _tag: string }): ReadonlyArray<Event.PublicEvent> => {
     const found = Public.toPublic(event, { ...options, calls })
@@ -70,6 +71,7 @@ export const entriesOf = (thread: Thread.Thread, rules: Rules): ReadonlyArray<En
         }
         places.push(index)
         turns.push(...Teller.ofReply(Teller.replyOf(message)).flatMap(published))
+        if (outputs?.has(index)) turns.push(...published({ _tag: "OutputCompleted", value: outputs.get(index) }))
         if (index !== last) return
         for (const { id: toolCallId, name: toolName } of message.toolCalls ?? []) {
           const open = waiting.get(toolCallId)
