@@ -95,6 +95,29 @@ describe("approvals", () => {
       assert.deepStrictEqual(runs, [])
     }))
 
+  it.effect("R-527: an id that names no wait is refused with those that wait, by each verdict", () =>
+    Effect.gen(function*() {
+      const session = yield* after("pay:p", "ask:q")
+      const ids = ["nosuch", "p/q", "p~p", "/p", "%70", "", "__proto__", "x/".repeat(1_000)]
+      for (const id of ids) {
+        const verdicts = [
+          Session.approve(session, id),
+          Session.deny(session, id),
+          Session.answer(session, id, 1),
+          Session.settle(session, [
+            { id: "q", answer: { _tag: "Value", value: "Oslo" } },
+            { id, answer: { _tag: "Denied" } }
+          ])
+        ]
+        for (const [index, verdict] of verdicts.entries()) {
+          const error = yield* Effect.flip(verdict)
+          assert.deepInclude(error, { _tag: "SessionError", reason: "unknown_tool_call_id" }, id)
+          const open = index === 3 ? `these wait: "p"` : `these wait: "p", "q"`
+          assert.include((error as Session.SessionError).detail, open, id)
+        }
+      }
+    }))
+
   it.effect("O-18: a call and a nested call whose path reads like its id have two names", () =>
     Effect.gen(function*() {
       const { pay, runs } = payer()

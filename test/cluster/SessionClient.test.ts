@@ -188,6 +188,24 @@ describe("commands", () => {
       assert.include(once.message, `no call "c9" waits for an answer`)
     }).pipe(Effect.provide(cluster([]))))
 
+  it.live("R-527: an id that names no wait is refused with those that wait, and that of a server is taken", () => {
+    const tools = [Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.succeed("paid") })]
+    return Effect.gen(function*() {
+      const { approve, deny, reply } = yield* client
+      yield* reply("ann", "Pay")
+      yield* approve("ann", "c0")
+      const { suspensions: [open] } = yield* reply("ann", "Pay again")
+      const waits = open!.id
+      const { waitingSince } = Session.view((yield* Session.load("ann"))!)
+      for (const id of ["nosuch", "c0", `${waits}/c0`, `nosuch~${waits}`, `${waits}~${waits}`, "", "__proto__"]) {
+        const error = yield* Effect.flip(deny("ann", id))
+        assert.deepInclude(error, { _tag: "CommandError", reason: "unknown_tool_call_id" }, id)
+        assert.include(error.message, `these wait: ${JSON.stringify(waits)}`, id)
+      }
+      assert.strictEqual((yield* deny("ann", `${waitingSince}~${waits}`)).outputText, "Not paid")
+    }).pipe(Effect.provide(cluster([called("pay"), said("Paid"), called("pay"), said("Not paid")], { tools })))
+  })
+
   it.live("a model that cannot be asked fails the command, and the next one goes on", () =>
     Effect.gen(function*() {
       const { reply } = yield* client

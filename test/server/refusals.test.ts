@@ -71,7 +71,13 @@ const site = (
       }, token)
     const suspensions = (id: string, token = "ann") =>
       Effect.map(ask({ path: `${at}/${id}` }, token), ({ text }) => JSON.parse(text).suspensions as Array<any>)
-    return { url, open, paid, gate, began, ask, say, suspensions, contents: store.contents, records: store.records }
+    const denied = (key: string, call: string) =>
+      Effect.gen(function*() {
+        const kept = (yield* Session.load(key))!
+        yield* Session.keep(kept, (session) => Session.deny(session, call))
+      })
+    const { contents, layer, records } = store
+    return { url, open, paid, gate, began, ask, say, suspensions, contents, records, layer, denied }
   })
 
 type Site = Effect.Success<ReturnType<typeof site>>
@@ -1168,6 +1174,64 @@ describe("answers", () => {
           assert.strictEqual(all.paid.at(-1), amount, `${sending.path} ${callId.slice(0, 20)}`)
         }
       }
+    }))
+
+  it.live("R-527: an id that names no wait is refused on each route, and the refusal says which ids wait", () =>
+    Effect.gen(function*() {
+      const all = yield* site()
+      yield* all.say("s1", [{ id: "c0", name: "pay", args: { amount: 1 } }])
+      const [{ id: old }] = yield* all.suspensions("s1")
+      assert.strictEqual((yield* all.ask(answer({ id: old, approve: true }))).status, 200)
+      yield* all.say("s1", [{ id: "c1", name: "pay", args: { amount: 2 } }])
+      const [{ id: waits }] = yield* all.suspensions("s1")
+      const [run] = waits.split("~")
+      const ways: Readonly<Record<string, (id: string) => Sending>> = {
+        plain: (id) => answer({ id, approve: false }),
+        useChat: (id) => ({
+          path: at,
+          body: ui("s1", [{
+            type: "dynamic-tool",
+            toolName: "pay",
+            toolCallId: "c1",
+            state: "approval-responded",
+            approval: { id, approved: false }
+          }], "assistant")
+        }),
+        "AG-UI": (id) => ({
+          path: "/agui/helper",
+          body: agui("s1", { resume: [{ interruptId: id, status: "resolved", payload: { approved: false } }] })
+        })
+      }
+      const rows: Readonly<Record<string, readonly [id: string, code: string]>> = {
+        "an unknown call": [`${run}~nosuch`, "not_waiting"],
+        "a call id without its run": ["c1", "not_waiting"],
+        "an answered call of an earlier run": [old, "already_answered"],
+        "a call of an earlier run": [`${old.split("~")[0]}~c1`, "not_waiting"],
+        "a separator inside": [`${run}~c1~c1`, "not_waiting"],
+        "a separator at the end": [`${waits}/`, "not_waiting"],
+        "another way to write it": [`${run}~%631`, "not_waiting"],
+        "a path that leads nowhere": [`${run}~c1/c1/c1`, "not_waiting"],
+        "a name of JavaScript": [`${run}~__proto__`, "not_waiting"],
+        "a command of the server": [`heddle:answer:${waits}`, "not_waiting"],
+        "a long one": [`${run}~${"x/".repeat(50_000)}`, "not_waiting"]
+      }
+      for (const [way, sending] of Object.entries(ways)) {
+        for (const [row, [id, code]] of Object.entries(rows)) {
+          const { text } = yield* refused(all, `${way}: ${row}`, sending(id), 409, code)
+          const { message } = JSON.parse(text).error
+          assert.include(message, `These wait: ${JSON.stringify(waits)}.`, `${way}: ${row}`)
+          assert.isBelow(message.length, 1_000, `${way}: ${row}`)
+        }
+      }
+      for (const other of ["answerId", "toolCallId"]) {
+        yield* refused(all, other, answer({ id: waits, [other]: "c1", approve: true }), 400, "invalid_body")
+      }
+      // A call that was answered elsewhere has the verdict that stands.
+      const store = Effect.provide(all.denied("ann:s1", "c1"), all.layer)
+      yield* store
+      const late = yield* all.ask(answer({ id: waits, approve: true }))
+      assert.match(JSON.parse(late.text).error.message, /^The call was denied at .* No call waits\.$/)
+      assert.deepStrictEqual(all.paid, [1])
     }))
 
   it.live("W-11: an answer after its time is refused", () =>

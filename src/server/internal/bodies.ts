@@ -171,6 +171,11 @@ const contentOf = (reader: Posted.Reader, content: unknown): Body.Say["content"]
 const answerOf = (reader: Posted.Reader, given: unknown, field: string): Body.Action => {
   const answer = reader.object(given, field)
   const id = reader.callId(answer["id"], `${field}.id`)
+  for (const other of ["answerId", "approvalId", "interruptId", "toolCallId"]) {
+    if (other in answer) {
+      reader.refuse(`${field}.${other}`, "must be left out: the id of the suspension is the only one")
+    }
+  }
   if (answer["approve"] === true) {
     return answer["arguments"] === undefined
       ? { _tag: "Approve", id }
