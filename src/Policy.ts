@@ -260,8 +260,11 @@ export interface Defaults {
   readonly maxTurns?: number
   /** The number of handlers that run at once. The policy's by default, else twice the number of cores. */
   readonly maxConcurrency?: number
-  /** The time that a call may take; a number is milliseconds. 30 seconds by default. */
-  readonly toolTimeout?: Duration.Input
+  /**
+   * The time that a call may take; a number is milliseconds, `"infinity"` is no limit, and `{ total, idle }` limits the
+   * time without progress as well. 30 seconds by default.
+   */
+  readonly toolTimeout?: Tool.TimeoutInput
   /** The time that code which is stopped may take to stop; a number is milliseconds. 5 seconds by default. */
   readonly grace?: Duration.Input
   /**
@@ -319,7 +322,7 @@ const knownDefaults = {
   context: Values.record,
   maxTurns: Values.count,
   maxConcurrency: Values.count,
-  toolTimeout: Values.duration,
+  toolTimeout: Values.timeout,
   grace: Values.duration,
   finalizePrompt: Values.text
 } satisfies NamesOf<Defaults>

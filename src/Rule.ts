@@ -190,6 +190,7 @@ const settingsNames = {
   policy: Settings.policyKind,
   onToolError: Values.onToolError,
   timeoutMillis: Values.amount,
+  idleMillis: Values.amount,
   graceMillis: Values.amount,
   maxConcurrency: Values.count,
   deadline: Values.record,

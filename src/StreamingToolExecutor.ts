@@ -45,8 +45,11 @@ export interface Options<R = never> {
   readonly context?: Readonly<Record<string, unknown>>
   /** The decisions about the calls. `Policy.falai` by default. Results come in request order under every policy. */
   readonly policy?: Policy.Policy
-  /** The time that a call may take, from the start of its handler; a number is milliseconds. 30 seconds by default. */
-  readonly toolTimeout?: Duration.Input | "infinity"
+  /**
+   * The time that a call may take, from the start of its handler; a number is milliseconds, `"infinity"` is no limit,
+   * and `{ total, idle }` limits the time without progress as well. 30 seconds by default.
+   */
+  readonly toolTimeout?: Tool.TimeoutInput
   /**
    * The time that code which is stopped may take to stop before it is abandoned; a number is milliseconds. 5 seconds by
    * default.
@@ -145,7 +148,7 @@ const knownOptions = {
   signal: Settings.cancelSource,
   context: Values.record,
   policy: Settings.policyKind,
-  toolTimeout: Values.duration,
+  toolTimeout: Values.timeout,
   grace: Values.duration,
   deadline: Settings.deadlineKind,
   requestId: Values.text,

@@ -40,6 +40,8 @@ export type {
   Params,
   Services,
   Success,
+  Timeout,
+  TimeoutInput,
   Tool,
   Validation
 } from "./internal/declare/tool.ts"
@@ -100,7 +102,7 @@ export const make = <
     parameters: Result.isSuccess(made) ? made.success : ToolOptions.refuse(name, made.failure),
     ...(success === undefined ? {} : { encodeSuccess: Schemas.encoder(success) }),
     ...(failure === undefined ? {} : { encodeFailure: Schemas.encoder(failure) }),
-    ...(timeout === undefined ? {} : { timeout: ToolOptions.duration(name, "timeout", timeout) }),
+    ...(timeout === undefined ? {} : { timeout: ToolOptions.timeout(name, timeout) }),
     ...(answerWithin === undefined ? {} : { answerWithin: ToolOptions.duration(name, "answerWithin", answerWithin) })
   } as any
 }

@@ -311,7 +311,7 @@ describe("parameters that are no schema of an object", () => {
 describe("durations", () => {
   it("M-30: \"infinity\" means no limit for every timeout", () => {
     const tool = Tool.make("t", { parameters: {}, timeout: "infinity", answerWithin: "infinity" })
-    assert.isFalse(Duration.isFinite(tool.timeout!))
+    assert.isFalse(Duration.isFinite(tool.timeout as Duration.Duration))
     assert.isFalse(Duration.isFinite(tool.answerWithin!))
     assert.notProperty(Tool.askUser("?", { expiresIn: "infinity" }), "expiresInMillis")
     for (const option of ["idleTimeout", "connectTimeout", "firstChunkTimeout"]) {

@@ -108,9 +108,9 @@ describe("Tool.make", () => {
         String(timeout)
       )
     }
-    assert.strictEqual(Duration.toMillis(made({ timeout: "5 seconds" }).timeout!), 5000)
-    assert.strictEqual(Duration.toMillis(made({ timeout: 250 }).timeout!), 250)
-    assert.isFalse(Duration.isFinite(made({ timeout: Duration.infinity }).timeout!))
+    assert.strictEqual(Duration.toMillis(made({ timeout: "5 seconds" }).timeout as Duration.Duration), 5000)
+    assert.strictEqual(Duration.toMillis(made({ timeout: 250 }).timeout as Duration.Duration), 250)
+    assert.isFalse(Duration.isFinite(made({ timeout: Duration.infinity }).timeout as Duration.Duration))
   })
 
   it("what becomes of a call that may have had its effect is one of four words, or found out", () => {

@@ -35,6 +35,7 @@ const play = <A>(scenario: (services: Context.Context<any>) => Effect.Effect<A>)
     return valueOf(report)
   })
 
+const borrower = () => ({ isHeldUp: false })
 const open = Effect.sync(() => Scope.makeUnsafe())
 const close = (scope: Scope.Closeable) => Scope.close(scope, Exit.void)
 const now = Clock.currentTimeMillis
@@ -121,7 +122,7 @@ describe("holding: lending", () => {
           const holding = new HeldPermits(semaphore, undefined, services, owner)
           yield* holding.take()
           const run = yield* open
-          yield* holding.lend(run)
+          yield* holding.lend(run, borrower())
           assert.strictEqual(yield* free, 1)
           yield* semaphore.take(1)
           yield* Effect.forkChild(Effect.andThen(Effect.sleep(30), semaphore.release(1)))
@@ -146,8 +147,8 @@ describe("holding: lending", () => {
           yield* holding.take()
           const [one, two] = [yield* open, yield* open]
           const counts = [yield* free]
-          yield* holding.lend(one)
-          yield* holding.lend(two)
+          yield* holding.lend(one, borrower())
+          yield* holding.lend(two, borrower())
           counts.push(yield* free)
           yield* close(one)
           counts.push(yield* free)
@@ -168,10 +169,10 @@ describe("holding: lending", () => {
           const holding = new HeldPermits(semaphore, undefined, services, owner)
           yield* holding.take()
           const [one, two] = [yield* open, yield* open]
-          yield* holding.lend(one)
+          yield* holding.lend(one, borrower())
           yield* semaphore.take(1)
           const closing = yield* Effect.forkChild(close(one), { startImmediately: true })
-          yield* holding.lend(two)
+          yield* holding.lend(two, borrower())
           yield* semaphore.release(1)
           yield* Fiber.join(closing)
           const counts = [yield* free]
@@ -194,7 +195,7 @@ describe("holding: lending", () => {
             const holding = new HeldPermits(semaphore, undefined, services, owner)
             yield* holding.take()
             const run = yield* open
-            yield* holding.lend(run)
+            yield* holding.lend(run, borrower())
             yield* semaphore.take(1)
             if (isEarly) holding.stop()
             else yield* Effect.forkChild(Effect.andThen(Effect.sleep(5), Effect.sync(() => holding.stop())))
@@ -217,7 +218,7 @@ describe("holding: lending", () => {
           const holding = new HeldPermits(semaphore, undefined, services, owner)
           yield* holding.take()
           const run = yield* open
-          yield* holding.lend(run)
+          yield* holding.lend(run, borrower())
           holding.release()
           yield* close(run)
           return yield* free

@@ -197,6 +197,10 @@ describe("options", () => {
   test("durations and numbers", () => {
     expect(Chat.run).type.toBeCallableWith("go", { toolTimeout: "30 seconds", grace: 100, maxConcurrency: 2 })
     expect(Chat.run).type.not.toBeCallableWith("go", { toolTimeout: "soon" })
+    expect(Chat.run).type.toBeCallableWith("go", { toolTimeout: { idle: "10 seconds" } })
+    expect(Chat.run).type.toBeCallableWith("go", { toolTimeout: { idle: 100, total: "infinity" } })
+    expect(Chat.run).type.not.toBeCallableWith("go", { toolTimeout: { idle: "soon" } })
+    expect(Chat.run).type.not.toBeCallableWith("go", { toolTimeout: { idel: 100 } })
     expect(Chat.run).type.not.toBeCallableWith("go", { maxConcurrency: "2" })
     expect(Chat.run).type.not.toBeCallableWith("go", { mode: "semi" })
     expect(Chat.run).type.not.toBeCallableWith("go", { tools: [{ name: "ping" }] })

@@ -116,6 +116,7 @@ describe("Tool.make", () => {
 
   test("M-30: \"infinity\" is a duration", () => {
     Tool.make("t", { parameters: {}, timeout: "infinity", answerWithin: "infinity", handler: () => Effect.void })
+    Tool.make("t", { parameters: {}, timeout: { idle: "infinity", total: 5 }, handler: () => Effect.void })
   })
 
   test("a JSON Schema gives a record of unchecked values", () => {

@@ -76,12 +76,13 @@ export interface RunnerOptions<E, R, Failure = unknown> {
    */
   readonly onToolError?: Declared.OnToolError<E, R, Failure> | undefined
   /**
-   * The time that a call may take, from the start of its handler; a number is milliseconds, `"infinity"` is no limit. A
-   * tool's own `timeout` goes before it. When its time is up its handler is interrupted, and the call is answered once
-   * that has ended, or after the grace period, five seconds at most: as `abandoned` then. The handler keeps its place
-   * for the grace period, and the end of the run waits for it that long. 30 seconds by default.
+   * The time that a call may take, from the start of its handler; a number is milliseconds, `"infinity"` is no limit,
+   * and `{ total, idle }` limits the time without progress as well. A tool's own `timeout` goes before it. When its
+   * time is up its handler is interrupted, and the call is answered once that has ended, or after the grace period,
+   * five seconds at most: as `abandoned` then. The handler keeps its place for the grace period, and the end of the run
+   * waits for it that long. 30 seconds by default.
    */
-  readonly toolTimeout?: Duration.Input | "infinity" | undefined
+  readonly toolTimeout?: Declared.TimeoutInput | undefined
   /** The number of handlers that run at once. Twice the number of cores by default. */
   readonly maxConcurrency?: number | undefined
   /**
@@ -139,7 +140,7 @@ export const cancelSource: Values.Kind = new Values.Kind(
 
 const runnerOptions = {
   onToolError: Values.onToolError,
-  toolTimeout: Values.duration,
+  toolTimeout: Values.timeout,
   maxConcurrency: Values.count,
   context: Values.record,
   requestId: Values.text,
@@ -229,8 +230,10 @@ export interface Settings<E, R> {
   readonly policy: Policy.Policy
   /** The effect of a failed call on the run. */
   readonly onToolError: Declared.OnToolError<E, R>
-  /** The time that a call may take, in milliseconds. */
+  /** The time that a call may take, in milliseconds. `Infinity` for no limit. */
   readonly timeoutMillis: number
+  /** The time that a call may take without progress, in milliseconds. `Infinity` for no limit. */
+  readonly idleMillis: number
   /** The time that code which is stopped may take to stop, in milliseconds. */
   readonly graceMillis: number
   /** The number of handlers that run at once. `undefined` for twice the number of cores. */
@@ -370,11 +373,13 @@ export const resolve = <E, R>(
     checkNames("Policy.Defaults", { policy: given }, defaultPolicy)
   }
   const policy = given === undefined ? standard : usable(whole(standard, given))
+  const toolTimeout = options.toolTimeout ?? defaults.toolTimeout ?? defaultToolTimeout
+  if (Json.isObject(toolTimeout)) checkNames("a run", { toolTimeout }, { toolTimeout: Values.timeout })
   const maxConcurrency = options.maxConcurrency ?? defaults.maxConcurrency ?? policy.maxConcurrency
   return {
     policy,
     onToolError: onToolError(options.onToolError),
-    timeoutMillis: millis("toolTimeout", options.toolTimeout ?? defaults.toolTimeout ?? defaultToolTimeout),
+    ...times("toolTimeout", toolTimeout),
     graceMillis: millis("grace", options.grace ?? defaults.grace ?? defaultGrace),
     maxConcurrency: maxConcurrency === undefined ? undefined : positiveInteger("maxConcurrency", maxConcurrency),
     deadline: wish(options.deadline),
@@ -384,12 +389,28 @@ export const resolve = <E, R>(
   }
 }
 
+/** The limits of the time of a call. */
+export type Times = Pick<Settings<any, any>, "timeoutMillis" | "idleMillis">
+
+const times = (name: string, input: unknown): Times => {
+  if (!Values.isTimeLimits(input)) return { timeoutMillis: millis(name, input), idleMillis: Infinity }
+  const { idle = Infinity, total = Infinity } = input
+  return { timeoutMillis: millis(`${name}.total`, total), idleMillis: millis(`${name}.idle`, idle) }
+}
+
+/** Returns the limits of the time of a tool's calls. `usual` is for a tool without a timeout. */
+export const timesOf = ({ timeout }: Pick<Declared.Any, "timeout">, usual: Times): Times =>
+  timeout === undefined ? usual : times("timeout", timeout)
+
+/** Returns the milliseconds that code may take which reports no progress. */
+export const silentMillis = ({ idleMillis, timeoutMillis }: Times): number => Math.min(idleMillis, timeoutMillis)
+
 /**
- * Returns the milliseconds that the code of a tool may take. `usual` is for a tool without a timeout, and for code of
- * no tool.
+ * Returns the milliseconds that the code of a tool may take beside its handler. `usual` is for a tool without a
+ * timeout, and for code of no tool.
  */
 export const timeoutOf = (tool: Declared.Any | undefined, usual: number): number =>
-  tool?.timeout === undefined ? usual : Duration.toMillis(tool.timeout)
+  tool?.timeout === undefined ? usual : silentMillis(times("timeout", tool.timeout))
 
 const cores = (): number => typeof navigator === "undefined" ? 4 : navigator.hardwareConcurrency ?? 4
 

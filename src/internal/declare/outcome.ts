@@ -253,10 +253,11 @@ export const toolError = (
 ): ToolError => new ToolError({ reason, toolName: call.name, toolCallId: call.id, ...fields })
 
 /**
- * The error of a call that took longer than it may. `subject` is what took so long, where that is not the call itself.
+ * The error of a call that took longer than it may. `subject` is what took so long, where that is not the call itself,
+ * and `which` names one of several limits.
  */
-export const timedOut = (call: Subject, millis: number, subject = ""): ToolError =>
-  toolError("timeout", call, { detail: `${subject}timed out after ${millis} ms` })
+export const timedOut = (call: Subject, millis: number, subject = "", which = ""): ToolError =>
+  toolError("timeout", call, { detail: `${subject}timed out after ${millis} ms${which}` })
 
 /**
  * The error of a call that was stopped with `error`, and whose handler has not ended: nothing is known of its effect,

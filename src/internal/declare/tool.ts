@@ -67,6 +67,38 @@ export interface CallContext {
 }
 
 /**
+ * The time that a call may take, from the start of its handler: a duration (a number is milliseconds), `"infinity"` for
+ * no limit, or `{ total, idle }` with one or both of them. `{ idle }` alone lets a call run as long as it moves.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type TimeoutInput = Duration.Input | "infinity" | {
+  /** The time that the call may take in total; a number is milliseconds. No limit by default. */
+  readonly total?: Duration.Input | "infinity"
+  /**
+   * The time that the call may take without progress; a number is milliseconds. It begins anew with each
+   * `call.progress`, such as that of a tool of an MCP server, and with each event of a run that the handler has
+   * started. The time in which such a run only waits for a permit or a key does not count. No limit by default.
+   */
+  readonly idle?: Duration.Input | "infinity"
+}
+
+/**
+ * The time that a call of a tool may take, as `Tool.make` has read it. Of `total` and `idle`, those that were not
+ * declared are left out.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Timeout = Duration.Duration | {
+  /** The time that the call may take in total. */
+  readonly total?: Duration.Duration
+  /** The time that the call may take without progress. */
+  readonly idle?: Duration.Duration
+}
+
+/**
  * `"shared"` calls may overlap, an `"exclusive"` call runs alone.
  *
  * @category models
@@ -149,7 +181,7 @@ export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = 
   /** The number of handlers that may run at once under a key. */
   readonly limits?: ReadonlyArray<Limit<Params>>
   /** The time that a call may take. The run's `toolTimeout` when it is left out. */
-  readonly timeout?: Duration.Duration
+  readonly timeout?: Timeout
   /** `true` if calls are handed to the caller. */
   readonly manual: boolean
   /** `true` if calls wait to be allowed. */
@@ -438,11 +470,12 @@ export interface Declarations<P, E, R, Fatal> {
    */
   readonly interrupt?: Interrupt | ((args: Schemas.Type<P>) => Interrupt)
   /**
-   * The time that a call may take; a number is milliseconds, `"infinity"` is no limit. When it is over the handler is
-   * interrupted, its later outcome is dropped, and the call is answered once it has ended: after the grace period, five
-   * seconds at most, also if it has not. The run's `toolTimeout` by default.
+   * The time that a call may take; a number is milliseconds, `"infinity"` is no limit, and `{ total, idle }` limits the
+   * time without progress as well. When it is over the handler is interrupted, its later outcome is dropped, and the
+   * call is answered once it has ended: after the grace period, five seconds at most, also if it has not. The run's
+   * `toolTimeout` by default.
    */
-  readonly timeout?: Duration.Input | "infinity"
+  readonly timeout?: TimeoutInput
   /**
    * Repeats a handler that failed, within the timeout of the call; `call.attempt` counts. `Schedule.while` chooses
    * which failures, by `input`. After a stop of the run no attempt starts, and the last failure is the call's. Never

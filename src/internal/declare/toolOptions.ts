@@ -55,7 +55,7 @@ export const declarations = {
   lookUp: Values.described(Values.fn, "a function (args, call) that returns an Effect of an Option"),
   concurrency: byArguments(Values.oneOf("shared", "exclusive")),
   interrupt: byArguments(Values.oneOf("cancel", "block")),
-  timeout: Values.duration,
+  timeout: Values.timeout,
   retry: Values.schedule,
   onToolError: Values.onToolError,
   limits: Values.listOf(limit, limit.right),
@@ -204,6 +204,15 @@ export const duration = (name: string, option: string, input: unknown): Duration
   return duration !== undefined && Duration.isPositive(duration)
     ? duration
     : refuse(name, `${option} must be a duration above zero or "infinity"; got: ${Json.render(input)}`)
+}
+
+export const timeout = (name: string, input: Declared.TimeoutInput): Declared.Timeout => {
+  if (!Values.isTimeLimits(input)) return duration(name, "timeout", input)
+  const { idle, total } = input
+  return {
+    ...(total === undefined ? {} : { total: duration(name, "timeout.total", total) }),
+    ...(idle === undefined ? {} : { idle: duration(name, "timeout.idle", idle) })
+  }
 }
 
 export type Handler = (args: unknown, call: Declared.CallContext) => Effect.Effect<unknown, unknown, any>

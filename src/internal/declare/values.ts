@@ -135,6 +135,20 @@ const anyForm = `milliseconds, "30 seconds", "infinity"`
 export const duration: Kind = durationOf("above zero", (millis) => millis > 0, anyForm)
 export const durationOrNone: Kind = durationOf("of zero or more", (millis) => millis >= 0, anyForm)
 
+const timeLimits = { total: duration, idle: duration }
+
+/** Tells whether a value is to be `{ total, idle }`, and no duration in units. */
+export const isTimeLimits = (value: unknown): value is { readonly [Limit in keyof typeof timeLimits]?: unknown } =>
+  Json.isObject(value) && !Duration.isDuration(value) &&
+  Object.entries(value).some(([name, limit]) => limit !== undefined && !units.has(name))
+
+/** The time that a call may take: all of it, and its silence. */
+export const timeout: Kind = new Kind(
+  `${duration.right}, or { total, idle } with one or both of them`,
+  (value) => duration.accepts(value) || isTimeLimits(value),
+  { among: [duration, new Kind("an object", isTimeLimits, { inner: timeLimits })] }
+)
+
 /** A duration that Effect reads by itself, which does not know "infinity". */
 export const plainDuration: Kind = new Kind(
   `a duration above zero (milliseconds, "30 seconds", Infinity)`,

@@ -386,6 +386,7 @@ class Loop<E, R> implements Driver {
   /** Emits folded events. An observer has seen them before anything follows from them. */
   private emitFolded(events: Events, before: Events): EventPull<E, R> {
     const { recorded, running, view } = this.parts
+    running.moved?.()
     const startable = this.takeStartable(events)
     const visible = before.length === 0 ? shown(view, events) : before.concat(shown(view, events))
     const journal = recorded?.journal
@@ -1375,10 +1376,10 @@ export const enter = <E, R>(
     (span) =>
       Effect.flatMapEager(
         leftOut.length === 0
-          ? Inherited.enter(settings, options.cancel, scope, context, recorded?.given)
+          ? Inherited.enter(running, settings, options.cancel, scope, context, recorded?.given)
           : Effect.andThen(
             warnedOfLeftOut(leftOut),
-            Inherited.enter(settings, options.cancel, scope, context, recorded?.given)
+            Inherited.enter(running, settings, options.cancel, scope, context, recorded?.given)
           ),
         (ambient) =>
           Effect.map(Scope.addFinalizerExit(scope, (exit) => ended(running, exit)), () => begin(span, ambient))

@@ -23,6 +23,14 @@ import * as ToolOptions from "../declare/toolOptions.ts"
 export interface Owner {
   readonly id: string
   readonly running: object
+  /** Notes that a wait for permits is over. */
+  readonly moved?: (() => void) | undefined
+}
+
+/** A run that permits are lent to. */
+interface Borrower {
+  /** Tells whether it only waits for permits. */
+  readonly isHeldUp: boolean
 }
 
 /** The wait of a call, as `ToolQueued` describes it. */
@@ -64,7 +72,7 @@ export class HeldPermits {
   private readonly services: Context.Context<any>
   /** The scope of the held permits, which returns them when it closes. */
   private scope: Scope.Closeable | undefined
-  private borrowers = 0
+  private readonly borrowers = new Set<Borrower>()
   /** Tells whether the permits of the keys are there, so that the one of the tree is next. */
   private hasKeys = false
   private isStopped = false
@@ -175,11 +183,20 @@ export class HeldPermits {
     this.waiting?.interruptUnsafe()
   }
 
+  /** Tells whether the handler waits to have its permits back, or each run that it has started waits for permits. */
+  get isHeldUp(): boolean {
+    const { borrowers, waiting } = this
+    if (borrowers.size === 0) return waiting !== undefined && waiting.pollUnsafe() === undefined
+    return Array.from(borrowers).every(({ isHeldUp }) => isHeldUp)
+  }
+
   /** Lends the permits until the scope of a run closes. */
-  lend(scope: Scope.Scope): Effect.Effect<void> {
+  lend(scope: Scope.Scope, run: Borrower): Effect.Effect<void> {
     return Effect.uninterruptible(Effect.suspend(() => {
-      const added = Scope.addFinalizer(scope, this.takeBack())
-      if (this.borrowers++ > 0) return added
+      const added = Scope.addFinalizer(scope, this.takeBack(run))
+      const isLent = this.borrowers.size > 0
+      this.borrowers.add(run)
+      if (isLent) return added
       // A handler that waits for its permits after the end of an earlier run need not wait any more.
       this.waiting?.interruptUnsafe()
       return Effect.andThen(this.giveBack(), added)
@@ -187,12 +204,17 @@ export class HeldPermits {
   }
 
   /** Takes the permits back, while a scope closes and no interruption comes through: `stop` and `lend` end the wait. */
-  private takeBack(): Effect.Effect<void> {
+  private takeBack(run: Borrower): Effect.Effect<void> {
     return Effect.suspend(() => {
-      if (--this.borrowers > 0 || this.isStopped) return Effect.void
+      this.borrowers.delete(run)
+      if (this.borrowers.size > 0 || this.isStopped) return Effect.void
       const waiting = Effect.runForkWith(this.services)(this.take())
       this.waiting = waiting
-      return Effect.map(Fiber.await(waiting), (exit) => Exit.isSuccess(exit) ? this.taken() : undefined)
+      return Effect.map(Fiber.await(waiting), (exit) => {
+        if (Exit.isFailure(exit)) return
+        this.taken()
+        this.owner.moved?.()
+      })
     })
   }
 }

@@ -100,13 +100,13 @@ export class Batch<E> implements Host<E> {
     const { ambient: { cancellation, deadline }, bound, found, running, settings } = environment
     this.environment = environment
     this.running = running
-    this.events = new EventOrder(settings.policy)
+    this.events = new EventOrder(settings.policy, running.moved)
     this.timers = new Timers.Timers(this.services)
     this.answering = {
       encoder: found.encoder,
       onToolError: settings.onToolError,
       policy: settings.policy,
-      timeoutMillis: settings.timeoutMillis,
+      timeoutMillis: Settings.silentMillis(settings),
       clock: found.clock,
       fibers: new HookFibers(running, found.clock, environment.journal !== undefined)
     }
@@ -856,7 +856,7 @@ export const scoped = <E, R>(
 ): Effect.Effect<Opened<E>, never, R> =>
   Effect.contextWith((context: Context.Context<R>) => {
     const running = new Running(settings.graceMillis, context as Context.Context<never>)
-    return Effect.flatMap(Inherited.enter(settings, options.cancel, scope, context), (ambient) => {
+    return Effect.flatMap(Inherited.enter(running, settings, options.cancel, scope, context), (ambient) => {
       const batch = open<E, R>(context, calls, settings, options.stepIndex ?? 0, running, ambient, journal)
       const leaving = Effect.suspend(() => {
         const closed = batch.close()

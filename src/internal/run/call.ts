@@ -46,6 +46,8 @@ export interface Environment<E> {
     readonly onToolError: Declared.OnToolError<E, any>
     /** The time that a handler may take where its tool has no timeout, in milliseconds. */
     readonly timeoutMillis: number
+    /** The time that it may take without progress there, in milliseconds. */
+    readonly idleMillis: number
     readonly context: Json.JsonObject
     readonly requestId: string
     readonly sessionId: string | null
@@ -127,6 +129,11 @@ export class Call<E> implements Task, Handler {
   private timer: Timers.Timer | undefined
   /** Beginning of the gates, the handler or the encoder, in nanoseconds of the clock that only goes forward. */
   private enteredAt = 0n
+  /** The limits of the time of its handler, and the latest progress, in nanoseconds of the same clock. */
+  private readonly times: Settings.Times
+  private movedAt = 0n
+  /** Tells whether no timer is set for the end of the idle time, since it has passed while the handler was held up. */
+  private isPaused = false
   /** Its span, while the handler runs. */
   private span: Telemetry.Call | undefined
   /** The handler's additions to the context of the run so far. */
@@ -151,6 +158,7 @@ export class Call<E> implements Task, Handler {
   readonly permits: HeldPermits
   /** The soft stop of the runs that the handler starts, in place of an interruption. Set only for calls that block. */
   inner: Cancellation.Cancellation | undefined
+  readonly moved: (() => void) | undefined
   hasAbandoned = false
 
   constructor(job: Plan.Run, host: Host<E>) {
@@ -161,6 +169,11 @@ export class Call<E> implements Task, Handler {
     this.name = job.call.name
     this.isExclusive = job.isExclusive
     this.running = running
+    this.times = Settings.timesOf(job.tool, settings)
+    this.moved = this.times.idleMillis === Infinity ? running.moved : () => {
+      this.move()
+      running.moved?.()
+    }
     const context = callContext(
       job,
       settings,
@@ -277,7 +290,7 @@ export class Call<E> implements Task, Handler {
   /** Enters a phase in which code of the caller's runs, against the clock. */
   private enter(phase: "gating" | "running"): void {
     this.phase = phase
-    this.enteredAt = this.host.environment.found.clock.monotonicTimeNanosUnsafe()
+    this.enteredAt = this.movedAt = this.host.environment.found.clock.monotonicTimeNanosUnsafe()
     if (this.isForked) this.arm()
   }
 
@@ -426,8 +439,19 @@ export class Call<E> implements Task, Handler {
 
   private progress(value: unknown): void {
     if (this.phase !== "running" || this.host.isOver) return
+    this.move()
     const { id, name } = this.job.call
     this.host.events.progress(this.job.index, { _tag: "ToolProgress", id, name, progress: value })
+  }
+
+  /** Begins the idle time anew. The timer stays: when it ends, it is set for the rest of the time. */
+  private move(): void {
+    if (this.idleMillis === Infinity || this.host.isOver) return
+    this.movedAt = this.host.environment.found.clock.monotonicTimeNanosUnsafe()
+    if (!this.isPaused) return
+    this.isPaused = false
+    this.timer?.stop()
+    this.arm()
   }
 
   private update(values: Json.JsonObject): void {
@@ -436,12 +460,18 @@ export class Call<E> implements Task, Handler {
 
   /**
    * The time limit of the phase, in milliseconds. A tool may have a longer timeout than others, or none; its gates have
-   * no more than the default.
+   * no more than the default. All but the handler report no progress.
    */
   private get millis(): number {
+    if (this.phase === "running") return this.times.timeoutMillis
     const { timeoutMillis } = this.host.answering
     const millis = Settings.timeoutOf(this.job.tool, timeoutMillis)
     return this.phase === "gating" ? Math.min(millis, timeoutMillis) : millis
+  }
+
+  /** The time that the phase may take without progress, in milliseconds. */
+  private get idleMillis(): number {
+    return this.phase === "running" ? this.times.idleMillis : Infinity
   }
 
   /**
@@ -449,10 +479,27 @@ export class Call<E> implements Task, Handler {
    * for its permits. The synchronous part of the handler may have run by now, and counts.
    */
   private arm(): void {
-    const { enteredAt, millis } = this
-    if (!Number.isFinite(millis)) return
-    const left = Timers.leftOf(millis, this.host.environment.found.clock, enteredAt)
-    this.timer = this.host.timers.after(left, () => this.timeUp())
+    const { idleMillis, isPaused } = this
+    const idleLeft = isPaused ? Infinity : this.leftOf(idleMillis, this.movedAt)
+    const left = Math.min(this.leftOf(this.millis, this.enteredAt), idleLeft)
+    if (!Number.isFinite(left)) return
+    this.timer = this.host.timers.after(left, () => idleMillis === Infinity ? this.timeUp() : this.due())
+  }
+
+  /**
+   * Stops the call if a limit has passed, and sets the timer for the rest of its time otherwise. That is one timer for
+   * all progress meanwhile. The idle time of a handler that is held up is over with its next progress at the earliest:
+   * the end of a wait is progress.
+   */
+  private due(): void {
+    const isIdle = this.leftOf(this.idleMillis, this.movedAt) === 0
+    if (isIdle && !this.permits.isHeldUp || this.leftOf(this.millis, this.enteredAt) === 0) return this.timeUp()
+    this.isPaused = isIdle
+    this.arm()
+  }
+
+  private leftOf(millis: number, since: bigint): number {
+    return millis === Infinity ? Infinity : Timers.leftOf(millis, this.host.environment.found.clock, since)
   }
 
   /** Notes that its own fiber has the answer: from now on no timeout and no cancellation replaces it. */
@@ -463,9 +510,12 @@ export class Call<E> implements Task, Handler {
 
   /** Tells whether the time is up, also if no timer has fired: code that blocks the thread keeps timers from firing. */
   private get isLate(): boolean {
-    const { millis } = this
-    if (!Number.isFinite(millis)) return false
-    return Timers.elapsedMillis(this.host.environment.found.clock, this.enteredAt) > millis
+    return this.isPast(this.millis, this.enteredAt) ||
+      this.isPast(this.idleMillis, this.movedAt) && !this.permits.isHeldUp
+  }
+
+  private isPast(millis: number, since: bigint): boolean {
+    return Number.isFinite(millis) && Timers.elapsedMillis(this.host.environment.found.clock, since) > millis
   }
 
   /** Stops the call when its time is up. */
@@ -479,7 +529,12 @@ export class Call<E> implements Task, Handler {
       const late = Cause.fail(Contents.late(this.millis))
       return this.overrule(toolError("encoding_failed", call), () => this.unwritten(late))
     }
-    this.overrule(timedOut(call, this.millis), (error) => Answers.failed(this.host.answering, this.job, error))
+    const { idleMillis, timeoutMillis } = this.times
+    const isTotal = idleMillis === Infinity || this.leftOf(timeoutMillis, this.enteredAt) === 0
+    const error = isTotal
+      ? timedOut(call, timeoutMillis, "", idleMillis === Infinity ? "" : " in total")
+      : timedOut(call, idleMillis, "", " of idle time, without progress")
+    this.overrule(error, (error) => Answers.failed(this.host.answering, this.job, error))
   }
 
   /** Returns the answer in place of a result that the fiber could not write. */
@@ -558,6 +613,10 @@ export class Call<E> implements Task, Handler {
 
   get isWaiting(): boolean {
     return this.phase === "waiting"
+  }
+
+  get isHeldUp(): boolean {
+    return this.isWaiting || this.permits.isHeldUp
   }
 
   /**

@@ -41,25 +41,31 @@ export class EventOrder<E> {
   private reader: Reader<E> | undefined
   /** Tells whether `wake` found no reader: one that has just looked, and is about to wait, has to look again. */
   private wasWoken = false
+  private readonly moved: (() => void) | undefined
 
-  constructor({ resultOrder, toolEvents }: Pick<Policy.Policy, "resultOrder" | "toolEvents">) {
+  /** `moved` is called with each event, also with one that is held back. */
+  constructor({ resultOrder, toolEvents }: Pick<Policy.Policy, "resultOrder" | "toolEvents">, moved?: () => void) {
+    this.moved = moved
     this.begun = toolEvents === "grouped" ? new Map() : undefined
     this.results = resultOrder === "request" ? new Map() : undefined
   }
 
   /** Adds the event of the call at a position that waits for its turn. */
   queued(index: number, event: Event.Event): void {
+    this.moved?.()
     if (this.begun === undefined) this.show([event])
     else this.begun.set(index, [event])
   }
 
   /** Adds the start of the handler of the call at a position. */
   started(index: number, event: Event.Event): void {
+    this.moved?.()
     if (this.begun === undefined) this.show([event])
     else this.begun.set(index, [...this.begun.get(index) ?? [], event])
   }
 
   progress(index: number, event: Event.Event): void {
+    this.moved?.()
     const begun = this.begun?.get(index)
     if (begun !== undefined) {
       begun[Math.min(begun.length, progressLimit)] = event
@@ -77,6 +83,7 @@ export class EventOrder<E> {
 
   /** Adds the last events of the call at a position, which has been answered or waits for an answer from outside. */
   settled(index: number, events: Events): void {
+    this.moved?.()
     const begun = this.begun?.get(index) ?? []
     this.begun?.delete(index)
     const all = begun.length === 0 ? events : [...begun, ...events]

@@ -78,6 +78,7 @@ export interface Given {
  * this one, so that they have returned their permits when the handler around the run takes its own back.
  */
 export const enter = <E, R>(
+  running: Running,
   settings: Settings.Settings<E, R>,
   cancel: Settings.CancelSource<R> | undefined,
   scope: Scope.Scope,
@@ -97,7 +98,7 @@ export const enter = <E, R>(
   const permits = Context.get(context, Permits) ??
     Semaphore.makeUnsafe(settings.maxConcurrency ?? Settings.widest())
   const entered = spending.enter(scope)
-  const lent = handler === undefined ? entered : Effect.andThen(entered, handler.permits.lend(scope))
+  const lent = handler === undefined ? entered : Effect.andThen(entered, handler.permits.lend(scope, running))
   const watched = cancellation === undefined || cancellation === stops?.cancellation
     ? lent
     : Effect.andThen(lent, Cancellation.watch(cancellation, { parent, deadline, cancel: cancel ?? undefined }, scope))

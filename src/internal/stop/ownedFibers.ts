@@ -54,6 +54,8 @@ export interface Task {
   readonly permits?: HeldPermits
   /** The soft stop of the runs that it starts. Only a blocking handler has one. */
   readonly inner?: Cancellation.Cancellation | undefined
+  /** Tells whether it only waits for permits: its own, or those of the runs that it has started. */
+  readonly isHeldUp?: boolean
   /** Notes that the task is abandoned. */
   readonly onAbandoned?: () => void
   /** Its grace period, set by its run once it is stopping or given up. */
@@ -74,6 +76,11 @@ export interface Handler {
   readonly permits: HeldPermits
   /** The fibers of the run that it belongs to. */
   readonly running: Running
+  /**
+   * Notes progress: an event of a run that it has started, or the end of a wait. Left out where neither the handler
+   * nor one around it has a limit of the time without progress.
+   */
+  readonly moved: (() => void) | undefined
   /** Tells whether a run that it started has abandoned a task, which may outlive it. */
   hasAbandoned: boolean
 }
@@ -120,6 +127,8 @@ export class Running {
   private readonly clock: Clock.Clock
   /** The handler that started the run, and the owner of the appends of a recorded run, which end with it. */
   private readonly around: Handler | undefined
+  /** Notes progress of the run, if the time without it is limited. */
+  readonly moved: (() => void) | undefined
   private readonly appends: Running | undefined
   loop: Driver | undefined
   /** The worker whose fiber runs the caller's observer. */
@@ -153,6 +162,7 @@ export class Running {
   constructor(graceMillis: number, services: Context.Context<never>, appends?: Running) {
     this.graceMillis = graceMillis
     this.around = Context.get(services, CurrentHandler)
+    this.moved = this.around?.moved
     this.appends = appends
     this.services = services as Context.Context<any>
     this.clock = Context.get(services, Clock.Clock)
@@ -281,6 +291,15 @@ export class Running {
   /** The handlers that are alive, in the order of their starts. */
   get handlersAlive(): ReadonlyArray<Task> {
     return Array.from(this.tasks).filter(({ isHandler }) => isHandler)
+  }
+
+  /**
+   * Tells whether the run only waits for permits: some of its calls do, and none of its other tasks is at work. A wait
+   * for what asks for a stop is no work.
+   */
+  get isHeldUp(): boolean {
+    const atWork = Array.from(this.tasks).filter(({ grace, kind }) => grace?.isOver !== true && kind !== "cancel")
+    return atWork.length > 0 && atWork.every(({ isHeldUp }) => isHeldUp === true)
   }
 
   private notify(): void {
