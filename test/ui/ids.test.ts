@@ -3,9 +3,11 @@ import { HttpAgent } from "@ag-ui/client"
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import { Session, Tool } from "heddle"
+import * as Stream from "effect/Stream"
+import { Adapter, type Event, Message, Session, Step, Tool } from "heddle"
 import { Agent } from "heddle/server"
 import { Script } from "heddle/testing"
+import { AgUi } from "heddle/ui"
 import { serve } from "../server/support/site.ts"
 import { published } from "../support/pages.ts"
 import { chatOf } from "../support/scenarios.ts"
@@ -74,5 +76,24 @@ describe("ids that come again", () => {
       ], { tools, emitToolDeltas: false })
       const read = yield* Effect.promise(() => readMessage(chunksOf(published(events))))
       assert.deepStrictEqual(problemsOf(read, result, 1), [])
+    }))
+
+  it.effect("O-05: a page has the fragments of a call that come before its name", () =>
+    Effect.gen(function*() {
+      const reply: ReadonlyArray<Event.AdapterEvent> = [
+        { _tag: "MessageStarted", message: Message.assistant("") },
+        { _tag: "ToolCallDelta", id: "c", argumentsDelta: "{\"a\":" },
+        { _tag: "ToolCallStarted", id: "c", name: "echo" },
+        { _tag: "ToolCallDelta", id: "c", argumentsDelta: "1}" },
+        { _tag: "ToolCallCompleted", id: "c", name: "echo", arguments: { a: 1 }, rawArguments: "{\"a\":1}" },
+        { _tag: "MessageCompleted", message: Message.assistant(""), finishReason: "tool_calls" }
+      ]
+      const events = yield* Stream.runCollect(Step.stream("go", { tools })).pipe(
+        Effect.provide(Adapter.layer({ stream: () => Stream.fromIterable(reply) }))
+      )
+      const encoder = AgUi.make({ threadId: "s1", runId: "r1" })
+      const told = published(events).flatMap(encoder.push)
+      const fragments = told.flatMap(({ delta, type }) => type === "TOOL_CALL_ARGS" ? [delta] : [])
+      assert.strictEqual(fragments.join(""), "{\"a\":1}")
     }))
 })

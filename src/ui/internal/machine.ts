@@ -214,6 +214,8 @@ export class Machine<Out> {
   private readonly calls = new Map<string, Call>()
   /** The calls of the step, in the order in which they were opened. */
   private readonly stepCalls = new Map<string, Call>()
+  /** Fragments of calls whose names are still to come. */
+  private readonly early = new Map<string, string>()
   private readonly nested = new Map<string, Nested>()
   /** The calls that were shown as waiting, by what each waits for. */
   private readonly asked = new Map<string, string>()
@@ -324,6 +326,7 @@ export class Machine<Out> {
       this.endStep(undefined)
       this.isStepOpen = true
       this.stepCalls.clear()
+      this.early.clear()
       this.add({ kind: "stepStart", turn: ++this.turn })
     }
     this.said = ""
@@ -360,6 +363,8 @@ export class Machine<Out> {
     this.calls.set(id, call)
     this.stepCalls.set(id, call)
     this.add({ kind: "callStart", id, name })
+    this.append(call, this.early.get(id) ?? "")
+    this.early.delete(id)
     return call
   }
 
@@ -377,9 +382,14 @@ export class Machine<Out> {
 
   private argue({ argumentsDelta, id }: Of<"ToolCallDelta">): void {
     const call = this.stepCalls.get(id)
-    if (call === undefined || call.isReady || argumentsDelta === "") return
-    call.sent += argumentsDelta.length
-    this.write(this.words.argued?.(id, argumentsDelta, call.sent))
+    if (call === undefined) this.early.set(id, (this.early.get(id) ?? "") + argumentsDelta)
+    else if (!call.isReady) this.append(call, argumentsDelta)
+  }
+
+  private append(call: Call, delta: string): void {
+    if (delta === "") return
+    call.sent += delta.length
+    this.write(this.words.argued?.(call.id, delta, call.sent))
   }
 
   private completed(event: Of<"ToolCallCompleted">): void {
@@ -487,6 +497,7 @@ export class Machine<Out> {
     // A run that is resumed may ask again for what it had asked for in the discarded reply.
     for (const [waiting, id] of this.asked) if (this.stepCalls.has(id)) this.asked.delete(waiting)
     this.stepCalls.clear()
+    this.early.clear()
     this.said = ""
     this.isReset = true
     this.add({ kind: "stepReset", discarded })
