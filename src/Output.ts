@@ -15,6 +15,8 @@ import * as OutputRule from "./internal/loop/outputRule.ts"
 import type { OutputStart, Rule } from "./internal/loop/rules.ts"
 import * as Tool from "./Tool.ts"
 
+export type { OutputStart } from "./internal/loop/rules.ts"
+
 /**
  * A typed answer: a value of `make`.
  *

@@ -63,6 +63,7 @@ export type {
   Kept,
   OpenOptions,
   Outcome,
+  Reloaded,
   View,
   ViewedRun,
   WaitsFor
@@ -74,7 +75,7 @@ export { ResumeError } from "./internal/session/turnReplay.ts"
 
 export type { KeepError } from "./internal/session/writer.ts"
 
-export type { Options as DriveOptions } from "./internal/session/drive.ts"
+export type { Options as DriveOptions, RunOf, RunOptions } from "./internal/session/drive.ts"
 
 export type { RunsOptions } from "./internal/session/run.ts"
 

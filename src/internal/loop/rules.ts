@@ -305,12 +305,18 @@ export interface Rule<out E = never, out R = never> extends Hooks<E, R> {
   readonly keeps?: "run" | "session"
 }
 
-/** The beginning of a run, for the rule of its typed answer. */
+/**
+ * The beginning of a run, for the rule of its typed answer.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface OutputStart {
   /** The bound of turns. */
   readonly maxTurns: number
   /** The user message before a second pass. */
   readonly prompt: string
+  /** Returns the time of the run's clock, in milliseconds since 1970. */
   readonly now: () => number
 }
 

@@ -28,20 +28,32 @@ import * as Settling from "./settling.ts"
 import * as Replays from "./turnReplay.ts"
 import type * as Writers from "./writer.ts"
 
-type Tools = ReadonlyArray<Tool.Any>
-
-/** Options of the runs of a session. */
-type RunOptions<T extends Tools, E, R, RHalt, REvent> =
+/**
+ * Options of the runs of a session that is driven.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export type RunOptions<T extends ReadonlyArray<Tool.Any>, E, R, RHalt, REvent> =
   & Chat.Options<T, E, R, RHalt, REvent>
   & Operations.ResumeOptions
 
-/** Returns the options of the next run of a session, or an effect that does. */
-type Run<T extends Tools, E, R, RHalt, REvent> = (
+/**
+ * Returns the options of the next run of a session, or an effect that does.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export type RunOf<T extends ReadonlyArray<Tool.Any>, E, R, RHalt, REvent> = (
   kept: Keeping.Kept
 ) => RunOptions<T, E, R, RHalt, REvent> | Effect.Effect<RunOptions<T, E, R, RHalt, REvent>, never, R>
 
 /** Errors of driving a session. */
-export type Failure<T extends Tools, E> = Operations.OperationError | Writers.KeepError | Tool.Fatal<T[number]> | E
+export type Failure<T extends ReadonlyArray<Tool.Any>, E> =
+  | Operations.OperationError
+  | Writers.KeepError
+  | Tool.Fatal<T[number]>
+  | E
 
 /** Options of driving a session, without those of its runs. */
 interface Settings<RPublish> {
@@ -67,7 +79,7 @@ interface Settings<RPublish> {
  * @since 0.1.0
  */
 export interface Options<
-  T extends Tools = Tools,
+  T extends ReadonlyArray<Tool.Any> = ReadonlyArray<Tool.Any>,
   E = never,
   R = never,
   RHalt = R,
@@ -75,7 +87,7 @@ export interface Options<
   RPublish = never
 > extends Settings<RPublish> {
   /** Returns the options of the next run, for the session as it then is, or an effect that does and cannot fail. */
-  readonly run: Run<T, E, R, RHalt, REvent>
+  readonly run: RunOf<T, E, R, RHalt, REvent>
 }
 
 const knownOptions = {
@@ -144,7 +156,7 @@ const endedBy = (event: Event.Event): Replays.ResumeError | undefined => {
  * Does the work that is left, if an owner can do it. A new message continues a session whose last run failed. The
  * operation is raced as a whole with the loss of its claim, which costs each event of `Keeping.keepStream` a queue.
  */
-const workOf = <T extends Tools, E, R, RHalt, REvent, RPublish>(
+const workOf = <T extends ReadonlyArray<Tool.Any>, E, R, RHalt, REvent, RPublish>(
   kept: Keeping.Claimed,
   options: RunOptions<T, E, R, RHalt, REvent>,
   { failure, isFinal, isRetry, maxFailures, published }: {
@@ -208,7 +220,7 @@ const isDue = ({ session: { suspensions } }: Keeping.Kept, now: number): boolean
   suspensions.some(({ expiresAt = Infinity }) => expiresAt <= now)
 
 /** Drives a claimed session until no work is left or its owner is leaving, and returns it. */
-export const drive = <T extends Tools, E, R, RHalt, REvent, RPublish>(
+export const drive = <T extends ReadonlyArray<Tool.Any>, E, R, RHalt, REvent, RPublish>(
   claimed: Keeping.Claimed,
   options: Options<T, E, R, RHalt, REvent, RPublish>
 ): Effect.Effect<

@@ -132,7 +132,12 @@ export type Outcome<A, K extends Kept = Kept> =
     readonly value: A
   }
 
-/** A session that was read again, under the same claim. */
+/**
+ * A session that was read again, under the same claim.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export type Reloaded<K extends Kept> = K extends Claimed ? Claimed : Kept
 
 /** Returns the session of a state as programs see it. */
