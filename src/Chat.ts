@@ -95,10 +95,11 @@ export interface Options<
  * @category models
  * @since 0.1.0
  */
-export type Result<A> = Event.ChatResult & {
-  /** The typed answer. Left out without the option `output`, and where the run has no answer: see `Output.get`. */
-  readonly output?: A
-}
+export type Result<A> = [A] extends [never] ? Event.ChatResult
+  : Event.ChatResult & {
+    /** The typed answer. Left out where the run has no answer: see `Output.get`. */
+    readonly output?: A
+  }
 
 /**
  * The events of a run: every step's, and then one `ChatCompleted`.

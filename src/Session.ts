@@ -1315,7 +1315,7 @@ export const step = <const T extends ReadonlyArray<Tool.Any> = [], E = never, R 
   SessionEvents.Done<"step">,
   Operations.OperationError | E | Tool.Fatal<T[number]>,
   Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
-> => SessionRun.awaited(Operations.stepping(session), options)
+> => SessionRun.awaited(Operations.stepping(session), options as Chat.Options<T, E, R, RHalt, REvent, never>)
 
 /** Tells whether the session comes first among the arguments of a function that takes an id or verdicts after it. */
 const hasSession = ({ 0: first }: IArguments): boolean => typeof first !== "string" && !Array.isArray(first)

@@ -144,6 +144,9 @@ const samples: ReadonlyArray<Event.Event> = [
   { _tag: "ToolHalt", toolCallId: "c0", reason: "done_early", result: { v: 1 } },
   { _tag: "ToolHalt", toolCallId: "c0", reason: "tool_error", result: null, content: "x", onToolErrorException: "X" },
   { _tag: "StepReset", error: "lost" },
+  { _tag: "ModelSwitched", from: "first", to: "second", error: "lost" },
+  { _tag: "OutputPartial", value: { city: "Os" } },
+  { _tag: "OutputCompleted", value: { city: "Oslo" } },
   { _tag: "StepCompleted", response, thread, messages: [], mode: "auto", manualToolCalls: [] },
   {
     _tag: "StepCompleted",
@@ -197,7 +200,7 @@ describe("Event", () => {
     const tagsOfUnion = [...new Set(samples.map((event) => event._tag))].toSorted()
     assert.deepStrictEqual([...Event.Event.discriminants].toSorted(), tagsOfUnion)
     assert.deepStrictEqual(Object.keys(Event.guards).toSorted(), tagsOfUnion)
-    assert.strictEqual(tagsOfUnion.length, 22)
+    assert.strictEqual(tagsOfUnion.length, 25)
     for (const event of samples) {
       assert.deepStrictEqual(
         Event.Event.discriminants.filter((tag) => Event.guards[tag](event)),

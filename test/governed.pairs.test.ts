@@ -1,5 +1,5 @@
 /**
- * Each pair of what governs a run: a change of each step, another model, a typed answer. A run with both is stopped at each of its steps, and killed behind each of its records. The table is printed.
+ * Each pair of what governs a run: a change of each step, another model, a typed answer, an idle time. A run with both is stopped at each of its steps, and killed behind each of its records. The table is printed.
  */
 import { afterAll, assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
@@ -61,7 +61,8 @@ const features: Readonly<Record<string, Feature>> = {
     options: { prepareStep: ({ stepIndex }) => Effect.sync(() => ({ temperature: stepIndex / 10 })) }
   },
   fallback: { adapter: withFallback },
-  output: { options: { output: Output.make(Weather) } }
+  output: { options: { output: Output.make(Weather) } },
+  "idle time": { options: { toolTimeout: { idle: "2 seconds" } } }
 }
 
 const names = Object.keys(features)

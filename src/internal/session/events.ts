@@ -132,7 +132,7 @@ interface Progress<out M extends Mode = Mode> extends StreamReducer<M>, Omit<Fol
  * @category models
  * @since 0.1.0
  */
-export interface Done<out M extends Mode = "chat", out A = unknown> {
+export interface Done<out M extends Mode = "chat", A = never> {
   /** The session after the operation. */
   readonly session: SessionData.Session
   /** The result of the run: a `StepResult` for `Session.step`, and a `ChatResult` for every other operation. */
