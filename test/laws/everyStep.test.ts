@@ -4,6 +4,7 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Channel from "effect/Channel"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Schedule from "effect/Schedule"
@@ -95,7 +96,7 @@ type AnyTool = Tool.Tool<string, any, any, any, never>
 const agent = (
   name: string,
   tools: ReadonlyArray<AnyTool>,
-  declared: Partial<Pick<Tool.Any, "interrupt" | "limits">> = {},
+  declared: Partial<Pick<Tool.Any, "interrupt" | "limits" | "timeout">> = {},
   policy: Policy.Policy = Policy.standard
 ): AnyTool =>
   Tool.fromChat(name, {
@@ -137,6 +138,9 @@ const tree = (
 const inner = agent("inner", [wait, refuse, write], { interrupt: "block" })
 const outer = agent("outer", [inner, wait], { interrupt: "block" })
 const sharing = agent("sharing", [keyed, wait, keyed], { limits: [{ key: "one", permits: 1 }] })
+const idle = Duration.millis(1_500)
+const waiting = agent("waiting", [keyed, told], { timeout: { idle } })
+const hanging = agent("hanging", [keyed, never], { interrupt: "block", timeout: { idle, total: Duration.seconds(10) } })
 const asFalai = agent("asFalai", [wait, gated, write], {}, Policy.falai)
 
 /** A tool whose gate, whose handler and whose failure each start a batch. */
@@ -213,6 +217,12 @@ const scenarios: ReadonlyArray<Scenario> = [
   },
   tree("runs within runs that block interruption", 2, [outer, wait]),
   tree("runs that share permits by name", 1, [sharing, keyed, sharing], {}, Limits.layer({ permits: 1 })),
+  tree("runs that wait for permits longer than they may be idle, and one that hangs", 2, [
+    keyed,
+    keyed,
+    waiting,
+    hanging
+  ]),
   tree("runs under Policy.falai", 2, [asFalai, gated, asFalai], { policy: Policy.falai }),
   tree("runs under a deadline", 2, [outer, wait], { deadline: "2 seconds" }),
   tree("batches in gates, in handlers and in the error policy", 1, [busy, wait], {
