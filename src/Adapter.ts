@@ -167,8 +167,8 @@ export interface Candidate {
   readonly adapter: Service
   /** Returns the failures before a request, with its own one. */
   readonly tried: (error: AdapterError, before: ReadonlyArray<Tried>) => ReadonlyArray<Tried>
-  /** Returns the adapter behind others that failed: its own failure has those in `metadata.tried`. */
-  readonly behind: (tried: ReadonlyArray<Tried>) => Service
+  /** Returns its adapter behind others that failed: a failure of that one has those in `metadata.tried`. */
+  readonly behind: (adapter: Service, tried: ReadonlyArray<Tried>) => Service
   /** Changes a request to that of the candidate: its model, and the bounds of its attempts. */
   readonly template: <T extends Requests.Template>(template: T) => T
   /** Returns the candidate that is asked behind an error that came before anything was said, if one is. */
@@ -223,8 +223,8 @@ export const layer = (service: Service): Layer.Layer<Adapter> => Layer.succeed(A
 
 /**
  * A layer that changes the adapter in the context: `change` is given the adapter and returns the one that runs use.
- * Each adapter of {@link named} is changed. `request.run` says which run makes a request, also where runs of handlers
- * use the same adapter.
+ * Each adapter of {@link named} and each candidate of {@link fallback} is changed. `request.run` says which run makes a
+ * request, also where runs of handlers use the same adapter.
  *
  * **Example** (Counting the requests of each run)
  *
@@ -431,7 +431,7 @@ const candidatesOf = (
         ...before,
         { name, reason, ...(detail === undefined ? {} : { detail: detail.slice(0, longestDetail) }) }
       ],
-      behind: (tried) =>
+      behind: (adapter, tried) =>
         tried.length === 0 ? adapter : {
           ...adapter,
           stream: (request) => Stream.mapError(adapter.stream(request), (error) => withTried(error, tried))
@@ -461,7 +461,7 @@ const asking = (
 ): Stream.Stream<Event.AdapterEvent, AdapterError> =>
   Stream.suspend(() => {
     let unsaid: Array<Event.AdapterEvent> | undefined = []
-    const events = candidate.behind(tried).stream(candidate.template(request))
+    const events = candidate.behind(candidate.adapter, tried).stream(candidate.template(request))
     const said = Stream.flattenIterable(Stream.map(events, (event): ReadonlyArray<Event.AdapterEvent> => {
       if (unsaid === undefined) return [event]
       unsaid.push(event)

@@ -6,6 +6,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
+import * as SchemaGetter from "effect/SchemaGetter"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
 import { Adapter, Chat, Collector, Event, Message, Output, Policy, Session, Tool } from "heddle"
@@ -163,6 +164,88 @@ describe("a typed answer", () => {
           if (mode === "forced tool") assert.deepStrictEqual(asked[1]?.toolChoice, { name: "final_answer" })
           const wrong = yield* run([calls, reply({})], options, facts)
           assert.deepStrictEqual([wrong.asked.length, wrong.result?.output], [2, undefined])
+        }))
+    }
+  }
+
+  for (const [mode, facts, reply] of [["tool", undefined, answer], ["native", nativeFacts, say]] as const) {
+    it.effect(`G85: a closing answer that does not fit, by ${mode}, ends the run with what does not fit`, () =>
+      Effect.gen(function*() {
+        const options = { output: weather, tools: [look], maxTurns: 1 }
+        const { asked, result } = yield* run([calls, reply({ city: "Oslo", celsius: 7 })], options, facts)
+        const [rule, status, detail] = problemsOf(result) as [string, string, { issues: string }]
+        assert.deepStrictEqual([rule, status, asked.length], ["output", "error", 2])
+        assert.include(detail.issues, "celsius")
+      }))
+
+    it.effect(`R-519: a decoding that throws, by ${mode}, is an answer that does not fit`, () =>
+      Effect.gen(function*() {
+        const decode = SchemaGetter.transform((city: string) => {
+          if (city === "Nowhere") throw new Error("no such city")
+          return city
+        })
+        const City = Schema.String.pipe(Schema.decodeTo(Schema.String, { decode, encode: SchemaGetter.passthrough() }))
+        const output = Output.make(Schema.Struct({ city: City }))
+        const { asked, result } = yield* run([reply({ city: "Nowhere" }), reply({ city: "Oslo" })], { output }, facts)
+        assert.deepStrictEqual(result?.output, { city: "Oslo" })
+        assert.include(Message.text(asked[1]!.messages.at(-1)!), "no such city")
+      }))
+  }
+
+  it.effect("R-519: a step that is narrowed to other tools offers the tool for the answer as well", () =>
+    Effect.gen(function*() {
+      for (const tools of [[], ["look"]]) {
+        const given = { output: weather, tools: [look], prepareStep: () => ({ tools }) }
+        const { asked, result } = yield* run([answer()], given)
+        assert.deepStrictEqual(asked.map(({ tools }) => tools?.map(({ name }) => name)), [[...tools, "final_answer"]])
+        assert.deepStrictEqual(result?.output, value)
+      }
+    }))
+
+  it.effect("R-519: a step with one tool is one with tools", () =>
+    Effect.gen(function*() {
+      const given = { output: weather, tools: [look], prepareStep: () => ({ tools: ["look"] }) }
+      const { asked } = yield* run([answer()], given, { native: "withoutTools", forced: true })
+      assert.deepStrictEqual(asked.map(({ responseFormat }) => responseFormat), [undefined])
+    }))
+
+  /** The way in which a request asks for the answer. */
+  const wayOf = ({ responseFormat, tools }: Adapter.Request): string =>
+    responseFormat?.type ?? tools?.map(({ name }) => name).join() ?? "none"
+
+  const facts = { tool: undefined, forced: { native: "never", forced: true }, native: nativeFacts } as const
+  const ways = { tool: "look,final_answer", forced: "look,final_answer", native: "json_schema" }
+  const lastWays = { tool: "final_answer", forced: "final_answer", native: "json_schema" }
+  const names = ["tool", "forced", "native"] as const
+
+  for (const from of names) {
+    for (const to of names.filter((to) => to !== from)) {
+      it.effect(`R-519: a switch from ${from} to ${to} in a step asks for the answer in the way of the second`, () =>
+        Effect.gen(function*() {
+          const down = [Script.preflightError("provider_unavailable")]
+          for (const isClosing of [false, true]) {
+            const models = yield* Effect.all([
+              Script.make(isClosing ? [calls, down] : [down]),
+              Script.make([to === "native" ? say(written) : answer()])
+            ])
+            const [first, second] = models.map(({ layer }, index) => {
+              const output = facts[[from, to][index]!]
+              const change = (adapter: Adapter.Service) => output === undefined ? adapter : { ...adapter, output }
+              return Adapter.map(change).pipe(Layer.provide(layer))
+            })
+            const layer = Adapter.fallback([{ layer: first!, name: "first" }, { layer: second!, name: "second" }])
+            const options = { output: weather, tools: [look], maxTurns: 1 }
+            const result = yield* Chat.run("q", options).pipe(Effect.provide(layer))
+            assert.deepStrictEqual(result.output, value)
+            const asked = yield* Effect.map(Effect.all(models.map(({ requests }) => requests)), (all) => all.flat())
+            const expected = isClosing ? [ways[from], lastWays[from], lastWays[to]] : [ways[from], ways[to]]
+            assert.deepStrictEqual(asked.map(wayOf), expected)
+            // One message at most asks for the call in words.
+            const inWords = result.thread.messages.filter((message) =>
+              message.role === "user" && Message.text(message).includes("final_answer")
+            )
+            assert.lengthOf(inWords, isClosing && (from === "tool" || to === "tool") ? 1 : 0)
+          }
         }))
     }
   }

@@ -339,6 +339,25 @@ describe("without a loop", () => {
     }))
 })
 
+describe("a changed adapter", () => {
+  it.effect("R-517: Adapter.map changes each candidate, also those of a named adapter", () =>
+    Effect.gen(function*() {
+      for (const isNamed of [false, true]) {
+        const asked: Array<string> = []
+        const candidates = Adapter.fallback([
+          { layer: Adapter.layer(broken("timeout")), name: "a", model: "first" },
+          { layer: Adapter.layer(good), name: "b", model: "second" }
+        ])
+        const layer = isNamed ? Adapter.named({ other: Adapter.layer(good), both: candidates }) : candidates
+        const counted = Adapter.map((adapter) => noting(asked, "asked", adapter)).pipe(Layer.provide(layer))
+        const options = isNamed ? { prepareStep: () => ({ adapter: "both" }) } : {}
+        const result = yield* Chat.run("go", options).pipe(Effect.provide(counted))
+        assert.strictEqual(result.finalResponse?.outputText, "done")
+        assert.deepStrictEqual(asked, ["asked:first", "asked:second"])
+      }
+    }))
+})
+
 describe("a kept run", () => {
   it.effect("G93: killed behind any record, it asks the candidate that it has come to", () =>
     Effect.gen(function*() {

@@ -462,6 +462,7 @@ export const repaired = (
 
 interface Named<S> {
   readonly named?: ReadonlyMap<string, S>
+  readonly candidates?: ReadonlyArray<{ readonly adapter: S }>
 }
 
 /** Returns the first adapter, with all of them by their names. */
@@ -470,11 +471,15 @@ export const named = <S extends Named<S>>(adapters: ReadonlyArray<readonly [name
   named: new Map(adapters)
 })
 
-/** Changes an adapter, and each of its named ones. */
-export const changed = <S extends Named<S>>(adapter: S, change: (adapter: S) => S): S =>
-  adapter.named === undefined
-    ? change(adapter)
-    : named(Array.from(adapter.named, ([name, one]) => [name, change(one)] as const))
+/** Changes an adapter, each of its named ones, and each of its candidates: a run asks these, and not their adapter. */
+export const changed = <S extends Named<S>>(adapter: S, change: (adapter: S) => S): S => {
+  if (adapter.named !== undefined) {
+    return named(Array.from(adapter.named, ([name, one]) => [name, changed(one, change)] as const))
+  }
+  const next = change(adapter)
+  if (next.candidates === undefined) return next
+  return { ...next, candidates: next.candidates.map((one) => ({ ...one, adapter: change(one.adapter) })) }
+}
 
 // Requests outside of a run.
 

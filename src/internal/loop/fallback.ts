@@ -22,7 +22,7 @@ export const switching = (): Rule => {
       current = candidates?.find((candidate) => candidate.name === to) ?? candidates?.[0]
       if (current === undefined) return ask
       const { tried = [] } = (noteIn(at.noted, name) as Note | undefined) ?? {}
-      return { ...ask, adapter: current.behind(tried), template: current.template(ask.template) }
+      return { ...ask, adapter: current.behind(current.adapter, tried), template: current.template(ask.template) }
     },
     reply: ({ error, hasSaid, mayRepeat }, { noted }) => {
       if (error === undefined || hasSaid || !mayRepeat || current === undefined) return keep

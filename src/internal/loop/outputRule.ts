@@ -58,7 +58,12 @@ export const formOf = (schema: Schema.Constraint): Form => {
     schema: onWire,
     jsonSchema: Result.getOrElse(objectOf(parameters.jsonSchema), () => parameters.jsonSchema),
     write,
-    read: (wire) => Effect.mapError(Effect.flatMap(parameters.decode(wire), write), (error) => error.message),
+    // A schema that throws refuses the answer, as one refuses the arguments of a call.
+    read: (wire) =>
+      Effect.suspend(() => Effect.flatMap(parameters.decode(wire), write)).pipe(
+        Effect.catchDefect((defect) => Effect.fail(defect instanceof Error ? defect : { message: String(defect) })),
+        Effect.mapError((error) => error.message)
+      ),
     partOf: (wire) => isWrapped ? Json.isObject(wire) ? wire["value"] : undefined : wire
   }
 }
@@ -68,6 +73,8 @@ interface Note {
   readonly mode?: Mode
   /** The number of the repair that the step is. */
   readonly repair?: number
+  /** A message has asked for the call of a last request, which the adapter cannot force. */
+  readonly isInWords?: true
 }
 
 const noteOf = (notes: At["noted"]): Note => (noteIn(notes, name) as Note | undefined) ?? {}
@@ -76,7 +83,8 @@ const noteOf = (notes: At["noted"]): Note => (noteIn(notes, name) as Note | unde
 const modeOf = (definition: Definition, { adapter, mode, template }: Ask, isClosing: boolean): Mode => {
   if (definition.mode === "finalize" || definition.mode === "native") return definition.mode
   const { native = "never" } = adapter.output ?? {}
-  const isNative = native === "always" || native === "withoutTools" && (isClosing || template.tools.length < 2)
+  const hasTools = template.tools.some(({ name }) => name !== definition.toolName)
+  const isNative = native === "always" || native === "withoutTools" && (isClosing || !hasTools)
   if (mode === "manual") return "native"
   return definition.mode === "auto" && isNative ? "native" : "tool"
 }
@@ -98,19 +106,22 @@ const native = (definition: Definition, ask: Ask, isClosing: boolean): Ask => {
 const inWords = (toolName: string): Message.Message =>
   Message.user(`Give your answer now, by a call of the tool ${JSON.stringify(toolName)}.`)
 
-/** Returns a last request, which the tool for the answer is the only one of. */
-const closingByTool = ({ toolName }: Definition, ask: Ask, tool: Tool.Any): Ask => {
-  const isForced = ask.adapter.output?.forced === true
-  return {
+const described = (tool: Tool.Any) => ToolOptions.definitions(new Map([[tool.name, tool]]), undefined)
+
+/** Returns a request that offers the tool for the answer, also where a step was narrowed to others. */
+const byTool = (ask: Ask, tool: Tool.Any): Ask =>
+  ask.tools.has(tool.name) ? ask : {
     ...ask,
-    tools: new Map([[toolName, tool]]),
-    template: {
-      ...ask.template,
-      tools: ToolOptions.definitions(new Map([[toolName, tool]]), undefined),
-      toolChoice: isForced ? { name: toolName } : "auto"
-    }
+    tools: new Map([...ask.tools, [tool.name, tool]]),
+    template: { ...ask.template, tools: [...ask.template.tools, ...described(tool)] }
   }
-}
+
+/** Returns a last request, which the tool for the answer is the only one of. */
+const closingByTool = (ask: Ask, tool: Tool.Any, isForced: boolean): Ask => ({
+  ...ask,
+  tools: new Map([[tool.name, tool]]),
+  template: { ...ask.template, tools: described(tool), toolChoice: isForced ? { name: tool.name } : "auto" }
+})
 
 /** Returns a request without the tool for the answer, and without its form. */
 const plain = ({ toolName }: Definition, ask: Ask): Ask => ({
@@ -121,19 +132,22 @@ const plain = ({ toolName }: Definition, ask: Ask): Ask => ({
 
 const asking = (definition: Definition, ask: Ask, at: At): Ask | Asked => {
   const isClosing = at.last !== undefined
-  const mode = noteOf(at.noted).mode ?? modeOf(definition, ask, isClosing)
-  const note = { ...noteOf(at.noted), mode }
-  const isNoted = noteOf(at.noted).mode !== undefined || at.isRepeated
-  const asked = (ask: Ask, messages?: ReadonlyArray<Message.Message>): Ask | Asked =>
-    isNoted ? ask : { _tag: "Ask", ask, note: { ...note }, ...(messages === undefined ? {} : { messages }) }
+  const noted = noteOf(at.noted)
+  // A repeated reply was asked for as its request was. A further request may be to another adapter.
+  const mode = (at.isRepeated ? noted.mode : undefined) ?? modeOf(definition, ask, isClosing)
+  const asked = (ask: Ask, inWords: ReadonlyArray<Message.Message> = []): Ask | Asked => {
+    const isNoted = noted.mode === mode && inWords.length === 0
+    if (isNoted || at.isRepeated) return ask
+    const note = { ...noted, mode, ...(inWords.length === 0 ? {} : { isInWords: true }) }
+    return { _tag: "Ask", ask, note, ...(inWords.length === 0 ? {} : { messages: inWords }) }
+  }
   if (mode === "finalize") return asked(isClosing ? native(definition, ask, true) : plain(definition, ask))
   if (mode === "native") return asked(native(definition, ask, isClosing))
   const { tool, toolName } = definition
-  if (!isClosing || tool === undefined) return asked(ask)
-  return asked(
-    closingByTool(definition, ask, tool),
-    ask.adapter.output?.forced === true ? undefined : [inWords(toolName)]
-  )
+  if (tool === undefined) return asked(ask)
+  if (!isClosing) return asked(byTool(ask, tool))
+  const isForced = ask.adapter.output?.forced === true
+  return asked(closingByTool(ask, tool, isForced), isForced || noted.isInWords === true ? [] : [inWords(toolName)])
 }
 
 /** Returns what does not fit where a step has tried to answer by the tool. */
@@ -195,7 +209,11 @@ const deciding = (definition: Definition, { maxTurns, prompt }: OutputStart) => 
       const isOver = outcome._tag === "Completed" || outcome._tag === "MaxTurns" || outcome._tag === "HaltWhen"
       return isOver ? last(name, { messages: prompt === "" ? [] : [Message.user(prompt)] }) : next
     }
-    if (outcome._tag === "MaxTurns") return at.last === undefined ? last("max_turns") : next
+    if (outcome._tag === "MaxTurns") {
+      if (at.last === undefined) return last("max_turns")
+      const issues = refusedIn(definition, step)
+      return issues === undefined ? next : failed(issues, null)
+    }
     if (outcome._tag !== "Completed") return next
     const text = step.response.outputText ?? ""
     if (mode === "tool") {

@@ -43,7 +43,10 @@ export interface Change {
   readonly adapter?: string | undefined
   /** The name of the model. */
   readonly model?: string | undefined
-  /** The tools that the step offers, by their names. A call of another tool of the run is answered `unknown_tool`. */
+  /**
+   * The tools that the step offers, by their names. A call of another tool of the run is answered `unknown_tool`. The
+   * tool of a typed answer is offered with them.
+   */
   readonly tools?: ReadonlyArray<string> | undefined
   /** The tool that the model may, must or must not call. */
   readonly toolChoice?: Requests.ToolChoice | undefined
