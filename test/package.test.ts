@@ -44,6 +44,10 @@ describe("package", () => {
       "StreamingToolExecutor"
     ]
     assert.deepStrictEqual(needless.filter((name) => loaded.has(`src/${name}.ts`)), [])
+    // The code of typed answers, and the parser of their parts, come with the value of `Output.make`.
+    const ofAnswers = ["src/Output.ts", "src/internal/loop/outputRule.ts", "partial-json"]
+    assert.deepStrictEqual(ofAnswers.filter((name) => loaded.has(name)), [])
+    assert.isTrue(loadedBy(["src/Output.ts"], sources).has("partial-json"))
     assert.isTrue(loaded.has("src/Step.ts"))
     assert.isTrue(loaded.has("effect/Stream"))
   })
