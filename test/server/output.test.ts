@@ -153,8 +153,11 @@ describe("the typed answer of a session that another process drives", () => {
   it.live("R-551: the report of a cluster has it, encoded, and its readers have the event", () =>
     Effect.gen(function*() {
       const client = yield* SessionClient.SessionClient
-      const { output } = yield* client.reply("ann", "Two of Emma")
-      assert.deepStrictEqual(output, whole)
+      const elements = yield* Stream.runCollect(client.follow("ann", client.reply("ann", "Two of Emma")))
+      const seen = elements.flatMap((element) => element._tag === "OutputCompleted" ? [element.value] : [])
+      const last = elements.at(-1)
+      assert.deepStrictEqual(seen, [whole])
+      assert.deepStrictEqual(last?._tag === "Reported" && last.report.output, whole)
     }).pipe(Effect.provide(
       Layer.mergeAll(Cluster.layer({ run: () => ({ output }) }), SessionClient.layer).pipe(
         Layer.provide(script()),
@@ -177,16 +180,22 @@ describe("the typed answer of a session that another process drives", () => {
 })
 
 describe("the log of a run", () => {
-  it.effect("R-552: has the last part of an answer alone, and readers skip the places of the others", () =>
-    Effect.gen(function*() {
-      const hub = new Logs.Hub({ ...Bounds.standard, log: 100_000 }, 0, yield* Effect.scope, {}, yield* Clock.Clock)
-      hub.begin("s", { runId: "r", version: 1, takes: undefined, past: [] })
-      const log = hub.current("s")!
-      for (let length = 0; length < 60_000; length += 100) {
-        yield* hub.push("s", { _tag: "OutputPartial", value: "x".repeat(length) })
-      }
-      assert.isFalse(log.isFull)
-      assert.strictEqual(log.entries.filter((entry) => entry !== undefined).length, 1)
-      assert.isBelow(log.bytes, 61_000)
-    }))
+  for (const where of ["the run", "a run inside"]) {
+    it.effect(`R-552: has the last part of an answer of ${where} alone`, () =>
+      Effect.gen(function*() {
+        const hub = new Logs.Hub({ ...Bounds.standard, log: 200_000 }, 0, yield* Effect.scope, {}, yield* Clock.Clock)
+        hub.begin("s", { runId: "r", version: 1, takes: undefined, past: [] })
+        const log = hub.current("s")!
+        for (let length = 0; length < 60_000; length += 100) {
+          for (const id of ["a", "b"]) {
+            const part: Event.Event = { _tag: "OutputPartial", value: "x".repeat(length) }
+            yield* hub.push("s", where === "the run" ? part : { _tag: "ToolProgress", id, name: "ask", progress: part })
+          }
+        }
+        assert.isFalse(log.isFull)
+        const kept = log.entries.flatMap((entry) => entry ?? [])
+        assert.strictEqual(kept.length, where === "the run" ? 1 : 2)
+        assert.strictEqual(log.bytes, kept.reduce((sum, { text }) => sum + text.length, 0))
+      }))
+  }
 })

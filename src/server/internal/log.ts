@@ -40,6 +40,13 @@ export interface Beginning {
   readonly past: ReadonlyArray<PublicEvent>
 }
 
+/** Returns a name for the typed answer that an event is a part of. Models choose ids: as JSON, no two read as one. */
+const answerOf = (event: PublicEvent): string | undefined => {
+  if (event._tag === "OutputPartial" || event._tag === "OutputCompleted") return ""
+  const inner = event._tag === "ToolProgress" && event.nested !== undefined ? answerOf(event.nested) : undefined
+  return inner === undefined || event._tag !== "ToolProgress" ? undefined : `${JSON.stringify(event.id)} ${inner}`
+}
+
 /** The log of one attempt at a run, or the place of the next one of a session. */
 export class RunLog {
   begun: Beginning | undefined
@@ -63,8 +70,8 @@ export class RunLog {
   private waiting = new Set<() => void>()
   /** Number of changes. */
   changes = 0
-  /** The place of the last part of a typed answer. */
-  private part = -1
+  /** The places of the last parts of typed answers, of the run and of those inside its handlers. */
+  private readonly parts = new Map<string, number>()
 
   /**
    * Waits until the log has more changes than the caller has seen, since a fiber may yield between its look at the log
@@ -93,11 +100,15 @@ export class RunLog {
     const { begun, entries } = this
     const added = entry(`${begun?.runId ?? ""}.${begun?.version ?? 0}.${entries.length}`, event)
     let grown = added.text.length
-    if (event._tag === "OutputPartial" || event._tag === "OutputCompleted") {
+    const answer = answerOf(event)
+    if (answer !== undefined) {
       // Each part has the whole answer so far: all of them together would be as long as its square.
-      grown -= entries[this.part]?.text.length ?? 0
-      if (this.part >= 0) entries[this.part] = undefined
-      this.part = entries.length
+      const place = this.parts.get(answer)
+      if (place !== undefined) {
+        grown -= entries[place]?.text.length ?? 0
+        entries[place] = undefined
+      }
+      this.parts.set(answer, entries.length)
     }
     entries.push(added)
     this.bytes += grown
