@@ -50,34 +50,41 @@ const fills = async (page: Page, values: Readonly<Record<string, string>>, isWho
 const sessionOf = (page: Page) =>
   page.evaluate(async () => (await fetch(`/agents/clerk/sessions/${location.hash.slice(1)}`)).json())
 
+/** The page of the guide in a browser, with a letter on its way to the agent of the guide. */
+const sent = (by: By) =>
+  Effect.gen(function*() {
+    const { clerk } = (yield* Effect.promise(() =>
+      import(Guide.write("form-agent.ts", {
+        ...Guide.exampleOf(guide, "Agent.make("),
+        code: `${Guide.exampleOf(guide, "Agent.make(").code}\nexport { clerk }`
+      }))
+    )) as { readonly clerk: Agent.Agent<any> }
+    const script = yield* Effect.promise(() => Guide.bundle("form", Guide.exampleOf(guide, "useChat<")))
+    const { give, model } = answering(by)
+    const url = yield* serve(script, clerk, model)
+    const browser = yield* Effect.acquireRelease(
+      Effect.promise(Browser.launch),
+      (browser) => Effect.promise(() => browser.close())
+    )
+    const page = yield* Effect.promise(() => browser.newPage())
+    page.setDefaultTimeout(120_000)
+    const errors: Array<string> = []
+    page.on("pageerror", (error) => errors.push(String(error)))
+    yield* Effect.promise(async () => {
+      await page.goto(url)
+      await page.getByLabel("Letter").fill("Two of Emma, please. Ann")
+      await page.getByRole("button", { name: "Read" }).click()
+    })
+    return { errors, give, page }
+  })
+
 describe("the form of the guide", () => {
   for (const by of ["text", "call"] satisfies ReadonlyArray<By>) {
     it.live.skipIf(!Browser.hasBrowser())(
       `R-553: by ${by}: grows before the run ends, also loaded again, and has the accepted value at its end`,
       () =>
         Effect.gen(function*() {
-          const { clerk } = (yield* Effect.promise(() =>
-            import(Guide.write("form-agent.ts", {
-              ...Guide.exampleOf(guide, "Agent.make("),
-              code: `${Guide.exampleOf(guide, "Agent.make(").code}\nexport { clerk }`
-            }))
-          )) as { readonly clerk: Agent.Agent<any> }
-          const script = yield* Effect.promise(() => Guide.bundle("form", Guide.exampleOf(guide, "useChat<")))
-          const { give, model } = answering(by)
-          const url = yield* serve(script, clerk, model)
-          const browser = yield* Effect.acquireRelease(
-            Effect.promise(Browser.launch),
-            (browser) => Effect.promise(() => browser.close())
-          )
-          const page = yield* Effect.promise(() => browser.newPage())
-          page.setDefaultTimeout(120_000)
-          const errors: Array<string> = []
-          page.on("pageerror", (error) => errors.push(String(error)))
-          yield* Effect.promise(async () => {
-            await page.goto(url)
-            await page.getByLabel("Letter").fill("Two of Emma, please. Ann")
-            await page.getByRole("button", { name: "Read" }).click()
-          })
+          const { errors, give, page } = yield* sent(by)
           const grows = (piece: string, values: Readonly<Record<string, string>>) =>
             Effect.andThen(give(piece), Effect.promise(() => fills(page, values)))
           yield* grows("{\"customer\":\"An", { Customer: "An", Note: "" })
@@ -109,4 +116,25 @@ describe("the form of the guide", () => {
         }).pipe(Effect.scoped)
     )
   }
+
+  it.live.skipIf(!Browser.hasBrowser())(
+    "R-553: says that the order is not whole where no answer fits",
+    () =>
+      Effect.gen(function*() {
+        const { errors, give, page } = yield* sent("text")
+        for (const customer of ["Ann", "Bob", "Cid"]) {
+          yield* give(`{"customer":"${customer}`)
+          yield* Effect.promise(() => fills(page, { Customer: customer }))
+          yield* give("\"}", undefined)
+        }
+        yield* Effect.promise(async () => {
+          await page.getByRole("alert").filter({ hasText: "not whole" }).waitFor()
+          assert.isFalse((await sessionOf(page)).isRunning)
+          await page.reload()
+          await page.getByLabel("Letter").waitFor()
+          assert.strictEqual(await page.locator("fieldset").count(), 0)
+        })
+        assert.deepStrictEqual(errors, [])
+      }).pipe(Effect.scoped)
+  )
 })
