@@ -190,6 +190,24 @@ describe("approvals", () => {
       assert.strictEqual(yield* refusal(Session.approve(session, "nobody")), "unknown_tool_call_id")
     }))
 
+  it.effect("a refused list of verdicts names every call that still waits, and says that none of them counts", () =>
+    Effect.gen(function*() {
+      const waiting = yield* after("pay:p", "pay:o")
+      const settled = yield* Session.deny(waiting, "o", "no")
+      const p = { id: "p", answer: { _tag: "Approved" } } as const
+      const detailOf = (session: Session.Session, ...verdicts: ReadonlyArray<Session.Verdict>) =>
+        Effect.map(Effect.flip(Session.settle(session, verdicts)), ({ detail, reason }) => `${reason}: ${detail}`)
+      assert.strictEqual(
+        yield* detailOf(waiting, p, { ...p, id: "o" }, { ...p, id: "x" }),
+        "unknown_tool_call_id: no call \"x\" waits for an answer; these wait: \"p\", \"o\""
+      )
+      assert.strictEqual(
+        yield* detailOf(waiting, p, p),
+        "already_answered: two of these verdicts are about call \"p\", and none of them counts; these wait: \"p\", \"o\""
+      )
+      assert.match(yield* detailOf(settled, p, { ...p, id: "o" }), /"o" comes too late: it was denied .*wait: "p"$/)
+    }))
+
   it.effect("what is said with it comes behind its answer, and nothing can be appended before", () =>
     Effect.gen(function*() {
       const { pay } = payer()

@@ -249,6 +249,23 @@ const isOfRun = (state: States.State, name: string): boolean => {
 }
 
 /**
+ * Returns the refusal of a verdict behind others of its list. Since none of these counts, the refusal is about the
+ * session before them.
+ */
+const refusalIn = (
+  session: Session,
+  id: string,
+  error: SessionData.SessionError
+): Effect.Effect<never, SessionData.SessionError> =>
+  error.reason !== "unknown_tool_call_id" && error.reason !== "already_answered" ? Effect.fail(error) : Effect.flatMap(
+    find(session, id, "a verdict about"),
+    () => {
+      const twice = `two of these verdicts are about call ${JSON.stringify(id)}, and none of them counts`
+      return failed("already_answered", `${twice}; ${openIn(session)}`, id)
+    }
+  )
+
+/**
  * Settles suspensions and adds a message for the next run, in one append: all of it or, where a verdict is refused,
  * nothing. A repeated command changes nothing.
  */
@@ -272,10 +289,14 @@ const settleAll = (
         if (known.hash !== hash) return yield* StoredCommands.idTaken(command)
         continue
       }
+      const named = isOfRun(state, name) ? id : name
+      const decided = decide(States.sessionOf(state), named)
       const record: Records.Record = {
         _tag: "CallSettled",
         id,
-        answer: yield* decide(States.sessionOf(state), isOfRun(state, name) ? id : name),
+        answer: yield* state === base.state
+          ? decided
+          : Effect.catch(decided, (error) => refusalIn(States.sessionOf(base.state), named, error)),
         at,
         ...(command === undefined ? {} : { command: { id: command, hash } }),
         ...(by === undefined ? {} : { by })
