@@ -1456,16 +1456,19 @@ describe("answers", () => {
       })
       const messageId = /"parentMessageId":"([^"]+)"/.exec(began.text)?.[1]
       assert.isString(messageId, began.text)
-      const result = (owner: string | undefined, content: string) => ({
+      const result = (owner: string | undefined, content: string, toolCallId = "c0") => ({
         path: "/agui/helper",
         body: agui("s1", {
           tools,
           messages: [
             ...(owner === undefined ? [] : [{ id: owner, role: "assistant", toolCalls: [] }]),
-            { id: "t1", role: "tool", toolCallId: "c0", content }
+            { id: "t1", role: "tool", toolCallId, content }
           ]
         })
       })
+      const unknown = yield* refused(all, "no such call", result(messageId, canary, "nosuch"), 409, "not_waiting")
+      const [, interrupt] = /"id":"([^"]+~c0)"/.exec(began.text) ?? []
+      assert.include(JSON.parse(unknown.text).error.message, `These wait: "${interrupt}".`)
       for (const owner of [undefined, "", "r1-0", "message-1", `x${messageId}`]) {
         yield* refused(all, `a result of ${owner}`, result(owner, canary), 409, "not_waiting")
       }

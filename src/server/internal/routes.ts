@@ -267,7 +267,7 @@ export const write = (
         publish: site.publish,
         bounds: site.bounds
       })
-      if (count === 0 && said === undefined) return yield* Sessions.unasked
+      if (count === 0 && said === undefined) return yield* Sessions.unasked(known, site.publish)
       if (after !== undefined) wanted = { ...wanted, after }
       // The readers of a run that has ended get its end once its claim is back: the log is open until then.
       else if (ended !== undefined && ended === log.begun?.runId) wanted = { ...wanted, after: ended }

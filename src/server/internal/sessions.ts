@@ -268,8 +268,9 @@ type Refused = ReturnType<typeof refusalsOf>
 /** The verdict that stands, and its time. */
 type Standing = Partial<Omit<Session.Settled, "id">>
 
-/** The refusal of the results of calls that the server has answered itself. */
-export const unasked = Refusals.conflict("not_waiting", "Nothing waits for these answers. Read the session again.")
+/** Returns the refusal of results that no call waits for: the server may have answered these calls itself. */
+export const unasked = (current: Read, publish: Event.PublicOptions): Refusals.Refusal =>
+  Refusals.conflict("not_waiting", `Nothing waits for these answers. ${openIn(current, publish)}`)
 
 /**
  * Finds what a verdict is about. Returns nothing for the result of a call that the server has answered itself: clients
