@@ -190,6 +190,20 @@ describe("approvals", () => {
       assert.strictEqual(yield* refusal(Session.approve(session, "nobody")), "unknown_tool_call_id")
     }))
 
+  it.effect("an id that is no text is one of an unknown call", () =>
+    Effect.gen(function*() {
+      const waiting = yield* after("pay:p")
+      for (const id of [undefined, null, 3, {}] as ReadonlyArray<unknown> as ReadonlyArray<string>) {
+        for (
+          const verdict of [Session.approve(waiting, id), Session.deny(waiting, id), Session.answer(waiting, id, "yes")]
+        ) {
+          const { detail, reason } = yield* Effect.flip(verdict)
+          assert.strictEqual(reason, "unknown_tool_call_id")
+          assert.strictEqual(detail, `no call ${JSON.stringify(id)} waits for an answer; these wait: "p"`)
+        }
+      }
+    }))
+
   it.effect("a refused list of verdicts names every call that still waits, and says that none of them counts", () =>
     Effect.gen(function*() {
       const waiting = yield* after("pay:p", "pay:o")

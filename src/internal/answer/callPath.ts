@@ -25,8 +25,9 @@ export const format = ({ path, run }: CallPath): string => {
   return run === undefined ? calls : `${written(run)}~${calls}`
 }
 
-/** Returns the path that has this name, or nothing where no path has it. */
-export const parse = (name: string): CallPath | undefined => {
+/** Returns the path that has this name, or nothing where no path has it. Clients may send anything as a name. */
+export const parse = (name: unknown): CallPath | undefined => {
+  if (typeof name !== "string") return undefined
   const parts = name.split("~")
   const [calls = "", run] = parts.toReversed()
   if (parts.length > 2 || run?.includes("/") === true || /%(?!25|2F|7E)/.test(name)) return undefined
