@@ -657,3 +657,147 @@ describe("a call whose run was killed, and is resumed by a program that has chan
       }))
   }
 })
+
+// A stop whose grace period is over before the calls of the open turn are worked.
+
+const asking = Tool.fromChat("wait", {
+  parameters: {},
+  chat: () => Chat.stream("within", { tools: [ask] })
+}) as AnyTool
+
+/** What waits beside the started call, with the tool that let it wait. */
+const waits: Record<string, AnyTool> = {
+  "an approval": Tool.make("wait", { parameters: {}, approval: true, handler: () => Effect.succeed("waited") }),
+  "a question of a sub-agent": asking,
+  "a manual call": Tool.make("wait", { parameters: {}, manual: true }),
+  "a question": Tool.make("wait", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Which?")) })
+}
+
+/** Stops of a run, each with a change of its program. An observer takes longer over the reply than the grace period. */
+const lateStops: Record<string, Options> = {
+  "cancelled at once": { cancel: Effect.void },
+  "cancelled by a signal": { cancel: AbortSignal.abort() },
+  "cancelled while its reply is repeated": { cancel: Effect.sleep(30) },
+  "stopped by its deadline": { deadline: 30 },
+  "stopped by another process": { onEvent: () => Effect.andThen(Effect.orDie(Session.stop("s")), Effect.sleep(20)) },
+  "cancelled in mode manual": { cancel: Effect.void, mode: "manual" },
+  "cancelled without the tool of its waiting call": { cancel: Effect.void, tools: [payOf([], {})] }
+}
+
+/** A turn of the session, or of its sub-agent, with a waiting call and a started one. */
+const lateCalls: Turn = [["w", "wait", {}], ["c", "pay", { amount: 5 }]]
+
+const lateModel = casting({
+  go: [lateCalls, "done"],
+  outer: [[["a", "first", {}]], "done"],
+  first: [lateCalls, "done"],
+  earlier: [[...lateCalls, ["d", "pay", { amount: 6 }]], "done"],
+  within: [[["q", "ask", {}]], [["q2", "ask", {}]], "done"]
+})
+
+const lateProgram = (wait: AnyTool, isNested: boolean, changed: Options): Options => {
+  const options: Options = { tools: [wait, payOf([], {})], maxConcurrency: 1, ...changed }
+  if (!isNested) return options
+  return { tools: [Tool.fromChat("first", { parameters: {}, chat: () => Chat.stream("first", options) })] }
+}
+
+/** Plays a part of a program over the journals of those before it, and lists what was written behind them. */
+const playedOn = <A, E>(
+  before: ReadonlyArray<Written>,
+  part: Effect.Effect<A, E, Session.Store | Adapter.Adapter>
+) => {
+  const after: Array<Written> = []
+  return inTime(0, Effect.orDie(Effect.provide(part, [lateModel, holding(before, after)]))).pipe(
+    Effect.map((value) => ({ value, after }))
+  )
+}
+
+const replying = (said: string, options: Options) =>
+  Effect.flatMap(
+    Session.open("s"),
+    (kept) => Session.keep(kept, (session) => Session.reply(session, said, { requestId: "r", ...options }))
+  )
+
+/** Resumes the run under a stop. Returns what its observer saw beside the session. */
+const resumedLate = (
+  before: ReadonlyArray<Written>,
+  program: (changed: Options) => Options,
+  { onEvent = () => Effect.sleep(20), ...stop }: Options
+) => {
+  const seen: Array<Event.Event> = []
+  const observed = (event: Event.Event) =>
+    Effect.andThen(Effect.sync(() => seen.push(event)), onEvent(event) as Effect.Effect<void>)
+  const options = program({ grace: 10, ...stop, onEvent: observed })
+  return playedOn(
+    before,
+    Effect.scoped(Effect.gen(function*() {
+      const claimed = yield* Session.claim("s", { poll: 10 })
+      yield* Session.resume(claimed, options) as Resuming
+      const { session } = (yield* Session.load("s"))!
+      return { session, within: (yield* Session.load(innerOf(before)))!.session }
+    }))
+  ).pipe(Effect.map(({ after, value }) => ({ ...value, after, seen })))
+}
+
+const toolAnswers = ({ thread }: Session.Session) =>
+  thread.messages.flatMap(({ role, toolCallId }) => role === "tool" ? [toolCallId] : [])
+
+/** The number of times that an observer saw a call wait. */
+const waitsIn = (seen: ReadonlyArray<Event.Event>): number =>
+  seen.filter(({ _tag }) => _tag === "ToolApprovalRequested" || _tag === "ToolSuspended").length
+
+const endsIn = (after: ReadonlyArray<Written>, inner: string) =>
+  after.flatMap(({ id, record }) => id === inner && record._tag === "CallEnded" ? [record.message.toolCallId] : [])
+
+describe("a resumed run whose calls are worked only when the grace period of a stop is over", () => {
+  for (const [name, stop] of Object.entries(lateStops)) {
+    it.effect(`O-44: ${name}, it reports each call once, and answers each`, () =>
+      Effect.gen(function*() {
+        for (const isNested of [false, true]) {
+          for (const [kind, wait] of Object.entries(waits)) {
+            const where = `${kind}${isNested ? ", in a sub-agent" : ""}`
+            const program = (changed: Options) => lateProgram(wait, isNested, changed)
+            const written = (yield* playedOn([], replying(isNested ? "outer" : "go", program({})))).after
+            const before = behind(written, isOf("CallStarted"))
+            const { after, seen, session, within } = yield* resumedLate(before, program, stop)
+            assert.deepStrictEqual(check.thread(session.thread), [], where)
+            assert.isAtMost(waitsIn(seen), 1, where)
+            // The stop of the outer run interrupts its sub-agent, which is unknown with all that is in it.
+            if (isNested && name === "stopped by another process") {
+              assert.deepStrictEqual(toolAnswers(session), ["a"], where)
+              continue
+            }
+            assert.deepStrictEqual(toolAnswers(within), ["w", "c"], where)
+            assert.match(answerIn(within, "c") ?? "", /unknown_effect/, where)
+            assert.sameMembers(endsIn(after, innerOf(before)), ["w", "c"], where)
+            const results = seen.flatMap((event) => event._tag === "ToolResultEncoded" ? [event.id] : [])
+            assert.sameMembers(results, ["w", "c"], where)
+          }
+        }
+      }))
+  }
+
+  it.effect("O-44: in the turn of an earlier run, it reports each call once, and answers each", () =>
+    Effect.gen(function*() {
+      const options: Options = { maxConcurrency: 1, tools: [asking, payOf([], { approval: true })] }
+      const { after: first } = yield* playedOn([], replying("earlier", options))
+      const settle = (session: Session.Session) =>
+        Session.answer(session, "w/q", "Oslo").pipe(
+          Effect.flatMap((answered) => Session.approve(answered, "c")),
+          Effect.flatMap((approved) => Session.deny(approved, "d", "no"))
+        )
+      const { after: second } = yield* playedOn(
+        first,
+        Effect.gen(function*() {
+          const settled = yield* Session.keep(yield* Session.open("s"), settle)
+          yield* Session.keep(settled, (session) => Session.continue(session, null, options))
+        })
+      )
+      const before = behind([...first, ...second], isOf("CallStarted"))
+      const found = yield* resumedLate(before, (changed) => ({ ...options, ...changed }), { cancel: Effect.void })
+      assert.deepStrictEqual(check.thread(found.session.thread), [])
+      assert.isAtMost(waitsIn(found.seen), 1)
+      assert.deepStrictEqual(toolAnswers(found.session), ["w", "c", "d"])
+      assert.match(answerIn(found.session, "c") ?? "", /unknown_effect/)
+    }))
+})

@@ -194,7 +194,7 @@ export class Batch<E> implements Host<E> {
     const runs: Array<Plan.Run> = []
     for (const job of decided) {
       const known = this.known(job.call)
-      if (this.isAnswered(job) || this.isReplayed(job, known)) continue
+      if (this.isSpokenFor(job) || this.isReplayed(job, known)) continue
       const changed = job._tag === "Cancel" ? undefined : this.changed(job, known)
       if (changed !== undefined) {
         this.respond(job, changed)
@@ -387,7 +387,7 @@ export class Batch<E> implements Host<E> {
    * other end without an answer answers this one call as lost.
    */
   answerEnded(job: Answers.Numbered, exit: Exit.Exit<unknown, E>): void {
-    if (Exit.isSuccess(exit) || this.isOver || this.isAnswered(job)) return
+    if (Exit.isSuccess(exit) || this.isOver || this.isSpokenFor(job)) return
     if (!Cause.hasFails(exit.cause)) return void this.settle(job, Answers.lost(this.answering, job, exit.cause))
     this.isOver = true
     this.events.fail(exit.cause)
@@ -497,13 +497,10 @@ export class Batch<E> implements Host<E> {
     return entry
   }
 
+  /** Returns `true` for a call that is answered, or waits. A cancelled batch may end before it decides on its calls. */
   private isSpokenFor(job: Answers.Numbered): boolean {
     const { answer, isWaiting } = this.entryOf(job)
     return answer !== undefined || isWaiting
-  }
-
-  private isAnswered(job: Answers.Numbered): boolean {
-    return this.entryOf(job).answer !== undefined
   }
 
   /** Applies a halt or a failure to the other calls: it may stop those beside it, and skip those that wait. */
