@@ -788,6 +788,12 @@ const answersOf = (
     if (state === "approval-responded") {
       const given = reader.object(approval, `${place}.approval`)
       const id = reader.callId(given["id"], `${place}.approval.id`)
+      // The person saw the arguments of this part, and edits name its call.
+      const { run } = CallPaths.parse(id) ?? {}
+      const own = CallPaths.ownCall(id)
+      if (run !== undefined && own !== undefined && typeof toolCallId === "string" && own !== toolCallId) {
+        reader.refuse(`${place}.approval.id`, "must name the call of its part")
+      }
       const arguments_ = typeof toolCallId === "string" && Object.hasOwn(edits, toolCallId)
         ? edits[toolCallId]
         : undefined
@@ -813,10 +819,11 @@ const answersOf = (
  *
  * **Details**
  *
- * An approval is named by the id of its suspension, and so is an answer to a question or the result of a call that the
- * client runs: by the `data-heddle-question` part that names its call. Other outputs are those that the server has
- * sent. The output of a part whose question is a permission for a call of a run inside it has `approved`, `true` or
- * `false`, with `arguments` and `reason`. The server has to compare each with what waits.
+ * An approval is named by the id of its suspension, which has to be one of the call in its part. An answer to a
+ * question, or the result of a call that the client runs, is named by such an id, too: by the `data-heddle-question`
+ * part that names its call. Other outputs are those that the server has sent. The output of a part whose question is a
+ * permission for a call of a run inside it has `approved`, `true` or `false`, with `arguments` and `reason`. The
+ * server has to compare each with what waits.
  *
  * Arguments that were edited come as `edits` of the body: `{ [callId]: arguments }`, for approvals in the same body.
  *

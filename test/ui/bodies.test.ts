@@ -190,6 +190,15 @@ const hostile: ReadonlyArray<
     "messages[1].parts[0].approval.approved"
   ],
   [
+    "an approval of another call than its part shows",
+    () =>
+      UiStream.read(uiAssistant([
+        { type: "dynamic-tool", toolCallId: "p", state: "approval-responded", approval: { id: "r~q", approved: true } }
+      ], { edits: { p: { amount: 2 } } })),
+    "invalid_body",
+    "messages[1].parts[0].approval.id"
+  ],
+  [
     "edits that are none",
     () =>
       UiStream.read(uiAssistant([
