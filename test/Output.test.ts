@@ -4,6 +4,7 @@ import * as Arbitrary from "effect/Arbitrary"
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
 import * as SchemaGetter from "effect/SchemaGetter"
@@ -249,6 +250,52 @@ describe("a typed answer", () => {
         }))
     }
   }
+
+  for (
+    const [mode, facts, reply] of [["tool", undefined, answer], ["forced tool", {
+      native: "never",
+      forced: true
+    }, answer], ["native", nativeFacts, say]] as const
+  ) {
+    it.effect(`G85: in the reserve of a deadline one closing call, by ${mode}, gives the answer`, () =>
+      Effect.gen(function*() {
+        const slow = Tool.make("slow", { parameters: {}, handler: () => Effect.never })
+        const script = [[toolCall("a", "slow"), finish("tool_calls")], reply(written)]
+        const deadline = { after: "10 seconds", reserve: "4 seconds" } as const
+        const fiber = yield* Effect.forkChild(run(script, { output: weather, tools: [slow], deadline }, facts))
+        yield* TestClock.adjust("7 seconds")
+        const { asked, result } = yield* Fiber.join(fiber)
+        assert.deepStrictEqual([result?.outcome._tag, result?.output, result?.finalized, asked.length], [
+          "Completed",
+          value,
+          "deadline",
+          2
+        ])
+      }))
+  }
+
+  it.effect("G85: an answer that comes in the reserve of a deadline, by the only tool, counts", () =>
+    Effect.gen(function*() {
+      const json = JSON.stringify(written)
+      const late: Adapter.Service = {
+        stream: () =>
+          Stream.fromEffectDrain(Effect.sleep("8 seconds")).pipe(Stream.concat(Stream.fromIterable<Event.AdapterEvent>([
+            { _tag: "MessageStarted", message: Message.assistant("") },
+            { _tag: "ToolCallStarted", id: "c", name: "final_answer" },
+            { _tag: "ToolCallCompleted", ...Message.toolCall("c", "final_answer", written), rawArguments: json },
+            {
+              _tag: "MessageCompleted",
+              message: Message.assistant("", [Message.toolCall("c", "final_answer", written)]),
+              finishReason: "tool_calls"
+            }
+          ])))
+      }
+      const deadline = { after: "10 seconds", reserve: "4 seconds" } as const
+      const chat = Chat.run("q", { output: weather, deadline }).pipe(Effect.provide(Adapter.layer(late)))
+      const fiber = yield* Effect.forkChild(chat)
+      yield* TestClock.adjust("9 seconds")
+      assert.deepStrictEqual((yield* Fiber.join(fiber)).output, value)
+    }))
 
   it.effect("G86: killed at any record, the repair is asked for once and counted once", () =>
     Effect.gen(function*() {

@@ -765,8 +765,13 @@ class Loop<E, R> implements Driver {
 
   /** Opens a batch, which the step closes: the step has it before an interruption can come. */
   private openBatch(calls: number): Batches.Batch<E> {
-    const { ask: { settings }, parts: { ambient, recorded, running }, step } = this
+    const { ask: { settings, tools }, parts: { ambient: given, recorded, running }, step } = this
     const { journal } = recorded ?? {}
+    // The time that a deadline keeps for an answer is there for the call that gives it, too.
+    const { deadline } = given
+    const ambient = deadline !== undefined && Typed.isAnswerOnly(tools)
+      ? { ...given, deadline: { ...deadline, toolsUntil: deadline.at } }
+      : given
     const batch = Batches.open<E, R>(this.within, calls, settings, step.index, running, ambient, journal)
     step.batches.push(batch)
     return batch

@@ -11,6 +11,10 @@ const outputTools = (tools: ToolOptions.Toolbox): string | undefined => {
   return undefined
 }
 
+/** Tells whether the only offered tool is that by which the model answers. */
+export const isAnswerOnly = (tools: ToolOptions.Toolbox): boolean =>
+  tools.size === 1 && outputTools(tools) !== undefined
+
 const withMark = <C extends Pick<Message.ToolCall, "name"> & { readonly metadata?: Json.JsonObject }>(call: C): C => ({
   ...call,
   metadata: { ...call.metadata, output: true }
