@@ -72,7 +72,8 @@ describe("ToolRunner.stream: events of a call", () => {
         toolCallId: "c0",
         reason: "tool_error",
         result: error,
-        content: "{\"error\":\"tool error (boom): handler_raised\",\"code\":\"handler_raised\"}"
+        content: "{\"error\":\"tool error (boom): handler_raised\",\"code\":\"handler_raised\"}",
+        code: "handler_raised"
       })
     }))
 

@@ -16,7 +16,7 @@ const expected: ReadonlyArray<string> = [
   "const events: Stream<Event, StepError, Adapter | Weather>",
   "const step: Effect<StepResult, StepError, Adapter | Weather>",
   "const session: Session",
-  "const reply: Effect<Done<\"chat\">, OperationError, Adapter | Weather>",
+  "const reply: Effect<Done<\"chat\", never>, OperationError, Adapter | Weather>",
   "const batch: Effect<Result, EngineError, Weather>",
   "const adapter: Layer<Adapter, never, HttpClient>",
   "const store: Layer<Store, MigrationError | SqlError, never>",

@@ -173,6 +173,14 @@ const limits: ReadonlyArray<Partial<Policy.Policy>> = [
   { resultLimit: Infinity }
 ]
 
+/** The codes of answers are facts of their calls, which may be hidden. */
+const withoutCodes = <A>(value: A): A => {
+  if (Array.isArray(value)) return value.map(withoutCodes) as A
+  if (typeof value !== "object" || value === null) return value
+  const kept = Object.entries(value).filter(([name]) => name !== "code" || !("toolCallId" in value))
+  return Object.fromEntries(kept.map(([name, member]) => [name, withoutCodes(member)])) as A
+}
+
 describe("two options of a run, and what is hidden or cut", () => {
   for (const [name, script] of Object.entries(scripts)) {
     it.effect(`${name}: the result is the same under every pair, at every limit`, () =>
@@ -191,7 +199,8 @@ describe("two options of a run, and what is hidden or cut", () => {
           const alone = yield* resultOf(both({}, {}))
           for (const [left, right] of sampleOf(pairs, 10)) {
             const given = both(options[left]!, options[right]!)
-            assert.deepStrictEqual(yield* resultOf(given), alone, `${left}, ${right}, ${JSON.stringify(limit)}`)
+            const expected = given.policy.callFacts === "hidden" ? withoutCodes(alone) : alone
+            assert.deepStrictEqual(yield* resultOf(given), expected, `${left}, ${right}, ${JSON.stringify(limit)}`)
           }
           const errors = alone.thread.messages.filter(({ isError }) => isError === true)
           for (const error of errors) {

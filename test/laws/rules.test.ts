@@ -32,10 +32,12 @@ const logging = (world: World, log: Array<Logged>, base: Layer.Layer<Session.Sto
       return Effect.tap(store.append(id, expected, records, options), () => Effect.sync(() => void log.push(logged)))
     }), base as typeof Session.Store.layerMemory)
 
-/** Times differ with when a run was cut. */
+/** Times differ with when a run was cut. So does that of a verdict. */
 const plain = (value: unknown): unknown =>
   JSON.parse(
-    JSON.stringify(value, (key, member) => key === "expiresAt" || key === "abandoned" ? undefined : member) ?? "null"
+    JSON.stringify(value, (key, member) =>
+      key === "expiresAt" || key === "abandoned" || key === "at" && typeof member === "number" ? undefined : member) ??
+      "null"
   )
 
 /** The places at which two values differ, the first few of them. */

@@ -10,6 +10,7 @@ import * as TestClock from "effect/testing/TestClock"
 import { Adapter, Session, Tool } from "heddle"
 import { Agent, type Server } from "heddle/server"
 import * as net from "node:net"
+import * as CallPaths from "../../src/internal/answer/callPath.ts"
 import { until } from "../support/until.ts"
 import { type Asked, bearer, byToken, codeOf, memory, obedient, send, type Sending } from "./support/hostile.ts"
 import { ledgerOf, requireAsBefore } from "./support/ledger.ts"
@@ -1192,7 +1193,8 @@ describe("answers", () => {
           body: ui("s1", [{
             type: "dynamic-tool",
             toolName: "pay",
-            toolCallId: "c1",
+            // The part is that of the call which the id names.
+            toolCallId: CallPaths.ownCall(id) ?? "c1",
             state: "approval-responded",
             approval: { id, approved: false }
           }], "assistant")

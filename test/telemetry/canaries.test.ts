@@ -70,7 +70,12 @@ const samples = (ast: SchemaAST.AST, path: Path): ReadonlyArray<unknown> => {
         const { [name]: _, ...rest } = whole[0]!
         return rest
       })
-      return [...whole, ...without]
+      // What stands in for a member that is null is in one of them.
+      const empty = fields.filter(({ values }) => values.includes(null)).map(({ name }) => ({
+        ...whole[0]!,
+        [name]: null
+      }))
+      return [...whole, ...without, ...empty]
     }
     default:
       throw new Error(`a schema that canaries are not made of: ${ast._tag} at ${path}`)
