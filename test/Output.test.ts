@@ -18,7 +18,7 @@ import * as Anthropic from "./support/anthropic.ts"
 import * as Gemini from "./support/gemini.ts"
 import * as ChatBodies from "./support/openAiChat.ts"
 import * as Responses from "./support/openAiResponses.ts"
-import { killedAtEach, type Replies } from "./support/ruled.ts"
+import { kept, killedAtEach, type Replies, resumed } from "./support/ruled.ts"
 import * as Server from "./support/server.ts"
 
 const { finish, text, toolCall } = Script
@@ -569,6 +569,17 @@ describe("what readers see", () => {
       ] as never)
     }))
 })
+
+it.effect("R-507: a run with a typed answer is not resumed without it, and nothing is written then", () =>
+  Effect.gen(function*() {
+    const output = Output.make(Weather)
+    const whole = yield* kept(() => answer(), { rules: [], output })
+    const cut = whole.records.findIndex(({ _tag }) => _tag === "StepPrepared") + 1
+    const exit = yield* Effect.exit(resumed(() => answer(), { rules: [] }, whole.records.slice(0, cut)))
+    assert.match(defectOf(exit), /rule_missing.*"output"/)
+    const again = yield* resumed(() => answer(), { rules: [], output }, whole.records.slice(0, cut))
+    assert.deepStrictEqual(again.result.output, value)
+  }))
 
 describe("bad input", () => {
   it("R-519: options that are none are refused by their names", () => {

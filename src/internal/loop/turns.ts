@@ -365,11 +365,12 @@ export const names: ReadonlySet<string> = new Set([
 
 /** Returns the names of the rules that a run with these options may have. */
 export const namesIn = (
-  { prepareStep, rules }: Pick<OfChat<any, any>, "prepareStep" | "rules">,
+  { output, prepareStep, rules }: Pick<OfChat<any, any>, "output" | "prepareStep" | "rules">,
   inherited: Rules<never, never>
 ): Set<string> => {
   const all = new Set([...names, ...[...inherited, ...rules ?? []].map(({ name }) => name)])
   if (prepareStep === undefined || prepareStep === null) all.delete(PrepareStep.name)
+  if (output === undefined || output === null) all.delete("output")
   return all
 }
 
