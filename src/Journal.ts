@@ -7,7 +7,7 @@
 import type * as Effect from "effect/Effect"
 import * as Claims from "./internal/session/claim.ts"
 import type * as Journals from "./internal/session/journal.ts"
-import * as Keeping from "./internal/session/kept.ts"
+import * as Kept from "./internal/session/kept.ts"
 import type * as Records from "./internal/session/records.ts"
 import * as States from "./internal/session/state.ts"
 
@@ -121,7 +121,7 @@ export const check: (records: ReadonlyArray<Records.Record>) => ReadonlyArray<st
  * @category folding
  * @since 0.1.0
  */
-export const fold: (id: string) => Keeping.Fold = Keeping.fold
+export const fold: (id: string) => Kept.Fold = Kept.fold
 
 /**
  * Claims a session and does not read it: `Session.claim` of the claim reads the session, and renews the claim. The

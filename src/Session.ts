@@ -26,7 +26,7 @@ import * as SessionData from "./internal/session/data.ts"
 import * as Drives from "./internal/session/drive.ts"
 import * as SessionEvents from "./internal/session/events.ts"
 import * as Journals from "./internal/session/journal.ts"
-import * as Keeping from "./internal/session/kept.ts"
+import * as Kept from "./internal/session/kept.ts"
 import * as Operations from "./internal/session/operations.ts"
 import type * as Records from "./internal/session/records.ts"
 import * as SessionRun from "./internal/session/run.ts"
@@ -71,7 +71,7 @@ export type {
 
 export type { StopReport, WholeStep } from "./internal/session/state.ts"
 
-export { ResumeError } from "./internal/session/turnReplay.ts"
+export { ResumeError } from "./internal/session/resumption.ts"
 
 export type { KeepError } from "./internal/session/writer.ts"
 
@@ -169,8 +169,8 @@ export const recover: (session: SessionData.Session) => SessionData.Session = Se
  */
 export const open: (
   id: string,
-  options?: Keeping.OpenOptions
-) => Effect.Effect<Keeping.Kept, Journals.StoreError, Journals.Store> = Keeping.open
+  options?: Kept.OpenOptions
+) => Effect.Effect<Kept.Kept, Journals.StoreError, Journals.Store> = Kept.open
 
 /**
  * Reads the session with this id from the store. Returns `undefined` if it does not exist. Fails with a `StoreError`.
@@ -194,8 +194,7 @@ export const open: (
  * @category keeping
  * @since 0.1.0
  */
-export const load: (id: string) => Effect.Effect<Keeping.Kept | undefined, Journals.StoreError, Journals.Store> =
-  Keeping.load
+export const load: (id: string) => Effect.Effect<Kept.Kept | undefined, Journals.StoreError, Journals.Store> = Kept.load
 
 /**
  * Runs an operation on a session and records what happens as it happens.
@@ -244,10 +243,10 @@ export const load: (id: string) => Effect.Effect<Keeping.Kept | undefined, Journ
  * @category keeping
  * @since 0.1.0
  */
-export const keep: <K extends Keeping.Kept, A, E, R>(
+export const keep: <K extends Kept.Kept, A, E, R>(
   kept: K,
   operation: (session: SessionData.Session) => Effect.Effect<A, E, R>
-) => Effect.Effect<Keeping.Outcome<A, K>, E | Writers.KeepError, R | Journals.Store> = Keeping.keep
+) => Effect.Effect<Kept.Outcome<A, K>, E | Writers.KeepError, R | Journals.Store> = Kept.keep
 
 /**
  * Returns the events of an operation and records it as {@link keep} does. Load the session again when the stream has
@@ -276,9 +275,9 @@ export const keep: <K extends Keeping.Kept, A, E, R>(
  * @since 0.1.0
  */
 export const keepStream: <A, E, R>(
-  kept: Keeping.Kept,
+  kept: Kept.Kept,
   operation: (session: SessionData.Session) => Stream.Stream<A, E, R>
-) => Stream.Stream<A, E | Writers.KeepError, R | Journals.Store> = Keeping.keepStream
+) => Stream.Stream<A, E | Writers.KeepError, R | Journals.Store> = Kept.keepStream
 
 /**
  * Claims the session with this id, and creates it if it does not exist: no other owner can claim it until the scope
@@ -316,8 +315,7 @@ export const keepStream: <A, E, R>(
 export const claim: (
   id: string | Claims.HeldClaim,
   options?: Claims.Options
-) => Effect.Effect<Keeping.Claimed, Claims.SessionClaimed | Journals.StoreError, Journals.Store | Scope.Scope> =
-  Keeping.claim
+) => Effect.Effect<Kept.Claimed, Claims.SessionClaimed | Journals.StoreError, Journals.Store | Scope.Scope> = Kept.claim
 
 /**
  * Reads a session again, under the same claim if it is claimed: after a stream, or to see commands of other processes.
@@ -342,9 +340,9 @@ export const claim: (
  * @category keeping
  * @since 0.1.0
  */
-export const reload: <K extends Keeping.Kept>(
+export const reload: <K extends Kept.Kept>(
   kept: K
-) => Effect.Effect<Keeping.Reloaded<K>, Claims.SessionClaimed | Journals.StoreError, Journals.Store> = Keeping.reload
+) => Effect.Effect<Kept.Reloaded<K>, Claims.SessionClaimed | Journals.StoreError, Journals.Store> = Kept.reload
 
 /**
  * Does the work that is left in a claimed session, as a worker does: resumes an interrupted run, replies to submitted
@@ -383,10 +381,10 @@ export const drive: <
   REvent = never,
   RPublish = never
 >(
-  claimed: Keeping.Claimed,
+  claimed: Kept.Claimed,
   options: Drives.Options<T, E, R, RHalt, REvent, RPublish>
 ) => Effect.Effect<
-  Keeping.Claimed,
+  Kept.Claimed,
   Operations.OperationError | Writers.KeepError | Tool.Fatal<T[number]> | E,
   Adapter.Adapter | Journals.Store | Tool.Services<T[number]> | R | RHalt | REvent | RPublish
 > = Drives.drive
@@ -556,7 +554,7 @@ export const submit: <E = never>(
  * @category keeping
  * @since 0.1.0
  */
-export const next: (kept: Keeping.Kept) => States.Next = Keeping.next
+export const next: (kept: Kept.Kept) => States.Next = Kept.next
 
 /**
  * Tells whether an owner can continue the session: {@link next} is `"resume"`, `"reply"` or `"continue"`.
@@ -580,7 +578,7 @@ export const next: (kept: Keeping.Kept) => States.Next = Keeping.next
  * @category keeping
  * @since 0.1.0
  */
-export const isUnfinished: (kept: Keeping.Kept) => boolean = Keeping.isUnfinished
+export const isUnfinished: (kept: Kept.Kept) => boolean = Kept.isUnfinished
 
 /**
  * Returns the outcome of a message, a verdict or a stop by its id: of the last 1,000, and of each earlier one that has
@@ -603,7 +601,7 @@ export const isUnfinished: (kept: Keeping.Kept) => boolean = Keeping.isUnfinishe
  * @category commands
  * @since 0.1.0
  */
-export const receipt: (kept: Keeping.Kept, id: string) => Records.Receipt | undefined = Keeping.receipt
+export const receipt: (kept: Kept.Kept, id: string) => Records.Receipt | undefined = Kept.receipt
 
 /**
  * Reads the current activity of a session, and changes nothing: the work that is left, its open calls, and how often
@@ -626,7 +624,7 @@ export const receipt: (kept: Keeping.Kept, id: string) => Records.Receipt | unde
  */
 export const inspect: (
   id: string
-) => Effect.Effect<Keeping.Inspected | undefined, Journals.StoreError, Journals.Store> = Keeping.inspect
+) => Effect.Effect<Kept.Inspected | undefined, Journals.StoreError, Journals.Store> = Kept.inspect
 
 /**
  * Returns the facts that a server needs of a session beside its conversation: the open run and the message that it
@@ -657,7 +655,7 @@ export const inspect: (
  * @category keeping
  * @since 0.1.0
  */
-export const view: (kept: Keeping.Kept) => Keeping.View = Keeping.view
+export const view: (kept: Kept.Kept) => Kept.View = Kept.view
 
 /**
  * Abandons an interrupted run without starting another operation. The run is closed, its calls without an answer are
@@ -688,9 +686,9 @@ export const view: (kept: Keeping.Kept) => Keeping.View = Keeping.view
  * @category keeping
  * @since 0.1.0
  */
-export const abandon: <K extends Keeping.Kept>(
+export const abandon: <K extends Kept.Kept>(
   kept: K
-) => Effect.Effect<Keeping.Outcome<SessionData.Session, K>, Writers.KeepError, Journals.Store> = SessionRun.abandoned
+) => Effect.Effect<Kept.Outcome<SessionData.Session, K>, Writers.KeepError, Journals.Store> = SessionRun.abandoned
 
 /**
  * Writes a session without work left as one record and removes the earlier records and the journals of its nested
@@ -724,12 +722,12 @@ export const abandon: <K extends Keeping.Kept>(
  * @since 0.1.0
  */
 export const snapshot: (
-  kept: Keeping.Kept
+  kept: Kept.Kept
 ) => Effect.Effect<
-  Keeping.Kept,
+  Kept.Kept,
   SessionData.SessionError | Journals.SessionConflict | Journals.StoreError,
   Journals.Store
-> = Keeping.snapshot
+> = Kept.snapshot
 
 /**
  * Lists the ids of the sessions in the store that a program can continue: {@link next} is `"resume"`, `"reply"` or
@@ -754,7 +752,7 @@ export const snapshot: (
  * @category keeping
  * @since 0.1.0
  */
-export const unfinished: Stream.Stream<string, Journals.StoreError, Journals.Store> = Keeping.unfinished
+export const unfinished: Stream.Stream<string, Journals.StoreError, Journals.Store> = Kept.unfinished
 
 /**
  * Lists the sessions of the store whose ids begin with a prefix, or all of them, in no particular order, each with
@@ -781,7 +779,7 @@ export const unfinished: Stream.Stream<string, Journals.StoreError, Journals.Sto
  */
 export const list: (
   options?: Journals.ListOptions
-) => Stream.Stream<Journals.Listed, Journals.StoreError, Journals.Store> = Keeping.list
+) => Stream.Stream<Journals.Listed, Journals.StoreError, Journals.Store> = Kept.list
 
 /**
  * Counts the sessions of the store by their status: those whose ids begin with a prefix, or all of them. Reads no
@@ -807,9 +805,9 @@ export const list: (
  */
 export const count: (
   options?: Journals.ListOptions
-) => Effect.Effect<Journals.Counts, Journals.StoreError, Journals.Store> = Keeping.count
+) => Effect.Effect<Journals.Counts, Journals.StoreError, Journals.Store> = Kept.count
 
-const remove: (id: string) => Effect.Effect<void, Journals.StoreError, Journals.Store> = Keeping.remove
+const remove: (id: string) => Effect.Effect<void, Journals.StoreError, Journals.Store> = Kept.remove
 
 export {
   /**
@@ -897,7 +895,7 @@ export const streamResume = <
   RHalt = never,
   REvent = never
 >(
-  kept: Keeping.Kept,
+  kept: Kept.Kept,
   options: ResumeOptions<T, E, R, RHalt, REvent> = {}
 ): Stream.Stream<
   Event.Event,
@@ -950,7 +948,7 @@ export const streamResume = <
  * @since 0.1.0
  */
 export const resume = <
-  K extends Keeping.Kept,
+  K extends Kept.Kept,
   const T extends ReadonlyArray<Tool.Any> = [],
   E = never,
   R = never,
@@ -961,7 +959,7 @@ export const resume = <
   kept: K,
   options: ResumeOptions<T, E, R, RHalt, REvent, A> = {}
 ): Effect.Effect<
-  Keeping.Outcome<SessionEvents.Done<"chat", A>, K>,
+  Kept.Outcome<SessionEvents.Done<"chat", A>, K>,
   Operations.OperationError | Writers.KeepError | E | Tool.Fatal<T[number]>,
   Adapter.Adapter | Journals.Store | Tool.Services<T[number]> | R | RHalt | REvent
 > => SessionRun.resumed(kept, options)

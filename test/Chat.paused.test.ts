@@ -5,7 +5,7 @@ import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
 import { Chat, Collector, Event, Policy, type Response, Session, Thread } from "heddle"
 import { Script } from "heddle/testing"
-import * as Telling from "../src/server/internal/journalEvents.ts"
+import * as JournalEvents from "../src/server/internal/journalEvents.ts"
 import { failed, finished } from "./support/folds.ts"
 import { journalOf, prefixed } from "./support/survivor.ts"
 
@@ -57,7 +57,7 @@ describe("a reply that is paused", () => {
       const ends = (all: ReadonlyArray<{ readonly _tag: string; readonly paused?: unknown }>) =>
         all.filter(({ _tag }) => _tag === "MessageCompleted").map((event) => event.paused)
       assert.deepStrictEqual(ends(live), [true, undefined])
-      assert.deepStrictEqual(ends(yield* Telling.eventsOf("s", "run", {})), [true, undefined])
+      assert.deepStrictEqual(ends(yield* JournalEvents.eventsOf("s", "run", {})), [true, undefined])
       const wire = events.map((event) => Event.fromWire(JSON.parse(JSON.stringify(Event.toWire(event)))))
       assert.deepStrictEqual(ends(wire), [true, undefined])
       const folded = Collector.toChatResult(Collector.applyAll(Collector.initial({ thread: asked }), events))

@@ -12,7 +12,7 @@ import * as Stream from "effect/Stream"
 import { Chat, Message, Policy, Tool, ToolRunner } from "heddle"
 import { Script, Simulation } from "heddle/testing"
 import * as z from "zod"
-import * as Replay from "../src/internal/run/callReplay.ts"
+import * as RunJournal from "../src/internal/run/runJournal.ts"
 import { runCalls } from "./support/recalled.ts"
 import { succeeded } from "./support/runs.ts"
 
@@ -127,7 +127,12 @@ describe("N-28: readOnly by the arguments", () => {
     Effect.gen(function*() {
       const runs: Array<string> = []
       const tool = shell({ handler: ({ command }: { command: string }) => Effect.sync(() => runs.push(command)) })
-      const resumed = Replay.recalling(() => ({ hasStarted: true, isUnknown: true, idempotencyKey: "k", attempt: 1 }))
+      const resumed = RunJournal.recalling(() => ({
+        hasStarted: true,
+        isUnknown: true,
+        idempotencyKey: "k",
+        attempt: 1
+      }))
       const calls = ["ls", "rm"].map((command) => Message.toolCall(command, "shell", { command }))
       const { messages } = yield* runCalls(calls, [tool], {}, resumed)
       assert.deepStrictEqual(runs, ["ls"])

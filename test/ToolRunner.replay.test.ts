@@ -15,17 +15,17 @@ import * as TestClock from "effect/testing/TestClock"
 import { Chat, Collector, Event, Message, Policy, Tool, ToolRunner } from "heddle"
 import { Script } from "heddle/testing"
 import * as Answers from "../src/internal/answer/answer.ts"
-import * as Replay from "../src/internal/run/callReplay.ts"
+import * as RunJournal from "../src/internal/run/runJournal.ts"
 import { runCalls, runChat, streamCalls } from "./support/recalled.ts"
 
-interface Known extends Replay.Replayed {
+interface Known extends RunJournal.Replayed {
   /** Whether its last attempt failed, so that the next one is granted. */
   readonly isGranted?: boolean
 }
 
 /** The journal of a run that is resumed, of which this is known, by the ids of its calls. */
-const resumed = (calls: Readonly<Record<string, Known>>, records: Array<string> = []): Replay.Journal =>
-  Replay.recalling(({ id }) => {
+const resumed = (calls: Readonly<Record<string, Known>>, records: Array<string> = []): RunJournal.Journal =>
+  RunJournal.recalling(({ id }) => {
     const known = calls[id]
     return known && { ...known, isUnknown: known.hasStarted && known.isGranted !== true }
   }, {

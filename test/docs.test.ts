@@ -13,7 +13,7 @@ import { Adapter, Chat, Event, Executor, Journal, Policy, Rule, Session, Tool } 
 import { Script } from "heddle/testing"
 import * as fs from "node:fs"
 import * as path from "node:path"
-import * as Replay from "../src/internal/run/callReplay.ts"
+import * as RunJournal from "../src/internal/run/runJournal.ts"
 import { order, rooms } from "./support/architecture.ts"
 import { readSource, root } from "./support/source.ts"
 
@@ -64,7 +64,7 @@ const done = () => Effect.succeed(1)
 
 /** An executor that knows of each call that its handler had started, and no more. */
 const afterCrash = Executor.layer({
-  execute: (tool, args, call) => Replay.resolveUnknown(tool, args, call, Effect.void, undefined) as never
+  execute: (tool, args, call) => RunJournal.resolveUnknown(tool, args, call, Effect.void, undefined) as never
 })
 
 /** A call for each row of the table of calls. */

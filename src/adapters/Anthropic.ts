@@ -20,7 +20,7 @@ import * as AnthropicRequest from "./internal/anthropicRequest.ts"
 import * as Errors from "./internal/errors.ts"
 import * as Http from "./internal/http.ts"
 import * as Wire from "./internal/wire.ts"
-import * as Protocol from "./internal/wireProtocol.ts"
+import * as WireProtocol from "./internal/wireProtocol.ts"
 
 export type { Reasoning } from "./internal/wireProtocol.ts"
 
@@ -31,7 +31,7 @@ export type { Reasoning } from "./internal/wireProtocol.ts"
  * @category models
  * @since 0.1.0
  */
-export interface Options extends Protocol.Options {
+export interface Options extends WireProtocol.Options {
   /** The header `anthropic-version`. `2023-06-01` by default. */
   readonly version?: string
   /** The header `anthropic-beta`. None by default. */
@@ -53,7 +53,7 @@ export interface Options extends Protocol.Options {
    * is forced, and, with a budget, when a turn continues that began without reasoning of this protocol. With it no
    * temperature is sent. The model's default when it is left out.
    */
-  readonly reasoning?: Protocol.Reasoning & {
+  readonly reasoning?: WireProtocol.Reasoning & {
     /** `"summarized"` if thoughts can be read. The provider's choice by default. */
     readonly display?: "summarized" | "omitted"
   }
@@ -75,7 +75,7 @@ export interface Options extends Protocol.Options {
 const defaultVersion = "2023-06-01"
 const vertexVersion = "vertex-2023-10-16"
 
-const requestBody = (options: Options, request: Adapter.Request, { server }: Protocol.Sending): Json.JsonObject => {
+const requestBody = (options: Options, request: Adapter.Request, { server }: WireProtocol.Sending): Json.JsonObject => {
   const model = request.model ?? options.model
   const { container: wanted, output_config, tools: own, ...rest } = { ...options.options, ...request.options }
   const { container, messages, system } = AnthropicRequest.write(
@@ -265,15 +265,15 @@ const total = (usage: Response.Usage): Response.Usage => {
 
 const errors: Errors.Words = [[/billing_error/, "quota_exceeded"]]
 
-const protocol: Protocol.Protocol<Options> = {
+const protocol: WireProtocol.Protocol<Options> = {
   name: "Anthropic",
   knownOptions: {
-    ...Protocol.knownOptions,
+    ...WireProtocol.knownOptions,
     version: Values.name,
     betas: Values.listOf(Values.name, "names of betas"),
     maxTokens: Values.count,
     inlineSystem: Values.flag,
-    reasoning: Values.options({ ...Protocol.knownReasoning, display: Values.oneOf("summarized", "omitted") }),
+    reasoning: Values.options({ ...WireProtocol.knownReasoning, display: Values.oneOf("summarized", "omitted") }),
     cache: Values.described(
       Values.either(Values.flag, Values.options({ ttl: Values.oneOf("5m", "1h") })),
       "true, false or { ttl }"
@@ -339,7 +339,7 @@ const protocol: Protocol.Protocol<Options> = {
  * @since 0.1.0
  */
 export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, HttpClient.HttpClient> =>
-  Protocol.layer(protocol, options)
+  WireProtocol.layer(protocol, options)
 
 /**
  * The adapter configured from the environment: `ANTHROPIC_MODEL`, `ANTHROPIC_API_KEY` and `ANTHROPIC_BASE_URL`, read
@@ -363,4 +363,5 @@ export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, Htt
  */
 export const layerConfig = (
   defaults: Partial<Options> = {}
-): Layer.Layer<Adapter.Adapter, Config.ConfigError, HttpClient.HttpClient> => Protocol.layerConfig(protocol, defaults)
+): Layer.Layer<Adapter.Adapter, Config.ConfigError, HttpClient.HttpClient> =>
+  WireProtocol.layerConfig(protocol, defaults)

@@ -23,7 +23,7 @@ import * as GeminiRequest from "./internal/geminiRequest.ts"
 import * as Http from "./internal/http.ts"
 import * as Sse from "./internal/sse.ts"
 import * as Wire from "./internal/wire.ts"
-import * as Protocol from "./internal/wireProtocol.ts"
+import * as WireProtocol from "./internal/wireProtocol.ts"
 
 export type { Reasoning } from "./internal/geminiRequest.ts"
 
@@ -38,7 +38,7 @@ export type { Reasoning } from "./internal/geminiRequest.ts"
  * @category models
  * @since 0.1.0
  */
-export interface Options extends Omit<Protocol.Options, "parallelToolCalls"> {
+export interface Options extends Omit<WireProtocol.Options, "parallelToolCalls"> {
   /**
    * The header of the key. By default a bearer token to the projects of Vertex AI, and `x-goog-api-key` to every other
    * server.
@@ -67,7 +67,7 @@ export interface Options extends Omit<Protocol.Options, "parallelToolCalls"> {
   }>
 }
 
-const requestBody = (options: Options, request: Adapter.Request, { server }: Protocol.Sending): Json.JsonObject => {
+const requestBody = (options: Options, request: Adapter.Request, { server }: WireProtocol.Sending): Json.JsonObject => {
   const model = request.model ?? options.model
   const { messages, token: continuationToken } = GeminiRequest.continued(request.messages, server)
   const { contents, system } = GeminiRequest.write(messages, isSigned(model), server)
@@ -302,14 +302,14 @@ const headers = ({ apiKey, baseUrl = "", sendKeyAs }: Options): Http.HeaderValue
 }
 
 /** Gemini has no option to forbid several calls in one turn. */
-const { parallelToolCalls: _, ...sharedOptions } = Protocol.knownOptions
+const { parallelToolCalls: _, ...sharedOptions } = WireProtocol.knownOptions
 
-const protocol: Protocol.Protocol<Options> = {
+const protocol: WireProtocol.Protocol<Options> = {
   name: "Gemini",
   knownOptions: {
     ...sharedOptions,
     sendKeyAs: Values.oneOf("x-goog-api-key", "bearer"),
-    reasoning: Values.options({ ...Protocol.knownReasoning, includeThoughts: Values.flag }),
+    reasoning: Values.options({ ...WireProtocol.knownReasoning, includeThoughts: Values.flag }),
     schemas: Values.oneOf("jsonSchema", "openApi"),
     cache: Values.name,
     safetySettings: Values.listOf(
@@ -380,7 +380,7 @@ const protocol: Protocol.Protocol<Options> = {
  * @since 0.1.0
  */
 export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, HttpClient.HttpClient> =>
-  Protocol.layer(protocol, options)
+  WireProtocol.layer(protocol, options)
 
 /**
  * The adapter configured from the environment: `GEMINI_MODEL`, `GEMINI_API_KEY` or `GOOGLE_API_KEY`, and
@@ -404,4 +404,5 @@ export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, Htt
  */
 export const layerConfig = (
   defaults: Partial<Options> = {}
-): Layer.Layer<Adapter.Adapter, Config.ConfigError, HttpClient.HttpClient> => Protocol.layerConfig(protocol, defaults)
+): Layer.Layer<Adapter.Adapter, Config.ConfigError, HttpClient.HttpClient> =>
+  WireProtocol.layerConfig(protocol, defaults)

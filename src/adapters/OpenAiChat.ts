@@ -23,7 +23,7 @@ import * as Http from "./internal/http.ts"
 import type * as Sse from "./internal/sse.ts"
 import * as StrictSchema from "./internal/strictSchema.ts"
 import * as Wire from "./internal/wire.ts"
-import * as Protocol from "./internal/wireProtocol.ts"
+import * as WireProtocol from "./internal/wireProtocol.ts"
 
 export type { Reasoning, ReasoningForm } from "./internal/chatRequest.ts"
 
@@ -33,7 +33,7 @@ export type { Reasoning, ReasoningForm } from "./internal/chatRequest.ts"
  * @category models
  * @since 0.1.0
  */
-export interface Options extends Protocol.Options {
+export interface Options extends WireProtocol.Options {
   /**
    * The name of the server, of those that are spoken to in their own way. Known by its address by default: give it for
    * a server behind a proxy. Kimi is `"moonshot"`. Errors name it as their provider.
@@ -81,7 +81,7 @@ const vendorOf = (options: Options): ChatRequest.Vendor => {
   }
 }
 
-const requestBody = (options: Options, request: Adapter.Request, to: Protocol.Sending): Json.JsonObject => {
+const requestBody = (options: Options, request: Adapter.Request, to: WireProtocol.Sending): Json.JsonObject => {
   const vendor = vendorOf(options)
   const model = request.model ?? options.model
   const { cache, reasoning, systemRole = "system" } = options
@@ -344,14 +344,14 @@ const headers = (options: Options): Http.HeaderValues => {
     : { [keyHeader]: options.apiKey }
 }
 
-const protocol: Protocol.Protocol<Options> = {
+const protocol: WireProtocol.Protocol<Options> = {
   name: "OpenAiChat",
   knownOptions: {
-    ...Protocol.knownOptions,
+    ...WireProtocol.knownOptions,
     vendor: Values.oneOf(...ChatRequest.names),
     emptyContent: Values.oneOf("", null),
-    reasoning: Values.options({ ...Protocol.knownReasoning, enabled: Values.flag }),
-    cache: Protocol.cache,
+    reasoning: Values.options({ ...WireProtocol.knownReasoning, enabled: Values.flag }),
+    cache: WireProtocol.cache,
     maxTokensField: Values.oneOf("max_tokens", "max_completion_tokens"),
     includeUsage: Values.flag,
     sendReasoningAs: Values.oneOf("none", "reasoning_content", "reasoning", "reasoning_details", "thinking"),
@@ -424,7 +424,7 @@ const protocol: Protocol.Protocol<Options> = {
  * @since 0.1.0
  */
 export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, HttpClient.HttpClient> =>
-  Protocol.layer(protocol, options)
+  WireProtocol.layer(protocol, options)
 
 /**
  * The adapter configured from the environment: `OPENAI_MODEL`, `OPENAI_API_KEY` and `OPENAI_BASE_URL`, read through
@@ -448,4 +448,5 @@ export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, Htt
  */
 export const layerConfig = (
   defaults: Partial<Options> = {}
-): Layer.Layer<Adapter.Adapter, Config.ConfigError, HttpClient.HttpClient> => Protocol.layerConfig(protocol, defaults)
+): Layer.Layer<Adapter.Adapter, Config.ConfigError, HttpClient.HttpClient> =>
+  WireProtocol.layerConfig(protocol, defaults)

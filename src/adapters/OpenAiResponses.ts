@@ -22,7 +22,7 @@ import * as ResponsesReply from "./internal/responsesReply.ts"
 import * as ResponsesRequest from "./internal/responsesRequest.ts"
 import * as StrictSchema from "./internal/strictSchema.ts"
 import * as Wire from "./internal/wire.ts"
-import * as Protocol from "./internal/wireProtocol.ts"
+import * as WireProtocol from "./internal/wireProtocol.ts"
 
 export type { Reasoning } from "./internal/wireProtocol.ts"
 
@@ -35,11 +35,11 @@ export type { Reasoning } from "./internal/wireProtocol.ts"
  * @category models
  * @since 0.1.0
  */
-export interface Options extends Protocol.Options {
+export interface Options extends WireProtocol.Options {
   /**
    * The amount that the model may think, and the summary of it in the reply. The model's default when it is left out.
    */
-  readonly reasoning?: Protocol.Reasoning & {
+  readonly reasoning?: WireProtocol.Reasoning & {
     /** The detail of the summary. None by default. */
     readonly summary?: "auto" | "concise" | "detailed"
   }
@@ -57,7 +57,7 @@ export interface Options extends Protocol.Options {
 const requestBody = (
   options: Options,
   request: Adapter.Request,
-  { server }: Protocol.Sending
+  { server }: WireProtocol.Sending
 ): Json.JsonObject => {
   const model = request.model ?? options.model
   const given = givenOptions(options, request)
@@ -263,16 +263,16 @@ const errors: Errors.Words = [
   [/RateLimitReached|rate_limit_exceeded/, "rate_limited"]
 ]
 
-const protocol: Protocol.Protocol<Options> = {
+const protocol: WireProtocol.Protocol<Options> = {
   name: "OpenAiResponses",
   knownOptions: {
-    ...Protocol.knownOptions,
+    ...WireProtocol.knownOptions,
     reasoning: Values.options({
-      ...Protocol.knownReasoning,
+      ...WireProtocol.knownReasoning,
       summary: Values.oneOf("auto", "concise", "detailed")
     }),
     store: Values.flag,
-    cache: Protocol.cache
+    cache: WireProtocol.cache
   },
   provider: "openai",
   baseUrl: "https://api.openai.com/v1",
@@ -332,7 +332,7 @@ const protocol: Protocol.Protocol<Options> = {
  * @since 0.1.0
  */
 export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, HttpClient.HttpClient> =>
-  Protocol.layer(protocol, options)
+  WireProtocol.layer(protocol, options)
 
 /**
  * The adapter configured from the environment: `OPENAI_MODEL`, `OPENAI_API_KEY` and `OPENAI_BASE_URL`, read through
@@ -356,4 +356,5 @@ export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, Htt
  */
 export const layerConfig = (
   defaults: Partial<Options> = {}
-): Layer.Layer<Adapter.Adapter, Config.ConfigError, HttpClient.HttpClient> => Protocol.layerConfig(protocol, defaults)
+): Layer.Layer<Adapter.Adapter, Config.ConfigError, HttpClient.HttpClient> =>
+  WireProtocol.layerConfig(protocol, defaults)

@@ -17,12 +17,12 @@
  */
 import * as Effect from "effect/Effect"
 import type * as Layer from "effect/Layer"
-import * as Declared from "./internal/declared.ts"
+import * as McpDeclared from "./internal/mcpDeclared.ts"
 import * as Sdk from "./internal/sdk.ts"
 import * as Servers from "./internal/servers.ts"
 import type * as Offers from "./internal/tools.ts"
 
-export { McpToolFailed, McpUnavailable } from "./internal/declared.ts"
+export { McpToolFailed, McpUnavailable } from "./internal/mcpDeclared.ts"
 
 export type {
   Elicitation,
@@ -36,7 +36,7 @@ export type {
   Sampled,
   Sampling,
   StdioServer
-} from "./internal/declared.ts"
+} from "./internal/mcpDeclared.ts"
 
 export { McpTools } from "./internal/servers.ts"
 
@@ -88,7 +88,7 @@ export const tools: Effect.Effect<ReadonlyArray<Offers.McpTool>, never, Servers.
  * @category getters
  * @since 0.1.0
  */
-export const leftOut: Effect.Effect<ReadonlyArray<Declared.LeftOut>, never, Servers.McpTools> = Effect.map(
+export const leftOut: Effect.Effect<ReadonlyArray<McpDeclared.LeftOut>, never, Servers.McpTools> = Effect.map(
   Servers.offers,
   ({ leftOut }) => leftOut
 )
@@ -116,10 +116,10 @@ export const leftOut: Effect.Effect<ReadonlyArray<Declared.LeftOut>, never, Serv
  * @since 0.1.0
  */
 export const layer = (
-  server: Declared.StdioServer | Declared.HttpServer,
-  options: Declared.Options = {}
-): Layer.Layer<Servers.McpTools, Declared.McpUnavailable> => {
-  Declared.check("McpTools.layer", server, options)
+  server: McpDeclared.StdioServer | McpDeclared.HttpServer,
+  options: McpDeclared.Options = {}
+): Layer.Layer<Servers.McpTools, McpDeclared.McpUnavailable> => {
+  McpDeclared.check("McpTools.layer", server, options)
   const { maxMessageBytes = 16 * 1024 * 1024, onSample, roots } = options
   const name = server.name ?? ("url" in server ? new URL(server.url).host : "")
   return Servers.layerOf(

@@ -38,7 +38,7 @@ import * as Json from "../internal/json.ts"
 import * as Journal from "../Journal.ts"
 import * as Session from "../Session.ts"
 import * as Changes from "./internal/changes.ts"
-import * as Claims from "./internal/claims.ts"
+import * as ClaimRows from "./internal/claimRows.ts"
 import * as Keys from "./internal/keys.ts"
 import * as Migrations from "./internal/migrations.ts"
 import * as SqliteClient from "./SqliteClient.ts"
@@ -198,7 +198,7 @@ const unfinishedIn = (sql: SqlClient.SqlClient): Stream.Stream<Due, SqlError.Sql
  */
 export const make: Effect.Effect<Journal.Service, never, SqlClient.SqlClient> = Effect.gen(function*() {
   const sql = yield* client
-  const claims = Claims.make(sql)
+  const claims = ClaimRows.make(sql)
   const journal = (id: string) =>
     Effect.map(
       sql<Kept>`SELECT version, oldest FROM heddle_journals WHERE id = ${Keys.keyOf(id)}`,

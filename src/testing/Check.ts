@@ -10,7 +10,7 @@ import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import * as Values from "../internal/declare/values.ts"
 import * as Policy from "../Policy.ts"
 import type * as Thread from "../Thread.ts"
-import * as Answers from "./internal/answers.ts"
+import * as AnswerLaws from "./internal/answerLaws.ts"
 import * as CallTexts from "./internal/callTexts.ts"
 import * as Folding from "./internal/folding.ts"
 import * as Handlers from "./internal/handlers.ts"
@@ -139,8 +139,8 @@ export const check: Checks = Object.assign(
   (events: ReadonlyArray<Event.Event>, options: Options = {}): ReadonlyArray<Violation> => {
     checkNames("check", options, knownOptions)
     return [
-      ...Answers.order(events, options.isCut === true),
-      ...Answers.answers(events),
+      ...AnswerLaws.order(events, options.isCut === true),
+      ...AnswerLaws.answers(events),
       ...Folding.frame(events, options.isCut === true),
       ...Folding.fold(events, options),
       ...Histories.histories(events)

@@ -10,7 +10,7 @@ import * as Stream from "effect/Stream"
 import { Adapter, Collector, type Event, Message, Policy, type Response, Session, Thread, Tool } from "heddle"
 import { UiStream } from "heddle/ui"
 import * as Teller from "../../src/internal/answer/teller.ts"
-import * as Telling from "../../src/server/internal/journalEvents.ts"
+import * as JournalEvents from "../../src/server/internal/journalEvents.ts"
 import { published } from "../support/pages.ts"
 import { check, property } from "../support/property.ts"
 import { chunksOf, readMessage } from "../ui/support/page.ts"
@@ -139,7 +139,7 @@ const shownIn = (
   return steps.filter(({ calls, text, thought }) => text !== "" || thought !== "" || calls.length > 0)
 }
 
-type Record = Parameters<Telling.Telling["take"]>[0]["record"]
+type Record = Parameters<JournalEvents.Telling["take"]>[0]["record"]
 
 /** Runs a session whose model replies with a reply, and returns what pages show of it in three ways. */
 const shows = (given: Reply, change: (record: Record) => Record) =>
@@ -173,7 +173,7 @@ const shows = (given: Reply, change: (record: Record) => Record) =>
       )
     const store = yield* Session.Store
     const options = { publishReasoning: true }
-    const telling = new Telling.Telling("s", options)
+    const telling = new JournalEvents.Telling("s", options)
     const told = Array.from(yield* Stream.runCollect(store.read("s"))).flatMap((entry) =>
       telling.take({ ...entry, record: change(entry.record) }).map(({ event }) => event)
     )

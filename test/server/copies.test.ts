@@ -9,7 +9,7 @@ import * as Schema from "effect/Schema"
 import * as SharedMessages from "../../src/internal/fold/sharedMessages.ts"
 import type * as Records from "../../src/internal/session/records.ts"
 import * as States from "../../src/internal/session/state.ts"
-import * as Telling from "../../src/server/internal/journalEvents.ts"
+import * as JournalEvents from "../../src/server/internal/journalEvents.ts"
 import { property } from "../support/property.ts"
 import { journalOf, programs } from "./support/programs.ts"
 
@@ -29,13 +29,13 @@ const fieldsOf = (value: unknown): unknown => {
   )
 }
 
-const viewOf = (telling: Telling.Telling): string => JSON.stringify(fieldsOf(telling))
+const viewOf = (telling: JournalEvents.Telling): string => JSON.stringify(fieldsOf(telling))
 
 type Entries = ReadonlyArray<{ readonly version: number; readonly record: Records.Record }>
 
 /** What each record tells, and the fold behind each of them. */
 const folded = (entries: Entries) => {
-  const telling = new Telling.Telling("s", {})
+  const telling = new JournalEvents.Telling("s", {})
   const told: Array<string> = []
   const views = [viewOf(telling)]
   for (const entry of entries) {
@@ -53,10 +53,10 @@ describe("a copy of a fold", () => {
       Effect.map(journalOf(program), (entries) => {
         const wrong: Array<string> = []
         const { told, views } = folded(entries)
-        const compare = (telling: Telling.Telling, at: number, name: string) => {
+        const compare = (telling: JournalEvents.Telling, at: number, name: string) => {
           if (viewOf(telling) !== views[at]) wrong.push(`${name} has ${viewOf(telling)} at ${at}, not ${views[at]}`)
         }
-        const goOn = (telling: Telling.Telling, cut: number, name: string) => {
+        const goOn = (telling: JournalEvents.Telling, cut: number, name: string) => {
           for (let at = cut; at < entries.length; at++) {
             const text = JSON.stringify(telling.take(entries[at]!))
             if (text !== told[at]) wrong.push(`${name}, cut at ${cut}, tells of record ${at} ${text}, not ${told[at]}`)
@@ -64,7 +64,7 @@ describe("a copy of a fold", () => {
           }
         }
         for (let cut = 0; cut <= entries.length && wrong.length === 0; cut++) {
-          const original = new Telling.Telling("s", {})
+          const original = new JournalEvents.Telling("s", {})
           for (const entry of entries.slice(0, cut)) original.take(entry)
           const [first, second] = [original.copy({}), original.copy({})]
           goOn(first, cut, "the first copy")
@@ -106,7 +106,7 @@ describe("a fold", () => {
     programs,
     (program) =>
       Effect.map(journalOf(program), (entries) => {
-        const telling = new Telling.Telling("s", {})
+        const telling = new JournalEvents.Telling("s", {})
         const own = entries.map((entry) => {
           telling.take(entry)
           return JSON.stringify([Array.from(telling.turns), telling.running, telling.driver])
@@ -135,13 +135,13 @@ describe("the folds that a process keeps", () => {
     (program) =>
       Effect.sync(() => {
         const [mostBytes, mostFolds] = [100, 3]
-        const folds = new Telling.Folds(mostBytes, mostFolds)
+        const folds = new JournalEvents.Folds(mostBytes, mostFolds)
         let list: ReadonlyArray<{ readonly key: string; readonly bytes: number }> = []
         for (const { bytes, does, key } of program) {
           list = list.filter((each) => each.key !== key)
           if (does === "forget") folds.forget(key)
           else {
-            const telling = new Telling.Telling(key, {})
+            const telling = new JournalEvents.Telling(key, {})
             folds.keep(key, { telling, bytes, last: { _tag: "MessagesAppended", messages: [] } })
             if (bytes <= mostBytes) list = [...list, { key, bytes }]
             while (list.length > mostFolds || list.reduce((sum, each) => sum + each.bytes, 0) > mostBytes) {

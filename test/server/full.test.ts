@@ -8,7 +8,7 @@ import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
 import { Adapter, type Journal, Message, Session, Tool } from "heddle"
 import { Agent } from "heddle/server"
-import * as Telling from "../../src/server/internal/journalEvents.ts"
+import * as JournalEvents from "../../src/server/internal/journalEvents.ts"
 import * as StateData from "../support/states.ts"
 import { appendAll } from "../support/stores.ts"
 import { turn } from "../support/turns.ts"
@@ -111,7 +111,8 @@ const opened = (agent = "helper"): Journal.Record => ({
 
 const long: ReadonlyArray<Journal.Record> = [opened(), ...Array.from({ length: 200 }, (_, n) => turn(n)).flat()]
 
-const read = (service: Journal.Service) => Effect.provideService(Telling.read("local:s1", {}), Session.Store, service)
+const read = (service: Journal.Service) =>
+  Effect.provideService(JournalEvents.read("local:s1", {}), Session.Store, service)
 
 describe("a request of a long session", () => {
   it.effect("O-58: reads the record at the fold that the process has, and those behind it", () =>
@@ -132,7 +133,7 @@ describe("a request of a long session", () => {
       yield* service.append("local:s1", long.length, turn(200) as unknown as Journal.Records)
       given.length = 0
       const later = yield* read(service)
-      const whole = new Telling.Telling("local:s1", {})
+      const whole = new JournalEvents.Telling("local:s1", {})
       yield* Stream.runForEach(service.read("local:s1"), (entry) => Effect.sync(() => void whole.take(entry)))
       assert.strictEqual(given.filter((version) => version <= long.length).length - long.length, 1)
       for (const field of ["runs", "names", "turns", "chain", "message", "records", "asked"] as const) {

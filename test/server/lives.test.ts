@@ -3,7 +3,7 @@ import { describe } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import { Event } from "heddle"
 import { UiStream } from "heddle/ui"
-import * as Telling from "../../src/server/internal/journalEvents.ts"
+import * as JournalEvents from "../../src/server/internal/journalEvents.ts"
 import { property } from "../support/property.ts"
 import { chunksOf } from "../ui/support/page.ts"
 import { journalOf, type Program, programs } from "./support/programs.ts"
@@ -49,7 +49,9 @@ const livesOf = (program: Program) =>
         Effect.gen(function*() {
           runId = id
           calls = new Map()
-          const past = kept.interrupted === undefined ? [] : yield* Effect.orDie(Telling.eventsOf(kept.id, id, {}))
+          const past = kept.interrupted === undefined
+            ? []
+            : yield* Effect.orDie(JournalEvents.eventsOf(kept.id, id, {}))
           lives.set(id, [...past])
         }),
       onEvent: (event) => {
@@ -63,7 +65,7 @@ const livesOf = (program: Program) =>
 /** The runs of a program whose page differs. */
 const differing = (program: Program) =>
   Effect.map(livesOf(program), ({ entries, lives }) => {
-    const telling = new Telling.Telling("s", {})
+    const telling = new JournalEvents.Telling("s", {})
     const told = entries.flatMap((entry) => telling.take(entry))
     return Array.from(lives).flatMap(([id, live]) => {
       // A run that could not start has no end in the journal, and the next attempt follows it.
@@ -118,7 +120,7 @@ const reloaded = (program: Program) =>
       calls: calls.filter((name) => name !== "ask")
     }))
     const { entries, lives } = yield* livesOf(kept)
-    const telling = new Telling.Telling("s", {})
+    const telling = new JournalEvents.Telling("s", {})
     for (const entry of entries) telling.take(entry)
     const live = new Page()
     for (const events of lives.values()) for (const chunk of chunksOf(events)) live.push(chunk)

@@ -9,7 +9,7 @@ import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
 import { Adapter, Chat, type Event, Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
-import * as Telling from "../../src/server/internal/journalEvents.ts"
+import * as JournalEvents from "../../src/server/internal/journalEvents.ts"
 
 type Completed = Extract<Event.PublicEvent, { readonly _tag: "ChatCompleted" }>
 
@@ -35,7 +35,7 @@ const tools = [sub, careful]
 const folded = Effect.map(
   Effect.flatMap(Session.Store, ({ read }) => Stream.runCollect(read("s"))),
   (entries) => {
-    const telling = new Telling.Telling("s", {})
+    const telling = new JournalEvents.Telling("s", {})
     const told = entries.flatMap((entry) => telling.take(entry))
     return told.flatMap(({ event }) => event._tag === "ChatCompleted" ? [event] : [])
   }

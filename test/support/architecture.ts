@@ -65,7 +65,7 @@ export const sessionModules: ReadonlyArray<string> = [
   "kept",
   "storedCommands",
   "settling",
-  "turnReplay",
+  "resumption",
   "operations",
   "run",
   "drive"

@@ -7,14 +7,14 @@ import * as Fold from "../../src/internal/fold/fold.ts"
 import * as Loop from "../../src/internal/loop/loop.ts"
 import * as Pulled from "../../src/internal/loop/scopedPull.ts"
 import * as Batches from "../../src/internal/run/batch.ts"
-import type * as Replay from "../../src/internal/run/callReplay.ts"
+import type * as RunJournal from "../../src/internal/run/runJournal.ts"
 
 /** The events of calls that a journal may know. */
 export const streamCalls = (
   calls: ReadonlyArray<Message.ToolCall>,
   tools: ReadonlyArray<Tool.Any>,
   options: ToolRunner.Options<any>,
-  journal: Replay.Journal
+  journal: RunJournal.Journal
 ) =>
   Pulled.stream((scope) =>
     Effect.map(Batches.begin<any, never>(calls, tools, options, scope, { journal }), ({ pull }) => () => pull)
@@ -25,7 +25,7 @@ export const runCalls = (
   calls: ReadonlyArray<Message.ToolCall>,
   tools: ReadonlyArray<Tool.Any>,
   options: ToolRunner.Options<any>,
-  journal: Replay.Journal
+  journal: RunJournal.Journal
 ) =>
   Effect.map(Stream.runCollect(streamCalls(calls, tools, options, journal)), (events) => {
     const answers = new Fold.ToolAnswers()
@@ -35,8 +35,8 @@ export const runCalls = (
   })
 
 /** The result of a run whose calls a journal may know. */
-export const runChat = (input: string, options: Chat.Options<ReadonlyArray<Tool.Any>>, journal: Replay.Journal) => {
-  const start: Replay.Start = {
+export const runChat = (input: string, options: Chat.Options<ReadonlyArray<Tool.Any>>, journal: RunJournal.Journal) => {
+  const start: RunJournal.Start = {
     steps: [],
     settled: [],
     noted: {},

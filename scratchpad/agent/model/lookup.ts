@@ -2,7 +2,7 @@
  * Which file or folder is meant by a name. The name is looked for in a list of files, in any case and with any ending;
  * of several the one that is nearest to the top is meant. Nothing is guessed: what the list does not hold is not there.
  */
-import * as Answers from "./answers.ts"
+import * as AnswerLaws from "./answers.ts"
 import * as Conversation from "./conversation.ts"
 import * as Intent from "./intent.ts"
 
@@ -40,10 +40,10 @@ export const place = (name: string, answers: ReadonlyArray<Conversation.Answered
   if (answer === undefined) return { _tag: "Unknown", ask: Conversation.call("list_files", { glob }) }
   if (answer.error !== undefined) return { _tag: "Nowhere", error: answer.error }
   const bare = name.replace(/\/+$/, "")
-  const { files } = Answers.filesOf([answer])
-  const file = bare === name ? Answers.shortest(files.filter((path) => isNamed(path, name))) : undefined
+  const { files } = AnswerLaws.filesOf([answer])
+  const file = bare === name ? AnswerLaws.shortest(files.filter((path) => isNamed(path, name))) : undefined
   if (file !== undefined) return { _tag: "File", path: file }
-  const folder = Answers.shortest(files.flatMap((path) => folderIn(path, bare) ?? []))
+  const folder = AnswerLaws.shortest(files.flatMap((path) => folderIn(path, bare) ?? []))
   return folder === undefined
     ? { _tag: "Nowhere", error: undefined }
     : { _tag: "Folder", path: folder, files: files.filter((path) => path.startsWith(`${folder}/`)) }

@@ -5,7 +5,7 @@
  */
 import * as Search from "../search.ts"
 import * as Words from "../words.ts"
-import * as Answers from "./answers.ts"
+import * as AnswerLaws from "./answers.ts"
 import * as Conversation from "./conversation.ts"
 import { answersOf, call, questionOf, say } from "./conversation.ts"
 import * as Intent from "./intent.ts"
@@ -27,7 +27,7 @@ const introduced = (text: string, answers: Given): string => answers.length === 
 
 /** Search and list are asked for together: neither needs the other. */
 const lookFor = ({ terms }: Of<"Search">, question: string, answers: Given): Conversation.Reply => {
-  const words = Answers.enumerate(terms.map((term) => `"${term.label}"`))
+  const words = AnswerLaws.enumerate(terms.map((term) => `"${term.label}"`))
   return say(
     introduced(`I look for ${words} in the files, and which files there are.`, answers),
     call("search_text", { query: question }),
@@ -51,16 +51,16 @@ const testFolder = (files: ReadonlyArray<string>): string | undefined => {
  * Between search and answer: the lines around the best hit of each of the best files, what the tests say, and a note of
  * the places. The reads start while this is still being said; the note comes last and waits for all of them.
  */
-const readBest = (question: string, matches: ReadonlyArray<Answers.Match>, answers: Given): Conversation.Reply => {
-  const best = Answers.bestPerFile(matches).slice(0, filesToRead)
-  const places = best.map((match) => Answers.place(match))
-  const tests = testFolder(Answers.filesOf(answers.filter((answer) => answer.arguments["glob"] === undefined)).files)
+const readBest = (question: string, matches: ReadonlyArray<AnswerLaws.Match>, answers: Given): Conversation.Reply => {
+  const best = AnswerLaws.bestPerFile(matches).slice(0, filesToRead)
+  const places = best.map((match) => AnswerLaws.place(match))
+  const tests = testFolder(AnswerLaws.filesOf(answers.filter((answer) => answer.arguments["glob"] === undefined)).files)
   const reads = best.map((match) =>
     call("read_file", { path: match.path, from: Math.max(1, match.line - linesAround), lines: 2 * linesAround + 1 })
   )
   const hits = best.length === 1
     ? `The best hit is ${places[0]}. I read around it.`
-    : `The best hits are ${Answers.enumerate(places)}. I read around them.`
+    : `The best hits are ${AnswerLaws.enumerate(places)}. I read around them.`
   return say(
     hits,
     ...reads,
@@ -73,10 +73,10 @@ const readBest = (question: string, matches: ReadonlyArray<Answers.Match>, answe
 const search = (intent: Of<"Search">, question: string, answers: Given): Conversation.Reply => {
   const has = (name: string) => answers.some((answer) => answer.name === name)
   if (!has("search_text")) return lookFor(intent, question, answers)
-  const { matches } = Answers.searchOf(answers)
+  const { matches } = AnswerLaws.searchOf(answers)
   return matches.length > 0 && !has("read_file")
     ? readBest(question, matches, answers)
-    : say(Answers.found(answers, intent.terms))
+    : say(AnswerLaws.found(answers, intent.terms))
 }
 
 /** A name that leads nowhere may be a word for something: what it says is looked for instead. */
@@ -95,8 +95,8 @@ const count = ({ glob, targets }: Of<"CountLines">, question: string, answers: G
   if (isNowhere && !names.some(Intent.isPath)) return instead(question, answers)
   const told = counts.map((count, index) =>
     count._tag === "Counted"
-      ? Answers.counted(count.answer)
-      : Answers.nowhere(names[index] as string, count._tag === "Nowhere" ? count.error : undefined)
+      ? AnswerLaws.counted(count.answer)
+      : AnswerLaws.nowhere(names[index] as string, count._tag === "Nowhere" ? count.error : undefined)
   )
   return say(told.join("\n"))
 }
@@ -105,7 +105,7 @@ const readOpening = (path: string, answers: Given, totalFiles?: number): Convers
   const read = answers.find((answer) => answer.name === "read_file")
   return read === undefined
     ? say(`I read ${path}.`, call("read_file", { path, lines: linesToOpen }))
-    : say(Answers.opened(read, totalFiles))
+    : say(AnswerLaws.opened(read, totalFiles))
 }
 
 const look = ({ target }: Of<"Look">, question: string, answers: Given): Conversation.Reply => {
@@ -116,10 +116,10 @@ const look = ({ target }: Of<"Look">, question: string, answers: Given): Convers
     case "File":
       return readOpening(place.path, answers)
     case "Folder":
-      return say(Answers.inside(place.path, place.files))
+      return say(AnswerLaws.inside(place.path, place.files))
     case "Nowhere":
       return Intent.isPath(target) || place.error !== undefined
-        ? say(Answers.nowhere(target, place.error))
+        ? say(AnswerLaws.nowhere(target, place.error))
         : instead(question, answers)
   }
 }
@@ -128,9 +128,9 @@ const descriptions = [/^readme\b/i, /(^|\/)readme\b/i, /^package\.json$|^pyproje
 
 const overview = (answers: Given): Conversation.Reply => {
   if (answers.length === 0) return say(introduced("I look for a description.", answers), call("list_files"))
-  const { files, total } = Answers.filesOf(answers)
-  const path = descriptions.map((form) => Answers.shortest(files.filter((file) => form.test(file)))).find(Boolean)
-  return path === undefined ? say(Answers.listed(answers, "all")) : readOpening(path, answers, total)
+  const { files, total } = AnswerLaws.filesOf(answers)
+  const path = descriptions.map((form) => AnswerLaws.shortest(files.filter((file) => form.test(file)))).find(Boolean)
+  return path === undefined ? say(AnswerLaws.listed(answers, "all")) : readOpening(path, answers, total)
 }
 
 const next = (intent: Intent.Intent, question: string, answers: Given): Conversation.Reply => {
@@ -151,12 +151,12 @@ const next = (intent: Intent.Intent, question: string, answers: Given): Conversa
           introduced("I look which files there are.", answers),
           call("list_files", { ...given(path, "path"), ...given(glob, "glob") })
         )
-        : say(Answers.listed(answers, glob ?? path ?? "all"))
+        : say(AnswerLaws.listed(answers, glob ?? path ?? "all"))
     }
     case "Note":
       return isFirst
         ? say(introduced("I write it down.", answers), call("write_note", { note: intent.note }))
-        : say(Answers.noted(answers))
+        : say(AnswerLaws.noted(answers))
     case "Unclear":
       return isFirst
         ? say(
@@ -180,7 +180,7 @@ const within = (reply: Conversation.Reply, offered: ReadonlyArray<string>): Conv
     return say(...reply.parts.filter((part) => typeof part === "string" || isOffered(part)))
   }
   return say(
-    `${introduction} I would need ${Answers.enumerate([...new Set(missing)])} to answer, and was not given it.`
+    `${introduction} I would need ${AnswerLaws.enumerate([...new Set(missing)])} to answer, and was not given it.`
   )
 }
 

@@ -15,7 +15,7 @@ import * as AnthropicReply from "./anthropicReply.ts"
 import * as Media from "./media.ts"
 import * as StrictSchema from "./strictSchema.ts"
 import * as Wire from "./wire.ts"
-import type * as Protocol from "./wireProtocol.ts"
+import type * as WireProtocol from "./wireProtocol.ts"
 
 type Blocks = ReadonlyArray<Json.JsonObject>
 
@@ -364,9 +364,9 @@ const mediaProblem = (part: Media.Media): string | undefined => {
 
 type Objects = ReadonlyArray<Json.JsonObject>
 
-export interface Options extends Pick<Protocol.Options, "parallelToolCalls" | "strict"> {
+export interface Options extends Pick<WireProtocol.Options, "parallelToolCalls" | "strict"> {
   readonly maxTokens?: number
-  readonly reasoning?: Protocol.Reasoning & { readonly display?: "summarized" | "omitted" }
+  readonly reasoning?: WireProtocol.Reasoning & { readonly display?: "summarized" | "omitted" }
 }
 
 /**

@@ -10,7 +10,7 @@ import * as ChatReply from "./chatReply.ts"
 import * as Media from "./media.ts"
 import * as StrictSchema from "./strictSchema.ts"
 import * as Wire from "./wire.ts"
-import type * as Protocol from "./wireProtocol.ts"
+import type * as WireProtocol from "./wireProtocol.ts"
 
 /** The key of what has to go back to a server of this protocol, and to no other. */
 export const metadataKey = Media.chatKey
@@ -21,7 +21,7 @@ export const metadataKey = Media.chatKey
 /** The style in which messages are written for a server. */
 export interface Style
   extends
-    Protocol.Sending,
+    WireProtocol.Sending,
     Pick<Vendor, "sendReasoningAs" | "reasoningOf" | "missingReasoning" | "emptyContent" | "ids">
 {
   readonly systemRole: "system" | "developer"
@@ -286,7 +286,7 @@ export const responseFormat = (format: Adapter.ResponseFormat | undefined): Json
 // gets what most servers understand
 
 /** The amount that a model may think, where thinking may be switched off as well. */
-export interface Reasoning extends Protocol.Reasoning {
+export interface Reasoning extends WireProtocol.Reasoning {
   /** `true` if the model thinks at all, where that can be switched. The vendor's default when it is left out. */
   readonly enabled?: boolean
 }

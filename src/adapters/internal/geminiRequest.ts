@@ -11,7 +11,7 @@ import type * as Tool from "../../Tool.ts"
 import * as GeminiReply from "./geminiReply.ts"
 import * as Media from "./media.ts"
 import * as Wire from "./wire.ts"
-import type * as Protocol from "./wireProtocol.ts"
+import type * as WireProtocol from "./wireProtocol.ts"
 
 export interface Contents {
   readonly system: ReadonlyArray<Json.JsonObject>
@@ -218,7 +218,7 @@ const mediaProblem = (role: Message.Role, { data, type, url }: Media.Media): str
 // tools, the form of the answer, thinking
 
 /** The amount that a model may think, and whether the reply holds its thoughts. */
-export interface Reasoning extends Protocol.Reasoning {
+export interface Reasoning extends WireProtocol.Reasoning {
   /** `false` keeps the summary of the thoughts out of the reply. `true` by default. */
   readonly includeThoughts?: boolean
 }

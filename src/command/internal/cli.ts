@@ -19,7 +19,7 @@ import { isQuitError } from "effect/Terminal"
 import { createRequire } from "node:module"
 import { StringDecoder } from "node:string_decoder"
 import * as Session from "../../Session.ts"
-import * as Drives from "./conversation.ts"
+import * as Conversations from "./conversation.ts"
 import * as Definitions from "./definition.ts"
 import * as Stores from "./keeping.ts"
 import * as Operating from "./operating.ts"
@@ -122,7 +122,7 @@ const call = (stop: Stop, onExit: (code: number) => void) =>
           )
         }
         const id = Option.getOrElse(session, () => globalThis.crypto.randomUUID())
-        yield* Drives.checkId(id)
+        yield* Conversations.checkId(id)
         const loaded = yield* Definitions.load(module)
         const named = {
           id,
@@ -136,7 +136,7 @@ const call = (stop: Stop, onExit: (code: number) => void) =>
         const layer = Layer.merge(Definitions.layerOf(loaded), Stores.layer(Option.getOrUndefined(store)))
         onExit(
           yield* Effect.provide(
-            Drives.run(loaded, named, stop, { isJson, ...Option.isSome(said) ? { text: said.value } : {} }),
+            Conversations.run(loaded, named, stop, { isJson, ...Option.isSome(said) ? { text: said.value } : {} }),
             layer
           )
         )
@@ -208,7 +208,7 @@ const sessions = (stop: Stop, onExit: (code: number) => void) =>
           if (Option.isSome(page)) return yield* Problems.problem("--page is an option of list")
           if (Option.isNone(given)) return yield* Problems.problem(`${action} needs the id of a session`)
           const named = { id: given.value, principal }
-          yield* Drives.checkId(named.id)
+          yield* Conversations.checkId(named.id)
           switch (action) {
             case "show":
               return yield* Operating.show(named, isJson)
@@ -220,7 +220,10 @@ const sessions = (stop: Stop, onExit: (code: number) => void) =>
               return yield* Operating.remove(named, isJson)
             case "recover": {
               const agent = yield* Definitions.agentOf(loaded, yield* Operating.broken(named))
-              const run = Drives.run(loaded, { ...named, agent, isStored: true }, stop, { isRetry: true, isJson })
+              const run = Conversations.run(loaded, { ...named, agent, isStored: true }, stop, {
+                isRetry: true,
+                isJson
+              })
               return yield* Effect.provide(run, Definitions.layerOf(loaded))
             }
           }

@@ -10,7 +10,7 @@ import type * as Journal from "../../Journal.ts"
 import * as Message from "../../Message.ts"
 import * as Sessions from "../../server/internal/sessions.ts"
 import * as Session from "../../Session.ts"
-import * as Drives from "./conversation.ts"
+import * as Conversations from "./conversation.ts"
 import type * as Definitions from "./definition.ts"
 import * as Problems from "./problem.ts"
 
@@ -50,7 +50,7 @@ export const list = ({ agents }: Definitions.Loaded, { isJson, page, principal, 
 
 /** Returns a session that exists. */
 const found = ({ id, principal }: Named) =>
-  Effect.flatMap(Session.load(Drives.keyOf({ id, principal })), (kept) =>
+  Effect.flatMap(Session.load(Conversations.keyOf({ id, principal })), (kept) =>
     kept === undefined
       ? Problems.problem(`there is no session ${id} of ${Problems.oneLine(principal)}`)
       : Effect.succeed(kept))
@@ -76,7 +76,7 @@ export const show = (named: Named, isJson: boolean) =>
     if (isJson) {
       const { calls = [], claim, resumptions = 0 } = inspected ?? {}
       yield* json({
-        ...Drives.jsonOf({ id: named.id, agent: origin.agent ?? "" }, kept),
+        ...Conversations.jsonOf({ id: named.id, agent: origin.agent ?? "" }, kept),
         resumptions,
         ...(claim === undefined
           ? {}

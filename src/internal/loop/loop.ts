@@ -53,7 +53,7 @@ import * as Outcomes from "../fold/runOutcome.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import { type Ending, type Heard, isEvents, ReplyReader } from "../hear/replyReader.ts"
 import * as Batches from "../run/batch.ts"
-import * as Replay from "../run/callReplay.ts"
+import * as RunJournal from "../run/runJournal.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
@@ -111,7 +111,7 @@ interface Parts<E, R> {
   /** `true` for a run of several steps. */
   readonly isChat: boolean
   /** The start and the journal of a recorded run. */
-  readonly recorded: Replay.Recorded | undefined
+  readonly recorded: RunJournal.Recorded | undefined
 }
 
 // The phases of a run.
@@ -155,7 +155,7 @@ type Phase<E> =
   /** The model is asked again after some milliseconds. */
   | { readonly _tag: "Pausing"; readonly millis: number }
   /** The reply of the open turn that the run is resumed in is repeated. */
-  | { readonly _tag: "Repeating"; readonly turn: Replay.Turn }
+  | { readonly _tag: "Repeating"; readonly turn: RunJournal.Turn }
   | Hearing<E>
   /** The reply is over, and its calls are decided on. The batch is that of its early calls. */
   | { readonly _tag: "Deciding"; readonly batch: Batches.Batch<E> | undefined }
@@ -235,11 +235,11 @@ class Loop<E, R> implements Driver {
   /** The events of settled calls, until they are shown. */
   private settled: Events
   /** The open turn that the run begins in, until its calls are decided on. */
-  private turn: Replay.Turn | undefined
+  private turn: RunJournal.Turn | undefined
   /** The reason to end the run with the open turn that it begins in, while its calls are worked. */
-  private ends: Replay.Ends | undefined
+  private ends: RunJournal.Ends | undefined
   /** The turn of an earlier run that the run begins in, until its calls are worked. */
-  private earlier: Replay.Earlier | undefined
+  private earlier: RunJournal.Earlier | undefined
   private readonly hadEarlier: boolean
   /** The services of the fiber that reads, as of its latest pull. */
   private context: Context.Context<R> = Context.empty() as Context.Context<R>
@@ -268,7 +268,7 @@ class Loop<E, R> implements Driver {
    * Resumes the run after its whole steps. What follows the last of them is decided again, unless a rule has noted what
    * it decided.
    */
-  private takeUp({ attempt, introduced, noted, spent, steps, turn }: Replay.Start): void {
+  private takeUp({ attempt, introduced, noted, spent, steps, turn }: RunJournal.Start): void {
     for (const { notes, result: { contextUpdate } } of steps) {
       if (contextUpdate !== undefined) this.base = withContext(this.base, contextUpdate)
       this.notes.push(notes as Rules.Notes)
@@ -401,7 +401,7 @@ class Loop<E, R> implements Driver {
   }
 
   /** Reports a whole reply, or the end of a step or of the run, before the reader sees it. */
-  private reported(journal: Replay.Journal, event: Event.Event, visible: Events): EventPull<E, R> {
+  private reported(journal: RunJournal.Journal, event: Event.Event, visible: Events): EventPull<E, R> {
     const { parts: { ambient: { spending }, isChat }, rules, state, state: { steps }, step: { index } } = this
     switch (event._tag) {
       case "StepCompleted": {
@@ -573,7 +573,7 @@ class Loop<E, R> implements Driver {
   }
 
   /** Works the settled calls of an earlier turn. A policy fails no turn for them. */
-  private beginEarlier({ calls: recorded }: Replay.Earlier): Emitted<E, R> {
+  private beginEarlier({ calls: recorded }: RunJournal.Earlier): Emitted<E, R> {
     const { base, base: { settings } } = this
     const policy = { ...settings.policy, unknownTool: "answer" } as const
     this.ask = { ...base, settings: { ...settings, policy, approved: new Set(recorded.keys()) } }
@@ -585,13 +585,13 @@ class Loop<E, R> implements Driver {
   /** The reason why no call of an earlier turn may begin, if there is one. */
   private get refusal(): string | undefined {
     const ends = this.parts.recorded?.start.ends
-    if (ends !== undefined) return `${Replay.endOf(ends)} before it was resumed`
+    if (ends !== undefined) return `${RunJournal.endOf(ends)} before it was resumed`
     return this.isCancelled ? runCancelled : undefined
   }
 
   /** Leaves the calls of an earlier turn: the run ends with them, or its first step follows. */
   private completeEarlier(
-    { isLast }: Replay.Earlier,
+    { isLast }: RunJournal.Earlier,
     calls: ReadonlyArray<Message.ToolCall>,
     { halt: decided, suspensions }: Plan.Ended
   ): Emitted<E, R> {
@@ -632,7 +632,7 @@ class Loop<E, R> implements Driver {
   }
 
   /** Repeats the recorded reply of the open turn: its calls are decided on by their table. */
-  private repeating(turn: Replay.Turn): Emitted<E, R> {
+  private repeating(turn: RunJournal.Turn): Emitted<E, R> {
     return this.become({ _tag: "Deciding", batch: undefined }, turn.events)
   }
 
@@ -907,7 +907,7 @@ class Loop<E, R> implements Driver {
     }
     const { finishReason } = response
     const refusal = this.ends !== undefined
-      ? `${Replay.endOf(this.ends)} before it was resumed`
+      ? `${RunJournal.endOf(this.ends)} before it was resumed`
       : isActedOn
       ? undefined
       : Plan.ending(finishReason)
@@ -936,7 +936,7 @@ class Loop<E, R> implements Driver {
     if (ended !== undefined) return this.complete(response, ended)
     const hasFailed = response.error instanceof Plan.EngineError
     const over = this.ends !== undefined
-      ? Replay.endOf(this.ends)
+      ? RunJournal.endOf(this.ends)
       : this.isCancelled
       ? runCancelled
       : hasFailed
@@ -993,7 +993,7 @@ class Loop<E, R> implements Driver {
         ? { response, thread, messages, mode, manualToolCalls: [] }
         : { response, thread, messages, mode: "auto" as const, manualToolCalls: manual }
       // The run may have to end with the turn that it was resumed in.
-      if (this.ends !== undefined) Replay.end(ambient.cancellation, this.ends)
+      if (this.ends !== undefined) RunJournal.end(ambient.cancellation, this.ends)
       this.ends = undefined
       const event = Outcomes.stepCompleted(step, isToolTurn, isDone, halt, suspensions, this.noted)
       this.notes.push(this.noted)
@@ -1287,7 +1287,7 @@ export const toolboxOf = (
 }
 
 /** A recorded run. */
-export interface Recorded extends Replay.Recorded {
+export interface Recorded extends RunJournal.Recorded {
   /** The options, where they are checked before the start of the run is recorded. */
   readonly checked?: {
     readonly settings: Settings.Settings<any, any>
@@ -1366,7 +1366,7 @@ export const enter = <E, R>(
     })
     Inherited.listen(running, ambient, options.cancel, settings.requestId)
     const { ends, turn } = recorded?.start ?? {}
-    if (ends !== undefined && turn === undefined) Replay.end(ambient.cancellation, ends)
+    if (ends !== undefined && turn === undefined) RunJournal.end(ambient.cancellation, ends)
     return loop.next
   }
   return Effect.flatMapEager(

@@ -34,8 +34,8 @@ import * as Timers from "../stop/timers.ts"
 import * as Telemetry from "../telemetry.ts"
 import * as Admission from "./admission.ts"
 import { Call, type Environment, type Host } from "./call.ts"
-import * as Replay from "./callReplay.ts"
 import { EventOrder } from "./eventOrder.ts"
+import * as RunJournal from "./runJournal.ts"
 
 /** A call of a batch. */
 interface Entry {
@@ -226,7 +226,7 @@ export class Batch<E> implements Host<E> {
     // A call that the end of the run cancels waits no longer.
     if (job._tag === "Cancel" && answer === undefined) return false
     if (waits?._tag !== "ToolApprovalRequested") {
-      this.events.started(index, Replay.startOf(call, known, this.policy))
+      this.events.started(index, RunJournal.startOf(call, known, this.policy))
     }
     if (waits !== undefined && waits._tag !== "AskUserRequested") {
       this.entryOf(job).isWaiting = true
@@ -253,7 +253,7 @@ export class Batch<E> implements Host<E> {
    */
   private changed(
     job: Plan.Decided,
-    known: Replay.Replayed | undefined
+    known: RunJournal.Replayed | undefined
   ): Effect.Effect<Answers.Answer, E, any> | undefined {
     if (job._tag === "Run" && known?.beside?.some((id) => this.hasReached(id, job)) === true) return this.unknown(job)
     if (known?.version === undefined || known.version === job.tool?.version) return undefined
@@ -273,7 +273,7 @@ export class Batch<E> implements Host<E> {
     return consequence !== undefined && isReached(consequence, { isWaiting: false, job })
   }
 
-  private known(call: Message.ToolCall): Replay.Replayed | undefined {
+  private known(call: Message.ToolCall): RunJournal.Replayed | undefined {
     return this.environment.journal?.find(call)
   }
 
@@ -284,14 +284,14 @@ export class Batch<E> implements Host<E> {
   private unrun(job: Answers.Numbered | Plan.Job, detail: string): ToolOutcomes.ToolError {
     const known = this.known(job.call)
     const isUnknown = "isUnknown" in job && job.isUnknown === true || known?.isUnknown === true
-    if (isUnknown) return Replay.unknownEffect(job.call).error
+    if (isUnknown) return RunJournal.unknownEffect(job.call).error
     const hasFailed = known?.waits === undefined && (known?.attempt ?? 0) > 0
     return cancelled(job, hasFailed ? detail.replace(/^not run: /, "not tried again: ") : detail)
   }
 
   /** Answers a call that had started in another process and cannot run in this one. */
   private unknown(job: Answers.Numbered): Effect.Effect<Answers.Answer, E, any> {
-    return Answers.cancelled(this.answering, job, Replay.unknownEffect(job.call).error)
+    return Answers.cancelled(this.answering, job, RunJournal.unknownEffect(job.call).error)
   }
 
   /** The reason why no call may start now, if there is one. */
@@ -328,7 +328,7 @@ export class Batch<E> implements Host<E> {
   }
 
   /** The calls that wait for their turn now: those without a place, and those with one that wait for permits. */
-  get waits(): ReadonlyArray<Replay.Waits> {
+  get waits(): ReadonlyArray<RunJournal.Waits> {
     if (this.isOver) return []
     const queued = this.queue.waits.flatMap(([{ call: { id }, index }, wait]) => {
       const since = this.entries[index]?.queuedAt
@@ -818,7 +818,7 @@ export const open = <E, R>(
   stepIndex: number,
   running: Running,
   ambient: Inherited.Ambient,
-  journal: Replay.Journal | undefined
+  journal: RunJournal.Journal | undefined
 ): Batch<E> =>
   new Batch<E>({
     found: find(context, ambient),
@@ -849,7 +849,7 @@ export const scoped = <E, R>(
   settings: Settings.Settings<E, R>,
   options: { readonly stepIndex?: number; readonly cancel?: Settings.RunnerOptions<E, R>["cancel"] | undefined },
   scope: Scope.Scope,
-  journal?: Replay.Journal
+  journal?: RunJournal.Journal
 ): Effect.Effect<Opened<E>, never, R> =>
   Effect.contextWith((context: Context.Context<R>) => {
     const running = new Running(settings.graceMillis, context as Context.Context<never>)
@@ -908,7 +908,7 @@ export const begin = <E, R>(
   scope: Scope.Scope,
   { journal, order }: {
     readonly order?: Pick<Policy.Policy, "resultOrder" | "toolEvents">
-    readonly journal?: Replay.Journal | undefined
+    readonly journal?: RunJournal.Journal | undefined
   } = {}
 ): Effect.Effect<Begun<E>, never, R> =>
   Effect.gen(function*() {

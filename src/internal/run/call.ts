@@ -34,9 +34,9 @@ import * as Inherited from "../stop/inherited.ts"
 import { CurrentHandler, type Handler, type Running, type Task } from "../stop/ownedFibers.ts"
 import * as Timers from "../stop/timers.ts"
 import type * as Telemetry from "../telemetry.ts"
-import * as Replay from "./callReplay.ts"
 import type { EventOrder } from "./eventOrder.ts"
 import * as Gates from "./gates.ts"
+import * as RunJournal from "./runJournal.ts"
 
 /** The settings and services of the calls of a batch. */
 export interface Environment<E> {
@@ -60,7 +60,7 @@ export interface Environment<E> {
   readonly running: Running
   readonly ambient: Inherited.Ambient
   /** The journal of the run, if it is recorded. */
-  readonly journal: Replay.Journal | undefined
+  readonly journal: RunJournal.Journal | undefined
 }
 
 /**
@@ -116,7 +116,7 @@ export class Call<E> implements Task, Handler {
   private readonly host: Host<E>
   private readonly context: Tool.CallContext
   /** The recorded part of the call, from before its run was resumed. */
-  private readonly replayed: Replay.Replayed | undefined
+  private readonly replayed: RunJournal.Replayed | undefined
   private phase: Phase = "waiting"
   /** Tells whether its answer is being written. */
   private isWriting = false
@@ -182,7 +182,7 @@ export class Call<E> implements Task, Handler {
       (values) => this.update(values)
     )
     this.replayed = journal?.find(job.call)
-    this.context = this.replayed === undefined ? context : { ...context, ...Replay.recalled(this.replayed) }
+    this.context = this.replayed === undefined ? context : { ...context, ...RunJournal.recalled(this.replayed) }
     const { args, tool: { limits } } = job
     const keyed = limits === undefined
       ? undefined
@@ -257,7 +257,7 @@ export class Call<E> implements Task, Handler {
   private handled(): Effect.Effect<void, E, any> {
     const { host, job: { call, index } } = this
     this.enter("running")
-    host.events.started(index, Replay.startOf(call, this.replayed, host.environment.settings.policy))
+    host.events.started(index, RunJournal.startOf(call, this.replayed, host.environment.settings.policy))
     return Effect.matchCauseEffect(this.execution, {
       onSuccess: (outcome) => this.came(outcome),
       onFailure: (cause) => this.came(crashed(this.job.call, cause))
@@ -547,7 +547,7 @@ export class Call<E> implements Task, Handler {
   cancel(detail: string, graceSince?: number): void {
     if (this.phase === "writing") return
     const { call } = this.job
-    const error = this.isInDoubt ? Replay.unknownEffect(call).error : toolError("cancelled", call, { detail })
+    const error = this.isInDoubt ? RunJournal.unknownEffect(call).error : toolError("cancelled", call, { detail })
     this.overrule(error, (error) => Answers.cancelled(this.host.answering, this.job, error), graceSince)
   }
 
@@ -831,7 +831,7 @@ const begun = (
   job: Plan.Run,
   context: Tool.CallContext,
   executor: Executor.Service,
-  journal: Replay.Journal,
+  journal: RunJournal.Journal,
   stop: Cancellation.Cancellation | undefined,
   isResolved: boolean
 ): Effect.Effect<unknown, never, any> =>
@@ -841,7 +841,7 @@ const begun = (
         return begin.handler(ToolOptions.attempt(() => once(job, context, executor)))
       case "Resolve": {
         const again = Effect.suspend(() => begun(job, context, executor, journal, stop, true))
-        return Replay.resolveUnknown(
+        return RunJournal.resolveUnknown(
           job.tool,
           job.args,
           context,
@@ -850,7 +850,7 @@ const begun = (
         )
       }
       case "Park":
-        return Replay.parked(job.call, stop)
+        return RunJournal.parked(job.call, stop)
       case "Answer":
         return Effect.succeed(begin.instead)
     }

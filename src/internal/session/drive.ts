@@ -21,11 +21,11 @@ import * as Telemetry from "../telemetry.ts"
 import * as Claims from "./claim.ts"
 import * as SessionData from "./data.ts"
 import * as Journals from "./journal.ts"
-import * as Keeping from "./kept.ts"
+import * as Kept from "./kept.ts"
 import * as Operations from "./operations.ts"
+import * as Resumptions from "./resumption.ts"
 import * as SessionRun from "./run.ts"
 import * as Settling from "./settling.ts"
-import * as Replays from "./turnReplay.ts"
 import type * as Writers from "./writer.ts"
 
 /**
@@ -45,7 +45,7 @@ export type RunOptions<T extends ReadonlyArray<Tool.Any>, E, R, RHalt, REvent> =
  * @since 0.1.0
  */
 export type RunOf<T extends ReadonlyArray<Tool.Any>, E, R, RHalt, REvent> = (
-  kept: Keeping.Kept
+  kept: Kept.Kept
 ) => RunOptions<T, E, R, RHalt, REvent> | Effect.Effect<RunOptions<T, E, R, RHalt, REvent>, never, R>
 
 /** Errors of driving a session. */
@@ -131,7 +131,8 @@ const isHopeless = (error: unknown): boolean =>
 
 /** Tells whether an error passes, or belongs to this owner: another one may have the tool that is missing here. */
 const isPassing = (error: unknown): boolean =>
-  error instanceof Replays.ResumeError || error instanceof Journals.StoreError || error instanceof Claims.SessionClaimed
+  error instanceof Resumptions.ResumeError || error instanceof Journals.StoreError ||
+  error instanceof Claims.SessionClaimed
 
 /** Tells whether a record could not be written and never can: the same attempt fails again. */
 const isUnwritable = (error: unknown): error is Journals.StoreError =>
@@ -147,17 +148,17 @@ const isReplyTooLarge = (error: unknown): error is Journals.StoreError =>
   && (error.record === "ReplyReceived" || error.record === "StepCompleted")
 
 /** Returns the error with which a run was ended instead of being resumed. */
-const endedBy = (event: Event.Event): Replays.ResumeError | undefined => {
+const endedBy = (event: Event.Event): Resumptions.ResumeError | undefined => {
   const outcome = event._tag === "ChatCompleted" ? event.result.outcome : undefined
-  return outcome?._tag === "Failed" && outcome.error instanceof Replays.ResumeError ? outcome.error : undefined
+  return outcome?._tag === "Failed" && outcome.error instanceof Resumptions.ResumeError ? outcome.error : undefined
 }
 
 /**
  * Does the work that is left, if an owner can do it. A new message continues a session whose last run failed. The
- * operation is raced as a whole with the loss of its claim, which costs each event of `Keeping.keepStream` a queue.
+ * operation is raced as a whole with the loss of its claim, which costs each event of `Kept.keepStream` a queue.
  */
 const workOf = <T extends ReadonlyArray<Tool.Any>, E, R, RHalt, REvent, RPublish>(
-  kept: Keeping.Claimed,
+  kept: Kept.Claimed,
   options: RunOptions<T, E, R, RHalt, REvent>,
   { failure, isFinal, isRetry, maxFailures, published }: {
     /** The error that ends the run in place of a further attempt. */
@@ -169,10 +170,10 @@ const workOf = <T extends ReadonlyArray<Tool.Any>, E, R, RHalt, REvent, RPublish
   }
 ) => {
   const operation = (checked: (session: SessionData.Session) => ReturnType<typeof Operations.continuing>) =>
-    Keeping.keep(kept, (session) => Stream.runForEach(SessionRun.stream(checked(session), options, isFinal), published))
-  switch (Keeping.next(kept)) {
+    Kept.keep(kept, (session) => Stream.runForEach(SessionRun.stream(checked(session), options, isFinal), published))
+  switch (Kept.next(kept)) {
     case "resume":
-      return Keeping.keep(
+      return Kept.keep(
         kept,
         () => Stream.runForEach(SessionRun.resumption(options, { failure, isFinal, maxFailures }), published)
       )
@@ -198,7 +199,7 @@ const times = (count: number): string => count === 1 ? "once" : `${count} times`
 const named = ({ id }: { readonly id: string }): string => `session ${JSON.stringify(id)}`
 
 /** Logs that a run of another process is resumed. */
-const takingOver = (kept: Keeping.Kept, processName: string): Effect.Effect<void> => {
+const takingOver = (kept: Kept.Kept, processName: string): Effect.Effect<void> => {
   const { interrupted, state } = kept
   return interrupted === undefined || state.run?.processName === processName ? Effect.void : Effect.andThen(
     Metric.update(metrics.takenOver, 1),
@@ -210,21 +211,21 @@ const takingOver = (kept: Keeping.Kept, processName: string): Effect.Effect<void
 }
 
 /** Names the settled calls that a session continues with. */
-const settledIn = (kept: Keeping.Kept): string | undefined => {
+const settledIn = (kept: Kept.Kept): string | undefined => {
   const { answered, approved } = kept.session
-  return Keeping.next(kept) === "continue" ? JSON.stringify([answered, approved.map(({ id }) => id)]) : undefined
+  return Kept.next(kept) === "continue" ? JSON.stringify([answered, approved.map(({ id }) => id)]) : undefined
 }
 
 /** Tells whether a call of the session waits and its time is over. */
-const isDue = ({ session: { suspensions } }: Keeping.Kept, now: number): boolean =>
+const isDue = ({ session: { suspensions } }: Kept.Kept, now: number): boolean =>
   suspensions.some(({ expiresAt = Infinity }) => expiresAt <= now)
 
 /** Drives a claimed session until no work is left or its owner is leaving, and returns it. */
 export const drive = <T extends ReadonlyArray<Tool.Any>, E, R, RHalt, REvent, RPublish>(
-  claimed: Keeping.Claimed,
+  claimed: Kept.Claimed,
   options: Options<T, E, R, RHalt, REvent, RPublish>
 ): Effect.Effect<
-  Keeping.Claimed,
+  Kept.Claimed,
   Failure<T, E>,
   RPublish | Journals.Store | Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
 > =>
@@ -233,7 +234,7 @@ export const drive = <T extends ReadonlyArray<Tool.Any>, E, R, RHalt, REvent, RP
     const { maxFailures = 5, onEvent = () => Effect.void, onGiveUp = () => Effect.void, retry = false, run } = options
     const processName = yield* Claims.CurrentProcess
     const claim = Claims.own(claimed.claim)
-    let kept = yield* Keeping.reload(claimed)
+    let kept = yield* Kept.reload(claimed)
     /** The error that ends the current run, which it could not start with. */
     let final: { readonly error: unknown; readonly failures: number } | undefined
     /** `true` while the run is one that a person had tried again, who gets its end. */
@@ -265,11 +266,11 @@ export const drive = <T extends ReadonlyArray<Tool.Any>, E, R, RHalt, REvent, RP
       const { version } = kept
       isFailed = retries && kept.session.status === "error"
       retries = false
-      if (Keeping.next(kept) === "wait" && isDue(kept, yield* Clock.currentTimeMillis)) {
-        kept = yield* Keeping.keep(kept, Settling.expire)
+      if (Kept.next(kept) === "wait" && isDue(kept, yield* Clock.currentTimeMillis)) {
+        kept = yield* Kept.keep(kept, Settling.expire)
       }
       final = refused && { error: refused, failures: kept.state.failures + 1 }
-      if (!isFailed && !Keeping.isUnfinished(kept)) return kept
+      if (!isFailed && !Kept.isUnfinished(kept)) return kept
       const given = run(kept)
       const resolved = Effect.isEffect(given) ? yield* given : given
       const work = workOf(kept, resolved, { failure: refused, isFinal, isRetry: isFailed, maxFailures, published })
@@ -281,12 +282,12 @@ export const drive = <T extends ReadonlyArray<Tool.Any>, E, R, RHalt, REvent, RP
         Effect.catchIf(isReplyTooLarge, (error) => Effect.sync(() => void (refused = error))),
         Effect.tapError((error) =>
           isUnwritable(error)
-            ? Effect.flatMap(Keeping.reload(kept), (kept) => Keeping.keep(kept, () => Operations.failing))
+            ? Effect.flatMap(Kept.reload(kept), (kept) => Kept.keep(kept, () => Operations.failing))
             : Effect.void
         )
       )
       const before = settledIn(kept)
-      kept = yield* Keeping.reload(kept)
+      kept = yield* Kept.reload(kept)
       if (refused !== undefined) continue
       // Settled calls that could not run, for example because their time was over, are not tried again at once.
       if (kept.version === version || before !== undefined && settledIn(kept) === before) return kept

@@ -18,7 +18,7 @@ import * as Fold from "../fold/fold.ts"
 import * as Outcomes from "../fold/runOutcome.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Json from "../json.ts"
-import type * as Replay from "../run/callReplay.ts"
+import type * as RunJournal from "../run/runJournal.ts"
 import type * as SessionData from "./data.ts"
 import * as Nested from "./nested.ts"
 import type * as Records from "./records.ts"
@@ -242,7 +242,7 @@ export const stepOf = (
   state: States.State,
   operation: Mode,
   event: Event.Of<"StepCompleted">,
-  { index, kept, nestedUsage, result: step }: Replay.Stepped
+  { index, kept, nestedUsage, result: step }: RunJournal.Stepped
 ): NewRecords => {
   const { halt, mode, notes, response } = event
   const requestId = requestIdOf(state)

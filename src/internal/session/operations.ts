@@ -15,15 +15,15 @@ import * as Settings from "../ask/options.ts"
 import { checkNames, type NamesOf } from "../declare/schema.ts"
 import * as Values from "../declare/values.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
-import type * as Replay from "../run/callReplay.ts"
+import type * as RunJournal from "../run/runJournal.ts"
 import * as SessionData from "./data.ts"
 import type * as SessionEvents from "./events.ts"
 import type * as Journals from "./journal.ts"
 import * as Records from "./records.ts"
+import * as Resumptions from "./resumption.ts"
 import * as Settling from "./settling.ts"
 import * as States from "./state.ts"
 import * as StoredCommands from "./storedCommands.ts"
-import * as Replays from "./turnReplay.ts"
 import * as Writers from "./writer.ts"
 
 /**
@@ -34,7 +34,7 @@ import * as Writers from "./writer.ts"
  * @category errors
  * @since 0.1.0
  */
-export type OperationError = Chat.ChatError | SessionData.SessionError | Replays.ResumeError
+export type OperationError = Chat.ChatError | SessionData.SessionError | Resumptions.ResumeError
 
 type Session = SessionData.Session
 
@@ -57,7 +57,7 @@ export interface Operation<M extends SessionEvents.Mode> {
 /** A run that is resumed, or ended in its place. */
 export interface Resumed {
   readonly run: States.Run
-  readonly ending: Replay.Ends | undefined
+  readonly ending: RunJournal.Ends | undefined
   /** `true` where the run ends without code of the caller's, which may be why so many attempts have failed. */
   readonly isBroken: boolean
 }
@@ -245,7 +245,7 @@ export const continuing = (
 
 /** Checks that a suspended nested run continues. An answer that its journal already contains changes nothing. */
 export const continuingNested = (
-  answers: Replays.NestedAnswers,
+  answers: Resumptions.NestedAnswers,
   parent: Records.Parent
 ): Effect.Effect<Operation<"chat">, OperationError> =>
   Effect.flatMap(Writers.CurrentWriter, (writer) => {
@@ -320,7 +320,7 @@ export interface Limits {
 export const resuming = (
   { maxAge = defaultMaxAge, maxAttempts = defaultMaxAttempts, takeOver = false }: ResumeOptions,
   { failure, maxFailures = Infinity }: Limits = {}
-): Effect.Effect<Operation<"chat">, Replays.ResumeError> =>
+): Effect.Effect<Operation<"chat">, Resumptions.ResumeError> =>
   Effect.gen(function*() {
     checkNames("Session.resume", { maxAge, maxAttempts, takeOver }, resumeOptions)
     const writer = yield* Writers.CurrentWriter
@@ -330,8 +330,8 @@ export const resuming = (
         new Error("Session.resume: no run of the session was interrupted; call Session.reply or Session.continue")
       )
     }
-    const refused = (reason: Replays.ResumeError["reason"], detail: string) =>
-      new Replays.ResumeError({ reason, id: writer.id, detail })
+    const refused = (reason: Resumptions.ResumeError["reason"], detail: string) =>
+      new Resumptions.ResumeError({ reason, id: writer.id, detail })
     if (writer.owner === undefined && !takeOver) {
       return yield* refused(
         "unclaimed",
@@ -343,7 +343,7 @@ export const resuming = (
     const most = Settings.positiveInteger("maxAttempts", maxAttempts)
     const { deadlineAt = Infinity, resumptions, startedAt } = run
     const { parent } = writer.state
-    const ending: Replay.Ends | undefined = stop !== undefined
+    const ending: RunJournal.Ends | undefined = stop !== undefined
       ? { _tag: "Stop" }
       : failure !== undefined
       ? { _tag: "Failure", error: failure }

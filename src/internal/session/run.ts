@@ -38,7 +38,7 @@ import * as Loop from "../loop/loop.ts"
 import * as Rules from "../loop/rules.ts"
 import * as Pulled from "../loop/scopedPull.ts"
 import * as Turns from "../loop/turns.ts"
-import type * as Replay from "../run/callReplay.ts"
+import type * as RunJournal from "../run/runJournal.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
@@ -49,12 +49,12 @@ import * as Claims from "./claim.ts"
 import * as SessionData from "./data.ts"
 import * as SessionEvents from "./events.ts"
 import type * as Journals from "./journal.ts"
-import * as Keeping from "./kept.ts"
+import * as Kept from "./kept.ts"
 import * as Nested from "./nested.ts"
 import * as Operations from "./operations.ts"
 import * as Records from "./records.ts"
+import * as Resumptions from "./resumption.ts"
 import * as States from "./state.ts"
-import * as Replays from "./turnReplay.ts"
 import * as Writers from "./writer.ts"
 
 type Tools = ReadonlyArray<Tool.Any>
@@ -164,11 +164,11 @@ class OperationRun<M extends SessionEvents.Mode> {
   }
 
   /** Records a reply. Its calls do not wait for that. */
-  readonly replied: Replay.Journal["replied"] = (response, stepIndex) =>
+  readonly replied: RunJournal.Journal["replied"] = (response, stepIndex) =>
     Effect.suspend(() => this.append(SessionEvents.replyOf(this.state, response, stepIndex)))
 
   /** Records a step, once the answers of its calls are in the state. */
-  readonly step: Replay.Journal["step"] = (event, step) =>
+  readonly step: RunJournal.Journal["step"] = (event, step) =>
     Effect.flatMapEager(this.writer.flush(this.running), () => {
       const { mode } = this.operation
       if (mode === "step") this.result = step.result
@@ -179,7 +179,7 @@ class OperationRun<M extends SessionEvents.Mode> {
    * Records the end of the run. Adds further abandoned parts to the result: an append, and the effect that asks for the
    * stop, which may still do so while the end is recorded. The recorded session does not contain these additions.
    */
-  readonly ended: Replay.Journal["ended"] = (event) =>
+  readonly ended: RunJournal.Journal["ended"] = (event) =>
     Effect.suspend(() => {
       const known = this.running.givenUpTasks
       const recorded = Effect.flatMapEager(this.writer.flush(this.running), () =>
@@ -260,7 +260,7 @@ const settlements = (state: States.State, policy: Policy.Policy): ReadonlyArray<
 const turnOf = (
   { turn }: States.State,
   isJoined: (name: string) => boolean
-): Replay.Turn | undefined =>
+): RunJournal.Turn | undefined =>
   turn?.isEarlier !== false || turn.isStepped === true || turn.message === undefined || turn.response === undefined
     ? undefined
     : { events: Teller.ofReply(turn.response, { replayed: true }), calls: recordedIn(turn, () => true, isJoined) }
@@ -419,7 +419,7 @@ const startOf = (
   { hasOpening, operation: { mode, resumed }, state }: OperationRun<SessionEvents.Mode>,
   { settings: { policy }, toolbox }: Wanted<AnyOptions>,
   isContinued: boolean
-): Replay.Start => {
+): RunJournal.Start => {
   // The nested run of a sub-agent ends at the deadline by itself.
   const isJoined = (name: string) => {
     const tool = toolbox.get(name)
@@ -462,14 +462,14 @@ const isOneStep = (mode: SessionEvents.Mode, resumed: Operations.Resumed | undef
 const eventsOf = <E, R>(
   run: OperationRun<SessionEvents.Mode>,
   { asked, options, settings }: Wanted<AnyOptions>,
-  start: Replay.Start,
+  start: RunJournal.Start,
   stops: Stops | undefined
 ): Stream.Stream<Event.Event, Step.StepError | E, R> => {
   const { operation: { mode, resumed }, requestId, running, spending, state, writer } = run
   const recorded: Loop.Recorded = {
     checked: { settings, asked },
     start,
-    journal: Replays.journalOf({
+    journal: Resumptions.journalOf({
       writer,
       requestId,
       running,
@@ -520,7 +520,7 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
   isFinal?: IsFinal
 ): Effect.Effect<
   Opened<M, Errors<T, E>, Services<T, R | RHalt | REvent>>,
-  F | Replays.ResumeError | Step.StepError,
+  F | Resumptions.ResumeError | Step.StepError,
   RF | Services<T, R | RHalt | REvent> | Scope.Scope
 > =>
   Effect.gen(function*() {
@@ -538,10 +538,10 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
     const { asked, options, toolbox } = wanted
     const isToCheck = Result.isSuccess(known) && (resumed?.ending === undefined || resumed.ending._tag === "Deadline")
     if (isToCheck) {
-      yield* Replays.check(begun, writer.id, toolbox)
+      yield* Resumptions.check(begun, writer.id, toolbox)
       const adapter = Context.getOrUndefined(context as Context.Context<any>, Adapter.Adapter)
       const names = Turns.namesIn(options, Context.get(context, Rules.Inherited))
-      if (resumed !== undefined) yield* Replays.checkRules(begun, writer.id, names, adapter)
+      if (resumed !== undefined) yield* Resumptions.checkRules(begun, writer.id, names, adapter)
     }
     if (isFinal === undefined && Result.isFailure(asked)) return yield* Effect.fail(asked.failure)
     const { run, stops } = yield* begin(operation, wanted, context)
@@ -623,29 +623,29 @@ export const resumption = <T extends Tools, E, R, RHalt, REvent>(
 
 /** Returns the events of an interrupted run that is resumed. */
 export const streamResumed = <T extends Tools, E, R, RHalt, REvent>(
-  kept: Keeping.Kept,
+  kept: Kept.Kept,
   options: ResumeOptions<T, E, R, RHalt, REvent>
 ): Stream.Stream<
   Event.Event,
   ResumeFailure | E | Tool.Fatal<T[number]>,
   Journals.Store | Services<T, R | RHalt | REvent>
-> => Keeping.keepStream(kept, () => resumption(options))
+> => Kept.keepStream(kept, () => resumption(options))
 
 /** Returns the result of an interrupted run that is resumed. */
-export const resumed = <K extends Keeping.Kept, T extends Tools, E, R, RHalt, REvent, A>(
+export const resumed = <K extends Kept.Kept, T extends Tools, E, R, RHalt, REvent, A>(
   kept: K,
   options: ResumeOptions<T, E, R, RHalt, REvent, A>
 ): Effect.Effect<
-  Keeping.Outcome<SessionEvents.Done<"chat", A>, K>,
+  Kept.Outcome<SessionEvents.Done<"chat", A>, K>,
   ResumeFailure | E | Tool.Fatal<T[number]>,
   Journals.Store | Services<T, R | RHalt | REvent>
-> => Keeping.keep(kept, () => awaited(Operations.resuming(options), observedBy(options)))
+> => Kept.keep(kept, () => awaited(Operations.resuming(options), observedBy(options)))
 
 /** Abandons an interrupted run. */
-export const abandoned = <K extends Keeping.Kept>(
+export const abandoned = <K extends Kept.Kept>(
   kept: K
-): Effect.Effect<Keeping.Outcome<SessionData.Session, K>, Writers.KeepError, Journals.Store> =>
-  Keeping.keep(kept, () => Operations.abandoning)
+): Effect.Effect<Kept.Outcome<SessionData.Session, K>, Writers.KeepError, Journals.Store> =>
+  Kept.keep(kept, () => Operations.abandoning)
 
 // Nested runs, which the handlers of a recorded operation start with `Chat.stream` and `Chat.run`.
 
@@ -657,18 +657,18 @@ const unbounded = { maxAge: Duration.infinity, maxAttempts: Number.MAX_SAFE_INTE
  * and a finished run returns its result. Returns `undefined` for an unknown run.
  */
 const continued = (
-  kept: Keeping.Kept,
+  kept: Kept.Kept,
   around: Writers.Parent,
   call: object | undefined,
   parent: Records.Parent,
-  answers: Replays.NestedAnswers,
+  answers: Resumptions.NestedAnswers,
   options: Chat.Options
 ): Stream.Stream<Event.Event, any, any> | undefined => {
   const { session, state: { ended, parent: last, run } } = kept
   // A model may reuse the id of a call in another turn, and that call has another run.
   if (answers.length === 0 && last !== undefined && last.idempotencyKey !== parent.idempotencyKey) return undefined
   const within = (events: Stream.Stream<Event.Event, any, any>) =>
-    Keeping.keepWithin(kept, around, call === undefined ? events : refusing(kept.id, around, events))
+    Kept.keepWithin(kept, around, call === undefined ? events : refusing(kept.id, around, events))
   if (run !== undefined) return within(stream(Operations.resuming(unbounded), options))
   const ids = new Set(answers.map(({ id }) => id))
   const isAnswered = session.suspensions.every(({ id }) => ids.has(id))
@@ -694,7 +694,7 @@ const refusing = <A, E, R>(
   events: Stream.Stream<A, E, R>
 ): Stream.Stream<A, E, R> =>
   Stream.catch(events, (error) => {
-    if (!(error instanceof Replays.ResumeError) || error.id !== id) return Stream.fail(error)
+    if (!(error instanceof Resumptions.ResumeError) || error.id !== id) return Stream.fail(error)
     // An operation that continues a nested run can fail with this error itself.
     Deferred.doneUnsafe(failed, Exit.fail(error as never))
     return Stream.never
@@ -708,17 +708,17 @@ const begun = (
   around: Writers.Parent,
   options: Chat.Options
 ): Stream.Stream<Event.Event, any, any> =>
-  Stream.unwrap(Effect.map(Keeping.stored(around, Keeping.load(id)), (known) => {
-    const kept = known ?? Keeping.keptOf(id, States.initial(id), 0)
+  Stream.unwrap(Effect.map(Kept.stored(around, Kept.load(id)), (known) => {
+    const kept = known ?? Kept.keptOf(id, States.initial(id), 0)
     const operation = Operations.beginningNested(SessionData.make({ thread }), parent)
-    return Keeping.keepWithin(kept, around, stream(operation, options))
+    return Kept.keepWithin(kept, around, stream(operation, options))
   }))
 
 /**
  * Records the runs that the handler of a call, or a program, starts, each in a journal of its own. If the handler is
  * started again after its process ended, they continue where they were.
  */
-const nesting: Replays.NestingOf = (around, call, answers) => {
+const nesting: Resumptions.NestingOf = (around, call, answers) => {
   const parent: Records.Parent = call === undefined
     ? { id: around.id }
     : { id: around.id, toolCallId: call.id, idempotencyKey: call.idempotencyKey }
@@ -735,7 +735,7 @@ const nesting: Replays.NestingOf = (around, call, answers) => {
         const valid = Thread.validate(input)
         if (Result.isFailure(valid)) return unrecorded
         const { giveBack, id } = ids.take(valid.success)
-        const kept = answers !== undefined ? yield* Keeping.stored(around, Keeping.load(id)) : undefined
+        const kept = answers !== undefined ? yield* Kept.stored(around, Kept.load(id)) : undefined
         const known = kept === undefined ? undefined : continued(kept, around, call, parent, answers ?? [], options)
         const events = unkept(known ?? begun(id, parent, valid.success, around, options))
         return events.pipe(Stream.map(noted), Stream.tapError(() => Effect.sync(giveBack)))
@@ -768,9 +768,9 @@ export const layerRuns = (
     SubAgent.CurrentNesting,
     Effect.gen(function*() {
       checkNames("Session.layerRuns", options, knownRunsOptions)
-      const program = yield* Keeping.program(claim, options.afterCrash)
+      const program = yield* Kept.program(claim, options.afterCrash)
       const { canGoOn, stream } = nesting(program, undefined, [])
-      const broken = Effect.orDie(Keeping.overOf(program))
+      const broken = Effect.orDie(Kept.overOf(program))
       return { canGoOn, stream: (...run) => Stream.interruptWhen(stream(...run), broken) }
     })
   )

@@ -21,7 +21,7 @@ import * as Fold from "../fold/fold.ts"
 import * as Outcomes from "../fold/runOutcome.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Json from "../json.ts"
-import * as Replay from "../run/callReplay.ts"
+import * as RunJournal from "../run/runJournal.ts"
 import * as SessionData from "./data.ts"
 import * as Records from "./records.ts"
 
@@ -717,7 +717,7 @@ const notRun = (call: Call | undefined): string => {
 const withdrawn = (call: Call, detail: string): Message.Message => {
   const { toolCall } = call
   if (!isInDoubt(call)) return Answers.refused("cancelled", toolCall, `${notRun(call)}: ${detail}`)
-  return Answers.ofError(toolCall, Replay.unknownEffect(toolCall).error)
+  return Answers.ofError(toolCall, RunJournal.unknownEffect(toolCall).error)
 }
 
 /**

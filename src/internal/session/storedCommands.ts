@@ -13,7 +13,7 @@ import { checkNames, type NamesOf } from "../declare/schema.ts"
 import * as Values from "../declare/values.ts"
 import * as SessionData from "./data.ts"
 import * as Journals from "./journal.ts"
-import * as Keeping from "./kept.ts"
+import * as Kept from "./kept.ts"
 import * as Nested from "./nested.ts"
 import * as Records from "./records.ts"
 import * as States from "./state.ts"
@@ -77,7 +77,7 @@ export const stop = (
 ): Effect.Effect<StopReceipt, Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
     checkNames("Session.stop", options, { by: Values.text } satisfies NamesOf<StopOptions>)
-    let journal = yield* Keeping.read(id)
+    let journal = yield* Kept.read(id)
     while (true) {
       const { state, version } = journal
       if (state.run === undefined) return { accepted: version, ended: Effect.succeed(nothing) }
@@ -88,8 +88,8 @@ export const stop = (
       const request: Records.Record = { _tag: "StopRequested", id: stopId, requestId, ...byOf(options) }
       const accepted = yield* appended(id, version, [request])
       if (Option.isSome(accepted)) return { id: stopId, accepted: accepted.value, ended }
-      journal = yield* Keeping.readOn(id, state, version)
-      if ((yield* Keeping.versionOf(id)) < version) return { accepted: version, ended: Effect.succeed(nothing) }
+      journal = yield* Kept.readOn(id, state, version)
+      if ((yield* Kept.versionOf(id)) < version) return { accepted: version, ended: Effect.succeed(nothing) }
     }
   })
 
@@ -155,9 +155,9 @@ export interface SubmitOptions<E = never> {
    * Refuses a message, by the session that it would be added to, or `undefined` for one that it would create. Called
    * again where another writer was faster, and not for a repeated message. Accepts every message by default.
    */
-  readonly check?: (kept: Keeping.Kept | undefined) => Effect.Effect<unknown, E>
+  readonly check?: (kept: Kept.Kept | undefined) => Effect.Effect<unknown, E>
   /** The session as it was read before. It is read anew by default, and where another writer was faster. */
-  readonly known?: Keeping.Kept
+  readonly known?: Kept.Kept
 }
 
 /** The kinds of what a message is submitted with. */
@@ -199,30 +199,30 @@ export const submit = <E = never>(
   options: SubmitOptions<E> = {}
 ): Effect.Effect<SubmitReceipt, SessionData.SessionError | Journals.StoreError | E, Journals.Store> =>
   Effect.gen(function*() {
-    yield* Keeping.checkId(id)
+    yield* Kept.checkId(id)
     checkNames("Session.submit", options, knownSubmitOptions)
     const { check, origin } = options
     const submitted = submission(options.id ?? globalThis.crypto.randomUUID(), content, options)
     for (let known = options.known;; known = undefined) {
       let summary: States.Summary | undefined
-      let version = known?.version ?? (yield* Keeping.versionOf(id))
+      let version = known?.version ?? (yield* Kept.versionOf(id))
       // A new id cannot have been used before.
       if ((options.id !== undefined || check !== undefined || Nested.mayBeNested(id)) && version > 0) {
-        const journal = known ?? (yield* Keeping.read(id))
+        const journal = known ?? (yield* Kept.read(id))
         const { parent, receipts } = journal.state
-        if (parent !== undefined) return yield* Keeping.nestedIn(parent, "submit the message to")
+        if (parent !== undefined) return yield* Kept.nestedIn(parent, "submit the message to")
         const receipt = receipts.get(submitted.id)
         version = journal.version
         if (receipt !== undefined) {
           if (receipt.hash !== Records.hashOfContent(submitted.message.content)) return yield* idTaken(submitted.id)
           return { id: submitted.id, accepted: version }
         }
-        if (check !== undefined && version > 0) yield* check(known ?? Keeping.keptOf(id, journal.state, version))
+        if (check !== undefined && version > 0) yield* check(known ?? Kept.keptOf(id, journal.state, version))
         summary = States.summaryOf(States.after(journal.state, [submitted]))
       }
       if (check !== undefined && version === 0) yield* check(undefined)
       const records: Records.Records = version === 0
-        ? [Keeping.openedWith(SessionData.make({ id }), origin), submitted]
+        ? [Kept.openedWith(SessionData.make({ id }), origin), submitted]
         : [submitted]
       if (version === 0) summary = States.summaryOf(States.after(States.initial(id), records))
       const accepted = yield* appended(id, version, records, summary === undefined ? {} : { summary })

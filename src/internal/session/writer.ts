@@ -14,7 +14,7 @@ import * as Option from "effect/Option"
 import * as Stream from "effect/Stream"
 import type * as Tool from "../../Tool.ts"
 import * as Settings from "../ask/options.ts"
-import type * as Replay from "../run/callReplay.ts"
+import type * as RunJournal from "../run/runJournal.ts"
 import { Running, Worker } from "../stop/ownedFibers.ts"
 import type * as Claims from "./claim.ts"
 import type * as SessionData from "./data.ts"
@@ -127,10 +127,10 @@ const charactersOf = (value: unknown, limit: number): number => {
  * The functions that return the calls which wait for their turn, of the operations under way in this process, by their
  * stores and sessions. A wait is in no journal: it ends with the process, and no next owner asks for it.
  */
-const waiting = new WeakMap<Journals.Service, Map<string, () => ReadonlyArray<Replay.Waits>>>()
+const waiting = new WeakMap<Journals.Service, Map<string, () => ReadonlyArray<RunJournal.Waits>>>()
 
 /** Returns the calls of a session that wait for their turn, where this process runs it. */
-export const waitsIn = (store: Journals.Service, id: string): ReadonlyArray<Replay.Waits> =>
+export const waitsIn = (store: Journals.Service, id: string): ReadonlyArray<RunJournal.Waits> =>
   waiting.get(store)?.get(id)?.() ?? []
 
 /** Test hook, called each time the state has changed, to compare the state with the journal. */
@@ -188,7 +188,7 @@ export class Writer implements Omit<Parent, "store"> {
   private appends = 0
   /** The calls of sub-agents: whatever has happened in them is in the journals of their runs. */
   private readonly subAgents = new Set<string>()
-  private waits: (() => ReadonlyArray<Replay.Waits>) | undefined
+  private waits: (() => ReadonlyArray<RunJournal.Waits>) | undefined
   /** Listeners for a stop, by the ids of the runs. */
   private readonly listeners = new Map<string, () => void>()
 
@@ -263,9 +263,9 @@ export class Writer implements Omit<Parent, "store"> {
   }
 
   /** Takes the function that returns the calls which wait for their turn, until the operation ends. */
-  working(waits: () => ReadonlyArray<Replay.Waits>): void {
+  working(waits: () => ReadonlyArray<RunJournal.Waits>): void {
     if (this.store === undefined) return
-    const sessions = waiting.get(this.store) ?? new Map<string, () => ReadonlyArray<Replay.Waits>>()
+    const sessions = waiting.get(this.store) ?? new Map<string, () => ReadonlyArray<RunJournal.Waits>>()
     waiting.set(this.store, sessions.set(this.id, waits))
     this.waits = waits
   }

@@ -14,7 +14,7 @@ import type * as Event from "../../Event.ts"
 import type * as Json from "../../internal/json.ts"
 import type * as Journal from "../../Journal.ts"
 import * as Message from "../../Message.ts"
-import * as Telling from "../../server/internal/journalEvents.ts"
+import * as JournalEvents from "../../server/internal/journalEvents.ts"
 import * as Refusals from "../../server/internal/refusal.ts"
 import * as Routes from "../../server/internal/routes.ts"
 import * as Sessions from "../../server/internal/sessions.ts"
@@ -145,7 +145,7 @@ export const serve = (
     /** Reads the answers that the client has sent with its call, and nothing where the user cancels it. */
     const continued = Effect.gen(function*() {
       const found = yield* Effect.catchTag(Sessions.read(named), "Refusal", () => ToolCall.invalidState)
-      const suspensions = Telling.suspensionsOf(found.kept, site.publish)
+      const suspensions = JournalEvents.suspensionsOf(found.kept, site.publish)
       if (suspensions.length === 0) return yield* ToolCall.invalidState
       const replies = new Map<string, Question.Reply>()
       for (const suspension of suspensions) {

@@ -12,7 +12,7 @@ import type * as Fiber from "effect/Fiber"
 import * as Json from "../../internal/json.ts"
 import { names } from "../../internal/telemetry.ts"
 import * as Backend from "./backend.ts"
-import type * as Declared from "./declared.ts"
+import type * as McpDeclared from "./mcpDeclared.ts"
 import * as Results from "./results.ts"
 import type * as Process from "./serverProcess.ts"
 
@@ -177,7 +177,7 @@ const missing = "McpTools needs the package @modelcontextprotocol/client: npm in
 /** The parts of the options of a server that its client is made with. */
 interface Settings {
   readonly maxMessageBytes: number
-  readonly roots: ReadonlyArray<Declared.Root> | undefined
+  readonly roots: ReadonlyArray<McpDeclared.Root> | undefined
   readonly isSampling: boolean
 }
 
@@ -484,7 +484,7 @@ const listedOf = (tool: Sdk.Tool): Backend.Listed => ({
 /** The error of a request for the answer of a model that is declined, as the protocol has it. */
 const rejected = Object.assign(new Error("The request was declined"), { code: -1 })
 
-const rootsOf = (roots: ReadonlyArray<Declared.Root>) => ({
+const rootsOf = (roots: ReadonlyArray<McpDeclared.Root>) => ({
   roots: roots.map(({ name, uri }) => ({ uri, ...(name === undefined ? {} : { name }) }))
 })
 

@@ -6,7 +6,7 @@ import * as Layer from "effect/Layer"
 import * as Json from "../../internal/json.ts"
 import type * as Backend from "./backend.ts"
 import * as Connections from "./connection.ts"
-import * as Declared from "./declared.ts"
+import * as McpDeclared from "./mcpDeclared.ts"
 import * as Offers from "./tools.ts"
 
 /** A server that a layer has connected. */
@@ -114,8 +114,8 @@ const declined = { action: "decline" } as const
 export const layerOf = (
   name: string,
   connect: Backend.Connect,
-  { approval = "destructive", onElicit, onSample, prefix = "", propagate = false, trust }: Declared.Options
-): Layer.Layer<McpTools, Declared.McpUnavailable> =>
+  { approval = "destructive", onElicit, onSample, prefix = "", propagate = false, trust }: McpDeclared.Options
+): Layer.Layer<McpTools, McpDeclared.McpUnavailable> =>
   Layer.effectDiscard(Effect.gen(function*() {
     const { servers } = yield* McpTools
     const scope = yield* Effect.scope
@@ -138,11 +138,11 @@ export const layerOf = (
     const sample = onSample && ((sampling: Backend.Sampling) =>
       answering(
         "onSample",
-        Effect.suspend(() => onSample({ server: name, ...sampling } as Declared.Sampling))
+        Effect.suspend(() => onSample({ server: name, ...sampling } as McpDeclared.Sampling))
       ))
     const services = yield* Effect.context<never>()
     const connection = new Connections.Connection(name, connect, scope, services, { elicit, sample })
-    const unavailable = (detail: string) => new Declared.McpUnavailable({ server: name, detail })
+    const unavailable = (detail: string) => new McpDeclared.McpUnavailable({ server: name, detail })
     yield* Effect.mapError(connection.open, ({ message }) => unavailable(message))
     const unlisted = Offers.unlisted(trust, connection.current)
     if (unlisted !== undefined) return yield* unavailable(unlisted)

@@ -16,7 +16,7 @@ import * as ToolOutcomes from "../../internal/declare/outcome.ts"
 import * as Json from "../../internal/json.ts"
 import * as Pulled from "../../internal/loop/scopedPull.ts"
 import * as Batches from "../../internal/run/batch.ts"
-import * as Replay from "../../internal/run/callReplay.ts"
+import * as RunJournal from "../../internal/run/runJournal.ts"
 import * as Telemetry from "../../internal/telemetry.ts"
 import * as Message from "../../Message.ts"
 import * as Policy from "../../Policy.ts"
@@ -79,7 +79,7 @@ interface Attempt {
   readonly id: string
   readonly isApproved: boolean
   /** The attempt before and its question, where the handler is started again with the answer. */
-  readonly found?: Replay.Replayed
+  readonly found?: RunJournal.Replayed
 }
 
 /** A call that waits, as it is kept for its client. */
@@ -202,7 +202,7 @@ export const serve = (
           context: { ...defaults.context, principal },
           ...(isApproved ? { approved: [id] } : {})
         }
-        const journal = found && Replay.recalling(() => found)
+        const journal = found && RunJournal.recalling(() => found)
         const calls = [{ ...Message.toolCall(id, name), arguments: args }]
         const events = Pulled.stream((scope) =>
           Effect.map(Batches.begin<never, any>(calls, [tool], options, scope, { journal }), ({ pull }) => () => pull)

@@ -13,8 +13,8 @@ import { annotateCall, names } from "../../internal/telemetry.ts"
 import * as Tool from "../../Tool.ts"
 import * as Backend from "./backend.ts"
 import type * as Connection from "./connection.ts"
-import type * as Declared from "./declared.ts"
-import { McpToolFailed } from "./declared.ts"
+import type * as McpDeclared from "./mcpDeclared.ts"
+import { McpToolFailed } from "./mcpDeclared.ts"
 import * as Results from "./results.ts"
 
 /**
@@ -43,8 +43,8 @@ export interface Offered {
 
 interface Settings {
   readonly prefix: string
-  readonly trust: Declared.Options["trust"]
-  readonly approval: NonNullable<Declared.Options["approval"]>
+  readonly trust: McpDeclared.Options["trust"]
+  readonly approval: NonNullable<McpDeclared.Options["approval"]>
   readonly elicit: Connection.Answers["elicit"]
   readonly sample: Connection.Answers["sample"]
   readonly propagate: boolean
@@ -91,7 +91,7 @@ const hintsOf = (
   connection: Connection.Connection,
   { trust }: Settings,
   { hash, listed: { annotations = {}, name } }: Connection.Known
-): (Declared.Hints & { readonly isServers: boolean }) | undefined => {
+): (McpDeclared.Hints & { readonly isServers: boolean }) | undefined => {
   const given = trust === "annotations"
     ? trust
     : trust !== undefined && Object.hasOwn(trust, name)
@@ -117,7 +117,7 @@ const mostNamed = 10
 
 /** Returns what is wrong where a tool is trusted that a server does not list, and not for its hash either. */
 export const unlisted = (
-  trust: Declared.Options["trust"],
+  trust: McpDeclared.Options["trust"],
   { leftOut, tools }: Connection.Snapshot
 ): string | undefined => {
   const listed = [...tools.keys(), ...leftOut.map(({ name }) => name)]

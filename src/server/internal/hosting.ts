@@ -24,7 +24,7 @@ import type * as Agents from "../Agent.ts"
 import type * as Access from "./access.ts"
 import * as Offered from "./agents.ts"
 import * as Bounded from "./bounds.ts"
-import * as Telling from "./journalEvents.ts"
+import * as JournalEvents from "./journalEvents.ts"
 import * as Logs from "./log.ts"
 import * as Polls from "./polls.ts"
 import * as Refusals from "./refusal.ts"
@@ -116,7 +116,7 @@ export const make = <R, RAuthorize>(
         const runId = kept.interrupted?.requestId ?? globalThis.crypto.randomUUID()
         const past = kept.interrupted === undefined
           ? [{ _tag: "RunStarted" as const, runId }]
-          : yield* Effect.orDie(Telling.eventsOf(kept.id, runId, publish))
+          : yield* Effect.orDie(JournalEvents.eventsOf(kept.id, runId, publish))
         hub.begin(kept.id, { runId, version: kept.version, takes, past })
         // The scope is that of the drive, which has given its claim back by then: readers get the end, or look for the
         // next owner.

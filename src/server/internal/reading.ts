@@ -17,7 +17,7 @@ import * as Stream from "effect/Stream"
 import type * as Event from "../../Event.ts"
 import type * as Journal from "../../Journal.ts"
 import * as Session from "../../Session.ts"
-import * as Telling from "./journalEvents.ts"
+import * as JournalEvents from "./journalEvents.ts"
 import * as Logs from "./log.ts"
 import type * as Polls from "./polls.ts"
 import * as Refusals from "./refusal.ts"
@@ -108,14 +108,14 @@ const poll = "1 second"
 const soon = "50 millis"
 
 /** Takes an event of the journal. */
-type Tell = (told: Telling.Told) => Effect.Effect<unknown>
+type Tell = (told: JournalEvents.Told) => Effect.Effect<unknown>
 
 /** A reader of one session. */
 class Reader {
   /** `true` once the session was found to be removed. */
   isRemoved = false
   /** The journal, as far as it was read. */
-  telling: Telling.Telling
+  telling: JournalEvents.Telling
   private readonly site: Site
   private readonly key: string
   private readonly emit: Emit
@@ -124,7 +124,7 @@ class Reader {
     this.site = site
     this.key = key
     this.emit = emit
-    this.telling = new Telling.Telling(key, site.publish)
+    this.telling = new JournalEvents.Telling(key, site.publish)
   }
 
   /** `true` where the journal has a run under way that this process began or resumed. */
@@ -160,17 +160,17 @@ class Reader {
 
   /** Reads on to the end of the journal without its events: from the fold that the process keeps, at the beginning. */
   catchUp(): Effect.Effect<void, Journal.StoreError, Session.Store> {
-    return Effect.map(Telling.read(this.key, this.site.publish), (telling) => void (this.telling = telling))
+    return Effect.map(JournalEvents.read(this.key, this.site.publish), (telling) => void (this.telling = telling))
   }
 
   /** Emits an event of the journal. Its offset is always answered by a reset. */
-  tell({ event, runId }: Telling.Told): Effect.Effect<unknown> {
+  tell({ event, runId }: JournalEvents.Told): Effect.Effect<unknown> {
     return this.emit(Logs.entry(`${runId}.0.${this.telling.version}`, event))
   }
 
   /** Emits what still waits, where no run follows. */
   tellWaiting(): Effect.Effect<unknown> {
-    return this.emit(Logs.entry("", Telling.stillWaiting(this.telling.kept, this.site.publish)))
+    return this.emit(Logs.entry("", JournalEvents.stillWaiting(this.telling.kept, this.site.publish)))
   }
 
   reset(runId: string): Effect.Effect<unknown> {
@@ -183,7 +183,7 @@ class Reader {
     isTooFar?: (version: number) => boolean
   ): Effect.Effect<void, Journal.StoreError, Session.Store> {
     return Effect.suspend(() => {
-      this.telling = new Telling.Telling(this.key, this.site.publish)
+      this.telling = new JournalEvents.Telling(this.key, this.site.publish)
       return this.advance(tell, isTooFar)
     })
   }
@@ -333,7 +333,7 @@ class Search {
   }
 
   /** Looks at the journal. A run that could not start has given its message back, for the next attempt. */
-  look(telling: Telling.Telling): void {
+  look(telling: JournalEvents.Telling): void {
     const { found, wanted } = this
     if (wanted === undefined || "runId" in wanted) return
     if ("takes" in wanted) this.found = Session.view(telling.kept).receipts.get(wanted.takes)?.requestId ?? found
@@ -357,13 +357,13 @@ class Search {
   }
 
   /** Returns whether no run follows, since other calls still wait. */
-  isVain(telling: Telling.Telling): boolean {
+  isVain(telling: JournalEvents.Telling): boolean {
     const { found, wanted } = this
     return wanted !== undefined && "known" in wanted && found === undefined && !Session.isUnfinished(telling.kept)
   }
 
   /** Returns whether the run by its id has no end, since it could not start. */
-  isLost({ running, runs }: Telling.Telling): boolean {
+  isLost({ running, runs }: JournalEvents.Telling): boolean {
     const { wanted } = this
     return wanted !== undefined && "runId" in wanted && runs.includes(wanted.runId) && running !== wanted.runId
   }
@@ -404,7 +404,7 @@ export const frames = (
         shown = runId
         return before !== undefined && search.isForOne && before !== runId ? reader.reset(before) : Effect.void
       }
-      const tell = (told: Telling.Told): Effect.Effect<unknown> => {
+      const tell = (told: JournalEvents.Told): Effect.Effect<unknown> => {
         const { event, runId } = told
         if (!isForeign(runId) || !search.has(runId)) return Effect.void
         isOver ||= search.isForOne && event._tag === "ChatCompleted"

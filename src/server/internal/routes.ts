@@ -27,7 +27,7 @@ import * as UiStream from "../../ui/UiStream.ts"
 import * as Access from "./access.ts"
 import * as Bodies from "./bodies.ts"
 import * as EventStream from "./eventStream.ts"
-import * as Telling from "./journalEvents.ts"
+import * as JournalEvents from "./journalEvents.ts"
 import * as Logs from "./log.ts"
 import * as Paths from "./paths.ts"
 import * as Reading from "./reading.ts"
@@ -447,7 +447,7 @@ const isKnown = ({ calls }: Session.View) => {
  */
 const seen = (
   messages: ReadonlyArray<Message.Message>,
-  { hidden, names }: Pick<Telling.Telling, "hidden" | "names">
+  { hidden, names }: Pick<JournalEvents.Telling, "hidden" | "names">
 ): ReadonlyArray<readonly [place: number, message: Message.Message]> => {
   const answers = new Map<number, Message.Content>()
   const left = new Set(hidden)
@@ -511,7 +511,7 @@ const getSession = (site: Site) => (request: Request, params: Params): Effect.Ef
       messages: open === undefined ? messages : messages.slice(0, -1),
       ...(open === undefined ? {} : { open }),
       submitted: view.inbox.map(({ id, message }) => ({ id, content: message.content })),
-      suspensions: Telling.suspensionsOf(kept, site.publish),
+      suspensions: JournalEvents.suspensionsOf(kept, site.publish),
       ...(telling.runs.length === 0 ? {} : { lastRunId: telling.runs.at(-1) }),
       ...(lastRun?.rule === undefined ? {} : { endedBy: lastRun.rule.name }),
       ...answerOf(kept),
@@ -599,7 +599,7 @@ const joinAgUi = (site: Site) => (request: Request, params: Params): Effect.Effe
     // The page of a new thread asks before its first message, and shows a refusal as an error.
     const known = yield* Effect.catchTag(Sessions.read(session), "Refusal", () => Effect.undefined)
     if (known === undefined) {
-      const event = Telling.stillWaiting(undefined, site.publish)
+      const event = JournalEvents.stillWaiting(undefined, site.publish)
       const frame: Reading.Frame = { _tag: "Event", offset: "", event, text: "" }
       return Writing.agUi(Stream.succeed(frame), options)
     }

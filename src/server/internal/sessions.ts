@@ -17,7 +17,7 @@ import * as Session from "../../Session.ts"
 import type * as Body from "../../ui/Body.ts"
 import * as Posted from "../../ui/internal/posted.ts"
 import type * as Bounds from "./bounds.ts"
-import * as Telling from "./journalEvents.ts"
+import * as JournalEvents from "./journalEvents.ts"
 import type * as Logs from "./log.ts"
 import type * as Reading from "./reading.ts"
 import * as Refusals from "./refusal.ts"
@@ -53,7 +53,7 @@ export const checkId = (id: string): Effect.Effect<string, Refusals.Refusal> =>
 /** A session as its journal has it. */
 export interface Read {
   readonly kept: Session.Kept
-  readonly telling: Telling.Telling
+  readonly telling: JournalEvents.Telling
 }
 
 /** Reads a session, and refuses one that does not exist or that another agent runs. */
@@ -62,7 +62,7 @@ export const read = (
   publish: Event.PublicOptions = {}
 ): Effect.Effect<Read, Refusals.Refusal | Journal.StoreError, Session.Store> =>
   Effect.gen(function*() {
-    const telling = yield* Telling.read(key, publish)
+    const telling = yield* JournalEvents.read(key, publish)
     const { kept } = telling
     if (kept.version === 0 || kept.origin.agent !== agent) return yield* Refusals.unknownSession()
     return { kept, telling }
@@ -230,7 +230,7 @@ const [longestShown, mostShown] = [200, 10]
 
 /** Names the published calls that wait. */
 const openIn = ({ kept }: Read, publish: Event.PublicOptions): string => {
-  const open = Telling.suspensionsOf(kept, publish)
+  const open = JournalEvents.suspensionsOf(kept, publish)
   const ids = open.slice(0, mostShown).map(({ id }) =>
     JSON.stringify(id.length > longestShown ? `${id.slice(0, longestShown)}…` : id)
   )
@@ -540,7 +540,7 @@ export const remove = (
 ): Effect.Effect<void, Journal.StoreError, Session.Store> =>
   Effect.gen(function*() {
     yield* Session.delete(key)
-    yield* Telling.forget(key)
+    yield* JournalEvents.forget(key)
     hub.remove(key)
   })
 

@@ -3,7 +3,7 @@ import * as Collector from "../../Collector.ts"
 import type * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
 import * as Thread from "../../Thread.ts"
-import * as Answers from "./answers.ts"
+import * as AnswerLaws from "./answerLaws.ts"
 import type { Options, Violation } from "./violation.ts"
 
 type Found = ReadonlyArray<Violation>
@@ -16,7 +16,7 @@ export const frame = (events: ReadonlyArray<Event.Event>, isCut: boolean): Found
   if (end < 0) return isCut ? [] : [{ law: "frame", message: "there is no ChatCompleted", index: events.length }]
   const completed = events[end]
   const lastStep = events.findLastIndex((event) => event._tag === "StepCompleted")
-  const behind = events.slice(Math.max(lastStep + 1, Answers.opening(events)), end).filter((event) =>
+  const behind = events.slice(Math.max(lastStep + 1, AnswerLaws.opening(events)), end).filter((event) =>
     event._tag !== "Error" && event._tag !== "OutputCompleted"
   )
   const messages: Array<string> = []

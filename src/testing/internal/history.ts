@@ -4,7 +4,7 @@ import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
 import * as Thread from "../../Thread.ts"
-import * as Answers from "./answers.ts"
+import * as AnswerLaws from "./answerLaws.ts"
 import type { ThreadOptions, Violation } from "./violation.ts"
 
 /** The names that every provider takes. */
@@ -88,10 +88,10 @@ export const history = (
 /** Checks every thread that the events have. What the caller put before the first step is the caller's. */
 export const histories = (events: ReadonlyArray<Event.Event>): ReadonlyArray<Violation> => {
   const steps = events.filter((event) => event._tag === "StepCompleted")
-  const from = steps[0] === undefined ? Infinity : Answers.turnStart(steps[0].thread)
-  const ofSteps = steps.flatMap((step) => history(step.thread, { from, pending: Answers.pendingOf(step) }))
+  const from = steps[0] === undefined ? Infinity : AnswerLaws.turnStart(steps[0].thread)
+  const ofSteps = steps.flatMap((step) => history(step.thread, { from, pending: AnswerLaws.pendingOf(step) }))
   const last = steps.at(-1)
-  const pending = last === undefined ? [] : Answers.pendingOf(last)
+  const pending = last === undefined ? [] : AnswerLaws.pendingOf(last)
   const ofResults = events.flatMap((event) =>
     event._tag === "ChatCompleted" ? history(event.result.thread, { from, pending }) : []
   )

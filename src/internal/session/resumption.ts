@@ -19,7 +19,7 @@ import { toolError } from "../declare/outcome.ts"
 import type * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
 import * as PrepareStep from "../loop/prepareStep.ts"
-import * as Replay from "../run/callReplay.ts"
+import * as RunJournal from "../run/runJournal.ts"
 import * as Inherited from "../stop/inherited.ts"
 import type { Running } from "../stop/ownedFibers.ts"
 import * as Spendings from "../stop/spending.ts"
@@ -151,7 +151,7 @@ export type NestingOf = (
 ) => SubAgent.Nesting
 
 /** The recorder of an operation. */
-export interface Recording extends Pick<Replay.Journal, "replied" | "step" | "ended"> {
+export interface Recording extends Pick<RunJournal.Journal, "replied" | "step" | "ended"> {
   readonly writer: Writers.Writer
   readonly requestId: string
   readonly running: Running
@@ -161,7 +161,7 @@ export interface Recording extends Pick<Replay.Journal, "replied" | "step" | "en
 }
 
 /** Returns the journal of an operation. */
-export const journalOf = (recording: Recording): Replay.Journal => {
+export const journalOf = (recording: Recording): RunJournal.Journal => {
   const { ending, nestingOf, requestId, running, writer } = recording
   const { state } = writer
   const isKept = writer.store !== undefined
@@ -214,7 +214,7 @@ export const journalOf = (recording: Recording): Replay.Journal => {
   /** Leaves a call to the next owner. A blocking call that is asked to stop has nothing to finish. */
   const park = (call: Tool.CallContext): Effect.Effect<Tool.Outcome> => {
     parked.add(call.id)
-    return Effect.flatMap(Inherited.ParentCancellation, (stop) => Replay.parked(call, stop))
+    return Effect.flatMap(Inherited.ParentCancellation, (stop) => RunJournal.parked(call, stop))
   }
 
   const startOf = ({ attempt, id, idempotencyKey, toolCall }: Tool.CallContext): Records.CallStarted => {
@@ -229,7 +229,7 @@ export const journalOf = (recording: Recording): Replay.Journal => {
     tool: Tool.Any,
     isAgain: boolean,
     deadlineAt?: number
-  ): Effect.Effect<Replay.Begun> =>
+  ): Effect.Effect<RunJournal.Begun> =>
     Effect.gen(function*() {
       const known = state.turn?.calls.get(call.id)
       const isRecorded = yield* writer.start(startOf(call), running)
@@ -255,8 +255,8 @@ export const journalOf = (recording: Recording): Replay.Journal => {
     prepares: (prepared) => writer.start(preparedOf(requestId, prepared), running),
     discarded: (prepared) => writer.append([preparedOf(requestId, prepared)], running),
     starts: (call, tool, isResolved) => {
-      if (!isKept) return Effect.mapEager(writer.append([startOf(call)], running), () => Replay.start)
-      return Effect.suspend((): Effect.Effect<Replay.Begun> => {
+      if (!isKept) return Effect.mapEager(writer.append([startOf(call)], running), () => RunJournal.start)
+      return Effect.suspend((): Effect.Effect<RunJournal.Begun> => {
         if (isResolved) return started(call, tool, true)
         const known = state.turn?.calls.get(call.id)
         if (writer.isParked) {
@@ -295,7 +295,7 @@ export const journalOf = (recording: Recording): Replay.Journal => {
 
 const preparedOf = (
   requestId: string,
-  { messages, notes, spent, ...request }: Replay.Prepared
+  { messages, notes, spent, ...request }: RunJournal.Prepared
 ): Records.StepPrepared => ({
   _tag: "StepPrepared",
   requestId,
@@ -330,7 +330,7 @@ const parentOf = (
 })
 
 /** Returns the recorded outcome of a call, from before its run was resumed or from the turn that left it open. */
-const foundOf = (id: string, call: States.Call): Replay.Replayed | undefined => {
+const foundOf = (id: string, call: States.Call): RunJournal.Replayed | undefined => {
   const { attempt, idempotencyKey, resume, version } = call
   if (call._tag === "Asked" && attempt === 0 && version === undefined) return undefined
   const resumed = resume !== undefined && "answer" in resume
@@ -351,7 +351,7 @@ const foundOf = (id: string, call: States.Call): Replay.Replayed | undefined => 
   }
 }
 
-const waitingEvent = (call: States.Waiting): NonNullable<Replay.Replayed["waits"]> => {
+const waitingEvent = (call: States.Waiting): NonNullable<RunJournal.Replayed["waits"]> => {
   const { suspensions, toolCall } = call
   const [first] = suspensions
   const { arguments: args, id: toolCallId, name: toolName } = toolCall
@@ -371,4 +371,4 @@ const cancelled = (call: Tool.CallContext, detail: string): Tool.Outcome => ({
 
 /** Returns the answer of a call that does not start: unknown where an earlier process may have run it. */
 const notRun = (call: Tool.CallContext, known: States.Call | undefined, detail: string): Tool.Outcome =>
-  known !== undefined && States.isInDoubt(known) ? Replay.unknownEffect(call) : cancelled(call, detail)
+  known !== undefined && States.isInDoubt(known) ? RunJournal.unknownEffect(call) : cancelled(call, detail)
