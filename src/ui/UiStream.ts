@@ -774,11 +774,14 @@ const answersOf = (
   field: string
 ): ReadonlyArray<Body.Action> => {
   const parts = reader.list(message["parts"], `${field}.parts`)
-  const asked = new Map<unknown, { readonly id: string; readonly kind: unknown }>()
+  const asked = new Map<unknown, ReadonlyArray<Asked>>()
   for (const part of parts) {
     if (!Json.isObject(part) || part["type"] !== "data-heddle-question" || !Json.isObject(part["data"])) continue
+    const { id } = part
     const { kind, toolCallId } = part["data"]
-    if (typeof part["id"] === "string") asked.set(toolCallId, { id: part["id"], kind })
+    if (typeof id !== "string") continue
+    const others = (asked.get(toolCallId) ?? []).filter((question) => question.id !== id)
+    asked.set(toolCallId, [...others, { id, kind }])
   }
   const from = parts.findLastIndex((part) => Json.isObject(part) && part["type"] === "step-start") + 1
   return parts.flatMap((value, index): ReadonlyArray<Body.Action> => {
@@ -800,18 +803,51 @@ const answersOf = (
       const decision = reader.decision(id, { ...given, arguments: arguments_ }, `${place}.approval`, "edits")
       return [decision ?? reader.refuse(`${place}.approval.approved`, "must be true or false")]
     }
-    const question = asked.get(toolCallId)
-    if (question === undefined || (state !== "output-available" && state !== "output-error")) return []
-    const id = reader.callId(question.id, `${place}.toolCallId`)
+    const questions = asked.get(toolCallId)
+    if (questions === undefined || (state !== "output-available" && state !== "output-error")) return []
+    const callId = reader.callId(toolCallId, `${place}.toolCallId`)
     if (state === "output-error") {
+      const { id } = answeredIn(questions, undefined) ?? nameless(callId)
       return [{ _tag: "Answer", id, error: reader.text(value["errorText"], `${place}.errorText`) }]
     }
     const { output } = value
-    const isPermission = question.kind === "approval" || question.kind === "unknown"
-    const decision = isPermission ? reader.decision(id, output, `${place}.output`) : undefined
-    return [decision ?? { _tag: "Answer", id, value: reader.json(output, `${place}.output`) }]
+    const named = Json.isObject(output) ? questions.find(({ id }) => id === output["id"]) : undefined
+    const { id: questionId, kind } = named ?? answeredIn(questions, output) ?? nameless(callId)
+    const id = reader.callId(questionId, `${place}.toolCallId`)
+    if (isPermission(kind) || named === undefined || !Json.isObject(output)) {
+      const decision = isPermission(kind) ? reader.decision(id, output, `${place}.output`) : undefined
+      return [decision ?? { _tag: "Answer", id, value: reader.json(output, `${place}.output`) }]
+    }
+    const { error, value: given } = output
+    if (error !== undefined) return [{ _tag: "Answer", id, error: reader.text(error, `${place}.output.error`) }]
+    if (given === undefined) return reader.refuse(`${place}.output.value`, "must be the answer to the named question")
+    return [{ _tag: "Answer", id, value: reader.json(given, `${place}.output.value`) }]
   })
 }
+
+const isPermission = (kind: unknown): boolean => kind === "approval" || kind === "unknown"
+
+/** A question that a page shows. */
+interface Asked {
+  readonly id: string
+  readonly kind: unknown
+}
+
+/**
+ * Returns the question that an output answers which names none of them: the only one that the last run asked for the
+ * call. Where there are more, the person may have read another one. One that was answered elsewhere counts, since the
+ * page still shows it.
+ */
+const answeredIn = (questions: ReadonlyArray<Asked>, output: unknown): Asked | undefined => {
+  const last = questions.at(-1)
+  const run = CallPaths.parse(last?.id)?.run
+  const isOnly = questions.every(({ id }) => id === last?.id || CallPaths.parse(id)?.run !== run)
+  const namesOther = isPermission(last?.kind) && Json.isObject(output) && typeof output["id"] === "string"
+  return isOnly && !namesOther ? last : undefined
+}
+
+/** Names a call without its run, under which nothing waits: the server's refusal has the ids that wait. */
+const nameless = (callId: string): Asked => ({ id: CallPaths.format({ path: [callId] }), kind: "approval" })
 
 /**
  * Reads what a body of `DefaultChatTransport` asks for: its last message, if that is the user's, or the answers in its
@@ -822,8 +858,10 @@ const answersOf = (
  * An approval is named by the id of its suspension, which has to be one of the call in its part. An answer to a
  * question, or the result of a call that the client runs, is named by such an id, too: by the `data-heddle-question`
  * part that names its call. Other outputs are those that the server has sent. The output of a part whose question is a
- * permission for a call of a run inside it has `approved`, `true` or `false`, with `arguments` and `reason`. The
- * server has to compare each with what waits.
+ * permission for a call of a run inside it has `approved`, `true` or `false`, with `arguments` and `reason`. Where one
+ * run asked several questions for a call, its output names the one that it answers: `{ id, approved }`, `{ id, value }`
+ * or `{ id, error }`. Without such an id the action has the id of the call, under which nothing waits. The server has
+ * to compare each with what waits.
  *
  * Arguments that were edited come as `edits` of the body: `{ [callId]: arguments }`, for approvals in the same body.
  *

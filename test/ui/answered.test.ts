@@ -4,7 +4,7 @@ import { assert, describe, it } from "@effect/vitest"
 import type { UIMessage } from "ai"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import { Tool } from "heddle"
+import { Chat, Tool } from "heddle"
 import { Agent } from "heddle/server"
 import { Script } from "heddle/testing"
 import { serve } from "../server/support/site.ts"
@@ -128,4 +128,77 @@ describe("an answered question", () => {
         assert.deepStrictEqual(said(other).slice(0, said(client).length), said(client))
       })
     }))
+})
+
+/** Calls of a run inside one call that wait together. */
+const paying = () => {
+  const paid: Array<number> = []
+  const pay = Tool.make("pay", {
+    parameters: { n: Schema.Int },
+    approval: true,
+    handler: ({ n }) => Effect.sync(() => paid.push(n))
+  })
+  const inside = Tool.fromChat("agent", {
+    parameters: { why: Schema.String },
+    chat: () => Chat.stream("Pay", { tools: [pay] })
+  })
+  const agent = Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({ tools: [inside] }) })
+  return { paid, agent }
+}
+
+describe("several questions of one call", () => {
+  for (const protocol of protocols) {
+    it.live(`W-03: ai ${protocol}: an output settles the question that it names, and none without a name`, () =>
+      Effect.gen(function*() {
+        const { agent, paid } = paying()
+        const model = Script.layer([
+          [toolCall("p", "agent", { why: "rent" }), finish("tool_calls")],
+          [toolCall("p", "pay", { n: 1 }), toolCall("p", "pay", { n: 2 }), finish("tool_calls")],
+          [text("Paid."), finish("stop")],
+          [text("Done."), finish("stop")]
+        ])
+        const site = yield* serve([agent], model, { protocol })
+        yield* Effect.promise(async () => {
+          const chat = chatWith(protocol, site.url + at)
+          const open = async (): Promise<Array<any>> =>
+            JSON.parse((await site.ask("GET", `${at}/s1`)).text).suspensions ?? []
+          const post = async (output: unknown) => {
+            const [user, { parts, ...rest }] = JSON.parse(JSON.stringify(chat.messages))
+            const answered = parts.map((part: any) =>
+              part.toolCallId === "p" ? { ...part, state: "output-available", output } : part
+            )
+            return site.ask("POST", at, { id: "s1", messages: [user, { ...rest, parts: answered }] })
+          }
+          const refuse = async (output: unknown) => {
+            const waiting = (await open()).map(({ id }) => id)
+            const { status, text } = await post(output)
+            assert.strictEqual(status, 409, text)
+            const { code, message } = JSON.parse(text).error
+            assert.strictEqual(code, "not_waiting")
+            for (const id of waiting) assert.include(message, JSON.stringify(id))
+            assert.deepStrictEqual((await open()).map(({ id }) => id), waiting)
+          }
+          await chat.sendMessage({ text: "Go" })
+          await settled(chat)
+          const [first, second] = await open()
+          for (const approved of [true, false]) await refuse({ approved })
+          await refuse("yes")
+          await chat.addToolOutput({ tool: "agent", toolCallId: "p", output: { id: first.id, approved: true } })
+          await settled(chat)
+          assert.isUndefined(chat.error)
+          assert.deepStrictEqual((await open()).map(({ id }) => id), [second.id])
+          // The page shows both: it may be another page that has answered the first.
+          await refuse({ approved: true })
+          await chat.addToolOutput({
+            tool: "agent",
+            toolCallId: "p",
+            output: { id: second.id, approved: false, reason: "No." }
+          })
+          await settled(chat)
+          assert.isUndefined(chat.error)
+          assert.deepStrictEqual(paid, [1])
+          assert.deepStrictEqual(await open(), [])
+        })
+      }))
+  }
 })

@@ -455,6 +455,65 @@ describe("bodies", () => {
     assert.deepStrictEqual(read("yes"), [{ _tag: "Answer", id: "r~c/p", value: "yes" }])
   })
 
+  it("W-11: where one run asks several questions for a call, an output names the one that it answers", () => {
+    const question = (id: string, kind: string) => ({
+      type: "data-heddle-question",
+      id,
+      data: { kind, toolCallId: "c" }
+    })
+    const of = (kind: string, ...ids: ReadonlyArray<string>) => (given: object) =>
+      told(UiStream.read(uiAssistant([
+        { type: "dynamic-tool", toolCallId: "c", state: "output-available", ...given },
+        ...ids.map((id) => question(id, kind))
+      ])))
+    for (const kind of ["approval", "unknown"]) {
+      const both = of(kind, "r~c/p", "r~c/p_2")
+      for (const id of ["r~c/p", "r~c/p_2"]) {
+        assert.deepStrictEqual(both({ output: { id, approved: true } }), [{ _tag: "Approve", id }])
+        assert.deepStrictEqual(both({ output: { id, approved: false } }), [{ _tag: "Deny", id }])
+      }
+      // The id of a call names no wait, and the server refuses it.
+      for (const output of [{ approved: true }, { id: "r~c/x", approved: true }, { id: 7, approved: true }]) {
+        assert.deepStrictEqual(both({ output }), [{ _tag: "Approve", id: "c" }])
+      }
+      const only = of(kind, "r~c/p_2")
+      assert.deepStrictEqual(only({ output: { id: "r~c/p", approved: true } }), [{ _tag: "Approve", id: "c" }])
+      assert.deepStrictEqual(only({ output: { id: "r~c/p_2", approved: true } }), [{ _tag: "Approve", id: "r~c/p_2" }])
+      // A question of an earlier run is over, and one that comes again is the same.
+      assert.deepStrictEqual(of(kind, "q~c/p", "r~c/p_2", "r~c/p_2")({ output: { approved: true } }), [
+        { _tag: "Approve", id: "r~c/p_2" }
+      ])
+    }
+    for (const kind of ["question", "manual"]) {
+      const both = of(kind, "r~c/a", "r~c/a_2")
+      for (const id of ["r~c/a", "r~c/a_2"]) {
+        assert.deepStrictEqual(both({ output: { id, value: null } }), [{ _tag: "Answer", id, value: null }])
+        assert.deepStrictEqual(both({ output: { id, error: "No." } }), [{ _tag: "Answer", id, error: "No." }])
+        const refused = Result.getOrThrow(Result.flip(UiStream.read(uiAssistant([
+          { type: "dynamic-tool", toolCallId: "c", state: "output-available", output: { id } },
+          question(id, kind)
+        ]))))
+        assert.strictEqual(refused.field, "messages[1].parts[0].output.value")
+      }
+      assert.deepStrictEqual(both({ output: "Oslo" }), [{ _tag: "Answer", id: "c", value: "Oslo" }])
+      assert.deepStrictEqual(both({ state: "output-error", errorText: "No." }), [
+        { _tag: "Answer", id: "c", error: "No." }
+      ])
+      // An answer to the only question may have an id of its own.
+      const only = of(kind, "r~c/a")
+      assert.deepStrictEqual(only({ output: { id: "x" } }), [{ _tag: "Answer", id: "r~c/a", value: { id: "x" } }])
+    }
+    const forged = UiStream.read(uiAssistant([
+      { type: "dynamic-tool", toolCallId: "r~c", state: "output-available", output: { approved: true } },
+      ...["r~r%7Ec/p", "r~r%7Ec/p_2"].map((id) => ({
+        type: "data-heddle-question",
+        id,
+        data: { kind: "approval", toolCallId: "r~c" }
+      }))
+    ]))
+    assert.deepStrictEqual(told(forged), [{ _tag: "Approve", id: "r%7Ec" }])
+  })
+
   it("W-11: results of the client's tools are answers, those that the server sent are none", () => {
     const read = AgUi.read(agUser("", {
       tools: [{ name: "locate", description: "Where the user is", parameters: { type: "object" } }],
