@@ -365,6 +365,19 @@ const longestDetail = 500
 const withTried = (error: AdapterError, tried: ReadonlyArray<Tried>): AdapterError =>
   new AdapterError({ ...error, metadata: { ...error.metadata, tried } })
 
+/** Asks the function of a candidate whether the next one is asked. */
+const isPassing = (when: (error: AdapterError) => unknown, error: AdapterError): boolean => {
+  let verdict: unknown
+  try {
+    verdict = when(error)
+  } catch (cause) {
+    throw new Error("Adapter.fallback: when threw an error", { cause })
+  }
+  if (typeof verdict === "boolean") return verdict
+  ToolOptions.isPromise(verdict)
+  throw new TypeError(`Adapter.fallback: when must return true or false; got: ${Json.render(verdict)}`)
+}
+
 /** Tells whether an event says something: text, reasoning or a call. */
 const says = ({ _tag }: Event.AdapterEvent): boolean => _tag !== "MessageStarted" && _tag !== "RawChunk"
 
@@ -443,7 +456,7 @@ const candidatesOf = (
       }),
       next: (error) => {
         const later = candidates.slice(index + 1)
-        if (when !== undefined && when !== null) return when(error) ? later[0] : undefined
+        if (when !== undefined && when !== null) return isPassing(when, error) ? later[0] : undefined
         if (error.reason !== "context_length_exceeded") return passing.includes(error.reason) ? later[0] : undefined
         const { contextWindow = Infinity } = service
         return later.find(({ adapter }) => (adapter.contextWindow ?? 0) > contextWindow)

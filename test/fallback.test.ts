@@ -513,6 +513,23 @@ describe("bad input", () => {
       assert.deepStrictEqual(names, ["m", "p/m", "m (3)"])
     }))
 
+  it.effect("R-518: a `when` that throws, or gives no boolean, is a defect that names it", () =>
+    Effect.gen(function*() {
+      const throwing = () => {
+        throw new Error("lost")
+      }
+      for (
+        const [when, problem] of [[async () => false, /when must return true or false/], [
+          throwing,
+          /when threw/
+        ]] as const
+      ) {
+        const { asked, error } = yield* over([{ of: broken("timeout"), when: when as never }, good])
+        assert.match(String(error), problem)
+        assert.deepStrictEqual(asked, ["a"])
+      }
+    }))
+
   it("R-518: the times are durations", () => {
     assert.isTrue(Layer.isLayer(Adapter.fallback([{ layer, within: Duration.seconds(1) }])))
   })

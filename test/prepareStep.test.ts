@@ -246,6 +246,7 @@ describe("prepareStep", () => {
       /prepareStep: temperature: must be a number from 0 to 2; got: 3/
     ],
     ["a forced tool that the step leaves out", { tools: ["look"], toolChoice: { name: "send" } }, /no tool "send"/],
+    ["a forced call without tools", { tools: [], toolChoice: "required" }, /a step without tools cannot force a call/],
     ["a field that is none", { modell: "x" }, /prepareStep has no option "modell"; did you mean "model"\?/],
     ["a field of another type", { tools: "look" }, /prepareStep: tools must be/],
     ["nothing", undefined, /prepareStep: it returned undefined; return an object/],

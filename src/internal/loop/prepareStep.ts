@@ -33,7 +33,7 @@ export interface Place {
 }
 
 /**
- * The change of one step. A field that is left out stays as the run has it.
+ * The change of one step: JSON of at most 65,536 characters. A field that is left out stays as the run has it.
  *
  * @category models
  * @since 0.1.0
@@ -149,6 +149,9 @@ const noting = (ask: Ask, at: At, given: Change): Asked => {
   // A program without types leaves a field out as `null`.
   const change = Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined && value !== null))
   const next = changed(ask, change)
+  if (next.template.tools.length === 0 && Requests.isForced(next.template.toolChoice)) {
+    throw misused("toolChoice: a step without tools cannot force a call; leave it out, or offer a tool")
+  }
   const [issue] = Requests.issues(at.thread.messages, next.template, [], next.tools)
   if (issue !== undefined) throw misused(`${issue.path}: ${issue.reason}`)
   return { _tag: "Ask", ask: next, note: change as Schema.Json }
