@@ -60,6 +60,12 @@ export interface Options {
    * client has no part for them in this one and would fail. `true` by default.
    */
   readonly continues?: boolean
+  /**
+   * The calls of earlier responses that are not answered. Where a call of the run inside one waits, the part of the
+   * outer call keeps its name and its input by them. Without them it gets the name of the inner call, and no input.
+   * None by default.
+   */
+  readonly calls?: ReadonlyArray<Extract<Event.PublicEvent, { readonly _tag: "ToolCallCompleted" }>>
 }
 
 /**
@@ -372,8 +378,9 @@ class UiEncoder implements Encoder, Machine.Words<Chunk> {
     if (this.options.continues === false) return []
     return Array.from(this.unknown, ([toolCallId, toolName]): Chunk => {
       const own = waiting.find(({ suspension }) => isOwn(toolCallId, suspension))
-      const input = (own?.suspension.toolCall.arguments ?? {}) as Schema.Json
-      return { type: "tool-input-available", toolCallId, toolName, dynamic: true, input }
+      const call = this.options.calls?.find(({ id }) => id === toolCallId)
+      const input = (own?.suspension.toolCall.arguments ?? call?.arguments ?? {}) as Schema.Json
+      return { type: "tool-input-available", toolCallId, toolName: call?.name ?? toolName, dynamic: true, input }
     })
   }
 
@@ -441,7 +448,8 @@ const knownOptions = {
   messageId: Values.text,
   protocol: Majors.protocol,
   known: Values.whole,
-  continues: Values.flag
+  continues: Values.flag,
+  calls: Values.list
 } satisfies NamesOf<Options>
 
 /**

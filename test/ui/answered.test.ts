@@ -146,6 +146,12 @@ const paying = () => {
   return { paid, agent }
 }
 
+/** The part of the call around them. */
+const card = (chat: any) => {
+  const { input, state, toolName } = chat.messages.at(-1).parts.find((part: any) => part.toolCallId === "p")
+  return [toolName, input, state]
+}
+
 describe("several questions of one call", () => {
   for (const protocol of protocols) {
     it.live(`W-03: ai ${protocol}: an output settles the question that it names, and none without a name`, () =>
@@ -187,6 +193,7 @@ describe("several questions of one call", () => {
           await settled(chat)
           assert.isUndefined(chat.error)
           assert.deepStrictEqual((await open()).map(({ id }) => id), [second.id])
+          assert.deepStrictEqual(card(chat), ["agent", { why: "rent" }, "input-available"])
           // The page shows both: it may be another page that has answered the first.
           await refuse({ approved: true })
           await chat.addToolOutput({
@@ -199,6 +206,38 @@ describe("several questions of one call", () => {
           assert.deepStrictEqual(paid, [1])
           assert.deepStrictEqual(await open(), [])
         })
+      }))
+
+    it.live(`W-03: ai ${protocol}: a call that waits again for a call inside it keeps its name and its input`, () =>
+      Effect.gen(function*() {
+        const { agent, paid } = paying()
+        const model = Script.layer([
+          [toolCall("p", "agent", { why: "rent" }), finish("tool_calls")],
+          [toolCall("p", "pay", { n: 1 }), finish("tool_calls")],
+          [toolCall("p", "pay", { n: 2 }), finish("tool_calls")],
+          [text("Paid."), finish("stop")],
+          [text("Done."), finish("stop")]
+        ])
+        for (const publish of ["all", "names"] as const) {
+          paid.length = 0
+          const site = yield* serve([agent], model, { protocol, publish })
+          yield* Effect.promise(async () => {
+            const chat = chatWith(protocol, site.url + at)
+            await chat.sendMessage({ text: "Go" })
+            await settled(chat)
+            // One run asks after the other, and an output needs no id.
+            for (const n of [1, 2]) {
+              assert.deepStrictEqual(
+                card(chat),
+                ["agent", publish === "all" ? { why: "rent" } : {}, "input-available"]
+              )
+              await chat.addToolOutput({ tool: "agent", toolCallId: "p", output: { approved: true } })
+              await settled(chat)
+              assert.strictEqual(paid.at(-1), n)
+            }
+            assert.isUndefined(chat.error)
+          })
+        }
       }))
   }
 })

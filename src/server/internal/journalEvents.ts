@@ -337,6 +337,17 @@ export const suspensionsOf = (
   return event?._tag === "ChatCompleted" ? event.suspensions ?? [] : []
 }
 
+/** Returns the calls of the unfinished turn, as they are published. */
+export const callsOf = (
+  kept: Session.Kept,
+  options: Event.PublicOptions
+): ReadonlyArray<Extract<PublicEvent, { readonly _tag: "ToolCallCompleted" }>> =>
+  Session.view(kept).calls.flatMap(({ toolCall: { arguments: given, id, name } }) => {
+    const payload: Payload = { _tag: "ToolCallCompleted", id, name, arguments: given }
+    const event = Event.toPublic(payload as unknown as Event.Event, { ...options, calls: new Map() })
+    return event?._tag === "ToolCallCompleted" ? [event] : []
+  })
+
 const waiting: Readonly<Record<Event.Suspension["kind"], string>> = {
   question: "AskUser",
   manual: "ManualToolCalls",

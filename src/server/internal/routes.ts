@@ -310,7 +310,8 @@ const postUi = (site: Site) => (request: Request, { agent }: Params): Effect.Eff
     const asked = posted.actions.find((action) => action._tag === "Retry")
     const known = asked === undefined ? {} : { known: asked.steps }
     const continues = messageId !== undefined
-    return Writing.ui(frames, { protocol, continues, ...known, ...continues ? { messageId } : {} })
+    const calls = taking.known === undefined ? [] : JournalEvents.callsOf(taking.known.kept, site.publish)
+    return Writing.ui(frames, { protocol, continues, calls, ...known, ...continues ? { messageId } : {} })
   })
 
 const resumeUi = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
