@@ -449,7 +449,7 @@ const knownOptions = {
   protocol: Majors.protocol,
   known: Values.whole,
   continues: Values.flag,
-  calls: Values.list
+  calls: Values.listOf(Values.record, "ToolCallCompleted events")
 } satisfies NamesOf<Options>
 
 /**
