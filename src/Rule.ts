@@ -208,7 +208,8 @@ const requestNames = {
   runTools: Values.map,
   settings: Values.options(settingsNames),
   template: Values.options(templateNames),
-  view: Values.checkedLater
+  view: Values.checkedLater,
+  attributes: Values.record
 } satisfies NamesOf<Rules.Ask>
 
 /** The fields that a function of a rule may return, by the tag of the value. Messages and notes are checked later. */

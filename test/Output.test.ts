@@ -20,6 +20,7 @@ import * as ChatBodies from "./support/openAiChat.ts"
 import * as Responses from "./support/openAiResponses.ts"
 import { kept, killedAtEach, type Replies, resumed } from "./support/ruled.ts"
 import * as Server from "./support/server.ts"
+import * as Spans from "./support/spans.ts"
 
 const { finish, text, toolCall } = Script
 
@@ -544,6 +545,17 @@ describe("the answer while it comes", () => {
     assert.notProperty({}, "polluted")
   })
 })
+
+it.effect("R-519: the span of each request says how it asks, and which repair it is", () =>
+  Effect.gen(function*() {
+    const { spans, tracer } = Spans.recording()
+    yield* run([answer({ city: 1 }), answer()], { output: weather }).pipe(Effect.withTracer(tracer))
+    const shown = spans.filter(({ kind }) => kind === "client").map(({ attributes }) => [
+      attributes.get("heddle.output.mode"),
+      attributes.get("heddle.output.repairs")
+    ])
+    assert.deepStrictEqual(shown, [["tool", undefined], ["tool", 1]])
+  }))
 
 describe("what readers see", () => {
   it.effect("R-519: pages see the answer, and not the call that gives it", () =>

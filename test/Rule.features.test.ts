@@ -609,3 +609,37 @@ it.effect("R-515: what a rule opens is released once the handlers have ended, al
     yield* Effect.raceFirst(run, Deferred.await(begun))
     assert.deepStrictEqual(happened, ["stopped", "released"])
   }))
+
+it.effect("G83: a repeated request finds the notes of the one before it, and so does a resumed run", () =>
+  Effect.gen(function*() {
+    const replies: Replies = (request) =>
+      turnOf(request) === 0 ? [toolCall("c0", "look"), finish("tool_calls")] : [text("done"), finish("stop")]
+    const counting = () => {
+      const seen: Array<unknown> = []
+      const rule = Rule.make("counting", {
+        ask: (ask, at) => {
+          const before = Rule.latest(at, "counting")
+          seen.push(before)
+          const note = Number(before ?? 0) + 1
+          return Rule.ask({ ...ask, template: { ...ask.template, model: `model ${note}` } }, { note })
+        },
+        reply: (_, { attempt }) => attempt === 1 ? Rule.askAgain() : Rule.keep()
+      })
+      return { rule, seen }
+    }
+    const uncut = counting()
+    const { asked } = yield* run(replies, { tools: [look], rules: [uncut.rule] })
+    assert.deepStrictEqual(uncut.seen, [undefined, 1, 2, 3])
+    assert.deepStrictEqual(asked.map(({ model }) => model), ["model 1", "model 2", "model 3", "model 4"])
+  }))
+
+it.effect("G84: a rule that asks for another step over an end that waits, was cancelled or failed changes nothing", () =>
+  Effect.gen(function*() {
+    const onward = Rule.make("onward", { next: () => Rule.go() })
+    const ask = Tool.make("ask", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Which?")) })
+    const asking = yield* run(() => [toolCall("c0", "ask"), finish("tool_calls")], { tools: [ask], rules: [onward] })
+    const failing = yield* run(() => [text("a"), Script.streamError("network_error")], { rules: [onward] })
+    const stopped = yield* run(looking(9), { tools: [look], rules: [onward], cancel: Effect.void })
+    const outcomes = [asking, failing, stopped].map(({ asked, result }) => [asked.length, result.outcome._tag])
+    assert.deepStrictEqual(outcomes, [[1, "AskUser"], [1, "Failed"], [0, "Cancelled"]])
+  }))

@@ -538,6 +538,8 @@ interface InferencePlan {
   readonly sampling: Sampling
   readonly sessionId: string | null
   readonly request: InferenceFacts["request"]
+  /** Attributes that the rules add. */
+  readonly attributes?: Readonly<Record<string, string | number>> | undefined
 }
 
 /** The spans of a step: its own, and that of its model call, with all the times that it is asked again. */
@@ -579,7 +581,7 @@ export class Step {
     return this.reading(inference, stream)
   }
 
-  private begin({ adapter, request, sampling, sessionId }: InferencePlan): Operation<InferenceFacts> {
+  private begin({ adapter, attributes, request, sampling, sessionId }: InferencePlan): Operation<InferenceFacts> {
     if (this.run !== undefined) this.run.operation.facts.inferenceCalls++
     const operation = adapter.operation ?? "chat"
     const model = sampling.model ?? adapter.model
@@ -591,7 +593,8 @@ export class Step {
         ...sampled(sampling, adapter),
         [names.stream]: true,
         [names.agentName]: this.run?.agent?.name,
-        [names.conversation]: sessionId
+        [names.conversation]: sessionId,
+        ...attributes
       }
     })
   }

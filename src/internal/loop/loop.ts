@@ -646,7 +646,7 @@ class Loop<E, R> implements Driver {
     const {
       id,
       parts: { ambient, recorded, running },
-      ask: { adapter, mode, settings, system, template, tools, view },
+      ask: { adapter, attributes, mode, settings, system, template, tools, view },
       step,
       thread
     } = this
@@ -682,8 +682,8 @@ class Loop<E, R> implements Driver {
       const stream = Exit.isExit(admitted)
         ? adapter.stream(request())
         : Stream.unwrap(Effect.map(admitted, () => adapter.stream(request())))
-      return step.spans?.asked(stream, { adapter, sampling: template, sessionId: settings.sessionId, request }) ??
-        stream
+      const { sessionId } = settings
+      return step.spans?.asked(stream, { adapter, sampling: template, sessionId, request, attributes }) ?? stream
     }
     const reply = step.reply = new ReplyReader(fibers, this.context, open, hear)
     const mayStart = mode === "auto" &&

@@ -135,7 +135,13 @@ const asking = (definition: Definition, ask: Ask, at: At): Ask | Asked => {
   const noted = noteOf(at.noted)
   // A repeated reply was asked for as its request was. A further request may be to another adapter.
   const mode = (at.isRepeated ? noted.mode : undefined) ?? modeOf(definition, ask, isClosing)
-  const asked = (ask: Ask, inWords: ReadonlyArray<Message.Message> = []): Ask | Asked => {
+  const { repair } = noted
+  const attributes = {
+    "heddle.output.mode": mode,
+    ...(repair === undefined ? {} : { "heddle.output.repairs": repair })
+  }
+  const asked = (given: Ask, inWords: ReadonlyArray<Message.Message> = []): Ask | Asked => {
+    const ask = { ...given, attributes: { ...given.attributes, ...attributes } }
     const isNoted = noted.mode === mode && inWords.length === 0
     if (isNoted || at.isRepeated) return ask
     const note = { ...noted, mode, ...(inWords.length === 0 ? {} : { isInWords: true }) }

@@ -39,6 +39,8 @@ export interface Ask extends Plan.Rules {
   readonly template: Requests.Template
   /** The messages that are sent in place of the thread, which stays as it is. Left out by default. */
   readonly view?: ReadonlyArray<Message.Message>
+  /** Attributes of the request's span, by their names. None by default. */
+  readonly attributes?: Readonly<Record<string, string | number>>
 }
 
 /**
