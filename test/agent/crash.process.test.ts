@@ -63,9 +63,11 @@ const setting = (plan: Plan, onRequest: (index: number, kill: () => void) => voi
         onStart: (own) => void (kill = own),
         environment: { OPENAI_BASE_URL: `${server.url}/v1` }
       })
-    /** The conversation as the store has it, with the name of the folder left out. */
+    /** The conversation as the store has it, with the name of the folder and the port of the model left out. */
     const said = Session.load("s").pipe(
-      Effect.map((kept) => JSON.stringify(kept?.session.thread.messages).replaceAll(root, "ROOT")),
+      Effect.map((kept) =>
+        JSON.stringify(kept?.session.thread.messages).replaceAll(root, "ROOT").replaceAll(/127\.0\.0\.1:\d+/g, "MODEL")
+      ),
       Effect.provide(SessionStore.layerSqlite({ filename: `${sessions}/sessions.db` }))
     )
     return { requests: server.requests, root, said, start }

@@ -136,7 +136,9 @@ describe("an owner elsewhere", () => {
         yield* until(id!, ({ what }) => what === wait)
         const askedAt = Date.now()
         const { ended } = yield* stop(id!)
-        assert.deepStrictEqual(yield* ended, { stopped: ["wait-0"], ended: [], refused: [], unknown: [] })
+        // A call of the second round has an id of its own.
+        const stopped = [round === 1 ? "wait-0" : "wait-0_2"]
+        assert.deepStrictEqual(yield* ended, { stopped, ended: [], refused: [], unknown: [] })
         yield* took("stopped", askedAt)
         assert.strictEqual((yield* Fiber.join(report)).status, "stopped")
       }
