@@ -449,11 +449,8 @@ export const ask = <R = never>(request: Rules.Ask, more: {
  * @category constructors
  * @since 0.1.0
  */
-export const offer = (request: Rules.Ask, isOffered: (name: string) => boolean): Rules.Ask => ({
-  ...request,
-  tools: new Map(Array.from(request.tools).filter(([name]) => isOffered(name))),
-  template: { ...request.template, tools: request.template.tools.filter(({ name }) => isOffered(name)) }
-})
+export const offer = (request: Rules.Ask, isOffered: (name: string) => boolean): Rules.Ask =>
+  Rules.offering(request, isOffered)
 
 /**
  * Returns the latest note of a rule: of the step in progress, else of a whole step, else of an earlier run in the

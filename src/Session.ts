@@ -1286,8 +1286,8 @@ export const streamStep = <
 
 /**
  * Runs one turn of the model and its tools. If calls were approved, they are the step. Options that are about several
- * turns change nothing: `maxTurns`, `haltWhen` and `structuredFinalize`. `rules` are asked about the request and the
- * reply; one that ends the request fails the step.
+ * turns change nothing: `maxTurns`, `haltWhen`, `structuredFinalize` and `output`. `rules` are asked about the
+ * request and the reply; one that ends the request fails the step.
  *
  * **Example** (One turn)
  *

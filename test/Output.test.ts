@@ -10,7 +10,7 @@ import * as Schema from "effect/Schema"
 import * as SchemaGetter from "effect/SchemaGetter"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
-import { Adapter, Chat, Collector, Event, Message, Output, Policy, Session, Tool } from "heddle"
+import { Adapter, Chat, Collector, Event, Message, Output, Policy, Session, Thread, Tool } from "heddle"
 import { Script } from "heddle/testing"
 import { AgUi, UiStream } from "heddle/ui"
 import { partOf } from "../src/internal/loop/outputRule.ts"
@@ -337,27 +337,38 @@ describe("a typed answer", () => {
       const { celsius }: { readonly celsius: number } = yield* Output.get(result)
       assert.strictEqual(celsius, 7)
     }))
+
+  it.effect("R-519: one step has no typed answer: neither its request nor its reply is about it", () =>
+    Effect.gen(function*() {
+      const model = yield* Script.make([say("Hello")])
+      const session = Session.make({ thread: Thread.fromMessages([Message.user("q")]) })
+      const { result } = yield* Session.step(session, { tools: [look], output: weather }).pipe(
+        Effect.provide(model.layer)
+      )
+      const [request] = yield* model.requests
+      assert.deepStrictEqual([request?.tools.map(({ name }) => name), request?.responseFormat], [["look"], undefined])
+      assert.deepStrictEqual([result.done, result.response.outputText], [true, "Hello"])
+    }))
 })
 
 describe("on the four adapters over loopback", () => {
   const json = JSON.stringify(written)
+  const chat = {
+    said: ChatBodies.body(ChatBodies.said(json), ChatBodies.finish("stop")),
+    called: ChatBodies.body(
+      ChatBodies.call({ index: 0, id: "a", name: "final_answer", arguments: json }),
+      ChatBodies.finish("tool_calls")
+    )
+  }
   const adapters = {
     chat: {
       layer: (url: string) => ChatBodies.layer(url, { vendor: "openai" }),
-      said: ChatBodies.body(ChatBodies.said(json), ChatBodies.finish("stop")),
-      called: ChatBodies.body(
-        ChatBodies.call({ index: 0, id: "a", name: "final_answer", arguments: json }),
-        ChatBodies.finish("tool_calls")
-      ),
+      ...chat,
       modes: { plain: "native", withTools: "native" }
     },
     generic: {
       layer: (url: string) => ChatBodies.layer(url),
-      said: ChatBodies.body(ChatBodies.said(json), ChatBodies.finish("stop")),
-      called: ChatBodies.body(
-        ChatBodies.call({ index: 0, id: "a", name: "final_answer", arguments: json }),
-        ChatBodies.finish("tool_calls")
-      ),
+      ...chat,
       modes: { plain: "tool", withTools: "tool" }
     },
     responses: {

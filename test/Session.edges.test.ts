@@ -516,6 +516,20 @@ describe("the report of a stop", () => {
       )
     ))
 
+  it.effect("N-09: names a call by its whole id, also where it has spaces", () =>
+    Effect.gen(function*() {
+      const report = yield* reported({ tools: [quick, wait("wait"), gated] })
+      assert.deepStrictEqual(report, {
+        stopped: ["wait", "a gated one"],
+        ended: ["a quick one"],
+        refused: [],
+        unknown: []
+      })
+    }).pipe(Effect.provide([
+      Script.layer([called("quick:a quick one", "wait", "gated:a gated one"), said("Done")]),
+      Session.Store.layerMemory
+    ])))
+
   it.effect("N-09: and calls that an exclusive one holds up", () =>
     Effect.gen(function*() {
       const report = yield* reported({ tools: [wait("wait", "exclusive"), wait("later"), quick] })

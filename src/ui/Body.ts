@@ -53,9 +53,9 @@ export interface Say {
  */
 export interface Answer {
   readonly _tag: "Answer"
-  /** The id of the suspension, or, where the client knows the call only, that of the call. */
+  /** The suspension id, or the call id where the client knows only the call. */
   readonly id: string
-  /** The id of the message that has the call, where `id` is that of the call. */
+  /** The message id of the call, where `id` is a call id. */
   readonly messageId?: string
   /** The answer. Left out where `error` is given. */
   readonly value?: Schema.Json
@@ -105,7 +105,7 @@ export interface Retry {
   readonly _tag: "Retry"
   /** The last message of the user. Left out where the client has a part of its reply, whose id is the `messageId`. */
   readonly message?: Say
-  /** Number of steps of the reply that the client has, the last of which may be in the middle. */
+  /** Number of reply steps that the client has. The last one may be incomplete. */
   readonly steps: number
   /** `true` for `regenerate()`, which asks for another reply where there is a whole one. */
   readonly isRegeneration: boolean

@@ -178,7 +178,7 @@ class UiEncoder implements Encoder, Machine.Words<Chunk> {
   /** The names of the calls of an earlier response that wait for something else than a permission. */
   private readonly unknown = new Map<string, string>()
 
-  /** Number of steps with parts that are left out, the last of which is sent again. */
+  /** Number of remaining steps that the client has. Their parts are left out, and the last step is sent again. */
   private behind: number
   private isStepEmpty = true
 

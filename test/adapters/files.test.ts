@@ -4,34 +4,10 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
-import type * as Layer from "effect/Layer"
 import { Adapter, Message } from "heddle"
-import * as AiSdk from "../support/aiSdk.ts"
-import * as Anthropic from "../support/anthropic.ts"
-import * as EffectAi from "../support/effectAi.ts"
-import * as Gemini from "../support/gemini.ts"
 import * as Chunks from "../support/openAiChat.ts"
-import * as Responses from "../support/openAiResponses.ts"
+import { protocols } from "../support/replying.ts"
 import * as Server from "../support/server.ts"
-
-interface Protocol {
-  readonly layer: (url: string) => Layer.Layer<Adapter.Adapter>
-  readonly answered: string
-}
-
-const chat = Chunks.body(Chunks.said("ok"), Chunks.finish("stop"))
-
-const protocols: Readonly<Record<string, Protocol>> = {
-  OpenAiChat: { layer: Chunks.layer, answered: chat },
-  OpenAiResponses: {
-    layer: Responses.layer,
-    answered: Responses.body(Responses.created, Responses.said("ok"), Responses.completed())
-  },
-  Anthropic: { layer: Anthropic.layer, answered: Anthropic.reply([Anthropic.text(0, "ok")], "end_turn") },
-  Gemini: { layer: Gemini.layer, answered: Gemini.body(Gemini.said("ok"), Gemini.finish("STOP")) },
-  "the AI SDK": { layer: (url) => AiSdk.layer(url), answered: chat },
-  "effect/ai": { layer: EffectAi.layer, answered: EffectAi.body(EffectAi.text("ok"), EffectAi.finish("stop")) }
-}
 
 const text = "Høj sky: 100 %, 🌤"
 const base64 = Buffer.from(text).toString("base64")

@@ -24,7 +24,7 @@ export interface Settings {
   readonly port: number
   readonly host: string
   readonly store: string | undefined
-  /** Duration of a claim, as text. That of the module by default. */
+  /** Claim duration, as text. The default of `Session.claim` where it is left out. */
   readonly term: string | undefined
 }
 

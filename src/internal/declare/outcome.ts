@@ -421,7 +421,7 @@ export const isParts = (value: unknown): value is ReadonlyArray<Part> => partLis
 const isContent = (value: unknown): value is { readonly [contentMark]: ReadonlyArray<Part> } =>
   typeof value === "object" && value !== null && contentMark in value
 
-/** The parts of a result that is made of them, also of one that a handler returned as `Ok`. */
+/** Returns the parts of a content result, bare or in an `Ok`, and `undefined` for another result. */
 export const partsOf = (value: unknown): ReadonlyArray<Part> | undefined => {
   if (isContent(value)) return value[contentMark]
   return isBranded(value) && value._tag === "Ok" ? partsOf(value.value) : undefined

@@ -89,7 +89,7 @@ class ThreadIds {
   private messages = 0
   private steps = 0
 
-  /** Returns the ids of the calls of a thread, of an earlier beginning of it, and of steps. */
+  /** Returns the call ids of a thread and of steps, and those that it has read of a shorter thread. */
   upTo(thread: Thread.Thread, steps: ReadonlyArray<Event.StepResult>): ToolCalls.UniqueIds {
     for (const { toolCalls } of SharedMessages.since(thread, this.messages)) {
       // A caller's messages may hold anything.

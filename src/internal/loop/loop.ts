@@ -224,6 +224,8 @@ class Loop<E, R> implements Driver {
   private services: Context.Context<never> | undefined
   /** Tells whether a rule hears the events of replies. */
   private hears = false
+  /** Tells whether the model may answer by a tool. */
+  private readonly isByTool: boolean
   /** Notes of rules about the step in progress, and about the whole steps. */
   private noted: Rules.Notes = Rules.noNotes
   private readonly notes: Array<Rules.Notes> = []
@@ -252,6 +254,7 @@ class Loop<E, R> implements Driver {
     this.thread = thread
     this.base = base
     this.ask = base
+    this.isByTool = Typed.isByTool(base.runTools)
     this.useRules(parts.rules)
     ambient.spending.of(this.state)
     running.loop = this
@@ -708,7 +711,7 @@ class Loop<E, R> implements Driver {
   private emitReply(events: Events, before: Events): EventPull<E, R> {
     const { hears, parts: { running }, rules, state } = this
     if (running.isLeft) return Cause.done()
-    const marked = Typed.marked(this.ask.tools, events)
+    const marked = this.isByTool ? Typed.marked(this.ask.tools, events) : events
     if (!hears) return this.emitFolded(Fold.named(state, marked), before)
     const at = this.at()
     const heard = marked.flatMap((given) => {

@@ -13,7 +13,18 @@ import { objectOf } from "../declare/jsonSchema.ts"
 import * as Schemas from "../declare/schema.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
-import { type Ask, type Asked, type At, end, last, type Next, noteIn, type OutputStart, type Rule } from "./rules.ts"
+import {
+  type Ask,
+  type Asked,
+  type At,
+  end,
+  last,
+  type Next,
+  noteIn,
+  offering,
+  type OutputStart,
+  type Rule
+} from "./rules.ts"
 
 export const name = "output"
 
@@ -94,13 +105,13 @@ const native = (definition: Definition, ask: Ask, isClosing: boolean): Ask => {
   const { description, form: { jsonSchema }, name, toolName } = definition
   const schema = description === undefined ? jsonSchema : { description, ...jsonSchema }
   const isOffered = (tool: string) => tool !== toolName && !(isClosing && ask.adapter.output?.native === "withoutTools")
+  const offered = offering(ask, isOffered)
   const template = {
-    ...ask.template,
-    tools: ask.template.tools.filter(({ name }) => isOffered(name)),
+    ...offered.template,
     responseFormat: { type: "json_schema", name, schema, strict: true } as const
   }
   if (template.tools.length === 0) delete (template as { toolChoice?: unknown }).toolChoice
-  return { ...ask, tools: new Map(Array.from(ask.tools).filter(([name]) => isOffered(name))), template }
+  return { ...offered, template }
 }
 
 const inWords = (toolName: string): Message.Message =>
@@ -124,11 +135,7 @@ const closingByTool = (ask: Ask, tool: Tool.Any, isForced: boolean): Ask => ({
 })
 
 /** Returns a request without the tool for the answer, and without its form. */
-const plain = ({ toolName }: Definition, ask: Ask): Ask => ({
-  ...ask,
-  tools: new Map(Array.from(ask.tools).filter(([name]) => name !== toolName)),
-  template: { ...ask.template, tools: ask.template.tools.filter(({ name }) => name !== toolName) }
-})
+const plain = ({ toolName }: Definition, ask: Ask): Ask => offering(ask, (name) => name !== toolName)
 
 const asking = (definition: Definition, ask: Ask, at: At): Ask | Asked => {
   const isClosing = at.last !== undefined

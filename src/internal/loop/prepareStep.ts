@@ -11,7 +11,7 @@ import { checkNames, type NamesOf } from "../declare/schema.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Values from "../declare/values.ts"
 import * as Json from "../json.ts"
-import { type Ask, type Asked, type At, noteIn, type Rule } from "./rules.ts"
+import { type Ask, type Asked, type At, noteIn, offering, type Rule } from "./rules.ts"
 
 /**
  * The place of a run before a step.
@@ -123,10 +123,9 @@ const check = (change: Change, { adapter, runTools: tools }: Ask): void => {
  */
 const changed = (ask: Ask, { adapter, options, system, tools: wanted, ...fields }: Change): Ask => {
   const names = wanted === undefined ? undefined : new Set(wanted)
-  const tools = names === undefined ? ask.tools : new Map(Array.from(ask.tools).filter(([name]) => names.has(name)))
+  const offered = names === undefined ? ask : offering(ask, (name) => names.has(name))
   const template: Types.Mutable<Requests.Template> = {
-    ...ask.template,
-    tools: names === undefined ? ask.template.tools : ask.template.tools.filter(({ name }) => names.has(name)),
+    ...offered.template,
     ...fields as Partial<Requests.Template>
   }
   if (options !== undefined) template.options = { ...template.options, ...options }
@@ -135,10 +134,9 @@ const changed = (ask: Ask, { adapter, options, system, tools: wanted, ...fields 
     delete template.toolChoice
   }
   return {
-    ...ask,
+    ...offered,
     adapter: adapter === undefined ? ask.adapter : ask.adapter.named?.get(adapter) ?? ask.adapter,
     system: system ?? ask.system,
-    tools,
     template
   }
 }

@@ -54,6 +54,13 @@ export type Notes = Readonly<Record<string, Schema.Json>>
 
 export const noNotes: Notes = {}
 
+/** Returns a request that offers some of its tools. Public as `Rule.offer`. */
+export const offering = (ask: Ask, isOffered: (name: string) => boolean): Ask => ({
+  ...ask,
+  tools: new Map(Array.from(ask.tools).filter(([name]) => isOffered(name))),
+  template: { ...ask.template, tools: ask.template.tools.filter(({ name }) => isOffered(name)) }
+})
+
 /** Returns the notes of both. The later ones replace those of the same rules. */
 export const both = (before: Notes, later: Notes): Notes => later === noNotes ? before : { ...before, ...later }
 

@@ -280,24 +280,19 @@ export const ofChat = <E, R>(
   const { finalizePrompt, haltWhen, maxTurns, retryReply: schedule } = options
   const usual = defaults.maxTurns ?? policy.maxTurns ?? defaultMaxTurns
   const most = Settings.positiveInteger("maxTurns", maxTurns ?? usual)
+  const prompt = finalizePrompt ?? defaults.finalizePrompt ?? defaultFinalizePrompt
   const isStructured = options.structuredFinalize === true && template.responseFormat !== undefined
   const own: Array<Rule<E, R>> = [firstChoice(hasBegun)]
   if (haltWhen !== undefined && haltWhen !== null) own.push(halting(haltWhen))
   const all = given(options, inherited)
   own.push(...all, ...switching(adapter, all.length > 0))
   own.push(bounded(most, !isStructured && policy.onMaxTurns === "finalize"))
-  if (isStructured) own.push(structured(finalizePrompt ?? defaults.finalizePrompt ?? defaultFinalizePrompt))
+  if (isStructured) own.push(structured(prompt))
   own.push(withoutTools)
   if (deadline !== undefined) own.push(reserve(deadline, now))
   if (options.output !== undefined && options.output !== null) {
     checkBeside(options.output, options, template)
-    own.push(
-      options.output.rule({
-        maxTurns: most,
-        prompt: finalizePrompt ?? defaults.finalizePrompt ?? defaultFinalizePrompt,
-        now
-      })
-    )
+    own.push(options.output.rule({ maxTurns: most, prompt, now }))
   }
   own.push(...retrying(schedule))
   return own

@@ -11,9 +11,11 @@ const outputTools = (tools: ToolOptions.Toolbox): string | undefined => {
   return undefined
 }
 
+/** Tells whether the model may answer by a tool. */
+export const isByTool = (tools: ToolOptions.Toolbox): boolean => outputTools(tools) !== undefined
+
 /** Tells whether the only offered tool is that by which the model answers. */
-export const isAnswerOnly = (tools: ToolOptions.Toolbox): boolean =>
-  tools.size === 1 && outputTools(tools) !== undefined
+export const isAnswerOnly = (tools: ToolOptions.Toolbox): boolean => tools.size === 1 && isByTool(tools)
 
 const withMark = <C extends Pick<Message.ToolCall, "name"> & { readonly metadata?: Json.JsonObject }>(call: C): C => ({
   ...call,

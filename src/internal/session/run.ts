@@ -348,17 +348,17 @@ const resolved = <O extends AnyOptions>(
   context: Context.Context<never>
 ): Wanted<O> => {
   const settings = Settings.resolve<unknown, unknown>(given, defaults, Policy.standard, context)
-  const toolbox = Loop.toolboxOf(given, defaults)
   const { context: kept, id } = state
   const own = given.context ?? (isEmpty(kept) ? undefined : kept)
   const update = States.contextUpdateOf(state)
   const isStopped = isContinued || state.turn?.isEarlier === true || writer.store !== undefined
   const options = {
     ...given,
+    ...(isOneStep(mode, resumed) ? oneStep : {}),
     ...(id === undefined ? {} : { cacheKey: given.cacheKey ?? id }),
-    ...(isOneStep(mode, resumed) ? { maxTurns: 1 } : {}),
     ...(isStopped ? { cancel: null } : {})
   }
+  const toolbox = Loop.toolboxOf(options, defaults)
   const said = States.threadOf(state).messages.concat(messages)
   return {
     options,
@@ -453,6 +453,9 @@ const startOf = (
     ends: resumed?.ending
   }
 }
+
+/** The options of a run of one step, which has no typed answer. */
+const oneStep = { maxTurns: 1, output: null }
 
 /** An interrupted step resumes as a run of one step. */
 const isOneStep = (mode: SessionEvents.Mode, resumed: Operations.Resumed | undefined): boolean =>

@@ -1086,11 +1086,9 @@ export const reportSoFar = (state: State): StopReport =>
 
 const reportOf = ({ came }: Run, { turn }: State, abandoned: ReadonlyArray<Event.Abandoned>): StopReport => {
   const report: Record<keyof StopReport, Array<string>> = { stopped: [], ended: [], refused: [], unknown: [] }
-  const idOf = (key: string) => key.slice(key.indexOf(" ") + 1)
   const refused = new Set(abandoned.flatMap(({ id, kind, path = [] }) => kind === "handler" ? [path[0] ?? id] : []))
-  for (const [key, outcome] of came) if (outcome === "refused") refused.add(idOf(key))
-  for (const [key, outcome] of came) {
-    const id = idOf(key)
+  for (const [id, outcome] of came) if (outcome === "refused") refused.add(id)
+  for (const [id, outcome] of came) {
     if (refused.has(id)) report.refused.push(id)
     else if (outcome !== "asked" || turn?.calls.get(id)?._tag !== "Waiting") {
       report[outcome === "asked" ? "stopped" : outcome].push(id)

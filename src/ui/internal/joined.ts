@@ -34,7 +34,7 @@ const joined = (first: PublicEvent, next: PublicEvent): PublicEvent => {
 /** Tells whether a delta is one of text or reasoning, which keep their order with each other. */
 const isSaid = (event: PublicEvent): boolean => "nested" in event ? isSaid(event.nested) : "delta" in event
 
-/** Joins pieces of one text or of one reasoning, and of the arguments of any calls. */
+/** Joins text pieces, reasoning pieces, and the argument pieces of each call. */
 export class Joined {
   private readonly held = new Map<string, PublicEvent>()
   private said: string | undefined

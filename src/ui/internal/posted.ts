@@ -44,7 +44,7 @@ export const reading = <A>(read: () => A): Result.Result<A, Body.BodyError> => {
 
 const encoder = new TextEncoder()
 
-/** The beginning of the ids of commands that a server itself makes. */
+/** The prefix of command ids made by a server. */
 export const ownIds = "heddle:"
 
 const standard: Required<Body.Bounds> = {
