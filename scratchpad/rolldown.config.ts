@@ -12,7 +12,12 @@ const isInternal = (path: string): boolean => /(^|[/\\])internal[/\\]/.test(path
 
 const filesOf = (folder: string): ReadonlyArray<string> => readdirSync(folder, { encoding: "utf8", recursive: true })
 
-const entries = filesOf("src").filter((path) => path.endsWith(".ts") && !isIndex(path) && !isInternal(path))
+/** Studio is a bundle of its own, for the browser. */
+const isStudio = (path: string): boolean => /^studio[/\\]/.test(path)
+
+const entries = filesOf("src").filter((path) =>
+  path.endsWith(".ts") && !isIndex(path) && !isInternal(path) && !isStudio(path)
+)
 
 type Modules = Pick<PluginContext, "getModuleInfo">
 
