@@ -549,12 +549,29 @@ describe("the answer while it comes", () => {
       assert.isUndefined(Arbitrary.formatCheckFailure(result))
     }))
 
-  it("G87: a member __proto__ is plain data", () => {
-    const part = partOf("{\"a\":1,\"__proto__\":{\"polluted\":tr") as object
-    assert.deepStrictEqual(Object.keys(part), ["a", "__proto__"])
-    assert.strictEqual(Object.getPrototypeOf(part), Object.prototype)
+  it("G87: a part has no member __proto__ and no other prototype, as the accepted answer has none", () => {
+    const text = "{\"a\":1,\"__proto__\":{\"polluted\":true},\"b\":{\"__proto__\":[1]}}"
+    for (let length = 1; length <= text.length; length++) {
+      const part = partOf(text.slice(0, length)) as { readonly b?: object }
+      assert.deepStrictEqual(Object.keys(part), ["a", "b"].filter((name) => name in part))
+      for (const each of [part, part.b ?? {}]) assert.strictEqual(Object.getPrototypeOf(each), Object.prototype)
+    }
     assert.notProperty({}, "polluted")
   })
+
+  it.effect("G87: the last part of a native answer with a member __proto__ is the accepted answer", () =>
+    Effect.gen(function*() {
+      const text = "{\"notes\":{\"__proto__\":{\"polluted\":true},\"kept\":1}}"
+      const notes = Output.make(Schema.Struct({ notes: Schema.Record(Schema.String, Schema.Json) }), { mode: "native" })
+      const model = Script.layer([[Script.text(text), Script.finish("stop")]])
+      const events = yield* Stream.runCollect(Chat.stream("Which notes?", { output: notes })).pipe(
+        Effect.provide(model)
+      )
+      const valueOf = (tag: string) =>
+        events.flatMap((event) => event._tag === tag && "value" in event ? [event.value] : [])
+      assert.deepStrictEqual(valueOf("OutputCompleted"), [{ notes: { kept: 1 } }])
+      assert.deepStrictEqual(valueOf("OutputPartial").at(-1), { notes: { kept: 1 } })
+    }))
 })
 
 it.effect("R-519: the span of each request says how it asks, and which repair it is", () =>

@@ -52,7 +52,8 @@ export interface PublicOptions {
   readonly runId?: string
   /**
    * The calls of the run by id, which the function reads and adds to: give one map for all events of a run. Without
-   * it, events that do not name their tool are published where `publish` is no function, and not otherwise.
+   * it, events that do not name their tool are published where `publish` is no function, and not otherwise; and the
+   * call of a typed answer is known only by the events that announce it, so that those of its handler are published.
    */
   readonly calls?: Map<string, PublicCall>
   /** Time of the event, in milliseconds since 1970. None by default. */

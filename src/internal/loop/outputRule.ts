@@ -251,28 +251,11 @@ const everyMillis = 50
 const longestPart = 64 * 1024
 const partialOf = Allow.ALL & ~Allow.NUM & ~Allow.SPECIAL
 
-/** A member `__proto__` is data, and no prototype: the parser assigns it. */
-const plainData = (value: unknown): unknown => {
-  if (Array.isArray(value)) return value.map(plainData)
-  if (typeof value !== "object" || value === null) return value
-  const copy: Record<string, unknown> = {}
-  const put = (name: string, member: unknown) =>
-    Object.defineProperty(copy, name, {
-      value: plainData(member),
-      enumerable: true,
-      configurable: true,
-      writable: true
-    })
-  for (const [name, member] of Object.entries(value)) put(name, member)
-  const prototype: unknown = Object.getPrototypeOf(value)
-  if (prototype !== Object.prototype) put("__proto__", prototype)
-  return copy
-}
-
 /** Returns the JSON so far, closed tolerantly. Nothing where none has begun. */
 export const partOf = (text: string): unknown => {
   try {
-    return plainData(parse(text, partialOf))
+    // The parser makes a member `__proto__` the prototype. An answer has no such member, and its part neither.
+    return JSON.parse(JSON.stringify(parse(text, partialOf)))
   } catch {
     return undefined
   }
