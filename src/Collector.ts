@@ -295,6 +295,7 @@ export const chatResult: (parts: {
   readonly finalized?: Event.ChatResult["finalized"] | undefined
   readonly suspensions?: Event.ChatResult["suspensions"] | undefined
   readonly totalUsage?: Event.ChatResult["totalUsage"]
+  readonly nestedUsage?: Response.Usage | null
 }) => Event.ChatResult = Outcomes.chatResult
 
 /**

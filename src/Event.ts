@@ -440,6 +440,8 @@ const chatEnd = {
    * a session, those of calls that were approved. `null` when nothing was reported.
    */
   totalUsage: Schema.NullOr(Response.Usage),
+  /** The part of `totalUsage` that the other runs used. Left out where they reported nothing. */
+  nestedUsage: Schema.optionalKey(Response.Usage),
   /** The end of the tool loop under `structuredFinalize`. Left out without it. */
   structuredFinalize: Schema.optionalKey(StructuredFinalize),
   /**

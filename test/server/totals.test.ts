@@ -6,8 +6,10 @@ import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
+import * as Schedule from "effect/Schedule"
 import * as Stream from "effect/Stream"
-import { Adapter, Chat, type Event, Session, Tool } from "heddle"
+import * as TestClock from "effect/testing/TestClock"
+import { Adapter, Chat, Event, Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
 import * as JournalEvents from "../../src/server/internal/journalEvents.ts"
 
@@ -116,4 +118,93 @@ describe("the usage that a journal tells", () => {
       assert.deepStrictEqual(inputs(results), [[6, 116]])
       assert.deepStrictEqual(inputs(yield* folded), inputs(results))
     }).pipe(Effect.provide(Session.Store.layerMemory)))
+})
+
+/** The usages of the ends of runs, as they are published. */
+const usages = (events: ReadonlyArray<Event.PublicEvent>) =>
+  events.flatMap((event) => {
+    if (event._tag !== "ChatCompleted") return []
+    const { nestedUsage, outcome, totalUsage, usage } = event
+    return [{ outcome: outcome._tag, usage, totalUsage, nestedUsage }]
+  })
+
+const hanging = Tool.fromChat("hanging", {
+  parameters: {},
+  timeout: "1 second",
+  chat: () => Chat.stream("hanging", { tools: [Tool.make("hang", { parameters: {}, handler: () => Effect.never })] })
+})
+
+interface Ending {
+  readonly name: string
+  readonly outcome: string
+  readonly turns: ReadonlyArray<ReadonlyArray<Script.Entry>>
+  readonly options?: object
+}
+
+const endings: ReadonlyArray<Ending> = [
+  { name: "a whole run", outcome: "Completed", turns: [calls(1, "sub"), says(10, "a"), says(3, "end")] },
+  {
+    name: "a run that cuts a sub-agent",
+    outcome: "Completed",
+    turns: [calls(1, "sub"), says(10, "a"), calls(2, "hanging"), calls(20, "hang"), says(3, "end")]
+  },
+  {
+    name: "a run whose deadline cuts its reply",
+    outcome: "Cancelled",
+    turns: [calls(1, "sub"), says(10, "a"), [Script.text("I am"), used(5), Script.delay("1 hour")]],
+    options: { deadline: "1 second" }
+  },
+  {
+    name: "a run whose reply breaks",
+    outcome: "Failed",
+    turns: [calls(1, "sub"), says(10, "a"), [Script.text("I am"), used(5), Script.streamError("network_error")]]
+  },
+  {
+    name: "a run whose sub-agent fails",
+    outcome: "Completed",
+    turns: [
+      calls(1, "sub"),
+      [Script.text("I am"), used(20), Script.streamError("network_error")],
+      says(3, "end")
+    ]
+  },
+  {
+    name: "a run that asks again",
+    outcome: "Completed",
+    turns: [
+      calls(1, "sub"),
+      says(10, "a"),
+      [Script.text(""), used(7), Script.streamError("network_error")],
+      says(3, "end")
+    ],
+    options: { retryReply: Schedule.recurs(2) }
+  }
+]
+
+describe("the usage of a run that ends", () => {
+  it.effect.each(endings.map((ending) => [ending.name, ending] as const))(
+    "V-07: the journal tells the usage of %s as the run told it live",
+    ([, { options, outcome, turns }]) =>
+      Effect.gen(function*() {
+        const live: Array<Event.PublicEvent> = []
+        const calls = new Map<string, Event.PublicCall>()
+        const onEvent = (event: Event.Event) => {
+          const shown = Event.toPublic(event, { calls })
+          if (shown !== undefined) live.push(shown)
+        }
+        const opened = yield* Session.open("s")
+        const run = Session.keep(opened, (session) =>
+          Session.reply(session, "go", { tools: [sub, hanging], onEvent, ...options }))
+        const fiber = yield* Effect.forkChild(run, { startImmediately: true })
+        yield* TestClock.adjust("1 minute")
+        yield* Fiber.await(fiber)
+        assert.deepStrictEqual(
+          usages(live).map((each) =>
+            each.outcome
+          ),
+          [outcome]
+        )
+        assert.deepStrictEqual(usages(yield* folded), usages(live))
+      }).pipe(Effect.provide([Script.layer(turns), Session.Store.layerMemory]))
+  )
 })

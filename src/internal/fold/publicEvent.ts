@@ -302,6 +302,8 @@ interface Fields {
     readonly outcome: PublicOutcome
     /** The usage of the run together with the runs inside its handlers. Left out where none was reported. */
     readonly totalUsage?: PublicUsage
+    /** The part of `totalUsage` that the runs inside its handlers used. Left out where they reported nothing. */
+    readonly nestedUsage?: PublicUsage
     /** The calls that wait for an answer, in call order. Left out when none does. */
     readonly suspensions?: ReadonlyArray<PublicSuspension>
   }
@@ -705,6 +707,7 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
         outcome,
         ...optional("usage", usageOf(read(result, "usage"))),
         ...optional("totalUsage", usageOf(read(result, "totalUsage"))),
+        ...optional("nestedUsage", usageOf(read(result, "nestedUsage"))),
         ...(suspensions.length === 0 ? {} : { suspensions })
       }
     }

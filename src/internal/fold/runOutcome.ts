@@ -101,6 +101,7 @@ interface Parts {
   readonly finalized?: Event.ChatResult["finalized"] | undefined
   readonly suspensions?: Event.ChatResult["suspensions"] | undefined
   readonly totalUsage?: Event.ChatResult["totalUsage"]
+  readonly nestedUsage?: Response.Usage | null
 }
 
 /** The result of a run from its parts. */
@@ -119,6 +120,7 @@ export const chatResult = (parts: Parts): Event.ChatResult => {
     totalUsage: parts.totalUsage ?? usage,
     metadata: Json.none
   }
+  if (parts.nestedUsage != null) result.nestedUsage = parts.nestedUsage
   if (outcome._tag === "AskUser") {
     result.pendingQuestion = outcome.pendingQuestion
     result.pendingToolCallId = outcome.pendingToolCallId

@@ -1064,9 +1064,11 @@ class Loop<E, R> implements Driver {
     const kept = Rules.keptBy(rules, at)
     const isWaiting = suspensions.length > 0 || result.suspensions !== undefined
     return Effect.flatMapEager(Effect.flatMapEager(ended, () => running.beginStop()), (abandoned) => {
+      const { nested: nestedUsage } = spending
       const whole = {
         ...result,
         totalUsage: spending.total,
+        ...(nestedUsage === null ? {} : { nestedUsage }),
         ...(suspensions.length === 0 ? {} : { suspensions }),
         ...(leftOut.length === 0 ? {} : { leftOutTools: leftOut }),
         ...(abandoned.length === 0 ? {} : { abandoned }),

@@ -195,14 +195,18 @@ export interface Fold {
   /** The session at that version, as `Session.load` returns it. Later records do not change it. */
   readonly kept: Kept
   /**
-   * The whole turns of its conversation. `thread`, `calls` and `usage` cost little, for a reader that looks after each
-   * record: `kept` copies the session.
+   * The whole turns of its conversation. `kept` copies the session; the other members cost little, for a reader that
+   * looks after each record.
    */
   readonly thread: Thread.Thread
   /** The calls of its unfinished turn, as `Session.view` has them. */
   readonly calls: ReadonlyArray<InterruptedCall>
   /** Usage of its open run so far. `null` without a run, and where the models reported none. */
   readonly usage: Response.Usage | null
+  /** The part of `usage` that nested runs used. `null` where they used none. */
+  readonly nestedUsage: Response.Usage | null
+  /** The work that is left at that version, as `Session.next` returns it. */
+  readonly next: States.Next
   /** Applies the next record of the journal. A record that does not fit its position changes nothing. */
   readonly apply: (entry: Records.Entry) => void
   /** Returns a fold at the same version that shares nothing with this one. */
@@ -236,6 +240,14 @@ class Folded implements Fold {
 
   get usage(): Response.Usage | null {
     return this.state.run === undefined ? null : States.totalUsageOf(this.state.run)
+  }
+
+  get nestedUsage(): Response.Usage | null {
+    return this.state.run === undefined ? null : States.nestedUsageOf(this.state.run)
+  }
+
+  get next(): States.Next {
+    return States.next(this.state)
   }
 
   apply({ record, version }: Records.Entry): void {

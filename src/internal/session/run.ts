@@ -509,7 +509,8 @@ const endingBy = <A extends AnyOptions, E, R>(
       yield* run.append(States.failing(state))
       const thread = SharedMessages.plain(States.threadOf(state))
       const outcome = { _tag: "Failed", error } as const
-      const result = Collector.chatResult({ thread, steps: [], outcome, totalUsage: spending.total })
+      const { nested: nestedUsage, total: totalUsage } = spending
+      const result = Collector.chatResult({ thread, steps: [], outcome, totalUsage, nestedUsage })
       const failed = [{ _tag: "Error", error }, { _tag: "ChatCompleted", result }] as const
       yield* Loop.observed<R>(options, running, requestId, failed)
       run.span?.came(outcome, null)

@@ -42,6 +42,8 @@ const outcomeOf = (ended: Journal.RunEnded, finishReason: unknown): Payload => {
   return { _tag, ...(_tag === "Completed" ? { finishReason } : {}) }
 }
 
+const unused = { nestedUsage: null, usage: null }
+
 type Options = Omit<Event.PublicOptions, "runId" | "calls">
 
 /** Folds the records of a journal and tells what happened as public events. */
@@ -138,7 +140,7 @@ export class Telling {
   take(entry: Journal.Entry): ReadonlyArray<Told> {
     const { record } = entry
     const { length } = this
-    const totalUsage = record._tag === "RunEnded" ? this.fold.usage : null
+    const { nestedUsage, usage: totalUsage } = record._tag === "RunEnded" ? this.fold : unused
     this.fold.apply(entry)
     this.records++
     switch (record._tag) {
@@ -230,6 +232,7 @@ export class Telling {
           outcome: outcomeOf(record, this.response?.finishReason),
           usage: Response.sumUsage(this.usages),
           totalUsage,
+          nestedUsage,
           suspensions
         }
         return this.tell(record.requestId, [...output, { _tag: "ChatCompleted", result }])

@@ -89,7 +89,7 @@ const ofParts = (result: Event.ChatResult): ReadonlyArray<string> => {
   const { outcome, steps } = result
   const last = steps.at(-1)
   if (last === undefined) return []
-  const { metadata: _, thread: __, totalUsage: ___, ...expected } = Collector.chatResult({
+  const { metadata: _, nestedUsage: __, thread: ___, totalUsage: ____, ...expected } = Collector.chatResult({
     thread: last.thread,
     steps,
     outcome
