@@ -23,9 +23,12 @@ import * as Tool from "../Tool.ts"
 export interface AgentSession {
   /** The principal whose session it is. */
   readonly principal: string
-  /** The id of the session, without its principal. */
+  /** The id of the session, without its principal. Empty where `kept` is `undefined` and no client names one. */
   readonly sessionId: string
-  /** The session as the store has it. `undefined` where the agent is the tool of another one. */
+  /**
+   * The session as the store has it. `undefined` where the agent is the tool of another one, and where its tools are
+   * read without a run: for a page, and for a client that brings tools.
+   */
   readonly kept: Session.Kept | undefined
   /** The tools that the client brings. A client's tool is offered to the model, and answered by the client. */
   readonly clientTools: Journal.ClientTools
@@ -44,7 +47,12 @@ export interface Agent<R = never> {
   readonly name: string
   /** The description, for people and for other agents. */
   readonly description: string
-  /** Returns the options of the next run of a session. It is called before each run, and when a run is resumed. */
+  /** Examples of a first message, which a page offers. Left out where there are none. */
+  readonly examples?: ReadonlyArray<string>
+  /**
+   * Returns the options of the next run of a session. It is called before each run, when a run is resumed, and for what
+   * a page shows of the agent.
+   */
   readonly run: (session: AgentSession) => Effect.Effect<Options<R>, never, R>
 }
 
@@ -62,7 +70,12 @@ export type Options<R = never> = Session.ResumeOptions<
   R
 >
 
-const knownFields = { name: Values.text, description: Values.text, run: Values.fn } satisfies NamesOf<Agent>
+const knownFields = {
+  name: Values.text,
+  description: Values.text,
+  examples: Values.listOf(Values.name, "texts that are not empty"),
+  run: Values.fn
+} satisfies NamesOf<Agent>
 
 const names = /^[A-Za-z0-9_-]{1,64}$/
 
@@ -102,7 +115,7 @@ export const make = <R = never>(
   }
 ): Agent<R> => {
   checkNames("Agent.make", agent, knownFields)
-  const { description, name, run } = agent
+  const { description, examples, name, run } = agent
   if (!names.test(name)) {
     const given = JSON.stringify(name)
     throw new TypeError(`Agent.make: a name has 1 to 64 letters, digits, _ and -; got: ${given}`)
@@ -111,6 +124,7 @@ export const make = <R = never>(
   return {
     name,
     description,
+    ...(examples === undefined ? {} : { examples }),
     run: (session) =>
       Effect.suspend(() => {
         const options = run(session)

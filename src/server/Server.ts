@@ -93,8 +93,9 @@ const isLocal = (authorize: unknown): boolean => authorize === Access.allowLoopb
  * - `POST …/sessions/ID/messages` takes `{ content }` or `{ answers }`, `GET …/events` gives the public events from an
  *   offset on, `POST …/stop` stops the run and reports what became of its calls, `POST …/answers` answers, approves and
  *   denies, `POST …/resume` retries what broke.
- * - `GET /agents` lists the agents, `GET …/sessions` the sessions of one, `GET …/sessions/ID` reads and `DELETE`
- *   removes. `GET /health` and `/ready` are for whatever restarts the process.
+ * - `GET /agents` lists the agents, `GET /agents/NAME` tells the model and the tools of one, `GET …/sessions` its
+ *   sessions, `GET …/sessions/ID` reads and `DELETE` removes. `GET /health` and `/ready` are for whatever restarts the
+ *   process.
  * - A router of the application needs `HttpRouter.RouterConfig` with a `maxParamLength` of 128 or more: ids of sessions
  *   have up to 128 characters. {@link layerNode} and {@link toWebHandler} have it.
  *

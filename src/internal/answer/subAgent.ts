@@ -167,7 +167,7 @@ export const options = <P, A, E, R, Fatal>(name: string, given: ChatOptions<P, A
           ? Effect.flatMap(CurrentNesting, (nesting) => answer(ended, call.id, nesting))
           : toEffect(result(ended), "result")
     )
-  handlers.add(handler)
+  handlers.set(handler, name)
   return {
     timeout: Duration.infinity,
     ...(declared.lookUp === undefined ? { afterCrash: "retry" as const } : {}),
@@ -176,9 +176,12 @@ export const options = <P, A, E, R, Fatal>(name: string, given: ChatOptions<P, A
   }
 }
 
-/** The handlers that have no effect but that of their run. */
-const handlers = new WeakSet<object>()
+/** The names of the tools that were made of handlers without an effect but that of their run. */
+const handlers = new WeakMap<object, string>()
+
+/** Returns the name of a sub-agent, which its tool may have changed. Returns nothing for any other tool. */
+export const nameOf = ({ handler }: Pick<Declared.Any, "handler">): string | undefined =>
+  handler === undefined ? undefined : handlers.get(handler)
 
 /** Tells whether a tool is a sub-agent. */
-export const isSubAgent = ({ handler }: Pick<Declared.Any, "handler">): boolean =>
-  handler !== undefined && handlers.has(handler)
+export const isSubAgent = (tool: Pick<Declared.Any, "handler">): boolean => nameOf(tool) !== undefined

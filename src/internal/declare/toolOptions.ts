@@ -191,6 +191,10 @@ export const broken = <Option extends ByArguments>(
   message: `${option} of tool "${tool.name}" threw; ${consequences[option]}`
 })
 
+/** Returns a flag as a tool declares it for all of its calls: the careful answer where it depends on the arguments. */
+export const declared = (tool: Declared.Any, option: "readOnly" | "destructive"): boolean | undefined =>
+  typeof tool[option] === "function" ? careful[option] : tool[option]
+
 /** Tells whether a call is read-only, without a warning. */
 export const isReadOnly = (tool: Declared.Any, args: unknown): boolean =>
   Result.getOrElse(asked(tool, "readOnly", args, false), () => false)

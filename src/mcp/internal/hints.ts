@@ -6,21 +6,18 @@
  * @since 0.1.0
  */
 import * as Result from "effect/Result"
+import * as ToolOptions from "../../internal/declare/toolOptions.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Tool from "../../Tool.ts"
 
-type Flag = boolean | ((args: any) => boolean) | undefined
-
-const flag = (value: Flag, otherwise: boolean): boolean | undefined => typeof value === "function" ? otherwise : value
-
 /** Returns the hints that a tool declares. One that depends on the arguments is the careful one. */
-export const declared = ({ destructive, idempotent, openWorld, readOnly }: Tool.Any): Json.JsonObject =>
+export const declared = (tool: Tool.Any): Json.JsonObject =>
   Object.fromEntries(
     Object.entries({
-      readOnlyHint: flag(readOnly, false),
-      destructiveHint: flag(destructive, true),
-      idempotentHint: idempotent,
-      openWorldHint: openWorld
+      readOnlyHint: ToolOptions.declared(tool, "readOnly"),
+      destructiveHint: ToolOptions.declared(tool, "destructive"),
+      idempotentHint: tool.idempotent,
+      openWorldHint: tool.openWorld
     }).filter(([, value]) => value !== undefined)
   )
 

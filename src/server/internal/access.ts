@@ -182,7 +182,7 @@ export const allowing = (
 }
 
 /** Runs an effect in a fiber that is left behind where it does not end when it is interrupted. */
-const prompt = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
+export const prompt = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
   Effect.flatMap(
     Effect.forkDetach(effect),
     (fiber) => Effect.onInterrupt(Fiber.join(fiber), () => Effect.sync(() => fiber.interruptUnsafe()))

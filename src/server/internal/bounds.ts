@@ -168,7 +168,7 @@ class Held {
   }
 }
 
-const busy = new Refusals.Refusal({ status: 503, code: "busy", message: "The server is busy. Try again." })
+export const busy = new Refusals.Refusal({ status: 503, code: "busy", message: "The server is busy. Try again." })
 
 /** A body that is read. */
 export interface Reading {

@@ -9,21 +9,24 @@ import * as Deferred from "effect/Deferred"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
 import * as PubSub from "effect/PubSub"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
-import type * as Adapter from "../../Adapter.ts"
+import * as Adapter from "../../Adapter.ts"
 import * as Peers from "../../durable/internal/peers.ts"
 import * as Worker from "../../durable/Worker.ts"
 import type * as Event from "../../Event.ts"
 import * as Values from "../../internal/declare/values.ts"
 import * as Journal from "../../Journal.ts"
+import * as Policy from "../../Policy.ts"
 import type * as Session from "../../Session.ts"
 import type * as Majors from "../../ui/internal/majors.ts"
 import type * as Agents from "../Agent.ts"
-import type * as Access from "./access.ts"
+import * as Access from "./access.ts"
 import * as Offered from "./agents.ts"
 import * as Bounded from "./bounds.ts"
+import * as Facts from "./facts.ts"
 import * as JournalEvents from "./journalEvents.ts"
 import * as Logs from "./log.ts"
 import * as Polls from "./polls.ts"
@@ -105,10 +108,19 @@ export const make = <R, RAuthorize>(
       publishReasoning: options.publishReasoning ?? false
     }
     const scope = yield* Effect.scope
+    const adapter = Option.getOrUndefined(yield* Effect.serviceOption(Adapter.Adapter))
     const hub = new Logs.Hub(bounds, joinMillis, scope, publish, yield* Clock.Clock)
     const raw = yield* PubSub.sliding<readonly [string, Event.Event]>(1_024)
     const context = yield* Effect.context<R | RAuthorize>()
     const processName = yield* Journal.CurrentProcess
+
+    /** Returns the options of a run that does not follow, and gives back what they hold. */
+    const optionsOf = (name: string, session: Pick<Agents.AgentSession, "clientTools" | "principal" | "sessionId">) => {
+      const options = Effect.suspend(() =>
+        agents.get(name)?.run({ ...session, kept: undefined, metadata: {} }) ?? Effect.succeed<Agents.Options<R>>({})
+      )
+      return Access.prompt(Effect.provideContext(Effect.scoped(options), context))
+    }
 
     const run = (kept: Session.Kept) =>
       Effect.gen(function*() {
@@ -163,19 +175,22 @@ export const make = <R, RAuthorize>(
       isRaw: options.raw === true,
       allowUrl: options.allowUrl,
       checkTools: ({ agent: name, id, principal }, clientTools) =>
-        Effect.provideContext(
-          Effect.flatMap(
-            agents.get(name)?.run({ principal, sessionId: id, kept: undefined, clientTools, metadata: {} })
-              ?? Effect.succeed<Agents.Options<R>>({}),
-            ({ tools = [] }) => {
-              const own = new Set(tools.map((tool) => tool.name))
-              return clientTools.some(({ name }) => own.has(name))
-                ? Refusals.badRequest("tool_name_taken", "A tool of the client has the name of a tool of the agent.")
-                : Effect.void
-            }
-          ),
-          context
-        ) as Effect.Effect<void, Refusals.Refusal>,
+        Effect.flatMap(
+          Effect.timeoutOption(optionsOf(name, { principal, sessionId: id, clientTools }), "10 seconds"),
+          (options) => {
+            if (Option.isNone(options)) return Bounded.busy
+            const own = new Set(options.value.tools?.map((tool) => tool.name))
+            return clientTools.some(({ name }) => own.has(name))
+              ? Refusals.badRequest("tool_name_taken", "A tool of the client has the name of a tool of the agent.")
+              : Effect.void
+          }
+        ),
+      factsOf: yield* Facts.make({
+        optionsOf: (name, principal) => optionsOf(name, { principal, sessionId: "", clientTools: [] }),
+        adapter,
+        defaults: yield* Policy.Defaults,
+        publish: options.publish
+      }),
       raw: (key) =>
         Stream.fromPubSub(raw).pipe(
           Stream.filter(([other]) => other === key),

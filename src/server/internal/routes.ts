@@ -27,6 +27,7 @@ import * as UiStream from "../../ui/UiStream.ts"
 import * as Access from "./access.ts"
 import * as Bodies from "./bodies.ts"
 import * as EventStream from "./eventStream.ts"
+import type * as Facts from "./facts.ts"
 import * as JournalEvents from "./journalEvents.ts"
 import * as Logs from "./log.ts"
 import * as Paths from "./paths.ts"
@@ -47,7 +48,7 @@ export interface Site extends Relays.Site, Bodies.Site {
   readonly access: Access.Rules
   readonly authorize: Access.Authorize
   /** The agents by their names. */
-  readonly agents: ReadonlyMap<string, { readonly name: string; readonly description: string }>
+  readonly agents: ReadonlyMap<string, Parameters<Facts.FactsOf>[0]>
   /** The major version of the AI SDK on the pages. */
   readonly protocol: UiStream.Protocol
   readonly isAttached: boolean
@@ -58,6 +59,7 @@ export interface Site extends Relays.Site, Bodies.Site {
     named: Sessions.Named,
     clientTools: ReadonlyArray<Body.ClientTool>
   ) => Effect.Effect<void, Refusals.Refusal>
+  readonly factsOf: Facts.FactsOf
   /** Waits until the server is released: what has not ended by then ends in another process. */
   readonly closing: Effect.Effect<void>
   /** The events of a run in this process as they are. */
@@ -90,8 +92,13 @@ const query = (request: Request, name: string): string | undefined =>
 
 // Sessions of requests.
 
-const checkAgent = ({ agents }: Site, agent: string): Effect.Effect<void, Refusals.Refusal> =>
-  agents.has(agent) ? Effect.void : Refusals.notFound("unknown_agent", "There is no such agent.")
+const checkAgent = (
+  { agents }: Site,
+  name: string
+): Effect.Effect<Parameters<Facts.FactsOf>[0], Refusals.Refusal> => {
+  const agent = agents.get(name)
+  return agent === undefined ? Refusals.notFound("unknown_agent", "There is no such agent.") : Effect.succeed(agent)
+}
 
 /**
  * Reads the body of a request. Before a byte of it is read, the request is let in: by one who may write, or do
@@ -423,6 +430,14 @@ const getAgents = (site: Site) => (request: Request): Effect.Effect<Response, Fa
       : json({ agents })
   })
 
+/** Gives the facts about an agent, whose sessions the request may list. */
+const getAgent = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
+  Effect.gen(function*() {
+    const agent = yield* checkAgent(site, params.agent)
+    const { of, principal } = yield* Access.ask(site, request, { agent: agent.name, action: "list" })
+    return json(yield* site.factsOf(agent, of ?? principal))
+  })
+
 const getList = (site: Site) => (request: Request, { agent }: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
     yield* checkAgent(site, agent)
@@ -632,6 +647,7 @@ type Handler = (request: Request, params: Params) => Effect.Effect<Response, Fai
 /** The routes by method and path. */
 const routes: ReadonlyArray<readonly ["GET" | "POST" | "DELETE", `/${string}`, (site: Site) => Handler]> = [
   ["GET", "/agents", getAgents],
+  ["GET", "/agents/:agent", getAgent],
   ["POST", "/agents/:agent/sessions", postUi],
   ["GET", "/agents/:agent/sessions", getList],
   ["GET", "/agents/:agent/sessions/:id", getSession],
