@@ -8,7 +8,7 @@ export default defineConfig({
   ssr: { resolve: { conditions } },
   test: {
     include: ["test/**/*.test.ts"],
-    globalSetup: ["test/support/postgresRun.ts"],
+    globalSetup: ["test/support/postgresRun.ts", "test/support/studioRun.ts"],
     // Every test that keeps a session is observed.
     setupFiles: ["test/support/observed.ts"],
     // Tests share nothing that a file could change for another, and loading the library once per file took most of the time.

@@ -52,7 +52,8 @@ const tidy: Plugin = {
   name: "tidy",
   writeBundle({ dir = "" }, files) {
     const written = new Set(Object.keys(files).map((file) => resolve(dir, file)))
-    filesOf(dir).filter((path) => /\.js(\.map)?$/.test(path) && !isIndex(path)).map((path) => resolve(dir, path))
+    filesOf(dir).filter((path) => /\.js(\.map)?$/.test(path) && !isIndex(path) && !isStudio(path))
+      .map((path) => resolve(dir, path))
       .filter((path) => !written.has(path)).forEach((path) => rmSync(path))
     rmSync(resolve(dir, "tsconfig.tsbuildinfo"), { force: true })
   }

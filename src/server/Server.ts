@@ -23,6 +23,7 @@ import * as Hosting from "./internal/hosting.ts"
 import * as Listeners from "./internal/listener.ts"
 import * as Routes from "./internal/routes.ts"
 import * as Spans from "./internal/spans.ts"
+import * as StudioFiles from "./internal/studio.ts"
 
 export { allowLoopback } from "./internal/access.ts"
 export type { Authorize, Grant, Question } from "./internal/access.ts"
@@ -47,6 +48,8 @@ export interface Options<R = never, RAuthorize = never, RMcp = never> extends Ho
   readonly origins?: ReadonlyArray<string>
   /** The routes of MCP, which offer the agents as tools: `McpServer.routes()` of `heddle/mcp`. None by default. */
   readonly mcp?: Routes.Mount<RMcp>
+  /** Studio, the application in the browser: {@link studio}. None by default; `heddle serve` has it at `/`. */
+  readonly studio?: Routes.Mount
 }
 
 const knownOptions = {
@@ -66,7 +69,8 @@ const knownOptions = {
   raw: Values.flag,
   term: Values.finiteDuration,
   poll: Values.finiteDuration,
-  mcp: Values.record
+  mcp: Values.record,
+  studio: Values.record
 } satisfies NamesOf<Options>
 
 const misuse = (detail: string): never => {
@@ -157,6 +161,7 @@ export const layer = <R = never, RAuthorize = never, RMcp = never>(
       const router = yield* HttpRouter.HttpRouter
       yield* Routes.add(router, site)
       if (options.mcp !== undefined) yield* options.mcp.mount(router, site)
+      if (options.studio !== undefined) yield* options.studio.mount(router, site)
     }))
     return Layer.provideMerge(routes, worker)
   })) as unknown as Layer.Layer<
@@ -164,6 +169,65 @@ export const layer = <R = never, RAuthorize = never, RMcp = never>(
     never,
     HttpRouter.HttpRouter | Session.Store | Adapter.Adapter | R | RAuthorize | RMcp
   >
+
+/**
+ * Options of Studio.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface StudioOptions {
+  /** The path of the page, such as `"/studio"`. `"/"` by default. */
+  readonly path?: string
+}
+
+const knownStudio = { path: Values.name } satisfies NamesOf<StudioOptions>
+
+/** Reads a file of the build of Studio. */
+const readStudio: StudioFiles.ReadFile = (name) =>
+  Effect.tryPromise(() =>
+    import("node:fs/promises").then((fs) => fs.readFile(new URL(`../../dist/studio/${name}`, import.meta.url)))
+  )
+
+/**
+ * Returns the routes of Studio for {@link layer}. Studio is the application in the browser: the chat, and the picture
+ * of every run. Its files are static and have no data: every client that names the server by one of its `hosts` may
+ * read them. All data comes from the routes of the agents, under `authorize` and `publish`. Studio asks for a bearer
+ * token where the server answers 401. The routes need the file system of Node, and die where the package was not built.
+ *
+ * **Example** (The page beside the agents)
+ *
+ * ```ts import.meta.vitest
+ * import * as Effect from "effect/Effect"
+ * import * as Layer from "effect/Layer"
+ * import { Session } from "heddle"
+ * import { Agent, Server } from "heddle/server"
+ * import { Script } from "heddle/testing"
+ *
+ * const helper = Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({}) })
+ * const app = Server.layer({
+ *   agents: [helper],
+ *   authorize: Server.allowLoopback,
+ *   studio: Server.studio({ path: "/studio" })
+ * }).pipe(Layer.provide([Script.layer([]), Session.Store.layerMemory]))
+ * const { dispose, handler } = Server.toWebHandler(app)
+ * const response = await handler(new Request("http://localhost/studio/"))
+ * await dispose()
+ *
+ * response.headers.get("content-type") // => "text/html; charset=utf-8"
+ * ```
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const studio = (options: StudioOptions = {}): Routes.Mount => {
+  checkNames("Server.studio", options, knownStudio)
+  const { path = "/" } = options
+  if (!/^(\/|(\/[\w-]+)+)$/.test(path)) {
+    throw new TypeError(`Server.studio: path is ${JSON.stringify(path)}; give "/", or names behind slashes: "/studio"`)
+  }
+  return StudioFiles.mount(readStudio, path === "/" ? "" : path as `/${string}`)
+}
 
 /** Ids of sessions are longer than the parts of an address that a router takes by default. */
 const routerConfig = { maxParamLength: 512 }

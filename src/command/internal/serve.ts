@@ -69,6 +69,7 @@ export const run = (settings: Settings, page: URL, stop: Stop) =>
     const app = Layer.provideMerge(
       Pages.layer(page, { hosts, origins, isLoopback }),
       Server.layer({
+        studio: Server.studio({ path: "/studio" }),
         ...definition,
         ...(term === undefined ? {} : { term: term as Duration.Input }),
         hosts,
