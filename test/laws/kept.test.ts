@@ -85,6 +85,7 @@ const changing: Readonly<Record<Field, ReadonlyArray<Kind>>> = {
   ],
   answered: ["CallSettled", "RunEnded", "RunStarted"],
   run: [
+    "AttemptFailed",
     ...ofCalls,
     "CallSettled",
     "ReplyReceived",
@@ -118,7 +119,9 @@ const changing: Readonly<Record<Field, ReadonlyArray<Kind>>> = {
   "run.hasStarted": ["CallStarted"],
   "run.settlements": ["CallSettled"],
   "run.came": [...ofCalls, "ReplyReceived", "StepCompleted"],
-  "run.halts": ["CallEnded", "CallWaits"]
+  "run.halts": ["CallEnded", "CallWaits"],
+  "run.begunAt": ["RunStarted again"],
+  "run.at": ["AttemptFailed", ...ofCalls, "ReplyReceived", "RunStarted again", "StepCompleted"]
 }
 
 /** The fields of a state as texts. A run is by its steps' number: they contain the conversation. */

@@ -289,6 +289,23 @@ const fitting = (place: Place, kind: Kind, form: number): Journal.Record | undef
   }
 }
 
+/** The records of a run that have their times. */
+const timed: ReadonlySet<string> = new Set([
+  "AttemptFailed",
+  "CallEnded",
+  "CallStarted",
+  "CallWaits",
+  "ReplyReceived",
+  "RunEnded",
+  "StepCompleted"
+])
+
+/** Returns a record with its time, if it has one. That of a run that is not open is late. */
+const atItsTime = (record: Journal.Record, { run }: States.State, form: number): Journal.Record => {
+  if (!timed.has(record._tag) || !("requestId" in record)) return record
+  return { ...record, at: run?.requestId === record.requestId ? run.at + form % 3 : 1_000 } as Journal.Record
+}
+
 const origins: ReadonlyArray<Records.Origin> = [
   {},
   { agent: "travel", principal: "ann", metadata: { plan: "free" } },
@@ -312,7 +329,7 @@ export const journalOf = ({ count, seed }: Draws, session: Session.Session): Rea
       const kind = left[below(left.length)]
       const record = kind && fitting(place, kind, form)
       if (record !== undefined) {
-        add(record)
+        add(atItsTime(record, place.state, form))
         break
       }
       left = left.filter((other) => other !== kind)

@@ -114,19 +114,20 @@ const withdrawn: Record<Event.Suspension["kind"], string> = {
  * Returns the denials of a reply with `pending: "deny"`: every suspension except a single question, which the reply
  * answers.
  */
-const denials = ({ suspensions }: Session): ReadonlyArray<Records.CallSettled> => {
+const denials = ({ suspensions }: Session, time: number): ReadonlyArray<Records.CallSettled> => {
   const questions = suspensions.filter(({ kind }) => kind === "question")
   const refused = suspensions.filter(({ kind }) => kind !== "question" || questions.length > 1)
   return refused.map(({ id, kind }) => ({
     _tag: "CallSettled",
     id,
-    answer: { _tag: "Denied", reason: withdrawn[kind] }
+    answer: { _tag: "Denied", reason: withdrawn[kind] },
+    time
   }))
 }
 
 interface Said extends Pick<Operation<"chat">, "answered" | "messages"> {
   /** An answer for a handler or for its nested run: the operation begins with the call. */
-  readonly within?: Settled
+  readonly within?: Settled & { readonly time: number }
 }
 
 /**
@@ -154,7 +155,7 @@ const spokenTo = (
     const value = yield* Settling.answerTo(session, id, message.content)
     const isResumed = States.isToResume(session.resumable?.find((other) => other.id === toolCall.id))
     if (question.path !== undefined || isResumed) {
-      return { messages: [], within: { id, answer: { _tag: "Value", value } } }
+      return { messages: [], within: { id, answer: { _tag: "Value", value }, time: yield* Clock.currentTimeMillis } }
     }
     return SharedMessages.endsWithQuestion(session.thread, toolCall.id)
       ? { messages: [message] }
@@ -223,7 +224,9 @@ export const replying = (
     checkNames("Session.reply", { pending, takes }, replyOptions)
     const message = Message.user(content)
     const base = yield* Settling.baseOf(given, true)
-    const freed = pending === "deny" ? Settling.behind(base, denials(States.sessionOf(base.state))) : base
+    const freed = pending === "deny"
+      ? Settling.behind(base, denials(States.sessionOf(base.state), yield* Clock.currentTimeMillis))
+      : base
     const said = yield* spokenTo("reply", States.sessionOf(freed.state), message)
     const operation = spoken("reply", freed, said)
     return typeof takes === "string" ? { ...operation, ...yield* taking(base, takes, content) } : operation
@@ -248,15 +251,18 @@ export const continuingNested = (
   answers: Resumptions.NestedAnswers,
   parent: Records.Parent
 ): Effect.Effect<Operation<"chat">, OperationError> =>
-  Effect.flatMap(Writers.CurrentWriter, (writer) => {
-    if (writer === undefined) return Effect.die(new Error("a suspended nested run must be recorded"))
+  Effect.gen(function*() {
+    const writer = yield* Writers.CurrentWriter
+    if (writer === undefined) return yield* Effect.die(new Error("a suspended nested run must be recorded"))
     const open = new Set(States.suspensionsOf(writer.state).map(({ id }) => id))
+    const time = yield* Clock.currentTimeMillis
     const settled = answers.filter(({ id }) => open.has(id)).map((settled): Records.Record => ({
       _tag: "CallSettled",
-      ...settled
+      ...settled,
+      time
     }))
     const base = Settling.behind({ writer, state: writer.state, before: [] }, settled)
-    return Effect.succeed<Operation<"chat">>({ mode: "chat", name: "continue", base, messages: [], parent })
+    return { mode: "chat", name: "continue", base, messages: [], parent }
   })
 
 /** Checks the start of a nested run that is recorded for the first time, or again. */

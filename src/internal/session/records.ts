@@ -50,6 +50,19 @@ const after = {
   after: Schema.optionalKey(Schema.String)
 }
 
+const at = {
+  /**
+   * Time in whole milliseconds since the `startedAt` of the last `RunStarted`, never less than that of an earlier
+   * record. The writer of the journal adds it. Left out of a record that no store has.
+   */
+  at: Schema.optionalKey(Schema.Int)
+}
+
+const time = {
+  /** Time of the record, in milliseconds since 1970. Left out where it is not known. */
+  time: Schema.optionalKey(Schema.Finite)
+}
+
 const by = {
   /** The sender, as the program names them. Left out where the program does not say. */
   by: Schema.optionalKey(Schema.String)
@@ -271,6 +284,7 @@ export class MessageSubmitted extends Schema.Opaque<MessageSubmitted>()(Schema.T
   message: Message.Message,
   /** The tools of the client that sent it. Left out where there are none. */
   clientTools: Schema.optionalKey(ClientTools),
+  ...time,
   ...by
 })) {}
 
@@ -284,6 +298,7 @@ export class StopRequested extends Schema.Opaque<StopRequested>()(Schema.TaggedS
   /** The id of the request. */
   id: Schema.String,
   ...ofRun,
+  ...time,
   ...by
 })) {}
 
@@ -317,7 +332,7 @@ const verdict = {
   /** The verdict. */
   answer: SessionData.Answer,
   /** Time of the verdict, in milliseconds since 1970. Left out where it is that of the run, or not known. */
-  at: Schema.optionalKey(Schema.Finite)
+  time: Schema.optionalKey(Schema.Finite)
 }
 
 /**
@@ -370,6 +385,7 @@ export class RunStarted extends Schema.Opaque<RunStarted>()(Schema.TaggedStruct(
  */
 export class ReplyReceived extends Schema.Opaque<ReplyReceived>()(Schema.TaggedStruct("ReplyReceived", {
   ...ofRun,
+  ...at,
   /** Index of the turn in the run, from 0. */
   stepIndex: Schema.Int,
   /** The reply. */
@@ -384,6 +400,7 @@ export class ReplyReceived extends Schema.Opaque<ReplyReceived>()(Schema.TaggedS
  */
 export class CallStarted extends Schema.Opaque<CallStarted>()(Schema.TaggedStruct("CallStarted", {
   ...ofCall,
+  ...at,
   /** The call. Left out where the reply of its turn is already recorded. */
   toolCall: Schema.optionalKey(Message.ToolCall),
   /** Number of the attempt, from 1. */
@@ -400,6 +417,7 @@ export class CallStarted extends Schema.Opaque<CallStarted>()(Schema.TaggedStruc
  */
 export class AttemptFailed extends Schema.Opaque<AttemptFailed>()(Schema.TaggedStruct("AttemptFailed", {
   ...ofRun,
+  ...at,
   /** The id of the call. Left out where the run failed. */
   toolCallId: Schema.optionalKey(Schema.String)
 })) {}
@@ -412,6 +430,7 @@ export class AttemptFailed extends Schema.Opaque<AttemptFailed>()(Schema.TaggedS
  */
 export class CallEnded extends Schema.Opaque<CallEnded>()(Schema.TaggedStruct("CallEnded", {
   ...ofRun,
+  ...at,
   /** The answer, as the model reads it. */
   message: Message.Message,
   /** Kind of the handler's failure. Left out where it did not fail, or did not run to its end. */
@@ -445,6 +464,7 @@ const Open = Schema.Struct({
  */
 export class CallWaits extends Schema.Opaque<CallWaits>()(Schema.TaggedStruct("CallWaits", {
   ...ofCall,
+  ...at,
   /** The open suspensions: that of the call itself, or those of its nested run. */
   suspensions: Schema.Array(Open),
   /** The state with which the handler is started again once it has its answer. Left out where it is not. */
@@ -499,6 +519,7 @@ export class StepPrepared extends Schema.Opaque<StepPrepared>()(Schema.TaggedStr
 export class StepCompleted extends Schema.Opaque<StepCompleted>()(Schema.TaggedStruct("StepCompleted", {
   ...ofRun,
   ...after,
+  ...at,
   /** Index of the turn in the run, from 0. */
   stepIndex: Schema.Int,
   /** Messages before the reply that no record contains. Left out where there are none. */
@@ -529,6 +550,7 @@ export class StepCompleted extends Schema.Opaque<StepCompleted>()(Schema.TaggedS
 export class RunEnded extends Schema.Opaque<RunEnded>()(Schema.TaggedStruct("RunEnded", {
   ...ofRun,
   ...after,
+  ...at,
   /**
    * The `haltedReason` of the result: empty for a step that only ran tools, `"abandoned"` for an abandoned run, and
    * left out for a failed one.

@@ -278,7 +278,7 @@ const settleAll = (
     const base = yield* baseOf(given, false)
     const state = verdicts.length > 1 ? States.copyOf(base.state) : base.state
     const records: Array<Records.Record> = []
-    const at = yield* Clock.currentTimeMillis
+    const time = yield* Clock.currentTimeMillis
     for (const { content, decide, id: name, options } of verdicts) {
       checkNames("a verdict", options, knownVerdict)
       const { by, command } = options
@@ -297,7 +297,7 @@ const settleAll = (
         answer: yield* state === base.state
           ? decided
           : Effect.catch(decided, (error) => refusalIn(States.sessionOf(base.state), named, error)),
-        at,
+        time,
         ...(command === undefined ? {} : { command: { id: command, hash } }),
         ...(by === undefined ? {} : { by })
       }
@@ -467,7 +467,11 @@ export const settle = (
         new Error("Session.settle: only a kept session takes a message; call it in Session.keep")
       )
     }
-    return yield* settleAll(session, decisions, StoredCommands.submission(id, content, options))
+    return yield* settleAll(
+      session,
+      decisions,
+      StoredCommands.submission(id, content, options, yield* Clock.currentTimeMillis)
+    )
   })
 
 /** Settles every suspension whose time is over. */

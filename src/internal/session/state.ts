@@ -144,6 +144,10 @@ export interface Run {
   readonly operation: Records.RunStarted["operation"]
   /** Time of the first start, in milliseconds since 1970. */
   readonly startedAt: number
+  /** Time of the last start or resumption, in milliseconds since 1970. */
+  begunAt: number
+  /** Time of the last record, in milliseconds since `begunAt`. */
+  at: number
   /** End of the deadline, in milliseconds since 1970. */
   readonly deadlineAt: number | undefined
   /** The whole steps, in order. */
@@ -684,7 +688,7 @@ const settledOwn = (turn: Turn, call: Waiting, suspension: Event.Suspension, ans
 }
 
 /** Settles a suspension. An id that is not open changes nothing: an answer counts once. */
-const settle = (state: State, { answer, at, id }: Pick<Records.CallSettled, "answer" | "at" | "id">): void => {
+const settle = (state: State, { answer, id, time }: Pick<Records.CallSettled, "answer" | "id" | "time">): void => {
   const { turn } = state
   const found = findWaiting(state, id)
   if (turn === undefined || found === undefined) return
@@ -702,7 +706,7 @@ const settle = (state: State, { answer, at, id }: Pick<Records.CallSettled, "ans
         : { ...known(call), _tag: "Granted", answers }
     )
   }
-  state.answered = [...state.answered, { id, ...SessionData.verdictOf(answer, at) }]
+  state.answered = [...state.answered, { id, ...SessionData.verdictOf(answer, time) }]
   state.status = "idle"
   completeEarlier(state)
 }
@@ -824,6 +828,8 @@ const runStarted = (state: State, record: Records.RunStarted): void => {
     // All owners in one process count as one: a busy process may lose its claim, and then resumes its own run.
     if (processName === undefined || processName !== state.run.processName) state.run.resumptions++
     state.run.processName = processName
+    state.run.begunAt = startedAt
+    state.run.at = 0
     // Calls that started before their reply was whole do not belong to the reply that is asked for again.
     if (state.turn?.isEarlier === false && state.turn.message === undefined) state.turn = undefined
     return
@@ -832,7 +838,7 @@ const runStarted = (state: State, record: Records.RunStarted): void => {
   state.clientTools = clientTools ?? []
   const { status, thread, turn } = state
   const before: Before = { thread, turn: turn && copyTurn(turn), status, answered: state.answered }
-  if (answered !== undefined) settle(state, { at: startedAt, ...answered })
+  if (answered !== undefined) settle(state, { time: startedAt, ...answered })
   if (messages.length > 0) {
     say(state, messages)
     answerBehind(state)
@@ -847,6 +853,8 @@ const runStarted = (state: State, record: Records.RunStarted): void => {
     requestId,
     operation,
     startedAt,
+    begunAt: startedAt,
+    at: 0,
     deadlineAt,
     steps: [],
     noted: noNotes,
@@ -994,8 +1002,8 @@ const callWaits = ({ turn }: State, run: Run, record: Records.CallWaits): void =
 }
 
 const callSettled = (state: State, record: Records.CallSettled): void => {
-  const { answer, at, command } = record
-  const verdict = SessionData.verdictOf(answer, at)
+  const { answer, command, time } = record
+  const verdict = SessionData.verdictOf(answer, time)
   if (command !== undefined) receive(state, { ...command, became: "completed", ...verdict })
   if (state.run === undefined) settle(state, record)
   else if (findWaiting(state, record.id) !== undefined) state.run.settlements.push(record)
@@ -1181,6 +1189,7 @@ const runEnded = (state: State, run: Run, record: Records.RunEnded): void => {
 }
 
 const inRun = (state: State, run: Run, record: Records.Record): void => {
+  if ("at" in record && record.at !== undefined) run.at = record.at
   switch (record._tag) {
     case "ReplyReceived":
       return replyReceived(state, run, record)
@@ -1542,6 +1551,7 @@ const problemOf = (state: State, record: Records.Record, isFirst: boolean): stri
       return run?.requestId === record.requestId ? undefined : `resumes run ${record.requestId}, which is not open`
     default:
       if (run?.requestId !== record.requestId) return `belongs to run ${record.requestId}, which is not open`
+      if ("at" in record && record.at !== undefined && record.at < run.at) return `is at ${record.at}, after ${run.at}`
       return problemInRun(state, record)
   }
 }

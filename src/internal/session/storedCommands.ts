@@ -4,6 +4,7 @@
  *
  * @since 0.1.0
  */
+import * as Clock from "effect/Clock"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
@@ -84,8 +85,9 @@ export const stop = (
       const { requestId } = state.run
       const ended = Effect.suspend(() => untilEnded(id, requestId, state, version))
       if (state.stop !== undefined) return { id: state.stop.id, accepted: version, ended }
+      const time = yield* Clock.currentTimeMillis
       const stopId = globalThis.crypto.randomUUID()
-      const request: Records.Record = { _tag: "StopRequested", id: stopId, requestId, ...byOf(options) }
+      const request: Records.Record = { _tag: "StopRequested", id: stopId, requestId, time, ...byOf(options) }
       const accepted = yield* appended(id, version, [request])
       if (Option.isSome(accepted)) return { id: stopId, accepted: accepted.value, ended }
       journal = yield* Kept.readOn(id, state, version)
@@ -180,12 +182,14 @@ export const idTaken = (id: string): SessionData.SessionError =>
 export const submission = (
   id: string,
   content: Message.Content,
-  { by, clientTools = [] }: Pick<SubmitOptions, "by" | "clientTools">
+  { by, clientTools = [] }: Pick<SubmitOptions, "by" | "clientTools">,
+  time: number
 ): Records.MessageSubmitted => ({
   _tag: "MessageSubmitted",
   id,
   message: Message.user(content),
   ...(clientTools.length === 0 ? {} : { clientTools }),
+  time,
   ...byOf(by === undefined ? {} : { by })
 })
 
@@ -202,7 +206,8 @@ export const submit = <E = never>(
     yield* Kept.checkId(id)
     checkNames("Session.submit", options, knownSubmitOptions)
     const { check, origin } = options
-    const submitted = submission(options.id ?? globalThis.crypto.randomUUID(), content, options)
+    const time = yield* Clock.currentTimeMillis
+    const submitted = submission(options.id ?? globalThis.crypto.randomUUID(), content, options, time)
     for (let known = options.known;; known = undefined) {
       let summary: States.Summary | undefined
       let version = known?.version ?? (yield* Kept.versionOf(id))

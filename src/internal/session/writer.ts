@@ -6,6 +6,7 @@
  * @since 0.1.0
  */
 import type * as Arr from "effect/Array"
+import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
@@ -73,6 +74,10 @@ const isStart = ({ _tag }: Records.Record): boolean => _tag === "CallStarted"
 
 /** Tells whether a record announces what is about to begin, and reports nothing that has happened. */
 const isIntent = (record: Records.Record): boolean => isStart(record) || record._tag === "RunStarted"
+
+/** Tells whether a record of a run has its time. */
+const isTimed = (record: Records.Record): record is Extract<Records.Record, { readonly at?: number }> =>
+  isOfRun(record) && record._tag !== "StepPrepared" && record._tag !== "StopRequested"
 
 /** Tells whether records report what has happened in a run that has started. */
 const isReport = (records: ReadonlyArray<Records.Record>): boolean =>
@@ -189,6 +194,8 @@ export class Writer implements Omit<Parent, "store"> {
   /** The calls of sub-agents: whatever has happened in them is in the journals of their runs. */
   private readonly subAgents = new Set<string>()
   private waits: (() => ReadonlyArray<RunJournal.Waits>) | undefined
+  /** The beginning of the run whose records it writes, and the time of the last one, as in `States.Run`. */
+  private times: Pick<States.Run, "at" | "begunAt"> | undefined
   /** Listeners for a stop, by the ids of the runs. */
   private readonly listeners = new Map<string, () => void>()
 
@@ -252,7 +259,8 @@ export class Writer implements Omit<Parent, "store"> {
       return Effect.succeed(true)
     }
     return Effect.contextWith((context: Context.Context<never>) => {
-      const writing = { records, running, written: Deferred.makeUnsafe<boolean>(), isWithdrawn: false }
+      const timed = this.timed(records, context)
+      const writing = { records: timed, running, written: Deferred.makeUnsafe<boolean>(), isWithdrawn: false }
       this.waiting.push(writing)
       this.count(records)
       if (!this.isJoined(records)) this.begin?.()
@@ -260,6 +268,20 @@ export class Writer implements Omit<Parent, "store"> {
       if (records.every(isReply)) return Effect.succeed(true)
       return Effect.onInterrupt(Deferred.await(writing.written), () => this.withdraw(writing))
     })
+  }
+
+  /** Adds their times to records of a run: those at which they are given, in the order of the journal. */
+  private timed([first, ...rest]: Records.Records, context: Context.Context<never>): Records.Records {
+    const now = Context.get(context, Clock.Clock).currentTimeMillisUnsafe()
+    const next = (record: Records.Record): Records.Record => {
+      if (record._tag === "RunStarted") this.times = { begunAt: record.startedAt, at: 0 }
+      if (!isTimed(record)) return record
+      const { at, begunAt } = this.times ?? this.state.run ?? { at: 0, begunAt: now }
+      // The clock may be set back, and differs from that of another process.
+      const times = this.times = { begunAt, at: Math.max(at, Math.round(now - begunAt)) }
+      return { ...record, at: times.at }
+    }
+    return [next(first), ...rest.map(next)]
   }
 
   /** Takes the function that returns the calls which wait for their turn, until the operation ends. */

@@ -4,6 +4,7 @@
  *
  * @since 0.1.0
  */
+import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
 import * as Event from "../../Event.ts"
@@ -44,7 +45,7 @@ const outcomeOf = (ended: Journal.RunEnded, finishReason: unknown): Payload => {
 
 const unused = { nestedUsage: null, usage: null }
 
-type Options = Omit<Event.PublicOptions, "runId" | "calls">
+type Options = Omit<Event.PublicOptions, "runId" | "calls" | "at">
 
 /** Folds the records of a journal and tells what happened as public events. */
 export class Telling {
@@ -72,6 +73,9 @@ export class Telling {
   running: string | undefined
   /** The process that began or resumed it last. */
   driver: string | undefined
+  /** Time of the last start or resumption, and of the last record, in milliseconds since 1970. */
+  private begunAt = 0
+  private at = 0
   private readonly fold: Journal.Fold
   private readonly options: Options
   private calls = new Map<string, Event.PublicCall>()
@@ -106,6 +110,8 @@ export class Telling {
     copy.records = this.records
     copy.running = this.running
     copy.driver = this.driver
+    copy.begunAt = this.begunAt
+    copy.at = this.at
     copy.calls = new Map(this.calls)
     copy.toolCalls = new Map(this.toolCalls)
     copy.steps = this.steps
@@ -143,6 +149,7 @@ export class Telling {
     const { nestedUsage, usage: totalUsage } = record._tag === "RunEnded" ? this.fold : unused
     this.fold.apply(entry)
     this.records++
+    if ("at" in record && record.at !== undefined) this.at = this.begunAt + record.at
     switch (record._tag) {
       case "Opened":
         this.running = this.driver = undefined
@@ -152,6 +159,7 @@ export class Telling {
         this.settled = [...this.settled, record.id]
         return []
       case "RunStarted":
+        this.begunAt = this.at = record.startedAt
         this.running = record.requestId
         this.driver = record.processName
         if (record.resumes === true) return []
@@ -164,7 +172,7 @@ export class Telling {
         this.usages = []
         this.calls = new Map()
         return [
-          { runId: record.requestId, event: { _tag: "RunStarted", runId: record.requestId } },
+          { runId: record.requestId, event: { _tag: "RunStarted", runId: record.requestId, at: this.at } },
           ...this.tell(record.requestId, this.settlements())
         ]
       case "ReplyReceived":
@@ -280,7 +288,7 @@ export class Telling {
   }
 
   private tell(runId: string, payloads: ReadonlyArray<Payload>): ReadonlyArray<Told> {
-    const options: Event.PublicOptions = { ...this.options, runId, calls: this.calls }
+    const options: Event.PublicOptions = { ...this.options, runId, calls: this.calls, at: this.at }
     return payloads.flatMap((payload) => {
       const event = Event.toPublic(payload as unknown as Event.Event, options)
       return event === undefined ? [] : [{ runId, event }]
@@ -359,15 +367,20 @@ const waiting: Readonly<Record<Event.Suspension["kind"], string>> = {
 }
 
 /** Returns the end of a request after which no run begins, since other calls still wait. */
-export const stillWaiting = (kept: Session.Kept | undefined, options: Event.PublicOptions): PublicEvent => {
-  const suspensions = kept === undefined ? [] : suspensionsOf(kept, options)
-  const [first] = suspensions
-  return {
-    _tag: "ChatCompleted",
-    outcome: { _tag: first === undefined ? "Completed" : waiting[first.kind] },
-    suspensions
-  }
-}
+export const stillWaiting = (
+  kept: Session.Kept | undefined,
+  options: Event.PublicOptions
+): Effect.Effect<PublicEvent> =>
+  Effect.map(Clock.currentTimeMillis, (at) => {
+    const suspensions = kept === undefined ? [] : suspensionsOf(kept, options)
+    const [first] = suspensions
+    return {
+      _tag: "ChatCompleted",
+      outcome: { _tag: first === undefined ? "Completed" : waiting[first.kind] },
+      suspensions,
+      at
+    }
+  })
 
 /** A fold that a process keeps, and its last record, by which a journal that began anew is known. */
 interface Kept {

@@ -170,7 +170,10 @@ class Reader {
 
   /** Emits what still waits, where no run follows. */
   tellWaiting(): Effect.Effect<unknown> {
-    return this.emit(Logs.entry("", JournalEvents.stillWaiting(this.telling.kept, this.site.publish)))
+    return Effect.flatMap(
+      JournalEvents.stillWaiting(this.telling.kept, this.site.publish),
+      (event) => this.emit(Logs.entry("", event))
+    )
   }
 
   reset(runId: string): Effect.Effect<unknown> {

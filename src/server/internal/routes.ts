@@ -615,7 +615,7 @@ const joinAgUi = (site: Site) => (request: Request, params: Params): Effect.Effe
     // The page of a new thread asks before its first message, and shows a refusal as an error.
     const known = yield* Effect.catchTag(Sessions.read(session), "Refusal", () => Effect.undefined)
     if (known === undefined) {
-      const event = JournalEvents.stillWaiting(undefined, site.publish)
+      const event = yield* JournalEvents.stillWaiting(undefined, site.publish)
       const frame: Reading.Frame = { _tag: "Event", offset: "", event, text: "" }
       return Writing.agUi(Stream.succeed(frame), options)
     }
