@@ -232,7 +232,7 @@ export class Running {
     }
     const timeUp = () => {
       this.isSoftTimeUp = true
-      timers.after(Math.max(0, this.until(since + this.graceMillis) - this.now()), lateTimeUp)
+      timers.after(this.recordedMillis(since), lateTimeUp)
       stop()
     }
     if (left <= 0) timeUp()
@@ -240,8 +240,8 @@ export class Running {
   }
 
   /**
-   * Tells whether work records what came after the soft stop, such as answers and the end of the run. All of it has one
-   * more grace period together: without that, a run whose handlers outlive the first would have no recorded end.
+   * Tells whether work records what came after the soft stop, such as answers and the end of the run. All of it has
+   * `recordedMillis` together: without them, a run whose handlers outlive the grace period would have no recorded end.
    */
   private isRecordedLate(work: Work, since: number): boolean {
     return work.kind === "store" && work.startedAt >= since && !this.isLateTimeUp
@@ -270,9 +270,26 @@ export class Running {
     return Math.min(since + this.graceMillis, this.around?.permits.until ?? Infinity)
   }
 
+  /**
+   * Returns the milliseconds for what is recorded behind a grace period that began at `since` and is over now: those of
+   * one more. A run within a handler has half of its lead over the handler, and the other half to end.
+   */
+  private recordedMillis(since: number): number {
+    const { around } = this
+    const now = this.now()
+    const own = Math.max(0, since + 2 * this.graceMillis - now)
+    if (around?.permits.until === undefined) return own
+    return Math.min(own, Math.max(0, around.permits.until - now) + around.running.lead / 2)
+  }
+
+  /** The time, in milliseconds, by which the runs within a handler end before it does. */
+  private get lead(): number {
+    return Math.min(longestLead, this.graceMillis / 10)
+  }
+
   /** Returns the time by which the runs within a handler must end. Its grace period began at `since`. */
   private innerUntil(since: number): number {
-    return this.until(since) - Math.min(longestLead, this.graceMillis / 10)
+    return this.until(since) - this.lead
   }
 
   remove(task: Task): void {
