@@ -159,6 +159,14 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
       "imports src/telemetry/internal/metrics.ts"
     ]
   ],
+  bundled: [
+    [plant("src/studio/a.ts", "import * as Event from \"../Event.ts\""), "imports src/Event.ts"],
+    [
+      plant("src/studio/a.ts", "import type * as Folds from \"../internal/fold/fold.ts\""),
+      "imports src/internal/fold/fold.ts"
+    ],
+    [plant("src/studio/a.ts", "import * as Effect from \"effect/Effect\""), "imports effect/Effect"]
+  ],
   pages: [
     [
       plant("src/ui/UiStream.ts", "import * as Folds from \"../internal/fold/fold.ts\""),
@@ -295,6 +303,10 @@ describe("architecture", () => {
     const planted = [...paths, "src/internal/session/state.ts"].map((path) => plant(path))
     assert.deepStrictEqual(namesakes(planted), [
       "src/internal/session/state.ts has the name of src/internal/fold/state.ts"
+    ])
+    const studio = ["src/studio/data/state.ts", "src/studio/run/state.ts"].map((path) => plant(path))
+    assert.deepStrictEqual(namesakes([...planted.slice(0, 4), ...studio]), [
+      "src/studio/run/state.ts has the name of src/studio/data/state.ts"
     ])
   })
 

@@ -113,8 +113,10 @@ export const stableModules = (effectSources: ReadonlyArray<SourceText>): Readonl
 export const namesakes = (sources: ReadonlyArray<SourceText>): ReadonlyArray<string> => {
   const paths = new Map<string, string>()
   return sources.filter(({ path }) => !isIndex(path)).flatMap(({ path }) => {
-    const earlier = paths.get(moduleName(path))
-    paths.set(moduleName(path), path)
+    // Studio is a program of its own.
+    const name = areaOf(path) === "studio" ? `studio/${moduleName(path)}` : moduleName(path)
+    const earlier = paths.get(name)
+    paths.set(name, path)
     return earlier === undefined ? [] : [`${path} has the name of ${earlier}`]
   })
 }
@@ -165,6 +167,7 @@ type Area =
   | "mcp"
   | "server"
   | "sql"
+  | "studio"
   | "telemetry"
   | "testing"
   | "ui"
@@ -198,6 +201,7 @@ const outward = (file: File): ReadonlyArray<Fault> =>
     "mcp",
     "server",
     "sql",
+    "studio",
     "telemetry",
     "testing",
     "ui"
@@ -225,6 +229,15 @@ const isShared = (file: File, target: string | undefined): boolean =>
   (file.area === "bridges" || file.area === "mcp") && target?.startsWith("src/adapters/internal/") === true
   || file.area === "cluster" && target?.startsWith("src/durable/internal/") === true
   || target !== undefined && madeOf[file.area]?.includes(areaOf(target)) === true
+
+const bundled = (file: File): ReadonlyArray<Fault> =>
+  file.area !== "studio" ?
+    [] :
+    file.imports.flatMap(({ isType, offset, specifier, target }) => {
+      const area = target === undefined ? undefined : areaOf(target)
+      const isAllowed = target === undefined ? !isEffect(specifier) : area === "studio" || area === "core" && isType
+      return isAllowed ? [] : [{ offset, message: `imports ${target ?? specifier}` }]
+    })
 
 /** The internal modules that pages are written with. */
 const ofPages: ReadonlyArray<string> = [
@@ -284,6 +297,7 @@ const ofNode = /^node:|^@effect\/platform-node\//
 const packages = (file: File): ReadonlyArray<Fault> =>
   file.imports.flatMap(({ offset, specifier, target }) => {
     const isAllowed = target !== undefined || isEffect(specifier) ||
+      (file.area === "studio" && !specifier.startsWith("node:")) ||
       (specifier.startsWith("node:") && file.area === "testing") ||
       (specifier === "node:sqlite" && file.area === "sql") ||
       (specifier === "partial-json" && file.path === "src/internal/loop/outputRule.ts") ||
@@ -299,7 +313,7 @@ const packages = (file: File): ReadonlyArray<Fault> =>
   })
 
 const runtime = (file: File): ReadonlyArray<Fault> => {
-  if (file.area === "command") return []
+  if (file.area === "command" || file.area === "studio") return []
   const faults: Array<Fault> = []
   walk(file.body, (node, parent) => {
     if (node.async === true) faults.push({ offset: node.start, message: "async function" })
@@ -403,8 +417,12 @@ export const rules = {
   order: { demand: "a public module imports only internal ones and those that stand before it", faults: ordered },
   outward: {
     demand:
-      "adapters, bridges, cluster, command, durable, mcp, server, sql, telemetry, testing and ui are imported by nothing outside themselves, but bridges and mcp share what adapters do, cluster what durable does, server is made of durable and ui, mcp of durable, server and ui, and command of durable, server and sql",
+      "adapters, bridges, cluster, command, durable, mcp, server, sql, studio, telemetry, testing and ui are imported by nothing outside themselves, but bridges and mcp share what adapters do, cluster what durable does, server is made of durable and ui, mcp of durable, server and ui, and command of durable, server and sql",
     faults: outward
+  },
+  bundled: {
+    demand: "studio runs in a browser: of the library it imports types of public modules of the core, and no effect",
+    faults: bundled
   },
   pages: {
     demand:
@@ -434,11 +452,12 @@ export const rules = {
   },
   packages: {
     demand:
-      "effect is the only package imported; Node's modules only in command, testing and Server, node:sqlite in sql, the client of MCP in mcp, the parser of partial JSON in outputRule",
+      "effect is the only package imported but in studio, whose packages are bundled; Node's modules only in command, testing and Server, node:sqlite in sql, the client of MCP in mcp, the parser of partial JSON in outputRule",
     faults: packages
   },
   runtime: {
-    demand: `no async, await, Date, timers (but in ${timers}) or Math.random but in command: these come from Effect`,
+    demand:
+      `no async, await, Date, timers (but in ${timers}) or Math.random but in command and studio: these come from Effect`,
     faults: runtime
   },
   nodeless: {
@@ -556,9 +575,10 @@ const importsOf = (
 }
 
 const areaOf = (path: string): Area => {
-  const folder = /^src\/(adapters|bridges|cluster|command|durable|mcp|server|sql|telemetry|testing|ui|internal)\//.exec(
-    path
-  )?.[1]
+  const folder =
+    /^src\/(adapters|bridges|cluster|command|durable|mcp|server|sql|studio|telemetry|testing|ui|internal)\//.exec(
+      path
+    )?.[1]
   if (folder !== undefined) return folder as Area
   return isIndex(path) ? "index" : "core"
 }

@@ -1,0 +1,800 @@
+/**
+ * Folds the public events of a run into what Studio shows of it: turns of the model, calls with their times, and the
+ * runs inside calls. The same fold reads live events, those of a journal, and those of a recording. It changes the run
+ * in place, and each event costs the same however many came before: readers compare `version`.
+ */
+import type * as Event from "../../Event.ts"
+
+/**
+ * State of a call: `asked` until it waits or starts, `asks` while it waits for an answer from outside, and `done`,
+ * `failed`, `cancelled` or `denied` from its answer on.
+ */
+export type State = "asked" | "waiting" | "running" | "asks" | "done" | "failed" | "cancelled" | "denied"
+
+/** A time at which a call waited for its turn. Times are milliseconds since the start of the run. */
+export interface Wait {
+  /** `"key"`, `"permit"` or `"exclusive"`, as in `ToolQueued`. */
+  readonly reason: string
+  /** Name of the permit. Left out where it is not published. */
+  readonly key?: string
+  /** Paths of the calls that it waited for. */
+  readonly behind: ReadonlyArray<string>
+  /** `true` where another run had what it waited for. */
+  readonly isElsewhere: boolean
+  readonly from: number
+  to?: number
+}
+
+/** One start of a handler. A call has several where its run was resumed, or where the run inside it was. */
+export interface Attempt {
+  readonly from: number
+  to?: number
+}
+
+/** A call, by its path. Times are milliseconds since the start of the run. */
+export interface Call {
+  /** Path of the call: the ids that lead to it, joined by `/`, as in the ids of suspensions. */
+  readonly path: string
+  readonly id: string
+  readonly name: string
+  /** Path of the call whose handler runs the model that asked, or `""` for the run itself. */
+  readonly owner: string
+  /** Index of the turn that asked, or -1 for a call from an earlier run. */
+  readonly turn: number
+  /** Position among the calls of the run. */
+  readonly index: number
+  /** Time at which the model began the call. */
+  readonly asked: number
+  /** Time at which the call stood whole in the reply. */
+  ready?: number
+  readonly waits: Array<Wait>
+  /** Time of the first start. */
+  started?: number
+  /** Time of the last end. */
+  ended?: number
+  readonly attempts: Array<Attempt>
+  state: State
+  /** `true` if it started before its reply had ended. */
+  isEarly: boolean
+  /** `true` if it runs alone. */
+  isAlone: boolean
+  /** `true` if the provider runs it itself. */
+  isProviders: boolean
+  /** Times of progress. */
+  readonly notches: Array<number>
+  /** The last progress. */
+  progress?: unknown
+  /** Arguments, as far as they came as text. */
+  argumentsText: string
+  /** The arguments. Left out where they are not published. */
+  arguments?: unknown
+  /** Problem with the arguments. */
+  argumentsLost?: { readonly reason: string; readonly text?: string }
+  /** The answer that the model reads: text or parts. Left out where it is not published. */
+  content?: unknown
+  /** Length of the whole answer in characters, where it was cut. */
+  originalLength?: number
+  /** Reason of the error that the answer is. */
+  code?: string
+  /** Person who denied or stopped it. */
+  by?: string
+  /** Reason of the denial. */
+  detail?: string
+  /** `true` if it ended the run. */
+  isHalt: boolean
+  /** Time at which it was stopped alone. */
+  stopAt?: number
+  /** Time in milliseconds for which it had run when the run ended without it. */
+  abandoned?: number
+  /** The answer that it waits for. Left out unless its state is `asks`. */
+  suspension?: Event.PublicSuspension
+  /** Usage of the run inside it. */
+  usage?: Usage
+  /** Outcome of the run inside it. */
+  outcome?: Event.PublicOutcome
+}
+
+/** Counts of tokens, and cost where the server publishes it. */
+export type Usage = { readonly [name: string]: number | string }
+
+/** One request to the model. A turn has several where replies broke. */
+export interface Request {
+  readonly from: number
+  /** Time of the first byte, or of the first piece of the reply where the request itself has no event. */
+  first?: number
+  to?: number
+  model?: string
+  provider?: string
+  /** Error that broke its reply. */
+  error?: Event.PublicError
+  /** The tries that failed before the reply began. */
+  readonly retries: Array<{ readonly at: number; readonly code: string; readonly afterMillis: number }>
+}
+
+/** A piece of a reply, in the order in which the model began the pieces. */
+export type Part =
+  | { readonly type: "text" | "reasoning"; text: string }
+  | { readonly type: "call"; readonly path: string }
+
+/** A turn of the model: one step of the run, or of a run inside a call. */
+export interface Turn {
+  readonly owner: string
+  readonly index: number
+  readonly from: number
+  /** Time of the first byte of the last request. */
+  first?: number
+  /** Time at which the reply ended. */
+  to?: number
+  /** Time at which the step ended. */
+  ended?: number
+  readonly requests: Array<Request>
+  text: string
+  reasoning: string
+  parts: Array<Part>
+  /** Paths of its calls. */
+  calls: Array<string>
+  finishReason?: string
+  usage?: Usage
+  /** Error that broke the reply. */
+  error?: Event.PublicError
+}
+
+/** An answer to a call of an earlier run, with which this run began. */
+export interface Settled {
+  readonly path: string
+  readonly at: number
+  readonly state: State
+  readonly content?: unknown
+  readonly code?: string
+  readonly by?: string
+  readonly detail?: string
+}
+
+/** Something that did not stop: the run ended without it. */
+export interface Abandoned {
+  readonly id: string
+  readonly name: string
+  readonly kind: string
+  readonly ageMillis: number
+  readonly path?: ReadonlyArray<string>
+}
+
+/** Numbers of calls. */
+export interface Counts {
+  early: number
+  failed: number
+  denied: number
+  cancelled: number
+  asks: number
+  waited: number
+  running: number
+  /** The largest number of calls that ran at once. */
+  most: number
+}
+
+/** A run. Times are milliseconds since `startedAt`. */
+export interface Run {
+  readonly id: string
+  /** Time of the first event, in milliseconds since 1970. Left out while no event had a time. */
+  startedAt?: number
+  /** Time of the last event. */
+  now: number
+  /** Time at which the run ended. */
+  end?: number
+  /** Time at which it was to stop. */
+  stopAt?: number
+  /** Person who stopped it. */
+  stoppedBy?: string
+  /** Times at which it was resumed. */
+  readonly resumed: Array<number>
+  readonly turns: Array<Turn>
+  /** Calls by path, in the order in which they were asked for. */
+  readonly calls: Map<string, Call>
+  readonly settled: Array<Settled>
+  outcome?: Event.PublicOutcome
+  error?: Event.PublicError
+  /** The calls that wait for an answer, in call order. */
+  suspensions: ReadonlyArray<Event.PublicSuspension>
+  abandoned: ReadonlyArray<Abandoned>
+  /** Usage of the run's own turns so far. */
+  usage?: Usage
+  /** Usage of the runs inside its calls so far. */
+  nested?: Usage
+  /** Usage of the run together with the runs inside its calls so far. */
+  total?: Usage
+  /** The typed answer so far. */
+  output?: { readonly value: unknown; readonly isWhole: boolean }
+  readonly counts: Counts
+  /** Number of events that were taken. It grows with each change. */
+  version: number
+  /** The last turn of each owner. */
+  readonly last: Map<string, Turn>
+  /** Names of the tools whose calls run alone, as far as waits tell it. */
+  readonly alone: Set<string>
+  /** The calls of each owner that have no answer. */
+  readonly open: Map<string, Set<Call>>
+}
+
+/** Returns a run without events. */
+export const make = (id: string, startedAt?: number): Run => ({
+  id,
+  ...(startedAt === undefined ? {} : { startedAt }),
+  now: 0,
+  resumed: [],
+  turns: [],
+  calls: new Map(),
+  settled: [],
+  suspensions: [],
+  abandoned: [],
+  counts: { early: 0, failed: 0, denied: 0, cancelled: 0, asks: 0, waited: 0, running: 0, most: 0 },
+  version: 0,
+  last: new Map(),
+  alone: new Set(),
+  open: new Map()
+})
+
+/** The fields by which a server tells more of an event. */
+interface More {
+  readonly asked?: number
+  readonly waited?: ReadonlyArray<{
+    readonly reason: string
+    readonly key?: string
+    readonly behind?: ReadonlyArray<string>
+    readonly elsewhere?: boolean
+    readonly millis: number
+  }>
+  readonly by?: string
+  readonly detail?: string
+  readonly abandoned?: ReadonlyArray<Abandoned>
+  readonly nestedUsage?: Usage
+}
+
+interface Timed {
+  readonly at?: number
+  readonly replayed?: boolean
+}
+
+/** An event of a run as a server tells it. */
+export type Told =
+  | (Event.PublicEvent & More)
+  | (Timed & {
+    readonly _tag: "RequestStarted"
+    readonly stepIndex: number
+    readonly attempt: number
+    readonly model?: string
+    readonly provider?: string
+  })
+  | (Timed & {
+    readonly _tag: "RequestRetried"
+    readonly stepIndex: number
+    readonly attempt: number
+    readonly try: number
+    readonly code: string
+    readonly afterMillis: number
+  })
+  | (Timed & { readonly _tag: "StopAccepted"; readonly by?: string; readonly call?: string })
+
+const codes: { readonly [mark: string]: string } = { "%": "%25", "/": "%2F", "~": "%7E" }
+
+/** Returns an id as a path has it. */
+const written = (id: string): string => id.replace(/[%/~]/g, (mark) => codes[mark] ?? mark)
+
+/** Returns the path of a call. */
+export const pathOf = (owner: string, id: string): string => owner === "" ? written(id) : `${owner}/${written(id)}`
+
+/** Returns the path of the call that a suspension is about: its id without the run. */
+export const suspended = (suspension: { readonly id: string }): string =>
+  suspension.id.slice(suspension.id.indexOf("~") + 1)
+
+const sumOf = (left: Usage | undefined, right: Usage): Usage => {
+  if (left === undefined) return right
+  const sum: { [name: string]: number | string } = { ...left }
+  for (const [name, count] of Object.entries(right)) {
+    const before = sum[name]
+    sum[name] = typeof before === "number" && typeof count === "number" ? before + count : count
+  }
+  return sum
+}
+
+/** The states of a call with an answer. */
+const answered: ReadonlySet<State> = new Set(["done", "failed", "cancelled", "denied"])
+
+/** Returns `true` for a call that has its answer. */
+export const isAnswered = ({ state }: Call): boolean => answered.has(state)
+
+const counted = {
+  failed: "failed",
+  denied: "denied",
+  cancelled: "cancelled",
+  asks: "asks",
+  running: "running"
+} as const
+
+/** Sets the state of a call, and keeps the counts. */
+const turnTo = (run: Run, call: Call, state: State): void => {
+  const { counts } = run
+  if (call.state === state) return
+  if (call.state in counted) counts[counted[call.state as keyof typeof counted]]--
+  if (state in counted) counts[counted[state as keyof typeof counted]]++
+  counts.most = Math.max(counts.most, counts.running)
+  call.state = state
+  if (answered.has(state)) run.open.get(call.owner)?.delete(call)
+}
+
+/** Ends the open wait and the open attempt of a call. */
+const close = (call: Call, at: number): void => {
+  const wait = call.waits.at(-1)
+  if (wait !== undefined) wait.to ??= at
+  const attempt = call.attempts.at(-1)
+  if (attempt === undefined || attempt.to !== undefined) return
+  attempt.to = at
+  call.ended = at
+}
+
+const begin = (run: Run, owner: string, id: string, name: string, turn: Turn | undefined, asked: number): Call => {
+  const path = pathOf(owner, id)
+  const call: Call = {
+    path,
+    id,
+    name,
+    owner,
+    turn: turn?.index ?? -1,
+    index: run.calls.size,
+    asked,
+    waits: [],
+    attempts: [],
+    state: "asked",
+    isEarly: false,
+    isAlone: false,
+    isProviders: false,
+    notches: [],
+    argumentsText: "",
+    isHalt: false
+  }
+  run.calls.set(path, call)
+  const open = run.open.get(owner)
+  if (open === undefined) run.open.set(owner, new Set([call]))
+  else open.add(call)
+  turn?.calls.push(path)
+  turn?.parts.push({ type: "call", path })
+  return call
+}
+
+const openTurn = (run: Run, owner: string, from: number): Turn => {
+  const index = (run.last.get(owner)?.index ?? -1) + 1
+  const turn: Turn = { owner, index, from, requests: [], text: "", reasoning: "", parts: [], calls: [] }
+  run.turns.push(turn)
+  run.last.set(owner, turn)
+  return turn
+}
+
+/** Returns the open request of a turn. */
+const requestOf = (turn: Turn | undefined): Request | undefined => {
+  const request = turn?.requests.at(-1)
+  return request?.to === undefined ? request : undefined
+}
+
+/** Ends the open request of a turn. */
+const endRequest = (turn: Turn, at: number, error: Event.PublicError | undefined): void => {
+  const request = requestOf(turn)
+  if (request === undefined) return
+  request.to = at
+  if (error !== undefined) request.error = error
+}
+
+/** Discards the reply of a turn: its text, and the calls that have not started. */
+const discard = (run: Run, turn: Turn, at: number, error: Event.PublicError | undefined): void => {
+  endRequest(turn, at, error)
+  const kept = turn.calls.filter((path) => run.calls.get(path)?.started !== undefined)
+  for (const path of turn.calls) {
+    const call = run.calls.get(path)
+    if (call === undefined || call.started !== undefined) continue
+    turnTo(run, call, "cancelled")
+    run.counts.cancelled--
+    if (call.waits.length > 0) run.counts.waited--
+    run.calls.delete(path)
+  }
+  turn.calls = kept
+  turn.parts = kept.map((path) => ({ type: "call", path }))
+  turn.text = turn.reasoning = ""
+  delete turn.first
+  delete turn.to
+  delete turn.error
+}
+
+/** Adds text to the last piece of its kind. */
+const say = (turn: Turn, type: "text" | "reasoning", text: string): void => {
+  if (text === "") return
+  turn[type] += text
+  const last = turn.parts.at(-1)
+  if (last !== undefined && last.type === type) last.text += text
+  else turn.parts.push({ type, text })
+}
+
+/** Takes the whole text of a reply, of which pieces may have come. */
+const tellWhole = (turn: Turn, text: string): void => {
+  if (text.startsWith(turn.text)) return say(turn, "text", text.slice(turn.text.length))
+  turn.text = ""
+  turn.parts = turn.parts.filter(({ type }) => type !== "text")
+  say(turn, "text", text)
+}
+
+/** Notes that a call runs alone, and that calls of its tool do. */
+const markAlone = (run: Run, call: Call): void => {
+  call.isAlone = true
+  run.alone.add(call.name)
+}
+
+/**
+ * Notes which calls run alone. An exclusive wait is one for a call that runs alone, or until the call may run alone
+ * itself: a call that has not started holds up only what may not run beside it, and calls that run at once are not
+ * alone.
+ */
+const noteAlone = (run: Run, call: Call, wait: Wait): void => {
+  if (wait.reason !== "exclusive") return
+  const before = wait.behind.flatMap((path) => run.calls.get(path) ?? [])
+  for (const other of before) if (other.started === undefined) markAlone(run, other)
+  const [one, ...others] = before.filter(({ state }) => state === "running")
+  if (one === undefined || one.isAlone) return
+  const isOther = others.length > 0 || run.counts.running > 1 || run.alone.has(call.name) && !run.alone.has(one.name)
+  markAlone(run, isOther ? call : one)
+}
+
+const suspend = (run: Run, call: Call, suspension: Event.PublicSuspension | undefined, at: number): void => {
+  close(call, at)
+  turnTo(run, call, "asks")
+  if (suspension === undefined) return
+  call.suspension = suspension
+  if (suspension.toolCall.arguments !== undefined) call.arguments ??= suspension.toolCall.arguments
+}
+
+/** Suspends the calls that suspensions are about, which may be inside of the call that has the event. */
+const suspendAll = (run: Run, suspensions: ReadonlyArray<Event.PublicSuspension>, at: number): void => {
+  for (const suspension of suspensions) {
+    const path = suspended(suspension)
+    const inner = run.calls.get(path)
+    if (inner !== undefined) suspend(run, inner, suspension, at)
+    const owner = path.slice(0, Math.max(0, path.lastIndexOf("/")))
+    for (let around = owner; around !== ""; around = around.slice(0, Math.max(0, around.lastIndexOf("/")))) {
+      const call = run.calls.get(around)
+      if (call !== undefined) suspend(run, call, undefined, at)
+    }
+  }
+}
+
+interface Answered {
+  readonly content?: unknown
+  readonly isError?: boolean
+  readonly code?: string
+  readonly originalLength?: number
+  readonly by?: string
+  readonly detail?: string
+}
+
+const stateOf = ({ code, isError }: Answered): State =>
+  code === "denied" ? "denied" : code === "cancelled" || code === "abandoned"
+    ? "cancelled"
+    : isError === true
+    ? "failed"
+    : "done"
+
+/** Ends the calls of a run that has ended: those inside the call of that owner. Their own answers did not come. */
+const closeWithin = (run: Run, owner: string, state: State, at: number): void => {
+  for (const call of run.open.get(owner) ?? []) {
+    closeWithin(run, call.path, state, at)
+    close(call, at)
+    delete call.suspension
+    turnTo(run, call, state)
+  }
+}
+
+const answer = (run: Run, call: Call, told: Answered, at: number): void => {
+  close(call, at)
+  call.ended ??= at
+  const { by, code, content, detail, originalLength } = told
+  if (content !== undefined) call.content = content
+  if (code !== undefined) call.code = code
+  if (by !== undefined) call.by = by
+  if (detail !== undefined) call.detail = detail
+  if (originalLength !== undefined) call.originalLength = originalLength
+  delete call.suspension
+  turnTo(run, call, stateOf(told))
+  closeWithin(run, call.path, call.state === "done" ? "done" : "cancelled", at)
+}
+
+/**
+ * Marks the call of an earlier run that a later run answers. Returns `false` where the earlier run has no such call
+ * that waits.
+ */
+export const settle = (earlier: Run, settled: Settled): boolean => {
+  const call = earlier.calls.get(settled.path)
+  if (call === undefined || call.state !== "asks") return false
+  const { at: _at, path: _path, state, ...told } = settled
+  turnTo(earlier, call, state)
+  Object.assign(call, told)
+  delete call.suspension
+  earlier.suspensions = earlier.suspensions.filter((suspension) => suspended(suspension) !== settled.path)
+  earlier.version++
+  return true
+}
+
+/** The time of an event in the run, which never goes back. */
+const timeOf = (run: Run, at: number | undefined): number => {
+  if (typeof at !== "number") return run.now
+  run.startedAt ??= at
+  return Math.max(0, at - run.startedAt)
+}
+
+const waitsOf = (call: Call, owner: string, waited: NonNullable<More["waited"]>, started: number): Array<Wait> => {
+  let to = started
+  return waited.toReversed().map(({ behind = [], elsewhere, key, millis, reason }) => {
+    const from = to - millis
+    const wait: Wait = {
+      reason,
+      ...(key === undefined ? {} : { key }),
+      behind: behind.map((id) => pathOf(owner, id)),
+      isElsewhere: elsewhere === true,
+      from: Math.max(from, Math.min(call.ready ?? call.asked, to)),
+      to
+    }
+    to = wait.from
+    return wait
+  }).toReversed()
+}
+
+/** Takes an event of the run, or of the run inside the call that `owner` names. */
+const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefined): void => {
+  const at = event.at ?? outerAt
+  const now = timeOf(run, at)
+  const isReplayed = event.replayed === true
+  const turn = run.last.get(owner)
+  const isOpen = turn !== undefined && turn.ended === undefined
+  const named = "toolCallId" in event ? event.toolCallId : "id" in event ? event.id : undefined
+  const call = typeof named === "string" ? run.calls.get(pathOf(owner, named)) : undefined
+  switch (event._tag) {
+    case "RunStarted":
+      if (owner !== "" || run.version === 1) return
+      run.resumed.push(now)
+      delete run.end
+      delete run.outcome
+      for (const calls of run.open.values()) {
+        for (const open of calls) {
+          close(open, now)
+          if (open.state === "running" || open.state === "waiting") turnTo(run, open, "asked")
+        }
+      }
+      return
+    case "RequestStarted": {
+      const next = isOpen ? turn : openTurn(run, owner, now)
+      // The end of its process cut an earlier reply.
+      if (requestOf(next) !== undefined || next.parts.length > 0) discard(run, next, now, undefined)
+      const { model, provider } = event
+      next.requests.push({
+        from: now,
+        retries: [],
+        ...(model === undefined ? {} : { model }),
+        ...(provider === undefined ? {} : { provider })
+      })
+      return
+    }
+    case "RequestRetried":
+      requestOf(turn)?.retries.push({ at: now, code: event.code, afterMillis: event.afterMillis })
+      return
+    case "MessageStarted": {
+      if (isOpen && isReplayed && turn.to !== undefined) return
+      const request = isOpen ? requestOf(turn) : undefined
+      if (isOpen && request !== undefined && request.first === undefined && turn.parts.length === 0) {
+        turn.first = request.first = now
+        return
+      }
+      const next = isOpen ? turn : openTurn(run, owner, now)
+      if (next.parts.length > 0 || request !== undefined) discard(run, next, now, undefined)
+      next.requests.push({ from: now, retries: [] })
+      return
+    }
+    case "TextDelta":
+    case "ReasoningDelta":
+    case "TextCompleted":
+      if (!isOpen || isReplayed && turn.to !== undefined) return
+      hear(turn, now)
+      if (event._tag === "TextCompleted") tellWhole(turn, event.text)
+      else say(turn, event._tag === "TextDelta" ? "text" : "reasoning", event.delta)
+      return
+    case "ToolCallStarted":
+      if (call !== undefined) return
+      if (turn !== undefined) hear(turn, now)
+      begin(run, owner, event.id, event.name, isOpen ? turn : undefined, now)
+      return
+    case "ToolCallDelta":
+      if (call !== undefined) call.argumentsText += event.argumentsDelta
+      return
+    case "ToolCallCompleted": {
+      const known = call ?? begin(run, owner, event.id, event.name, isOpen ? turn : undefined, now)
+      known.ready ??= now
+      if (event.arguments !== undefined) known.arguments = event.arguments
+      if (event.argumentsLost !== undefined) known.argumentsLost = event.argumentsLost
+      known.argumentsText = ""
+      if (event.providerExecuted === true) {
+        known.isProviders = true
+        turnTo(run, known, "done")
+      }
+      return
+    }
+    case "ToolQueued": {
+      const known = call ?? begin(run, owner, event.id, event.name, undefined, now)
+      const { behind = [], elsewhere, key, reason } = event
+      if (known.waits.length === 0) run.counts.waited++
+      const wait: Wait = {
+        reason,
+        ...(key === undefined ? {} : { key }),
+        behind: behind.map((id) => pathOf(owner, id)),
+        isElsewhere: elsewhere === true,
+        from: now
+      }
+      noteAlone(run, known, wait)
+      known.waits.push(wait)
+      turnTo(run, known, "waiting")
+      return
+    }
+    case "ToolExecutionStarted": {
+      if (isReplayed && call?.started !== undefined) return
+      const known = call ?? begin(run, owner, event.id, event.name, undefined, now)
+      close(known, now)
+      if (event.asked !== undefined) known.ready = Math.min(timeOf(run, event.asked), now)
+      if (event.waited !== undefined && known.started === undefined) {
+        if (known.waits.length === 0 && event.waited.length > 0) run.counts.waited++
+        known.waits.splice(0, known.waits.length, ...waitsOf(known, owner, event.waited, now))
+        for (const wait of known.waits) noteAlone(run, known, wait)
+      }
+      if (known.started === undefined && isOpen && turn.to === undefined && known.turn === turn.index) {
+        known.isEarly = true
+        run.counts.early++
+      }
+      known.started ??= now
+      delete known.ended
+      delete known.suspension
+      known.attempts.push({ from: now })
+      turnTo(run, known, "running")
+      return
+    }
+    case "ToolProgress":
+      if (event.nested !== undefined) return takeOf(run, event.nested, pathOf(owner, event.id), at)
+      if (call === undefined) return
+      call.progress = event.progress
+      call.notches.push(now)
+      return
+    case "ToolExecutionCompleted":
+      if (call !== undefined && call.attempts.at(-1)?.to === undefined) close(call, now)
+      return
+    case "ToolResultEncoded":
+      if (call !== undefined) {
+        if (!isReplayed || call.content === undefined) answer(run, call, event, now)
+      } else if (owner === "") {
+        const { by, code, content, detail } = event
+        run.settled.push({
+          path: pathOf(owner, event.id),
+          at: now,
+          state: stateOf(event),
+          ...(content === undefined ? {} : { content }),
+          ...(code === undefined ? {} : { code }),
+          ...(by === undefined ? {} : { by }),
+          ...(detail === undefined ? {} : { detail })
+        })
+      }
+      return
+    case "ToolHalt":
+      if (call === undefined) return
+      answer(run, call, event, now)
+      call.isHalt = true
+      return
+    case "ToolApprovalRequested":
+    case "AskUserRequested":
+    case "ToolSuspended":
+      suspend(run, call ?? begin(run, owner, event.toolCallId, event.toolName, undefined, now), undefined, now)
+      return suspendAll(run, event.suspensions, now)
+    case "MessageCompleted": {
+      if (!isOpen) return
+      endRequest(turn, now, undefined)
+      turn.to ??= now
+      if (event.finishReason !== undefined) turn.finishReason = event.finishReason
+      return
+    }
+    case "Error":
+      if (!isOpen) return
+      turn.to ??= now
+      turn.error = event.error
+      endRequest(turn, now, event.error)
+      return
+    case "StepReset":
+      if (isOpen) discard(run, turn, now, event.error)
+      return
+    case "ModelSwitched":
+      return
+    case "StepCompleted": {
+      if (!isOpen) return
+      turn.to ??= now
+      turn.ended = now
+      if (event.finishReason !== undefined) turn.finishReason = event.finishReason
+      if (event.usage === undefined) return
+      turn.usage = event.usage
+      if (owner === "") run.usage = sumOf(run.usage, event.usage)
+      else run.nested = sumOf(run.nested, event.usage)
+      run.total = sumOf(run.total, event.usage)
+      const outer = run.calls.get(owner)
+      if (outer !== undefined) outer.usage = sumOf(outer.usage, event.usage)
+      return
+    }
+    case "OutputPartial":
+    case "OutputCompleted":
+      if (owner === "") run.output = { value: event.value, isWhole: event._tag === "OutputCompleted" }
+      return
+    case "StopAccepted": {
+      const stopped = event.call === undefined ? undefined : run.calls.get(pathOf(owner, event.call))
+      if (stopped !== undefined) stopped.stopAt = now
+      if (event.call !== undefined) return
+      run.stopAt ??= now
+      if (event.by !== undefined) run.stoppedBy ??= event.by
+      return
+    }
+    case "ChatCompleted":
+      return complete(run, event, owner, now)
+  }
+}
+
+/** Notes the first piece of a reply whose request has no event. */
+const hear = (turn: Turn, now: number): void => {
+  const request = requestOf(turn)
+  if (request === undefined || request.first !== undefined) return
+  turn.first = request.first = now
+}
+
+const complete = (
+  run: Run,
+  event: Extract<Told, { readonly _tag: "ChatCompleted" }>,
+  owner: string,
+  now: number
+): void => {
+  const { abandoned = [], nestedUsage, outcome, suspensions = [], totalUsage, usage } = event
+  const turn = run.last.get(owner)
+  if (turn !== undefined) {
+    turn.to ??= now
+    turn.ended ??= now
+    endRequest(turn, now, undefined)
+  }
+  if (owner !== "") {
+    const outer = run.calls.get(owner)
+    if (outer === undefined) return
+    outer.outcome = outcome
+    const total = totalUsage ?? usage
+    if (total !== undefined) outer.usage = total
+    return
+  }
+  run.end = now
+  run.outcome = outcome
+  if (outcome.error !== undefined) run.error = outcome.error
+  if (usage !== undefined) run.usage = usage
+  if (nestedUsage !== undefined) run.nested = nestedUsage
+  if (totalUsage !== undefined) run.total = totalUsage
+  run.suspensions = suspensions
+  run.abandoned = abandoned
+  suspendAll(run, suspensions, now)
+  for (const { ageMillis, id, kind, path } of abandoned) {
+    if (kind !== "handler") continue
+    const ids = path ?? [id]
+    const left = run.calls.get(ids.map(written).join("/")) ?? run.calls.get([...ids, id].map(written).join("/"))
+    if (left !== undefined) left.abandoned = ageMillis
+  }
+  for (const call of run.open.get("") ?? []) {
+    if (call.state !== "running" && call.state !== "waiting") continue
+    close(call, now)
+    turnTo(run, call, "cancelled")
+    closeWithin(run, call.path, "cancelled", now)
+  }
+}
+
+/** Takes an event of the run. */
+export const take = (run: Run, event: Told): void => {
+  run.version++
+  takeOf(run, event, "", undefined)
+  if (event.at !== undefined) run.now = Math.max(run.now, timeOf(run, event.at))
+}
