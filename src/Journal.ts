@@ -124,6 +124,28 @@ export const check: (records: ReadonlyArray<Records.Record>) => ReadonlyArray<st
 export const fold: (id: string) => Kept.Fold = Kept.fold
 
 /**
+ * Returns the summary that an append at this version passes to the store, of a session that was loaded or folded.
+ *
+ * **Example** (The title of a session)
+ *
+ * ```ts import.meta.vitest
+ * import { Journal, Session } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const program = Effect.gen(function*() {
+ *   yield* Session.submit("s1", "What is a heddle?")
+ *   return Journal.summaryOf(yield* Session.open("s1")).title
+ * })
+ *
+ * await Effect.runPromise(Effect.provide(program, Session.Store.layerMemory)) // => "What is a heddle?"
+ * ```
+ *
+ * @category getters
+ * @since 0.1.0
+ */
+export const summaryOf = ({ state }: Pick<Kept.Kept, "state">): States.Summary => States.summaryOf(state)
+
+/**
  * Claims a session and does not read it: `Session.claim` of the claim reads the session, and renews the claim. The
  * claim belongs to the caller, who releases it. Fails with a `SessionClaimed` if another owner holds it.
  *

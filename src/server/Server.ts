@@ -97,6 +97,7 @@ const isLocal = (authorize: unknown): boolean => authorize === Access.allowLoopb
  * - `POST …/sessions/ID/messages` takes `{ content }` or `{ answers }`, `GET …/events` gives the public events from an
  *   offset on, `POST …/stop` stops the run and reports what became of its calls, `POST …/answers` answers, approves and
  *   denies, `POST …/resume` retries what broke.
+ * - `GET …/sessions/ID/runs` gives the runs of a session by pages, each with its public events.
  * - `GET /agents` lists the agents, `GET /agents/NAME` tells the model and the tools of one, `GET …/sessions` its
  *   sessions, `GET …/sessions/ID` reads and `DELETE` removes. `GET /health` and `/ready` are for whatever restarts the
  *   process.

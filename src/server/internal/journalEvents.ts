@@ -16,6 +16,7 @@ import * as Journal from "../../Journal.ts"
 import type * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
 import * as Session from "../../Session.ts"
+import * as ThreadRuns from "./threadRuns.ts"
 
 type PublicEvent = Event.PublicEvent
 
@@ -45,12 +46,23 @@ const outcomeOf = (ended: Journal.RunEnded, finishReason: unknown): Payload => {
 
 const unused = { nestedUsage: null, usage: null }
 
+/** A run, and the place in its journal from which it can be read. */
+export interface Place {
+  readonly runId: string
+  /** The version behind which a fold without earlier records tells the run as a fold of the whole journal does. */
+  readonly after: number
+  /** The id of the message that began it. Left out where none did. */
+  readonly messageId?: string
+}
+
 type Options = Omit<Event.PublicOptions, "runId" | "calls" | "at">
 
 /** Folds the records of a journal and tells what happened as public events. */
 export class Telling {
   /** The runs that the records began, in order. */
   readonly runs: Array<string> = []
+  /** The runs of the conversation that the journal begins with, and the recorded ones that could start, in order. */
+  readonly places: Array<Place> = []
   /** The last run that began with a message, whose id names the message of the assistant that continued runs add to. */
   message: string | undefined
   /** The message of the client that the last run took which did not continue another one. */
@@ -76,6 +88,8 @@ export class Telling {
   /** Time of the last start or resumption, and of the last record, in milliseconds since 1970. */
   private begunAt = 0
   private at = 0
+  /** The version of the last record at which nothing was open or waited. */
+  private rest = 0
   private readonly fold: Journal.Fold
   private readonly options: Options
   private calls = new Map<string, Event.PublicCall>()
@@ -98,7 +112,9 @@ export class Telling {
   /** Returns a fold of the same records that shares nothing with this one, for a reader with these options. */
   copy(options: Options): Telling {
     const copy = new Telling(this.fold.id, options, this.fold.copy())
-    copy.runs.push(...this.runs)
+    for (const runId of this.runs) copy.runs.push(runId)
+    for (const place of this.places) copy.places.push(place)
+    copy.rest = this.rest
     for (const [place, name] of this.names) copy.names.set(place, name)
     for (const [place, name] of this.turns) copy.turns.set(place, name)
     for (const place of this.hidden) copy.hidden.add(place)
@@ -154,6 +170,13 @@ export class Telling {
       case "Opened":
         this.running = this.driver = undefined
         this.answer(record.lastRun)
+        if (this.records === 1) {
+          const after = entry.version - 1
+          for (const place of ThreadRuns.beginningsOf(record.session.thread)) {
+            this.places.push({ runId: ThreadRuns.nameOf(place), after })
+          }
+        }
+        this.atRest()
         return []
       case "CallSettled":
         this.settled = [...this.settled, record.id]
@@ -233,7 +256,11 @@ export class Telling {
         // A run that could not start has given back what it took, for the run that follows.
         const isUnstarted = record.haltedReason === undefined && this.reply === undefined && this.usages.length === 0
         this.running = this.driver = undefined
-        if (isUnstarted && Session.isUnfinished(this.kept)) return []
+        if (isUnstarted && Session.isUnfinished(this.kept)) {
+          this.places.pop()
+          return []
+        }
+        this.atRest()
         const suspensions = this.fold.calls.length === 0 ? [] : this.kept.session.suspensions
         const output = this.answer(record)
         const result = {
@@ -250,8 +277,20 @@ export class Telling {
     }
   }
 
+  /** Notes that the runs behind this record can be told without those before it. */
+  private atRest(): void {
+    const isAtRest = this.fold.next === "nothing" && this.fold.calls.length === 0 && this.settled.length === 0
+    if (isAtRest) this.rest = this.fold.version
+  }
+
   /** Names the message that a run takes, and the one that it begins or adds to. */
-  private begin({ operation, requestId, takes }: Journal.RunStarted): void {
+  private begin({ messages, operation, requestId, takes }: Journal.RunStarted): void {
+    const { place } = this
+    this.places.push({
+      runId: requestId,
+      after: this.rest,
+      ...(messages.length === 0 ? {} : { messageId: takes?.id ?? ThreadRuns.nameOf(place - 1) })
+    })
     if (operation === "continue") {
       this.chain.push(requestId)
       this.attempts.add(requestId)
@@ -260,7 +299,6 @@ export class Telling {
     if (takes === undefined || takes.id !== this.asked) this.attempts = new Set()
     this.asked = takes?.id
     this.attempts.add(requestId)
-    const { place } = this
     if (takes !== undefined) this.names.set(place - 1, takes.id)
     this.names.set(place, requestId)
     this.message = requestId

@@ -35,6 +35,7 @@ import * as Paths from "./paths.ts"
 import * as Reading from "./reading.ts"
 import * as Refusals from "./refusal.ts"
 import * as Relays from "./relay.ts"
+import * as RunPages from "./runPages.ts"
 import * as Sessions from "./sessions.ts"
 import * as Writing from "./writing.ts"
 
@@ -534,6 +535,15 @@ const getSession = (site: Site) => (request: Request, params: Params): Effect.Ef
     })
   })
 
+const getRuns = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
+  Effect.gen(function*() {
+    const session = yield* named(site, request, params.agent, params.id, ["read"])
+    const wanted = yield* RunPages.wantedOf(query(request, "before"), query(request, "limit"))
+    const read = yield* Sessions.read(session)
+    const page = yield* RunPages.page(session.key, read.telling, wanted, site.publish)
+    return json({ session: RunPages.sessionOf(read.kept, site.publish), ...page })
+  })
+
 const deleteSession = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
     const session = yield* named(site, request, params.agent, params.id, ["delete"])
@@ -653,6 +663,7 @@ const routes: ReadonlyArray<readonly ["GET" | "POST" | "DELETE", `/${string}`, (
   ["DELETE", "/agents/:agent/sessions/:id", deleteSession],
   ["GET", "/agents/:agent/sessions/:id/stream", resumeUi],
   ["GET", "/agents/:agent/sessions/:id/events", getEvents],
+  ["GET", "/agents/:agent/sessions/:id/runs", getRuns],
   ["POST", "/agents/:agent/sessions/:id/messages", postMessages],
   ["POST", "/agents/:agent/sessions/:id/answers", postMessages],
   ["POST", "/agents/:agent/sessions/:id/stop", postStop],

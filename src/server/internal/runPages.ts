@@ -1,0 +1,153 @@
+/**
+ * The history of a session by pages: its runs, each with its public events as the journal tells them. A page is read
+ * from the last place before its first run at which nothing waited, so that all pages together read the journal once.
+ *
+ * @since 0.1.0
+ */
+import * as Effect from "effect/Effect"
+import * as Stream from "effect/Stream"
+import type * as Event from "../../Event.ts"
+import * as Journal from "../../Journal.ts"
+import type * as Message from "../../Message.ts"
+import * as Session from "../../Session.ts"
+import * as JournalEvents from "./journalEvents.ts"
+import * as Refusals from "./refusal.ts"
+import * as Sessions from "./sessions.ts"
+import * as ThreadRuns from "./threadRuns.ts"
+
+/** A run of a session. */
+export interface Run {
+  readonly runId: string
+  /** The message that began it. Left out of a run that continues behind answers. */
+  readonly message?: { readonly id: string; readonly content: Message.Content }
+  /** Time of its start, in milliseconds since 1970. Left out where its records are gone. */
+  readonly startedAt?: number
+  readonly events: ReadonlyArray<Event.PublicEvent>
+}
+
+/** The part of a history that a request wants. */
+export interface Wanted {
+  /** The id of the run before which the page ends. Left out for the last page. */
+  readonly before: string | undefined
+  /** The largest number of runs. */
+  readonly limit: number
+}
+
+/** The number of runs of a page, by default and at most. */
+const [standardLimit, mostRuns] = [20, 100]
+
+/** Reads the parameters of a request. */
+export const wantedOf = (
+  before: string | undefined,
+  limit: string | undefined
+): Effect.Effect<Wanted, Refusals.Refusal> =>
+  Effect.suspend((): Effect.Effect<Wanted, Refusals.Refusal> => {
+    const count = limit === undefined ? standardLimit : /^\d{1,9}$/.test(limit) ? Number(limit) : 0
+    return count < 1 || count > mostRuns
+      ? Refusals.badRequest("invalid_limit", `The limit is a number from 1 to ${mostRuns}.`)
+      : Effect.succeed({ before, limit: count })
+  })
+
+const invalidBefore = Refusals.badRequest("invalid_before", "The value of before is no run of this session.")
+
+/** A page of a history. */
+export interface Page {
+  /** The runs, oldest first. */
+  readonly runs: ReadonlyArray<Run>
+  /** The run before which the next page ends. Left out of the first page of the session. */
+  readonly before?: string
+}
+
+/** A run while its events are gathered. */
+interface Gathered extends Run {
+  readonly events: Array<Event.PublicEvent>
+}
+
+/** The failure of a reader whose process keeps a fold of records that a snapshot has replaced. */
+const outdated = "outdated"
+
+/** Reads the runs of a page. */
+const gather = (
+  key: string,
+  places: ReadonlyArray<JournalEvents.Place>,
+  publish: Event.PublicOptions
+): Effect.Effect<ReadonlyArray<Run>, Journal.StoreError | typeof outdated, Session.Store> =>
+  Effect.gen(function*() {
+    const [first] = places
+    if (first === undefined) return []
+    const store = yield* Session.Store
+    const wanted = new Map(places.map((place) => [place.runId, place]))
+    const runs: Array<Run> = []
+    const gathered = new Map<string, Gathered>()
+    const telling = new JournalEvents.Telling(key, publish)
+    let isFirst = true
+    const begin = ({ messages, requestId: runId, startedAt }: Journal.RunStarted): void => {
+      const { messageId } = wanted.get(runId) ?? {}
+      const said = messages.findLast(({ role }) => role === "user")
+      const message = said === undefined || messageId === undefined
+        ? {}
+        : { message: { id: messageId, content: said.content } }
+      const run: Gathered = { runId, ...message, startedAt, events: [] }
+      gathered.set(runId, run)
+      runs.push(run)
+    }
+    const take = ({ record, version }: Journal.Entry) =>
+      Effect.gen(function*() {
+        // A snapshot may have replaced the records since.
+        if (isFirst && version !== first.after + 1) return yield* Effect.fail<typeof outdated>(outdated)
+        if (isFirst && record._tag === "Opened") {
+          runs.push(...ThreadRuns.runsOf(record.session, publish).filter(({ runId }) => wanted.has(runId)))
+        }
+        isFirst = false
+        const told = telling.take({ record, version })
+        if (record._tag === "RunStarted" && record.resumes !== true) {
+          if (wanted.has(record.requestId)) begin(record)
+          else if (runs.length === places.length) return false
+        }
+        for (const { event, runId } of told) gathered.get(runId)?.events.push(event)
+        return true
+      })
+    yield* Stream.runForEachWhile(store.read(key, first.after), take)
+    return runs.filter(({ events, runId }) => events.length > 0 && wanted.has(runId))
+  })
+
+/** Returns a page of the history of a session. `telling` is the fold of its journal. */
+export const page = (
+  key: string,
+  telling: JournalEvents.Telling,
+  wanted: Wanted,
+  publish: Event.PublicOptions
+): Effect.Effect<Page, Refusals.Refusal | Journal.StoreError, Session.Store> =>
+  Effect.gen(function*() {
+    const { before, limit } = wanted
+    const { places } = telling
+    const end = before === undefined ? places.length : places.findIndex(({ runId }) => runId === before)
+    if (end < 0) return yield* invalidBefore
+    const start = Math.max(0, end - limit)
+    const [first] = places.slice(start)
+    const runs = yield* gather(key, places.slice(start, end), publish)
+    return { runs, ...(start === 0 || first === undefined ? {} : { before: first.runId }) }
+  }).pipe(
+    Effect.catchIf((error) => error === outdated, () =>
+      Effect.gen(function*() {
+        yield* JournalEvents.forget(key)
+        return yield* page(key, yield* JournalEvents.read(key, publish), wanted, publish)
+      }))
+  )
+
+/** Returns the facts of a session beside its runs. */
+export const sessionOf = (kept: Session.Kept, publish: Event.PublicOptions) => {
+  const { origin: { forkedFrom }, session } = kept
+  const { title = "" } = Journal.summaryOf(kept)
+  const { inbox } = Session.view(kept)
+  return {
+    title,
+    next: Session.next(kept),
+    status: session.status,
+    ...(forkedFrom === undefined ? {} : { forkedFrom: { ...forkedFrom, id: Sessions.idOf(forkedFrom.id) } }),
+    forks: [],
+    allowed: [],
+    submitted: inbox.map(({ id, message }) => ({ id, content: message.content })),
+    suspensions: JournalEvents.suspensionsOf(kept, publish)
+  }
+}

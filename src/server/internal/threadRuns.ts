@@ -1,0 +1,50 @@
+/**
+ * The conversation with which a journal begins, as runs: of a session that branched from another one, and behind a
+ * snapshot. Its records are gone, so that it has no times. Each message of the user begins a run.
+ *
+ * @since 0.1.0
+ */
+import type * as Event from "../../Event.ts"
+import type * as Message from "../../Message.ts"
+import type * as Session from "../../Session.ts"
+import type * as Thread from "../../Thread.ts"
+import * as ThreadEvents from "../../ui/internal/threadEvents.ts"
+
+/** A run, and the message that began it. */
+export interface ThreadRun {
+  readonly runId: string
+  readonly message?: { readonly id: string; readonly content: Message.Content }
+  readonly events: ReadonlyArray<Event.PublicEvent>
+}
+
+/** Returns the name of a message without an id, and of the run that it began. */
+export const nameOf = (place: number): string => `message-${place}`
+
+/** Returns the places of the messages that begin a run. */
+export const beginningsOf = ({ messages }: Thread.Thread): ReadonlyArray<number> => {
+  const first = messages.findIndex(({ role }) => role === "user" || role === "assistant")
+  return messages.flatMap(({ role }, place) => role === "user" || place === first ? [place] : [])
+}
+
+/** Returns the conversation as runs, oldest first. */
+export const runsOf = (
+  { suspensions, thread }: Pick<Session.Session, "suspensions" | "thread">,
+  options: Pick<Event.PublicOptions, "publish" | "publishReasoning">
+): ReadonlyArray<ThreadRun> => {
+  const entries = ThreadEvents.entriesOf(thread, { ...options, suspensions })
+  const runs: Array<ThreadRun> = []
+  let events: Array<Event.PublicEvent> = []
+  let beginning = 0
+  const beginnings = beginningsOf(thread)
+  for (const entry of entries) {
+    if (entry.index === beginnings[beginning]) {
+      beginning++
+      const runId = nameOf(entry.index)
+      events = [{ _tag: "RunStarted", runId }]
+      const said = entry.role === "user" ? { message: { id: runId, content: entry.message.content } } : {}
+      runs.push({ runId, ...said, events })
+    }
+    if (entry.role === "assistant") events.push(...entry.events)
+  }
+  return runs
+}
