@@ -83,7 +83,14 @@ export type { OperationError } from "./internal/session/operations.ts"
 
 export type { ApproveOptions, SettleOptions, Submission, Verdict } from "./internal/session/settling.ts"
 
-export type { StopOptions, StopReceipt, SubmitOptions, SubmitReceipt } from "./internal/session/storedCommands.ts"
+export type {
+  Forked,
+  ForkOptions,
+  StopOptions,
+  StopReceipt,
+  SubmitOptions,
+  SubmitReceipt
+} from "./internal/session/storedCommands.ts"
 
 export type { Done, Mode, StreamReducer } from "./internal/session/events.ts"
 
@@ -523,6 +530,44 @@ export const submit: <E = never>(
   options?: StoredCommands.SubmitOptions<E>
 ) => Effect.Effect<StoredCommands.SubmitReceipt, SessionData.SessionError | Journals.StoreError | E, Journals.Store> =
   StoredCommands.submit
+
+/**
+ * Begins a new session with the conversation before a message of another one, and with its context, metadata and notes
+ * of that time. `message` is submitted to it in the same append. The earlier session is only read: its journal stays as
+ * it is, and none of its calls runs again. `Forked.calls` has those that the new session leaves behind.
+ *
+ * The same branch under the same id is made once, and a repeated command succeeds with the session that it made. Fails
+ * with a `SessionError`: `unknown_message` where no run began with the message, `unfinished` while the earlier session
+ * has a run or an open call, `id_taken` where the id has another session or another content, and `nested` for a nested
+ * run. A message that the session has of the one that it branched from is branched from there.
+ *
+ * **Example** (Another question in the place of the second one)
+ *
+ * ```ts import.meta.vitest
+ * import { Session, Thread } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const model = Script.layer([[Script.text("It rains."), Script.finish("stop")]])
+ * const program = Effect.gen(function*() {
+ *   yield* Session.submit("s1", "Is it raining?", { id: "m1" })
+ *   const kept = yield* Session.open("s1")
+ *   yield* Session.keep(kept, (session) => Session.reply(session, "Is it raining?", { takes: "m1" }))
+ *   const { kept: forked } = yield* Session.fork("s1", { id: "s2", before: "m1", message: { content: "Is it windy?" } })
+ *   return [forked.origin.forkedFrom?.id, forked.submitted?.map(({ message }) => message.content)]
+ * })
+ *
+ * await Effect.runPromise(Effect.provide(program, [model, Session.Store.layerMemory])) // => ["s1", ["Is it windy?"]]
+ * ```
+ *
+ * @category commands
+ * @since 0.1.0
+ */
+export const fork: <E = never>(
+  from: string,
+  options: StoredCommands.ForkOptions<E>
+) => Effect.Effect<StoredCommands.Forked, SessionData.SessionError | Journals.StoreError | E, Journals.Store> =
+  StoredCommands.fork
 
 /**
  * Returns the work that is left in a session, which names the operation to call. Workers, clusters and stores use the

@@ -42,7 +42,8 @@ const expected = ({ method, path }: Route): Readonly<Record<string, string>> => 
   if (method === "POST" && path === "/agents/:agent/sessions") {
     return { ...events, "x-vercel-ai-ui-message-stream": "v1" }
   }
-  if (path.startsWith("/agui") || path.endsWith("/events") || method === "POST") return events
+  const isStream = path.startsWith("/agui") || path.endsWith("/events") || method === "POST"
+  if (isStream && !path.endsWith("/fork")) return events
   return { ...quiet, "content-type": "application/json" }
 }
 
@@ -75,7 +76,7 @@ describe("headers of good answers", () => {
           }
           yield* send(url, {
             path: "/agents/helper/sessions/s1/messages",
-            body: { content: "Hi" },
+            body: { content: "Hi", ...(route.path.endsWith("/fork") ? { id: "m1" } : {}) },
             headers: bearer("ann")
           })
           const isStream = route.method === "GET" && (route.path.endsWith("/events") || route.path.startsWith("/agui"))

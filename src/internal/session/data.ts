@@ -302,7 +302,8 @@ export const make = (options: Options = {}): Session => {
  * - `expired`: the time for an answer is over; `Session.expire` settles the call
  * - `several_pending`: several calls are open, so a reply cannot answer one; use `Session.answer`
  * - `unfinished`: the session has work left, which a snapshot would lose
- * - `id_taken`: the id was used before, for a message or a verdict with different content
+ * - `id_taken`: the id was used before, for a message, a verdict or a session with different content
+ * - `unknown_message`: no run of the session began with this message, so that none can branch before it
  * - `nested`: the session is a nested run, which only its parent continues; submit to the session of its parent, or
  *   take the snapshot of that session
  *
@@ -321,6 +322,7 @@ export class SessionError extends Schema.TaggedError<SessionError>("heddle/Sessi
     "several_pending",
     "unfinished",
     "id_taken",
+    "unknown_message",
     "nested"
   ]),
   /** A description of the problem, with the call that resolves it. */

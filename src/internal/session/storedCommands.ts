@@ -1,6 +1,6 @@
 /**
- * The commands of other processes to a session of a store: a stop of its run, and a message for its next run. Public as
- * `Session`.
+ * The commands of other processes to a session of a store: a stop of its run, a message for its next run, and a branch
+ * of its conversation. Public as `Session`.
  *
  * @since 0.1.0
  */
@@ -12,6 +12,8 @@ import * as Stream from "effect/Stream"
 import * as Message from "../../Message.ts"
 import { checkNames, type NamesOf } from "../declare/schema.ts"
 import * as Values from "../declare/values.ts"
+import * as SharedMessages from "../fold/sharedMessages.ts"
+import * as Json from "../json.ts"
 import * as SessionData from "./data.ts"
 import * as Journals from "./journal.ts"
 import * as Kept from "./kept.ts"
@@ -233,4 +235,235 @@ export const submit = <E = never>(
       const accepted = yield* appended(id, version, records, summary === undefined ? {} : { summary })
       if (Option.isSome(accepted)) return { id: submitted.id, accepted: accepted.value }
     }
+  })
+
+// Branches.
+
+/**
+ * Options of a branch.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface ForkOptions<E = never> {
+  /** The id of the new session. No other session has it. */
+  readonly id: string
+  /**
+   * The message before which the new session begins: the id under which a run took it or, for a message without an id,
+   * its place in the conversation, from 0.
+   */
+  readonly before: string | number
+  /**
+   * The message with which the new session continues, in the same append. Its id is that of the new session by default.
+   * None by default.
+   */
+  readonly message?: Pick<SubmitOptions, "by" | "clientTools" | "id"> & {
+    /** The content of the message. */
+    readonly content: Message.Content
+  }
+  /**
+   * Refuses a new session before it is written, by what the store will have of it. Not called for a repeated branch.
+   * Accepts every session by default.
+   */
+  readonly check?: (kept: Kept.Kept) => Effect.Effect<unknown, E>
+}
+
+/**
+ * A branch of a session.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Forked {
+  /** The new session. */
+  readonly kept: Kept.Kept
+  /**
+   * The calls of the earlier session behind the branch that may have had an effect, in their order. The new session
+   * does not undo them. Calls that were denied, or that no tool could take, are left out.
+   */
+  readonly calls: ReadonlyArray<Message.ToolCall>
+}
+
+const knownForkOptions = {
+  id: Values.name,
+  before: Values.either(Values.name, Values.amount),
+  message: Values.described(
+    Values.required({ content: Values.anything, ...submissionKinds }, ["content"]),
+    "an object with content"
+  ),
+  check: Values.fn
+} satisfies NamesOf<ForkOptions>
+
+/** The place of a branch: the session that it leaves, and the state in which the new one begins. */
+interface Branch {
+  readonly from: NonNullable<Records.Origin["forkedFrom"]>
+  readonly state: States.State
+}
+
+/** A journal at its end, with the place before a message in it. */
+interface Searched {
+  readonly state: States.State
+  readonly version: number
+  /** The place. `undefined` where the message is not in these records. */
+  readonly branch: Branch | undefined
+  /** Tells whether the state is the one that the journal had there: where it had none, the conversation is cut. */
+  readonly isExact: boolean
+}
+
+const isResting = ({ run, turn }: States.State): boolean => run === undefined && turn === undefined
+
+const placeName = (place: number): string => `message-${place}`
+
+/** Returns a session that ends before a message in its conversation. */
+const cutBefore = (state: States.State, place: number): States.State => ({
+  ...States.copyOf(state),
+  thread: SharedMessages.replacedFrom(state.thread, place, []),
+  lastRun: undefined
+})
+
+/** Folds a journal, and finds the last place at which its session rested before a message. */
+const search = (
+  id: string,
+  before: ForkOptions["before"]
+): Effect.Effect<Searched, Journals.StoreError, Journals.Store> =>
+  Effect.flatMap(Journals.Store, (store) =>
+    Effect.suspend(() => {
+      const state = States.initial(id)
+      let [version, isExact] = [0, false]
+      let branch: Branch | undefined
+      return Effect.map(
+        Stream.runForEach(store.read(id), (entry) =>
+          Effect.sync(() => {
+            const { record } = entry
+            const place = SharedMessages.length(state.thread)
+            const isFirst = record._tag === "RunStarted" && record.resumes !== true && record.messages.length > 0
+            const isNamed = isFirst && record.takes?.id === before
+            const isHere = isNamed || place === before && (isFirst || record._tag === "MessagesAppended")
+            const wasResting = isResting(state)
+            const message = isFirst ? record.takes?.id ?? placeName(place) : placeName(place)
+            if (isHere) {
+              branch = wasResting ? { from: { id, version, message }, state: States.copyOf(state) } : undefined
+              isExact = wasResting
+            }
+            States.apply(state, record)
+            version = entry.version
+            const isAdded = record._tag === "Opened" || record._tag === "MessagesAppended"
+            if (branch !== undefined || !isAdded || typeof before !== "number" || !isResting(state)) return
+            if (SharedMessages.list(state.thread)[before]?.role !== "user") return
+            branch = { from: { id, version, message: placeName(before) }, state: cutBefore(state, before) }
+          })),
+        () => ({ state, version, branch, isExact })
+      )
+    }))
+
+/** Tells whether a session has these messages, and `more` behind them that another one has as well. */
+const hasSame = (state: States.State, { thread }: Pick<States.State, "thread">, more: States.State): boolean => {
+  const length = SharedMessages.length(thread)
+  const [own, others] = [States.threadOf(state), States.threadOf(more)].map(SharedMessages.list)
+  return own !== undefined && others !== undefined && own.length > length
+    && Json.isSame(own.slice(0, length), SharedMessages.list(thread))
+    && Json.isSame(own[length], others[length])
+}
+
+/**
+ * Finds the place before a message of a session. A message that the session has of the one that it branched from is
+ * looked for there: the new session is a branch of that one.
+ */
+const branchIn = (
+  searched: Searched,
+  before: ForkOptions["before"]
+): Effect.Effect<Branch | undefined, Journals.StoreError, Journals.Store> =>
+  Effect.gen(function*() {
+    const { state } = searched
+    const visited = new Set<string>()
+    let found = searched.branch
+    let [current, isExact] = [searched, searched.isExact]
+    while (!isExact) {
+      const { forkedFrom } = current.state.origin
+      if (forkedFrom === undefined || visited.has(forkedFrom.id)) break
+      visited.add(forkedFrom.id)
+      current = yield* search(forkedFrom.id, before)
+      const { branch } = current
+      // Another session may have the id by now.
+      if (branch === undefined || !hasSame(state, branch.state, current.state)) continue
+      found = branch
+      isExact = current.isExact
+    }
+    return found !== undefined && hasSame(state, found.state, state) ? found : undefined
+  })
+
+/** The codes of the answers of calls whose handlers never began. */
+const unbegun = new Set(["denied", "unknown_tool", "invalid_arguments", "truncated_arguments"])
+
+/** Returns the calls behind a place in a conversation that may have had an effect. */
+const callsBehind = (state: States.State, place: number): ReadonlyArray<Message.ToolCall> => {
+  const messages = SharedMessages.list(States.threadOf(state)).slice(place)
+  const codes = new Map(messages.map(({ code, toolCallId }) => [toolCallId, code]))
+  return messages.flatMap(({ toolCalls = [] }) => toolCalls.filter(({ id }) => !unbegun.has(codes.get(id) ?? "")))
+}
+
+/** Returns the records of a branch. The settlements that its next run would report belong to the earlier session. */
+const recordsOf = ({ from, state }: Branch, { id, message }: ForkOptions<unknown>, time: number): Records.Records => {
+  const session = SessionData.recover({ ...States.sessionOf(state), id, answered: [] })
+  const rested = { ...state, origin: { ...state.origin, forkedFrom: from } }
+  const opened = States.openedBy(rested, session)
+  if (message === undefined) return [opened]
+  return [opened, submission(message.id ?? id, message.content, message, time)]
+}
+
+/** Tells whether a session is the branch that a command asks for, given before. */
+const isRepeated = (
+  { origin: { forkedFrom }, receipts }: States.State,
+  { from }: Branch,
+  { id, message }: ForkOptions<unknown>
+): boolean => {
+  const hash = receipts.get(message?.id ?? id)?.hash
+  return forkedFrom?.id === from.id && forkedFrom.message === from.message
+    && hash === (message === undefined ? undefined : Records.hashOfContent(message.content))
+}
+
+/**
+ * Begins a new session with the conversation before a message of another one. The journal of the other one is only
+ * read.
+ */
+export const fork = <E = never>(
+  from: string,
+  options: ForkOptions<E>
+): Effect.Effect<Forked, SessionData.SessionError | Journals.StoreError | E, Journals.Store> =>
+  Effect.gen(function*() {
+    checkNames("Session.fork", options, knownForkOptions)
+    const { before, check, id } = options
+    const refused = (reason: SessionData.SessionError["reason"], detail: string) =>
+      new SessionData.SessionError({ reason, detail })
+    const store = yield* Journals.Store
+    const searched = yield* search(from, before)
+    const { parent } = searched.state
+    if (parent !== undefined) return yield* Kept.nestedIn(parent, "branch from")
+    const branch = yield* branchIn(searched, before)
+    if (branch === undefined) {
+      const name = typeof before === "number" ? `at ${before}` : JSON.stringify(before)
+      return yield* refused("unknown_message", `no run of the session began with a message ${name}`)
+    }
+    const calls = callsBehind(searched.state, SharedMessages.length(branch.state.thread))
+    const repeated = (state: States.State, version: number) =>
+      isRepeated(state, branch, options)
+        ? Effect.succeed({ kept: Kept.keptOf(id, state, version), calls })
+        : idTaken(id)
+    const known = yield* Kept.read(id)
+    if (known.version > 0) return yield* repeated(known.state, known.version)
+    const left = States.next(searched.state)
+    if (left !== "nothing") {
+      return yield* refused("unfinished", `the session has work left (${left}): a branch begins between whole runs`)
+    }
+    const records = recordsOf(branch, options, yield* Clock.currentTimeMillis)
+    const state = States.after(States.initial(id), records)
+    const kept = Kept.keptOf(id, state, records.length)
+    if (check !== undefined) yield* check(kept)
+    return yield* store.append(id, 0, records, { summary: States.summaryOf(state) }).pipe(
+      Effect.as({ kept, calls }),
+      Effect.catchTag(
+        "SessionConflict",
+        () => Effect.flatMap(Kept.read(id), ({ state, version }) => repeated(state, version))
+      )
+    )
   })

@@ -28,8 +28,8 @@ export interface Question {
   /** The id of the session, without its principal. Left out where the request names none. */
   readonly session?: string
   /**
-   * The action: `"write"` is a new message or a retry, `"answer"` an answer to a question or the result of a client's
-   * tool, `"approve"` an approval, a denial or an edit, `"inspect"` the events as they are.
+   * The action: `"write"` is a new message, a retry or a branch, `"answer"` an answer to a question or the result of a
+   * client's tool, `"approve"` an approval, a denial or an edit, `"inspect"` the events as they are.
    */
   readonly action: "list" | "read" | "write" | "answer" | "approve" | "stop" | "delete" | "inspect"
 }

@@ -149,6 +149,31 @@ export const plain = (site: Site, sessionId: string, body: unknown): Result.Resu
     }
   })
 
+/** The parts of a body that asks for a branch of a session. */
+interface Forking {
+  /** The id of the new session. */
+  readonly id: string
+  /** The id of the message before which it begins. */
+  readonly before: string
+  /** The message with which it continues. Left out where it only begins. */
+  readonly content?: Body.Say["content"]
+  /** The tools of the client for that message. */
+  readonly clientTools: ReadonlyArray<Body.ClientTool>
+}
+
+/** Reads `{ id, before, content?, clientTools? }`. */
+export const forking = (site: Site, body: unknown): Result.Result<Forking, Body.BodyError> =>
+  Posted.reading(() => {
+    const reader = new Posted.Reader("a body", optionsOf(site))
+    const { before, clientTools, content, id } = reader.object(body, "the body")
+    return {
+      id: reader.sessionId(id, "id"),
+      before: reader.messageId(before, "before"),
+      ...(content === undefined ? {} : { content: contentOf(reader, content) }),
+      clientTools: reader.clientTools(clientTools, "clientTools")
+    }
+  })
+
 const contentOf = (reader: Posted.Reader, content: unknown): Body.Say["content"] => {
   if (typeof content === "string") {
     return reader.text(content, "content") === "" ? reader.refuse("content", "must have a text or a file") : content

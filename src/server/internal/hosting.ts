@@ -17,6 +17,7 @@ import * as Adapter from "../../Adapter.ts"
 import * as Peers from "../../durable/internal/peers.ts"
 import * as Worker from "../../durable/Worker.ts"
 import type * as Event from "../../Event.ts"
+import * as ToolOptions from "../../internal/declare/toolOptions.ts"
 import * as Values from "../../internal/declare/values.ts"
 import * as Journal from "../../Journal.ts"
 import * as Policy from "../../Policy.ts"
@@ -39,6 +40,9 @@ const mostDriven = 1_000
 
 /** Attempts after which a run that cannot start is ended: a person waits for it. */
 const maxFailures = 2
+
+/** Longest time in which an agent says which tools it has. */
+const toolsWithin = "10 seconds"
 
 /** The options of a server that concern its sessions. */
 export interface Settings<RAuthorize> {
@@ -109,6 +113,7 @@ export const make = <R, RAuthorize>(
     }
     const scope = yield* Effect.scope
     const adapter = Option.getOrUndefined(yield* Effect.serviceOption(Adapter.Adapter))
+    const defaults = yield* Policy.Defaults
     const hub = new Logs.Hub(bounds, joinMillis, scope, publish, yield* Clock.Clock)
     const raw = yield* PubSub.sliding<readonly [string, Event.Event]>(1_024)
     const context = yield* Effect.context<R | RAuthorize>()
@@ -176,7 +181,7 @@ export const make = <R, RAuthorize>(
       allowUrl: options.allowUrl,
       checkTools: ({ agent: name, id, principal }, clientTools) =>
         Effect.flatMap(
-          Effect.timeoutOption(optionsOf(name, { principal, sessionId: id, clientTools }), "10 seconds"),
+          Effect.timeoutOption(optionsOf(name, { principal, sessionId: id, clientTools }), toolsWithin),
           (options) => {
             if (Option.isNone(options)) return Bounded.busy
             const own = new Set(options.value.tools?.map((tool) => tool.name))
@@ -185,10 +190,30 @@ export const make = <R, RAuthorize>(
               : Effect.void
           }
         ),
+      changing: ({ agent: name, id, principal }, calls) =>
+        calls.length === 0 ?
+          Effect.succeed(calls) :
+          optionsOf(name, { principal, sessionId: id, clientTools: [] }).pipe(
+            Effect.timeout(toolsWithin),
+            Effect.map(({ tools = [] }) => {
+              const toolbox = ToolOptions.toolbox(defaults.tools ?? [], tools)
+              return calls.filter((call) => {
+                const tool = toolbox.get(call.name)
+                return tool === undefined || !ToolOptions.isReadOnly(tool, call.arguments ?? {})
+              })
+            }),
+            // A call counts as one that changes something where its tool is not known.
+            Effect.catchCause((cause) =>
+              Effect.logWarning("the tools of an agent could not be read", name).pipe(
+                Effect.andThen(Effect.logDebug("the tools of an agent could not be read", cause)),
+                Effect.as(calls)
+              )
+            )
+          ),
       factsOf: yield* Facts.make({
         optionsOf: (name, principal) => optionsOf(name, { principal, sessionId: "", clientTools: [] }),
         adapter,
-        defaults: yield* Policy.Defaults,
+        defaults,
         publish: options.publish
       }),
       raw: (key) =>

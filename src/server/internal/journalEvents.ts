@@ -391,7 +391,14 @@ export const callsOf = (
   kept: Session.Kept,
   options: Event.PublicOptions
 ): ReadonlyArray<Extract<PublicEvent, { readonly _tag: "ToolCallCompleted" }>> =>
-  Session.view(kept).calls.flatMap(({ toolCall: { arguments: given, id, name } }) => {
+  published(Session.view(kept).calls.map(({ toolCall }) => toolCall), options)
+
+/** Returns calls as they are published. */
+export const published = (
+  calls: ReadonlyArray<Message.ToolCall>,
+  options: Event.PublicOptions
+): ReadonlyArray<Extract<PublicEvent, { readonly _tag: "ToolCallCompleted" }>> =>
+  calls.flatMap(({ arguments: given, id, name }) => {
     const payload: Payload = { _tag: "ToolCallCompleted", id, name, arguments: given }
     const event = Event.toPublic(payload as unknown as Event.Event, { ...options, calls: new Map() })
     return event?._tag === "ToolCallCompleted" ? [event] : []

@@ -29,7 +29,6 @@ import * as Bodies from "./bodies.ts"
 import * as EventStream from "./eventStream.ts"
 import type * as Facts from "./facts.ts"
 import * as JournalEvents from "./journalEvents.ts"
-import * as Lists from "./lists.ts"
 import * as Logs from "./log.ts"
 import * as Paths from "./paths.ts"
 import * as Reading from "./reading.ts"
@@ -62,6 +61,11 @@ export interface Site extends Relays.Site, Bodies.Site {
     clientTools: ReadonlyArray<Body.ClientTool>
   ) => Effect.Effect<void, Refusals.Refusal>
   readonly factsOf: Facts.FactsOf
+  /** Returns the calls of a session that may change something, by the tools that its agent has now. */
+  readonly changing: (
+    session: Sessions.Named,
+    calls: ReadonlyArray<Message.ToolCall>
+  ) => Effect.Effect<ReadonlyArray<Message.ToolCall>>
   /** Waits until the server is released: what has not ended by then ends in another process. */
   readonly closing: Effect.Effect<void>
   /** The events of a run in this process as they are. */
@@ -88,10 +92,9 @@ const json = (body: unknown, status = 200): Response =>
     headers: { "cache-control": "no-store", "x-content-type-options": "nosniff" }
   })
 
-const parametersOf = (request: Request): URLSearchParams => new URL(request.url, "http://localhost").searchParams
-
 /** Returns the value of a parameter of the address, once. */
-const query = (request: Request, name: string): string | undefined => parametersOf(request).get(name) ?? undefined
+const query = (request: Request, name: string): string | undefined =>
+  new URL(request.url, "http://localhost").searchParams.get(name) ?? undefined
 
 // Sessions of requests.
 
@@ -418,6 +421,33 @@ const postRetry = (site: Site) => (request: Request, params: Params): Effect.Eff
     return Writing.plain(frames)
   })
 
+/** Begins a session that continues another one from before one of its messages, which stays as it is. */
+const postFork = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
+  Effect.gen(function*() {
+    yield* Sessions.checkId(params.id)
+    const body = yield* bodyOf(site, request, params.agent)
+    const { id, ...asked } = yield* Bodies.taken(Bodies.forking(site, body))
+    const session = yield* named(site, request, params.agent, params.id, ["write"])
+    const branch = yield* named(site, request, params.agent, id, ["write"])
+    if (branch.principal !== session.principal) return yield* Refusals.forbidden("forbidden", "This is not allowed.")
+    yield* admit(site, branch, false)
+    if (asked.clientTools.length > 0) yield* site.checkTools(branch, asked.clientTools)
+    const known = yield* Sessions.read(session)
+    const { bounds, counters: { opening } } = site
+    const made = Sessions.fork(session, known, branch, { ...asked, bounds, opening })
+    const { calls, kept } = yield* asked.content === undefined ? made : expecting(site, branch.key, made)
+    if (Session.isUnfinished(kept)) yield* Worker.take(branch.key)
+    const { forkedFrom } = kept.origin
+    const changing = yield* site.changing(session, calls)
+    return json({
+      id,
+      ...(forkedFrom === undefined
+        ? {}
+        : { forkedFrom: { ...forkedFrom, id: Sessions.idOf(forkedFrom.id) } }),
+      calls: JournalEvents.published(changing, site.publish).map(({ id, name }) => ({ id, name }))
+    }, 201)
+  })
+
 /** Lists the agents whose sessions the request may list. */
 const getAgents = (site: Site) => (request: Request): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
@@ -445,9 +475,12 @@ const getList = (site: Site) => (request: Request, { agent }: Params): Effect.Ef
   Effect.gen(function*() {
     yield* checkAgent(site, agent)
     const { of, principal } = yield* Access.ask(site, request, { agent, action: "list" })
-    const search = yield* Effect.fromResult(Lists.searchOf(parametersOf(request)))
+    const page = Number(query(request, "page") ?? 0)
+    if (!Number.isInteger(page) || page < 0) {
+      return yield* Refusals.badRequest("invalid_page", "The page is a number from 0.")
+    }
     yield* site.counters.list(principal, yield* Clock.currentTimeMillis)
-    return json(yield* Lists.list(of ?? principal, agent, search))
+    return json(yield* Sessions.list(of ?? principal, agent, page))
   })
 
 /** Tells whether a message is no answer in advance to a call that is under way. */
@@ -666,6 +699,7 @@ const routes: ReadonlyArray<readonly ["GET" | "POST" | "DELETE", `/${string}`, (
   ["GET", "/agents/:agent/sessions/:id/runs", getRuns],
   ["POST", "/agents/:agent/sessions/:id/messages", postMessages],
   ["POST", "/agents/:agent/sessions/:id/answers", postMessages],
+  ["POST", "/agents/:agent/sessions/:id/fork", postFork],
   ["POST", "/agents/:agent/sessions/:id/stop", postStop],
   ["POST", "/agents/:agent/sessions/:id/resume", postRetry],
   ["POST", "/agui/:agent", postAgUi],

@@ -44,12 +44,9 @@ export const idOf = (key: string): string => key.slice(key.indexOf(":") + 1)
 
 const idPattern = /^[A-Za-z0-9_-]{1,128}$/
 
-/** Tells whether a text is an id that names a session. */
-export const isId = (id: string): boolean => idPattern.test(id)
-
 /** Refuses an id that names no session. */
 export const checkId = (id: string): Effect.Effect<string, Refusals.Refusal> =>
-  isId(id)
+  idPattern.test(id)
     ? Effect.succeed(id)
     : Refusals.badRequest("invalid_session_id", "A session id has 1 to 128 letters, digits, _ and -.")
 
@@ -129,6 +126,16 @@ export const say = (
       () => idTaken
     )
     if (known !== undefined) return (yield* submitted).id
+    return (yield* creating({ key, principal }, { bounds, opening }, submitted)).id
+  })
+
+/** Creates a session, unless its principal has as many as it may have. */
+const creating = <A, E>(
+  { key, principal }: Pick<Named, "key" | "principal">,
+  { bounds, opening }: Pick<Saying, "bounds" | "opening">,
+  create: Effect.Effect<A, E, Session.Store>
+): Effect.Effect<A, E | Refusals.Refusal | Journal.StoreError, Session.Store> =>
+  Effect.gen(function*() {
     const store = yield* Session.Store
     const prefix = prefixOf(principal)
     opening.add(key)
@@ -136,13 +143,98 @@ export const say = (
       const listed = yield* Stream.runCollect(Stream.take(store.list({ prefix }), bounds.sessions))
       const keys = new Set(listed.map((each) => each.id))
       for (const other of opening) if (other !== key && other.startsWith(prefix)) keys.add(other)
-      if (keys.size < bounds.sessions || keys.has(key)) return yield* submitted
+      if (keys.size < bounds.sessions || keys.has(key)) return yield* create
       return yield* Refusals.tooMany(
         "too_many_sessions",
         `There are ${bounds.sessions} sessions. Delete one of them first.`
       )
     })
-    return (yield* Effect.ensuring(opened, Effect.sync(() => opening.delete(key)))).id
+    return yield* Effect.ensuring(opened, Effect.sync(() => opening.delete(key)))
+  })
+
+// Branches.
+
+/** The parts of a body that asks for a branch. */
+export interface Forking extends Pick<Saying, "bounds" | "clientTools" | "opening"> {
+  /** The id of the message before which the new session begins. */
+  readonly before: string
+  /** The content of the message with which it continues. Left out where it only begins. */
+  readonly content?: Body.Say["content"]
+}
+
+const noMessage = Refusals.notFound(
+  "unknown_message",
+  "before: The session has no message of the user with this id that began a run."
+)
+const forkTaken = Refusals.conflict(
+  "id_taken",
+  "id: Another session has this id, or another branch under it was asked for. Give a new one."
+)
+
+const tooLargeToCopy = Refusals.tooLarge(
+  "fork_too_large",
+  "before: The conversation before this message is too large to be copied."
+)
+
+const forkFailures: Readonly<Record<string, Refusals.Refusal>> = {
+  unknown_message: noMessage,
+  id_taken: forkTaken,
+  nested: noMessage
+}
+
+/** The ids of messages that a client has not given, by their places in the conversation. */
+const placeOf = (id: string): number | undefined => {
+  const [, place] = /^message-(\d{1,9})$/.exec(id) ?? []
+  return place === undefined ? undefined : Number(place)
+}
+
+/** Begins a session with the conversation before a message of another one. */
+export const fork = (
+  { key: from }: Named,
+  known: Read,
+  named: Named,
+  { before, bounds, clientTools, content, opening }: Forking
+): Effect.Effect<Session.Forked, Refusals.Refusal | Journal.StoreError, Session.Store> => {
+  const forked = (before: string | number) =>
+    Session.fork(from, {
+      id: named.key,
+      before,
+      ...(content === undefined ? {} : { message: { id: named.id, content, by: named.by, clientTools } }),
+      check: (kept) => fullOf(Session.view(kept), bounds) ?? Effect.void
+    })
+  const place = placeOf(before)
+  const branched = Effect.catchTag(
+    forked(before),
+    "SessionError",
+    (error) => error.reason === "unknown_message" && place !== undefined ? forked(place) : Effect.fail(error)
+  )
+  return creating(named, { bounds, opening }, branched).pipe(
+    Effect.catchTags({
+      SessionError: ({ reason }) =>
+        forkFailures[reason] ?? (known.kept.session.suspensions.length > 0 ? waits : running),
+      StoreError: (error): Effect.Effect<never, Refusals.Refusal | Journal.StoreError> =>
+        error.reason === "too_large" && error.record === "Opened" ? tooLargeToCopy : Effect.fail(error)
+    })
+  )
+}
+
+/** A session that branched from another one. */
+export interface Fork {
+  readonly id: string
+  /** The id of the message before which it branched. */
+  readonly message: string
+}
+
+/** Lists the sessions that branched from a session, by what the store keeps beside the journals. */
+export const forksOf = (
+  { key, principal }: Pick<Named, "key" | "principal">
+): Effect.Effect<ReadonlyArray<Fork>, Journal.StoreError, Session.Store> =>
+  Effect.gen(function*() {
+    const store = yield* Session.Store
+    const listed = yield* Stream.runCollect(store.list({ prefix: prefixOf(principal) }))
+    return listed.flatMap(({ forkedFrom, id }) =>
+      forkedFrom?.id === key ? [{ id: idOf(id), message: forkedFrom.message }] : []
+    )
   })
 
 // Retries.
@@ -547,11 +639,62 @@ export const remove = (
     hub.remove(key)
   })
 
+// Lists.
+
+/** A session in a list. */
+export interface Listed {
+  readonly id: string
+  readonly agent: string
+  /** `"unreadable"` where this release cannot read it. */
+  readonly status: Journal.Listed["status"] | "unreadable"
+  readonly title: string
+  readonly lastLine: string
+  readonly next: Journal.Next
+  readonly updatedAt: number
+}
+
+const pageSize = 20
+
+/** Number of sessions of other agents that a page passes over: further ones begin the next page. */
+const mostOthers = 200
+
 /** Returns the name of the agent of a session, which its first record has, unless it cannot be read. */
-export const agentOf = (key: string): Effect.Effect<string | undefined, Journal.StoreError, Session.Store> =>
+const agentOf = (key: string): Effect.Effect<string | undefined, Journal.StoreError, Session.Store> =>
   Effect.gen(function*() {
     const first = yield* Stream.runHead((yield* Session.Store).read(key))
     return Option.isSome(first) && first.value.record._tag === "Opened" ? first.value.record.agent : ""
   }).pipe(
     Effect.catchTag("StoreError", (error) => isUnreadable(error) ? Effect.undefined : error)
   )
+
+/**
+ * Lists the sessions of a principal with an agent, newest first, from a place in the list of all of the principal's
+ * sessions. It reads what the store keeps beside the journals, so that a journal that cannot be read is listed.
+ */
+export const list = (
+  principal: string,
+  agent: string,
+  from: number,
+  filter: Pick<Journal.ListOptions, "status"> = {}
+): Effect.Effect<
+  { readonly sessions: ReadonlyArray<Listed>; readonly next?: number },
+  Journal.StoreError,
+  Session.Store
+> =>
+  Effect.gen(function*() {
+    const store = yield* Session.Store
+    const listed = yield* Stream.runCollect(store.list({ ...filter, prefix: prefixOf(principal) }))
+    const newest = listed.filter(({ id }) => idPattern.test(idOf(id))).sort((left, right) => right.since - left.since)
+    const sessions: Array<Listed> = []
+    let index = from
+    for (const each of newest.slice(from, from + pageSize + mostOthers)) {
+      if (sessions.length === pageSize) break
+      index++
+      const of = each.agent ?? (yield* agentOf(each.id))
+      if (of !== undefined && of !== agent) continue
+      const { lastLine = "", next, since: updatedAt, title = "" } = each
+      const status = of === undefined ? "unreadable" : each.status
+      sessions.push({ id: idOf(each.id), agent, status, title, lastLine, next, updatedAt })
+    }
+    return { sessions, ...(index < newest.length ? { next: index } : {}) }
+  })

@@ -65,6 +65,7 @@ export const bodyOf = ({ path }: Route, id = "s1", text = "Hi"): unknown => {
     }
   }
   if (path.startsWith("/agui")) return { threadId: id, runId: "r1", messages: [message], tools: [] }
+  if (path.endsWith("/fork")) return { id: "forked", before: "m1", content: text }
   return path.includes(":id") ? { content: text } : { id, trigger: "submit-message", messages: [message] }
 }
 
