@@ -16,6 +16,7 @@ import * as Response from "./Response.ts"
 import * as Thread from "./Thread.ts"
 
 export type {
+  PublicAbandoned,
   PublicCall,
   PublicError,
   PublicEvent,
@@ -887,6 +888,13 @@ export class ToolResultEncoded extends Schema.Opaque<ToolResultEncoded>()(Schema
   originalLength: Schema.optionalKey(Schema.Int),
   /** `true` when it closes a call that was open before. Left out otherwise. */
   settled: Schema.optionalKey(Schema.Boolean),
+  /**
+   * The sender of a denial that was given for a waiting call, as the program named them. Left out for any other answer,
+   * and where the program does not say.
+   */
+  by: Schema.optionalKey(Schema.String),
+  /** The reason of such a denial. Left out where none was given. */
+  detail: Schema.optionalKey(Schema.String),
   ...replay
 })) {}
 

@@ -8,6 +8,7 @@ import type * as Event from "../../Event.ts"
 import * as Message from "../../Message.ts"
 import type * as Response from "../../Response.ts"
 import * as Json from "../json.ts"
+import * as CallPaths from "./callPath.ts"
 import * as OpenCalls from "./openCalls.ts"
 
 /** The mark of what had happened before a run was resumed. */
@@ -78,6 +79,47 @@ export const replyOf = (message: Message.Message): Response.Response => {
     rawFinishReason: null,
     usage: null,
     metadata: Json.none
+  }
+}
+
+/** The denial of a call: its sender and reason, as far as they are known. */
+interface Denial {
+  readonly by?: string
+  readonly detail?: string
+}
+
+/** A verdict about a waiting call. */
+interface Verdict {
+  readonly answer: { readonly _tag: string; readonly reason?: string }
+  readonly by?: string
+}
+
+/** Returns the denial that a verdict is. It is empty for any other verdict. */
+export const denialOf = ({ answer, by }: Verdict): Denial => ({
+  ...(answer._tag !== "Denied" || by === undefined ? {} : { by }),
+  ...(answer._tag !== "Denied" || answer.reason === undefined ? {} : { detail: answer.reason })
+})
+
+/** A verdict that was given between two runs, by the id of its suspension. */
+export interface Settled extends Denial {
+  readonly id: string
+}
+
+/**
+ * Returns the event of a call that was settled between two runs, from the message that answers it. The first of the
+ * verdicts about the call counts.
+ */
+export const ofSettled = (
+  message: Message.Message,
+  settled: ReadonlyArray<Settled>
+): Event.Of<"ToolResultEncoded" | "ToolHalt"> => {
+  const { by, detail } = message.code === "denied"
+    ? settled.find(({ id }) => CallPaths.ownCall(id) === message.toolCallId) ?? {}
+    : {}
+  return {
+    ...ofAnswer(message, { settled: true }),
+    ...(by === undefined ? {} : { by }),
+    ...(detail === undefined ? {} : { detail })
   }
 }
 

@@ -153,6 +153,25 @@ export interface PublicOutcome {
   readonly error?: PublicError
 }
 
+/**
+ * Code that was left running when its run ended, as it is published: that of a published call, a hook or the adapter.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface PublicAbandoned {
+  /** The id of the call, or of the run. */
+  readonly id: string
+  /** The name of the tool, or of the option. */
+  readonly name: string
+  /** The kind of code, as in `Event.Abandoned`. Appends and the effect given as `cancel` are not published. */
+  readonly kind: "handler" | "hook" | "adapter"
+  /** The time for which it had been running, in milliseconds. */
+  readonly ageMillis: number
+  /** The ids of the calls that lead to it, from the call of the run to its own. Left out for code of the run itself. */
+  readonly path?: ReadonlyArray<string>
+}
+
 /** The fields of an event that belongs to a call. */
 interface OfCall {
   /** The id of the call. */
@@ -281,6 +300,10 @@ interface Fields {
     readonly originalLength?: number
     /** `true` when it closes a call that was open before. Left out otherwise. */
     readonly settled?: boolean
+    /** The sender of a denial, as the program named them. Left out for any other answer, and where it is not known. */
+    readonly by?: string
+    /** The reason that they gave. Left out where there is none, and where arguments are not published. */
+    readonly detail?: string
   }
   AskUserRequested: Asking
   ToolApprovalRequested: Asking
@@ -306,6 +329,8 @@ interface Fields {
     readonly nestedUsage?: PublicUsage
     /** The calls that wait for an answer, in call order. Left out when none does. */
     readonly suspensions?: ReadonlyArray<PublicSuspension>
+    /** The code that was left running. Left out where there is none. */
+    readonly abandoned?: ReadonlyArray<PublicAbandoned>
   }
 }
 
@@ -395,13 +420,16 @@ const oneOf = (words: ReadonlyArray<string>): Field => (value) =>
 
 /** The fields that are published, by their names, each with its type. */
 const fields = {
+  ageMillis: finite,
   answerSchema: object,
   arguments: object,
   argumentsDelta: text,
   attempt: finite,
+  by: text,
   code: oneOf(ToolError.fields.reason.literals),
   content: (value) => text(value) ?? list(value),
   delta: text,
+  detail: text,
   done: flag,
   elsewhere: flag,
   expiresAt: finite,
@@ -471,7 +499,7 @@ class Rules {
   readonly calls: Map<string, PublicCall> | undefined
   /** The calls around the run, the outermost first. */
   readonly around: ReadonlyArray<string>
-  private readonly limit: Publish
+  readonly limit: Publish
   private readonly options: PublicOptions
 
   constructor(
@@ -525,12 +553,13 @@ const extents: ReadonlyArray<Publish> = ["none", "names", "all"]
 const least = (left: Publish, right: Publish): Publish =>
   extents[Math.max(0, Math.min(extents.indexOf(left), extents.indexOf(right)))] ?? "none"
 
+/** Returns the rules of the run that a path of calls leads to. */
+const rulesAt = (rules: Rules, path: ReadonlyArray<string>): Rules =>
+  path.reduce((within, id) => within.within(id, within.of(id)), rules)
+
 /** Returns the extent for a nested call: the least extent along its path. */
-const extentWithin = (rules: Rules, path: ReadonlyArray<string>, name: unknown): Publish => {
-  let within = rules
-  for (const id of path.slice(0, -1)) within = within.within(id, within.of(id))
-  return within.of(undefined, name)
-}
+const extentWithin = (rules: Rules, path: ReadonlyArray<string>, name: unknown): Publish =>
+  rulesAt(rules, path.slice(0, -1)).of(undefined, name)
 
 const suspensionOf = (rules: Rules, suspension: unknown): PublicSuspension | undefined => {
   const toolCall = whole(read(suspension, "toolCall"), "id", "name")
@@ -564,6 +593,23 @@ const asking = (event: unknown, kind: string): Payload => ({
   answerSchema: read(event, "answerSchema"),
   expiresAt: read(event, "expiresAt")
 })
+
+/** The kinds of code that a reader may know of. An append belongs to the session, whose key names its principal. */
+const abandonedKinds = oneOf(["handler", "hook", "adapter"])
+
+const abandonedOf = (rules: Rules, abandoned: unknown): PublicAbandoned | undefined => {
+  const known = whole(abandoned, "id", "name", "ageMillis")
+  const kind = abandonedKinds(read(abandoned, "kind"))
+  const path = listOf(read(abandoned, "path"))
+  if (known === undefined || kind === undefined) return undefined
+  if (path.length > deepestRun || !path.every((id) => typeof id === "string")) return undefined
+  const { id, name } = known
+  // Code of a run inside a handler is published as that handler is.
+  const isOfRun = kind === "adapter" || kind === "hook" && id === rules.runId
+  const extent = isOfRun ? rulesAt(rules, path.slice(0, -1)).limit : extentWithin(rules, path, name)
+  if (extent === "none") return undefined
+  return { ...known, kind, ...(path.length === 0 ? {} : { path }) } as unknown as PublicAbandoned
+}
 
 const outcomes: ReadonlySet<unknown> = new Set([
   "Completed",
@@ -672,7 +718,7 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
       return nested && { ...found, nested }
     }
     case "ToolResultEncoded":
-      return ofCall(["id"], ["isError", "code", "settled"], ["content", "originalLength"])
+      return ofCall(["id"], ["isError", "code", "settled", "by"], ["content", "originalLength", "detail"])
     case "ToolHalt": {
       const fields = ofCall(["toolCallId"], ["code"], ["content"])
       return fields !== undefined && read(event, "reason") === "tool_error" ? { ...fields, isError: true } : fields
@@ -703,12 +749,14 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
       const result = read(event, "result")
       const outcome = outcomeOf(rules, read(result, "outcome"))
       const suspensions = suspensionsOf(rules, read(result, "suspensions"))
+      const abandoned = listOf(read(result, "abandoned")).flatMap((entry) => abandonedOf(rules, entry) ?? [])
       return outcome && {
         outcome,
         ...optional("usage", usageOf(read(result, "usage"))),
         ...optional("totalUsage", usageOf(read(result, "totalUsage"))),
         ...optional("nestedUsage", usageOf(read(result, "nestedUsage"))),
-        ...(suspensions.length === 0 ? {} : { suspensions })
+        ...(suspensions.length === 0 ? {} : { suspensions }),
+        ...(abandoned.length === 0 ? {} : { abandoned })
       }
     }
     default:

@@ -111,7 +111,11 @@ export class Settled extends Schema.Opaque<Settled>()(Schema.Struct({
   /** The verdict. */
   verdict,
   /** Time of the verdict, in milliseconds since 1970. Left out where no record has it. */
-  at: Schema.optionalKey(Schema.Finite)
+  at: Schema.optionalKey(Schema.Finite),
+  /** The sender of a denial, as the program names them. Left out where the program does not say. */
+  by: Schema.optionalKey(Schema.String),
+  /** The reason of a denial. Left out where there is none. */
+  detail: Schema.optionalKey(Schema.String)
 })) {}
 
 /** The verdict that stands, as receipts have it. */
@@ -142,7 +146,9 @@ export class NestedAnswers extends Schema.Opaque<NestedAnswers>()(Schema.Struct(
     /** The id under which the nested run waits for the call. */
     id: Schema.String,
     /** The answer. */
-    answer: Answer
+    answer: Answer,
+    /** The sender of the answer, as the program names them. Left out where the program does not say. */
+    by: Schema.optionalKey(Schema.String)
   }))
 })) {}
 

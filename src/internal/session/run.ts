@@ -247,7 +247,9 @@ const settlements = (state: States.State, policy: Policy.Policy): ReadonlyArray<
   const settled = state.answered.flatMap(({ id }) => CallPaths.ownCall(id) ?? []).filter((id) => !open.has(id))
   return SharedMessages.answersTo(States.threadOf(state), settled).map((message) => {
     const { code: _, ...untold } = message
-    return Teller.ofAnswer(policy.callFacts === "told" ? message : untold, { settled: true })
+    return policy.callFacts === "told"
+      ? Teller.ofSettled(message, state.answered)
+      : Teller.ofAnswer(untold, { settled: true })
   })
 }
 

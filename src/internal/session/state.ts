@@ -17,6 +17,7 @@ import * as Answers from "../answer/answer.ts"
 import * as CallPaths from "../answer/callPath.ts"
 import * as Contents from "../answer/content.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
+import * as Teller from "../answer/teller.ts"
 import * as Fold from "../fold/fold.ts"
 import * as Outcomes from "../fold/runOutcome.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
@@ -688,7 +689,8 @@ const settledOwn = (turn: Turn, call: Waiting, suspension: Event.Suspension, ans
 }
 
 /** Settles a suspension. An id that is not open changes nothing: an answer counts once. */
-const settle = (state: State, { answer, id, time }: Pick<Records.CallSettled, "answer" | "id" | "time">): void => {
+const settle = (state: State, verdict: Pick<Records.CallSettled, "answer" | "by" | "id" | "time">): void => {
+  const { answer, by, id, time } = verdict
   const { turn } = state
   const found = findWaiting(state, id)
   if (turn === undefined || found === undefined) return
@@ -697,7 +699,11 @@ const settle = (state: State, { answer, id, time }: Pick<Records.CallSettled, "a
   if (suspension.path === undefined) setCall(turn, toolCall.id, settledOwn(turn, call, suspension, answer))
   else {
     const suspensions = call.suspensions.filter((other) => other !== suspension)
-    const answers = [...call.answers, { id: OpenCalls.innerOf(suspension), answer }]
+    const answers = [...call.answers, {
+      id: OpenCalls.innerOf(suspension),
+      answer,
+      ...(by === undefined ? {} : { by })
+    }]
     setCall(
       turn,
       toolCall.id,
@@ -706,7 +712,8 @@ const settle = (state: State, { answer, id, time }: Pick<Records.CallSettled, "a
         : { ...known(call), _tag: "Granted", answers }
     )
   }
-  state.answered = [...state.answered, { id, ...SessionData.verdictOf(answer, time) }]
+  const settled = { id, ...SessionData.verdictOf(answer, time), ...Teller.denialOf(verdict) }
+  state.answered = [...state.answered, settled]
   state.status = "idle"
   completeEarlier(state)
 }

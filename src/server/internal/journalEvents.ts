@@ -102,7 +102,7 @@ export class Telling {
   private response: Response.Response | undefined
   private usages: Array<Response.Usage | null> = []
   /** The calls that were settled since the last run. */
-  private settled: ReadonlyArray<string> = []
+  private settled: ReadonlyArray<Teller.Settled> = []
 
   constructor(id: string, options: Options, fold = Journal.fold(id)) {
     this.fold = fold
@@ -179,7 +179,7 @@ export class Telling {
         this.atRest()
         return []
       case "CallSettled":
-        this.settled = [...this.settled, record.id]
+        this.settled = [...this.settled, { id: record.id, ...Teller.denialOf(record) }]
         return []
       case "RunStarted":
         this.begunAt = this.at = record.startedAt
@@ -268,7 +268,8 @@ export class Telling {
           usage: Response.sumUsage(this.usages),
           totalUsage,
           nestedUsage,
-          suspensions
+          suspensions,
+          abandoned: record.abandoned
         }
         return this.tell(record.requestId, [...output, { _tag: "ChatCompleted", result }])
       }
@@ -363,11 +364,9 @@ export class Telling {
     const open = new Set(
       this.fold.calls.flatMap((call) => call.message === undefined ? [call.toolCall.id] : [])
     )
-    const ids = settled.flatMap((id) => CallPaths.ownCall(id) ?? []).filter((id) => !open.has(id))
+    const ids = settled.flatMap(({ id }) => CallPaths.ownCall(id) ?? []).filter((id) => !open.has(id))
     this.settled = []
-    return SharedMessages.answersTo(kept.session.thread, ids).map((message) =>
-      Teller.ofAnswer(message, { settled: true })
-    )
+    return SharedMessages.answersTo(kept.session.thread, ids).map((message) => Teller.ofSettled(message, settled))
   }
 }
 
