@@ -1,0 +1,321 @@
+/** The application: the list of sessions, the chat, and the picture beside it. */
+import { type CSSProperties, type ReactNode, useEffect, useRef, useState, useSyncExternalStore } from "react"
+import * as Composer from "./chat/Composer.tsx"
+import { Empty } from "./chat/Empty.tsx"
+import { Thread } from "./chat/Placeholder.tsx"
+import * as Preferences from "./data/preferences.ts"
+import type * as Store from "./data/store.ts"
+import type { Studio } from "./data/studio.ts"
+import { Divider } from "./Divider.tsx"
+import { Help } from "./Help.tsx"
+import { Login } from "./Login.tsx"
+import { Icon } from "./parts/Icon.tsx"
+import { List } from "./sessions/List.tsx"
+
+/** Tells whether keys of a target are text. */
+const isField = (target: EventTarget | null): boolean =>
+  target instanceof HTMLElement && target.closest("input, textarea, select, [contenteditable]") !== null
+
+/** Tells whether something is open that has the keys for itself. */
+const isCovered = (): boolean => document.querySelector("dialog[open], [popover]:popover-open") !== null
+
+/** Shows the session that is so many places behind the one that is shown. */
+const step = (places: 1 | -1): void => {
+  const links = Array.from(document.querySelectorAll<HTMLAnchorElement>("#sessions a"))
+  const at = links.findIndex((link) => link.getAttribute("aria-current") === "page")
+  links[at < 0 ? 0 : at + places]?.click()
+}
+
+const schemes = ["system", "light", "dark"] as const
+
+const Scheme = (): ReactNode => {
+  const [scheme, setScheme] = useState(Preferences.scheme)
+  const next = schemes[(schemes.indexOf(scheme) + 1) % schemes.length] ?? "system"
+  return (
+    <button
+      type="button"
+      className="quiet"
+      aria-label={`Colours: ${scheme}. Change to ${next}`}
+      title={`Colours: ${scheme}`}
+      onClick={() => {
+        Preferences.chooseScheme(next)
+        setScheme(next)
+      }}
+    >
+      <Icon name={scheme} />
+    </button>
+  )
+}
+
+/** What a screen reader is to hear of a session. */
+const sentenceOf = ({ isStopping, report, running, shown, suspensions }: Store.Snapshot): string => {
+  if (isStopping) return "Stopping."
+  const [first] = suspensions
+  if (first !== undefined) return `The agent asks: ${first.question ?? `May ${first.toolCall.name} run?`}`
+  if (running !== undefined) return "The agent works."
+  if (report !== undefined) return "Stopped."
+  const last = shown.at(-1)?.run
+  return last?.end === undefined ? "" : last.turns.findLast(({ owner }) => owner === "")?.text.slice(0, 1_000) ?? ""
+}
+
+/** Returns what a stop has left, in a sentence. */
+const leftOf = ({ report, shown }: Store.Snapshot): string => {
+  const left = [...report?.refused ?? [], ...report?.unknown ?? []]
+  if (left.length === 0) return ""
+  const calls = shown.at(-1)?.run.calls
+  const names = left.map((id) => Array.from(calls?.values() ?? []).find((call) => call.id === id)?.name ?? id)
+  return `Stopped. These may still have an effect: ${names.join(", ")}.`
+}
+
+/** The picture of a run. */
+const Picture = ({ isWide, onClose, onWide, shown }: {
+  readonly shown: Store.Shown
+  readonly isWide: boolean
+  readonly onWide: () => void
+  readonly onClose: () => void
+}): ReactNode => (
+  <aside aria-label="Run">
+    <header className="bar">
+      <button type="button" className="quiet" aria-pressed={isWide} onClick={onWide}>Whole window</button>
+      <button type="button" className="quiet" aria-label="Close the picture" onClick={onClose}>
+        <Icon name="close" />
+      </button>
+    </header>
+    {shown.run.calls.size} calls
+  </aside>
+)
+
+/** A session, and the picture of one of its runs. */
+const Session = ({ onSide, session, studio }: {
+  readonly session: Store.Session
+  readonly studio: Studio
+  readonly onSide: ReactNode
+}): ReactNode => {
+  const { agents = [], facts } = useSyncExternalStore(studio.subscribe, studio.read)
+  const login = useSyncExternalStore(studio.client.subscribe, studio.client.login)
+  const snapshot = useSyncExternalStore(session.subscribe, session.read)
+  const { agent, failure, id, isStopping, notice, running, shown, state, suspensions, waiting } = snapshot
+  const [pictured, setPictured] = useState<string>()
+  const [isWide, setWide] = useState(false)
+  const [width, setWidth] = useState(Preferences.pictureWidth)
+  const composer = useRef<Composer.Handle>(null)
+  const description = agents.find(({ name }) => name === agent)?.description ?? ""
+  const title = snapshot.session?.title ?? ""
+  const picture = shown.find(({ run }) => run.id === pictured)
+  const isAsked = suspensions.length > 0
+  const isEmpty = shown.length === 0 && waiting.length === 0 && state === "new"
+  const left = leftOf(snapshot)
+
+  useEffect(() => {
+    document.title = `${isAsked ? "● " : ""}${title === "" ? agent : title} · Studio`
+  }, [agent, isAsked, title])
+
+  useEffect(() => {
+    const { current } = composer
+    if (matchMedia("(pointer: fine)").matches) current?.focus()
+  }, [])
+
+  const toggle = () => {
+    const last = shown.at(-1)?.run.id
+    setPictured(pictured === undefined ? last : undefined)
+    setWide(false)
+  }
+
+  useEffect(() => {
+    const onKey = (event: KeyboardEvent) => {
+      if (event.defaultPrevented || event.isComposing || isCovered()) return
+      if (event.key === "Escape") {
+        if (isWide) setWide(false)
+        else if (running !== undefined) void session.stop()
+        else return
+        event.preventDefault()
+        return
+      }
+      if (event.ctrlKey || event.metaKey || event.altKey || isField(event.target)) return
+      if (event.key === "p") toggle()
+      else if (event.key === "f" && picture !== undefined) setWide(!isWide)
+      else return
+      event.preventDefault()
+    }
+    document.addEventListener("keydown", onKey)
+    return () => document.removeEventListener("keydown", onKey)
+  })
+
+  return (
+    <div
+      className="work"
+      data-picture={picture === undefined ? "none" : isWide ? "wide" : "beside"}
+      style={{ "--picture": `${width}%` } as CSSProperties}
+    >
+      <main>
+        <header className="bar">
+          {onSide}
+          <h1>{title === "" ? agent : title}</h1>
+          <span className="description">{title === "" ? description : agent}</span>
+          {shown.length > 0 && (
+            <button type="button" className="quiet" aria-pressed={picture !== undefined} onClick={toggle}>
+              <Icon name="picture" />
+              <span className="word">Picture</span>
+            </button>
+          )}
+        </header>
+        {login.isAsked && <Login login={login} onToken={studio.client.enter} />}
+        {isEmpty
+          ? (
+            <Empty
+              agent={agent}
+              description={description}
+              facts={facts}
+              onExample={(text) => composer.current?.fill(text)}
+            />
+          )
+          : <Thread snapshot={snapshot} onOpen={setPictured} />}
+        {failure !== undefined && (
+          <div className="failure">
+            <p>{failure}</p>
+            <button type="button" onClick={() => void session.retry()}>Try again</button>
+          </div>
+        )}
+        {left !== "" && <p className="failure report">{left}</p>}
+        {notice !== "" && <p id="notice" role="alert">{notice}</p>}
+        {state !== "gone" && !login.isAsked && (
+          <Composer.Composer
+            ref={composer}
+            agent={agent}
+            draft={studio.drafts.get(id) ?? ""}
+            isAsked={isAsked}
+            isRunning={running !== undefined}
+            isStopping={isStopping}
+            onDraft={(text) => void studio.drafts.set(id, text)}
+            onSend={(text) => studio.send(text)}
+            onStop={() => void session.stop()}
+          />
+        )}
+        <p className="hidden" role="status">{sentenceOf(snapshot)}</p>
+      </main>
+      {picture !== undefined && (
+        <>
+          <Divider width={width} onWidth={setWidth} onEnd={Preferences.keepPictureWidth} />
+          <Picture
+            shown={picture}
+            isWide={isWide}
+            onWide={() => setWide(!isWide)}
+            onClose={() => {
+              setPictured(undefined)
+              setWide(false)
+            }}
+          />
+        </>
+      )}
+    </div>
+  )
+}
+
+/** The application. */
+export const App = ({ studio }: { readonly studio: Studio }): ReactNode => {
+  const { agents, list, notice, session } = useSyncExternalStore(studio.subscribe, studio.read)
+  const login = useSyncExternalStore(studio.client.subscribe, studio.client.login)
+  const [isSideOpen, setSideOpen] = useState(false)
+  const [isHelped, setHelped] = useState(false)
+  const burger = useRef<HTMLButtonElement>(null)
+
+  const begin = (agent?: string) => {
+    studio.begin(agent)
+    setSideOpen(false)
+  }
+
+  useEffect(() => {
+    const onKey = (event: KeyboardEvent) => {
+      if (event.isComposing || isCovered()) return
+      if (event.key === "Escape" && isSideOpen) {
+        event.preventDefault()
+        event.stopPropagation()
+        setSideOpen(false)
+        burger.current?.focus()
+        return
+      }
+      if (event.ctrlKey || event.metaKey || event.altKey || isField(event.target)) return
+      switch (event.key) {
+        case "/":
+          setSideOpen(true)
+          requestAnimationFrame(() => document.getElementById("search")?.focus())
+          break
+        case "n":
+          begin()
+          break
+        case "[":
+          step(-1)
+          break
+        case "]":
+          step(1)
+          break
+        case "?":
+          setHelped(true)
+          break
+        default:
+          return
+      }
+      event.preventDefault()
+    }
+    document.addEventListener("keydown", onKey, true)
+    return () => document.removeEventListener("keydown", onKey, true)
+  })
+
+  const side = (
+    <button
+      ref={burger}
+      type="button"
+      id="burger"
+      className="quiet"
+      aria-label="Sessions"
+      aria-expanded={isSideOpen}
+      aria-controls="side"
+      onClick={() => setSideOpen(!isSideOpen)}
+    >
+      <Icon name="list" />
+    </button>
+  )
+
+  if (agents === undefined) {
+    return (
+      <main className="start">
+        {login.isAsked && <Login login={login} onToken={studio.client.enter} />}
+        {notice !== "" && <p id="notice" role="alert">{notice}</p>}
+      </main>
+    )
+  }
+  return (
+    <div className="studio" data-side={isSideOpen ? "open" : "closed"}>
+      <a
+        className="skip"
+        href="#message"
+        onClick={(event) => {
+          event.preventDefault()
+          document.getElementById("message")?.focus()
+        }}
+      >
+        Skip to the message
+      </a>
+      <List
+        agents={agents}
+        list={list}
+        shown={session?.id}
+        studio={studio}
+        onNew={begin}
+        onShow={() => setSideOpen(false)}
+      >
+        <div className="foot">
+          <Scheme />
+          <button type="button" className="quiet" aria-label="Keys" onClick={() => setHelped(true)}>
+            <Icon name="help" />
+          </button>
+        </div>
+      </List>
+      <div className="veil" onClick={() => setSideOpen(false)} />
+      {session === undefined
+        ? <main className="start">{notice !== "" && <p id="notice" role="alert">{notice}</p>}</main>
+        : <Session key={session.id} session={session} studio={studio} onSide={side} />}
+      {isHelped && <Help onClose={() => setHelped(false)} />}
+    </div>
+  )
+}

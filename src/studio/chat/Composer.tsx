@@ -1,0 +1,117 @@
+/** The field for a message. A session keeps what was typed until it is sent. */
+import { type ReactNode, type Ref, useImperativeHandle, useLayoutEffect, useRef, useState } from "react"
+import { Icon } from "../parts/Icon.tsx"
+
+/** What other parts of the page do with the field. */
+export interface Handle {
+  readonly focus: () => void
+  /** Puts a text into the field, and sends nothing. */
+  readonly fill: (text: string) => void
+}
+
+/** Longest height of the field, in pixels. */
+const tallest = 260
+
+/** The field for a message. A new `key` is another session. */
+export const Composer = ({ agent, draft, isAsked, isRunning, isStopping, onDraft, onSend, onStop, ref }: {
+  readonly agent: string
+  /** The text that was typed before. */
+  readonly draft: string
+  /** `true` while calls wait for an answer, which comes first. */
+  readonly isAsked: boolean
+  readonly isRunning: boolean
+  readonly isStopping: boolean
+  readonly onDraft: (text: string) => void
+  /** Sends a message. Succeeds with a sentence where it was refused. */
+  readonly onSend: (text: string) => Promise<string | undefined>
+  readonly onStop: () => void
+  readonly ref: Ref<Handle>
+}): ReactNode => {
+  const [text, setText] = useState(draft)
+  const [isSending, setSending] = useState(false)
+  const field = useRef<HTMLTextAreaElement>(null)
+  const change = (next: string) => {
+    setText(next)
+    onDraft(next)
+  }
+  useImperativeHandle(ref, () => ({
+    focus: () => field.current?.focus(),
+    fill: (text) => {
+      setText(text)
+      onDraft(text)
+      field.current?.focus()
+    }
+  }))
+  useLayoutEffect(() => {
+    const { current } = field
+    if (current === null) return
+    current.style.height = "auto"
+    current.style.height = `${Math.min(current.scrollHeight, tallest)}px`
+  }, [text])
+  const isReady = text.trim() !== "" && !isAsked && !isRunning && !isSending
+  const send = async () => {
+    if (!isReady) return
+    setSending(true)
+    change("")
+    const refused = await onSend(text)
+    setSending(false)
+    // What was typed meanwhile stays.
+    if (refused !== undefined && field.current?.value === "") change(text)
+  }
+  return (
+    <form
+      className="composer"
+      onSubmit={(event) => {
+        event.preventDefault()
+        void send()
+      }}
+    >
+      <div className="box" data-off={isAsked}>
+        <textarea
+          ref={field}
+          id="message"
+          aria-label="Message"
+          rows={1}
+          autoComplete="off"
+          value={text}
+          readOnly={isAsked}
+          placeholder={isAsked ? "Answer above first" : isRunning ? `${agent} works` : `Message ${agent}`}
+          onChange={(event) => change(event.currentTarget.value)}
+          onKeyDown={(event) => {
+            if (event.key !== "Enter" || event.shiftKey || event.nativeEvent.isComposing) return
+            event.preventDefault()
+            void send()
+          }}
+        />
+        {isRunning
+          ? (
+            <button type="button" id="stop" className="round" disabled={isStopping} onClick={onStop}>
+              <Icon name="stop" />
+              <span className="hidden">{isStopping ? "Stopping" : "Stop"}</span>
+            </button>
+          )
+          : (
+            <button id="send" className="round main" disabled={!isReady}>
+              <Icon name="send" />
+              <span className="hidden">Send</span>
+            </button>
+          )}
+      </div>
+      <p className="keys" aria-hidden="true">
+        {isRunning
+          ? (
+            <>
+              <kbd>Esc</kbd> stops
+            </>
+          )
+          : (
+            <>
+              <kbd>Enter</kbd> sends<span>
+                · <kbd>Shift Enter</kbd> begins a line
+              </span>
+            </>
+          )}
+      </p>
+    </form>
+  )
+}

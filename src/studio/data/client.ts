@@ -1,0 +1,392 @@
+/**
+ * Requests to the server of the page. A token is asked for where the server wants one. It is in this object only, until
+ * the page is closed.
+ */
+import type * as Event from "../../Event.ts"
+import type * as Message from "../../Message.ts"
+import type { Told } from "./fold.ts"
+
+/** A request that the server has refused, or that did not reach it. */
+export class Refused extends Error {
+  /** HTTP status. 0 where the server was not reached. */
+  readonly status: number
+  readonly code: string
+
+  constructor(status: number, code: string, message: string) {
+    super(message)
+    this.status = status
+    this.code = code
+  }
+}
+
+/** An agent of the server. */
+export interface Agent {
+  readonly name: string
+  readonly description: string
+}
+
+/** A tool of an agent. */
+export interface ToolFacts {
+  readonly name: string
+  readonly description: string
+  readonly readOnly: boolean
+  readonly destructive: boolean
+  readonly openWorld: boolean
+  readonly approval: "always" | "sometimes" | "never"
+  /** Name of the agent that the tool asks. */
+  readonly agent?: string
+}
+
+/** An agent, as a page shows it before the first message. */
+export interface Facts extends Agent {
+  readonly model?: string
+  readonly provider?: string
+  readonly examples?: ReadonlyArray<string>
+  readonly tools?: ReadonlyArray<ToolFacts>
+}
+
+/** A session in a list. */
+export interface Listed {
+  readonly id: string
+  readonly agent: string
+  readonly title: string
+  readonly lastLine: string
+  readonly status: string
+  readonly next: string
+  readonly updatedAt: number
+  readonly pinned?: boolean
+  readonly forkedFrom?: { readonly id: string }
+}
+
+/** A page of a list. */
+export interface ListPage {
+  readonly sessions: ReadonlyArray<Listed>
+  /** The place at which the next page begins. */
+  readonly next?: string
+}
+
+/** A message of the user. */
+export interface Said {
+  readonly id: string
+  readonly content: Message.Content
+}
+
+/** A run as the server keeps it. */
+export interface KeptRun {
+  readonly runId: string
+  /** The message that began it. Left out of a run that continues behind answers. */
+  readonly message?: Said
+  readonly startedAt?: number
+  readonly events: ReadonlyArray<Told>
+}
+
+/** A session as the server keeps it. */
+export interface KeptSession {
+  readonly title: string
+  readonly next: string
+  readonly status: string
+  readonly forkedFrom?: { readonly id: string; readonly version: number; readonly message: string }
+  readonly forks: ReadonlyArray<{ readonly id: string; readonly message: string }>
+  readonly allowed: ReadonlyArray<{ readonly name: string }>
+  readonly submitted?: ReadonlyArray<Said>
+  readonly suspensions: ReadonlyArray<Event.PublicSuspension>
+}
+
+/** Runs of a session, oldest first. */
+export interface RunsPage {
+  readonly session: KeptSession
+  readonly runs: ReadonlyArray<KeptRun>
+  /** The run before which the next page ends. Left out of the first runs of the session. */
+  readonly before?: string
+}
+
+/** An answer to a call that waits. */
+export interface Answer {
+  readonly id: string
+  readonly value?: unknown
+  readonly error?: string
+  readonly approve?: boolean
+  readonly arguments?: unknown
+  readonly reason?: string
+  readonly remember?: "tool" | "arguments"
+}
+
+/** The fates of the calls of a stopped run, by call id. */
+export interface StopReport {
+  readonly ended?: ReadonlyArray<string>
+  readonly refused?: ReadonlyArray<string>
+  readonly stopped?: ReadonlyArray<string>
+  readonly unknown?: ReadonlyArray<string>
+}
+
+/** A frame of an event stream. */
+export interface Frame {
+  readonly event: string
+  readonly id: string | undefined
+  readonly data: string
+}
+
+/** The need of a token. */
+export interface Login {
+  readonly isAsked: boolean
+  /** The sentence beside the field. */
+  readonly note: string
+  /** `true` if the server took a token before: the page keeps what it shows. */
+  readonly isAgain: boolean
+}
+
+interface Sent {
+  readonly body?: unknown
+  readonly headers?: Readonly<Record<string, string>>
+  readonly signal?: AbortSignal | undefined
+}
+
+const firstNote = "The server asks for a token. It is kept in this page only, until the page is closed."
+const wrongNote = "The server did not accept the token. Try another one."
+const overNote = "The server does not accept the token any more. Give another one to continue."
+
+/** Returns a new random id. A page that is not on this machine and has no TLS lacks `randomUUID`. */
+export const newId = (): string =>
+  Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("")
+
+const refusalOf = async (response: Response): Promise<Refused> => {
+  const fallback = `The server answered with status ${response.status}.`
+  try {
+    const { error } = await response.json()
+    return new Refused(response.status, String(error.code), String(error.message))
+  } catch {
+    return new Refused(response.status, "unknown", fallback)
+  }
+}
+
+/** Longest time in milliseconds for which a burst of events keeps the page from drawing and from keys. */
+const burst = 12
+
+/** Gives the browser time for a frame and for keys. */
+const breathe = (): Promise<void> =>
+  new Promise((resolve) => {
+    const { port1, port2 } = new MessageChannel()
+    port1.addEventListener("message", () => {
+      port1.close()
+      resolve()
+    })
+    port1.start()
+    port2.postMessage(0)
+  })
+
+const frameOf = (text: string): Frame => {
+  const frame = { event: "message", id: undefined as string | undefined, data: [] as Array<string> }
+  for (const line of text.split("\n")) {
+    if (line.startsWith("data: ")) frame.data.push(line.slice(6))
+    else if (line.startsWith("id: ")) frame.id = line.slice(4)
+    else if (line.startsWith("event: ")) frame.event = line.slice(7)
+  }
+  return { ...frame, data: frame.data.join("\n") }
+}
+
+/** Reads the frames of an event stream. A frame may have megabytes, and each character is looked at once. */
+export const frames = async function*(response: Response): AsyncGenerator<Frame> {
+  const reader = (response.body ?? new ReadableStream<BufferSource>()).pipeThrough(new TextDecoderStream()).getReader()
+  let held: Array<string> = []
+  let since = performance.now()
+  try {
+    while (true) {
+      const { done, value } = await reader.read()
+      if (done) return
+      let rest = value
+      while (rest !== "") {
+        // The empty line that ends a frame may be cut in the middle.
+        const isCut = held.at(-1)?.endsWith("\n") === true && rest.startsWith("\n")
+        const end = isCut ? 0 : rest.indexOf("\n\n")
+        if (end < 0) {
+          held.push(rest)
+          break
+        }
+        held.push(rest.slice(0, end))
+        rest = rest.slice(isCut ? 1 : end + 2)
+        const frame = frameOf(held.join(""))
+        held = []
+        if (frame.data !== "") yield frame
+        if (performance.now() - since < burst) continue
+        await breathe()
+        since = performance.now()
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {})
+  }
+}
+
+/** Returns the part of an address for values that are there. */
+const queryOf = (values: Readonly<Record<string, string | number | undefined>>): string => {
+  const given = Object.entries(values).filter(([, value]) => value !== undefined && value !== "")
+  return given.length === 0 ? "" : `?${new URLSearchParams(given.map(([name, value]) => [name, String(value)]))}`
+}
+
+/** The path of the sessions of an agent, or of one of them. */
+const pathOf = (agent: string, id?: string, rest = ""): string =>
+  `agents/${encodeURIComponent(agent)}/sessions${id === undefined ? "" : `/${encodeURIComponent(id)}${rest}`}`
+
+/** The server of a page. */
+export class Client {
+  private readonly root: string
+  private token: string | undefined
+  private isGood = false
+  private isLetIn = false
+  private asking: Promise<void> | undefined
+  private give: () => void = () => {}
+  private readonly listeners = new Set<() => void>()
+  private state: Login = { isAsked: false, note: firstNote, isAgain: false }
+
+  /** `root` is the address of the server, relative to the page. */
+  constructor(root: string) {
+    this.root = root
+  }
+
+  readonly subscribe = (listener: () => void): () => void => {
+    this.listeners.add(listener)
+    return () => void this.listeners.delete(listener)
+  }
+
+  /** Returns whether a token is needed. */
+  readonly login = (): Login => this.state
+
+  private change(state: Partial<Login>): void {
+    this.state = { ...this.state, ...state }
+    for (const listener of this.listeners) listener()
+  }
+
+  /** Takes the token that was asked for. */
+  readonly enter = (token: string): void => {
+    this.token = token
+    this.change({ isAsked: false })
+    this.asking = undefined
+    this.give()
+  }
+
+  /** Asks for a token, once for all requests that wait for one. */
+  private ask(note: string): Promise<void> {
+    this.token = undefined
+    this.isGood = false
+    this.asking ??= new Promise((resolve) => void (this.give = resolve))
+    this.change({ isAsked: true, note, isAgain: this.isLetIn })
+    return this.asking
+  }
+
+  private fetch(method: string, path: string, { body, headers = {}, signal }: Sent): Promise<Response> {
+    return fetch(this.root + path, {
+      method,
+      signal: signal ?? null,
+      cache: "no-store",
+      redirect: "error",
+      headers: {
+        ...headers,
+        ...(body === undefined ? {} : { "content-type": "application/json" }),
+        ...(this.token === undefined ? {} : { authorization: `Bearer ${this.token}` })
+      },
+      body: body === undefined ? null : JSON.stringify(body)
+    })
+  }
+
+  /** Tells whether the server takes the token for nothing any more. One request may be refused with a good token. */
+  private async isOver(): Promise<boolean> {
+    const { status } = await this.fetch("GET", "agents", {})
+    return status === 401 || status === 403
+  }
+
+  /** Sends a request, and sends it again with a token where the server asks for one. */
+  private async request(method: string, path: string, sent: Sent = {}): Promise<Response> {
+    while (true) {
+      const used = this.token
+      const response = await this.fetch(method, path, sent).catch((error) => {
+        if (sent.signal?.aborted === true) throw error
+        throw new Refused(0, "unreachable", "The server cannot be reached.")
+      })
+      const { status } = response
+      const isRefused = status === 401 || status === 403
+      if (isRefused && used !== this.token) continue
+      if (status === 401) {
+        await this.ask(this.isGood ? overNote : this.asking === undefined ? firstNote : this.state.note)
+      } else if (status === 403 && used !== undefined && !this.isGood) await this.ask(wrongNote)
+      else if (status === 403 && used !== undefined && await this.isOver()) {
+        // Another request may have asked meanwhile.
+        if (used === this.token) await this.ask(overNote)
+      } else {
+        if (used !== undefined && response.ok) this.isGood = this.isLetIn = true
+        if (!response.ok) throw await refusalOf(response)
+        return response
+      }
+    }
+  }
+
+  private async read<A>(path: string, signal?: AbortSignal): Promise<A> {
+    return await (await this.request("GET", path, { signal })).json()
+  }
+
+  async agents(): Promise<ReadonlyArray<Agent>> {
+    return (await this.read<{ readonly agents: ReadonlyArray<Agent> }>("agents")).agents
+  }
+
+  facts(agent: string): Promise<Facts> {
+    return this.read(`agents/${encodeURIComponent(agent)}`)
+  }
+
+  list(agent: string, { next, query }: { readonly query: string; readonly next?: string }): Promise<ListPage> {
+    return this.read(pathOf(agent) + queryOf({ query, next }))
+  }
+
+  runs(
+    agent: string,
+    id: string,
+    { before, limit, signal }: { readonly before?: string; readonly limit?: number; readonly signal?: AbortSignal }
+  ): Promise<RunsPage> {
+    return this.read(pathOf(agent, id, "/runs") + queryOf({ before, limit }), signal)
+  }
+
+  /** Opens the events of a session, from an offset on or from the run that is under way. */
+  events(agent: string, id: string, after: string | undefined, signal: AbortSignal): Promise<Response> {
+    const headers = after === undefined ? {} : { "last-event-id": after }
+    return this.request("GET", pathOf(agent, id, "/events"), { signal, headers })
+  }
+
+  async say(agent: string, id: string, said: Said): Promise<void> {
+    await this.request("POST", pathOf(agent, id, "/messages?wait=false"), { body: said })
+  }
+
+  async answer(agent: string, id: string, answers: ReadonlyArray<Answer>): Promise<void> {
+    await this.request("POST", pathOf(agent, id, "/answers?wait=false"), { body: { answers } })
+  }
+
+  /** Stops the run of a session, and returns what became of its calls. Returns nothing where the stream was cut. */
+  async stop(agent: string, id: string): Promise<StopReport | undefined> {
+    const response = await this.request("POST", pathOf(agent, id, "/stop"))
+    for await (const { data, event } of frames(response)) if (event === "ended") return JSON.parse(data)
+    return undefined
+  }
+
+  /** Tries again what broke. */
+  async retry(agent: string, id: string): Promise<void> {
+    await this.request("POST", pathOf(agent, id, "/resume?wait=false"))
+  }
+
+  async remove(agent: string, id: string): Promise<void> {
+    await this.request("DELETE", pathOf(agent, id))
+  }
+
+  async label(agent: string, id: string, label: { readonly title?: string; readonly pinned?: boolean }): Promise<void> {
+    await this.request("PATCH", pathOf(agent, id), { body: label })
+  }
+
+  /** Begins a session with the conversation of another one before a message. */
+  async fork(
+    agent: string,
+    id: string,
+    fork: { readonly id: string; readonly before: string; readonly content?: Message.Content }
+  ): Promise<{ readonly calls?: ReadonlyArray<{ readonly name: string }> }> {
+    return await (await this.request("POST", pathOf(agent, id, "/fork"), { body: fork })).json()
+  }
+
+  async forget(agent: string, id: string, tool: string): Promise<void> {
+    await this.request("DELETE", pathOf(agent, id, `/allowed/${encodeURIComponent(tool)}`))
+  }
+}

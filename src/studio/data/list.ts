@@ -1,0 +1,106 @@
+/** The list of the sessions of an agent, as far as it was read. */
+import type * as Client from "./client.ts"
+
+/** The part of the list that a page shows. */
+export interface Snapshot {
+  readonly sessions: ReadonlyArray<Client.Listed>
+  readonly query: string
+  readonly hasMore: boolean
+  /** `false` until the list was read once. */
+  readonly isRead: boolean
+}
+
+/** Interval in milliseconds at which a page that is seen reads the list again. */
+const interval = 15_000
+
+/** Time in milliseconds for which changes are gathered. */
+const gathering = 150
+
+/** The sessions of an agent, until another agent is chosen. */
+export class List {
+  readonly agent: string
+  private readonly client: Client.Client
+  private readonly listeners = new Set<() => void>()
+  private state: Snapshot = { sessions: [], query: "", hasMore: false, isRead: false }
+  private next: string | undefined
+  private pages = 1
+  /** Number of the last request: an earlier one that is answered later is out of date. */
+  private last = 0
+  private timer: ReturnType<typeof setInterval> | undefined
+  private soon: ReturnType<typeof setTimeout> | undefined
+
+  constructor(client: Client.Client, agent: string) {
+    this.client = client
+    this.agent = agent
+  }
+
+  /** Begins to read the list. */
+  open(): void {
+    this.refresh()
+    this.timer = setInterval(() => {
+      if (document.visibilityState === "visible") this.refresh()
+    }, interval)
+    document.addEventListener("visibilitychange", this.refresh)
+  }
+
+  /** Ends what the list asks of the server. */
+  close(): void {
+    clearInterval(this.timer)
+    clearTimeout(this.soon)
+    document.removeEventListener("visibilitychange", this.refresh)
+    this.last++
+  }
+
+  readonly subscribe = (listener: () => void): () => void => {
+    this.listeners.add(listener)
+    return () => void this.listeners.delete(listener)
+  }
+
+  readonly read = (): Snapshot => this.state
+
+  private change(state: Partial<Snapshot>): void {
+    this.state = { ...this.state, ...state }
+    for (const listener of this.listeners) listener()
+  }
+
+  /** Reads the list again soon, once for the changes until then. */
+  readonly refresh = (): void => {
+    clearTimeout(this.soon)
+    this.soon = setTimeout(() => void this.load(), gathering)
+  }
+
+  /** Searches the sessions for a text. */
+  readonly search = (query: string): void => {
+    this.pages = 1
+    this.change({ query })
+    this.refresh()
+  }
+
+  /** Reads one page more. */
+  readonly more = (): void => {
+    if (this.next === undefined) return
+    this.pages++
+    this.refresh()
+  }
+
+  private async load(): Promise<void> {
+    const request = ++this.last
+    const { query } = this.state
+    const sessions: Array<Client.Listed> = []
+    let next: string | undefined
+    try {
+      for (let page = 0; page < this.pages; page++) {
+        const read = await this.client.list(this.agent, { query, ...(next === undefined ? {} : { next }) })
+        if (request !== this.last) return
+        sessions.push(...read.sessions)
+        next = read.next
+        if (next === undefined) break
+      }
+    } catch {
+      // The list that is shown stays, and is read again at the next change.
+      return
+    }
+    this.next = next
+    this.change({ sessions, hasMore: next !== undefined, isRead: true })
+  }
+}

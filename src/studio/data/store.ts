@@ -1,0 +1,420 @@
+/**
+ * The session that a page shows: its runs as the server keeps them, and what happens in them from then on. Events are
+ * folded at once, and listeners are called once a frame.
+ */
+import type * as Event from "../../Event.ts"
+import * as Client from "./client.ts"
+import * as Fold from "./fold.ts"
+
+/** A run of the session, with the message that began it. */
+export interface Shown {
+  readonly run: Fold.Run
+  /** The version of the run. The run itself is changed in place. */
+  readonly version: number
+  /** The message that began it. Left out of a run that continues behind answers. */
+  readonly message?: Client.Said
+}
+
+/** The part of a session that a page shows. */
+export interface Snapshot {
+  readonly agent: string
+  readonly id: string
+  /** `new` until its first message is sent, `loading` until it was read once, `gone` once it was deleted. */
+  readonly state: "new" | "loading" | "ready" | "gone"
+  /** The runs, oldest first. */
+  readonly shown: ReadonlyArray<Shown>
+  /** Messages that wait for their run, oldest first. */
+  readonly waiting: ReadonlyArray<Client.Said>
+  readonly session: Client.KeptSession | undefined
+  /** The run that is under way. */
+  readonly running: Fold.Run | undefined
+  /** The calls that wait for an answer. */
+  readonly suspensions: ReadonlyArray<Event.PublicSuspension>
+  /** The error that broke the last run. */
+  readonly failure: string | undefined
+  readonly hasOlder: boolean
+  readonly isStopping: boolean
+  /** The fates of the calls of the run that was stopped last. */
+  readonly report: Client.StopReport | undefined
+  /** A sentence about the connection, or about a request that was refused. */
+  readonly notice: string
+}
+
+interface Entry {
+  run: Fold.Run
+  message?: Client.Said
+  /** The run as a stream tells it again, until it is as far as `run`. */
+  next?: Fold.Run
+}
+
+/** The first pause in milliseconds before a broken connection is opened again, and the longest. */
+const [firstPause, longestPause] = [500, 10_000]
+
+/** Number of runs that are read at once. */
+const pageSize = 20
+
+const gone = "This session does not exist any more."
+
+const sentenceOf = (error: unknown): string => error instanceof Error ? error.message : "The request has failed."
+
+/** Calls a function once before the next frame, and also on a page that is not drawn. */
+const frame = (change: () => void): void => {
+  if (document.visibilityState === "visible") requestAnimationFrame(change)
+  else setTimeout(change, 250)
+}
+
+/** Returns what calls of a run under way wait for. It may be answered in advance. */
+const waitingIn = (run: Fold.Run): ReadonlyArray<Event.PublicSuspension> =>
+  run.counts.asks === 0 ? [] : Array.from(run.calls.values()).flatMap(({ suspension }) => suspension ?? [])
+
+/** A session, from when a page shows it until another one is shown. */
+export class Session {
+  readonly agent: string
+  readonly id: string
+  private readonly client: Client.Client
+  private readonly onChange: () => void
+  private readonly abort = new AbortController()
+  private readonly entries = new Map<string, Entry>()
+  private readonly listeners = new Set<() => void>()
+  private waiting: Array<Client.Said> = []
+  private session: Client.KeptSession | undefined
+  private suspensions: ReadonlyArray<Event.PublicSuspension> = []
+  private state: Snapshot["state"]
+  private running: string | undefined
+  private notice = ""
+  private isStopping = false
+  private report: Client.StopReport | undefined
+  private older: string | undefined
+  private reading: Promise<void> | undefined
+  private lastId: string | undefined
+  private deletion: Promise<unknown> | undefined
+  private isTold = true
+  /** `true` until the first run of a stream that begins with the run under way. */
+  private isAnew = false
+  /** Ids of the answers that were given since the last run began. */
+  private readonly given = new Set<string>()
+  private snapshot: Snapshot
+
+  /** `onChange` is called where the list of sessions may have changed. */
+  constructor(client: Client.Client, agent: string, id: string | undefined, onChange: () => void) {
+    this.client = client
+    this.agent = agent
+    this.id = id ?? Client.newId()
+    this.onChange = onChange
+    this.state = id === undefined ? "new" : "loading"
+    this.snapshot = this.take()
+  }
+
+  /** Begins to read the session. */
+  open(): void {
+    if (this.state === "loading") void this.follow()
+  }
+
+  /** Ends what the session asks of the server. */
+  close(): void {
+    this.abort.abort()
+    this.listeners.clear()
+  }
+
+  readonly subscribe = (listener: () => void): () => void => {
+    this.listeners.add(listener)
+    return () => void this.listeners.delete(listener)
+  }
+
+  /** Returns what is shown. It is the same object until a frame has changed it. */
+  readonly read = (): Snapshot => this.snapshot
+
+  private get isClosed(): boolean {
+    return this.abort.signal.aborted
+  }
+
+  private take(): Snapshot {
+    const shown = Array.from(this.entries.values(), ({ message, run }): Shown => ({
+      run,
+      version: run.version,
+      ...(message === undefined ? {} : { message })
+    }))
+    const last = shown.at(-1)?.run
+    const running = this.running === undefined ? undefined : this.entries.get(this.running)?.run
+    return {
+      agent: this.agent,
+      id: this.id,
+      state: this.state,
+      shown,
+      waiting: this.waiting,
+      session: this.session,
+      running,
+      suspensions: (running === undefined ? this.suspensions : waitingIn(running)).filter(({ id }) =>
+        !this.given.has(id)
+      ),
+      failure: running === undefined && last?.outcome?._tag === "Failed"
+        ? last.error?.message ?? "The last run failed."
+        : undefined,
+      hasOlder: this.older !== undefined,
+      isStopping: this.isStopping,
+      report: this.report,
+      notice: this.notice
+    }
+  }
+
+  /** Calls the listeners, once before the next frame. */
+  private tell(): void {
+    if (!this.isTold || this.isClosed) return
+    this.isTold = false
+    frame(() => {
+      this.isTold = true
+      this.snapshot = this.take()
+      for (const listener of this.listeners) listener()
+    })
+  }
+
+  private note(notice: string): void {
+    this.notice = notice
+    this.tell()
+  }
+
+  // Reading.
+
+  /** Folds a run as the server keeps it, unless the one that is here has more. */
+  private keep({ events, message, runId, startedAt }: Client.KeptRun): Entry {
+    const known = this.entries.get(runId)
+    const entry = known ?? { run: Fold.make(runId, startedAt) }
+    if (message !== undefined) entry.message = message
+    const isFolded = known === undefined || known.run.version === 0
+    if (isFolded || known.run.end === undefined && known.run.id !== this.running) {
+      const run = Fold.make(runId, startedAt)
+      for (const event of events) Fold.take(run, event)
+      if (isFolded || run.end !== undefined) entry.run = run
+    }
+    return entry
+  }
+
+  /** Takes a page of runs: the newest ones, or those before the ones that are here. */
+  private merge({ before, runs, session }: Client.RunsPage, isOlder: boolean): void {
+    const kept = runs.map((run) => [run.runId, this.keep(run)] as const)
+    if (isOlder) {
+      const later = Array.from(this.entries)
+      this.entries.clear()
+      for (const [id, entry] of [...kept, ...later]) this.entries.set(id, entry)
+      this.older = before
+    } else {
+      const isFirst = this.entries.size === 0
+      for (const [id, entry] of kept) this.entries.set(id, entry)
+      if (isFirst) this.older = before
+    }
+    this.settle()
+    this.session = session
+    this.suspensions = session.suspensions
+    const begun = new Set(Array.from(this.entries.values(), ({ message }) => message?.id))
+    const submitted = (session.submitted ?? []).filter(({ id }) => !begun.has(id))
+    const own = this.waiting.filter(({ id }) => !begun.has(id) && !submitted.some((other) => other.id === id))
+    this.waiting = [...submitted, ...own]
+  }
+
+  /** Marks calls of earlier runs with the answers that later runs began with. */
+  private settle(from = Array.from(this.entries.values(), ({ run }) => run)): void {
+    for (const [place, run] of from.entries()) {
+      for (const settled of run.settled) {
+        for (let earlier = place - 1; earlier >= 0; earlier--) {
+          const other = from[earlier]
+          if (other !== undefined && Fold.settle(other, settled)) break
+        }
+      }
+    }
+  }
+
+  /** Reads the session again: its facts, and runs that ended while no stream was open. */
+  private async refresh(limit: number): Promise<void> {
+    const page = await this.client.runs(this.agent, this.id, { limit, signal: this.abort.signal })
+    this.merge(page, false)
+    this.state = "ready"
+    this.tell()
+  }
+
+  /** Reads the runs before the ones that are here. */
+  readonly readOlder = (): Promise<void> => {
+    const { older } = this
+    if (older === undefined) return Promise.resolve()
+    this.reading ??= this.client.runs(this.agent, this.id, {
+      before: older,
+      limit: pageSize,
+      signal: this.abort.signal
+    })
+      .then((page) => {
+        // The facts of a session are those of its newest page.
+        const { session = page.session, suspensions, waiting } = this
+        this.merge({ ...page, session }, true)
+        this.suspensions = suspensions
+        this.waiting = waiting
+        this.tell()
+      }, (error) => this.note(sentenceOf(error)))
+      .finally(() => void (this.reading = undefined))
+    return this.reading
+  }
+
+  /** Follows the session until another one is shown, over broken connections. */
+  private async follow(): Promise<void> {
+    let pause = firstPause
+    while (!this.isClosed) {
+      try {
+        const response = await this.client.events(this.agent, this.id, this.lastId, this.abort.signal)
+        this.isAnew = this.lastId === undefined
+        // A run that ended before the stream was open is not in it.
+        await this.refresh(pageSize)
+        if (this.lastId === undefined) {
+          const last = Array.from(this.entries.values()).at(-1)?.run
+          this.running = last !== undefined && last.end === undefined ? last.id : undefined
+        }
+        this.note("")
+        pause = firstPause
+        for await (const frame of Client.frames(response)) {
+          if (this.isClosed) return
+          this.receive(frame)
+        }
+        // A deletion by this page may end the stream before it is answered.
+        await this.deletion
+      } catch (error) {
+        if (this.isClosed) return
+        if (error instanceof Client.Refused && error.status === 404) {
+          await this.deletion
+          if (this.isClosed) return
+          this.state = "gone"
+          this.running = undefined
+          return this.note(gone)
+        }
+        if (error instanceof Client.Refused && error.status === 400 && this.lastId !== undefined) {
+          this.lastId = undefined
+        } else {
+          const why = error instanceof Client.Refused && error.status > 0 ? `: ${error.message}` : "."
+          this.note(`The connection is broken, and is tried again${why}`)
+        }
+      }
+      await new Promise((resolve) => setTimeout(resolve, pause))
+      pause = Math.min(pause * 2, longestPause)
+    }
+  }
+
+  private receive({ data, event: kind, id }: Client.Frame): void {
+    const event = JSON.parse(data)
+    if (id !== undefined) this.lastId = id
+    if (kind === "error") return this.note(String(event.error?.message))
+    if (kind === "reset") return this.again(event.runId)
+    this.push(event)
+    this.tell()
+  }
+
+  /** Begins to fold a run again, which the stream tells from its beginning. What is shown stays until then. */
+  private again(runId: string): void {
+    const entry = this.entries.get(runId)
+    if (entry !== undefined) entry.next = Fold.make(runId)
+    this.running = runId
+  }
+
+  private push(event: Fold.Told): void {
+    if (event._tag === "RunStarted") this.begin(event.runId)
+    const entry = this.running === undefined ? undefined : this.entries.get(this.running)
+    if (entry === undefined) return
+    const { next } = entry
+    const run = next ?? entry.run
+    const answered = run.settled.length
+    Fold.take(run, event)
+    if (next !== undefined && (next.end !== undefined || next.now >= entry.run.now)) {
+      entry.run = next
+      delete entry.next
+    }
+    if (run.settled.length > answered) this.settle()
+    if (event._tag === "ChatCompleted") this.complete(run)
+  }
+
+  private begin(runId: string): void {
+    const known = this.entries.get(runId)
+    this.report = undefined
+    this.suspensions = []
+    if (runId !== this.running) this.given.clear()
+    this.running = runId
+    if (known === undefined) {
+      const [message, ...waiting] = this.waiting
+      this.entries.set(runId, { run: Fold.make(runId), ...(message === undefined ? {} : { message }) })
+      this.waiting = waiting
+      // The message of another page is not in the stream.
+      if (message === undefined) void this.refresh(3).catch(() => {})
+    } else if (this.isAnew && known.run.version > 0) known.next = Fold.make(runId)
+    this.isAnew = false
+    this.onChange()
+  }
+
+  private complete(run: Fold.Run): void {
+    if (this.running === run.id) this.running = undefined
+    this.suspensions = run.suspensions
+    this.onChange()
+    void this.refresh(1).catch(() => {})
+  }
+
+  // Writing.
+
+  /** Sends a request, and shows why it was refused. Succeeds with the sentence then. */
+  private async attempt(sent: () => Promise<unknown>): Promise<string | undefined> {
+    try {
+      await sent()
+      this.note("")
+      return undefined
+    } catch (error) {
+      const sentence = sentenceOf(error)
+      this.note(sentence)
+      return sentence
+    }
+  }
+
+  /** Sends a message. Succeeds with a sentence where it was refused. */
+  async send(content: string): Promise<string | undefined> {
+    const said = { id: Client.newId(), content }
+    this.waiting = [...this.waiting, said]
+    this.tell()
+    const refused = await this.attempt(() => this.client.say(this.agent, this.id, said))
+    if (refused !== undefined) {
+      this.waiting = this.waiting.filter(({ id }) => id !== said.id)
+      this.tell()
+      return refused
+    }
+    if (this.state === "new") {
+      this.state = "loading"
+      void this.follow()
+    }
+    this.onChange()
+    return undefined
+  }
+
+  /** Answers calls that wait. Succeeds with a sentence where the answers were refused. */
+  async answer(answers: ReadonlyArray<Client.Answer>): Promise<string | undefined> {
+    try {
+      await this.client.answer(this.agent, this.id, answers)
+    } catch (error) {
+      return sentenceOf(error)
+    }
+    for (const { id } of answers) this.given.add(id)
+    this.tell()
+    return undefined
+  }
+
+  /** Stops the run that is under way. */
+  async stop(): Promise<void> {
+    if (this.running === undefined || this.isStopping) return
+    this.isStopping = true
+    this.tell()
+    await this.attempt(async () => void (this.report = await this.client.stop(this.agent, this.id)))
+    this.isStopping = false
+    this.tell()
+  }
+
+  /** Tries again what broke. */
+  async retry(): Promise<void> {
+    await this.attempt(() => this.client.retry(this.agent, this.id))
+  }
+
+  /** Deletes the session. Succeeds with a sentence where that was refused. */
+  async remove(): Promise<string | undefined> {
+    const deletion = this.attempt(() => this.client.remove(this.agent, this.id))
+    this.deletion = deletion.then((refused) => refused === undefined ? this.close() : undefined)
+    return await deletion
+  }
+}

@@ -1,0 +1,150 @@
+/**
+ * The state of the page: the agents, the chosen one, its list of sessions, and the session that is shown. The address
+ * names the last two, as `#AGENT/SESSION`.
+ */
+import type * as Client from "./client.ts"
+import * as Lists from "./list.ts"
+import * as Store from "./store.ts"
+
+/** The part of the state that a page shows beside the session. */
+export interface Snapshot {
+  /** The agents. Left out until they are known. */
+  readonly agents: ReadonlyArray<Client.Agent> | undefined
+  /** The facts about the chosen agent. */
+  readonly facts: Client.Facts | undefined
+  readonly list: Lists.List | undefined
+  readonly session: Store.Session | undefined
+  /** The reason for which there is nothing to show. */
+  readonly notice: string
+}
+
+const placeOf = (hash: string): readonly [agent: string, id: string | undefined] => {
+  const [agent = "", id = ""] = hash.slice(1).split("/").map((part) => {
+    try {
+      return decodeURIComponent(part)
+    } catch {
+      return ""
+    }
+  })
+  return [agent, id === "" ? undefined : id]
+}
+
+/** Returns the address of a session, or of a new one. */
+export const addressOf = (agent: string, id?: string): string =>
+  `#${encodeURIComponent(agent)}${id === undefined ? "" : `/${encodeURIComponent(id)}`}`
+
+/** The state of a page, which lasts as long as the page. */
+export class Studio {
+  readonly client: Client.Client
+  /** Texts that were typed and not sent, by session. They are in memory only. */
+  readonly drafts = new Map<string, string>()
+  private readonly listeners = new Set<() => void>()
+  private readonly facts = new Map<string, Client.Facts>()
+  private state: Snapshot = { agents: undefined, facts: undefined, list: undefined, session: undefined, notice: "" }
+
+  constructor(client: Client.Client) {
+    this.client = client
+  }
+
+  readonly subscribe = (listener: () => void): () => void => {
+    this.listeners.add(listener)
+    return () => void this.listeners.delete(listener)
+  }
+
+  readonly read = (): Snapshot => this.state
+
+  private change(state: Partial<Snapshot>): void {
+    this.state = { ...this.state, ...state }
+    for (const listener of this.listeners) listener()
+  }
+
+  /** Reads the agents, and shows what the address names. */
+  async start(): Promise<void> {
+    addEventListener("hashchange", () => this.show())
+    try {
+      this.change({ agents: await this.client.agents() })
+    } catch (error) {
+      const sentence = error instanceof Error ? error.message : ""
+      return this.change({ notice: `${sentence} Load the page again.` })
+    }
+    this.show()
+  }
+
+  /** Shows what the address names: a session, or a new one. */
+  private show(): void {
+    const { agents = [], list, session } = this.state
+    const [named, id] = placeOf(location.hash)
+    const agent = agents.find(({ name }) => name === named)?.name ?? agents[0]?.name
+    if (agent === undefined) return this.change({ notice: "The server has no agent that you may use." })
+    if (session?.agent === agent && session.id === id && session.read().state !== "gone") return
+    session?.close()
+    const next = new Store.Session(
+      this.client,
+      agent,
+      agent === named ? id : undefined,
+      () => this.state.list?.refresh()
+    )
+    const isKept = list?.agent === agent
+    if (!isKept) list?.close()
+    const nextList = isKept ? list : new Lists.List(this.client, agent)
+    this.change({ session: next, list: nextList, facts: this.facts.get(agent), notice: "" })
+    next.open()
+    if (!isKept) nextList.open()
+    if (!this.facts.has(agent)) void this.learn(agent)
+  }
+
+  private async learn(agent: string): Promise<void> {
+    const { description = "" } = this.state.agents?.find(({ name }) => name === agent) ?? {}
+    // A page without them has the name and the description.
+    const facts = await this.client.facts(agent).catch((): Client.Facts => ({ name: agent, description }))
+    this.facts.set(agent, facts)
+    if (this.state.session?.agent === agent) this.change({ facts })
+  }
+
+  /** Shows a new session. */
+  readonly begin = (agent = this.state.session?.agent ?? ""): void => {
+    // The address may be that of a new session already.
+    if (location.hash === addressOf(agent)) {
+      this.state.session?.close()
+      this.change({ session: undefined })
+      this.show()
+    } else location.hash = addressOf(agent)
+  }
+
+  /** Sends a message. The address names its session from then on. */
+  async send(content: string): Promise<string | undefined> {
+    const { session } = this.state
+    if (session === undefined) return undefined
+    const isNew = session.read().state === "new"
+    const refused = await session.send(content)
+    if (refused === undefined && isNew && this.state.session === session) {
+      history.replaceState(null, "", addressOf(session.agent, session.id))
+    }
+    return refused
+  }
+
+  /** Deletes a session. Succeeds with a sentence where that was refused. */
+  async remove(agent: string, id: string): Promise<string | undefined> {
+    const { session } = this.state
+    const isShown = session?.agent === agent && session.id === id
+    const refused = isShown
+      ? await session.remove()
+      : await this.client.remove(agent, id).then(() => undefined, (error: Error) => error.message)
+    if (refused !== undefined) return refused
+    this.drafts.delete(id)
+    this.state.list?.refresh()
+    if (isShown) this.begin(agent)
+    return undefined
+  }
+
+  /** Names or pins a session. Succeeds with a sentence where that was refused. */
+  async label(
+    agent: string,
+    id: string,
+    label: { readonly title?: string; readonly pinned?: boolean }
+  ): Promise<string | undefined> {
+    const refused = await this.client.label(agent, id, label).then(() => undefined, (error: Error) => error.message)
+    this.state.list?.refresh()
+    return refused
+  }
+}
