@@ -73,12 +73,16 @@ const serve = (page: URL, stop: Stop, onExit: (code: number) => void) =>
         Flag.withDescription("How long the sessions of a process that was killed stay with it, such as \"10 seconds\""),
         Flag.filter(isTerm, () => "a term is a duration longer than 0, such as \"10 seconds\""),
         Flag.optional
+      ),
+      isOpened: Flag.Boolean("open").pipe(
+        Flag.withDescription("Opens the address in the browser"),
+        Flag.withDefault(false)
       )
     },
-    ({ host, module, port, store, term }) =>
+    ({ host, isOpened, module, port, store, term }) =>
       Effect.map(
         Serves.run(
-          { host, module, port, store: Option.getOrUndefined(store), term: Option.getOrUndefined(term) },
+          { host, isOpened, module, port, store: Option.getOrUndefined(store), term: Option.getOrUndefined(term) },
           page,
           stop
         ),

@@ -14,6 +14,7 @@ import * as Access from "../../server/internal/access.ts"
 import * as Server from "../../server/Server.ts"
 import * as Definitions from "./definition.ts"
 import * as Stores from "./keeping.ts"
+import * as Opening from "./opening.ts"
 import * as Pages from "./pages.ts"
 import * as Problems from "./problem.ts"
 import type { Stop } from "./stop.ts"
@@ -26,6 +27,8 @@ export interface Settings {
   readonly store: string | undefined
   /** Claim duration, as text. The default of `Session.claim` where it is left out. */
   readonly term: string | undefined
+  /** `true` if the browser is to be opened. */
+  readonly isOpened: boolean
 }
 
 /** Returns an address as a browser takes it. */
@@ -89,6 +92,11 @@ export const run = (settings: Settings, page: URL, stop: Stop) =>
       >
       const bound = address._tag === "UnixPathAddress" ? port : address.port
       yield* Console.log(`heddle: ${Array.from(loaded.agents.keys()).join(", ")} at ${urlOf(host, bound)}`)
+      if (settings.isOpened) {
+        // A browser does not reach the address that stands for all addresses of the machine.
+        const reached = /^(0\.0\.0\.0|::)$/.test(host) ? "localhost" : host
+        yield* Effect.catch(Opening.open(urlOf(reached, bound)), (problem) => Console.error(`heddle: ${problem.message}`))
+      }
       if (store === undefined) {
         yield* Console.log("heddle: sessions are in memory and end with this process; --store FILE keeps them")
       }
