@@ -95,7 +95,10 @@ export const run = (settings: Settings, page: URL, stop: Stop) =>
       if (settings.isOpened) {
         // A browser does not reach the address that stands for all addresses of the machine.
         const reached = /^(0\.0\.0\.0|::)$/.test(host) ? "localhost" : host
-        yield* Effect.catch(Opening.open(urlOf(reached, bound)), (problem) => Console.error(`heddle: ${problem.message}`))
+        yield* Effect.catch(
+          Opening.open(urlOf(reached, bound)),
+          (problem) => Console.error(`heddle: ${problem.message}`)
+        )
       }
       if (store === undefined) {
         yield* Console.log("heddle: sessions are in memory and end with this process; --store FILE keeps them")

@@ -227,9 +227,13 @@ const queryOf = (values: Readonly<Record<string, string | number | undefined>>):
 const pathOf = (agent: string, id?: string, rest = ""): string =>
   `agents/${encodeURIComponent(agent)}/sessions${id === undefined ? "" : `/${encodeURIComponent(id)}${rest}`}`
 
+/** Sends a request, as `fetch` does. */
+export type Send = (address: string, request: RequestInit) => Promise<Response>
+
 /** The server of a page. */
 export class Client {
   private readonly root: string
+  private readonly send: Send
   private token: string | undefined
   private isGood = false
   private isLetIn = false
@@ -239,8 +243,9 @@ export class Client {
   private state: Login = { isAsked: false, note: firstNote, isAgain: false }
 
   /** `root` is the address of the server, relative to the page. */
-  constructor(root: string) {
+  constructor(root: string, send: Send = (address, request) => globalThis.fetch(address, request)) {
     this.root = root
+    this.send = send
   }
 
   readonly subscribe = (listener: () => void): () => void => {
@@ -274,7 +279,7 @@ export class Client {
   }
 
   private fetch(method: string, path: string, { body, headers = {}, signal }: Sent): Promise<Response> {
-    return fetch(this.root + path, {
+    return this.send(this.root + path, {
       method,
       signal: signal ?? null,
       cache: "no-store",

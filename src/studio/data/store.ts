@@ -57,10 +57,19 @@ const gone = "This session does not exist any more."
 
 const sentenceOf = (error: unknown): string => error instanceof Error ? error.message : "The request has failed."
 
-/** Calls a function once before the next frame, and also on a page that is not drawn. */
-const frame = (change: () => void): void => {
-  if (document.visibilityState === "visible") requestAnimationFrame(change)
-  else setTimeout(change, 250)
+/** The time of a page. */
+export interface Timing {
+  /** Calls a function before the next frame, and also on a page that is not drawn. */
+  readonly frame: (change: () => void) => void
+  readonly pause: (millis: number) => Promise<void>
+}
+
+const ofPage: Timing = {
+  frame: (change) => {
+    if (document.visibilityState === "visible") requestAnimationFrame(change)
+    else setTimeout(change, 250)
+  },
+  pause: (millis) => new Promise((resolve) => setTimeout(resolve, millis))
 }
 
 /** Returns what calls of a run under way wait for. It may be answered in advance. */
@@ -73,6 +82,7 @@ export class Session {
   readonly id: string
   private readonly client: Client.Client
   private readonly onChange: () => void
+  private readonly timing: Timing
   private readonly abort = new AbortController()
   private readonly entries = new Map<string, Entry>()
   private readonly listeners = new Set<() => void>()
@@ -96,8 +106,15 @@ export class Session {
   private snapshot: Snapshot
 
   /** `onChange` is called where the list of sessions may have changed. */
-  constructor(client: Client.Client, agent: string, id: string | undefined, onChange: () => void) {
+  constructor(
+    client: Client.Client,
+    agent: string,
+    id: string | undefined,
+    onChange: () => void,
+    timing = ofPage
+  ) {
     this.client = client
+    this.timing = timing
     this.agent = agent
     this.id = id ?? Client.newId()
     this.onChange = onChange
@@ -161,7 +178,7 @@ export class Session {
   private tell(): void {
     if (!this.isTold || this.isClosed) return
     this.isTold = false
-    frame(() => {
+    this.timing.frame(() => {
       this.isTold = true
       this.snapshot = this.take()
       for (const listener of this.listeners) listener()
@@ -271,8 +288,6 @@ export class Session {
           if (this.isClosed) return
           this.receive(frame)
         }
-        // A deletion by this page may end the stream before it is answered.
-        await this.deletion
       } catch (error) {
         if (this.isClosed) return
         if (error instanceof Client.Refused && error.status === 404) {
@@ -289,7 +304,9 @@ export class Session {
           this.note(`The connection is broken, and is tried again${why}`)
         }
       }
-      await new Promise((resolve) => setTimeout(resolve, pause))
+      await this.timing.pause(pause)
+      // A deletion by this page may end the stream before it is answered.
+      await this.deletion
       pause = Math.min(pause * 2, longestPause)
     }
   }

@@ -1,0 +1,313 @@
+/** The session that Studio shows, over a server of the test: what is read when, and what of it stays. */
+import { assert, describe, it } from "@effect/vitest"
+import * as Client from "../../src/studio/data/client.ts"
+import type { Told } from "../../src/studio/data/fold.ts"
+import * as Store from "../../src/studio/data/store.ts"
+
+/** Waits until the session has done what it can do without another answer. */
+const settled = async (): Promise<void> => {
+  for (let turn = 0; turn < 50; turn++) await new Promise((resolve) => setImmediate(resolve))
+}
+
+/** Frames come at once, and a pause is one turn of the process. */
+const timing: Store.Timing = {
+  frame: (change) => change(),
+  pause: () => new Promise((resolve) => void setImmediate(resolve))
+}
+
+/** The events of a stream that the test tells. */
+class Events {
+  private readonly stream = new TransformStream<Uint8Array, Uint8Array>()
+  private readonly writer = this.stream.writable.getWriter()
+  readonly response = new Response(this.stream.readable)
+
+  tell(event: object, { id, kind }: { readonly id?: string; readonly kind?: string } = {}): void {
+    const lines = [...kind === undefined ? [] : [`event: ${kind}`], ...id === undefined ? [] : [`id: ${id}`]]
+    const text = [...lines, `data: ${JSON.stringify(event)}`, "", ""].join("\n")
+    void this.writer.write(new TextEncoder().encode(text)).catch(() => {})
+  }
+
+  end(): void {
+    void this.writer.close().catch(() => {})
+  }
+
+  cut(): void {
+    void this.writer.abort(new TypeError("network error")).catch(() => {})
+  }
+}
+
+const facts: Client.KeptSession = {
+  title: "T",
+  next: "nothing",
+  status: "idle",
+  forks: [],
+  allowed: [],
+  suspensions: []
+}
+
+const ended = { _tag: "ChatCompleted", outcome: { _tag: "Completed" }, result: {} }
+
+/** The events of a run that says a text, at times from a start. */
+const saying = (runId: string, text: string, startedAt?: number): ReadonlyArray<any> =>
+  [
+    { _tag: "RunStarted", runId },
+    { _tag: "MessageStarted" },
+    { _tag: "TextDelta", id: null, delta: text },
+    { _tag: "MessageCompleted" },
+    { _tag: "StepCompleted", stepIndex: 0 },
+    ended
+  ].map((event, index) => startedAt === undefined ? event : { ...event, at: startedAt + index * 10 })
+
+const keptRun = (runId: string, text: string, startedAt = 1_000): Client.KeptRun => ({
+  runId,
+  message: { id: `m-${runId}`, content: `ask ${runId}` },
+  startedAt,
+  events: saying(runId, text, startedAt) as ReadonlyArray<Told>
+})
+
+const refusal = (status: number, message: string) => Response.json({ error: { code: "no", message } }, { status })
+
+/** A session of a server that has these runs, and the requests that were made. */
+const opened = ({ isNew = false } = {}) => {
+  const requests: Array<string> = []
+  const streams: Array<Events> = []
+  const server = {
+    runs: [] as ReadonlyArray<Client.KeptRun>,
+    facts,
+    before: undefined as string | undefined,
+    /** The answer to another request than one for runs and events. */
+    answer: (_method: string, _path: string): Response | Promise<Response> => new Response(null, { status: 204 })
+  }
+  const client = new Client.Client("/", async (address, { headers, method = "GET" }) => {
+    const path = address.replace(/^.*\/sessions\/?/, "")
+    const after = (headers as Record<string, string>)["last-event-id"]
+    requests.push(`${method} ${path.replace(/^[0-9a-f]{32}/, "new")}${after === undefined ? "" : ` after ${after}`}`)
+    if (path.endsWith("/events")) {
+      const events = new Events()
+      streams.push(events)
+      return events.response
+    }
+    if (/\/runs(\?|$)/.test(path)) {
+      const { before, facts: session, runs } = server
+      return Response.json({ session, runs, ...(before === undefined ? {} : { before }) })
+    }
+    return await server.answer(method, path)
+  })
+  let changes = 0
+  const session = new Store.Session(client, "agent", isNew ? undefined : "s", () => void changes++, timing)
+  session.open()
+  const texts = () =>
+    session.read().shown.map((
+      { message, run }
+    ) => [message?.content ?? "", run.turns.map(({ text }) => text).join("|")])
+  return { changes: () => changes, requests, server, session, streams, texts }
+}
+
+describe("a session that is shown", () => {
+  it("V-07: reads the runs behind the stream, so that one that ended in between is there", async () => {
+    const page = opened()
+    page.server.runs = [keptRun("r1", "one"), keptRun("r2", "two")]
+    await settled()
+    assert.deepStrictEqual(page.requests, ["GET s/events", "GET s/runs?limit=20"])
+    assert.deepStrictEqual(page.texts(), [["ask r1", "one"], ["ask r2", "two"]])
+    assert.strictEqual(page.session.read().state, "ready")
+    assert.isUndefined(page.session.read().running)
+  })
+
+  it("V-07: shows a run under way once, which the journal and the stream tell from its beginning", async () => {
+    const page = opened()
+    page.server.runs = [keptRun("r1", "one"), {
+      ...keptRun("r2", "two"),
+      events: saying("r2", "two", 1_000).slice(0, 3)
+    }]
+    await settled()
+    assert.strictEqual(page.session.read().running?.id, "r2")
+    const live = saying("r2", "two", 1_000)
+    page.streams[0]?.tell(live[0])
+    page.streams[0]?.tell(live[1])
+    await settled()
+    // The stream is behind what the journal told.
+    assert.deepStrictEqual(page.texts()[1], ["ask r2", "two"])
+    for (const event of live.slice(2)) page.streams[0]?.tell(event)
+    await settled()
+    assert.deepStrictEqual(page.texts(), [["ask r1", "one"], ["ask r2", "two"]])
+    assert.isUndefined(page.session.read().running)
+  })
+
+  it("V-07: a reset takes nothing away that the run had, and its times stay where the new events have none", async () => {
+    const page = opened()
+    await settled()
+    const live = saying("r1", "one", 1_000)
+    for (const event of live.slice(0, 4)) page.streams[0]?.tell(event, { id: "r1.1.0" })
+    await settled()
+    page.streams[0]?.tell({ runId: "r1" }, { kind: "reset" })
+    page.streams[0]?.tell({ _tag: "RunStarted", runId: "r1" })
+    page.streams[0]?.tell({ _tag: "MessageStarted" })
+    await settled()
+    assert.deepStrictEqual(page.texts(), [["", "one"]])
+    assert.strictEqual(page.session.read().shown[0]?.run.startedAt, 1_000)
+    // As far as it was before, with times of its own.
+    for (const event of live.slice(2)) page.streams[0]?.tell(event)
+    await settled()
+    assert.deepStrictEqual(page.texts(), [["", "one"]])
+    assert.isDefined(page.session.read().shown[0]?.run.outcome)
+  })
+
+  it("V-07: a run that its process resumes in the same stream is continued", async () => {
+    const page = opened()
+    await settled()
+    const live = saying("r1", "one", 1_000)
+    for (const event of live.slice(0, 5)) page.streams[0]?.tell(event)
+    page.streams[0]?.tell({ _tag: "RunStarted", runId: "r1", at: 2_000 })
+    await settled()
+    assert.deepStrictEqual(page.texts(), [["", "one"]])
+    assert.deepStrictEqual(page.session.read().shown[0]?.run.resumed, [1_000])
+  })
+
+  it("V-09: shows the message of another page, which the stream does not have", async () => {
+    const page = opened()
+    await settled()
+    page.server.runs = [{ ...keptRun("r1", ""), events: [] }]
+    page.streams[0]?.tell({ _tag: "RunStarted", runId: "r1" })
+    await settled()
+    assert.deepStrictEqual(page.texts(), [["ask r1", ""]])
+    assert.strictEqual(page.session.read().running?.id, "r1")
+  })
+
+  it("V-09: a message is there at once, and belongs to the run that it begins", async () => {
+    const page = opened({ isNew: true })
+    page.server.answer = () => Response.json({}, { status: 202 })
+    assert.deepStrictEqual(page.requests, [])
+    const sent = page.session.send("Hello")
+    assert.deepStrictEqual(page.session.read().waiting.map(({ content }) => content), ["Hello"])
+    assert.isUndefined(await sent)
+    await settled()
+    assert.deepStrictEqual(page.requests, ["POST new/messages?wait=false", "GET new/events", "GET new/runs?limit=20"])
+    page.streams[0]?.tell({ _tag: "RunStarted", runId: "r1" })
+    await settled()
+    assert.deepStrictEqual(page.texts(), [["Hello", ""]])
+    assert.deepStrictEqual(page.session.read().waiting, [])
+  })
+
+  it("V-09: a refused message goes, with the sentence of the server", async () => {
+    const page = opened({ isNew: true })
+    page.server.answer = () => refusal(409, "It runs.")
+    assert.strictEqual(await page.session.send("Hello"), "It runs.")
+    assert.deepStrictEqual(page.session.read().waiting, [])
+    assert.strictEqual(page.session.read().notice, "It runs.")
+    assert.strictEqual(page.session.read().state, "new")
+  })
+
+  it("V-09: an answered question is not shown again, until the next run asks", async () => {
+    const page = opened()
+    const suspension = { id: "r1~c", kind: "question", question: "Which?", toolCall: { id: "c", name: "ask" } } as any
+    page.server.facts = { ...facts, suspensions: [suspension] }
+    page.server.runs = [keptRun("r1", "one")]
+    await settled()
+    assert.deepStrictEqual(page.session.read().suspensions.map(({ id }) => id), ["r1~c"])
+    page.server.answer = () => refusal(409, "It has an answer.")
+    assert.strictEqual(await page.session.answer([{ id: "r1~c", value: "a" }]), "It has an answer.")
+    assert.strictEqual(page.session.read().suspensions.length, 1)
+    page.server.answer = () => Response.json({}, { status: 202 })
+    assert.isUndefined(await page.session.answer([{ id: "r1~c", value: "a" }]))
+    assert.deepStrictEqual(page.session.read().suspensions, [])
+  })
+
+  it("V-09: a broken stream is continued at its last offset, and the sentence about it goes", async () => {
+    const page = opened()
+    await settled()
+    page.streams[0]?.tell({ _tag: "RunStarted", runId: "r1" }, { id: "r1.3.0" })
+    await settled()
+    const notices: Array<string> = []
+    page.session.subscribe(() => {
+      if (notices.at(-1) !== page.session.read().notice) notices.push(page.session.read().notice)
+    })
+    page.streams[0]?.cut()
+    await settled()
+    assert.strictEqual(notices.at(-2), "The connection is broken, and is tried again.")
+    assert.strictEqual(page.session.read().notice, "")
+    assert.deepStrictEqual(page.requests.slice(-2), ["GET s/events after r1.3.0", "GET s/runs?limit=20"])
+    page.session.close()
+  })
+
+  it("V-09: earlier runs are read before those that are here", async () => {
+    const page = opened()
+    page.server.runs = [keptRun("r3", "three")]
+    page.server.before = "r3"
+    await settled()
+    assert.isTrue(page.session.read().hasOlder)
+    page.server.runs = [keptRun("r1", "one"), keptRun("r2", "two")]
+    page.server.before = undefined
+    await page.session.readOlder()
+    assert.deepStrictEqual(page.texts().map(([, text]) => text), ["one", "two", "three"])
+    assert.strictEqual(page.requests.at(-1), "GET s/runs?before=r3&limit=20")
+    assert.isFalse(page.session.read().hasOlder)
+  })
+
+  it("V-09: says that another page has deleted it", async () => {
+    const client = new Client.Client("/", async () => refusal(404, "There is no such session."))
+    const session = new Store.Session(client, "agent", "s", () => {}, timing)
+    session.open()
+    await settled()
+    assert.strictEqual(session.read().notice, "This session does not exist any more.")
+    assert.strictEqual(session.read().state, "gone")
+  })
+})
+
+describe("a page that deletes its session", () => {
+  for (const isDeleted of [true, false]) {
+    for (const isFirst of [true, false]) {
+      for (const end of ["end", "cut"] as const) {
+        const what = `${end} of the stream ${isFirst ? "before" : "after"} the ${isDeleted ? "deletion" : "refusal"}`
+        it(`V-09: says nothing of it, and asks for it again only where the server has it: ${what}`, async () => {
+          const page = opened()
+          await settled()
+          let answer: (response: Response) => void = () => {}
+          page.server.answer = () => new Promise((resolve) => void (answer = resolve))
+          const removed = page.session.remove()
+          page.requests.length = 0
+          const steps = [
+            () => page.streams[0]?.[end](),
+            () => answer(isDeleted ? new Response(null, { status: 204 }) : refusal(409, "It runs."))
+          ]
+          for (const step of isFirst ? steps : steps.toReversed()) {
+            step()
+            await settled()
+          }
+          assert.strictEqual(await removed, isDeleted ? undefined : "It runs.")
+          const again = ["GET s/events", "GET s/runs?limit=20"]
+          assert.deepStrictEqual(page.requests, isDeleted ? [] : again)
+          if (isDeleted) assert.strictEqual(page.session.read().notice, "")
+          page.session.close()
+        })
+      }
+    }
+  }
+})
+
+describe("the frames of a stream", () => {
+  it("V-07: are the same wherever the network cuts them", async () => {
+    const text = "id: a.1.0\ndata: {\"x\":1}\n\n: quiet\n\nevent: reset\ndata: {}\n\ndata: a\ndata: b\n\n"
+    const read = async (...pieces: ReadonlyArray<string>) => {
+      const stream = new ReadableStream({
+        start: (controller) => {
+          for (const piece of pieces) controller.enqueue(new TextEncoder().encode(piece))
+          controller.close()
+        }
+      })
+      const frames: Array<Client.Frame> = []
+      for await (const frame of Client.frames(new Response(stream))) frames.push(frame)
+      return frames
+    }
+    const whole = await read(text)
+    assert.deepStrictEqual(whole, [
+      { event: "message", id: "a.1.0", data: "{\"x\":1}" },
+      { event: "reset", id: undefined, data: "{}" },
+      { event: "message", id: undefined, data: "a\nb" }
+    ])
+    for (let at = 1; at < text.length; at++) {
+      assert.deepStrictEqual(await read(text.slice(0, at), text.slice(at)), whole)
+    }
+    assert.deepStrictEqual(await read(...text), whole)
+  })
+})
