@@ -1,0 +1,209 @@
+/**
+ * One card for all calls that wait for a permission, or for a verdict about their unknown effect. Characters that would
+ * not be seen are escapes in arguments and marks elsewhere.
+ */
+import { type FormEvent, type ReactNode, useEffect, useId, useRef, useState } from "react"
+import type * as Event from "../../Event.ts"
+import { announce } from "../parts/Live.tsx"
+import { Long } from "../parts/Long.tsx"
+import { useFreeFocus } from "./focus.ts"
+import * as Words from "./words.ts"
+
+/** An answer to a call that waits. */
+export interface Answer {
+  readonly id: string
+  readonly approve?: boolean
+  readonly arguments?: unknown
+  readonly reason?: string
+  readonly remember?: "tool" | "arguments"
+  readonly value?: unknown
+}
+
+/** Sends answers. Succeeds with a sentence where they were refused. */
+export type OnAnswer = (answers: ReadonlyArray<Answer>) => Promise<string | undefined>
+
+/** A call that waits. `remember` is the extent to which its approval may be remembered. */
+export type Suspension = Event.PublicSuspension & { readonly remember?: "tool" | "arguments" }
+
+/** The most characters of arguments that can be edited. */
+const mostEdited = 20_000
+
+/** Input about a call, until it is answered. */
+interface Draft {
+  readonly text?: string
+  readonly reason?: string
+  readonly isRemembered?: boolean
+}
+
+const isEditable = ({ kind, toolCall }: Suspension, json: string): boolean =>
+  kind === "approval" && toolCall.arguments !== undefined && json.length <= mostEdited
+
+/** Returns the approval of a call as it was edited, or why its arguments are none. */
+const approval = (suspension: Suspension, draft: Draft): Answer | string => {
+  const { id, remember, toolCall } = suspension
+  const json = Words.jsonOf(toolCall.arguments)
+  const isEdited = draft.text !== undefined && draft.text.trim() !== json.trim()
+  const remembered = draft.isRemembered === true && !isEdited && remember !== undefined ? { remember } : {}
+  if (!isEdited) return { id, approve: true, ...remembered }
+  try {
+    const edited: unknown = JSON.parse(draft.text)
+    if (typeof edited !== "object" || edited === null || Array.isArray(edited)) {
+      return "The arguments are a JSON object."
+    }
+    return { id, approve: true, arguments: edited }
+  } catch (error) {
+    return `The arguments are not JSON: ${error instanceof Error ? error.message : "they cannot be read"}`
+  }
+}
+
+const denial = ({ id }: Suspension, { reason = "" }: Draft): Answer =>
+  reason.trim() === "" ? { id, approve: false } : { id, approve: false, reason: reason.trim() }
+
+const One = ({ draft, isSending, isSingle, onAllow, onDeny, onDraft, suspension, wrong }: {
+  readonly suspension: Suspension
+  readonly draft: Draft
+  readonly wrong: string | undefined
+  readonly isSending: boolean
+  /** `true` where the heading of the card asks about this call. */
+  readonly isSingle: boolean
+  readonly onDraft: (draft: Draft) => void
+  readonly onAllow: () => void
+  readonly onDeny: () => void
+}): ReactNode => {
+  const id = useId()
+  const { expiresAt, kind, question, remember, toolCall } = suspension
+  const [json] = useState(() => Words.jsonOf(toolCall.arguments))
+  const name = Words.marked(toolCall.name)
+  const text = draft.text ?? json
+  const rows = Math.min(12, Math.max(1, text.split("\n", 13).length))
+  return (
+    <form
+      className="one"
+      aria-label={`${kind} of ${name}`}
+      onSubmit={(event: FormEvent) => {
+        event.preventDefault()
+        onAllow()
+      }}
+    >
+      <h3>{name}</h3>
+      {!isSingle && question !== undefined && (
+        <p>
+          <Long text={Words.marked(question)} />
+        </p>
+      )}
+      {isEditable(suspension, json)
+        ? (
+          <>
+            <label htmlFor={`${id}a`}>Arguments</label>
+            <textarea
+              id={`${id}a`}
+              rows={rows}
+              spellCheck={false}
+              autoComplete="off"
+              value={text}
+              aria-invalid={wrong !== undefined}
+              onChange={(event) => onDraft({ ...draft, text: event.currentTarget.value })}
+            />
+          </>
+        )
+        : json !== ""
+        ? <pre tabIndex={0} aria-label={`Arguments of ${name}`} role="group"><Long text={json} /></pre>
+        : <p className="expected">Its arguments are not published.</p>}
+      {wrong !== undefined && <p className="wrong" role="alert">{wrong}</p>}
+      {kind === "approval" && remember !== undefined && (
+        <label className="check">
+          <input
+            type="checkbox"
+            checked={draft.isRemembered === true}
+            onChange={(event) => onDraft({ ...draft, isRemembered: event.currentTarget.checked })}
+          />
+          {remember === "tool" ? `Allow ${name} for this chat` : `Allow ${name} with these arguments for this chat`}
+        </label>
+      )}
+      <div className="buttons">
+        <button className="main" disabled={isSending}>{kind === "approval" ? "Allow" : "Run again"}</button>
+        <button type="button" className="deny" disabled={isSending} onClick={onDeny}>Deny</button>
+        <input
+          type="text"
+          aria-label={`Reason, if ${name} is denied`}
+          placeholder="Reason, if denied"
+          value={draft.reason ?? ""}
+          onChange={(event) => onDraft({ ...draft, reason: event.currentTarget.value })}
+        />
+      </div>
+      {expiresAt !== undefined && <p className="expected">Until {new Date(expiresAt).toLocaleString()}</p>}
+    </form>
+  )
+}
+
+/** The calls that wait for a permission. */
+export const Approval = ({ onAnswer, suspensions }: {
+  /** Those of kind `"approval"` and `"unknown"`. */
+  readonly suspensions: ReadonlyArray<Suspension>
+  readonly onAnswer: OnAnswer
+}): ReactNode => {
+  const heading = useRef<HTMLHeadingElement>(null)
+  const id = useId()
+  const [drafts, setDrafts] = useState<ReadonlyMap<string, Draft>>(new Map())
+  const [wrongs, setWrongs] = useState<ReadonlyMap<string, string>>(new Map())
+  const [isSending, setSending] = useState(false)
+  const [refused, setRefused] = useState<string>()
+  const ids = suspensions.map((suspension) => suspension.id).join(" ")
+  const [only] = suspensions
+  const isSingle = suspensions.length === 1
+  const title = isSingle && only?.question !== undefined
+    ? Words.marked(only.question)
+    : isSingle
+    ? "May this call run?"
+    : `May these ${suspensions.length} calls run?`
+  const focus = useFreeFocus()
+  // What decides about a call never has the focus at once.
+  useEffect(() => {
+    focus(heading.current)
+    announce(title.slice(0, 300))
+  }, [ids])
+  const send = async (answers: ReadonlyArray<Answer>) => {
+    setSending(true)
+    setRefused(await onAnswer(answers))
+    setSending(false)
+  }
+  const draftOf = (suspension: Suspension) => drafts.get(suspension.id) ?? {}
+  const allow = (allowed: ReadonlyArray<Suspension>) => {
+    const found = allowed.map((suspension) => [suspension.id, approval(suspension, draftOf(suspension))] as const)
+    const wrong = new Map(found.flatMap(([key, each]) => typeof each === "string" ? [[key, each] as const] : []))
+    setWrongs(wrong)
+    if (wrong.size > 0) return
+    void send(found.flatMap(([, each]) => typeof each === "string" ? [] : [each]))
+  }
+  const deny = (denied: ReadonlyArray<Suspension>) =>
+    void send(denied.map((suspension) => denial(suspension, draftOf(suspension))))
+  return (
+    <section className="ask" data-kind={only?.kind} aria-labelledby={id}>
+      <h2 id={id} ref={heading} tabIndex={-1}>
+        <Long text={title} />
+      </h2>
+      {suspensions.map((suspension) => (
+        <One
+          key={suspension.id}
+          suspension={suspension}
+          draft={draftOf(suspension)}
+          wrong={wrongs.get(suspension.id)}
+          isSending={isSending}
+          isSingle={isSingle}
+          onDraft={(draft) => setDrafts(new Map(drafts).set(suspension.id, draft))}
+          onAllow={() => allow([suspension])}
+          onDeny={() => deny([suspension])}
+        />
+      ))}
+      {refused !== undefined && <p className="wrong" role="alert">{refused}</p>}
+      {suspensions.length > 1 && (
+        <div className="buttons every">
+          <button type="button" disabled={isSending} onClick={() => deny(suspensions)}>Deny all</button>
+          <button type="button" className="main" disabled={isSending} onClick={() => allow(suspensions)}>
+            Allow all {suspensions.length}
+          </button>
+        </div>
+      )}
+    </section>
+  )
+}

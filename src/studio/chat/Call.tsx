@@ -1,0 +1,142 @@
+/** A call of a tool as a card of one line, which opens. */
+import { type ReactNode, useEffect, useState } from "react"
+import type * as Fold from "../data/fold.ts"
+import { Long } from "../parts/Long.tsx"
+import * as Words from "./words.ts"
+
+/** Time in milliseconds that has passed since the card had `from`, shown while it grows. */
+const Elapsed = ({ from }: { readonly from: number }): ReactNode => {
+  const [start] = useState(() => performance.now() - from)
+  const [now, setNow] = useState(() => performance.now())
+  useEffect(() => {
+    const timer = setInterval(() => setNow(performance.now()), 500)
+    return () => clearInterval(timer)
+  }, [])
+  return Words.seconds(now - start)
+}
+
+const Section = ({ text, title }: { readonly title: string; readonly text: string }): ReactNode => (
+  <>
+    <p className="title">{title}</p>
+    <pre tabIndex={0}><Long text={Words.marked(text)} /></pre>
+  </>
+)
+
+/** The state of a call, with its time, attempts, and for a denial who and why. */
+const State = ({ call, now }: { readonly call: Fold.Call; readonly now: number }): ReactNode => {
+  const ran = Words.ranOf(call, now)
+  const tries = call.attempts.length > 1 ? `, attempt ${call.attempts.length}` : ""
+  const by = call.state === "denied" && call.by !== undefined ? ` by ${call.by}` : ""
+  return (
+    <span className="state">
+      {Words.marked(Words.stateOf(call) + by)}
+      {call.state === "running"
+        ? (
+          <>
+            {" "}
+            <Elapsed from={ran ?? 0} />
+          </>
+        )
+        : ran === undefined
+        ? ""
+        : ` ${Words.seconds(ran)}`}
+      {tries}
+    </span>
+  )
+}
+
+/** The line under a card that says more than its state: progress, an error, or why it was denied. */
+const noteOf = (call: Fold.Call): string => {
+  if (call.state === "failed") return Words.marked(Words.errorOf(call.content).slice(0, 400))
+  if (call.state === "denied") return Words.marked((call.detail ?? Words.errorOf(call.content)).slice(0, 400))
+  if (call.progress === undefined || call.state !== "running") return ""
+  return typeof call.progress === "string" ? Words.marked(call.progress.slice(0, 400)) : Words.brief(call.progress, 400)
+}
+
+const argumentsOf = (call: Fold.Call): string =>
+  call.argumentsLost?.text ?? (call.arguments === undefined ? call.argumentsText : Words.jsonOf(call.arguments))
+
+/** The calls of a run inside a call. */
+const innerOf = (run: Fold.Run, call: Fold.Call): ReadonlyArray<Fold.Call> =>
+  run.turns.filter(({ owner }) => owner === call.path).flatMap(({ calls }) =>
+    calls.flatMap((path) => run.calls.get(path) ?? [])
+  )
+
+/** A call, which its run changes in place. */
+export const Call = ({ call, run }: { readonly run: Fold.Run; readonly call: Fold.Call }): ReactNode => {
+  const [isOpen, setOpen] = useState(false)
+  const now = run.end ?? run.now
+  const note = noteOf(call)
+  const inner = isOpen ? innerOf(run, call) : []
+  const said = isOpen ? run.turns.filter(({ owner }) => owner === call.path).map(({ text }) => text).join("\n\n") : ""
+  const text = isOpen ? argumentsOf(call) : ""
+  return (
+    <div className="call" data-state={call.state}>
+      <details onToggle={(event) => setOpen(event.currentTarget.open)}>
+        <summary>
+          <span className="dot" aria-hidden="true" />
+          <strong>
+            {Words.signOf(call)}
+            {Words.marked(call.name)}
+          </strong>
+          <code>{Words.brief(call.arguments ?? (call.argumentsText === "" ? {} : call.argumentsText))}</code>
+          <State call={call} now={now} />
+        </summary>
+        {isOpen && (
+          <div className="body">
+            {text !== "" && text !== "{}" && (
+              <Section
+                title={call.argumentsLost === undefined ? "Arguments" : `Arguments (${call.argumentsLost.reason})`}
+                text={text}
+              />
+            )}
+            {said.trim() !== "" && <Section title="Said by its agent" text={said} />}
+            {inner.map((each) => <Call key={each.path} run={run} call={each} />)}
+            {call.content !== undefined && (
+              <Section title={call.state === "failed" ? "Error" : "Answer"} text={Words.contentText(call.content)} />
+            )}
+            {call.originalLength !== undefined && (
+              <p className="title">
+                The whole answer had {call.originalLength.toLocaleString("en")} characters; the model read this part.
+              </p>
+            )}
+          </div>
+        )}
+      </details>
+      {note !== "" && <p className="note">{note}</p>}
+    </div>
+  )
+}
+
+/** The most calls in a row that have cards of their own at once. */
+const mostCards = 4
+
+const urgent: ReadonlySet<Fold.State> = new Set(["running", "waiting", "asks"])
+
+/** Calls in a row. More than four are folded under one line. */
+export const Calls = ({ calls, run }: {
+  readonly run: Fold.Run
+  readonly calls: ReadonlyArray<Fold.Call>
+}): ReactNode => {
+  const [isOpen, setOpen] = useState(false)
+  const cards = () => calls.map((call) => <Call key={call.path} run={run} call={call} />)
+  if (calls.length <= mostCards) return cards()
+  const names = [...new Set(calls.map(({ name }) => name))]
+  const number = (state: Fold.State) => calls.filter((call) => call.state === state).length
+  const states = (["running", "waiting", "asks", "failed", "denied", "cancelled"] as const).flatMap((state) => {
+    const found = number(state)
+    return found === 0 ? [] : [`${found} ${state === "cancelled" ? "stopped" : state === "asks" ? "ask" : state}`]
+  })
+  const shown = names.slice(0, 6).map((name) => Words.marked(name.slice(0, 60))).join(", ")
+  return (
+    <details className="calls" onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary data-state={calls.some(({ state }) => urgent.has(state)) ? "running" : "done"}>
+        <span className="dot" aria-hidden="true" />
+        <strong>{calls.length.toLocaleString("en")} calls</strong>: {shown}
+        {names.length > 6 ? `, ${names.length - 6} more` : ""}
+        <span className="state">{states.join(", ")}</span>
+      </summary>
+      {isOpen && cards()}
+    </details>
+  )
+}

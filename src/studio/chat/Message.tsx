@@ -1,0 +1,268 @@
+/** What a user has said, and the answer of the agent: text, calls, its strip, and what it took. */
+import { Component, memo, type ReactNode, useState } from "react"
+import type * as Fold from "../data/fold.ts"
+import { Markdown } from "../markdown/Markdown.tsx"
+import { Copy } from "../parts/Copy.tsx"
+import { Long } from "../parts/Long.tsx"
+import { Calls } from "./Call.tsx"
+import * as Words from "./words.ts"
+
+/** A message of a user. */
+export interface Said {
+  readonly id: string
+  readonly content: unknown
+}
+
+/** The branches of a session at a message. */
+export interface Branches {
+  /** Number of the shown branch, from 1. */
+  readonly at: number
+  readonly of: number
+  /** Shows the branch that is so many places behind the shown one. */
+  readonly onStep: (places: 1 | -1) => void
+}
+
+/** What a message offers. A function that is left out has no button. */
+export interface Actions {
+  /** The strip of a run: its picture, drawn small. */
+  readonly strip?: (run: Fold.Run, version: number) => ReactNode
+  /** Asks for another answer to a message. */
+  readonly onAgain?: (message: Said) => void
+  /** Begins a branch with other words for a message. Succeeds with a sentence where it was refused. */
+  readonly onEdit?: (message: Said, text: string) => Promise<string | undefined>
+  readonly branches?: (message: Said) => Branches | undefined
+}
+
+/** Shows the text of a message that could not be shown otherwise. */
+export class Boundary extends Component<{ readonly text: () => string; readonly children: ReactNode }> {
+  override state = { isBroken: false }
+  static getDerivedStateFromError(): { readonly isBroken: boolean } {
+    return { isBroken: true }
+  }
+  override render(): ReactNode {
+    if (!this.state.isBroken) return this.props.children
+    return (
+      <div className="broken">
+        <p className="note">This message cannot be shown as usual. This is its text.</p>
+        <div className="plain">
+          <Long text={this.props.text()} />
+        </div>
+      </div>
+    )
+  }
+}
+
+const Edit = ({ message, onClose, onEdit }: {
+  readonly message: Said
+  readonly onEdit: NonNullable<Actions["onEdit"]>
+  readonly onClose: () => void
+}): ReactNode => {
+  const [text, setText] = useState(() => Words.saidText(message.content))
+  const [isSending, setSending] = useState(false)
+  const [refused, setRefused] = useState<string>()
+  const send = async () => {
+    setSending(true)
+    const sentence = await onEdit(message, text)
+    setSending(false)
+    if (sentence === undefined) onClose()
+    else setRefused(sentence)
+  }
+  return (
+    <form
+      className="edit"
+      onSubmit={(event) => {
+        event.preventDefault()
+        void send()
+      }}
+      onKeyDown={(event) => {
+        if (event.key !== "Escape") return
+        event.preventDefault()
+        event.stopPropagation()
+        onClose()
+      }}
+    >
+      <textarea
+        aria-label="Message"
+        rows={Math.min(12, text.split("\n", 13).length + 1)}
+        value={text}
+        ref={(area) => area?.focus()}
+        onChange={(event) => setText(event.currentTarget.value)}
+      />
+      {refused !== undefined && <p className="wrong" role="alert">{refused}</p>}
+      <p className="row">
+        <button type="button" onClick={onClose}>Cancel</button>
+        <button className="main" disabled={isSending || text.trim() === ""}>Send as a branch</button>
+      </p>
+    </form>
+  )
+}
+
+const Steps = ({ at, of, onStep }: Branches): ReactNode => (
+  <span className="branches" role="group" aria-label="Branches">
+    <button type="button" className="quiet" aria-label="Branch before" disabled={at <= 1} onClick={() => onStep(-1)}>
+      ‹
+    </button>
+    {at} / {of}
+    <button type="button" className="quiet" aria-label="Branch behind" disabled={at >= of} onClick={() => onStep(1)}>
+      ›
+    </button>
+  </span>
+)
+
+/** A message of a user. */
+export const User = memo(({ actions, message }: { readonly message: Said; readonly actions: Actions }): ReactNode => {
+  const [isEdited, setEdited] = useState(false)
+  const text = Words.saidText(message.content)
+  const branches = actions.branches?.(message)
+  const { onEdit } = actions
+  return (
+    <article className="user">
+      <h2 className="hidden">You</h2>
+      {isEdited && onEdit !== undefined
+        ? <Edit message={message} onEdit={onEdit} onClose={() => setEdited(false)} />
+        : (
+          <div className="said">
+            <Long text={text} />
+          </div>
+        )}
+      {!isEdited && (
+        <p className="foot">
+          {branches !== undefined && branches.of > 1 && <Steps {...branches} />}
+          <Copy text={text} what="your message" />
+          {onEdit !== undefined && (
+            <button
+              type="button"
+              className="quiet"
+              aria-label="Edit your message"
+              onClick={() => setEdited(true)}
+            >
+              Edit
+            </button>
+          )}
+        </p>
+      )}
+    </article>
+  )
+})
+
+type Group =
+  | { readonly type: "calls"; readonly calls: Array<Fold.Call> }
+  | { readonly type: "text" | "reasoning"; readonly text: string; readonly isGrowing: boolean }
+  | { readonly type: "error"; readonly text: string }
+
+/** Returns what an answer shows, in order. Calls in a row are one group, over the ends of turns too. */
+const groupsOf = (run: Fold.Run): ReadonlyArray<Group> => {
+  const groups: Array<Group> = []
+  for (const turn of run.turns) {
+    if (turn.owner !== "") continue
+    for (const [index, part] of turn.parts.entries()) {
+      if (part.type !== "call") {
+        if (part.text.trim() === "") continue
+        const isGrowing = turn.to === undefined && run.end === undefined && index === turn.parts.length - 1
+        groups.push({ type: part.type, text: part.text, isGrowing })
+        continue
+      }
+      const call = run.calls.get(part.path)
+      if (call === undefined) continue
+      const last = groups.at(-1)
+      if (last?.type === "calls") last.calls.push(call)
+      else groups.push({ type: "calls", calls: [call] })
+    }
+    if (turn.error !== undefined && run.outcome?._tag !== "Failed") {
+      groups.push({ type: "error", text: turn.error.message })
+    }
+  }
+  return groups
+}
+
+/** Returns the text of an answer. */
+export const textOf = (run: Fold.Run): string =>
+  run.turns.filter(({ owner, text }) => owner === "" && text !== "").map(({ text }) => text).join("\n\n")
+
+const Left = ({ run }: { readonly run: Fold.Run }): ReactNode => {
+  if (run.abandoned.length === 0) return null
+  const names = run.abandoned.map(({ ageMillis, name }) =>
+    `${Words.marked(name.slice(0, 100))} (for ${Words.seconds(ageMillis)})`
+  )
+  return <p className="left">Left running, and may still have an effect: {names.join(", ")}.</p>
+}
+
+const Foot = ({ actions, isLast, message, run }: {
+  readonly run: Fold.Run
+  readonly message: Said | undefined
+  readonly isLast: boolean
+  readonly actions: Actions
+}): ReactNode => {
+  const usage = run.total ?? run.usage
+  const figures = [
+    ...run.startedAt === undefined ? [] : [Words.seconds(run.end ?? run.now)],
+    Words.tokens(usage),
+    Words.cost(usage)
+  ].filter((text) => text !== "")
+  const { onAgain } = actions
+  const isOver = run.end !== undefined
+  return (
+    <footer className="foot">
+      {isOver ? <span className="figures">{figures.join(" · ")}</span> : <span className="works">works</span>}
+      {isOver && <Copy text={textOf(run)} what="the answer" />}
+      {isOver && isLast && message !== undefined && onAgain !== undefined && (
+        <button
+          type="button"
+          className="quiet"
+          aria-label="Answer again"
+          onClick={() => onAgain(message)}
+        >
+          Again
+        </button>
+      )}
+    </footer>
+  )
+}
+
+/** An answer. `version` is that of the run, which changes in place. */
+export const Answer = memo(({ actions, isLast, message, run, version }: {
+  readonly run: Fold.Run
+  readonly version: number
+  /** The message that it answers. */
+  readonly message: Said | undefined
+  readonly isLast: boolean
+  readonly actions: Actions
+}): ReactNode => {
+  const end = Words.endOf(run)
+  return (
+    <article className="answer">
+      <h2 className="hidden">Answer</h2>
+      <Boundary text={() => textOf(run)}>
+        {groupsOf(run).map((group, index) => {
+          switch (group.type) {
+            case "calls":
+              return <Calls key={index} run={run} calls={group.calls} />
+            case "text":
+              return (
+                <div key={index} className="prose">
+                  <Boundary text={() => group.text}>
+                    <Markdown text={group.text} isGrowing={group.isGrowing} />
+                  </Boundary>
+                </div>
+              )
+            case "reasoning":
+              return (
+                <details key={index} className="think">
+                  <summary>Reasoning</summary>
+                  <div className="plain">
+                    <Long text={group.text} />
+                  </div>
+                </details>
+              )
+            case "error":
+              return <p key={index} className="end bad">{group.text}</p>
+          }
+        })}
+        {run.calls.size > 0 && actions.strip?.(run, version)}
+        {end !== undefined && <p className={end.isBad ? "end bad" : "end"}>{Words.marked(end.text)}</p>}
+        <Left run={run} />
+      </Boundary>
+      <Foot run={run} message={message} isLast={isLast} actions={actions} />
+    </article>
+  )
+})
