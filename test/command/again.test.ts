@@ -6,6 +6,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Console from "effect/Console"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import { type Event, Session, Tool } from "heddle"
 import { Agent, Server } from "heddle/server"
@@ -263,26 +264,36 @@ describe("a list of sessions", () => {
         const key = Conversations.keyOf({ id: `s${number}`, principal: "local" })
         yield* Session.open(key, { origin: { principal: "local", agent: "a" } })
       }
-      const listed = (page: number, isJson: boolean) => {
+      const listed = (next: string | undefined, isJson: boolean) => {
         const out: Array<string> = []
         const err: Array<string> = []
         const written = { ...console, log: (line: string) => out.push(line), error: (line: string) => err.push(line) }
-        return Operating.list(loaded, { isJson, page, principal: "local", status: undefined }).pipe(
+        const options = { next: Option.fromNullishOr(next), query: Option.none(), status: Option.none() }
+        return Effect.flatMap(
+          Operating.searchOf(options),
+          (search) => Operating.list(loaded, { isJson, principal: "local", search })
+        ).pipe(
           Effect.provideService(Console.Console, written as unknown as Console.Console),
           Effect.as({ out, err })
         )
       }
       const seen = new Set<string>()
-      for (const page of [0, 20, 40]) {
-        const plain = yield* listed(page, false)
-        const json = yield* listed(page, true)
+      let next: string | undefined
+      for (const lines of [20, 5]) {
+        const plain = yield* listed(next, false)
+        const json = yield* listed(next, true)
+        assert.lengthOf(plain.out, lines)
         assert.deepStrictEqual(json.err, plain.err)
         assert.lengthOf(json.out, 1)
         const ids = (JSON.parse(json.out[0]!) as ReadonlyArray<{ readonly id: string }>).map(({ id }) => id)
         assert.deepStrictEqual(plain.out.map((line) => line.split("\t")[0]), ids)
         for (const id of ids) seen.add(id)
-        if (page === 0) assert.lengthOf(json.err, 1)
+        next = /^a has more: --next (\S+)$/.exec(json.err[0] ?? "")?.[1]
+        assert.strictEqual(next === undefined, lines === 5)
       }
       assert.strictEqual(seen.size, count)
+      const wrong = { next: Option.some("40"), query: Option.none(), status: Option.none() }
+      const refused = yield* Effect.flip(Operating.searchOf(wrong))
+      assert.strictEqual(refused.message, "--next is the one of an earlier page")
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 })

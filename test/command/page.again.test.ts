@@ -193,7 +193,7 @@ describe("a page that deletes its session", () => {
             answer = resolve
           })
           const page = openPage((method, path) => {
-            if (path === "/agents" || path.includes("?page=")) return undefined
+            if (path === "/agents" || path.includes("?next=")) return undefined
             requests.push(`${method} ${path.slice(path.lastIndexOf("/"))}`)
             if (method === "DELETE") return answered
             if (!path.endsWith("/events")) return Response.json(session)

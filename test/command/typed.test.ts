@@ -298,11 +298,11 @@ describe("heddle sessions", () => {
             const after = yield* recordsIn(file, "s1", by)
             assert.deepStrictEqual(after, action === "delete" ? [] : before.own)
             // What does not belong to the action is refused, and nothing is done.
-            const wrong = action === "list" ? [["s1"]] : [["--status", "idle"], ["--page", "0"], ["--page", "1"]]
+            const wrong = action === "list" ? [["s1"]] : [["--status", "idle"], ["--next", ""], ["--query", "Hi"]]
             for (const more of wrong) {
               const refused = yield* command(["sessions", module, action, ...id, ...more, ...options])
               assert.strictEqual(refused.code, 1, more.join(" "))
-              assert.match(refused.err, /^heddle: (list takes no id; .*|--status is .*|--page is .*)\n$/)
+              assert.match(refused.err, /^heddle: (list takes no id; .*|--(status|next|query) is .*)\n$/)
               assert.strictEqual(refused.out, "")
             }
           }

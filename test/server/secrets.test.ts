@@ -150,7 +150,7 @@ describe("W-12", () => {
           return answered
         })
       const everywhere = Effect.gen(function*() {
-        for (const path of [at, `${at}/s1`, `${at}/s1/stream`, "/agents/helper/sessions?page=0"]) yield* read({ path })
+        for (const path of [at, `${at}/s1`, `${at}/s1/stream`, "/agents/helper/sessions?next="]) yield* read({ path })
         const { text } = yield* ask_({ path: `${at}/s1` })
         return JSON.parse(text)
       })

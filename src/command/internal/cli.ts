@@ -176,9 +176,12 @@ const sessions = (stop: Stop, onExit: (code: number) => void) =>
         Argument.withDescription("The id of the session; not for list"),
         Argument.optional
       ),
-      page: Flag.Int("page").pipe(
-        Flag.withDescription("The page of a list; 0, the first, by default"),
-        Flag.filter((page) => page >= 0, () => "a page is a number from 0"),
+      next: Flag.String("next").pipe(
+        Flag.withDescription("The next page of a list, as the page before names it; the first by default"),
+        Flag.optional
+      ),
+      query: Flag.String("query").pipe(
+        Flag.withDescription("A text of the title or the last line of the sessions of a list; all by default"),
         Flag.optional
       ),
       status: Flag.Literals("status", Session.Status.literals).pipe(
@@ -194,7 +197,7 @@ const sessions = (stop: Stop, onExit: (code: number) => void) =>
       principal,
       isJson
     },
-    ({ action, id: given, isJson, module, page, principal, status: filter, store }) =>
+    ({ action, id: given, isJson, module, next, principal, query, status: filter, store }) =>
       Effect.gen(function*() {
         if (Option.isNone(store)) {
           return yield* Problems.problem("the sessions are in a file; name it with --store FILE")
@@ -205,11 +208,12 @@ const sessions = (stop: Stop, onExit: (code: number) => void) =>
             if (Option.isSome(given)) {
               return yield* Problems.problem("list takes no id; show prints one session")
             }
-            const status = Option.getOrUndefined(filter)
-            return yield* Operating.list(loaded, { isJson, page: Option.getOrElse(page, () => 0), principal, status })
+            const search = yield* Operating.searchOf({ next, query, status: filter })
+            return yield* Operating.list(loaded, { isJson, principal, search })
           }
           if (Option.isSome(filter)) return yield* Problems.problem("--status is an option of list")
-          if (Option.isSome(page)) return yield* Problems.problem("--page is an option of list")
+          if (Option.isSome(next)) return yield* Problems.problem("--next is an option of list")
+          if (Option.isSome(query)) return yield* Problems.problem("--query is an option of list")
           if (Option.isNone(given)) return yield* Problems.problem(`${action} needs the id of a session`)
           const named = { id: given.value, principal }
           yield* Conversations.checkId(named.id)

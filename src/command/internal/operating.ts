@@ -6,9 +6,10 @@
 import * as Clock from "effect/Clock"
 import * as Console from "effect/Console"
 import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
 import type * as Journal from "../../Journal.ts"
 import * as Message from "../../Message.ts"
-import * as Sessions from "../../server/internal/sessions.ts"
+import * as Lists from "../../server/internal/lists.ts"
 import * as Session from "../../Session.ts"
 import * as Conversations from "./conversation.ts"
 import type * as Definitions from "./definition.ts"
@@ -22,27 +23,40 @@ const json = (value: unknown) => Console.log(JSON.stringify(value, undefined, 2)
 /** The sessions that a list prints. */
 export interface Listing {
   readonly principal: string
-  readonly page: number
-  readonly status: Session.Status | undefined
+  readonly search: Lists.Search
   readonly isJson: boolean
 }
 
+/** Reads the options of a list as its route reads the parameters of an address. */
+export const searchOf = (
+  options: Readonly<Record<"next" | "query" | "status", Option.Option<string>>>
+): Effect.Effect<Lists.Search, Problems.Problem> => {
+  const given = Object.entries(options).flatMap(([name, value]) => Option.isSome(value) ? [[name, value.value]] : [])
+  return Effect.mapError(
+    Effect.fromResult(Lists.searchOf(new URLSearchParams(given))),
+    ({ message }) => Problems.problem(`--${message.replace(/\.$/, "")}`)
+  )
+}
+
 /** Prints the sessions of a principal, newest first, agent by agent. */
-export const list = ({ agents }: Definitions.Loaded, { isJson, page, principal, status }: Listing) =>
+export const list = ({ agents }: Definitions.Loaded, { isJson, principal, search }: Listing) =>
   Effect.gen(function*() {
     let count = 0
     const all: Array<object> = []
     for (const agent of agents.keys()) {
-      const { next, sessions } = yield* Sessions.list(principal, agent, page, status === undefined ? {} : { status })
+      const { next, sessions } = yield* Lists.list(principal, agent, search)
       for (const { updatedAt, ...each } of sessions) {
         count++
         all.push({ ...each, updatedAt: new Date(updatedAt).toISOString() })
         const line = [each.id, agent, each.next, dateOf(updatedAt), Problems.oneLine(each.title)]
         if (!isJson) yield* Console.log(line.join("\t"))
       }
-      if (next !== undefined) yield* Console.error(`${agent} has more: --page ${next}`)
+      if (next !== undefined) yield* Console.error(`${agent} has more: --next ${next}`)
     }
-    const which = status === undefined ? "" : ` in status ${status}`
+    const { query = "", status } = search
+    const which = `${status === undefined ? "" : ` in status ${status}`}${
+      query === "" ? "" : ` with ${JSON.stringify(Problems.oneLine(query))}`
+    }`
     if (count === 0) yield* Console.error(`there are no sessions of ${Problems.oneLine(principal)}${which}`)
     if (isJson) yield* json(all)
     return 0

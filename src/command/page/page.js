@@ -616,7 +616,7 @@ let agent
 /** The session that is shown. */
 let current
 /** The place in the list behind the sessions that are shown. */
-let older = 0
+let older = ""
 
 const pathOf = (name, id, rest = "") =>
   `/agents/${encodeURIComponent(name)}/sessions${id === undefined ? "" : `/${encodeURIComponent(id)}`}${rest}`
@@ -1177,8 +1177,8 @@ const sessionItem = ({ agent, id, next, title, updatedAt }) => {
 /** Lists sessions: the newest ones, or one page more. */
 const list = async (isMore) => {
   const name = agent
-  const wanted = isMore ? older : 0
-  const response = await request("GET", `${pathOf(name)}?page=${wanted}`).catch(() => undefined)
+  const wanted = isMore ? older : ""
+  const response = await request("GET", `${pathOf(name)}?next=${wanted}`).catch(() => undefined)
   if (response === undefined || !response.ok || name !== agent) return
   const { next, sessions } = await response.json()
   older = next

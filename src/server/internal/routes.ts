@@ -29,6 +29,7 @@ import * as Bodies from "./bodies.ts"
 import * as EventStream from "./eventStream.ts"
 import type * as Facts from "./facts.ts"
 import * as JournalEvents from "./journalEvents.ts"
+import * as Lists from "./lists.ts"
 import * as Logs from "./log.ts"
 import * as Paths from "./paths.ts"
 import * as Reading from "./reading.ts"
@@ -92,9 +93,10 @@ const json = (body: unknown, status = 200): Response =>
     headers: { "cache-control": "no-store", "x-content-type-options": "nosniff" }
   })
 
+const parametersOf = (request: Request): URLSearchParams => new URL(request.url, "http://localhost").searchParams
+
 /** Returns the value of a parameter of the address, once. */
-const query = (request: Request, name: string): string | undefined =>
-  new URL(request.url, "http://localhost").searchParams.get(name) ?? undefined
+const query = (request: Request, name: string): string | undefined => parametersOf(request).get(name) ?? undefined
 
 // Sessions of requests.
 
@@ -475,12 +477,9 @@ const getList = (site: Site) => (request: Request, { agent }: Params): Effect.Ef
   Effect.gen(function*() {
     yield* checkAgent(site, agent)
     const { of, principal } = yield* Access.ask(site, request, { agent, action: "list" })
-    const page = Number(query(request, "page") ?? 0)
-    if (!Number.isInteger(page) || page < 0) {
-      return yield* Refusals.badRequest("invalid_page", "The page is a number from 0.")
-    }
+    const search = yield* Effect.fromResult(Lists.searchOf(parametersOf(request)))
     yield* site.counters.list(principal, yield* Clock.currentTimeMillis)
-    return json(yield* Sessions.list(of ?? principal, agent, page))
+    return json(yield* Lists.list(of ?? principal, agent, search))
   })
 
 /** Tells whether a message is no answer in advance to a call that is under way. */

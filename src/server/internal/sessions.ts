@@ -44,9 +44,12 @@ export const idOf = (key: string): string => key.slice(key.indexOf(":") + 1)
 
 const idPattern = /^[A-Za-z0-9_-]{1,128}$/
 
+/** Tells whether a text is an id that names a session. */
+export const isId = (id: string): boolean => idPattern.test(id)
+
 /** Refuses an id that names no session. */
 export const checkId = (id: string): Effect.Effect<string, Refusals.Refusal> =>
-  idPattern.test(id)
+  isId(id)
     ? Effect.succeed(id)
     : Refusals.badRequest("invalid_session_id", "A session id has 1 to 128 letters, digits, _ and -.")
 
@@ -639,62 +642,11 @@ export const remove = (
     hub.remove(key)
   })
 
-// Lists.
-
-/** A session in a list. */
-export interface Listed {
-  readonly id: string
-  readonly agent: string
-  /** `"unreadable"` where this release cannot read it. */
-  readonly status: Journal.Listed["status"] | "unreadable"
-  readonly title: string
-  readonly lastLine: string
-  readonly next: Journal.Next
-  readonly updatedAt: number
-}
-
-const pageSize = 20
-
-/** Number of sessions of other agents that a page passes over: further ones begin the next page. */
-const mostOthers = 200
-
 /** Returns the name of the agent of a session, which its first record has, unless it cannot be read. */
-const agentOf = (key: string): Effect.Effect<string | undefined, Journal.StoreError, Session.Store> =>
+export const agentOf = (key: string): Effect.Effect<string | undefined, Journal.StoreError, Session.Store> =>
   Effect.gen(function*() {
     const first = yield* Stream.runHead((yield* Session.Store).read(key))
     return Option.isSome(first) && first.value.record._tag === "Opened" ? first.value.record.agent : ""
   }).pipe(
     Effect.catchTag("StoreError", (error) => isUnreadable(error) ? Effect.undefined : error)
   )
-
-/**
- * Lists the sessions of a principal with an agent, newest first, from a place in the list of all of the principal's
- * sessions. It reads what the store keeps beside the journals, so that a journal that cannot be read is listed.
- */
-export const list = (
-  principal: string,
-  agent: string,
-  from: number,
-  filter: Pick<Journal.ListOptions, "status"> = {}
-): Effect.Effect<
-  { readonly sessions: ReadonlyArray<Listed>; readonly next?: number },
-  Journal.StoreError,
-  Session.Store
-> =>
-  Effect.gen(function*() {
-    const store = yield* Session.Store
-    const listed = yield* Stream.runCollect(store.list({ ...filter, prefix: prefixOf(principal) }))
-    const newest = listed.filter(({ id }) => idPattern.test(idOf(id))).sort((left, right) => right.since - left.since)
-    const sessions: Array<Listed> = []
-    let index = from
-    for (const each of newest.slice(from, from + pageSize + mostOthers)) {
-      if (sessions.length === pageSize) break
-      index++
-      const of = each.agent ?? (yield* agentOf(each.id))
-      if (of !== undefined && of !== agent) continue
-      const { lastLine = "", next, since: updatedAt, title = "" } = each
-      const status = of === undefined ? "unreadable" : each.status
-      sessions.push({ id: idOf(each.id), agent, status, title, lastLine, next, updatedAt })
-    }
-    return { sessions, ...(index < newest.length ? { next: index } : {}) }
-  })
