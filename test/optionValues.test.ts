@@ -241,7 +241,7 @@ const byName: { readonly [kind in Kind]?: string } = {
     "port known interruptAt maxSteps limit bound maxOpsBeforeYield processes recoveries attempts most from " +
     "retryUntilCall chunkSize maxSessions perPrincipal",
   fn:
-    "haltWhen validate authorize lookUp chat result run onEnd onGiveUp services models download onElicit onSample redact " +
+    "haltWhen validate authorize lookUp chat result run onStop onEnd onGiveUp services models download onElicit onSample redact " +
     "allowUrl onEvent approve onStep isExclusive difference prepareStep",
   object:
     "context thread options headers metadata apiKey secret mcp retryReply retry cancel signal agent policy bounds " +

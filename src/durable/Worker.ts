@@ -97,6 +97,12 @@ export interface Options<
   readonly maxFailures?: number
   /** Receives each event of each run, which waits for it. Events that repeat recorded ones have `replayed: true`. */
   readonly onEvent?: (id: string, event: Event.Event) => Effect.Effect<void, never, RPublish>
+  /**
+   * Receives the request to stop a run that the worker drives, once the worker knows of the request and before it stops
+   * anything. The end of the run waits for the effect, for the grace period at most. A request that a resumed run
+   * begins with is not received: the run before it was asked.
+   */
+  readonly onStop?: (id: string, stop: Journal.StopRequested) => Effect.Effect<void, never, RPublish>
   /** Receives the result of each run that has ended, or waits for an answer. The worker waits for it. */
   readonly onEnd?: (id: string, result: Event.ChatResult) => Effect.Effect<void, never, RPublish>
   /**
@@ -114,6 +120,7 @@ const knownOptions = {
   drain: Values.finiteDurationOrNone,
   maxFailures: Values.count,
   onEvent: Values.fn,
+  onStop: Values.fn,
   onEnd: Values.fn,
   onGiveUp: Values.fn
 } satisfies NamesOf<Options>
@@ -293,6 +300,7 @@ export const layer = <
         onEnd,
         onEvent,
         onGiveUp,
+        onStop,
         poll = "200 millis",
         run,
         term = "30 seconds"
@@ -377,6 +385,7 @@ export const layer = <
               event._tag === "ChatCompleted" && onEnd !== undefined
                 ? Effect.andThen(shown(event), hooked("onEnd", () => onEnd(claim.id, event.result)))
                 : shown(event),
+            ...(onStop === undefined ? {} : { onStop: (stop) => onStop(claim.id, stop) }),
             onGiveUp: (error) =>
               onGiveUp === undefined ? Effect.void : hooked("onGiveUp", () => onGiveUp(claim.id, error))
           })

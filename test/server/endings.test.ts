@@ -153,7 +153,7 @@ const careful = Tool.fromChat("careful", {
 const answersIn = (events: ReadonlyArray<Event.PublicEvent>) =>
   events.flatMap((event) => event._tag === "ToolResultEncoded" ? [event] : [])
 
-const untimed = (events: ReadonlyArray<Event.PublicEvent>) => events.map((event) => ({ ...event, at: undefined }))
+const untimed = (events: ReturnType<typeof answersIn>) => events.map((event) => ({ ...event, at: undefined }))
 
 /** Lets a run wait, settles its suspensions, and returns the answers that the run behind told, and its journal. */
 const settled = (

@@ -219,8 +219,16 @@ interface Ended {
 interface Fields {
   MessageStarted: {}
   RunStarted: {
-    /** The id of the run that begins or is resumed. A server adds the event to those of a session. */
+    /**
+     * The id of the run that begins or is resumed. A server adds this event, and `StopAccepted`, to those of a session.
+     */
     readonly runId: string
+  }
+  StopAccepted: {
+    /** The sender of the stop, as the program named them. Left out where it is not known. */
+    readonly by?: string
+    /** The id of the call that is to stop. Left out where the whole run is, as it always is at present. */
+    readonly call?: string
   }
   TextDelta: OfText & {
     /** The piece, to be put behind those before it. */

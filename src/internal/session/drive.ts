@@ -23,10 +23,11 @@ import * as SessionData from "./data.ts"
 import * as Journals from "./journal.ts"
 import * as Kept from "./kept.ts"
 import * as Operations from "./operations.ts"
+import type * as Records from "./records.ts"
 import * as Resumptions from "./resumption.ts"
 import * as SessionRun from "./run.ts"
 import * as Settling from "./settling.ts"
-import type * as Writers from "./writer.ts"
+import * as Writers from "./writer.ts"
 
 /**
  * Options of the runs of a session that is driven.
@@ -59,6 +60,12 @@ export type Failure<T extends ReadonlyArray<Tool.Any>, E> =
 interface Settings<RPublish> {
   /** Receives each event, which waits for it. Events that repeat recorded ones have `replayed: true`. */
   readonly onEvent?: (event: Event.Event) => Effect.Effect<void, never, RPublish>
+  /**
+   * Receives the request to stop the run that is under way, once this process knows of the request and before it stops
+   * anything. The end of the run waits for the effect, for the grace period at most. A request that a resumed run
+   * begins with is not received: the run before it was asked.
+   */
+  readonly onStop?: (stop: Records.StopRequested) => Effect.Effect<void, never, RPublish>
   /**
    * Number of failures in a row after which a run is ended that cannot start or continue: its outcome is `Failed`, and
    * the session is in status `error`. Requests that cannot be sent, or that the model refuses each time, end it at
@@ -93,6 +100,7 @@ export interface Options<
 const knownOptions = {
   run: Values.fn,
   onEvent: Values.fn,
+  onStop: Values.fn,
   maxFailures: Values.count,
   onGiveUp: Values.fn,
   retry: Values.flag
@@ -231,7 +239,8 @@ export const drive = <T extends ReadonlyArray<Tool.Any>, E, R, RHalt, REvent, RP
 > =>
   Effect.gen(function*() {
     checkNames("Session.drive", options, knownOptions)
-    const { maxFailures = 5, onEvent = () => Effect.void, onGiveUp = () => Effect.void, retry = false, run } = options
+    const { maxFailures = 5, onEvent = () => Effect.void, onGiveUp = () => Effect.void, onStop, retry = false, run } =
+      options
     const processName = yield* Claims.CurrentProcess
     const claim = Claims.own(claimed.claim)
     let kept = yield* Kept.reload(claimed)
@@ -262,6 +271,14 @@ export const drive = <T extends ReadonlyArray<Tool.Any>, E, R, RHalt, REvent, RP
     let refused: Journals.StoreError | undefined
     /** Tells whether the session is continued although no work is left. */
     let retries = retry
+    const stopHook: Writers.StopHook | undefined = onStop && {
+      id: kept.id,
+      onStop: (stop) =>
+        Effect.catchCause(
+          Effect.suspend(() => onStop(stop)),
+          (cause) => Telemetry.warned(`onStop of ${named(kept)} died`, cause)
+        )
+    }
     while (!claim.isLeaving) {
       const { version } = kept
       isFailed = retries && kept.session.status === "error"
@@ -279,6 +296,7 @@ export const drive = <T extends ReadonlyArray<Tool.Any>, E, R, RHalt, REvent, RP
       yield* Metric.update(metrics.attempts, 1)
       yield* takingOver(kept, processName)
       yield* work.pipe(
+        Effect.provideService(Writers.CurrentStopHook, stopHook),
         Effect.catchIf(isReplyTooLarge, (error) => Effect.sync(() => void (refused = error))),
         Effect.tapError((error) =>
           isUnwritable(error)

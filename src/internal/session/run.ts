@@ -42,7 +42,7 @@ import type * as RunJournal from "../run/runJournal.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
-import { Running } from "../stop/ownedFibers.ts"
+import { Running, Worker } from "../stop/ownedFibers.ts"
 import * as Spendings from "../stop/spending.ts"
 import * as Telemetry from "../telemetry.ts"
 import * as Claims from "./claim.ts"
@@ -223,7 +223,18 @@ const stopsOf = <M extends SessionEvents.Mode, R>(
     yield* Cancellation.watch(cancellation, { parent, deadline, cancel }, yield* Effect.scope)
     // A run that is ended instead of being resumed first answers its recorded calls.
     if (writer.store !== undefined && resumed?.ending === undefined) {
-      const stop = () => cancellation.request("stop", Cancellation.stopCause)
+      const context = yield* Effect.context<R | Scope.Scope>()
+      const hook = Context.get(context, Writers.CurrentStopHook)
+      let isTold = false
+      const stop = (request: Records.StopRequested) => {
+        // The hook is a task of the operation. It begins before the request stops anything.
+        if (!isTold && hook?.id === writer.id) {
+          new Worker(running, { kind: "hook", id: requestId, name: "onStop", onSoftStop: "grace", once: true })
+            .start(hook.onStop(request), context, () => {})
+        }
+        isTold = true
+        cancellation.request("stop", Cancellation.stopCause)
+      }
       const unsubscribe = writer.onStop(requestId, stop)
       yield* Effect.addFinalizer(() => Effect.sync(unsubscribe))
     }

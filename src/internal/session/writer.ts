@@ -197,7 +197,7 @@ export class Writer implements Omit<Parent, "store"> {
   /** The beginning of the run whose records it writes, and the time of the last one, as in `States.Run`. */
   private times: Pick<States.Run, "at" | "begunAt"> | undefined
   /** Listeners for a stop, by the ids of the runs. */
-  private readonly listeners = new Map<string, () => void>()
+  private readonly listeners = new Map<string, (stop: Records.StopRequested) => void>()
 
   constructor(
     kept: {
@@ -314,7 +314,7 @@ export class Writer implements Omit<Parent, "store"> {
    * Calls `listener` when the run has to stop, immediately if it already has to. The returned function removes the
    * listener.
    */
-  onStop(requestId: string, listener: () => void): () => void {
+  onStop(requestId: string, listener: (stop: Records.StopRequested) => void): () => void {
     this.listeners.set(requestId, listener)
     this.notify()
     return () => void this.listeners.delete(requestId)
@@ -343,7 +343,7 @@ export class Writer implements Omit<Parent, "store"> {
 
   private notify(): void {
     const { stop } = this.state
-    if (stop !== undefined) this.listeners.get(stop.requestId)?.()
+    if (stop !== undefined) this.listeners.get(stop.requestId)?.(stop)
   }
 
   private withdraw(writing: Writing): Effect.Effect<void> {
@@ -575,7 +575,7 @@ export class Writer implements Omit<Parent, "store"> {
   private listen(store: Journals.Service, version: number): Effect.Effect<void, Journals.StoreError> {
     return Stream.runForEach(store.read(this.id, version), ({ record }) =>
       Effect.sync(() => {
-        if (record._tag === "StopRequested") this.listeners.get(record.requestId)?.()
+        if (record._tag === "StopRequested") this.listeners.get(record.requestId)?.(record)
       }))
   }
 
@@ -638,6 +638,18 @@ export class Writer implements Omit<Parent, "store"> {
     })
   )
 }
+
+/** Receives a stop that was requested of the session `id`, once its operation knows of the request. */
+export interface StopHook {
+  readonly id: string
+  readonly onStop: (stop: Records.StopRequested) => Effect.Effect<void, never, any>
+}
+
+/** The hook of the session that is driven, which the runs inside its handlers pass over. */
+export const CurrentStopHook: Context.Reference<StopHook | undefined> = Context.Reference<StopHook | undefined>(
+  "heddle/internal/StopHook",
+  { defaultValue: () => undefined }
+)
 
 /** The writer of the operation that this code runs in, if the operation is recorded. */
 export const CurrentWriter: Context.Reference<Writer | undefined> = Context.Reference<Writer | undefined>(

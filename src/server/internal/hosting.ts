@@ -153,6 +153,7 @@ export const make = <R, RAuthorize>(
       drain,
       poll,
       term,
+      onStop: (key, stop) => hub.stop(key, stop),
       onEvent: (key, event) =>
         options.raw === true
           ? Effect.andThen(hub.push(key, event), PubSub.publish(raw, [key, event]))

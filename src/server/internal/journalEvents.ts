@@ -44,6 +44,13 @@ const outcomeOf = (ended: Journal.RunEnded, finishReason: unknown): Payload => {
   return { _tag, ...(_tag === "Completed" ? { finishReason } : {}) }
 }
 
+/** Returns the event of a request to stop a run. `at` is the time where the record has none. */
+export const stopOf = ({ by, time }: Journal.StopRequested, at: number): PublicEvent => ({
+  _tag: "StopAccepted",
+  ...(by === undefined ? {} : { by }),
+  at: time ?? at
+})
+
 const unused = { nestedUsage: null, usage: null }
 
 /** A run, and the place in its journal from which it can be read. */
@@ -178,6 +185,8 @@ export class Telling {
         }
         this.atRest()
         return []
+      case "StopRequested":
+        return [{ runId: record.requestId, event: stopOf(record, this.at) }]
       case "CallSettled":
         this.settled = [...this.settled, { id: record.id, ...Teller.denialOf(record) }]
         return []

@@ -9,7 +9,9 @@ import type * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import * as Event from "../../Event.ts"
+import type * as Journal from "../../Journal.ts"
 import { Joined } from "../../ui/internal/joined.ts"
+import * as JournalEvents from "./journalEvents.ts"
 
 type PublicEvent = Event.PublicEvent
 
@@ -248,6 +250,17 @@ export class Hub {
     // Readers of a log that is not held read the journal.
     if (!log.isFull) log.wake()
     return Effect.void
+  }
+
+  /** Adds the request to stop the run that is under way, behind the deltas before it. */
+  stop(key: string, request: Journal.StopRequested): Effect.Effect<void> {
+    return Effect.sync(() => {
+      const log = this.current(key)
+      if (log === undefined || log.begun?.runId !== request.requestId) return
+      this.flush(log)
+      this.add(log, JournalEvents.stopOf(request, this.clock.currentTimeMillisUnsafe()))
+      if (!log.isFull) log.wake()
+    })
   }
 
   private flush(log: RunLog): void {
