@@ -491,3 +491,24 @@ describe("law 9: an answer that is no plain JSON", () => {
       }
     }))
 })
+
+describe("V-07: the answer of an approved call", () => {
+  it.effect("is shown before the model replies", () =>
+    Effect.gen(function*() {
+      const slow = Effect.as(Effect.sleep("10 millis"), "paid")
+      const pay = Tool.make("pay", { parameters: {}, approval: true, handler: () => slow })
+      const session = Effect.flatMap(after("pay:p1"), (session) => Session.approve(session, "p1"))
+      const approved = yield* Session.keep(yield* Session.open("s"), () => session)
+      const shown = Session.keepStream(approved, (session) => Session.streamContinue(session, null, { tools: [pay] }))
+        .pipe(
+          Stream.takeUntil(({ _tag }) => _tag === "ToolResultEncoded"),
+          Stream.runCollect,
+          Effect.provide(Layer.succeed(Adapter.Adapter, { stream: () => Stream.never }))
+        )
+      const fiber = yield* Effect.forkChild(shown, { startImmediately: true })
+      yield* TestClock.adjust("1 second")
+      const exit = fiber.pollUnsafe()
+      yield* Fiber.interrupt(fiber)
+      assert.isDefined(exit, "the answer is shown")
+    }).pipe(Effect.provide(Session.Store.layerMemory)))
+})

@@ -425,12 +425,13 @@ class Loop<E, R> implements Driver {
 
   /**
    * Starts calls, and emits what they emit at once with the event that started them. The end of a step is emitted with
-   * its last answer. Both save a pull.
+   * its last answer. Both save a pull. Behind the calls of an earlier turn the model is asked, which takes its time.
    */
   private showStarting(startable: ReadonlyArray<Plan.Decode>, visible: Events): EventPull<E, R> {
     const early = this.startEarly(startable)
     if (early.length > 0) return this.emit(early, visible)
-    const isStepOver = this.phase._tag === "Working" && this.phase.batch?.isAtEnd === true
+    const { earlier, phase } = this
+    const isStepOver = earlier === undefined && phase._tag === "Working" && phase.batch?.isAtEnd === true
     return isStepOver ? this.goOn(visible) : this.show(visible)
   }
 
