@@ -4,10 +4,12 @@
  *
  * @since 0.1.0
  */
-import type * as Effect from "effect/Effect"
+import * as Effect from "effect/Effect"
+import * as Stream from "effect/Stream"
 import * as Claims from "./internal/session/claim.ts"
-import type * as Journals from "./internal/session/journal.ts"
+import * as Journals from "./internal/session/journal.ts"
 import * as Kept from "./internal/session/kept.ts"
+import * as Nested from "./internal/session/nested.ts"
 import type * as Records from "./internal/session/records.ts"
 import * as States from "./internal/session/state.ts"
 
@@ -144,6 +146,50 @@ export const fold: (id: string) => Kept.Fold = Kept.fold
  * @since 0.1.0
  */
 export const summaryOf = ({ state }: Pick<Kept.Kept, "state">): States.Summary => States.summaryOf(state)
+
+/**
+ * Lists the ids of the journals of the runs that the handler of a call has started, and not those of the runs within
+ * these. The runs of the handlers of a nested run are listed by its own id.
+ *
+ * **Example** (The journal of a sub-agent)
+ *
+ * ```ts import.meta.vitest
+ * import { Chat, Journal, Session, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Layer from "effect/Layer"
+ * import * as Stream from "effect/Stream"
+ *
+ * const helper = Tool.fromChat("helper", { parameters: {}, chat: () => Chat.stream("Help") })
+ * const program = Effect.gen(function*() {
+ *   const opened = yield* Session.open("s1")
+ *   yield* Session.keep(opened, (session) => Session.reply(session, "Hi", { tools: [helper] }))
+ *   const ids = yield* Stream.runCollect(Journal.nestedIn("s1", "c1"))
+ *   return ids.map((id) => id.split("@")[0])
+ * })
+ * const model = Script.layer([
+ *   [Script.toolCall("c1", "helper"), Script.finish("tool_calls")],
+ *   [Script.text("Done"), Script.finish("stop")],
+ *   [Script.text("Done"), Script.finish("stop")]
+ * ])
+ *
+ * await Effect.runPromise(Effect.provide(program, Layer.merge(model, Session.Store.layerMemory))) // => ["s1/c1"]
+ * ```
+ *
+ * @category folding
+ * @since 0.1.0
+ */
+export const nestedIn = (
+  id: string,
+  toolCallId: string
+): Stream.Stream<string, Journals.StoreError, Journals.Store> =>
+  Stream.unwrap(Effect.map(Journals.Store, (store) => {
+    const prefix = Nested.prefixOf(id, toolCallId)
+    return store.list({ prefix }).pipe(
+      Stream.map((listed) => listed.id),
+      Stream.filter((other) => Nested.isDirect(other.slice(prefix.length)))
+    )
+  }))
 
 /**
  * Claims a session and does not read it: `Session.claim` of the claim reads the session, and renews the claim. The

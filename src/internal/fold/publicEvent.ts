@@ -221,6 +221,8 @@ interface Fields {
   RunStarted: {
     /**
      * The id of the run that begins or is resumed. A server adds this event, and `StopAccepted`, to those of a session.
+     * As an event inside a handler it precedes all events of the runs there: they replace those that the call has had.
+     * The id is then empty unless all of the call is published.
      */
     readonly runId: string
   }
@@ -676,6 +678,10 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
     return found && { id: text(id) ?? null, ...found }
   }
   switch (tag) {
+    case "RunStarted":
+      return rules.around.length === 0
+        ? undefined
+        : { runId: rules.isTextPublished ? text(read(event, "runId")) ?? "" : "" }
     case "MessageStarted":
       return {}
     case "MessageCompleted":
@@ -779,6 +785,7 @@ const tagOf = (progress: unknown): string | undefined => {
 }
 
 const eventTags: ReadonlySet<string> = new Set([
+  "RunStarted",
   "MessageStarted",
   "TextDelta",
   "TextCompleted",

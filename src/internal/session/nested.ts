@@ -8,6 +8,10 @@ import * as Json from "../json.ts"
 import * as Records from "./records.ts"
 import type * as States from "./state.ts"
 
+/** Returns the prefix of the ids of the runs that one call or one program starts. */
+export const prefixOf = (id: string, toolCallId: string | undefined): string =>
+  `${id}/${toolCallId === undefined ? "" : encodeURIComponent(Json.escaped(toolCallId))}@`
+
 /**
  * Assigns the ids of the runs that one call or one program starts: by their input, and by the number of runs with the
  * same input that are under way or have ended. A failed run frees its id for the next run with the same input.
@@ -17,7 +21,7 @@ export class Ids {
   private readonly taken = new Map<string, Set<number>>()
 
   constructor(id: string, toolCallId: string | undefined) {
-    this.prefix = `${id}/${toolCallId === undefined ? "" : encodeURIComponent(Json.escaped(toolCallId))}`
+    this.prefix = prefixOf(id, toolCallId)
   }
 
   /** Returns the id of a run with this input, and a function that frees it. */
@@ -28,10 +32,13 @@ export class Ids {
     let number = 1
     while (taken.has(number)) number++
     taken.add(number)
-    const id = `${this.prefix}@${input}${number === 1 ? "" : `.${number}`}`
+    const id = `${this.prefix}${input}${number === 1 ? "" : `.${number}`}`
     return { id, giveBack: () => void taken.delete(number) }
   }
 }
+
+/** Tells whether an id is that of a nested run, and not of a run within that one, by what is behind its prefix. */
+export const isDirect = (rest: string): boolean => /^[0-9a-f]{16}(\.\d+)?$/.test(rest)
 
 /** Tells whether an id belongs to a nested run of the session, at any depth. */
 export const isWithin = (id: string, other: string): boolean =>

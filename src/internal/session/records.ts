@@ -406,7 +406,9 @@ export class CallStarted extends Schema.Opaque<CallStarted>()(Schema.TaggedStruc
   /** Number of the attempt, from 1. */
   attempt: Schema.Int,
   /** The key that identifies the call to an idempotent tool. */
-  idempotencyKey: Schema.String
+  idempotencyKey: Schema.String,
+  /** `true` where the handler is a run, of `Tool.fromChat`, which has a journal of its own. Left out for any other. */
+  isRun: Schema.optionalKey(Schema.Literal(true))
 })) {}
 
 /**

@@ -217,10 +217,14 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
     return Effect.flatMap(Inherited.ParentCancellation, (stop) => RunJournal.parked(call, stop))
   }
 
-  const startOf = ({ attempt, id, idempotencyKey, toolCall }: Tool.CallContext): Records.CallStarted => {
+  const startOf = (
+    { attempt, id, idempotencyKey, toolCall }: Tool.CallContext,
+    tool: Tool.Any
+  ): Records.CallStarted => {
     const isEarly = !isReplied(state, writer) && state.turn?.calls.has(id) !== true
     const early = isEarly ? { toolCall } : {}
-    return { _tag: "CallStarted", requestId, toolCallId: id, ...early, attempt, idempotencyKey }
+    const run = isKept && SubAgent.isSubAgent(tool) ? { isRun: true as const } : {}
+    return { _tag: "CallStarted", requestId, toolCallId: id, ...early, attempt, idempotencyKey, ...run }
   }
 
   /** Records the start of a call. `isAgain`: it has started before, so that its nested runs continue. */
@@ -232,7 +236,7 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
   ): Effect.Effect<RunJournal.Begun> =>
     Effect.gen(function*() {
       const known = state.turn?.calls.get(call.id)
-      const isRecorded = yield* writer.start(startOf(call), running)
+      const isRecorded = yield* writer.start(startOf(call, tool), running)
       if (isRecorded) yield* writer.confirmation
       // The run was stopped before the handler starts.
       if (!isRecorded || state.stop?.requestId === requestId) {
@@ -255,7 +259,7 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
     prepares: (prepared) => writer.start(preparedOf(requestId, prepared), running),
     discarded: (prepared) => writer.append([preparedOf(requestId, prepared)], running),
     starts: (call, tool, isResolved) => {
-      if (!isKept) return Effect.mapEager(writer.append([startOf(call)], running), () => RunJournal.start)
+      if (!isKept) return Effect.mapEager(writer.append([startOf(call, tool)], running), () => RunJournal.start)
       return Effect.suspend((): Effect.Effect<RunJournal.Begun> => {
         if (isResolved) return started(call, tool, true)
         const known = state.turn?.calls.get(call.id)

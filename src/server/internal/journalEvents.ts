@@ -24,10 +24,24 @@ type PublicEvent = Event.PublicEvent
 export interface Told {
   readonly runId: string
   readonly event: PublicEvent
+  /** The sub-agent that has ended, or waits, with this event: its own events come before. */
+  readonly agent?: Agent
 }
 
 /** An event as data: the public form is made by one function, whose allow list is the only one. */
 type Payload = { readonly _tag: string; readonly [name: string]: unknown } | Event.Event
+
+/** A call whose handler is a run with a journal of its own. */
+interface Agent {
+  readonly id: string
+  readonly name: string
+  /** The key of the call, which its runs name. A call of another turn may have the same id. */
+  readonly key: string
+  /** The number of its runs that ended since something waited within. */
+  readonly waits: number
+  /** `true` where its last run waits. */
+  readonly isWaiting: boolean
+}
 
 /** The outcomes by the word that a journal has for them. */
 const outcomes: Readonly<Record<string, string>> = {
@@ -110,10 +124,22 @@ export class Telling {
   private usages: Array<Response.Usage | null> = []
   /** The calls that were settled since the last run. */
   private settled: ReadonlyArray<Teller.Settled> = []
+  /** The calls of sub-agents that have no answer yet. */
+  private readonly agents = new Map<string, Agent>()
 
   constructor(id: string, options: Options, fold = Journal.fold(id)) {
     this.fold = fold
     this.options = options
+  }
+
+  /** The id of the session. */
+  get id(): string {
+    return this.fold.id
+  }
+
+  /** The calls of sub-agents that run. */
+  get open(): ReadonlyArray<Agent> {
+    return Array.from(this.agents.values()).filter(({ isWaiting }) => !isWaiting)
   }
 
   /** Returns a fold of the same records that shares nothing with this one, for a reader with these options. */
@@ -142,6 +168,7 @@ export class Telling {
     copy.response = this.response
     copy.usages = this.usages.slice()
     copy.settled = this.settled
+    for (const [id, agent] of this.agents) copy.agents.set(id, agent)
     return copy
   }
 
@@ -199,6 +226,7 @@ export class Telling {
         this.begin(record)
         this.steps = 0
         this.toolCalls = new Map(this.fold.calls.map(({ toolCall }) => [toolCall.id, toolCall]))
+        for (const id of this.agents.keys()) if (!this.toolCalls.has(id)) this.agents.delete(id)
         this.reply = undefined
         this.response = undefined
         this.usages = []
@@ -213,6 +241,7 @@ export class Telling {
       case "CallStarted": {
         const early = record.toolCall === undefined ? [] : this.announce(record.toolCall)
         const { attempt, toolCall = this.toolCalls.get(record.toolCallId) } = record
+        if (record.isRun === true) this.startAgent(record, toolCall?.name ?? "")
         return this.tell(record.requestId, [
           ...early,
           {
@@ -226,17 +255,25 @@ export class Telling {
       case "CallEnded": {
         const { halt, message, originalLength } = record
         const id = message.toolCallId ?? ""
-        return this.tell(record.requestId, [
-          { _tag: "ToolExecutionCompleted", id, name: this.toolCalls.get(id)?.name ?? "" },
-          Teller.ofAnswer(message, { halt, originalLength })
-        ])
+        const agent = this.agents.get(id)
+        this.agents.delete(id)
+        return behind(
+          agent?.isWaiting === true ? undefined : agent,
+          this.tell(record.requestId, [
+            { _tag: "ToolExecutionCompleted", id, name: this.toolCalls.get(id)?.name ?? "" },
+            Teller.ofAnswer(message, { halt, originalLength })
+          ])
+        )
       }
       case "CallWaits": {
         const call = this.toolCalls.get(record.toolCallId)
         const suspensions = record.suspensions.map((open) => ({ ...open, toolCall: open.toolCall ?? call }))
-        return this.tell(record.requestId, [
-          { _tag: "ToolSuspended", toolCallId: record.toolCallId, toolName: call?.name ?? "", suspensions }
-        ])
+        return behind(
+          this.suspendAgent(record),
+          this.tell(record.requestId, [
+            { _tag: "ToolSuspended", toolCallId: record.toolCallId, toolName: call?.name ?? "", suspensions }
+          ])
+        )
       }
       case "StepPrepared": {
         // A reply that readers have seen does not count any more.
@@ -335,8 +372,33 @@ export class Telling {
     for (let place = length - count; place < length; place++) this.hidden.add(place)
   }
 
+  private startAgent({ idempotencyKey: key, toolCallId: id }: Journal.CallStarted, name: string): void {
+    const known = this.agents.get(id)
+    const waits = known?.key === key ? known.waits : 0
+    this.agents.set(id, { id, name, key, waits, isWaiting: false })
+  }
+
+  /** Notes that the run of a sub-agent waits, and returns its call. */
+  private suspendAgent({ suspensions, toolCallId }: Journal.CallWaits): Agent | undefined {
+    const known = this.agents.get(toolCallId)
+    if (known === undefined || !suspensions.some(({ path }) => path !== undefined)) return undefined
+    const agent = { ...known, isWaiting: true }
+    this.agents.set(toolCallId, { ...agent, waits: known.waits + 1 })
+    return agent
+  }
+
+  /** Returns what is published of an event of a run inside the handler of a call. */
+  within(runId: string, { id, name }: Agent, { event: progress }: Told): ReadonlyArray<Told> {
+    return this.publish(runId, [{ _tag: "ToolProgress", id, name, progress }], progress.at ?? this.at)
+  }
+
   private tell(runId: string, payloads: ReadonlyArray<Payload>): ReadonlyArray<Told> {
-    const options: Event.PublicOptions = { ...this.options, runId, calls: this.calls, at: this.at }
+    return this.publish(runId, payloads, this.at)
+  }
+
+  /** Returns what is published of events. */
+  protected publish(runId: string, payloads: ReadonlyArray<Payload>, at: number): ReadonlyArray<Told> {
+    const options: Event.PublicOptions = { ...this.options, runId, calls: this.calls, at }
     return payloads.flatMap((payload) => {
       const event = Event.toPublic(payload as unknown as Event.Event, options)
       return event === undefined ? [] : [{ runId, event }]
@@ -378,6 +440,105 @@ export class Telling {
     return SharedMessages.answersTo(kept.session.thread, ids).map((message) => Teller.ofSettled(message, settled))
   }
 }
+
+/** Tells the run of a sub-agent as data: the run around it, whose rules hold, publishes its events. */
+class Within extends Telling {
+  protected override publish(runId: string, payloads: ReadonlyArray<Payload>, at: number): ReadonlyArray<Told> {
+    return payloads.map((payload) => ({ runId, event: { ...payload, at } as unknown as PublicEvent }))
+  }
+}
+
+/** Puts the events of a sub-agent before those with which its call ends or waits. */
+const behind = (agent: Agent | undefined, told: ReadonlyArray<Told>): ReadonlyArray<Told> => {
+  const [first, ...rest] = told
+  return agent === undefined || first === undefined ? told : [{ ...first, agent }, ...rest]
+}
+
+/** A run inside the handler of a call. */
+interface Inner {
+  readonly told: Array<Told>
+  /** `true` where it ended with something that waits. */
+  isWaiting: boolean
+}
+
+/** Reads the runs of a journal that the handler of a call with this key has started. */
+const innersOf = (id: string, key: string): Effect.Effect<ReadonlyArray<Inner>, Journal.StoreError, Session.Store> =>
+  Effect.gen(function*() {
+    const store = yield* Session.Store
+    const telling = new Within(id, {})
+    const inners: Array<Inner> = []
+    let inner: Inner | undefined
+    yield* Stream.runForEach(store.read(id), (entry) => {
+      const { record } = entry
+      return Effect.map(toldOf(telling, entry), (told) => {
+        if (record._tag === "RunStarted" && record.resumes !== true) {
+          inner = record.parent?.idempotencyKey === key ? { told: [], isWaiting: false } : undefined
+          if (inner !== undefined) inners.push(inner)
+        }
+        inner?.told.push(...told)
+        if (inner !== undefined && record._tag === "RunEnded") {
+          inner.isWaiting = telling.kept.session.suspensions.length > 0
+        }
+      })
+    })
+    return inners
+  })
+
+/**
+ * Reads the events of a sub-agent, as its call publishes them, since the call has waited last. The first one precedes
+ * all of them, and says that they replace those that a reader has.
+ */
+const readAgent = (
+  telling: Telling,
+  runId: string,
+  agent: Agent
+): Effect.Effect<ReadonlyArray<Told>, Journal.StoreError, Session.Store> =>
+  Effect.gen(function*() {
+    const ids = yield* Stream.runCollect(Journal.nestedIn(telling.id, agent.id))
+    const found = yield* Effect.forEach(ids, (id) => innersOf(id, agent.key))
+    const wanted: Array<Inner> = []
+    for (const inners of found) {
+      let waits = 0
+      for (const inner of inners) {
+        // The calls of an earlier run have names that the events of a later one may lack.
+        if (waits < agent.waits) { for (const told of inner.told) telling.within(runId, agent, told) }
+        else if (waits === agent.waits || !agent.isWaiting) wanted.push(inner)
+        if (inner.isWaiting) waits++
+      }
+    }
+    const startOf = ({ told: [first] }: Inner): number => first?.event.at ?? 0
+    return wanted.sort((left, right) => startOf(left) - startOf(right))
+      .flatMap(({ told }, index) => told.filter(({ event }) => event._tag !== "RunStarted" || index === 0))
+      .flatMap((told) => telling.within(runId, agent, told))
+  })
+
+/** Applies a record, and returns the events of what it tells, with those of the sub-agents that end or wait with it. */
+export const toldOf = (
+  telling: Telling,
+  entry: Journal.Entry
+): Effect.Effect<ReadonlyArray<Told>, Journal.StoreError, Session.Store> =>
+  Effect.suspend(() => {
+    const told = telling.take(entry)
+    if (!told.some(({ agent }) => agent !== undefined)) return Effect.succeed(told)
+    return Effect.map(
+      Effect.forEach(told, (each) =>
+        each.agent === undefined
+          ? Effect.succeed([each])
+          : Effect.map(readAgent(telling, each.runId, each.agent), (inner) => [...inner, each])),
+      (all) => all.flat()
+    )
+  })
+
+/** Reads what the sub-agents of the open run have done so far. */
+export const underWayIn = (
+  telling: Telling
+): Effect.Effect<ReadonlyArray<Told>, Journal.StoreError, Session.Store> =>
+  Effect.map(
+    Effect.forEach(telling.running === undefined ? [] : telling.open, (agent) =>
+      readAgent(telling, telling.running ?? "", agent)),
+    (all) =>
+      all.flat()
+  )
 
 /** Returns what waits in a session as it is published. */
 export const suspensionsOf = (
@@ -548,8 +709,8 @@ export const eventsOf = (
     const telling = new Telling(key, options)
     const events: Array<PublicEvent> = []
     yield* Stream.runForEach(store.read(key), (entry) =>
-      Effect.sync(() => {
-        for (const told of telling.take(entry)) if (told.runId === runId) events.push(told.event)
+      Effect.map(toldOf(telling, entry), (all) => {
+        for (const told of all) if (told.runId === runId) events.push(told.event)
       }))
     return events
   })

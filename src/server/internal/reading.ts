@@ -153,7 +153,10 @@ class Reader {
         : store.read(this.key, version)
       yield* Stream.runForEachWhile(entries, (entry) => {
         if (isTooFar(entry.version)) return Effect.succeed(false)
-        return Effect.as(Effect.forEach(this.telling.take(entry), tell, { discard: true }), true)
+        return JournalEvents.toldOf(this.telling, entry).pipe(
+          Effect.flatMap((told) => Effect.forEach(told, tell, { discard: true })),
+          Effect.as(true)
+        )
       })
     })
   }

@@ -99,7 +99,7 @@ const gather = (
           runs.push(...ThreadRuns.runsOf(record.session, publish).filter(({ runId }) => wanted.has(runId)))
         }
         isFirst = false
-        const told = telling.take({ record, version })
+        const told = yield* JournalEvents.toldOf(telling, { record, version })
         if (record._tag === "RunStarted" && record.resumes !== true) {
           if (wanted.has(record.requestId)) begin(record)
           else if (runs.length === places.length) return false
@@ -108,6 +108,7 @@ const gather = (
         return true
       })
     yield* Stream.runForEachWhile(store.read(key, first.after), take)
+    for (const { event, runId } of yield* JournalEvents.underWayIn(telling)) gathered.get(runId)?.events.push(event)
     return runs.filter(({ events, runId }) => events.length > 0 && wanted.has(runId))
   })
 

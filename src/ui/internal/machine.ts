@@ -434,7 +434,8 @@ export class Machine<Out> {
     this.ensureCall(id, name)
     if (this.calls.get(id)?.isDone === true) return
     if (nested === undefined) return this.add({ kind: "callProgress", id, name, progress })
-    const run = this.nested.get(id) ?? new Nested(name)
+    // The events behind it replace those that the call has had.
+    const run = (nested._tag === "RunStarted" ? undefined : this.nested.get(id)) ?? new Nested(name)
     this.nested.set(id, run)
     if (run.push(nested)) this.add({ kind: "callNested", id, name, run: run.run })
   }

@@ -1,0 +1,184 @@
+/**
+ * Law of what a client has of a run, wherever its connection was cut and the journal told it the run anew: the thread,
+ * the states, the codes, the times, the totals and the sub-agents of the run as it lived.
+ */
+import { describe } from "@effect/vitest"
+import * as Arbitrary from "effect/Arbitrary"
+import * as Clock from "effect/Clock"
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
+import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
+import * as TestClock from "effect/testing/TestClock"
+import { Adapter, Event, Session, Tool } from "heddle"
+import * as JournalEvents from "../../src/server/internal/journalEvents.ts"
+import * as RunPages from "../../src/server/internal/runPages.ts"
+import * as Fold from "../../src/studio/data/fold.ts"
+import { agent, casting, holding, listing, type Turn, type Written } from "../support/nests.ts"
+import { property } from "../support/property.ts"
+
+const add = Tool.make("add", { parameters: {}, handler: () => Effect.as(Effect.sleep(11), 3) })
+const fail = Tool.make("fail", { parameters: {}, handler: () => Effect.andThen(Effect.sleep(5), Effect.fail("no")) })
+const slow = Tool.make("slow", { parameters: {}, timeout: 20, handler: () => Effect.never })
+const pay = Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.as(Effect.sleep(3), "paid") })
+const deep = agent("deep", [add, fail, pay])
+const sub = agent("sub", [add, slow, pay, deep])
+const tools = [add, fail, slow, pay, sub]
+
+/** The calls of the turns of a run, by the names of the tools. */
+const turnsOf = <const Names extends ReadonlyArray<string>>(names: Names, most: number) =>
+  Schema.Array(
+    Schema.Array(Schema.Literals(names)).check(Schema.isMinLength(1), Schema.isMaxLength(3))
+  ).check(Schema.isMinLength(1), Schema.isMaxLength(most))
+
+const Script = Schema.Struct({
+  go: turnsOf(["add", "fail", "slow", "pay", "sub", "sub"], 3),
+  sub: turnsOf(["add", "slow", "pay", "deep"], 2),
+  deep: turnsOf(["add", "fail", "pay"], 1),
+  /** The verdicts about what waits, by turns. */
+  verdicts: Schema.Array(Schema.Boolean).check(Schema.isMinLength(1), Schema.isMaxLength(3))
+})
+type Script = typeof Script.Type
+
+const partOf = (name: string, turns: ReadonlyArray<ReadonlyArray<string>>): ReadonlyArray<Turn> => [
+  ...turns.map((calls, turn) => calls.map((tool, index) => [`${name}${turn}-${index}`, tool, {}] as const)),
+  `${name} ends`
+]
+
+/** A model that takes its time. */
+const modelOf = (script: Script) =>
+  Layer.effect(
+    Adapter.Adapter,
+    Effect.map(Adapter.Adapter, (model) => ({
+      ...model,
+      stream: (request: Adapter.Request) => Stream.unwrap(Effect.as(Effect.sleep(7), model.stream(request)))
+    }))
+  ).pipe(Layer.provide(casting({
+    go: partOf("go", script.go),
+    sub: partOf("sub", script.sub),
+    deep: partOf("deep", script.deep)
+  })))
+
+/** An event of a run while it lives, and the number of records that all journals have by then. */
+interface Lived {
+  readonly runId: string
+  readonly event: Event.PublicEvent
+  readonly records: number
+}
+
+/** Runs a session until nothing waits, and returns what its readers see, and all records in their order. */
+const live = (script: Script) =>
+  Effect.gen(function*() {
+    const written: Array<Written> = []
+    const lived: Array<Lived> = []
+    let begun = 0
+    const program = Effect.gen(function*() {
+      const clock = yield* Clock.Clock
+      const options = () => {
+        const runId = `r${++begun}`
+        const calls = new Map<string, Event.PublicCall>()
+        const take = (event: Event.PublicEvent) => lived.push({ runId, event, records: written.length })
+        take({ _tag: "RunStarted", runId, at: clock.currentTimeMillisUnsafe() })
+        const onEvent = (event: Event.Event) => {
+          const shown = Event.toPublic(event, { calls, runId, at: clock.currentTimeMillisUnsafe() })
+          if (shown !== undefined) take(shown)
+        }
+        return { tools, requestId: runId, onEvent }
+      }
+      let kept: Session.Kept = yield* Session.open("s")
+      kept = yield* Session.keep(kept, (session) => Session.reply(session, "go", options()))
+      for (let index = 0; kept.session.suspensions.length > 0; index++) {
+        for (const { id } of kept.session.suspensions) {
+          yield* Effect.sleep(1_000)
+          const isAllowed = script.verdicts[index % script.verdicts.length]
+          kept = yield* Session.keep(
+            kept,
+            (session) => isAllowed ? Session.approve(session, id) : Session.deny(session, id, "too much")
+          )
+        }
+        kept = yield* Session.keep(kept, (session) => Session.continue(session, null, options()))
+      }
+    }).pipe(Effect.provide([modelOf(script), listing(written)]))
+    const fiber = yield* Effect.forkChild(program, { startImmediately: true })
+    yield* TestClock.adjust("10 minutes")
+    yield* Fiber.join(fiber)
+    return { written, lived }
+  }).pipe(Effect.provide(Layer.fresh(TestClock.layer())))
+
+/** The picture of a run, without what no journal has: pieces of texts, and values of progress. */
+const pictureOf = (id: string, events: ReadonlyArray<Event.PublicEvent>) => {
+  const run = Fold.make(id)
+  for (const event of events) Fold.take(run, event)
+  const at = (time: number | undefined) => time
+  return {
+    end: at(run.end),
+    outcome: run.outcome,
+    usage: run.usage,
+    nested: run.nested,
+    total: run.total,
+    suspensions: run.suspensions,
+    settled: run.settled,
+    turns: run.turns.map(({ calls, finishReason, index, owner, reasoning, text, usage }) => ({
+      calls,
+      finishReason,
+      index,
+      owner,
+      reasoning,
+      text,
+      usage
+    })).sort((left, right) => `${left.owner} ${left.index}` < `${right.owner} ${right.index}` ? -1 : 1),
+    calls: Array.from(run.calls.values(), (call) => ({
+      path: call.path,
+      name: call.name,
+      turn: call.turn,
+      state: call.state,
+      code: call.code,
+      content: call.content,
+      arguments: call.arguments,
+      attempts: call.attempts.length,
+      started: at(call.started),
+      ended: at(call.ended),
+      outcome: call.outcome,
+      usage: call.usage,
+      suspension: call.suspension?.id
+    })).sort((left, right) => left.path < right.path ? -1 : 1)
+  }
+}
+
+const picturesOf = (told: ReadonlyArray<{ readonly runId: string; readonly event: Event.PublicEvent }>) => {
+  const runs = new Map<string, Array<Event.PublicEvent>>()
+  for (const { event, runId } of told) runs.set(runId, [...runs.get(runId) ?? [], event])
+  return Array.from(runs, ([id, events]) => ({ id, ...pictureOf(id, events) }))
+}
+
+/** Names the members in which two pictures of a session differ. */
+const different = (got: unknown, expected: unknown, path = "runs"): ReadonlyArray<string> => {
+  if (JSON.stringify(got) === JSON.stringify(expected)) return []
+  if (typeof got !== "object" || typeof expected !== "object" || got === null || expected === null) {
+    return [`${path} is ${JSON.stringify(got)}, and was ${JSON.stringify(expected)}`]
+  }
+  const names = new Set([...Object.keys(got), ...Object.keys(expected)])
+  return Array.from(names).flatMap((name) =>
+    different(Reflect.get(got, name), Reflect.get(expected, name), `${path}.${name}`)
+  )
+}
+
+describe("a client that reads a run", () => {
+  property(
+    "V-07: has it from the journal as it lived",
+    Arbitrary.schema(Script),
+    (script) =>
+      Effect.gen(function*() {
+        const { lived, written } = yield* live(script)
+        const expected = picturesOf(lived)
+        const pages = yield* Effect.gen(function*() {
+          const telling = yield* JournalEvents.read("s", {})
+          return yield* RunPages.page("s", telling, { before: undefined, limit: 100 }, {})
+        }).pipe(Effect.provide(Layer.fresh(holding(written))))
+        const got = picturesOf(pages.runs.flatMap(({ events, runId }) => events.map((event) => ({ runId, event }))))
+        return different(got, expected)
+      }),
+    30
+  )
+})
