@@ -41,8 +41,6 @@ export interface Call {
   readonly owner: string
   /** Index of the turn that asked, or -1 for a call from an earlier run. */
   readonly turn: number
-  /** Position among the calls of the run. */
-  readonly index: number
   /** Time at which the model began the call. */
   readonly asked: number
   /** Time at which the call stood whole in the reply. */
@@ -190,6 +188,8 @@ export interface Run {
   readonly turns: Array<Turn>
   /** Calls by path, in the order in which they were asked for. */
   readonly calls: Map<string, Call>
+  /** The same calls. */
+  list: Array<Call>
   readonly settled: Array<Settled>
   outcome?: Event.PublicOutcome
   error?: Event.PublicError
@@ -207,10 +207,12 @@ export interface Run {
   readonly counts: Counts
   /** Number of events that were taken. It grows with each change. */
   version: number
+  /** Number of changes to what had ended: discarded replies, and calls that started again. */
+  revision: number
   /** The last turn of each owner. */
   readonly last: Map<string, Turn>
-  /** Names of the tools whose calls run alone, as far as waits tell it. */
-  readonly alone: Set<string>
+  /** The calls that run alone, and the names of their tools, as far as waits tell it. */
+  readonly alone: { readonly calls: Array<Call>; readonly names: Set<string> }
   /** The calls of each owner that have no answer. */
   readonly open: Map<string, Set<Call>>
 }
@@ -223,13 +225,15 @@ export const make = (id: string, startedAt?: number): Run => ({
   resumed: [],
   turns: [],
   calls: new Map(),
+  list: [],
   settled: [],
   suspensions: [],
   abandoned: [],
   counts: { early: 0, failed: 0, denied: 0, cancelled: 0, asks: 0, waited: 0, running: 0, most: 0 },
   version: 0,
+  revision: 0,
   last: new Map(),
-  alone: new Set(),
+  alone: { calls: [], names: new Set() },
   open: new Map()
 })
 
@@ -339,7 +343,6 @@ const begin = (run: Run, owner: string, id: string, name: string, turn: Turn | u
     name,
     owner,
     turn: turn?.index ?? -1,
-    index: run.calls.size,
     asked,
     waits: [],
     attempts: [],
@@ -352,6 +355,7 @@ const begin = (run: Run, owner: string, id: string, name: string, turn: Turn | u
     isHalt: false
   }
   run.calls.set(path, call)
+  run.list.push(call)
   const open = run.open.get(owner)
   if (open === undefined) run.open.set(owner, new Set([call]))
   else open.add(call)
@@ -394,6 +398,8 @@ const discard = (run: Run, turn: Turn, at: number, error: Event.PublicError | un
     if (call.waits.length > 0) run.counts.waited--
     run.calls.delete(path)
   }
+  if (kept.length < turn.calls.length) run.list = Array.from(run.calls.values())
+  run.revision++
   turn.calls = kept
   turn.parts = kept.map((path) => ({ type: "call", path }))
   turn.text = turn.reasoning = ""
@@ -421,8 +427,10 @@ const tellWhole = (turn: Turn, text: string): void => {
 
 /** Notes that a call runs alone, and that calls of its tool do. */
 const markAlone = (run: Run, call: Call): void => {
+  if (call.isAlone) return
   call.isAlone = true
-  run.alone.add(call.name)
+  run.alone.calls.push(call)
+  run.alone.names.add(call.name)
 }
 
 /**
@@ -436,7 +444,8 @@ const noteAlone = (run: Run, call: Call, wait: Wait): void => {
   for (const other of before) if (other.started === undefined) markAlone(run, other)
   const [one, ...others] = before.filter(({ state }) => state === "running")
   if (one === undefined || one.isAlone) return
-  const isOther = others.length > 0 || run.counts.running > 1 || run.alone.has(call.name) && !run.alone.has(one.name)
+  const isOther = others.length > 0 || run.counts.running > 1 ||
+    run.alone.names.has(call.name) && !run.alone.names.has(one.name)
   markAlone(run, isOther ? call : one)
 }
 
@@ -651,6 +660,7 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
         run.counts.early++
       }
       known.started ??= now
+      if (known.ended !== undefined) run.revision++
       delete known.ended
       delete known.suspension
       known.attempts.push({ from: now })

@@ -1,0 +1,161 @@
+/** What is known of the chosen call. The sentence about it is a live region. */
+import { useState } from "react"
+import type * as Fold from "../data/fold.ts"
+import * as Draw from "./draw.ts"
+import * as Layouts from "./layout.ts"
+import * as Words from "./words.ts"
+
+/** Number of characters of a value that are shown at first. */
+const shown = 4_000
+
+const textOf = (value: unknown): string => {
+  if (typeof value === "string") return value
+  if (Array.isArray(value) && value.every((part) => part?.type === "text" && typeof part.text === "string")) {
+    return value.map((part) => part.text).join("\n")
+  }
+  return JSON.stringify(value, undefined, 2) ?? ""
+}
+
+const Value = (
+  { length, name, value }: { readonly name: string; readonly value: unknown; readonly length?: number }
+) => {
+  const [isWhole, setWhole] = useState(false)
+  const text = textOf(value)
+  const isCut = !isWhole && text.length > shown
+  return (
+    <>
+      <h4>
+        {name}
+        {length === undefined ? "" : `, cut from ${length.toLocaleString("en")} characters`}
+      </h4>
+      <pre tabIndex={0} role="group" aria-label={name}>{isCut ? `${text.slice(0, shown)}…` : text}</pre>
+      {isCut && (
+        <button type="button" onClick={() => setWhole(true)}>
+          Show all {text.length.toLocaleString("en")} characters
+        </button>
+      )}
+    </>
+  )
+}
+
+interface Properties {
+  readonly run: Fold.Run
+  readonly layout: Layouts.Layout
+  readonly call: Fold.Call | undefined
+  readonly now: number
+  readonly onFold: (path: string) => void
+  readonly onChoose: (path: string) => void
+}
+
+export const Detail = ({ call, layout, now, onChoose, onFold, run }: Properties) => (
+  <section className="run-detail" aria-label="The chosen call">
+    <p className="run-hidden" role="status">{call === undefined ? "" : Words.about(run, call)}</p>
+    {call === undefined
+      ? <p className="run-hint">Choose a call: click a bar, or use the arrow keys.</p>
+      : <Known key={call.path} {...{ call, layout, now, onChoose, onFold, run }} />}
+  </section>
+)
+
+const Known = ({ call, layout, now, onChoose, onFold, run }: Properties & { readonly call: Fold.Call }) => {
+  const block = layout.bars.get(call.path)?.block
+  const waited = Words.waitedOf(call, now)
+  const ran = Words.ranOf(call, now)
+  const outer = call.owner === "" ? undefined : run.calls.get(call.owner)
+  const reason = Words.why(run, call)
+  const last = call.waits.at(-1)
+  const released = last && Layouts.releaser(run, layout, call, last)
+  const usage = [Words.tokens(call.usage), Words.cost(call.usage)].filter((text) => text !== "").join(", ")
+  return (
+    <>
+      <h3>
+        <b>
+          <span className={`run-dot ${Draw.colourOf(call)}`} aria-hidden="true" />
+          {call.name}
+        </b>
+        <span>{Words.stateOf(call)}</span>
+        {outer !== undefined && <span>in {outer.name} ({outer.id})</span>}
+        <span className="run-push">
+          {released !== undefined && (
+            <button type="button" onClick={() => onChoose(released.path)}>Released by {released.name}</button>
+          )}
+          {block !== undefined && (
+            <button
+              type="button"
+              aria-expanded={!block.isFolded}
+              onClick={() => onFold(call.path)}
+            >
+              {block.isFolded ? "Unfold" : "Fold"}
+            </button>
+          )}
+        </span>
+      </h3>
+      <dl>
+        <dt>Asked</dt>
+        <dd>
+          {Words.seconds(Words.readyOf(call))}
+          {call.turn < 0 ? ", in an earlier run" : `, turn ${call.turn + 1}`}
+        </dd>
+        {waited !== undefined && (
+          <>
+            <dt>Waited</dt>
+            <dd>{Words.seconds(waited)}{reason === "" ? "" : ` for ${reason}`}</dd>
+          </>
+        )}
+        {ran !== undefined && (
+          <>
+            <dt>Ran</dt>
+            <dd>
+              {Words.seconds(ran)}
+              {call.attempts.length > 1 ? `, ${call.attempts.length} attempts` : ""}
+              {call.abandoned === undefined ? "" : `, left running after ${Words.seconds(call.abandoned)}`}
+            </dd>
+          </>
+        )}
+        {usage !== "" && (
+          <>
+            <dt>Used</dt>
+            <dd>{usage}</dd>
+          </>
+        )}
+        {call.code !== undefined && (
+          <>
+            <dt>Code</dt>
+            <dd>{call.code}</dd>
+          </>
+        )}
+        {call.by !== undefined && (
+          <>
+            <dt>By</dt>
+            <dd>{call.by}</dd>
+          </>
+        )}
+        {call.detail !== undefined && (
+          <>
+            <dt>Reason</dt>
+            <dd>{call.detail}</dd>
+          </>
+        )}
+        {call.suspension?.question !== undefined && (
+          <>
+            <dt>Asks</dt>
+            <dd>{call.suspension.question}</dd>
+          </>
+        )}
+        {call.argumentsLost !== undefined && (
+          <>
+            <dt>Arguments</dt>
+            <dd>{call.argumentsLost.reason}</dd>
+          </>
+        )}
+      </dl>
+      {call.arguments !== undefined && <Value name="Arguments" value={call.arguments} />}
+      {call.content !== undefined && (
+        <Value
+          name="Answer"
+          value={call.content}
+          {...(call.originalLength === undefined ? {} : { length: call.originalLength })}
+        />
+      )}
+    </>
+  )
+}

@@ -1,0 +1,268 @@
+/** The picture of a run beside its chat: a canvas with the rows of its calls, or their table, and the chosen call. */
+import { type KeyboardEvent, type PointerEvent, useEffect, useRef, useState } from "react"
+import type * as Fold from "../data/fold.ts"
+import { Detail } from "./Detail.tsx"
+import * as Draw from "./draw.ts"
+import * as Layouts from "./layout.ts"
+import { fit, useLayout, useNow, useScheme, useSize } from "./surface.ts"
+import { Table } from "./Table.tsx"
+import * as Words from "./words.ts"
+
+interface Properties {
+  readonly run: Fold.Run
+  /** The version of the run, with which the picture is drawn again. */
+  readonly version: number
+  /** `false` for a run that has no end and does not go on. `true` by default. */
+  readonly isLive?: boolean
+  /** The path of the call that is chosen at first. */
+  readonly first?: string
+  readonly onClose?: () => void
+}
+
+/** The heights of a row, in CSS pixels: rows are higher where all of them fit. */
+const [least, greatest] = [19, 28]
+
+/** Length between the left edge and the start of a run, and that behind its end, in CSS pixels. */
+const [before, behind] = [12, 28]
+
+/** Length behind the end of a run that left calls running, in CSS pixels. */
+const behindLeft = 132
+
+type Window = readonly [from: number, to: number]
+
+const legend = [
+  ["model", "model"],
+  ["early", "started before the reply ended"],
+  ["plain", "after it"],
+  ["live", "runs"],
+  ["alone", "alone"],
+  ["bad", "✕ failed, ⊘ denied"],
+  ["grey", "■ stopped"],
+  ["asks", "? asks"]
+] as const
+
+/** Returns the window of a whole run. */
+const wholeOf = (now: number, width: number, isLeft: boolean): Window => {
+  const end = Math.max(1, now)
+  const pixel = end / Math.max(100, width - before - (isLeft ? behindLeft : behind))
+  return [-before * pixel, end + (isLeft ? behindLeft : behind) * pixel]
+}
+
+export const Picture = ({ first, isLive = true, onClose, run, version }: Properties) => {
+  const now = useNow(run, version, isLive)
+  const [isTable, setTable] = useState(() => matchMedia("(max-width: 700px)").matches)
+  const [chosen, choose] = useState(first)
+  const [folded, setFolded] = useState<ReadonlySet<string>>(new Set())
+  const laid = useLayout(run, version, folded)
+  const fold = (path: string) =>
+    setFolded((known) =>
+      known.has(path) ? new Set(Array.from(known).filter((other) => other !== path)) : new Set([...known, path])
+    )
+  const { counts } = run
+  const usage = [Words.tokens(run.total ?? run.usage), Words.cost(run.total ?? run.usage)].filter((text) => text !== "")
+  return (
+    <section className="run" aria-label="Picture of the run">
+      <div className="run-head">
+        <strong>{Words.outcomeOf(run)}</strong>
+        {run.startedAt !== undefined && <span>{Words.seconds(run.end ?? now)}</span>}
+        <span>{Words.many(run.turns.filter(({ owner }) => owner === "").length, "turn")}</span>
+        <span>{Words.many(run.list.length, "call")}</span>
+        {counts.early > 0 && <span>{counts.early.toLocaleString("en")} early</span>}
+        {counts.failed > 0 && <span className="run-bad">{counts.failed.toLocaleString("en")} failed</span>}
+        <span>at most {counts.most} at once</span>
+        {usage.length > 0 && <span>{usage.join(", ")}</span>}
+        <span className="run-tools" role="group" aria-label="Form">
+          <button type="button" aria-pressed={!isTable} onClick={() => setTable(false)}>Picture</button>
+          <button type="button" aria-pressed={isTable} onClick={() => setTable(true)}>Table</button>
+          {onClose !== undefined && <button type="button" onClick={onClose}>Close</button>}
+        </span>
+      </div>
+      {isTable
+        ? <Table {...{ run, version, now, chosen }} onChoose={choose} />
+        : <Surface {...{ run, laid, now, chosen, choose, fold }} />}
+      <Detail
+        {...{ run, now }}
+        layout={laid.layout}
+        call={chosen === undefined ? undefined : run.calls.get(chosen)}
+        onFold={fold}
+        onChoose={choose}
+      />
+    </section>
+  )
+}
+
+interface SurfaceProperties {
+  readonly run: Fold.Run
+  readonly laid: ReturnType<typeof useLayout>
+  readonly now: number
+  readonly chosen: string | undefined
+  readonly choose: (path: string | undefined) => void
+  readonly fold: (path: string) => void
+}
+
+const Surface = ({ choose, chosen, fold, laid, now, run }: SurfaceProperties) => {
+  const { layout } = laid
+  const box = useRef<HTMLDivElement>(null)
+  const canvas = useRef<HTMLCanvasElement>(null)
+  const { height, width } = useSize(box)
+  const scheme = useScheme()
+  const [zoomed, setZoomed] = useState<Window>()
+  const [scrolled, setScrolled] = useState(0)
+  const whole = wholeOf(now, width, run.abandoned.length > 0)
+  const [from, to] = zoomed ?? whole
+  const rows = layout.rows.length
+  const row = Math.max(least, Math.min(greatest, Math.floor((height - Draw.axis - 8) / Math.max(1, rows))))
+  const most = Math.max(0, rows * row + Draw.axis + 8 - height)
+  const top = Math.min(scrolled, most)
+  const view = { from, to, top, width, height, row, now, ratio: 1, isStrip: false }
+
+  useEffect(() => {
+    const element = canvas.current
+    if (element === null || width === 0) return
+    const frame = requestAnimationFrame(() => {
+      const context = element.getContext("2d")
+      const ratio = fit(element, width, height)
+      if (context !== null) Draw.draw(context, run, layout, { ...view, ratio }, Draw.coloursOf(element), chosen)
+    })
+    return () => cancelAnimationFrame(frame)
+  }, [run, laid, from, to, top, width, height, row, now, chosen, scheme])
+
+  const show = (window: Window) => {
+    const span = Math.min(Math.max(window[1] - window[0], 5), (whole[1] - whole[0]) * 4)
+    const middle = Math.min(Math.max((window[0] + window[1]) / 2, whole[0]), whole[1])
+    setZoomed([middle - span / 2, middle + span / 2])
+  }
+  const zoom = (factor: number, at = (from + to) / 2) => show([at - (at - from) * factor, at + (to - at) * factor])
+  const pan = (pixels: number) => {
+    const by = (to - from) * pixels / Math.max(1, width)
+    show([from + by, to + by])
+  }
+  const scroll = (to: number) => setScrolled(Math.max(0, Math.min(most, to)))
+
+  const wheel = useRef<(event: WheelEvent) => void>(() => {})
+  wheel.current = (event) => {
+    const { ctrlKey, deltaX, deltaY, metaKey, offsetX, shiftKey } = event
+    if (ctrlKey || metaKey) zoom(Math.exp(deltaY / 300), from + (to - from) * offsetX / Math.max(1, width))
+    else if (shiftKey || Math.abs(deltaX) > Math.abs(deltaY)) pan(deltaX || deltaY)
+    else if (most > 0) scroll(top + deltaY)
+    else return
+    event.preventDefault()
+  }
+  // A listener of React cannot keep the page from scrolling.
+  useEffect(() => {
+    const element = canvas.current
+    const listen = (event: WheelEvent) => wheel.current(event)
+    element?.addEventListener("wheel", listen, { passive: false })
+    return () => element?.removeEventListener("wheel", listen)
+  }, [])
+
+  const reveal = (bar: Layouts.Bar | undefined) => {
+    if (bar === undefined) return
+    choose(bar.call.path)
+    const y = bar.row * row
+    if (y < top || y > top + height - Draw.axis - row) scroll(y - height / 2)
+    const [start, end] = [bar.call.asked, Layouts.endOf(bar, now)]
+    if (start > to || end < from) show([start - (to - from) / 2, start + (to - from) / 2])
+  }
+  const step = (by: number) => {
+    const bars = run.list.flatMap((call) => layout.bars.get(call.path) ?? [])
+    const at = bars.findIndex((bar) => bar.call.path === chosen)
+    reveal(bars[Math.max(0, Math.min(bars.length - 1, at < 0 ? 0 : at + by))])
+  }
+  /** Chooses the nearest call of a row below or above. */
+  const stepRow = (by: number) => {
+    const current = chosen === undefined ? undefined : layout.bars.get(chosen)
+    if (current === undefined) return step(0)
+    const middle = current.call.started ?? current.call.asked
+    for (let next = current.row + by; next >= 0 && next < rows; next += by) {
+      const bar = Layouts.barAt(layout, next, middle, Infinity, now)
+      if (bar !== undefined) return reveal(bar)
+    }
+  }
+  const keys: { readonly [key: string]: () => void } = {
+    ArrowRight: () => step(1),
+    ArrowLeft: () => step(-1),
+    ArrowDown: () => stepRow(1),
+    ArrowUp: () => stepRow(-1),
+    Home: () => step(-Infinity),
+    End: () => step(Infinity),
+    Enter: () => {
+      if (chosen !== undefined && layout.bars.get(chosen)?.block !== undefined) fold(chosen)
+    },
+    PageDown: () => scroll(top + height - Draw.axis),
+    PageUp: () => scroll(top - height + Draw.axis),
+    "+": () => zoom(0.6),
+    "=": () => zoom(0.6),
+    "-": () => zoom(1 / 0.6),
+    "0": () => {
+      setZoomed(undefined)
+      setScrolled(0)
+    }
+  }
+  const onKeyDown = (event: KeyboardEvent) => {
+    const act = Object.hasOwn(keys, event.key) ? keys[event.key] : undefined
+    if (act === undefined || event.ctrlKey || event.metaKey || event.altKey) return
+    event.preventDefault()
+    act()
+  }
+
+  const grip = useRef<{ x: number; y: number; isMoved: boolean }>(undefined)
+  const onPointerDown = (event: PointerEvent<HTMLCanvasElement>) => {
+    if (event.button !== 0) return
+    event.currentTarget.setPointerCapture(event.pointerId)
+    grip.current = { x: event.clientX, y: event.clientY, isMoved: false }
+  }
+  const onPointerMove = (event: PointerEvent) => {
+    const held = grip.current
+    if (held === undefined) return
+    const [right, down] = [event.clientX - held.x, event.clientY - held.y]
+    if (!held.isMoved && Math.abs(right) + Math.abs(down) < 5) return
+    grip.current = { x: event.clientX, y: event.clientY, isMoved: true }
+    if (right !== 0) pan(-right)
+    if (down !== 0) scroll(top - down)
+  }
+  const onPointerUp = (event: PointerEvent<HTMLCanvasElement>) => {
+    const held = grip.current
+    grip.current = undefined
+    if (held === undefined || held.isMoved) return
+    const { left, top: upper } = event.currentTarget.getBoundingClientRect()
+    const [x, y] = [event.clientX - left, event.clientY - upper]
+    const bar = y < Draw.axis ? undefined : Layouts.barAt(
+      layout,
+      Math.floor((y - Draw.axis + top) / row),
+      from + (to - from) * x / Math.max(1, width),
+      (to - from) / Math.max(1, width) * 8,
+      now
+    )
+    const isSign = bar?.block !== undefined && x - Draw.xOf(view, bar.call.started ?? bar.call.asked) < 17
+    if (bar !== undefined && isSign && x >= Draw.xOf(view, bar.call.started ?? bar.call.asked)) fold(bar.call.path)
+    choose(bar?.call.path)
+  }
+
+  return (
+    <>
+      <div ref={box} className="run-box">
+        <canvas
+          ref={canvas}
+          width={1}
+          height={1}
+          tabIndex={0}
+          role="img"
+          aria-label={`${Words.sentence(run)} Arrow keys choose a call, plus, minus and 0 zoom. Table has the same.`}
+          {...{ onKeyDown, onPointerDown, onPointerMove, onPointerUp }}
+          onPointerCancel={() => {
+            grip.current = undefined
+          }}
+        />
+      </div>
+      <p className="run-legend" aria-hidden="true">
+        {legend.map(([name, words]) => (
+          <span key={name}>
+            <i className={`run-dot ${name}`} />
+            {words}
+          </span>
+        ))}
+      </p>
+    </>
+  )
+}

@@ -1,0 +1,132 @@
+/** The calls of a run as a table: the picture in words. It has the elements of the rows that can be seen. */
+import { type UIEvent, useRef, useState } from "react"
+import type * as Fold from "../data/fold.ts"
+import * as Draw from "./draw.ts"
+import * as Words from "./words.ts"
+
+/** Height of a row, in CSS pixels, as the styles have it. */
+const height = 34
+
+/** Number of rows beyond those that can be seen. */
+const more = 20
+
+/** Number of rows up to which a table has them all. */
+const whole = 200
+
+interface Properties {
+  readonly run: Fold.Run
+  readonly version: number
+  readonly now: number
+  readonly chosen: string | undefined
+  readonly onChoose: (path: string) => void
+}
+
+const time = (millis: number | undefined): string => millis === undefined ? "" : Words.seconds(millis)
+
+const percent = (part: number, all: number): string => `${Math.max(0, Math.min(100, part / all * 100))}%`
+
+const Row = (
+  { call, chosen, index, now, onChoose, run }: Omit<Properties, "version"> & {
+    readonly call: Fold.Call
+    readonly index: number
+  }
+) => {
+  const all = Math.max(1, now)
+  const ready = Words.readyOf(call)
+  const waited = Words.waitedOf(call, now)
+  const start = call.started ?? call.ended ?? ready
+  const depth = call.owner === "" ? 0 : call.owner.split("/").length
+  return (
+    <tr aria-rowindex={index + 2} className={call.path === chosen ? "run-chosen" : undefined} data-path={call.path}>
+      <th scope="row">
+        <span style={{ paddingLeft: depth * 14 }} />
+        <button
+          type="button"
+          aria-pressed={call.path === chosen}
+          onClick={() =>
+            onChoose(call.path)}
+        >
+          {call.name}
+        </button>
+        {depth > 0 && <span className="run-hidden">in {run.calls.get(call.owner)?.name ?? call.owner}</span>}
+      </th>
+      <td>
+        <span className={`run-dot ${Draw.colourOf(call)}`} aria-hidden="true" />
+        {Words.markOf(call)}
+        {Words.stateOf(call)}
+      </td>
+      <td className="run-axis" aria-hidden="true">
+        <span className="run-bar">
+          {waited !== undefined && (
+            <i className="run-wait" style={{ left: percent(ready, all), width: percent(waited, all) }} />
+          )}
+          {(call.started !== undefined || call.ended !== undefined) && (
+            <i
+              className={Draw.colourOf(call)}
+              style={{ left: percent(start, all), width: percent((call.ended ?? now) - start, all) }}
+            />
+          )}
+        </span>
+      </td>
+      <td className="run-wide">{Words.seconds(ready)}</td>
+      <td className="run-wide">{time(waited)}</td>
+      <td className="run-wide">{time(Words.ranOf(call, now))}</td>
+      <td className="run-wide">{Words.why(run, call)}</td>
+    </tr>
+  )
+}
+
+/** A row in place of rows that cannot be seen. */
+const Gap = ({ rows }: { readonly rows: number }) =>
+  rows <= 0 ? null : (
+    <tr className="run-gap" aria-hidden="true">
+      <td colSpan={7} style={{ height: rows * height }} />
+    </tr>
+  )
+
+export const Table = ({ chosen, now, onChoose, run, version }: Properties) => {
+  const box = useRef<HTMLDivElement>(null)
+  const [top, setTop] = useState(0)
+  const { list } = run
+  const isWhole = list.length <= whole
+  const visible = Math.ceil((box.current?.clientHeight ?? 800) / height)
+  const first = isWhole ? 0 : Math.max(0, Math.min(list.length, Math.floor(top / height)) - more)
+  const last = isWhole ? list.length : Math.min(list.length, first + visible + 2 * more)
+  const onScroll = (event: UIEvent<HTMLDivElement>) => {
+    const next = event.currentTarget.scrollTop
+    if (!isWhole && Math.abs(next - top) > more * height / 2) setTop(next)
+  }
+  return (
+    <div
+      ref={box}
+      className="run-table"
+      tabIndex={0}
+      role="group"
+      aria-label="Calls of the run"
+      data-version={version}
+      onScroll={onScroll}
+    >
+      <table aria-rowcount={list.length + 1}>
+        <caption className="run-hidden">{Words.sentence(run)}</caption>
+        <thead>
+          <tr aria-rowindex={1}>
+            <th scope="col">Call</th>
+            <th scope="col">State</th>
+            <th className="run-axis" aria-hidden="true">{Words.seconds(now)}</th>
+            <th scope="col" className="run-wide">Asked</th>
+            <th scope="col" className="run-wide">Waited</th>
+            <th scope="col" className="run-wide">Ran</th>
+            <th scope="col" className="run-wide">Why it waited</th>
+          </tr>
+        </thead>
+        <tbody>
+          <Gap rows={first} />
+          {list.slice(first, last).map((call, index) => (
+            <Row key={call.path} index={first + index} {...{ call, chosen, now, onChoose, run }} />
+          ))}
+          <Gap rows={list.length - last} />
+        </tbody>
+      </table>
+    </div>
+  )
+}

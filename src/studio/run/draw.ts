@@ -1,0 +1,666 @@
+/**
+ * Draws the picture of a run on a canvas: the window of a layout, and no more of it than can be seen. What is smaller
+ * than a pixel is drawn once a pixel.
+ */
+import type * as Fold from "../data/fold.ts"
+import * as Layouts from "./layout.ts"
+import * as Words from "./words.ts"
+
+/** The window of a picture. Times are milliseconds since the start of the run, lengths are CSS pixels. */
+export interface View {
+  readonly from: number
+  readonly to: number
+  /** Length above the window. */
+  readonly top: number
+  readonly width: number
+  readonly height: number
+  /** Height of a row. */
+  readonly row: number
+  /** Pixels of the screen for one of CSS. */
+  readonly ratio: number
+  /** Time up to which what has not ended is drawn. */
+  readonly now: number
+  /** `true` for a strip: no words, no axis. */
+  readonly isStrip: boolean
+}
+
+const names = [
+  "paper",
+  "ground",
+  "ink",
+  "faint",
+  "line",
+  "model",
+  "model-wait",
+  "on-model",
+  "early",
+  "plain",
+  "bad",
+  "live",
+  "grey",
+  "asks",
+  "on-bar",
+  "stop",
+  "wait-key",
+  "wait-permit",
+  "wait-exclusive",
+  "wait-reply"
+] as const
+
+type Colour = (typeof names)[number]
+
+export type Colours = { readonly [Name in Colour]: string }
+
+/** Returns the colours of an element, which are custom properties. */
+export const coloursOf = (element: Element): Colours => {
+  const style = getComputedStyle(element)
+  return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--run-${name}`).trim()])) as Colours
+}
+
+/** Height of the axis. */
+export const axis = 26
+
+/** Returns the colour of a call, by its state and by whether it started before its reply had ended. */
+export const colourOf = (call: Fold.Call): Colour => {
+  switch (call.state) {
+    case "failed":
+    case "denied":
+      return "bad"
+    case "cancelled":
+      return "grey"
+    case "running":
+      return "live"
+    case "asks":
+      return "asks"
+    case "asked":
+    case "waiting":
+      return "faint"
+    default:
+      return call.isEarly ? "early" : "plain"
+  }
+}
+
+/** Returns the position of a time. */
+export const xOf = ({ from, to, width }: View, time: number): number => (time - from) / (to - from) * width
+
+/** Returns the upper end of a row. */
+export const yOf = ({ isStrip, row, top }: View, index: number): number => (isStrip ? 0 : axis) + index * row - top
+
+const family = "system-ui, -apple-system, \"Segoe UI\", \"DejaVu Sans\", sans-serif"
+
+/** The steps of an axis: 1, 2 or 5 of a power of ten. */
+const stepOf = (span: number, width: number): number => {
+  const least = span / Math.max(1, width / 90)
+  const power = 10 ** Math.floor(Math.log10(least))
+  return ([1, 2, 5].find((factor) => factor * power >= least) ?? 10) * power
+}
+
+let hatch: { readonly colour: string; readonly pattern: CanvasPattern | null } | undefined
+
+/** Returns the lines of a call that runs alone. */
+const hatchOf = (context: CanvasRenderingContext2D, colour: string): CanvasPattern | string => {
+  if (hatch?.colour !== colour) {
+    const tile = new OffscreenCanvas(6, 6)
+    const lines = tile.getContext("2d")
+    if (lines !== null) {
+      lines.strokeStyle = colour
+      lines.lineWidth = 1.4
+      lines.beginPath()
+      for (const [x, y, right, up] of [[-1, 7, 7, -1], [-1, 1, 1, -1], [5, 7, 7, 5]] as const) {
+        lines.moveTo(x, y)
+        lines.lineTo(right, up)
+      }
+      lines.stroke()
+    }
+    hatch = { colour, pattern: context.createPattern(tile, "repeat") }
+  }
+  return hatch.pattern ?? colour
+}
+
+/** A bar in the window, in pixels. */
+interface Seen {
+  readonly bar: Layouts.Bar
+  readonly x: number
+  readonly width: number
+  readonly y: number
+  /** The next bar in its row. */
+  readonly next: Layouts.Bar | undefined
+}
+
+/** Returns the time at which the bar itself begins: behind the wait. */
+const startOf = (call: Fold.Call): number =>
+  call.started ?? (call.state === "asks" ? Words.readyOf(call) : call.ended ?? Words.readyOf(call))
+
+const hasBar = (call: Fold.Call): boolean =>
+  !call.isProviders && (call.started !== undefined || call.ended !== undefined || call.state === "asks")
+
+class Drawing {
+  private readonly context: CanvasRenderingContext2D
+  private readonly run: Fold.Run
+  private readonly layout: Layouts.Layout
+  private readonly view: View
+  private readonly colours: Colours
+  private readonly chosen: Layouts.Bar | undefined
+  private readonly seen: Array<Seen> = []
+  private readonly blocks: ReadonlyArray<Layouts.Block>
+  private readonly first: number
+  private readonly last: number
+
+  constructor(
+    context: CanvasRenderingContext2D,
+    run: Fold.Run,
+    layout: Layouts.Layout,
+    view: View,
+    colours: Colours,
+    chosen: string | undefined
+  ) {
+    this.context = context
+    this.run = run
+    this.layout = layout
+    this.view = view
+    this.colours = colours
+    this.chosen = chosen === undefined ? undefined : layout.bars.get(chosen)
+    const { height, isStrip, row, top } = view
+    this.first = Math.max(0, Math.floor(top / row))
+    this.last = Math.min(layout.rows.length - 1, Math.ceil((top + height - (isStrip ? 0 : axis)) / row))
+    this.blocks = layout.blocks.filter(({ call, row, rows }) =>
+      row <= this.last && row + rows > this.first && call.asked <= view.to && (call.ended ?? view.now) >= view.from
+    )
+  }
+
+  draw(): void {
+    const { colours, context, view: { height, isStrip, ratio, width } } = this
+    context.setTransform(ratio, 0, 0, ratio, 0, 0)
+    context.fillStyle = colours.paper
+    context.fillRect(0, 0, width, height)
+    context.textBaseline = "middle"
+    if (!isStrip) this.grid()
+    this.see()
+    this.grounds()
+    if (!isStrip) this.alone()
+    if (!isStrip) this.origin()
+    this.bands()
+    this.waits()
+    this.bars()
+    this.stops()
+    if (!isStrip) this.head()
+  }
+
+  private x(time: number): number {
+    return xOf(this.view, time)
+  }
+
+  private y(row: number): number {
+    return yOf(this.view, row)
+  }
+
+  private font(size: number, weight = "400"): void {
+    this.context.font = `${weight} ${size}px ${family}`
+  }
+
+  private line(points: ReadonlyArray<readonly [x: number, y: number]>): void {
+    const { context } = this
+    context.beginPath()
+    points.forEach(([x, y], index) => index === 0 ? context.moveTo(x, y) : context.lineTo(x, y))
+    context.stroke()
+  }
+
+  /** Writes a text, cut to its room, and returns its width. */
+  private write(text: string, x: number, y: number, room: number, colour: string): number {
+    const { context } = this
+    const whole = context.measureText(text).width
+    if (room < 12) return 0
+    context.fillStyle = colour
+    if (whole <= room) {
+      context.fillText(text, x, y)
+      return whole
+    }
+    const length = Math.floor(text.length * room / whole) - 1
+    if (length < 2) return 0
+    const cut = `${text.slice(0, length)}…`
+    context.fillText(cut, x, y)
+    return context.measureText(cut).width
+  }
+
+  /** Clears the ground under a text. */
+  private plate(depth: number, x: number, y: number, width: number, height: number): void {
+    this.context.fillStyle = depth > 0 ? this.colours.ground : this.colours.paper
+    this.context.fillRect(x, y, width, height)
+  }
+
+  /** Collects the bars in the window, one a pixel at most in each row. */
+  private see(): void {
+    const { first, last, layout, view } = this
+    const stride = view.isStrip ? Math.max(1, Math.ceil(layout.rows.length / (view.height * 2))) : 1
+    const pixel = (view.to - view.from) / Math.max(1, view.width)
+    for (let row = first; row <= last; row += stride) {
+      const bars = layout.rows[row] ?? []
+      let index = Layouts.firstBar(bars, view.from, view.now)
+      while (index < bars.length) {
+        const bar = bars[index] as Layouts.Bar
+        if (bar.call.asked > view.to) break
+        const x = this.x(startOf(bar.call))
+        const width = Math.max(1.2, this.x(Layouts.endOf(bar, view.now)) - x)
+        const next = bars[index + 1]
+        this.seen.push({ bar, x, width, y: this.y(row), next })
+        const end = Layouts.endOf(bar, view.now)
+        const isTiny = end - bar.call.asked < pixel
+        index = isTiny && next !== undefined && next.call.asked < end + pixel
+          ? Math.max(index + 1, Layouts.firstBar(bars, end + pixel, view.now))
+          : index + 1
+      }
+    }
+  }
+
+  private grid(): void {
+    const { colours, context, run, view } = this
+    const step = stepOf(view.to - view.from, view.width)
+    const stop = run.stopAt === undefined ? undefined : this.x(run.stopAt)
+    context.strokeStyle = colours.line
+    context.lineWidth = 1
+    this.font(11)
+    context.beginPath()
+    const until = run.end ?? view.to
+    for (let time = Math.ceil(Math.max(0, view.from) / step) * step; time <= Math.min(view.to, until); time += step) {
+      const x = Math.round(this.x(time)) + 0.5
+      context.moveTo(x, axis)
+      context.lineTo(x, view.height)
+      const isCovered = stop !== undefined && stop - x > -4 && stop - x < 84
+      if (!isCovered) this.write(time === 0 ? "0" : Words.seconds(time), x + 4, 13, 80, colours.faint)
+    }
+    context.stroke()
+  }
+
+  /** The tinted rows of runs inside calls. */
+  private grounds(): void {
+    const { colours, context, view: { isStrip, now, row: height } } = this
+    for (const { call, depth, row, rows } of this.blocks) {
+      const x = this.x(startOf(call))
+      const width = Math.max(2, this.x(Math.max(call.ended ?? now, startOf(call))) - x)
+      const [inset, gap] = isStrip ? [0, 0] : [4, 1]
+      context.fillStyle = colours.ground
+      context.beginPath()
+      context.roundRect(x - inset, this.y(row) + gap, width + 2 * inset, rows * height - 2 * gap, isStrip ? 1 : 6)
+      context.fill()
+      if (isStrip || depth < 2) continue
+      context.strokeStyle = colours.line
+      context.lineWidth = 1
+      context.stroke()
+    }
+  }
+
+  /** The hairlines at both ends of calls that run alone. */
+  private alone(): void {
+    const { colours, context, run, view } = this
+    context.strokeStyle = colours["wait-exclusive"]
+    context.lineWidth = 1
+    context.setLineDash([3, 3])
+    let drawn = -2
+    for (const { ended, owner, started } of run.alone.calls) {
+      if (started === undefined || owner !== "") continue
+      for (const time of [started, ended ?? view.now]) {
+        const x = Math.round(this.x(time)) + 0.5
+        if (x < 0 || x > view.width || x - drawn < 2) continue
+        drawn = x
+        this.line([[x, axis], [x, view.height]])
+      }
+    }
+    context.setLineDash([])
+  }
+
+  /** The line from the place in the reply at which the chosen call was asked for. */
+  private origin(): void {
+    const { chosen, colours, context, layout, view } = this
+    if (chosen === undefined || chosen.call.turn < 0) return
+    const lane = layout.lanes.get(chosen.call.owner)
+    if (lane === undefined || lane.isHidden) return
+    const [x, y] = [this.x(Words.readyOf(chosen.call)), this.y(lane.base) + view.row - 3]
+    const [right, low] = [this.x(startOf(chosen.call)), this.y(chosen.row) + view.row / 2]
+    context.strokeStyle = colours.ink
+    context.lineWidth = 1.5
+    context.beginPath()
+    context.moveTo(x, y)
+    context.bezierCurveTo(x, low, x, low, right, low)
+    context.stroke()
+  }
+
+  private bands(): void {
+    const { colours, context, first, last, layout, view } = this
+    const { isStrip, now, row: rowHeight } = view
+    for (let row = first; row <= last; row++) {
+      const bands = layout.bands[row] ?? []
+      let drawn = -1
+      for (let index = Layouts.firstBand(bands, view.from, now); index < bands.length; index++) {
+        const { depth, turn } = bands[index] as Layouts.Band
+        if (turn.from > view.to) break
+        const end = this.x(turn.to ?? now)
+        if (end - drawn < 1 && end > 0) continue
+        drawn = end
+        const y = this.y(row) + (isStrip ? 0 : 4)
+        const height = Math.max(1, rowHeight - (isStrip ? 0.5 : 8))
+        const requests = turn.requests.length === 0 ? [{ from: turn.from, retries: [], to: turn.to }] : turn.requests
+        for (const { error, first: token, from, retries, to } of requests as ReadonlyArray<Fold.Request>) {
+          const x = this.x(from)
+          const right = Math.max(x + 1.2, this.x(to ?? now))
+          const full = token === undefined ? right : Math.min(right, this.x(token))
+          context.fillStyle = colours["model-wait"]
+          context.beginPath()
+          context.roundRect(x, y, right - x, height, isStrip ? 0 : 4)
+          context.fill()
+          if (full < right) {
+            context.fillStyle = error === undefined ? colours.model : colours.bad
+            context.beginPath()
+            context.roundRect(
+              full,
+              y,
+              right - full,
+              height,
+              isStrip ? 0 : [x === full ? 4 : 0, 4, 4, x === full ? 4 : 0]
+            )
+            context.fill()
+          }
+          if (isStrip) continue
+          context.fillStyle = colours.bad
+          for (const { at } of retries) context.fillRect(this.x(at) - 1, y, 2, height)
+        }
+        if (!isStrip) this.turn(turn, depth, y, height)
+      }
+    }
+  }
+
+  /** The words of a turn, and the ticks at which its calls were asked for. */
+  private turn(turn: Fold.Turn, depth: number, y: number, height: number): void {
+    const { colours, context, run, view } = this
+    this.font(11)
+    const request = turn.requests.at(-1)
+    const x = this.x(turn.from)
+    const right = this.x(turn.to ?? view.now)
+    const full = request?.first === undefined ? right : this.x(request.first)
+    const short = `${turn.index + 1}`
+    const long = depth === 0 ? `turn ${short}` : short
+    const model = request?.model === undefined ? [] : [`${long}  ${request.model}`]
+    const rooms = [[Math.max(0, x), full, colours.ink], [Math.max(0, full), right, colours["on-model"]]] as const
+    const fitting = [...model, long, short].flatMap((text) => {
+      const width = context.measureText(text).width + 10
+      const room = rooms.find(([from, to]) => to - from >= width)
+      return room === undefined ? [] : [{ text, room }]
+    })[0]
+    if (fitting !== undefined) {
+      const { room: [from, to, colour], text } = fitting
+      this.write(text, from + 5, y + height / 2 + 0.5, to - from, colour)
+    }
+    context.fillStyle = colours.ink
+    let drawn = -2
+    const { calls } = turn
+    const readyAt = (index: number) => {
+      const call = run.calls.get(calls[index] as string)
+      return call === undefined ? -Infinity : Words.readyOf(call)
+    }
+    const pixel = (view.to - view.from) / view.width
+    for (let index = Layouts.search(calls.length, (at) => readyAt(at) >= view.from); index < calls.length;) {
+      const at = readyAt(index)
+      const x = this.x(at)
+      if (x > view.width) break
+      if (x - drawn >= 2) {
+        context.fillRect(x - 0.6, y + height - 3, 1.2, 6)
+        drawn = x
+        index++
+      } else index = Math.max(index + 1, Layouts.search(calls.length, (next) => readyAt(next) >= at + pixel))
+    }
+    const { chosen } = this
+    if (chosen === undefined || chosen.call.owner !== turn.owner || chosen.call.turn !== turn.index) return
+    context.beginPath()
+    context.arc(this.x(Words.readyOf(chosen.call)), y + height + 1, 3, 0, 7)
+    context.fill()
+  }
+
+  private waits(): void {
+    const { colours, context, layout, run, view } = this
+    const { isStrip, now, row } = view
+    const strokes: Array<() => void> = []
+    for (const { bar, y } of this.seen) {
+      const { call } = bar
+      if (call.isProviders) continue
+      const ready = Words.readyOf(call)
+      const end = call.started ?? (call.state === "asks" ? ready : call.ended ?? now)
+      const right = this.x(end)
+      const middle = y + row / 2
+      const left = this.x(ready)
+      if (right - left < 1.5) continue
+      const reasons = call.waits.length === 0 ? [undefined] : call.waits
+      reasons.forEach((wait, index) => {
+        const colour = colours[colourOfWait(wait)]
+        const from = index === 0 || wait === undefined ? left : this.x(wait.from)
+        const to = wait?.to === undefined || index === reasons.length - 1 ? right : this.x(wait.to)
+        context.strokeStyle = colour
+        context.lineWidth = isStrip ? 1 : 1.5
+        this.line([[from, middle], [to, middle]])
+        if (isStrip) return
+        if (index === 0) this.line([[from + 0.75, middle - 4], [from + 0.75, middle + 4]])
+        if (wait === undefined) return
+        this.font(10.5)
+        const text = Words.waitWords(call, wait)
+        const width = context.measureText(text).width
+        if (to - from >= width + 18) {
+          const at = Math.max(from + 7, Math.min(7, to - width - 10))
+          this.plate(bar.depth, at - 2, middle - 6, width + 5, 12)
+          this.write(text, at, middle + 0.5, width + 1, colour)
+        }
+        const other = Layouts.releaser(run, layout, call, wait)
+        const place = other && layout.bars.get(other.path)
+        if (other === undefined || place === undefined || place.row === bar.row) return
+        const isBelow = place.row < bar.row
+        const start = this.x(other.ended ?? end)
+        const top = this.y(place.row) + (isBelow ? row - 3 : 3)
+        strokes.push(() => {
+          context.strokeStyle = context.fillStyle = colour
+          context.lineWidth = 1.2
+          this.line([[start, top], [start, isBelow ? middle - 4 : middle + 4], [to, middle]])
+          context.beginPath()
+          context.arc(start, top, 2.4, 0, 7)
+          context.fill()
+        })
+      })
+    }
+    for (const stroke of strokes) stroke()
+  }
+
+  private bars(): void {
+    const { colours, context, view: { isStrip, row } } = this
+    const [inset, height] = isStrip ? [0, Math.max(1, row - 0.5)] : [3, row - 6]
+    const groups = new Map<Colour, Array<Seen>>()
+    for (const seen of this.seen) {
+      if (!hasBar(seen.bar.call)) continue
+      const colour = colourOf(seen.bar.call)
+      const group = groups.get(colour)
+      if (group === undefined) groups.set(colour, [seen])
+      else group.push(seen)
+    }
+    for (const [colour, group] of groups) {
+      context.fillStyle = colours[colour]
+      context.beginPath()
+      for (const { width, x, y } of group) {
+        if (width < 6 || isStrip) context.rect(x, y + inset, width, height)
+        else context.roundRect(x, y + inset, width, height, 4)
+      }
+      context.fill()
+    }
+    if (!isStrip) { for (const group of groups.values()) for (const seen of group) this.details(seen, height) }
+    else for (const seen of this.seen) if (seen.bar.call.abandoned !== undefined) this.left(seen, height)
+  }
+
+  /** What stands on a bar and beside it. */
+  private details(seen: Seen, height: number): void {
+    const { colours, context } = this
+    const { bar, width, x } = seen
+    const { call } = bar
+    const y = seen.y + 3
+    if (call.isAlone && width >= 2) {
+      context.globalAlpha = 0.4
+      context.fillStyle = hatchOf(context, colours.paper)
+      context.beginPath()
+      context.roundRect(x, y, width, height, Math.min(4, width / 2))
+      context.fill()
+      context.globalAlpha = 1
+    }
+    if (width >= 8) {
+      context.fillStyle = bar.depth > 0 ? colours.ground : colours.paper
+      for (let index = 1; index < call.attempts.length; index++) {
+        const from = this.x(call.attempts[index - 1]?.to ?? 0)
+        const to = this.x(call.attempts[index]?.from ?? 0)
+        context.fillRect(to - Math.max(2, to - from), y, Math.max(2, to - from), height)
+      }
+      context.fillStyle = colours["on-bar"]
+      let drawn = -2
+      for (const notch of call.notches) {
+        const at = this.x(notch)
+        if (at - drawn < 2) continue
+        drawn = at
+        context.fillRect(at, y + height - 4, 1.2, 4)
+      }
+    }
+    if (call.abandoned !== undefined) this.left(seen, height)
+    this.label(seen, height)
+    if (call.path !== this.chosen?.call.path) return
+    context.strokeStyle = colours.ink
+    context.lineWidth = 2
+    context.beginPath()
+    context.roundRect(x - 2, y - 2, Math.max(width, 3) + 4, height + 4, 6)
+    context.stroke()
+  }
+
+  /** The name of a call, on its bar where it fits there, and otherwise beside it. */
+  private label({ bar, next, width, x, y: top }: Seen, height: number): void {
+    const { colours, context, view } = this
+    const { call } = bar
+    const y = top + 3 + height / 2 + 0.5
+    const sign = bar.block === undefined ? "" : bar.block.isFolded ? "▸ " : "▾ "
+    const text = `${sign}${Words.markOf(call)}${call.name}`
+    const left = Math.max(x, 0)
+    const inside = Math.min(x + width, view.width) - left - 10
+    const right = x + width
+    if (right < 0) return
+    this.font(11.5, "500")
+    const needed = inside > 12 || right < view.width ? context.measureText(text).width : Infinity
+    const isRoomy = needed <= inside
+    const room = isRoomy || call.abandoned !== undefined ? 0 : this.roomBeside(bar, next, right)
+    if (isRoomy || inside > 36 && needed > room) {
+      const written = this.write(text, left + 5, y, inside, colours["on-bar"])
+      this.font(10.5)
+      const time = Words.seconds((call.ended ?? view.now) - startOf(call))
+      const rest = inside - written - 7
+      if (isRoomy && rest >= context.measureText(time).width) {
+        context.globalAlpha = 0.85
+        this.write(time, left + 12 + written, y, rest + 1, colours["on-bar"])
+        context.globalAlpha = 1
+      }
+      return
+    }
+    if (room < Math.min(needed, 36)) return
+    const wide = Math.min(needed, room)
+    this.plate(bar.depth, right + 2, y - 7, wide + 4, 14)
+    this.write(text, right + 4, y, wide + 0.5, colours.faint)
+  }
+
+  /** The room between a bar and what comes behind it in its row. */
+  private roomBeside(bar: Layouts.Bar, next: Layouts.Bar | undefined, right: number): number {
+    let limit = Math.min(this.view.width, next === undefined ? Infinity : this.x(next.call.asked))
+    for (const block of this.blocks) {
+      const isInside = bar.depth >= block.depth
+      if (block.row > bar.row || block.row + block.rows <= bar.row || block.call === bar.call) continue
+      const edge = isInside ? this.x(block.call.ended ?? this.view.now) : this.x(startOf(block.call))
+      if (edge > right - 1) limit = Math.min(limit, edge)
+    }
+    return limit - right - 8
+  }
+
+  /** The dashes of a call that the run left running. */
+  private left({ bar, width, x, y }: Seen, height: number): void {
+    const { colours, context, view: { isStrip, now } } = this
+    const middle = y + (isStrip ? 0 : 3) + height / 2
+    const from = x + width
+    const to = Math.max(from, this.x(now)) + (isStrip ? 4 : 18)
+    context.strokeStyle = colours.stop
+    context.lineWidth = isStrip ? 1 : 1.5
+    context.setLineDash(isStrip ? [2, 1] : [4, 3])
+    this.line([[from, middle], [to, middle]])
+    context.setLineDash([])
+    if (isStrip) return
+    this.font(10.5)
+    const isNamed = width - 10 >= context.measureText(`■ ${bar.call.name}`).width
+    this.write(isNamed ? "left running" : `${bar.call.name}, left running`, to + 4, middle + 0.5, 140, colours.stop)
+  }
+
+  private stops(): void {
+    const { colours, context, run, view } = this
+    const { height, isStrip } = view
+    if (!isStrip) {
+      context.strokeStyle = colours.faint
+      context.lineWidth = 1
+      context.setLineDash([1, 3])
+      for (const time of run.resumed) {
+        const x = Math.round(this.x(time)) + 0.5
+        this.line([[x, axis], [x, height]])
+      }
+      context.setLineDash([])
+    }
+    if (run.end !== undefined && !isStrip) {
+      const x = Math.round(this.x(run.end)) + 0.5
+      context.globalAlpha = 0.45
+      context.strokeStyle = colours.ink
+      context.lineWidth = 1
+      this.line([[x, axis], [x, height]])
+      context.globalAlpha = 1
+    }
+    if (run.stopAt === undefined) return
+    const x = Math.round(this.x(run.stopAt)) + 0.5
+    context.strokeStyle = colours.stop
+    context.lineWidth = 1.5
+    this.line([[x, 0], [x, height]])
+    if (isStrip) return
+    this.font(11, "600")
+    const text = run.stoppedBy === undefined ? "stop" : `stop by ${run.stoppedBy}`
+    const width = Math.min(context.measureText(text).width, 140)
+    context.fillStyle = colours.paper
+    context.fillRect(x - width - 9, 4, width + 8, 16)
+    this.write(text, x - width - 5, 13, width + 1, colours.stop)
+  }
+
+  /** The axis stands over rows that were scrolled under it. */
+  private head(): void {
+    const { colours, context, view } = this
+    if (view.top <= 0) return
+    context.save()
+    context.beginPath()
+    context.rect(0, 0, view.width, axis)
+    context.clip()
+    context.fillStyle = colours.paper
+    context.fillRect(0, 0, view.width, axis)
+    this.grid()
+    this.stops()
+    context.restore()
+    context.strokeStyle = colours.line
+    context.lineWidth = 1
+    this.line([[0, axis - 0.5], [view.width, axis - 0.5]])
+  }
+}
+
+/** Returns the colour of a wait. Without a reason a call waits for the end of its reply. */
+export const colourOfWait = (wait: Fold.Wait | undefined): Colour =>
+  wait === undefined
+    ? "wait-reply"
+    : wait.reason === "key"
+    ? "wait-key"
+    : wait.reason === "exclusive"
+    ? "wait-exclusive"
+    : "wait-permit"
+
+/** Draws the window of a run. */
+export const draw = (
+  context: CanvasRenderingContext2D,
+  run: Fold.Run,
+  layout: Layouts.Layout,
+  view: View,
+  colours: Colours,
+  chosen: string | undefined
+): void => new Drawing(context, run, layout, view, colours, chosen).draw()
