@@ -480,12 +480,11 @@ interface Answered {
   readonly detail?: string
 }
 
-const stateOf = ({ code, isError }: Answered): State =>
-  code === "denied" ? "denied" : code === "cancelled" || code === "abandoned"
-    ? "cancelled"
-    : isError === true
-    ? "failed"
-    : "done"
+const stateOf = ({ code, isError }: Answered): State => {
+  if (code === "denied") return "denied"
+  if (code === "cancelled") return "cancelled"
+  return isError === true ? "failed" : "done"
+}
 
 /** Ends the calls of a run that has ended: those inside the call of that owner. Their own answers did not come. */
 const closeWithin = (run: Run, owner: string, state: State, at: number): void => {
@@ -793,6 +792,10 @@ const complete = (
     const ids = path ?? [id]
     const left = run.calls.get(ids.map(written).join("/")) ?? run.calls.get([...ids, id].map(written).join("/"))
     if (left !== undefined) left.abandoned = ageMillis
+  }
+  // A call that has not stopped in time failed, unless it was to stop with its run.
+  if (outcome._tag === "Cancelled") {
+    for (const call of run.list) if (call.code === "abandoned") turnTo(run, call, "cancelled")
   }
   for (const call of run.open.get("") ?? []) {
     if (call.state !== "running" && call.state !== "waiting") continue

@@ -98,7 +98,7 @@ const Known = ({ call, layout, now, onChoose, onFold, run }: Properties & { read
         {waited !== undefined && (
           <>
             <dt>Waited</dt>
-            <dd>{Words.seconds(waited)}{reason === "" ? "" : ` for ${reason}`}</dd>
+            <dd>{Words.seconds(waited)}{reason === "" ? "" : `: ${reason}`}</dd>
           </>
         )}
         {ran !== undefined && (

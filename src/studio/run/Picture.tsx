@@ -19,15 +19,6 @@ interface Properties {
   readonly onClose?: () => void
 }
 
-/** The heights of a row, in CSS pixels: rows are higher where all of them fit. */
-const [least, greatest] = [19, 28]
-
-/** Length between the left edge and the start of a run, and that behind its end, in CSS pixels. */
-const [before, behind] = [12, 28]
-
-/** Length behind the end of a run that left calls running, in CSS pixels. */
-const behindLeft = 132
-
 type Window = readonly [from: number, to: number]
 
 const legend = [
@@ -40,13 +31,6 @@ const legend = [
   ["grey", "■ stopped"],
   ["asks", "? asks"]
 ] as const
-
-/** Returns the window of a whole run. */
-const wholeOf = (now: number, width: number, isLeft: boolean): Window => {
-  const end = Math.max(1, now)
-  const pixel = end / Math.max(100, width - before - (isLeft ? behindLeft : behind))
-  return [-before * pixel, end + (isLeft ? behindLeft : behind) * pixel]
-}
 
 export const Picture = ({ first, isLive = true, onClose, run, version }: Properties) => {
   const now = useNow(run, version, isLive)
@@ -63,6 +47,7 @@ export const Picture = ({ first, isLive = true, onClose, run, version }: Propert
   return (
     <section className="run" aria-label="Picture of the run">
       <div className="run-head">
+        <h2 className="run-hidden">Picture of the run</h2>
         <strong>{Words.outcomeOf(run)}</strong>
         {run.startedAt !== undefined && <span>{Words.seconds(run.end ?? now)}</span>}
         <span>{Words.many(run.turns.filter(({ owner }) => owner === "").length, "turn")}</span>
@@ -108,13 +93,12 @@ const Surface = ({ choose, chosen, fold, laid, now, run }: SurfaceProperties) =>
   const scheme = useScheme()
   const [zoomed, setZoomed] = useState<Window>()
   const [scrolled, setScrolled] = useState(0)
-  const whole = wholeOf(now, width, run.abandoned.length > 0)
-  const [from, to] = zoomed ?? whole
-  const rows = layout.rows.length
-  const row = Math.max(least, Math.min(greatest, Math.floor((height - Draw.axis - 8) / Math.max(1, rows))))
-  const most = Math.max(0, rows * row + Draw.axis + 8 - height)
+  const whole = Draw.wholeOf(run, layout, { width, height, now })
+  const [from, to] = zoomed ?? [whole.from, whole.to]
+  const { row } = whole
+  const most = Draw.scrollOf(whole, layout)
   const top = Math.min(scrolled, most)
-  const view = { from, to, top, width, height, row, now, ratio: 1, isStrip: false }
+  const view: Draw.View = { ...whole, from, to, top }
 
   useEffect(() => {
     const element = canvas.current
@@ -128,8 +112,8 @@ const Surface = ({ choose, chosen, fold, laid, now, run }: SurfaceProperties) =>
   }, [run, laid, from, to, top, width, height, row, now, chosen, scheme])
 
   const show = (window: Window) => {
-    const span = Math.min(Math.max(window[1] - window[0], 5), (whole[1] - whole[0]) * 4)
-    const middle = Math.min(Math.max((window[0] + window[1]) / 2, whole[0]), whole[1])
+    const span = Math.min(Math.max(window[1] - window[0], 5), (whole.to - whole.from) * 4)
+    const middle = Math.min(Math.max((window[0] + window[1]) / 2, whole.from), whole.to)
     setZoomed([middle - span / 2, middle + span / 2])
   }
   const zoom = (factor: number, at = (from + to) / 2) => show([at - (at - from) * factor, at + (to - at) * factor])
@@ -174,7 +158,7 @@ const Surface = ({ choose, chosen, fold, laid, now, run }: SurfaceProperties) =>
     const current = chosen === undefined ? undefined : layout.bars.get(chosen)
     if (current === undefined) return step(0)
     const middle = current.call.started ?? current.call.asked
-    for (let next = current.row + by; next >= 0 && next < rows; next += by) {
+    for (let next = current.row + by; next >= 0 && next < layout.rows.length; next += by) {
       const bar = Layouts.barAt(layout, next, middle, Infinity, now)
       if (bar !== undefined) return reveal(bar)
     }
@@ -234,8 +218,8 @@ const Surface = ({ choose, chosen, fold, laid, now, run }: SurfaceProperties) =>
       (to - from) / Math.max(1, width) * 8,
       now
     )
-    const isSign = bar?.block !== undefined && x - Draw.xOf(view, bar.call.started ?? bar.call.asked) < 17
-    if (bar !== undefined && isSign && x >= Draw.xOf(view, bar.call.started ?? bar.call.asked)) fold(bar.call.path)
+    const inside = bar?.block === undefined ? -1 : x - Math.max(0, Draw.xOf(view, Draw.startOf(bar.call)))
+    if (bar !== undefined && inside >= 0 && inside < 17) fold(bar.call.path)
     choose(bar?.call.path)
   }
 

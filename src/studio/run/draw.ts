@@ -86,7 +86,61 @@ export const xOf = ({ from, to, width }: View, time: number): number => (time - 
 /** Returns the upper end of a row. */
 export const yOf = ({ isStrip, row, top }: View, index: number): number => (isStrip ? 0 : axis) + index * row - top
 
+/** The heights of a row: rows are higher where all of them fit. */
+const [least, greatest] = [19, 28]
+
+/** Length between the left edge and the start of a run, and that behind its end. */
+const [before, behind] = [12, 28]
+
+/** Length behind the end of a run that left calls running. */
+const behindLeft = 132
+
+/** Length under the last row. */
+const below = 8
+
+/** Returns the window of a whole run, from its first row. */
+export const wholeOf = (
+  run: Fold.Run,
+  layout: Layouts.Layout,
+  size: { readonly width: number; readonly height: number; readonly now: number }
+): View => {
+  const { height, now, width } = size
+  const end = Math.max(1, now)
+  const margin = run.abandoned.length > 0 ? behindLeft : behind
+  const pixel = end / Math.max(100, width - before - margin)
+  const row = Math.floor((height - axis - below) / Math.max(1, layout.rows.length))
+  return {
+    from: -before * pixel,
+    to: end + margin * pixel,
+    top: 0,
+    width,
+    height,
+    row: Math.max(least, Math.min(greatest, row)),
+    ratio: 1,
+    now,
+    isStrip: false
+  }
+}
+
+/** Returns the length by which a picture can be scrolled. */
+export const scrollOf = ({ height, row }: View, layout: Layouts.Layout): number =>
+  Math.max(0, layout.rows.length * row + axis + below - height)
+
 const family = "system-ui, -apple-system, \"Segoe UI\", \"DejaVu Sans\", sans-serif"
+
+/** Number of texts of one font whose widths are kept. */
+const mostWidths = 2_000
+
+const fonts = new Map<string, Map<string, number>>()
+
+/** Returns the known widths of texts in a font. To measure a text takes longer than to draw a bar. */
+const widthsOf = (font: string): Map<string, number> => {
+  const known = fonts.get(font)
+  if (known !== undefined) return known
+  const made = new Map<string, number>()
+  fonts.set(font, made)
+  return made
+}
 
 /** The steps of an axis: 1, 2 or 5 of a power of ten. */
 const stepOf = (span: number, width: number): number => {
@@ -128,7 +182,7 @@ interface Seen {
 }
 
 /** Returns the time at which the bar itself begins: behind the wait. */
-const startOf = (call: Fold.Call): number =>
+export const startOf = (call: Fold.Call): number =>
   call.started ?? (call.state === "asks" ? Words.readyOf(call) : call.ended ?? Words.readyOf(call))
 
 const hasBar = (call: Fold.Call): boolean =>
@@ -142,6 +196,7 @@ class Drawing {
   private readonly colours: Colours
   private readonly chosen: Layouts.Bar | undefined
   private readonly seen: Array<Seen> = []
+  private widths = widthsOf("")
   private readonly blocks: ReadonlyArray<Layouts.Block>
   private readonly first: number
   private readonly last: number
@@ -195,7 +250,20 @@ class Drawing {
   }
 
   private font(size: number, weight = "400"): void {
-    this.context.font = `${weight} ${size}px ${family}`
+    const font = `${weight} ${size}px ${family}`
+    this.context.font = font
+    this.widths = widthsOf(font)
+  }
+
+  /** Returns the width of a text in the current font. */
+  private widthOf(text: string): number {
+    const known = this.widths.get(text)
+    if (known !== undefined) return known
+    const { width } = this.context.measureText(text)
+    // Names come from models: a run may have any number of them.
+    if (this.widths.size >= mostWidths) this.widths.clear()
+    this.widths.set(text, width)
+    return width
   }
 
   private line(points: ReadonlyArray<readonly [x: number, y: number]>): void {
@@ -208,8 +276,8 @@ class Drawing {
   /** Writes a text, cut to its room, and returns its width. */
   private write(text: string, x: number, y: number, room: number, colour: string): number {
     const { context } = this
-    const whole = context.measureText(text).width
     if (room < 12) return 0
+    const whole = this.widthOf(text)
     context.fillStyle = colour
     if (whole <= room) {
       context.fillText(text, x, y)
@@ -219,7 +287,7 @@ class Drawing {
     if (length < 2) return 0
     const cut = `${text.slice(0, length)}…`
     context.fillText(cut, x, y)
-    return context.measureText(cut).width
+    return this.widthOf(cut)
   }
 
   /** Clears the ground under a text. */
@@ -244,7 +312,7 @@ class Drawing {
         const next = bars[index + 1]
         this.seen.push({ bar, x, width, y: this.y(row), next })
         const end = Layouts.endOf(bar, view.now)
-        const isTiny = end - bar.call.asked < pixel
+        const isTiny = end - bar.call.asked < 2 * pixel
         index = isTiny && next !== undefined && next.call.asked < end + pixel
           ? Math.max(index + 1, Layouts.firstBar(bars, end + pixel, view.now))
           : index + 1
@@ -336,8 +404,8 @@ class Drawing {
         const end = this.x(turn.to ?? now)
         if (end - drawn < 1 && end > 0) continue
         drawn = end
-        const y = this.y(row) + (isStrip ? 0 : 4)
-        const height = Math.max(1, rowHeight - (isStrip ? 0.5 : 8))
+        const y = this.y(row) + (isStrip ? 0 : 2)
+        const height = Math.max(1, rowHeight - (isStrip ? 0.5 : 7))
         const requests = turn.requests.length === 0 ? [{ from: turn.from, retries: [], to: turn.to }] : turn.requests
         for (const { error, first: token, from, retries, to } of requests as ReadonlyArray<Fold.Request>) {
           const x = this.x(from)
@@ -381,7 +449,7 @@ class Drawing {
     const model = request?.model === undefined ? [] : [`${long}  ${request.model}`]
     const rooms = [[Math.max(0, x), full, colours.ink], [Math.max(0, full), right, colours["on-model"]]] as const
     const fitting = [...model, long, short].flatMap((text) => {
-      const width = context.measureText(text).width + 10
+      const width = this.widthOf(text) + 10
       const room = rooms.find(([from, to]) => to - from >= width)
       return room === undefined ? [] : [{ text, room }]
     })[0]
@@ -402,7 +470,7 @@ class Drawing {
       const x = this.x(at)
       if (x > view.width) break
       if (x - drawn >= 2) {
-        context.fillRect(x - 0.6, y + height - 3, 1.2, 6)
+        context.fillRect(x - 0.6, y + height - 1, 1.2, 5)
         drawn = x
         index++
       } else index = Math.max(index + 1, Layouts.search(calls.length, (next) => readyAt(next) >= at + pixel))
@@ -410,59 +478,82 @@ class Drawing {
     const { chosen } = this
     if (chosen === undefined || chosen.call.owner !== turn.owner || chosen.call.turn !== turn.index) return
     context.beginPath()
-    context.arc(this.x(Words.readyOf(chosen.call)), y + height + 1, 3, 0, 7)
+    context.arc(this.x(Words.readyOf(chosen.call)), y + height + 2, 3, 0, 7)
     context.fill()
   }
 
   private waits(): void {
-    const { colours, context, layout, run, view } = this
+    const { layout, run, view } = this
     const { isStrip, now, row } = view
-    const strokes: Array<() => void> = []
+    const lines = new Map<Colour, Array<number>>()
+    const words: Array<() => void> = []
+    const add = (colour: Colour, ...points: ReadonlyArray<number>) => {
+      const known = lines.get(colour)
+      if (known === undefined) lines.set(colour, [...points])
+      else known.push(...points)
+    }
     for (const { bar, y } of this.seen) {
       const { call } = bar
       if (call.isProviders) continue
       const ready = Words.readyOf(call)
       const end = call.started ?? (call.state === "asks" ? ready : call.ended ?? now)
-      const right = this.x(end)
-      const middle = y + row / 2
       const left = this.x(ready)
+      const right = this.x(end)
       if (right - left < 1.5) continue
+      // A line of two pixels is sharp on a whole one.
+      const middle = Math.round(y + row / 2)
       const reasons = call.waits.length === 0 ? [undefined] : call.waits
       reasons.forEach((wait, index) => {
-        const colour = colours[colourOfWait(wait)]
+        const colour = colourOfWait(wait)
         const from = index === 0 || wait === undefined ? left : this.x(wait.from)
         const to = wait?.to === undefined || index === reasons.length - 1 ? right : this.x(wait.to)
-        context.strokeStyle = colour
-        context.lineWidth = isStrip ? 1 : 1.5
-        this.line([[from, middle], [to, middle]])
+        add(colour, from, middle, to, middle)
         if (isStrip) return
-        if (index === 0) this.line([[from + 0.75, middle - 4], [from + 0.75, middle + 4]])
-        if (wait === undefined) return
-        this.font(10.5)
-        const text = Words.waitWords(call, wait)
-        const width = context.measureText(text).width
-        if (to - from >= width + 18) {
-          const at = Math.max(from + 7, Math.min(7, to - width - 10))
-          this.plate(bar.depth, at - 2, middle - 6, width + 5, 12)
-          this.write(text, at, middle + 0.5, width + 1, colour)
-        }
+        if (index === 0) add(colour, Math.round(from) + 1, middle - 4, Math.round(from) + 1, middle + 4)
+        if (wait === undefined || to - from < 30) return
+        words.push(() => this.word(bar, wait, from, to, middle))
         const other = Layouts.releaser(run, layout, call, wait)
         const place = other && layout.bars.get(other.path)
         if (other === undefined || place === undefined || place.row === bar.row) return
         const isBelow = place.row < bar.row
-        const start = this.x(other.ended ?? end)
+        const start = Math.round(this.x(other.ended ?? end))
         const top = this.y(place.row) + (isBelow ? row - 3 : 3)
-        strokes.push(() => {
-          context.strokeStyle = context.fillStyle = colour
-          context.lineWidth = 1.2
-          this.line([[start, top], [start, isBelow ? middle - 4 : middle + 4], [to, middle]])
-          context.beginPath()
-          context.arc(start, top, 2.4, 0, 7)
-          context.fill()
-        })
+        add(colour, start, top, start, isBelow ? middle - 4 : middle + 4)
+        add(colour, start, isBelow ? middle - 4 : middle + 4, to, middle)
+        words.push(() => this.dot(start, top, colour))
       })
     }
-    for (const stroke of strokes) stroke()
+    const { colours, context } = this
+    context.lineWidth = isStrip ? 1 : 2
+    for (const [colour, points] of lines) {
+      context.strokeStyle = colours[colour]
+      context.beginPath()
+      for (let index = 0; index < points.length; index += 4) {
+        context.moveTo(points[index] as number, points[index + 1] as number)
+        context.lineTo(points[index + 2] as number, points[index + 3] as number)
+      }
+      context.stroke()
+    }
+    for (const write of words) write()
+  }
+
+  /** The words of a wait on its line, where they fit whole. */
+  private word({ call, depth }: Layouts.Bar, wait: Fold.Wait, from: number, to: number, y: number): void {
+    this.font(10.5)
+    const text = Words.waitWords(call, wait)
+    const width = this.widthOf(text)
+    if (to - from < width + 18) return
+    const at = Math.max(from + 7, Math.min(7, to - width - 10))
+    this.plate(depth, at - 2, y - 6, width + 5, 12)
+    this.write(text, at, y + 0.5, width + 1, this.colours[colourOfWait(wait)])
+  }
+
+  private dot(x: number, y: number, colour: Colour): void {
+    const { colours, context } = this
+    context.fillStyle = colours[colour]
+    context.beginPath()
+    context.arc(x, y, 2.4, 0, 7)
+    context.fill()
   }
 
   private bars(): void {
@@ -478,12 +569,15 @@ class Drawing {
     }
     for (const [colour, group] of groups) {
       context.fillStyle = colours[colour]
-      context.beginPath()
       for (const { width, x, y } of group) {
-        if (width < 6 || isStrip) context.rect(x, y + inset, width, height)
-        else context.roundRect(x, y + inset, width, height, 4)
+        // One path of many bars takes longer to fill than the bars do.
+        if (width < 6 || isStrip) context.fillRect(x, y + inset, width, height)
+        else {
+          context.beginPath()
+          context.roundRect(x, y + inset, width, height, 4)
+          context.fill()
+        }
       }
-      context.fill()
     }
     if (!isStrip) { for (const group of groups.values()) for (const seen of group) this.details(seen, height) }
     else for (const seen of this.seen) if (seen.bar.call.abandoned !== undefined) this.left(seen, height)
@@ -511,13 +605,15 @@ class Drawing {
         context.fillRect(to - Math.max(2, to - from), y, Math.max(2, to - from), height)
       }
       context.fillStyle = colours["on-bar"]
-      let drawn = -2
+      context.globalAlpha = 0.4
+      let drawn = -3
       for (const notch of call.notches) {
         const at = this.x(notch)
-        if (at - drawn < 2) continue
+        if (at - drawn < 3) continue
         drawn = at
-        context.fillRect(at, y + height - 4, 1.2, 4)
+        context.fillRect(at, y, 1, height)
       }
+      context.globalAlpha = 1
     }
     if (call.abandoned !== undefined) this.left(seen, height)
     this.label(seen, height)
@@ -540,16 +636,20 @@ class Drawing {
     const inside = Math.min(x + width, view.width) - left - 10
     const right = x + width
     if (right < 0) return
+    const gap = Math.min(view.width, next === undefined ? Infinity : this.x(next.call.asked)) - right - 8
+    if (inside < 12 && gap < 24) return
     this.font(11.5, "500")
-    const needed = inside > 12 || right < view.width ? context.measureText(text).width : Infinity
+    const needed = this.widthOf(text)
     const isRoomy = needed <= inside
-    const room = isRoomy || call.abandoned !== undefined ? 0 : this.roomBeside(bar, next, right)
+    const room = isRoomy || gap < 24 || call.abandoned !== undefined ? 0 : this.roomBeside(bar, gap, right)
     if (isRoomy || inside > 36 && needed > room) {
       const written = this.write(text, left + 5, y, inside, colours["on-bar"])
       this.font(10.5)
       const time = Words.seconds((call.ended ?? view.now) - startOf(call))
       const rest = inside - written - 7
-      if (isRoomy && rest >= context.measureText(time).width) {
+      const stop = this.run.stopAt === undefined ? -Infinity : this.x(this.run.stopAt)
+      const isCrossed = stop > left + 8 + written && stop < left + 16 + written + this.widthOf(time)
+      if (isRoomy && !isCrossed && rest >= this.widthOf(time)) {
         context.globalAlpha = 0.85
         this.write(time, left + 12 + written, y, rest + 1, colours["on-bar"])
         context.globalAlpha = 1
@@ -563,31 +663,31 @@ class Drawing {
   }
 
   /** The room between a bar and what comes behind it in its row. */
-  private roomBeside(bar: Layouts.Bar, next: Layouts.Bar | undefined, right: number): number {
-    let limit = Math.min(this.view.width, next === undefined ? Infinity : this.x(next.call.asked))
+  private roomBeside(bar: Layouts.Bar, gap: number, right: number): number {
+    let room = gap
     for (const block of this.blocks) {
       const isInside = bar.depth >= block.depth
       if (block.row > bar.row || block.row + block.rows <= bar.row || block.call === bar.call) continue
       const edge = isInside ? this.x(block.call.ended ?? this.view.now) : this.x(startOf(block.call))
-      if (edge > right - 1) limit = Math.min(limit, edge)
+      if (edge > right - 1) room = Math.min(room, edge - right - 8)
     }
-    return limit - right - 8
+    return room
   }
 
   /** The dashes of a call that the run left running. */
   private left({ bar, width, x, y }: Seen, height: number): void {
     const { colours, context, view: { isStrip, now } } = this
-    const middle = y + (isStrip ? 0 : 3) + height / 2
+    const middle = Math.round(y + (isStrip ? 0 : 3) + height / 2)
     const from = x + width
     const to = Math.max(from, this.x(now)) + (isStrip ? 4 : 18)
     context.strokeStyle = colours.stop
-    context.lineWidth = isStrip ? 1 : 1.5
+    context.lineWidth = isStrip ? 1 : 2
     context.setLineDash(isStrip ? [2, 1] : [4, 3])
     this.line([[from, middle], [to, middle]])
     context.setLineDash([])
     if (isStrip) return
     this.font(10.5)
-    const isNamed = width - 10 >= context.measureText(`■ ${bar.call.name}`).width
+    const isNamed = width - 10 >= this.widthOf(`■ ${bar.call.name}`)
     this.write(isNamed ? "left running" : `${bar.call.name}, left running`, to + 4, middle + 0.5, 140, colours.stop)
   }
 
@@ -620,7 +720,7 @@ class Drawing {
     if (isStrip) return
     this.font(11, "600")
     const text = run.stoppedBy === undefined ? "stop" : `stop by ${run.stoppedBy}`
-    const width = Math.min(context.measureText(text).width, 140)
+    const width = Math.min(this.widthOf(text), 140)
     context.fillStyle = colours.paper
     context.fillRect(x - width - 9, 4, width + 8, 16)
     this.write(text, x - width - 5, 13, width + 1, colours.stop)

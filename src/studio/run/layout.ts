@@ -183,9 +183,9 @@ const emptyLane = (layout: Layout, depth: number, isHidden: boolean): Lane => ({
   turns: []
 })
 
-/** Frees the rows of what has ended by a time. */
+/** Frees the rows of what has ended before a time. What ends at that time may end behind it in the order of events. */
 const release = (lane: Lane, at: number): void => {
-  for (let [end, row] = lane.ends.least ?? [Infinity, 0]; end <= at; [end, row] = lane.ends.least ?? [Infinity, 0]) {
+  for (let [end, row] = lane.ends.least ?? [Infinity, 0]; end < at; [end, row] = lane.ends.least ?? [Infinity, 0]) {
     lane.ends.pop()
     lane.isFree[row] = true
     lane.free.push(row)

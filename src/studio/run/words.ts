@@ -63,7 +63,7 @@ export const waitWords = (call: Fold.Call, wait: Fold.Wait): string => {
     case "permit":
       return "all places taken"
     case "exclusive":
-      return call.isAlone ? "until it is alone" : "one runs alone"
+      return call.isAlone ? "has to run alone" : "one runs alone"
     default:
       return wait.reason
   }
@@ -91,16 +91,19 @@ const named = (run: Fold.Run, path: string): string => {
   return call === undefined ? path : `${call.name} (${call.id})`
 }
 
+/** The words between what a call waited for and the calls that had it. */
+const holders: { readonly [reason: string]: string } = { key: "held by", permit: "taken by", exclusive: "behind" }
+
 /** Returns why a call waited, in words, with the calls that it waited for. */
 export const why = (run: Fold.Run, call: Fold.Call): string => {
   const reasons = call.waits.map((wait) => {
     const behind = wait.behind.map((path) => named(run, path))
     const who = wait.isElsewhere ? [...behind, "another run"] : behind
     const words = waitWords(call, wait)
-    return who.length === 0 ? words : `${words}: ${listed(who)}`
+    return who.length === 0 ? words : `${words}, ${holders[wait.reason] ?? "behind"} ${listed(who)}`
   })
-  const isLate = call.waits.length === 0 && !call.isEarly && (waitedOf(call, 0) ?? 0) > 0
-  return isLate && call.turn >= 0 ? "the end of the reply" : reasons.join("; ")
+  const isLate = call.waits.length === 0 && call.turn >= 0 && (call.started ?? 0) > readyOf(call)
+  return isLate ? "the reply had to end" : reasons.join("; ")
 }
 
 const outcomes: { readonly [tag: string]: string } = {
@@ -151,7 +154,7 @@ export const about = (run: Fold.Run, call: Fold.Call): string => {
   const ran = ranOf(call, now)
   const words = [`${call.name}: ${stateOf(call)}`, `asked at ${seconds(readyOf(call))}`]
   if (waited !== undefined) {
-    words.push(`waited ${seconds(waited)}${why(run, call) === "" ? "" : ` for ${why(run, call)}`}`)
+    words.push(`waited ${seconds(waited)}${why(run, call) === "" ? "" : ` (${why(run, call)})`}`)
   }
   if (ran !== undefined) words.push(`ran ${seconds(ran)}`)
   return `${words.join(", ")}.`

@@ -1,0 +1,263 @@
+/** The picture, the strip and the table in Chromium: what they show is what the fold has, at its places and colours. */
+import { assert, describe, it } from "@effect/vitest"
+import * as fs from "node:fs"
+import { createRequire } from "node:module"
+import type { Browser, Page } from "playwright-core"
+import { afterAll, beforeAll } from "vitest"
+import type * as Fold from "../../src/studio/data/fold.ts"
+import * as Words from "../../src/studio/run/words.ts"
+import { hasBrowser, launch } from "../support/browser.ts"
+import * as Harness from "./support/harness.ts"
+import type * as Pictures from "./support/pictures.ts"
+import { delegating, onTestClock, ordering, weaving } from "./support/runs.ts"
+import { foldOf } from "./support/told.ts"
+
+const axe = fs.readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8")
+
+const css =
+  "html, body, main, #studio { height: 100%; margin: 0; font: 15px/1.5 system-ui, \"DejaVu Sans\", sans-serif }"
+  + " #studio { display: flex } .run-strip { align-self: start } :root { color-scheme: light dark }"
+
+/** The function of the page by this name, called there. */
+const call = <Name extends keyof typeof Pictures.picture>(
+  page: Page,
+  name: Name,
+  ...values: Parameters<(typeof Pictures.picture)[Name]>
+): Promise<ReturnType<(typeof Pictures.picture)[Name]>> =>
+  page.evaluate(
+    ([name, values]) =>
+      (globalThis as unknown as { picture: Record<string, (...values: ReadonlyArray<unknown>) => never> })
+        .picture[name]!(...values),
+    [name, values] as const
+  )
+
+/** Waits until the canvas is drawn: two frames behind the last change. */
+const drawn = async (page: Page): Promise<void> => {
+  await page.waitForFunction(() => {
+    const canvas = document.querySelector("canvas")
+    return canvas !== null && canvas.width > 1
+  })
+  await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))))
+}
+
+const names = (page: Page): Promise<ReadonlyArray<string>> =>
+  page.evaluate(async () => {
+    const found = await (globalThis as unknown as {
+      axe: { run: () => Promise<{ violations: ReadonlyArray<{ id: string; nodes: ReadonlyArray<{ html: string }> }> }> }
+    }).axe.run()
+    return found.violations.flatMap(({ id, nodes }) => nodes.map(({ html }) => `${id}: ${html}`))
+  })
+
+describe.skipIf(!hasBrowser())("the picture", () => {
+  let browser: Browser
+  let script: string
+  let runs: Readonly<Record<"weaving" | "ordering" | "delegating", ReadonlyArray<Fold.Told>>>
+
+  beforeAll(async () => {
+    browser = await launch()
+    script = await Harness.bundle("pictures.ts")
+    runs = {
+      weaving: await onTestClock(weaving),
+      ordering: await onTestClock(ordering),
+      delegating: await onTestClock(delegating)
+    }
+  })
+
+  afterAll(() => browser?.close())
+
+  const opened = async (
+    options: Parameters<typeof Harness.open>[2],
+    use: (page: Page) => Promise<void>
+  ): Promise<void> => {
+    const { close, faults, page } = await Harness.open(browser, script, {
+      css,
+      viewport: { width: 1_000, height: 900 },
+      ...options
+    })
+    await use(page)
+    assert.deepStrictEqual(faults, [])
+    await close()
+  }
+
+  for (const colorScheme of ["light", "dark"] as const) {
+    it(`V-08: has the colours of the states at the places of the calls, ${colorScheme}`, () =>
+      opened({ colorScheme }, async (page) => {
+        await call(page, "show", runs.weaving)
+        await drawn(page)
+        const run = foldOf(runs.weaving)
+        const expected = Object.fromEntries(run.list.map((each) => {
+          const colour = each.state === "failed"
+            ? "bad"
+            : each.state === "cancelled"
+            ? "grey"
+            : each.isEarly
+            ? "early"
+            : "plain"
+          return [each.path, colour]
+        }))
+        // The lines of a call that runs alone lighten its colour.
+        const seenBars = await call(page, "bars", expected)
+        assert.strictEqual(expected["d03"], "plain")
+        assert.deepStrictEqual({ ...seenBars, d03: "plain" }, expected)
+        const seen = (...place: Parameters<typeof Pictures.picture.seen>) => call(page, "seen", ...place)
+        const places: ReadonlyArray<Parameters<typeof Pictures.picture.seen>> = [
+          [200, 0, "model-wait"],
+          [1_250, 0, "model", 0.35],
+          [8_800, 12, "stop"],
+          [3_700, 11, "ground", 0.85],
+          [3_000, 20, "paper"],
+          // The waits: for the reply, for a key with the stroke from its holder, for a place, and for a call alone.
+          [900, 4, "wait-reply"],
+          [2_150, 5, "wait-key"],
+          [2_810, 6, "wait-key", 0.4],
+          [1_800, 8, "wait-permit"],
+          [6_500, 6, "wait-exclusive"]
+        ]
+        for (const place of places) assert.strictEqual(await seen(...place), place[2], place.join(" "))
+        // The dashes of the call that was left running.
+        const dashes = await Promise.all(
+          [0, 1, 2, 3, 4, 5, 6, 7].map((right) => seen(10_300, 1, "stop", 0.5, 3 + right))
+        )
+        assert.deepStrictEqual(new Set(dashes), new Set(["stop", "paper"]))
+      }))
+  }
+
+  it("V-08: the table has the rows of the fold, in words", () =>
+    opened({}, async (page) => {
+      for (const events of Object.values(runs)) {
+        await call(page, "show", events)
+        await page.getByRole("button", { name: "Table" }).click()
+        const run = foldOf(events)
+        const now = run.end ?? run.now
+        const rows = await page.locator("tbody tr").evaluateAll((rows) =>
+          rows.map((row) => Array.from(row.children, (cell) => (cell as HTMLElement).innerText.trim()))
+        )
+        const time = (millis: number | undefined) => millis === undefined ? "" : Words.seconds(millis)
+        assert.deepStrictEqual(
+          rows.map((cells) => [cells[0]?.split("\n")[0], cells[1], ...cells.slice(3)]),
+          run.list.map((each) => [
+            each.name,
+            `${Words.markOf(each)}${Words.stateOf(each)}`,
+            Words.seconds(Words.readyOf(each)),
+            time(Words.waitedOf(each, now)),
+            time(Words.ranOf(each, now)),
+            Words.why(run, each)
+          ])
+        )
+      }
+    }))
+
+  it("V-08: names of tools are texts, in the picture, in the table and in the detail", () =>
+    opened({}, async (page) => {
+      const name = "<img src=x onerror=\"document.title='ran'\">"
+      await call(page, "show", [
+        { _tag: "RunStarted", runId: "r", at: 0 },
+        { _tag: "MessageStarted", at: 0 },
+        { _tag: "ToolCallCompleted", id: "__proto__", name, arguments: { html: name }, at: 10 },
+        { _tag: "ToolExecutionStarted", id: "__proto__", name, at: 20 },
+        { _tag: "ToolResultEncoded", id: "__proto__", content: name, at: 900 }
+      ], { first: "__proto__" })
+      await page.getByRole("button", { name: "Table" }).click()
+      assert.strictEqual(await page.locator("tbody th button").innerText(), name)
+      assert.include(await page.locator(".run-detail").innerText(), name)
+      assert.strictEqual(await page.locator("img").count(), 0)
+      assert.strictEqual(await page.title(), "Studio")
+    }))
+
+  it("V-08: a run that goes on is shown as it is, after each event", () =>
+    opened({}, async (page) => {
+      const [first, ...rest] = runs.weaving
+      await call(page, "show", [first!])
+      for (let at = 0; at < rest.length; at += 40) await call(page, "add", rest.slice(at, at + 40))
+      await drawn(page)
+      const bars = await call(page, "bars", {})
+      await call(page, "show", runs.weaving)
+      await drawn(page)
+      assert.deepStrictEqual(await call(page, "bars", {}), bars)
+    }))
+
+  it("V-05: one sentence names it, arrows choose calls, and the detail says which", () =>
+    opened({}, async (page) => {
+      await call(page, "show", runs.weaving)
+      await drawn(page)
+      const picture = page.getByRole("img")
+      const sentence =
+        "Run of 10.3 s: 26 calls, 11 started before the reply ended, 2 failed, 3 stopped, at most 8 at once."
+      assert.include(await picture.getAttribute("aria-label"), sentence)
+      const status = page.getByRole("status")
+      await picture.focus()
+      const press = async (...keys: ReadonlyArray<string>) => {
+        for (const key of keys) await page.keyboard.press(key)
+        return status.innerText()
+      }
+      assert.match(await press("ArrowRight"), /^read: done, early, asked at 600 ms, ran 1\.5 s\.$/)
+      assert.match(await press("ArrowRight", "ArrowRight", "ArrowRight", "ArrowRight"), /held by account \(c04\)/)
+      assert.match(await press("ArrowLeft"), /^account: done, asked at 870 ms/)
+      assert.match(await press("End"), /^read: stopped/)
+      assert.match(await press("Home", "ArrowDown"), /^read: done, early, asked at 690 ms/)
+      for (let index = 0; index < 8; index++) await press("ArrowRight")
+      assert.match(await status.innerText(), /^research: done/)
+      const isOpen = () => page.locator(".run-detail [aria-expanded]").getAttribute("aria-expanded")
+      assert.strictEqual(await isOpen(), "true")
+      await press("Enter")
+      assert.strictEqual(await isOpen(), "false")
+      await press("+", "+", "-", "0", "PageDown")
+      await page.getByRole("button", { name: "Table" }).click()
+      await page.getByRole("button", { name: "write" }).click()
+      assert.match(await status.innerText(), /^write: done, alone/)
+    }))
+
+  it("V-05: a click chooses the bar under it, and the call that released it", () =>
+    opened({}, async (page) => {
+      await call(page, "show", runs.weaving, { first: "c07" })
+      await drawn(page)
+      await page.getByRole("button", { name: "Released by account" }).click()
+      assert.match(await page.getByRole("status").innerText(), /^account: done, asked at 960 ms/)
+      const box = (await page.getByRole("img").boundingBox())!
+      await page.mouse.click(box.x + 100, box.y + 26 + 1.5 * 19)
+      assert.match(await page.getByRole("status").innerText(), /^read: done, early, asked at 600 ms/)
+      await page.mouse.click(box.x + 400, box.y + box.height - 4)
+      assert.strictEqual(await page.getByRole("status").innerText(), "")
+    }))
+
+  it("V-05: the strip is at most 46 px high, is named by the sentence, and opens the picture", () =>
+    opened({}, async (page) => {
+      await call(page, "show", runs.weaving, { form: "strip" })
+      await drawn(page)
+      const strip = page.getByRole("button")
+      assert.match((await strip.getAttribute("aria-label"))!, /^Open the picture\. Run of 10\.3 s: 26 calls/)
+      assert.isAtMost((await page.locator("canvas").boundingBox())!.height, 46)
+      await strip.click()
+      assert.isTrue(await page.evaluate(() => document.body.hasAttribute("data-opened")))
+    }))
+
+  for (const colorScheme of ["light", "dark"] as const) {
+    for (const width of [1_440, 390, 320]) {
+      it(`V-05: axe finds nothing, and nothing is wider than the window, ${colorScheme}, ${width}`, () =>
+        opened({ colorScheme, bypassCSP: true, viewport: { width, height: 800 } }, async (page) => {
+          await page.evaluate(axe)
+          for (const events of Object.values(runs)) {
+            for (const form of ["Picture", "Table"]) {
+              await call(page, "show", events, { first: Array.from(foldOf(events).calls.keys())[0]! })
+              await page.getByRole("button", { name: form, exact: true }).click()
+              assert.deepStrictEqual(await names(page), [])
+              assert.isFalse(await page.evaluate(() => document.documentElement.scrollWidth > innerWidth))
+            }
+          }
+          await call(page, "show", runs.weaving, { form: "strip" })
+          assert.deepStrictEqual(await names(page), [])
+        }))
+    }
+  }
+
+  it("V-04: a run of 10,000 calls and one of 100,000 are loaded and drawn", () =>
+    opened({ viewport: { width: 1_440, height: 820 } }, async (page) => {
+      for (const number of [10_000, 100_000]) {
+        const figures = await call(page, "measure", number)
+        process.stdout.write(`V-04 ${number} calls, ms: ${JSON.stringify(figures)}\n`)
+        assert.strictEqual(figures.calls, number)
+        // Five times what an idle machine may take. What grows faster than the run takes longer than that.
+        assert.isBelow(figures.load, number === 10_000 ? 3_000 : 15_000)
+      }
+    }))
+})
