@@ -4,8 +4,9 @@ import * as fs from "node:fs"
 import { createRequire } from "node:module"
 import type { Browser, Page } from "playwright-core"
 import { afterAll, beforeAll } from "vitest"
+import * as Words from "../../src/studio/chat/words.ts"
 import type * as Fold from "../../src/studio/data/fold.ts"
-import * as Words from "../../src/studio/run/words.ts"
+import * as Phrases from "../../src/studio/run/phrases.ts"
 import { hasBrowser, launch } from "../support/browser.ts"
 import * as Harness from "./support/harness.ts"
 import type * as Pictures from "./support/pictures.ts"
@@ -137,11 +138,11 @@ describe.skipIf(!hasBrowser())("the picture", () => {
           rows.map((cells) => [cells[0]?.split("\n")[0], cells[1], ...cells.slice(3)]),
           run.list.map((each) => [
             each.name,
-            `${Words.markOf(each)}${Words.stateOf(each)}`,
-            Words.seconds(Words.readyOf(each)),
-            time(Words.waitedOf(each, now)),
+            `${Words.signOf(each)}${Phrases.stateOf(each)}`,
+            Words.seconds(Phrases.readyOf(each)),
+            time(Phrases.waitedOf(each, now)),
             time(Words.ranOf(each, now)),
-            Words.why(run, each)
+            Phrases.why(run, each)
           ])
         )
       }

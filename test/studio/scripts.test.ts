@@ -2,9 +2,10 @@
 import { describe } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import { Event, Response } from "heddle"
+import * as Words from "../../src/studio/chat/words.ts"
 import * as Fold from "../../src/studio/data/fold.ts"
 import * as Layouts from "../../src/studio/run/layout.ts"
-import * as Words from "../../src/studio/run/words.ts"
+import * as Phrases from "../../src/studio/run/phrases.ts"
 import { cases } from "../support/cases.ts"
 import { property } from "../support/property.ts"
 import { play, type Trace } from "../support/worlds.ts"
@@ -63,9 +64,9 @@ const wrongIn = (run: Fold.Run, layout: Layouts.Layout): ReadonlyArray<string> =
       })
     ),
     ...run.list.flatMap((call) => {
-      const [waited, ran] = [Words.waitedOf(call, now) ?? 0, Words.ranOf(call, now) ?? 0]
-      const isSound = waited >= 0 && ran >= 0 && Words.readyOf(call) + waited <= now + 1e-6
-      return isSound && !Words.about(run, call).includes("NaN") ? [] : [`${call.path}: ${Words.about(run, call)}`]
+      const [waited, ran] = [Phrases.waitedOf(call, now) ?? 0, Words.ranOf(call, now) ?? 0]
+      const isSound = waited >= 0 && ran >= 0 && Phrases.readyOf(call) + waited <= now + 1e-6
+      return isSound && !Phrases.about(run, call).includes("NaN") ? [] : [`${call.path}: ${Phrases.about(run, call)}`]
     })
   ]
 }

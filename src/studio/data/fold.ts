@@ -26,7 +26,7 @@ export interface Wait {
 }
 
 /** One start of a handler. A call has several where its run was resumed, or where the run inside it was. */
-export interface Attempt {
+interface Attempt {
   readonly from: number
   to?: number
 }
@@ -110,7 +110,7 @@ export interface Request {
 }
 
 /** A piece of a reply, in the order in which the model began the pieces. */
-export type Part =
+type Part =
   | { readonly type: "text" | "reasoning"; text: string }
   | { readonly type: "call"; readonly path: string }
 
@@ -149,7 +149,7 @@ export interface Settled {
 }
 
 /** Something that did not stop: the run ended without it. */
-export interface Abandoned {
+interface Abandoned {
   readonly id: string
   readonly name: string
   readonly kind: string
@@ -287,8 +287,7 @@ const written = (id: string): string => id.replace(/[%/~]/g, (mark) => codes[mar
 export const pathOf = (owner: string, id: string): string => owner === "" ? written(id) : `${owner}/${written(id)}`
 
 /** Returns the path of the call that a suspension is about: its id without the run. */
-export const suspended = (suspension: { readonly id: string }): string =>
-  suspension.id.slice(suspension.id.indexOf("~") + 1)
+const suspended = (suspension: { readonly id: string }): string => suspension.id.slice(suspension.id.indexOf("~") + 1)
 
 const sumOf = (left: Usage | undefined, right: Usage): Usage => {
   if (left === undefined) return right
@@ -302,9 +301,6 @@ const sumOf = (left: Usage | undefined, right: Usage): Usage => {
 
 /** The states of a call with an answer. */
 const answered: ReadonlySet<State> = new Set(["done", "failed", "cancelled", "denied"])
-
-/** Returns `true` for a call that has its answer. */
-export const isAnswered = ({ state }: Call): boolean => answered.has(state)
 
 const counted = {
   failed: "failed",

@@ -1,20 +1,17 @@
 /** What is known of the chosen call. The sentence about it is a live region. */
 import { useState } from "react"
+import * as Words from "../chat/words.ts"
 import type * as Fold from "../data/fold.ts"
 import * as Draw from "./draw.ts"
 import * as Layouts from "./layout.ts"
-import * as Words from "./words.ts"
+import * as Phrases from "./phrases.ts"
 
 /** Number of characters of a value that are shown at first. */
 const shown = 4_000
 
-const textOf = (value: unknown): string => {
-  if (typeof value === "string") return value
-  if (Array.isArray(value) && value.every((part) => part?.type === "text" && typeof part.text === "string")) {
-    return value.map((part) => part.text).join("\n")
-  }
-  return JSON.stringify(value, undefined, 2) ?? ""
-}
+/** Returns a value as text in which each character can be seen. */
+const textOf = (value: unknown): string =>
+  typeof value === "string" || Array.isArray(value) ? Words.marked(Words.contentText(value)) : Words.jsonOf(value)
 
 const Value = (
   { length, name, value }: { readonly name: string; readonly value: unknown; readonly length?: number }
@@ -49,7 +46,7 @@ interface Properties {
 
 export const Detail = ({ call, layout, now, onChoose, onFold, run }: Properties) => (
   <section className="run-detail" aria-label="The chosen call">
-    <p className="run-hidden" role="status">{call === undefined ? "" : Words.about(run, call)}</p>
+    <p className="run-hidden" role="status">{call === undefined ? "" : Phrases.about(run, call)}</p>
     {call === undefined
       ? <p className="run-hint">Choose a call: click a bar, or use the arrow keys.</p>
       : <Known key={call.path} {...{ call, layout, now, onChoose, onFold, run }} />}
@@ -58,10 +55,10 @@ export const Detail = ({ call, layout, now, onChoose, onFold, run }: Properties)
 
 const Known = ({ call, layout, now, onChoose, onFold, run }: Properties & { readonly call: Fold.Call }) => {
   const block = layout.bars.get(call.path)?.block
-  const waited = Words.waitedOf(call, now)
+  const waited = Phrases.waitedOf(call, now)
   const ran = Words.ranOf(call, now)
   const outer = call.owner === "" ? undefined : run.calls.get(call.owner)
-  const reason = Words.why(run, call)
+  const reason = Phrases.why(run, call)
   const last = call.waits.at(-1)
   const released = last && Layouts.releaser(run, layout, call, last)
   const usage = [Words.tokens(call.usage), Words.cost(call.usage)].filter((text) => text !== "").join(", ")
@@ -72,7 +69,7 @@ const Known = ({ call, layout, now, onChoose, onFold, run }: Properties & { read
           <span className={`run-dot ${Draw.colourOf(call)}`} aria-hidden="true" />
           {call.name}
         </b>
-        <span>{Words.stateOf(call)}</span>
+        <span>{Phrases.stateOf(call)}</span>
         {outer !== undefined && <span>in {outer.name} ({outer.id})</span>}
         <span className="run-push">
           {released !== undefined && (
@@ -92,7 +89,7 @@ const Known = ({ call, layout, now, onChoose, onFold, run }: Properties & { read
       <dl>
         <dt>Asked</dt>
         <dd>
-          {Words.seconds(Words.readyOf(call))}
+          {Words.seconds(Phrases.readyOf(call))}
           {call.turn < 0 ? ", in an earlier run" : `, turn ${call.turn + 1}`}
         </dd>
         {waited !== undefined && (

@@ -1,12 +1,13 @@
 /** The picture of a run beside its chat: a canvas with the rows of its calls, or their table, and the chosen call. */
 import { type KeyboardEvent, type PointerEvent, useEffect, useRef, useState } from "react"
+import * as Words from "../chat/words.ts"
 import type * as Fold from "../data/fold.ts"
 import { Detail } from "./Detail.tsx"
 import * as Draw from "./draw.ts"
 import * as Layouts from "./layout.ts"
+import * as Phrases from "./phrases.ts"
 import { fit, useLayout, useNow, useScheme, useSize } from "./surface.ts"
 import { Table } from "./Table.tsx"
-import * as Words from "./words.ts"
 
 interface Properties {
   readonly run: Fold.Run
@@ -48,10 +49,10 @@ export const Picture = ({ first, isLive = true, onClose, run, version }: Propert
     <section className="run" aria-label="Picture of the run">
       <div className="run-head">
         <h2 className="run-hidden">Picture of the run</h2>
-        <strong>{Words.outcomeOf(run)}</strong>
+        <strong>{Phrases.outcomeOf(run)}</strong>
         {run.startedAt !== undefined && <span>{Words.seconds(run.end ?? now)}</span>}
-        <span>{Words.many(run.turns.filter(({ owner }) => owner === "").length, "turn")}</span>
-        <span>{Words.many(run.list.length, "call")}</span>
+        <span>{Phrases.many(run.turns.filter(({ owner }) => owner === "").length, "turn")}</span>
+        <span>{Phrases.many(run.list.length, "call")}</span>
         {counts.early > 0 && <span>{counts.early.toLocaleString("en")} early</span>}
         {counts.failed > 0 && <span className="run-bad">{counts.failed.toLocaleString("en")} failed</span>}
         <span>at most {counts.most} at once</span>
@@ -232,7 +233,7 @@ const Surface = ({ choose, chosen, fold, laid, now, run }: SurfaceProperties) =>
           height={1}
           tabIndex={0}
           role="img"
-          aria-label={`${Words.sentence(run)} Arrow keys choose a call, plus, minus and 0 zoom. Table has the same.`}
+          aria-label={`${Phrases.sentence(run)} Arrow keys choose a call, plus, minus and 0 zoom. Table has the same.`}
           {...{ onKeyDown, onPointerDown, onPointerMove, onPointerUp }}
           onPointerCancel={() => {
             grip.current = undefined

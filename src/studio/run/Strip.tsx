@@ -2,8 +2,8 @@
 import { useEffect, useRef } from "react"
 import type * as Fold from "../data/fold.ts"
 import * as Draw from "./draw.ts"
+import * as Phrases from "./phrases.ts"
 import { fit, useLayout, useNow, useScheme, useSize } from "./surface.ts"
-import * as Words from "./words.ts"
 
 /** The largest height of a strip, in CSS pixels. */
 const most = 46
@@ -39,7 +39,7 @@ export const Strip = ({ isLive = true, onOpen, run, version }: Properties) => {
       type="button"
       className="run-strip"
       onClick={onOpen}
-      aria-label={`Open the picture. ${Words.sentence(run)}`}
+      aria-label={`Open the picture. ${Phrases.sentence(run)}`}
     >
       <span ref={box}>
         <canvas ref={canvas} width={1} height={height} style={{ height }} />

@@ -1,8 +1,9 @@
 /** The calls of a run as a table: the picture in words. It has the elements of the rows that can be seen. */
 import { type UIEvent, useRef, useState } from "react"
+import * as Words from "../chat/words.ts"
 import type * as Fold from "../data/fold.ts"
 import * as Draw from "./draw.ts"
-import * as Words from "./words.ts"
+import * as Phrases from "./phrases.ts"
 
 /** Height of a row, in CSS pixels, as the styles have it. */
 const height = 34
@@ -32,8 +33,8 @@ const Row = (
   }
 ) => {
   const all = Math.max(1, now)
-  const ready = Words.readyOf(call)
-  const waited = Words.waitedOf(call, now)
+  const ready = Phrases.readyOf(call)
+  const waited = Phrases.waitedOf(call, now)
   const start = call.started ?? call.ended ?? ready
   const depth = call.owner === "" ? 0 : call.owner.split("/").length
   return (
@@ -52,8 +53,8 @@ const Row = (
       </th>
       <td>
         <span className={`run-dot ${Draw.colourOf(call)}`} aria-hidden="true" />
-        {Words.markOf(call)}
-        {Words.stateOf(call)}
+        {Words.signOf(call)}
+        {Phrases.stateOf(call)}
       </td>
       <td className="run-axis" aria-hidden="true">
         <span className="run-bar">
@@ -71,7 +72,7 @@ const Row = (
       <td className="run-wide">{Words.seconds(ready)}</td>
       <td className="run-wide">{time(waited)}</td>
       <td className="run-wide">{time(Words.ranOf(call, now))}</td>
-      <td className="run-wide">{Words.why(run, call)}</td>
+      <td className="run-wide">{Phrases.why(run, call)}</td>
     </tr>
   )
 }
@@ -107,7 +108,7 @@ export const Table = ({ chosen, now, onChoose, run, version }: Properties) => {
       onScroll={onScroll}
     >
       <table aria-rowcount={list.length + 1}>
-        <caption className="run-hidden">{Words.sentence(run)}</caption>
+        <caption className="run-hidden">{Phrases.sentence(run)}</caption>
         <thead>
           <tr aria-rowindex={1}>
             <th scope="col">Call</th>

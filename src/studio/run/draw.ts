@@ -2,9 +2,10 @@
  * Draws the picture of a run on a canvas: the window of a layout, and no more of it than can be seen. What is smaller
  * than a pixel is drawn once a pixel.
  */
+import * as Words from "../chat/words.ts"
 import type * as Fold from "../data/fold.ts"
 import * as Layouts from "./layout.ts"
-import * as Words from "./words.ts"
+import * as Phrases from "./phrases.ts"
 
 /** The window of a picture. Times are milliseconds since the start of the run, lengths are CSS pixels. */
 export interface View {
@@ -183,7 +184,7 @@ interface Seen {
 
 /** Returns the time at which the bar itself begins: behind the wait. */
 export const startOf = (call: Fold.Call): number =>
-  call.started ?? (call.state === "asks" ? Words.readyOf(call) : call.ended ?? Words.readyOf(call))
+  call.started ?? (call.state === "asks" ? Phrases.readyOf(call) : call.ended ?? Phrases.readyOf(call))
 
 const hasBar = (call: Fold.Call): boolean =>
   !call.isProviders && (call.started !== undefined || call.ended !== undefined || call.state === "asks")
@@ -382,7 +383,7 @@ class Drawing {
     if (chosen === undefined || chosen.call.turn < 0) return
     const lane = layout.lanes.get(chosen.call.owner)
     if (lane === undefined || lane.isHidden) return
-    const [x, y] = [this.x(Words.readyOf(chosen.call)), this.y(lane.base) + view.row - 3]
+    const [x, y] = [this.x(Phrases.readyOf(chosen.call)), this.y(lane.base) + view.row - 3]
     const [right, low] = [this.x(startOf(chosen.call)), this.y(chosen.row) + view.row / 2]
     context.strokeStyle = colours.ink
     context.lineWidth = 1.5
@@ -462,7 +463,7 @@ class Drawing {
     const { calls } = turn
     const readyAt = (index: number) => {
       const call = run.calls.get(calls[index] as string)
-      return call === undefined ? -Infinity : Words.readyOf(call)
+      return call === undefined ? -Infinity : Phrases.readyOf(call)
     }
     const pixel = (view.to - view.from) / view.width
     for (let index = Layouts.search(calls.length, (at) => readyAt(at) >= view.from); index < calls.length;) {
@@ -478,7 +479,7 @@ class Drawing {
     const { chosen } = this
     if (chosen === undefined || chosen.call.owner !== turn.owner || chosen.call.turn !== turn.index) return
     context.beginPath()
-    context.arc(this.x(Words.readyOf(chosen.call)), y + height + 2, 3, 0, 7)
+    context.arc(this.x(Phrases.readyOf(chosen.call)), y + height + 2, 3, 0, 7)
     context.fill()
   }
 
@@ -495,7 +496,7 @@ class Drawing {
     for (const { bar, y } of this.seen) {
       const { call } = bar
       if (call.isProviders) continue
-      const ready = Words.readyOf(call)
+      const ready = Phrases.readyOf(call)
       const end = call.started ?? (call.state === "asks" ? ready : call.ended ?? now)
       const left = this.x(ready)
       const right = this.x(end)
@@ -540,7 +541,7 @@ class Drawing {
   /** The words of a wait on its line, where they fit whole. */
   private word({ call, depth }: Layouts.Bar, wait: Fold.Wait, from: number, to: number, y: number): void {
     this.font(10.5)
-    const text = Words.waitWords(call, wait)
+    const text = Phrases.waitWords(call, wait)
     const width = this.widthOf(text)
     if (to - from < width + 18) return
     const at = Math.max(from + 7, Math.min(7, to - width - 10))
@@ -583,7 +584,7 @@ class Drawing {
     else for (const seen of this.seen) if (seen.bar.call.abandoned !== undefined) this.left(seen, height)
   }
 
-  /** What stands on a bar and beside it. */
+  /** Draws the marks on a bar, and writes its name. */
   private details(seen: Seen, height: number): void {
     const { colours, context } = this
     const { bar, width, x } = seen
@@ -631,7 +632,7 @@ class Drawing {
     const { call } = bar
     const y = top + 3 + height / 2 + 0.5
     const sign = bar.block === undefined ? "" : bar.block.isFolded ? "▸ " : "▾ "
-    const text = `${sign}${Words.markOf(call)}${call.name}`
+    const text = `${sign}${Words.signOf(call)}${call.name}`
     const left = Math.max(x, 0)
     const inside = Math.min(x + width, view.width) - left - 10
     const right = x + width

@@ -1,7 +1,7 @@
 /**
- * The places of the picture: rows of calls by first fit, and a block of rows for each run inside a call. A layout of a
- * run that goes on is extended by what has come since. It is the layout that the whole run has, since a call takes its
- * row when the model asks for it, and keeps it until it ends.
+ * The places of the picture: rows of calls by first fit, and a block of rows for each run inside a call. The layout
+ * of a live run is extended by what has come since. It is the layout of the whole run, since a call takes its row when
+ * the model asks for it, and keeps it until it ends.
  */
 import type * as Fold from "../data/fold.ts"
 
@@ -252,7 +252,7 @@ const listAt = <A>(lists: Array<Array<A>>, at: number): Array<A> => {
   return lists[at] as Array<A>
 }
 
-/** Returns the layout of a run that has gone on: the same one where it could be extended, and otherwise another. */
+/** Returns the layout of a run that has grown: the same one where it could be extended, and otherwise another. */
 export const extend = (layout: Layout, run: Fold.Run): Layout => {
   if (layout.revision !== run.revision || layout.calls > run.list.length) return make(run, layout.folded)
   for (const lane of layout.lanes.values()) {

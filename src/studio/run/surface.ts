@@ -1,4 +1,4 @@
-/** What a canvas needs of React: its size, the scheme, the time of a run that goes on, and the layout of that run. */
+/** Hooks of a canvas: its size, the scheme, the time of a live run, and the layout of that run. */
 import { type RefObject, useEffect, useMemo, useRef, useState } from "react"
 import type * as Fold from "../data/fold.ts"
 import * as Layouts from "./layout.ts"
@@ -40,7 +40,7 @@ export const useScheme = (): number => {
 /** Milliseconds between two pictures of a run without news. */
 const beat = 100
 
-/** Returns the time of a run in milliseconds. Between the events of a run that goes on, it is that of the clock. */
+/** Returns the time of a run in milliseconds. Between the events of a live run it is that of the clock. */
 export const useNow = (run: Fold.Run, version: number, isLive: boolean): number => {
   const heard = useRef({ run, version, at: performance.now() })
   if (heard.current.run !== run || heard.current.version !== version) {

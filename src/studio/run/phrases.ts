@@ -1,33 +1,6 @@
-/** The words of the picture and the table: times, tokens, cost, states, reasons, and the sentence that names a run. */
+/** The words of the picture and the table: states, reasons, and the sentence that names a run. */
+import * as Words from "../chat/words.ts"
 import type * as Fold from "../data/fold.ts"
-
-/** Returns a time in words: `"599 ms"`, `"1.3 s"`, `"2 min 5 s"`. */
-export const seconds = (millis: number): string => {
-  if (millis < 999.5) return `${Math.round(millis)} ms`
-  if (millis < 59_950) return `${(millis / 1000).toFixed(1)} s`
-  const whole = Math.round(millis / 1000)
-  return `${Math.floor(whole / 60)} min ${whole % 60} s`
-}
-
-const count = (value: number | string | undefined): string =>
-  typeof value === "number" ? value.toLocaleString("en") : "?"
-
-/** Returns tokens in words, or `""` where no usage was reported. */
-export const tokens = (usage: Fold.Usage | undefined): string => {
-  const { inputTokens, outputTokens, totalTokens } = usage ?? {}
-  if (inputTokens !== undefined || outputTokens !== undefined) {
-    return `${count(inputTokens)} in, ${count(outputTokens)} out`
-  }
-  return totalTokens === undefined ? "" : `${count(totalTokens)} tokens`
-}
-
-/** Returns a cost in words, or `""` where none is known: an unknown cost is not nothing. */
-export const cost = (usage: Fold.Usage | undefined): string => {
-  const { currency, totalCost } = usage ?? {}
-  if (typeof totalCost !== "number") return ""
-  const figure = totalCost.toFixed(totalCost < 0.1 ? 4 : 2)
-  return typeof currency === "string" ? `${figure} ${currency}` : figure
-}
 
 const stateWords: { readonly [State in Fold.State]: string } = {
   asked: "asked",
@@ -49,11 +22,6 @@ export const stateOf = (call: Fold.Call): string => {
   if (call.abandoned !== undefined) words.push("left running")
   return words.join(", ")
 }
-
-const marks: { readonly [State in Fold.State]?: string } = { failed: "✕ ", denied: "⊘ ", cancelled: "■ ", asks: "? " }
-
-/** Returns the sign before the name of a call, which says what its colour says. */
-export const markOf = (call: Fold.Call): string => marks[call.state] ?? ""
 
 /** Returns what a call waited for, as words beside its line. */
 export const waitWords = (call: Fold.Call, wait: Fold.Wait): string => {
@@ -78,10 +46,6 @@ export const waitedOf = (call: Fold.Call, now: number): number | undefined => {
   const waited = until - readyOf(call)
   return call.waits.length > 0 || call.started !== undefined && waited > 0 ? Math.max(0, waited) : undefined
 }
-
-/** Returns the time for which a call ran, in milliseconds, or nothing where it did not start. */
-export const ranOf = (call: Fold.Call, now: number): number | undefined =>
-  call.started === undefined ? undefined : call.attempts.reduce((sum, { from, to = now }) => sum + to - from, 0)
 
 const listed = (names: ReadonlyArray<string>): string =>
   names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${names.at(-1)}`
@@ -143,7 +107,7 @@ export const sentence = (run: Fold.Run): string => {
   ) {
     if (number > 0) parts.push(`${number.toLocaleString("en")} ${words}`)
   }
-  const time = run.startedAt === undefined ? "Run" : `Run of ${seconds(run.end ?? run.now)}`
+  const time = run.startedAt === undefined ? "Run" : `Run of ${Words.seconds(run.end ?? run.now)}`
   return `${time}: ${many(run.list.length, "call")}, ${parts.join(", ")}, at most ${most} at once.`
 }
 
@@ -151,11 +115,11 @@ export const sentence = (run: Fold.Run): string => {
 export const about = (run: Fold.Run, call: Fold.Call): string => {
   const now = run.end ?? run.now
   const waited = waitedOf(call, now)
-  const ran = ranOf(call, now)
-  const words = [`${call.name}: ${stateOf(call)}`, `asked at ${seconds(readyOf(call))}`]
+  const ran = Words.ranOf(call, now)
+  const words = [`${call.name}: ${stateOf(call)}`, `asked at ${Words.seconds(readyOf(call))}`]
   if (waited !== undefined) {
-    words.push(`waited ${seconds(waited)}${why(run, call) === "" ? "" : ` (${why(run, call)})`}`)
+    words.push(`waited ${Words.seconds(waited)}${why(run, call) === "" ? "" : ` (${why(run, call)})`}`)
   }
-  if (ran !== undefined) words.push(`ran ${seconds(ran)}`)
+  if (ran !== undefined) words.push(`ran ${Words.seconds(ran)}`)
   return `${words.join(", ")}.`
 }
