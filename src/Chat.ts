@@ -10,6 +10,7 @@ import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type * as Adapter from "./Adapter.ts"
+import type * as Budget from "./Budget.ts"
 import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
 import * as SubAgent from "./internal/answer/subAgent.ts"
@@ -82,6 +83,11 @@ export interface Options<
    * beside `responseFormat` and `structuredFinalize`, which is a defect. A text by default.
    */
   readonly output?: Output.Output<A, R> | undefined
+  /**
+   * The bounds of what the run may spend, with the runs that its handlers start, also within the accounts around it.
+   * Each run opens an account of its own. `result.spent` says what was spent. No bound by default.
+   */
+  readonly budget?: Budget.Budget | undefined
   /**
    * The agent that the run is, for its span and its metrics: `invoke_agent NAME`. A run that a handler starts goes by
    * the name of the tool by default, any other has no name.

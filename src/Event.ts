@@ -422,6 +422,36 @@ export class LeftOutTool extends Schema.Opaque<LeftOutTool>()(Schema.Struct({
   reason: Schema.String
 })) {}
 
+/**
+ * The amount that a run has spent, together with the runs that its handlers started.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class Spent extends Schema.Opaque<Spent>()(Schema.Struct({
+  /** The number of requests to models. */
+  calls: Schema.Finite,
+  /** Tokens of these requests: those reported, and those reserved where a reply reported none. */
+  inputTokens: Schema.Finite,
+  /** Tokens of the replies. */
+  outputTokens: Schema.Finite,
+  /** The price, in millionths of the currency. Left out where no price is known and no budget bounds money. */
+  money: Schema.optionalKey(Schema.Finite),
+  /** The rest of the bounds around the run, without what requests under way have reserved: of each bound, the least. */
+  left: Schema.Struct({
+    /** Requests. Left out where they have no bound. */
+    calls: Schema.optionalKey(Schema.Finite),
+    /** Tokens of requests. Left out where they have no bound. */
+    inputTokens: Schema.optionalKey(Schema.Finite),
+    /** Tokens of replies. Left out where they have no bound. */
+    outputTokens: Schema.optionalKey(Schema.Finite),
+    /** Tokens of both. Left out where they have no bound. */
+    tokens: Schema.optionalKey(Schema.Finite),
+    /** Millionths of the currency. Left out where money has no bound. */
+    money: Schema.optionalKey(Schema.Finite)
+  })
+})) {}
+
 /** The fields of a result besides its thread and its steps. */
 const chatEnd = {
   /** The reason why the run ended. Match on its `_tag`. */
@@ -461,6 +491,8 @@ const chatEnd = {
   leftOutTools: Schema.optionalKey(Schema.Array(LeftOutTool)),
   /** The typed answer, encoded. Left out without the option `output`, and where the run has no answer. */
   output: Schema.optionalKey(Json.Opaque),
+  /** The amount that the run has spent. Left out unless a budget is around it. */
+  spent: Schema.optionalKey(Spent),
   /** The data that you attach to the result. `{}` by default. */
   metadata: Json.Metadata
 } as const

@@ -11,8 +11,11 @@ import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Semaphore from "effect/Semaphore"
+import type * as Budget from "./Budget.ts"
+import * as Settings from "./internal/ask/options.ts"
 import { checkNames, type NamesOf } from "./internal/declare/schema.ts"
 import * as Values from "./internal/declare/values.ts"
+import * as Rules from "./internal/loop/rules.ts"
 import { KeyedPermits } from "./internal/permits/permits.ts"
 import * as Inherited from "./internal/stop/inherited.ts"
 
@@ -90,9 +93,23 @@ export const remaining: Effect.Effect<Duration.Duration> = Effect.flatMap(
 export interface Options {
   /**
    * The number of handlers that run at once, over all of these runs. A number that is no positive integer is a defect.
+   * The bound of each run by default.
    */
-  readonly permits: number
+  readonly permits?: number | undefined
+  /**
+   * The budget of all of these runs together: one account, while the layer lives. A run that it does not suffice for
+   * ends (`RuleEnded` with the rule `budget`). No bound by default.
+   */
+  readonly budget?: Budget.Budget | undefined
+  /** The time for all of these runs together, from the building of the layer on. No bound by default. */
+  readonly deadline?: Duration.Input | undefined
 }
+
+const optionNames = {
+  permits: Values.count,
+  budget: Settings.budgetKind,
+  deadline: Values.duration
+} satisfies NamesOf<Options>
 
 /**
  * One bound for all runs that are given this layer, and a set of names of their own for keyed permits.
@@ -110,15 +127,28 @@ export interface Options {
  * @since 0.1.0
  */
 export const layer = (options: Options): Layer.Layer<never> => {
-  checkNames("Limits.layer", options, { permits: Values.count } satisfies NamesOf<Options>)
-  const permits = positive(options.permits)
-  return Layer.merge(
-    Layer.sync(Permits, () => Semaphore.makeUnsafe(permits)),
-    Layer.sync(Inherited.Keyed, () => new KeyedPermits())
-  )
-}
-
-const positive = (permits: number): number => {
-  if (Number.isInteger(permits) && permits > 0) return permits
-  throw new RangeError(`Limits.layer: permits must be a positive integer; got: ${String(permits)}`)
+  checkNames("Limits.layer", options, optionNames)
+  const { budget, deadline, permits } = options
+  const limits: Array<Layer.Layer<never>> = []
+  if (permits !== undefined) {
+    limits.push(
+      Layer.sync(Permits, () => Semaphore.makeUnsafe(permits)),
+      Layer.sync(Inherited.Keyed, () => new KeyedPermits())
+    )
+  }
+  if (budget !== undefined) {
+    limits.push(Layer.effectContext(Effect.map(Rules.CurrentBudget, (around) => budget.open(around).services)))
+  }
+  if (deadline !== undefined) {
+    const millis = Duration.toMillis(Duration.fromInputUnsafe(deadline))
+    limits.push(Layer.effect(
+      CurrentDeadline,
+      Effect.map(
+        Effect.zip(Clock.currentTimeMillis, CurrentDeadline),
+        ([now, around = Infinity]) => Math.min(now + millis, around)
+      )
+    ))
+  }
+  if (limits.length === 0) throw new TypeError("Limits.layer: give at least one of permits, budget and deadline")
+  return Layer.mergeAll(...limits as [Layer.Layer<never>, ...Array<Layer.Layer<never>>])
 }

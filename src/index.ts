@@ -2,6 +2,7 @@
  * The public modules of Heddle, each as a namespace.
  */
 export * as Adapter from "./Adapter.ts"
+export * as Budget from "./Budget.ts"
 export * as Chat from "./Chat.ts"
 export * as Collector from "./Collector.ts"
 export * as Encoder from "./Encoder.ts"
@@ -12,6 +13,7 @@ export * as Limits from "./Limits.ts"
 export * as Message from "./Message.ts"
 export * as Output from "./Output.ts"
 export * as Policy from "./Policy.ts"
+export * as Pricing from "./Pricing.ts"
 export * as Response from "./Response.ts"
 export * as Rule from "./Rule.ts"
 export * as Session from "./Session.ts"

@@ -75,10 +75,10 @@ const Around = Context.Reference<Account | undefined>("test/Account", { defaultV
 /** What the budget notes of a step: tokens that are settled, and those of a request without a reply. */
 const BudgetNote = Schema.Struct({ settled: Schema.Finite, reserved: Schema.Finite })
 const budgetNote = (notes: Rule.Notes) =>
-  Schema.decodeUnknownSync(BudgetNote)(notes["budget"] ?? { settled: 0, reserved: 0 })
+  Schema.decodeUnknownSync(BudgetNote)(notes["purse"] ?? { settled: 0, reserved: 0 })
 
 const budget = (limit: number, { estimate = 10, waiting = Effect.void, onExhausted = "last" as "last" | "end" } = {}) =>
-  Rule.make("budget", {
+  Rule.make("purse", {
     open: () =>
       Effect.gen(function*() {
         const outer = yield* Around
@@ -97,7 +97,7 @@ const budget = (limit: number, { estimate = 10, waiting = Effect.void, onExhaust
               held = estimate
               return Effect.as(waiting, Rule.ask(ask, { note: { settled, reserved: estimate } }))
             }
-            if (outer === undefined && onExhausted === "last") return last === undefined ? Rule.last("budget") : ask
+            if (outer === undefined && onExhausted === "last") return last === undefined ? Rule.last("purse") : ask
             return Rule.end({ status: "error", detail: { limit: account.limit, spent: account.spent } })
           },
           reply: ({ usage }, { noted }) => {
@@ -117,12 +117,12 @@ describe("a budget as a rule", () => {
       const last = yield* run(looking(9), { tools: [look], rules: [budget(25)] })
       assert.strictEqual(last.asked.length, 3)
       assert.deepStrictEqual(last.result.outcome, { _tag: "Completed", finishReason: "stop" })
-      assert.strictEqual(last.result.finalized, "budget")
+      assert.strictEqual(last.result.finalized, "purse")
       const ended = yield* run(looking(9), { tools: [look], rules: [budget(25, { onExhausted: "end" })] })
       assert.strictEqual(ended.asked.length, 2)
       assert.deepStrictEqual(ended.result.outcome, {
         _tag: "RuleEnded",
-        rule: "budget",
+        rule: "purse",
         status: "error",
         detail: { limit: 25, spent: 20 }
       })
@@ -137,14 +137,14 @@ describe("a budget as a rule", () => {
       const { asked, result } = yield* Effect.provide(run(replies, { tools: [sub] }), rules)
       // Outer, inner, outer, inner, and the last answer in place of a fifth granted request.
       assert.deepStrictEqual(asked.map((request) => textsOf(request)[0]), ["go", "inner", "go", "inner", "go"])
-      assert.strictEqual(result.finalized, "budget")
+      assert.strictEqual(result.finalized, "purse")
     }))
 
   it.effect("an inner run that gets nothing answers its call with the name of the rule", () =>
     Effect.gen(function*() {
       const sub = Tool.fromChat("look", { parameters: {}, chat: () => Chat.stream("inner") })
       const { result } = yield* Effect.provide(run(looking(9), { tools: [sub] }), Rule.layer([budget(10)]))
-      assert.include(String(result.steps[0]?.toolResults[0]?.content), "budget")
+      assert.include(String(result.steps[0]?.toolResults[0]?.content), "purse")
       assert.isTrue(result.steps[0]?.toolResults[0]?.isError === true)
     }))
 

@@ -88,7 +88,7 @@ describe("N-30: options that do not exist", () => {
           yield* of({ onMaxTurns: "finalize" }),
           "a run has no option \"onMaxTurns\"; it is an option of \"policy\""
         )
-        assert.match(yield* of({ budget: 5 }), /^a run has no option "budget"; its options are /)
+        assert.match(yield* of({ allowance: 5 }), /^a run has no option "allowance"; its options are /)
         assert.strictEqual(
           yield* of({ policy: { ...Policy.standard, resultLimits: 5 } }),
           "policy of a run has no option \"resultLimits\"; did you mean \"resultLimit\"?"
@@ -103,7 +103,7 @@ describe("N-30: options that do not exist", () => {
           "deadline of a run has no option \"reserved\"; did you mean \"reserve\"?"
         )
         assert.isTrue(Exit.isSuccess(
-          yield* Effect.exit(Effect.provide(run(untyped({ budget: undefined, maxTurns: 2, approved: [] })), model))
+          yield* Effect.exit(Effect.provide(run(untyped({ allowance: undefined, maxTurns: 2, approved: [] })), model))
         ))
       }))
   }
@@ -153,7 +153,7 @@ describe("N-30: options that do not exist", () => {
         yield* of({ maxParalel: 2 }),
         "StreamingToolExecutor.make has no option \"maxParalel\"; did you mean \"maxParallel\"?"
       )
-      assert.match(yield* of({ budget: 2 }), /has no option "budget"; its options are maxParallel, signal, /)
+      assert.match(yield* of({ allowance: 2 }), /has no option "allowance"; its options are maxParallel, signal, /)
       assert.match(
         yield* of({ policy: { ...Policy.falai, start_: "x", strat: 1 } }),
         /^policy of StreamingToolExecutor.make/
@@ -261,8 +261,8 @@ describe("N-30: options that do not exist", () => {
   for (const [name, layer] of Object.entries(layers)) {
     it.effect(`N-30: ${name} refuses them`, () =>
       Effect.gen(function*() {
-        const message = yield* layerDefectOf(() => layer(untyped({ budget: 5 })))
-        assert.include(message, `${name} has no option "budget"; its options are `)
+        const message = yield* layerDefectOf(() => layer(untyped({ allowance: 5 })))
+        assert.include(message, `${name} has no option "allowance"; its options are `)
       }))
   }
 

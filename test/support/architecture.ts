@@ -14,6 +14,8 @@ export const order: ReadonlyArray<string> = [
   "Tool",
   "Event",
   "Policy",
+  "Pricing",
+  "Budget",
   "Limits",
   "Adapter",
   "Collector",

@@ -47,7 +47,8 @@ export const seamOf = (options: Options, { hasBegun = false, now = () => 0, tool
     hasBegun,
     now,
     deadline: toolsUntil === undefined ? undefined : { at: Infinity, toolsUntil },
-    inherited: []
+    inherited: [],
+    spender: undefined
   })
   const at = (more: Partial<Rule.At> = {}): Rule.At => ({
     requestId: "run",

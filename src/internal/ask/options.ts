@@ -167,6 +167,14 @@ const outputKind: Values.Kind = new Values.Kind(
   (value) => Json.isObject(value) && madeOutputs.has(value)
 )
 
+/** The budgets that `Budget.make` and `Budget.from` have made. */
+export const madeBudgets = new WeakSet<object>()
+
+export const budgetKind: Values.Kind = new Values.Kind(
+  "a budget made with Budget.make or Budget.from",
+  (value) => Json.isObject(value) && madeBudgets.has(value)
+)
+
 /** Rules, which record their notes by their names. */
 export const rulesKind: Values.Kind = new Values.Kind(
   "an array of rules made with Rule.make, each with a name of its own",
@@ -200,6 +208,7 @@ export const runOptions = Values.nullable({
   haltWhen: Values.fn,
   prepareStep: Values.fn,
   output: outputKind,
+  budget: budgetKind,
   structuredFinalize: Values.flag,
   finalizePrompt: Values.text,
   agent: Values.options(

@@ -1350,12 +1350,14 @@ export const enter = <E, R>(
   const running = new Running(settings.graceMillis, context as Context.Context<never>, recorded?.appends)
   const begin = (span: Telemetry.Run | undefined, ambient: Inherited.Ambient): Next<E, R> => {
     if (span !== undefined) span.usage = () => ambient.spending.total
+    const around = Context.get(context, Rules.CurrentBudget)
     const start = {
       // A run that continues after calls of an earlier run were settled has had its first turn.
       hasBegun: recorded?.start.hasBegun === true,
       deadline: ambient.deadline,
       now: () => Context.get(context, Clock.Clock).currentTimeMillisUnsafe(),
-      inherited: Context.get(context, Rules.Inherited)
+      inherited: Context.get(context, Rules.Inherited),
+      spender: (isChat ? options.budget?.open(around) : undefined) ?? around?.within()
     }
     const loop = new Loop<E, R>({
       thread,

@@ -11,7 +11,7 @@ import { checkNames, type NamesOf } from "../declare/schema.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Values from "../declare/values.ts"
 import * as Json from "../json.ts"
-import { type Ask, type Asked, type At, noteIn, offering, type Rule } from "./rules.ts"
+import { type Ask, type Asked, type At, noteIn, offering, type Rule, type Spender } from "./rules.ts"
 
 /**
  * The place of a run before a step.
@@ -30,6 +30,8 @@ export interface Place {
   readonly context: Readonly<Record<string, unknown>>
   /** The usage of the whole steps together. `null` where none reported any. */
   readonly usage: Response.Usage | null
+  /** The amount that the run has spent. Left out unless a budget is around it. */
+  readonly spent?: Event.Spent
 }
 
 /**
@@ -78,12 +80,17 @@ const changeNames = Values.nullable(
   } satisfies NamesOf<Change>
 )
 
-const placeOf = ({ settings: { context } }: Ask, { stepIndex, steps, thread }: At): Place => ({
+const placeOf = (
+  { settings: { context } }: Ask,
+  { stepIndex, steps, thread }: At,
+  spender: Spender | undefined
+): Place => ({
   stepIndex,
   thread,
   steps,
   context,
-  usage: Response.sumUsage(steps.map(({ response }) => response.usage))
+  usage: Response.sumUsage(steps.map(({ response }) => response.usage)),
+  ...(spender === undefined ? {} : { spent: spender.spent })
 })
 
 const listed = (names: Iterable<string>): string => {
@@ -159,14 +166,14 @@ const noting = (ask: Ask, at: At, given: Change): Asked => {
  * Changes each step as the caller says. A request that repeats a step, for a broken reply or after a kill, has the
  * recorded change.
  */
-export const preparing = <E, R>(prepare: Prepare<E, R>): Rule<E, R> => ({
+export const preparing = <E, R>(prepare: Prepare<E, R>, spender?: Spender): Rule<E, R> => ({
   name,
   ask: (ask, at) => {
     const noted = noteIn(at.noted, name)
     if (noted !== undefined) return changed(ask, noted as Change)
     if (at.isRepeated) return ask
     return Effect.mapEager(
-      ToolOptions.toEffect<Change, E, R>(prepare(placeOf(ask, at)), name, "return a change or an Effect"),
+      ToolOptions.toEffect<Change, E, R>(prepare(placeOf(ask, at, spender)), name, "return a change or an Effect"),
       (change) => noting(ask, at, change)
     )
   }

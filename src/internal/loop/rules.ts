@@ -329,6 +329,29 @@ export interface OutputStart {
   readonly now: () => number
 }
 
+/**
+ * The accounts around code, and what it has spent on them.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Spender {
+  /** The amount that the run around this code has spent so far, with the runs that its handlers started. */
+  readonly spent: Event.Spent
+  /** Returns the accounts of a run that this code starts. */
+  readonly within: () => Spender
+  /** Returns the rules of the run: the first and the last one in its order. */
+  readonly rules: (isStep: boolean) => readonly [first: Rule, last: Rule]
+  /** The services by which runs are within these accounts. */
+  readonly services: Context.Context<never>
+}
+
+/** The accounts around what runs here. */
+export const CurrentBudget: Context.Reference<Spender | undefined> = Context.Reference<Spender | undefined>(
+  "heddle/internal/CurrentBudget",
+  { defaultValue: () => undefined }
+)
+
 export type Rules<E, R> = ReadonlyArray<Rule<E, R>>
 
 /** The rules of every run, step and classification here. Public as `Rule.Inherited`. */

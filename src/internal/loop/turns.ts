@@ -28,6 +28,7 @@ import {
   asked,
   type At,
   both,
+  CurrentBudget,
   end,
   Inherited,
   keep,
@@ -39,7 +40,8 @@ import {
   type OutputStart,
   replied,
   type Rule,
-  type Rules
+  type Rules,
+  type Spender
 } from "./rules.ts"
 
 /** The first turn alone is forced to call a tool, unless the policy forces every turn. */
@@ -179,6 +181,12 @@ export interface OfChat<E, R> extends OfStep<E, R> {
   readonly structuredFinalize?: boolean
   readonly finalizePrompt?: string
   readonly output?: Typed<R> | null | undefined
+  readonly budget?: Opens | null | undefined
+}
+
+/** A budget, as the loop knows it: a value of `Budget.make`. */
+interface Opens {
+  readonly open: (around: Spender | undefined) => Spender
 }
 
 /** A typed answer, as the loop knows it: a value of `Output.make`. */
@@ -197,6 +205,8 @@ interface Start {
   readonly now: () => number
   /** The rules of all runs here. */
   readonly inherited: Rules<never, never>
+  /** The accounts of the run. */
+  readonly spender: Spender | undefined
 }
 
 const defaultMaxTurns = 8
@@ -208,7 +218,7 @@ const closable = <E, R>(rules: Rules<E, R>): Rules<E, R> => rules.length === 0 ?
 /** Returns the rules of all runs, and behind them those of the caller. */
 const given = <E, R>(
   { prepareStep, rules }: OfStep<E, R>,
-  inherited: Rules<never, never>
+  { inherited, spender }: Pick<Start, "inherited" | "spender">
 ): Rules<E, R> => {
   const twice = rules?.find(({ name }) => inherited.some((rule) => rule.name === name))
   if (twice !== undefined) {
@@ -216,7 +226,9 @@ const given = <E, R>(
       `rules: Rule.layer gives another rule ${JSON.stringify(twice.name)}; give each a name of its own`
     )
   }
-  const prepared = prepareStep === undefined || prepareStep === null ? [] : [PrepareStep.preparing(prepareStep)]
+  const prepared = prepareStep === undefined || prepareStep === null
+    ? []
+    : [PrepareStep.preparing(prepareStep, spender)]
   return [...inherited, ...rules ?? [], ...prepared]
 }
 
@@ -224,11 +236,19 @@ const given = <E, R>(
 export const ofStep = <E, R>(
   options: OfStep<E, R>,
   { adapter }: Ask,
-  { hasBegun, inherited }: Pick<Start, "hasBegun" | "inherited">
+  start: Pick<Start, "hasBegun" | "inherited" | "spender">
 ): Rules<E, R> => {
-  const all = given(options, inherited)
+  const all = given(options, start)
   const own = [...all, ...switching(adapter, all.length > 0)]
-  return [firstChoice(hasBegun), ...closable(own), ...retrying(options.retryReply)]
+  const asked: Rules<E, R> = [firstChoice(start.hasBegun), ...closable(own)]
+  return [...accounted(asked, start.spender, true), ...retrying(options.retryReply)]
+}
+
+/** Returns rules between those of the accounts: a reply is settled first, and reserved for last. */
+const accounted = <E, R>(rules: Rules<E, R>, spender: Spender | undefined, isStep: boolean): Rules<E, R> => {
+  if (spender === undefined) return rules
+  const [first, last] = spender.rules(isStep)
+  return [first, ...rules, last]
 }
 
 /** The part of a typed answer that reads it. */
@@ -275,8 +295,9 @@ export const ofChat = <E, R>(
   options: OfChat<E, R>,
   defaults: Policy.Defaults,
   { adapter, settings: { policy }, template }: Ask,
-  { deadline, hasBegun, inherited, now }: Start
+  start: Start
 ): Rules<E, R> => {
+  const { deadline, hasBegun, now, spender } = start
   const { finalizePrompt, haltWhen, maxTurns, retryReply: schedule } = options
   const usual = defaults.maxTurns ?? policy.maxTurns ?? defaultMaxTurns
   const most = Settings.positiveInteger("maxTurns", maxTurns ?? usual)
@@ -284,7 +305,7 @@ export const ofChat = <E, R>(
   const isStructured = options.structuredFinalize === true && template.responseFormat !== undefined
   const own: Array<Rule<E, R>> = [firstChoice(hasBegun)]
   if (haltWhen !== undefined && haltWhen !== null) own.push(halting(haltWhen))
-  const all = given(options, inherited)
+  const all = given(options, start)
   own.push(...all, ...switching(adapter, all.length > 0))
   own.push(bounded(most, !isStructured && policy.onMaxTurns === "finalize"))
   if (isStructured) own.push(structured(prompt))
@@ -294,8 +315,7 @@ export const ofChat = <E, R>(
     checkBeside(options.output, options, template)
     own.push(options.output.rule({ maxTurns: most, prompt, now }))
   }
-  own.push(...retrying(schedule))
-  return own
+  return [...accounted(own, spender, false), ...retrying(schedule)]
 }
 
 const retrying = (schedule: RetryReply | null | undefined): Rules<never, never> =>
@@ -303,9 +323,29 @@ const retrying = (schedule: RetryReply | null | undefined): Rules<never, never> 
 
 /**
  * Returns the result of a run by its steps and their notes, the last of which may be those of a step that did not
- * become whole. A structured run has two passes, of which the second one may be missing.
+ * become whole, with what the run has spent.
  */
 export const resultOf = <E, R>(
+  rules: Rules<E, R>,
+  ...end: readonly [
+    steps: ReadonlyArray<Event.StepResult>,
+    notes: ReadonlyArray<Notes>,
+    thread: Event.ChatResult["thread"],
+    outcome: Event.Outcome
+  ]
+): Event.ChatResult => {
+  const result = passed(rules, ...end)
+  const spent = (rules.find((rule) => "spent" in rule) as Metered | undefined)?.spent()
+  return spent === undefined ? result : { ...result, spent }
+}
+
+/** A rule that knows what its run has spent. */
+interface Metered {
+  readonly spent: () => Event.Spent
+}
+
+/** A structured run has two passes, of which the second one may be missing. */
+const passed = <E, R>(
   rules: Rules<E, R>,
   steps: ReadonlyArray<Event.StepResult>,
   notes: ReadonlyArray<Notes>,
@@ -350,6 +390,7 @@ export const names: ReadonlySet<string> = new Set([
   PrepareStep.name,
   Fallback.name,
   "output",
+  "budget",
   "maxTurns",
   "retryReply",
   "last",
@@ -380,7 +421,9 @@ export const governing: Requests.Governing = (single, read) =>
       const { messages, ...request } = single
       const thread = { messages, metadata: Json.none }
       const wait = <A, E>(_: string, effect: Effect.Effect<A, E, Scope.Scope>) => effect
-      const rules = yield* opened<never, Scope.Scope>(closable(yield* Inherited), { ...notGoverned, thread }, wait)
+      const around = closable<never, Scope.Scope>(yield* Inherited)
+      const all = accounted(around, (yield* CurrentBudget)?.within(), true)
+      const rules = yield* opened<never, Scope.Scope>(all, { ...notGoverned, thread }, wait)
       const settings = Settings.resolve<never, never>({}, defaults, Policy.standard, context)
       const base: Ask = {
         ...request,

@@ -1,0 +1,170 @@
+/**
+ * Prices of models, for budgets of money. The library has no prices: give it a table.
+ *
+ * @since 0.1.0
+ */
+import type * as Context from "effect/Context"
+import * as Layer from "effect/Layer"
+import { checkNames, type NamesOf } from "./internal/declare/schema.ts"
+import * as Values from "./internal/declare/values.ts"
+import * as Json from "./internal/json.ts"
+import * as BudgetRule from "./internal/loop/budgetRule.ts"
+import type * as Response from "./Response.ts"
+
+/**
+ * A request or a reply whose price is asked for.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Call {
+  /** The provider, as spans name it. */
+  readonly provider: string
+  /** The name of the model. */
+  readonly model: string
+  /** The tokens. */
+  readonly usage: Response.Usage
+}
+
+/**
+ * The price of a call in millionths of the currency: a whole number, 0 for nothing, `undefined` where the model has no
+ * price. A budget looks a model up by the name of the request, by that of the reply, and then by both without a date at
+ * the end.
+ *
+ * @category references
+ * @since 0.1.0
+ */
+export const Prices: Context.Reference<(call: Call) => number | undefined> = BudgetRule.Prices
+
+/**
+ * The currency of the prices. Prices that a provider reports itself count where it is `"USD"`, which is the default.
+ *
+ * @category references
+ * @since 0.1.0
+ */
+export const Currency: Context.Reference<string> = BudgetRule.Currency
+
+/**
+ * The prices of one model, for a million tokens each.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface Cost {
+  /** Tokens of requests. */
+  readonly input: number
+  /** Tokens of replies. */
+  readonly output: number
+  /** Tokens of requests that come from the provider's cache. That of `input` by default. */
+  readonly cache_read?: number | undefined
+  /** Tokens of requests that go to the provider's cache. That of `input` by default. */
+  readonly cache_write?: number | undefined
+}
+
+/**
+ * Prices by provider and model, in the form of models.dev: further fields are left alone.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface Table {
+  readonly [provider: string]: {
+    /** The models of the provider, by their names. */
+    readonly models: {
+      readonly [model: string]: {
+        /** The prices of the model. Left out where they are not known. */
+        readonly cost?: Cost | undefined
+      }
+    }
+  }
+}
+
+/**
+ * The options of the prices.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface Options {
+  /** The currency of the table. `"USD"` by default. */
+  readonly currency?: string | undefined
+}
+
+const optionNames = Values.nullable({ currency: Values.name } satisfies NamesOf<Options>)
+
+const costNames = ["input", "output", "cache_read", "cache_write"] as const
+
+const isPrice = (value: unknown): boolean => typeof value === "number" && Number.isFinite(value) && value >= 0
+
+const misused = (place: string, wanted: string): TypeError => new TypeError(`Pricing.layer: ${place} must be ${wanted}`)
+
+/** Reads a table into a map, so that no name of a model reaches a prototype. */
+const read = (table: Table): ReadonlyMap<string, Cost> => {
+  if (!Json.isObject(table)) throw misused("the table", "an object of providers")
+  const costs = new Map<string, Cost>()
+  for (const [provider, offer] of Object.entries(table) as ReadonlyArray<[string, unknown]>) {
+    const models = Json.isObject(offer) ? offer["models"] : undefined
+    if (!Json.isObject(models)) throw misused(`${provider}.models`, "an object of models")
+    for (const [model, facts] of Object.entries(models)) {
+      const cost: unknown = Json.isObject(facts) ? facts["cost"] : undefined
+      if (cost === undefined || cost === null) continue
+      const place = `${provider}.models[${JSON.stringify(model)}].cost`
+      if (!Json.isObject(cost)) throw misused(place, "an object with input and output")
+      for (const name of costNames) {
+        const isOptional = name === "cache_read" || name === "cache_write"
+        const price = cost[name]
+        if (!isPrice(price) && !(isOptional && (price === undefined || price === null))) {
+          throw misused(`${place}.${name}`, "a price for a million tokens: a number, 0 or more")
+        }
+      }
+      costs.set(JSON.stringify([provider, model]), cost as unknown as Cost)
+    }
+  }
+  return costs
+}
+
+/** Returns the price of a call. A price for a million tokens is one in millionths for each of them. */
+const priceOf = (
+  cost: Cost,
+  { cachedInputTokens, cacheWriteInputTokens, inputTokens, outputTokens }: Response.Usage
+) => {
+  const read = cachedInputTokens ?? 0
+  const written = cacheWriteInputTokens ?? 0
+  const plain = Math.max(0, (inputTokens ?? 0) - read - written)
+  return Math.ceil(
+    plain * cost.input + read * (cost.cache_read ?? cost.input) + written * (cost.cache_write ?? cost.input) +
+      (outputTokens ?? 0) * cost.output
+  )
+}
+
+/**
+ * Prices from a table. A price that is no number, or is negative, is a defect that names its place.
+ *
+ * **Example** (The price of a reply)
+ *
+ * ```ts import.meta.vitest
+ * import { Pricing, Response } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const table = { openai: { models: { "gpt-5": { cost: { input: 1.25, output: 10 } } } } }
+ * const usage = Response.usage({ inputTokens: 1_000, outputTokens: 100 })
+ * const price = Effect.map(Pricing.Prices, (prices) => prices({ provider: "openai", model: "gpt-5", usage }))
+ *
+ * await Effect.runPromise(Effect.provide(price, Pricing.layer(table))) // => 2250
+ * ```
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const layer = (table: Table, options: Options = {}): Layer.Layer<never> => {
+  checkNames("Pricing.layer", options, optionNames)
+  const costs = read(table)
+  const prices = ({ model, provider, usage }: Call): number | undefined => {
+    const cost = costs.get(JSON.stringify([provider, model]))
+    return cost && priceOf(cost, usage)
+  }
+  return Layer.merge(
+    Layer.succeed(BudgetRule.Prices, prices),
+    Layer.succeed(BudgetRule.Currency, options.currency ?? "USD")
+  )
+}
