@@ -77,10 +77,11 @@ export const starts = (trace: Trace): Problems => {
 /**
  * How many hooks of the caller may be left behind. A run that calls back what it started lets answers be finished for
  * as long as the grace lasts, and settles without those that are not. For a tool that is a run itself,
- * the number is unknown.
+ * and for the calls within it, which its own stop calls back, the number is unknown.
  */
 const spared = ({ driving }: Case, abandoned: ReadonlyArray<Event.Abandoned>): number => {
-  if (abandoned.some(({ name }) => isRun(name))) return Infinity
+  const isWithin = ({ kind, name }: Event.Abandoned) => isRun(name) || kind === "hook" && name === "leaf"
+  if (abandoned.some(isWithin)) return Infinity
   const isCalledBack = driving.policy.start !== "afterTurn" || driving.cancelAt !== null || driving.deadline !== null
   return isCalledBack ? abandoned.length : 0
 }
