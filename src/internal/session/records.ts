@@ -210,6 +210,19 @@ const origin = {
  */
 export class Origin extends Schema.Opaque<Origin>()(Schema.Struct(origin)) {}
 
+/**
+ * The labels that a person has given a session.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class Labels extends Schema.Opaque<Labels>()(Schema.Struct({
+  /** The title. Left out where the session has that of its first message. */
+  title: Schema.optionalKey(Schema.String),
+  /** `true` where the session is pinned. Left out otherwise. */
+  pinned: Schema.optionalKey(Schema.Boolean)
+})) {}
+
 /** The tools of a client, which the caller of a run answers. */
 const ClientTools = Schema.Array(Schema.Struct({
   /** The name of the tool. */
@@ -243,6 +256,8 @@ export class Opened extends Schema.Opaque<Opened>()(Schema.TaggedStruct("Opened"
   clientTools: Schema.optionalKey(ClientTools),
   /** The notes that rules keep for the session, by their names. Left out where there are none. */
   kept: Schema.optionalKey(Notes),
+  /** The labels of the session. The writer of the record adds them. Left out where there are none. */
+  labels: Schema.optionalKey(Labels),
   /** Receipts of the last commands, in a snapshot. */
   receipts: Schema.optionalKey(Schema.Array(Receipt)),
   /**
@@ -298,6 +313,21 @@ export class StopRequested extends Schema.Opaque<StopRequested>()(Schema.TaggedS
   /** The id of the request. */
   id: Schema.String,
   ...ofRun,
+  ...time,
+  ...by
+})) {}
+
+/**
+ * A change of the labels of the session. Any process may append it, even while another process runs the session.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class Labelled extends Schema.Opaque<Labelled>()(Schema.TaggedStruct("Labelled", {
+  /** The title. `null` where the session gets that of its first message. Left out where it stays. */
+  title: Schema.optionalKey(Schema.NullOr(Schema.String)),
+  /** Tells whether the session is pinned. Left out where that stays. */
+  pinned: Schema.optionalKey(Schema.Boolean),
   ...time,
   ...by
 })) {}
@@ -602,6 +632,7 @@ export const Record = Schema.Union([
   MessagesAppended,
   MessageSubmitted,
   StopRequested,
+  Labelled,
   RunStarted,
   ReplyReceived,
   CallStarted,
@@ -625,6 +656,7 @@ export type Record =
   | MessagesAppended
   | MessageSubmitted
   | StopRequested
+  | Labelled
   | RunStarted
   | ReplyReceived
   | CallStarted

@@ -92,7 +92,7 @@ const isAbandonment = (record: Records.Record): boolean =>
 
 /** Tells whether a record is a command, which any process may append. */
 const isCommand = ({ _tag }: Records.Record): boolean =>
-  _tag === "StopRequested" || _tag === "MessageSubmitted" || _tag === "CallSettled"
+  _tag === "StopRequested" || _tag === "MessageSubmitted" || _tag === "CallSettled" || _tag === "Labelled"
 
 /**
  * Tells whether records may follow a command that their writer did not know of. A verdict changes the session that an
@@ -102,6 +102,7 @@ const mayFollow = (records: Records.Records, command: Records.Record): boolean =
   if (command._tag === "CallSettled") return records.every((record) => isOfRun(record) && !isAbandonment(record))
   // A message is checked against the ones before it.
   if (command._tag === "MessageSubmitted") return !records.some(({ _tag }) => _tag === "MessageSubmitted")
+  if (command._tag === "Labelled") return true
   return command._tag === "StopRequested" &&
     !records.some((record) => record._tag === "RunStarted" && record.resumes === true)
 }
