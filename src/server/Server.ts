@@ -63,6 +63,7 @@ const knownOptions = {
   drain: Values.finiteDurationOrNone,
   publish: Values.either(Values.oneOf("all", "names", "none"), Values.fn),
   publishReasoning: Values.flag,
+  publishCost: Values.flag,
   allowUrl: Values.fn,
   protocol: Values.oneOf(5, 6, 7),
   joinMillis: Values.amount,

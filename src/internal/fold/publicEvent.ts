@@ -48,6 +48,8 @@ export interface PublicOptions {
   readonly publish?: Publish | ((tool: string) => Publish)
   /** `true` if the model's reasoning is published. `false` by default. */
   readonly publishReasoning?: boolean
+  /** `true` if the cost that providers report is published with the usage. `false` by default. */
+  readonly publishCost?: boolean
   /** The id of the run, which the ids of suspensions name. None by default. */
   readonly runId?: string
   /**
@@ -64,6 +66,7 @@ export interface PublicOptions {
 export const knownOptions = {
   publish: Values.either(Values.oneOf("all", "names", "none"), Values.fn),
   publishReasoning: Values.flag,
+  publishCost: Values.flag,
   runId: Values.text,
   calls: Values.map,
   at: Values.amount
@@ -85,12 +88,33 @@ export interface PublicError {
 }
 
 /**
- * A usage as it is published: the counts of tokens that are known.
+ * A usage as it is published: the figures that are known, of which a provider may report any.
  *
  * @category models
  * @since 0.1.0
  */
-export type PublicUsage = { readonly [name: string]: number }
+export type PublicUsage = {
+  /** Tokens of the requests, those that were read from or written to a cache included. */
+  readonly inputTokens?: number
+  /** Tokens of the replies, reasoning included. */
+  readonly outputTokens?: number
+  /** All tokens, as providers count them. */
+  readonly totalTokens?: number
+  /** Tokens of the requests that the provider read from its cache. */
+  readonly cachedInputTokens?: number
+  /** Tokens of the requests that the provider wrote to its cache. */
+  readonly cacheWriteInputTokens?: number
+  /** Tokens that the model used for reasoning. */
+  readonly reasoningTokens?: number
+  /** The price of the requests. Left out unless `publishCost` is set, as the fields that follow. */
+  readonly inputCost?: number
+  /** The price of the replies. */
+  readonly outputCost?: number
+  /** The whole price. Costs in several currencies have no sum, and are left out. */
+  readonly totalCost?: number
+  /** The code of the currency of the cost, such as `"USD"`. Left out where the provider does not report it. */
+  readonly currency?: string
+}
 
 /**
  * A call that waits for an answer, as it is published.
@@ -494,11 +518,24 @@ const counts = [
   "reasoningTokens"
 ]
 
-const usageOf = (usage: unknown): Payload | undefined => {
-  const known = counts.flatMap((name) => {
-    const count = finite(read(usage, name))
-    return count === undefined ? [] : [[name, count] as const]
+const costs = ["inputCost", "outputCost", "totalCost"]
+
+const figuresOf = (usage: unknown, names: ReadonlyArray<string>) =>
+  names.flatMap((name): ReadonlyArray<readonly [string, unknown]> => {
+    const figure = finite(read(usage, name))
+    return figure === undefined ? [] : [[name, figure]]
   })
+
+/** Returns the cost that providers have reported, with its currency. It is empty where `XXX` says that these differ. */
+const costOf = (usage: unknown): ReadonlyArray<readonly [string, unknown]> => {
+  const cost = figuresOf(usage, costs)
+  const currency = read(read(usage, "extra"), "currency")
+  if (cost.length === 0 || currency === "XXX") return []
+  return typeof currency === "string" && /^[A-Z]{3}$/.test(currency) ? [...cost, ["currency", currency]] : cost
+}
+
+const usageOf = (rules: Rules, usage: unknown): Payload | undefined => {
+  const known = [...figuresOf(usage, counts), ...(rules.isCostPublished ? costOf(usage) : [])]
   return known.length === 0 ? undefined : Object.fromEntries(known)
 }
 
@@ -530,6 +567,10 @@ class Rules {
 
   get isTextPublished(): boolean {
     return this.limit === "all"
+  }
+
+  get isCostPublished(): boolean {
+    return this.options.publishCost === true
   }
 
   get isReasoningPublished(): boolean {
@@ -756,7 +797,7 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
       return {
         ...taken(response, "finishReason"),
         ...taken(event, "done"),
-        ...optional("usage", usageOf(read(response, "usage")))
+        ...optional("usage", usageOf(rules, read(response, "usage")))
       }
     }
     case "ChatCompleted": {
@@ -766,9 +807,9 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
       const abandoned = listOf(read(result, "abandoned")).flatMap((entry) => abandonedOf(rules, entry) ?? [])
       return outcome && {
         outcome,
-        ...optional("usage", usageOf(read(result, "usage"))),
-        ...optional("totalUsage", usageOf(read(result, "totalUsage"))),
-        ...optional("nestedUsage", usageOf(read(result, "nestedUsage"))),
+        ...optional("usage", usageOf(rules, read(result, "usage"))),
+        ...optional("totalUsage", usageOf(rules, read(result, "totalUsage"))),
+        ...optional("nestedUsage", usageOf(rules, read(result, "nestedUsage"))),
         ...(suspensions.length === 0 ? {} : { suspensions }),
         ...(abandoned.length === 0 ? {} : { abandoned })
       }

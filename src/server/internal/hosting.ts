@@ -68,6 +68,8 @@ export interface Settings<RAuthorize> {
   readonly publish?: Event.Publish | ((tool: string) => Event.Publish)
   /** `true` if the model's reasoning is published. `false` by default. */
   readonly publishReasoning?: boolean
+  /** `true` if the cost that providers report is published with the usage of steps and runs. `false` by default. */
+  readonly publishCost?: boolean
   /** Tells whether a file of a message may be given by this address. Files are `data:` URLs by default. */
   readonly allowUrl?: (url: string) => boolean
   /**
@@ -109,7 +111,8 @@ export const make = <R, RAuthorize>(
     const protocol = options.protocol ?? 7
     const publish: Event.PublicOptions = {
       publish: options.publish ?? "all",
-      publishReasoning: options.publishReasoning ?? false
+      publishReasoning: options.publishReasoning ?? false,
+      publishCost: options.publishCost ?? false
     }
     const scope = yield* Effect.scope
     const adapter = Option.getOrUndefined(yield* Effect.serviceOption(Adapter.Adapter))
