@@ -33,6 +33,8 @@ export interface PublicCall {
   readonly name: string
   /** `true` for a call by which the model gives a typed answer, which is not published. */
   readonly output?: true
+  /** Time at which the call stood whole in the reply, in milliseconds since 1970. Left out where it is not known. */
+  readonly asked?: number
   /** The calls of the run inside the handler, by id. */
   readonly calls: Map<string, PublicCall>
 }
@@ -153,6 +155,25 @@ export interface PublicSuspension {
 }
 
 /**
+ * A wait of a call for its turn, as it is published.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface PublicWait {
+  /** The thing that the call waited for: `"permit"`, `"key"` or `"exclusive"`. */
+  readonly reason: string
+  /** The name of the permit. Left out where the reason is another one, and where arguments are not published. */
+  readonly key?: string
+  /** The ids of the published calls of the run that it waited for. Left out where there are none. */
+  readonly behind?: ReadonlyArray<string>
+  /** `true` where another run had what it waited for. Left out otherwise. */
+  readonly elsewhere?: boolean
+  /** Length of the wait, in milliseconds. */
+  readonly millis: number
+}
+
+/**
  * The outcome of a run, as it is published: its `_tag`, and what of it is no text of a handler.
  *
  * @category models
@@ -241,6 +262,28 @@ interface Ended {
 }
 
 interface Fields {
+  RequestStarted: {
+    /** The index of the step, from 0. */
+    readonly stepIndex: number
+    /** The number of the request within the step, from 1. */
+    readonly attempt: number
+    /** The model that is asked. Left out where it is not known. */
+    readonly model?: string
+    /** The provider of the model. Left out where it is not known. */
+    readonly provider?: string
+  }
+  RequestRetried: {
+    /** The index of the step, from 0. */
+    readonly stepIndex: number
+    /** The number of the request within the step, from 1. */
+    readonly attempt: number
+    /** The number of the try that failed, from 1. */
+    readonly try: number
+    /** The reason of its error. */
+    readonly code: string
+    /** The pause before the next try, in milliseconds. */
+    readonly afterMillis: number
+  }
   MessageStarted: {}
   RunStarted: {
     /**
@@ -315,6 +358,13 @@ interface Fields {
   ToolExecutionStarted: OfCall & {
     /** The number of the attempt. Left out for the first one. */
     readonly attempt?: number
+    /**
+     * Time at which the call stood whole in the reply, in milliseconds since 1970. Left out where it is not known: of a
+     * call of an earlier run, and where `at` or `calls` is not given.
+     */
+    readonly asked?: number
+    /** The waits for its turn, in their order. Left out of a call that had its turn at once. */
+    readonly waited?: ReadonlyArray<PublicWait>
   }
   ToolProgress: OfCall & {
     /** The progress as the handler reported it. Left out for an event of a run inside the handler. */
@@ -421,10 +471,14 @@ const listOf = (value: unknown): ReadonlyArray<unknown> => {
 /** Returns a value as JSON. */
 const jsonOf = (value: unknown): unknown => read(EventJson.toJson({ value }), "value")
 
+/** Returns the reason of an adapter's error, if it is one. */
+const codeOf = (reason: unknown): string =>
+  typeof reason === "string" && Object.hasOwn(sentences, reason) ? reason : "internal"
+
 /** Returns the error without the texts of others. Its kind is the reason of an adapter's error. */
 const publicError = (error: unknown, runId: string | undefined): PublicError => {
   const reason = read(error, "_tag") === "AdapterError" ? read(error, "reason") : undefined
-  const code = typeof reason === "string" && Object.hasOwn(sentences, reason) ? reason : "internal"
+  const code = codeOf(reason)
   return {
     code,
     message: sentences[code] ?? "The run failed for a reason that this service has logged.",
@@ -454,6 +508,7 @@ const oneOf = (words: ReadonlyArray<string>): Field => (value) =>
 
 /** The fields that are published, by their names, each with its type. */
 const fields = {
+  afterMillis: finite,
   ageMillis: finite,
   answerSchema: object,
   arguments: object,
@@ -475,20 +530,25 @@ const fields = {
   key: text,
   kind: oneOf(["question", "approval", "manual", "unknown"]),
   maxTurns: finite,
+  millis: finite,
+  model: text,
   name: text,
   opts: list,
   originalLength: finite,
   paused: flag,
+  provider: text,
   providerExecuted: flag,
   question: text,
   reason: oneOf(["permit", "key", "exclusive", "cancel", "deadline", "interrupt", "stop"]),
   rule: text,
   settled: flag,
   status: oneOf(["completed", "error"]),
+  stepIndex: finite,
   text,
   to: text,
   toolCallId: text,
-  toolName: text
+  toolName: text,
+  try: finite
 } satisfies { readonly [name: string]: Field }
 
 type Name = keyof typeof fields
@@ -584,6 +644,18 @@ class Rules {
     this.calls.set(id, { name, calls: new Map(), ...(isOutput ? { output: true } : {}) })
   }
 
+  /** Remembers the time at which a call stood whole in the reply. */
+  ask(id: unknown): void {
+    const { at } = this.options
+    const call = typeof id === "string" ? this.calls?.get(id) : undefined
+    if (call !== undefined && at !== undefined) this.calls?.set(String(id), { ...call, asked: at })
+  }
+
+  /** The time at which a call stood whole in the reply, if it is known. */
+  askedOf(id: unknown): number | undefined {
+    return typeof id === "string" ? this.calls?.get(id)?.asked : undefined
+  }
+
   /** The extent for a call: that of its tool, and never more than that of the call around its run. */
   of(id: unknown, name: unknown = typeof id === "string" ? this.calls?.get(id)?.name : undefined): Publish {
     if (typeof id === "string" && this.calls?.get(id)?.output === true) return "none"
@@ -634,6 +706,24 @@ const suspensionOf = (rules: Rules, suspension: unknown): PublicSuspension | und
 
 const suspensionsOf = (rules: Rules, suspensions: unknown): ReadonlyArray<PublicSuspension> =>
   listOf(suspensions).flatMap((suspension) => suspensionOf(rules, suspension) ?? [])
+
+/** Returns the published calls that a call waits for. */
+const behindOf = (rules: Rules, wait: unknown): Payload => {
+  const behind = listOf(read(wait, "behind")).filter((id) => typeof id === "string" && rules.of(id) !== "none")
+  return behind.length === 0 ? {} : { behind }
+}
+
+/** Returns the waits of a call. Names of permits are made from arguments. */
+const waitedOf = (rules: Rules, event: unknown, extent: Publish): ReadonlyArray<Payload> =>
+  listOf(read(event, "waited")).flatMap((wait) => {
+    const found = whole(wait, "reason", "millis")
+    return found === undefined ? [] : [{
+      ...found,
+      ...taken(wait, "elsewhere"),
+      ...(extent === "all" ? taken(wait, "key") : {}),
+      ...behindOf(rules, wait)
+    }]
+  })
 
 /** The suspension of an event that asks for one call. */
 const asking = (event: unknown, kind: string): Payload => ({
@@ -723,6 +813,14 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
       return rules.around.length === 0
         ? undefined
         : { runId: rules.isTextPublished ? text(read(event, "runId")) ?? "" : "" }
+    case "RequestStarted": {
+      const found = whole(event, "stepIndex", "attempt")
+      return found && { ...found, ...taken(event, "model", "provider") }
+    }
+    case "RequestRetried": {
+      const found = whole(event, "stepIndex", "attempt", "try", "afterMillis")
+      return found && { ...found, code: codeOf(read(event, "code")) }
+    }
     case "MessageStarted":
       return {}
     case "MessageCompleted":
@@ -743,6 +841,7 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
     case "ToolCallCompleted": {
       const isOutput = read(read(event, "metadata"), "output") === true
       rules.begin(id, name, isOutput)
+      if (read(event, "replayed") !== true) rules.ask(id)
       if (isOutput) return undefined
       const found = ofCall(["id", "name"], ["providerExecuted"], ["arguments"])
       const reason = lostReasons(read(event, "argumentsLost"))
@@ -753,12 +852,16 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
     case "ToolQueued": {
       // Names of permits are made from arguments.
       const found = ofCall(["id", "name", "reason"], ["elsewhere"], ["key"])
-      const behind = listOf(read(event, "behind")).filter((id) => typeof id === "string" && rules.of(id) !== "none")
-      return found === undefined || behind.length === 0 ? found : { ...found, behind }
+      return found && { ...found, ...behindOf(rules, event) }
     }
     case "ToolExecutionStarted":
       rules.begin(id, name)
-      return ofCall(["id", "name"], ["attempt"])
+      const found = ofCall(["id", "name"], ["attempt"])
+      if (found === undefined || read(event, "replayed") === true) return found
+      const given = read(event, "asked")
+      const time = given === undefined ? rules.askedOf(id) : finite(given)
+      const waited = waitedOf(rules, event, rules.of(id, name))
+      return { ...found, ...optional("asked", time), ...(waited.length === 0 ? {} : { waited }) }
     case "ToolExecutionCompleted":
       return ofCall(["id", "name"])
     case "ToolProgress": {
@@ -827,6 +930,8 @@ const tagOf = (progress: unknown): string | undefined => {
 
 const eventTags: ReadonlySet<string> = new Set([
   "RunStarted",
+  "RequestStarted",
+  "RequestRetried",
   "MessageStarted",
   "TextDelta",
   "TextCompleted",

@@ -63,6 +63,27 @@ const time = {
   time: Schema.optionalKey(Schema.Finite)
 }
 
+const requested = {
+  /** Time at which the request of the reply went out, as `at`. */
+  requested: Schema.Int,
+  /** Time of the first event of the reply, as `at`. Left out where there was none. */
+  first: Schema.optionalKey(Schema.Int),
+  /** Number of the request within the step. Left out for the first one. */
+  attempt: Schema.optionalKey(Schema.Int),
+  /** The model that was asked. Left out where it is not known, and where the reply names it. */
+  model: Schema.optionalKey(Schema.String),
+  /** The provider of the model. Left out where it is not known, and where the reply names it. */
+  provider: Schema.optionalKey(Schema.String)
+}
+
+const Requested = Schema.Struct(requested)
+
+/** The request of a reply. */
+export type Requested = (typeof Requested)["Type"]
+
+/** The request of a reply, beside that. */
+const ofReply = { ...requested, requested: Schema.optionalKey(requested.requested) }
+
 const by = {
   /** The sender, as the program names them. Left out where the program does not say. */
   by: Schema.optionalKey(Schema.String)
@@ -418,6 +439,7 @@ export class ReplyReceived extends Schema.Opaque<ReplyReceived>()(Schema.TaggedS
   ...at,
   /** Index of the turn in the run, from 0. */
   stepIndex: Schema.Int,
+  ...ofReply,
   /** The reply. */
   response: Response.Response
 })) {}
@@ -438,7 +460,16 @@ export class CallStarted extends Schema.Opaque<CallStarted>()(Schema.TaggedStruc
   /** The key that identifies the call to an idempotent tool. */
   idempotencyKey: Schema.String,
   /** `true` where the handler is a run, of `Tool.fromChat`, which has a journal of its own. Left out for any other. */
-  isRun: Schema.optionalKey(Schema.Literal(true))
+  isRun: Schema.optionalKey(Schema.Literal(true)),
+  /**
+   * Time at which the call stood whole in the reply, as `at`. Left out of a further attempt, and of a call of an
+   * earlier run.
+   */
+  asked: Schema.optionalKey(Schema.Int),
+  /** The waits of the call for its turn, before its first attempt. Left out where there were none. */
+  waited: Schema.optionalKey(Schema.Array(Event.Waited)),
+  /** The request of the reply. Left out of a call that starts after its reply is whole, or after another such call. */
+  request: Schema.optionalKey(Requested)
 })) {}
 
 /**
@@ -558,6 +589,7 @@ export class StepCompleted extends Schema.Opaque<StepCompleted>()(Schema.TaggedS
   introduced: Schema.optionalKey(Schema.Array(Message.Message)),
   /** The messages of the turn. Left out where they are those of the earlier records. */
   messages: Schema.optionalKey(Schema.Array(Message.Message)),
+  ...ofReply,
   /** The reply. Left out where it is that of the preceding `ReplyReceived`. */
   response: Schema.optionalKey(Response.Response),
   /** `true` where the model has nothing more to do. */

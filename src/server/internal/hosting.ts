@@ -17,6 +17,7 @@ import * as Adapter from "../../Adapter.ts"
 import * as Peers from "../../durable/internal/peers.ts"
 import * as Worker from "../../durable/Worker.ts"
 import type * as Event from "../../Event.ts"
+import * as Requests from "../../internal/ask/request.ts"
 import * as ToolOptions from "../../internal/declare/toolOptions.ts"
 import * as Values from "../../internal/declare/values.ts"
 import * as Journal from "../../Journal.ts"
@@ -161,7 +162,7 @@ export const make = <R, RAuthorize>(
         options.raw === true
           ? Effect.andThen(hub.push(key, event), PubSub.publish(raw, [key, event]))
           : hub.push(key, event)
-    })
+    }).pipe(Layer.provide(Layer.succeed(Requests.SessionListener, (key, event) => hub.tell(key, event))))
 
     const closing = Deferred.makeUnsafe<void>()
     const peers = yield* Peers.Peers
