@@ -199,6 +199,28 @@ describe("a denial", () => {
     }
   }
 
+  it.effect("V-07: is told by a journal whose snapshot was taken while another call waited", () =>
+    Effect.gen(function*() {
+      const { events, onEvent } = living("all")
+      const run = { tools: [pay], requestId: runId, onEvent }
+      const opened = yield* Session.open("s")
+      const asked = yield* Session.keep(opened, (session) => Session.reply(session, "go", run))
+      const given = yield* Session.keep(asked, (session) =>
+        Session.settle(session, [{ id: "pay0", by: "ann", answer: { _tag: "Denied", reason: "too dear" } }]))
+      const cut = yield* Session.snapshot(given)
+      const whole = yield* Session.keep(cut, denied())
+      yield* Session.keep(whole, (session) => Session.continue(session, null, run))
+      const live = untimed(answersIn(events))
+      assert.deepStrictEqual(live.map(({ by, detail }) => [by, detail]), [["ann", "too dear"], [undefined, undefined]])
+      assert.deepStrictEqual(untimed(answersIn(yield* folded("all"))), live)
+    }).pipe(Effect.provide([
+      Script.layer([
+        [Script.toolCall("pay0", "pay", {}), Script.toolCall("pay1", "pay", {}), Script.finish("tool_calls")],
+        [Script.text("done"), Script.finish("stop")]
+      ]),
+      Session.Store.layerMemory
+    ])))
+
   it.effect("V-07: of one of two calls, says so of that one alone", () =>
     Effect.gen(function*() {
       const settle = (session: Session.Session) =>

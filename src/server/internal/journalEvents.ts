@@ -207,6 +207,7 @@ export class Telling {
       case "Opened":
         this.running = this.driver = undefined
         this.answer(record.lastRun)
+        this.settled = record.session.answered
         if (this.records === 1) {
           const after = entry.version - 1
           for (const place of ThreadRuns.beginningsOf(record.session.thread)) {
