@@ -244,7 +244,7 @@ const byName: { readonly [kind in Kind]?: string } = {
     "haltWhen validate authorize lookUp chat result run onStop onEnd onGiveUp services models download onElicit onSample redact " +
     "allowUrl onEvent approve onStep isExclusive difference prepareStep",
   object:
-    "context thread options headers metadata apiKey secret mcp retryReply retry cancel signal agent policy bounds " +
+    "context thread options headers metadata apiKey secret mcp studio retryReply retry cancel signal agent policy bounds " +
     "siblings reasoning request cursor random result calls",
   list:
     "approved tools limits secrets providerTools agents hosts origins roots dialects betas safetySettings pending " +
