@@ -6,9 +6,6 @@
  */
 const needs = "the command needs the package @effect/platform-node, and Node 22.19 or later"
 
-/** The files of the page, which the package contains as they are written. */
-const page = new URL("../../src/command/page/", import.meta.url)
-
 const isInstalled = await import("@effect/platform-node/NodeServices").then(() => true, () => false)
 const missing = process.getBuiltinModule?.("node:sqlite") === undefined
   ? `this is Node ${process.versions.node}, and npm install node@24 gives npx a later one`
@@ -17,7 +14,7 @@ const missing = process.getBuiltinModule?.("node:sqlite") === undefined
   : "npm install @effect/platform-node"
 if (missing === undefined) {
   const { main } = await import("./internal/cli.ts")
-  main(page)
+  main()
 } else {
   process.stderr.write(`heddle: ${needs}: ${missing}\n`)
   process.exitCode = 1

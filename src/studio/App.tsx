@@ -1,15 +1,28 @@
 /** The application: the list of sessions, the chat, and the picture beside it. */
-import { type CSSProperties, type ReactNode, useEffect, useRef, useState, useSyncExternalStore } from "react"
+import {
+  type CSSProperties,
+  lazy,
+  type ReactNode,
+  Suspense,
+  useEffect,
+  useMemo,
+  useRef,
+  useState,
+  useSyncExternalStore
+} from "react"
 import * as Composer from "./chat/Composer.tsx"
 import { Empty } from "./chat/Empty.tsx"
-import { Thread } from "./chat/Placeholder.tsx"
+import type { Actions, Said } from "./chat/Message.tsx"
+import { Thread } from "./chat/Thread.tsx"
+import type * as Client from "./data/client.ts"
 import * as Preferences from "./data/preferences.ts"
 import type * as Store from "./data/store.ts"
 import type { Studio } from "./data/studio.ts"
 import { Divider } from "./Divider.tsx"
-import { Help } from "./Help.tsx"
 import { Login } from "./Login.tsx"
 import { Icon } from "./parts/Icon.tsx"
+import { announce } from "./parts/Live.tsx"
+import { useBranches } from "./sessions/Branches.tsx"
 import { List } from "./sessions/List.tsx"
 
 /** Tells whether keys of a target are text. */
@@ -50,8 +63,8 @@ const Scheme = (): ReactNode => {
 /** What a screen reader is to hear of a session. */
 const sentenceOf = ({ isStopping, report, running, shown, suspensions }: Store.Snapshot): string => {
   if (isStopping) return "Stopping."
-  const [first] = suspensions
-  if (first !== undefined) return `The agent asks: ${first.question ?? `May ${first.toolCall.name} run?`}`
+  // A card that asks announces itself.
+  if (suspensions.length > 0) return ""
   if (running !== undefined) return "The agent works."
   if (report !== undefined) return "Stopped."
   const last = shown.at(-1)?.run
@@ -67,23 +80,18 @@ const leftOf = ({ report, shown }: Store.Snapshot): string => {
   return `Stopped. These may still have an effect: ${names.join(", ")}.`
 }
 
-/** The picture of a run. */
-const Picture = ({ isWide, onClose, onWide, shown }: {
-  readonly shown: Store.Shown
-  readonly isWide: boolean
-  readonly onWide: () => void
-  readonly onClose: () => void
-}): ReactNode => (
-  <aside aria-label="Run">
-    <header className="bar">
-      <button type="button" className="quiet" aria-pressed={isWide} onClick={onWide}>Whole window</button>
-      <button type="button" className="quiet" aria-label="Close the picture" onClick={onClose}>
-        <Icon name="close" />
-      </button>
-    </header>
-    {shown.run.calls.size} calls
-  </aside>
-)
+/** The picture, which is loaded when it is opened. */
+const Picture = lazy(() => import("./run/Picture.tsx").then(({ Picture }) => ({ default: Picture })))
+
+/** The strip of an answer, which comes behind the text. */
+const Strip = lazy(() => import("./run/Strip.tsx").then(({ Strip }) => ({ default: Strip })))
+
+const asks = () => import("./chat/Asks.tsx")
+
+/** What waits for an answer, which a page that shows a conversation loads before it is needed. */
+const Asks = lazy(() => asks().then(({ Asks }) => ({ default: Asks })))
+
+const Help = lazy(() => import("./Help.tsx").then(({ Help }) => ({ default: Help })))
 
 /** A session, and the picture of one of its runs. */
 const Session = ({ onSide, session, studio }: {
@@ -94,7 +102,7 @@ const Session = ({ onSide, session, studio }: {
   const { agents = [], facts } = useSyncExternalStore(studio.subscribe, studio.read)
   const login = useSyncExternalStore(studio.client.subscribe, studio.client.login)
   const snapshot = useSyncExternalStore(session.subscribe, session.read)
-  const { agent, failure, id, isStopping, notice, running, shown, state, suspensions, waiting } = snapshot
+  const { agent, hasOlder, id, isFailed, isStopping, notice, running, shown, state, suspensions, waiting } = snapshot
   const [pictured, setPictured] = useState<string>()
   const [isWide, setWide] = useState(false)
   const [width, setWidth] = useState(Preferences.pictureWidth)
@@ -105,6 +113,43 @@ const Session = ({ onSide, session, studio }: {
   const isAsked = suspensions.length > 0
   const isEmpty = shown.length === 0 && waiting.length === 0 && state === "new"
   const left = leftOf(snapshot)
+  const sentence = sentenceOf(snapshot)
+  const branches = useBranches(studio.client, snapshot)
+  const latest = useRef({ branches, running })
+  latest.current = { branches, running }
+  const warning = studio.warnings.get(id) ?? ""
+  const { allowed = [], forks } = snapshot.session ?? {}
+
+  // The actions of messages are the same object while nothing of them changes, so that messages are not drawn again.
+  const canBranch = running === undefined && !isAsked
+  const actions = useMemo((): Actions => ({
+    strip: (run, version) => (
+      <Suspense fallback={<div className="run-strip" />}>
+        <Strip
+          run={run}
+          version={version}
+          isLive={latest.current.running?.id === run.id}
+          onOpen={() => setPictured(run.id)}
+        />
+      </Suspense>
+    ),
+    branches: (message) => latest.current.branches(message),
+    ...(canBranch
+      ? {
+        onAgain: (message: Said) =>
+          void session.attempt(() => studio.branch(message as Client.Said, (message as Client.Said).content)),
+        onEdit: (message: Said, text: string) => studio.branch(message as Client.Said, text)
+      }
+      : {})
+  }), [canBranch, forks, session, studio])
+
+  useEffect(() => {
+    if (!isEmpty) void asks()
+  }, [isEmpty])
+
+  useEffect(() => {
+    if (sentence !== "") announce(sentence)
+  }, [sentence])
 
   useEffect(() => {
     document.title = `${isAsked ? "● " : ""}${title === "" ? agent : title} · Studio`
@@ -153,7 +198,13 @@ const Session = ({ onSide, session, studio }: {
           <h1>{title === "" ? agent : title}</h1>
           <span className="description">{title === "" ? description : agent}</span>
           {shown.length > 0 && (
-            <button type="button" className="quiet" aria-pressed={picture !== undefined} onClick={toggle}>
+            <button
+              type="button"
+              className="quiet"
+              aria-label="Picture"
+              aria-pressed={picture !== undefined}
+              onClick={toggle}
+            >
               <Icon name="picture" />
               <span className="word">Picture</span>
             </button>
@@ -169,16 +220,48 @@ const Session = ({ onSide, session, studio }: {
               onExample={(text) => composer.current?.fill(text)}
             />
           )
-          : <Thread snapshot={snapshot} onOpen={setPictured} />}
-        {failure !== undefined && (
+          : (
+            <Thread
+              actions={actions}
+              shown={shown}
+              waiting={waiting}
+              hasOlder={hasOlder}
+              onOlder={session.readOlder}
+            >
+              {isAsked && (
+                <Suspense fallback={null}>
+                  <Asks suspensions={suspensions} onAnswer={(answers) => session.answer(answers)} />
+                </Suspense>
+              )}
+            </Thread>
+          )}
+        {isFailed && (
           <div className="failure">
-            <p>{failure}</p>
+            <p>The run failed. What was done stays done.</p>
             <button type="button" onClick={() => void session.retry()}>Try again</button>
           </div>
         )}
         {left !== "" && <p className="failure report">{left}</p>}
+        {warning !== "" && <p className="warning" role="status">{warning}</p>}
+        {allowed.length > 0 && (
+          <div className="allowed" role="group" aria-label="Allowed in this chat">
+            Allowed in this chat:
+            {allowed.map(({ name }) => (
+              <button
+                key={name}
+                type="button"
+                className="quiet"
+                onClick={() => void session.forget(name)}
+              >
+                {name}
+                <Icon name="close" />
+                <span className="hidden">: ask again</span>
+              </button>
+            ))}
+          </div>
+        )}
         {notice !== "" && <p id="notice" role="alert">{notice}</p>}
-        {state !== "gone" && !login.isAsked && (
+        {state !== "gone" && (!login.isAsked || login.isAgain) && (
           <Composer.Composer
             ref={composer}
             agent={agent}
@@ -191,20 +274,24 @@ const Session = ({ onSide, session, studio }: {
             onStop={() => void session.stop()}
           />
         )}
-        <p className="hidden" role="status">{sentenceOf(snapshot)}</p>
       </main>
       {picture !== undefined && (
         <>
           <Divider width={width} onWidth={setWidth} onEnd={Preferences.keepPictureWidth} />
-          <Picture
-            shown={picture}
-            isWide={isWide}
-            onWide={() => setWide(!isWide)}
-            onClose={() => {
-              setPictured(undefined)
-              setWide(false)
-            }}
-          />
+          <aside aria-label="Run">
+            <Suspense fallback={<p className="hidden">The picture is loaded.</p>}>
+              <Picture
+                key={picture.run.id}
+                run={picture.run}
+                version={picture.version}
+                isLive={running?.id === picture.run.id}
+                onClose={() => {
+                  setPictured(undefined)
+                  setWide(false)
+                }}
+              />
+            </Suspense>
+          </aside>
         </>
       )}
     </div>
@@ -237,7 +324,8 @@ export const App = ({ studio }: { readonly studio: Studio }): ReactNode => {
       if (event.ctrlKey || event.metaKey || event.altKey || isField(event.target)) return
       switch (event.key) {
         case "/":
-          setSideOpen(true)
+          // On a wide screen it is always there.
+          if (burger.current?.offsetParent != null) setSideOpen(true)
           requestAnimationFrame(() => document.getElementById("search")?.focus())
           break
         case "n":
@@ -315,7 +403,11 @@ export const App = ({ studio }: { readonly studio: Studio }): ReactNode => {
       {session === undefined
         ? <main className="start">{notice !== "" && <p id="notice" role="alert">{notice}</p>}</main>
         : <Session key={session.id} session={session} studio={studio} onSide={side} />}
-      {isHelped && <Help onClose={() => setHelped(false)} />}
+      {isHelped && (
+        <Suspense fallback={null}>
+          <Help onClose={() => setHelped(false)} />
+        </Suspense>
+      )}
     </div>
   )
 }

@@ -31,7 +31,6 @@ beforeEach(() => {
 afterEach(() => void vi.restoreAllMocks())
 afterAll(() => fs.rmSync(folder, { recursive: true, force: true }))
 
-const page = new URL("../../src/command/page/", import.meta.url)
 let count = 0
 
 /** The path of a module with this definition. A module is loaded once, so that each has a name of its own. */
@@ -59,7 +58,7 @@ const command = (args: ReadonlyArray<string>, keys?: string): Effect.Effect<Ran>
       log: (...words: ReadonlyArray<unknown>) => void (written.out += `${words.join(" ")}\n`),
       error: (...words: ReadonlyArray<unknown>) => void (written.err += `${words.join(" ")}\n`)
     }
-    const code = yield* Cli.run(args, page, new Stop()).pipe(
+    const code = yield* Cli.run(args, new Stop()).pipe(
       Effect.provide(Layer.merge(NodeServices.layer, keys === undefined ? notTerminal : typing(keys))),
       Effect.provideService(Console.Console, lines as unknown as Console.Console),
       Effect.orDie

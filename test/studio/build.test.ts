@@ -80,6 +80,21 @@ describe("the files of Studio", () => {
     for (const name of named) assert.include(files.map(({ name }) => name), name)
   })
 
+  it("W-25: no source reads a text as HTML, as a script or as a style, and none stores a token or a draft", () => {
+    const sources = new URL("../../src/studio/", import.meta.url)
+    const names = fs.readdirSync(sources, { encoding: "utf8", recursive: true }).filter((name) => /\.tsx?$/.test(name))
+    assert.isAbove(names.length, 20)
+    for (const name of names) {
+      const text = fs.readFileSync(new URL(name, sources), "utf8")
+      assert.notMatch(
+        text,
+        /innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|sessionStorage|indexedDB|\.cookie/i,
+        name
+      )
+      if (name !== "data/preferences.ts") assert.notMatch(text, /localStorage/, name)
+    }
+  })
+
   it("V-06: each file has the policy of content, and is served without sniffing and without authorization", async () => {
     for (const { load, name, type } of files) {
       const path = name === "index.html" ? "" : name

@@ -52,7 +52,7 @@ const isTerm = (text: string): boolean =>
     return Number.isFinite(millis) && millis > 0
   })
 
-const serve = (page: URL, stop: Stop, onExit: (code: number) => void) =>
+const serve = (stop: Stop, onExit: (code: number) => void) =>
   Command.make(
     "serve",
     {
@@ -83,12 +83,13 @@ const serve = (page: URL, stop: Stop, onExit: (code: number) => void) =>
       Effect.map(
         Serves.run(
           { host, isOpened, module, port, store: Option.getOrUndefined(store), term: Option.getOrUndefined(term) },
-          page,
           stop
         ),
         onExit
       )
-  ).pipe(Command.withDescription("Serves the agents of a module over HTTP, with a page."))
+  ).pipe(
+    Command.withDescription("Serves the agents of a module over HTTP, with Studio, the application in the browser.")
+  )
 
 const call = (stop: Stop, onExit: (code: number) => void) =>
   Command.make(
@@ -240,10 +241,10 @@ const sessions = (stop: Stop, onExit: (code: number) => void) =>
       })
   ).pipe(Command.withDescription("Lists, shows, recovers, stops and deletes the sessions in a store."))
 
-const command = (page: URL, stop: Stop, onExit: (code: number) => void) =>
+const command = (stop: Stop, onExit: (code: number) => void) =>
   Command.make("heddle").pipe(
     Command.withDescription("Serves agents, calls them in a terminal, and looks after their sessions."),
-    Command.withSubcommands([serve(page, stop, onExit), call(stop, onExit), sessions(stop, onExit)])
+    Command.withSubcommands([serve(stop, onExit), call(stop, onExit), sessions(stop, onExit)])
   )
 
 /** A wrong invocation gets one line; the help is there for the asking. */
@@ -291,12 +292,12 @@ const lineOf = (args: ReadonlyArray<string>, error: unknown): string =>
     : Problems.detailOf(error)
 
 /** Runs a command line. Succeeds with the exit code. */
-export const run = (given: ReadonlyArray<string>, page: URL, stop: Stop) =>
+export const run = (given: ReadonlyArray<string>, stop: Stop) =>
   Effect.gen(function*() {
     let code = 0
     const onExit = (own: number) => void (code = own)
     const args = argumentsOf(given)
-    yield* Command.runWith(command(page, stop, onExit), { version })(args).pipe(
+    yield* Command.runWith(command(stop, onExit), { version })(args).pipe(
       Effect.catch((error) =>
         isQuitError(error)
           ? Effect.interrupt
@@ -309,12 +310,12 @@ export const run = (given: ReadonlyArray<string>, page: URL, stop: Stop) =>
     return code
   }).pipe(Effect.provide(presenter))
 
-/** Runs the command line of this process. `page` is the folder of the files of the page. */
-export const main = (page: URL): void => {
+/** Runs the command line of this process. */
+export const main = (): void => {
   const stop = new Stop()
   // A reader that has left, such as `| head`, fails the next write; without a listener that ends the process.
   process.stdout.on("error", () => {})
-  const program = run(process.argv.slice(2), page, stop).pipe(
+  const program = run(process.argv.slice(2), stop).pipe(
     Effect.provide(NodeServices.layer),
     Effect.provideService(Logger.LogToStderr, true)
   )

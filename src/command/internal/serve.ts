@@ -1,5 +1,5 @@
 /**
- * `heddle serve`: the agents of a module over HTTP, with the page, until Ctrl-C.
+ * `heddle serve`: the agents of a module over HTTP, with Studio, until Ctrl-C.
  *
  * @since 0.1.0
  */
@@ -15,7 +15,6 @@ import * as Server from "../../server/Server.ts"
 import * as Definitions from "./definition.ts"
 import * as Stores from "./keeping.ts"
 import * as Opening from "./opening.ts"
-import * as Pages from "./pages.ts"
 import * as Problems from "./problem.ts"
 import type { Stop } from "./stop.ts"
 
@@ -54,7 +53,7 @@ const unable = ({ host, port }: Settings, { cause }: HttpServerError.ServeError)
 }
 
 /** Serves until a stop is asked for. Succeeds with the exit code. */
-export const run = (settings: Settings, page: URL, stop: Stop) =>
+export const run = (settings: Settings, stop: Stop) =>
   Effect.gen(function*() {
     const { host, port, store, term } = settings
     const loaded = yield* Definitions.load(settings.module)
@@ -68,17 +67,13 @@ export const run = (settings: Settings, page: URL, stop: Stop) =>
       )
     }
     const hosts = definition.hosts ?? [...local, host]
-    const { origins = [] } = definition
-    const app = Layer.provideMerge(
-      Pages.layer(page, { hosts, origins, isLoopback }),
-      Server.layer({
-        studio: Server.studio({ path: "/studio" }),
-        ...definition,
-        ...(term === undefined ? {} : { term: term as Duration.Input }),
-        hosts,
-        authorize
-      })
-    )
+    const app = Server.layer({
+      studio: Server.studio(),
+      ...definition,
+      ...(term === undefined ? {} : { term: term as Duration.Input }),
+      hosts,
+      authorize
+    })
     const server = Server.layerNode({ port, host })(app).pipe(
       Layer.provide([Definitions.layerOf(loaded), Stores.layer(store)]),
       Layer.catchTag("ServeError", (error) => Layer.effectDiscard(unable(settings, error)))

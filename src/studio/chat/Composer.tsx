@@ -107,6 +107,7 @@ export const Composer = ({ agent, draft, isAsked, isRunning, isStopping, onDraft
           : (
             <>
               <kbd>Enter</kbd> sends<span>
+                {" "}
                 · <kbd>Shift Enter</kbd> begins a line
               </span>
             </>

@@ -41,8 +41,8 @@ export interface Call {
   readonly owner: string
   /** Index of the turn that asked, or -1 for a call from an earlier run. */
   readonly turn: number
-  /** Time at which the model began the call, as far as that is known. */
-  asked: number
+  /** Time at which the model began the call. */
+  readonly asked: number
   /** Time at which the call stood whole in the reply. */
   ready?: number
   readonly waits: Array<Wait>
@@ -507,12 +507,13 @@ const answer = (run: Run, call: Call, told: Answered, at: number): void => {
 }
 
 /**
- * Marks the call of an earlier run that a later run answers. Returns `false` where the earlier run has no such call
- * that waits.
+ * Marks the call of an earlier run that a later run answers or carries on. Returns `false` where the earlier run has no
+ * such call that waits, or that was marked as one that runs.
  */
 export const settle = (earlier: Run, settled: Settled): boolean => {
   const call = earlier.calls.get(settled.path)
-  if (call === undefined || call.state !== "asks") return false
+  if (call === undefined) return false
+  if (call.state !== "asks" && (call.state !== "running" || earlier.end === undefined)) return false
   const { at: _at, path: _path, state, ...told } = settled
   turnTo(earlier, call, state)
   Object.assign(call, told)
@@ -521,6 +522,20 @@ export const settle = (earlier: Run, settled: Settled): boolean => {
   earlier.version++
   return true
 }
+
+/** Returns a call of an earlier run that this one carries on, as the earlier run is to have it. */
+export const carriedOn = ({ content, code, by, detail, ended, owner, path, state, turn }: Call): Settled | undefined =>
+  owner !== "" || turn >= 0 || state === "asks" || state === "asked"
+    ? undefined
+    : {
+      path,
+      at: ended ?? 0,
+      state: state === "waiting" ? "running" : state,
+      ...(content === undefined ? {} : { content }),
+      ...(code === undefined ? {} : { code }),
+      ...(by === undefined ? {} : { by }),
+      ...(detail === undefined ? {} : { detail })
+    }
 
 /** The time of an event in the run, which never goes back. */
 const timeOf = (run: Run, at: number | undefined): number => {
@@ -645,11 +660,6 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
       const known = call ?? begin(run, owner, event.id, event.name, undefined, now)
       close(known, now)
       if (event.asked !== undefined) known.ready = Math.min(timeOf(run, event.asked), now)
-      // A journal tells the calls of a reply when the reply has ended.
-      if (known.ready !== undefined && known.ready < known.asked) {
-        known.asked = known.ready
-        run.revision++
-      }
       if (event.waited !== undefined && known.started === undefined) {
         if (known.waits.length === 0 && event.waited.length > 0) run.counts.waited++
         known.waits.splice(0, known.waits.length, ...waitsOf(known, owner, event.waited, now))

@@ -13,6 +13,8 @@ export interface Shown {
   readonly version: number
   /** The message that began it. Left out of a run that continues behind answers. */
   readonly message?: Client.Said
+  /** `true` of a part of the conversation with which the session began. It has no times. */
+  readonly isKept: boolean
 }
 
 /** The part of a session that a page shows. */
@@ -30,8 +32,8 @@ export interface Snapshot {
   readonly running: Fold.Run | undefined
   /** The calls that wait for an answer. */
   readonly suspensions: ReadonlyArray<Event.PublicSuspension>
-  /** The error that broke the last run. */
-  readonly failure: string | undefined
+  /** `true` where the last run failed, and can be tried again. */
+  readonly isFailed: boolean
   readonly hasOlder: boolean
   readonly isStopping: boolean
   /** The fates of the calls of the run that was stopped last. */
@@ -43,6 +45,7 @@ export interface Snapshot {
 interface Entry {
   run: Fold.Run
   message?: Client.Said
+  isKept: boolean
   /** The run as a stream tells it again, until it is as far as `run`. */
   next?: Fold.Run
 }
@@ -75,6 +78,14 @@ const ofPage: Timing = {
 /** Returns what calls of a run under way wait for. It may be answered in advance. */
 const waitingIn = (run: Fold.Run): ReadonlyArray<Event.PublicSuspension> =>
   run.counts.asks === 0 ? [] : Array.from(run.calls.values()).flatMap(({ suspension }) => suspension ?? [])
+
+/** Marks calls of earlier runs that a run has answered, or carries on. */
+const settleAll = (run: Fold.Run, runs: ReadonlyArray<Fold.Run>, place: number): void => {
+  const carried = Array.from(run.calls.values()).flatMap((call) => Fold.carriedOn(call) ?? [])
+  for (const settled of [...run.settled, ...carried]) {
+    for (const earlier of runs.slice(0, place)) Fold.settle(earlier, settled)
+  }
+}
 
 /** A session, from when a page shows it until another one is shown. */
 export class Session {
@@ -146,9 +157,10 @@ export class Session {
   }
 
   private take(): Snapshot {
-    const shown = Array.from(this.entries.values(), ({ message, run }): Shown => ({
+    const shown = Array.from(this.entries.values(), ({ isKept, message, run }): Shown => ({
       run,
       version: run.version,
+      isKept,
       ...(message === undefined ? {} : { message })
     }))
     const last = shown.at(-1)?.run
@@ -164,9 +176,7 @@ export class Session {
       suspensions: (running === undefined ? this.suspensions : waitingIn(running)).filter(({ id }) =>
         !this.given.has(id)
       ),
-      failure: running === undefined && last?.outcome?._tag === "Failed"
-        ? last.error?.message ?? "The last run failed."
-        : undefined,
+      isFailed: running === undefined && last?.outcome?._tag === "Failed",
       hasOlder: this.older !== undefined,
       isStopping: this.isStopping,
       report: this.report,
@@ -195,7 +205,7 @@ export class Session {
   /** Folds a run as the server keeps it, unless the one that is here has more. */
   private keep({ events, message, runId, startedAt }: Client.KeptRun): Entry {
     const known = this.entries.get(runId)
-    const entry = known ?? { run: Fold.make(runId, startedAt) }
+    const entry = known ?? { run: Fold.make(runId, startedAt), isKept: startedAt === undefined }
     if (message !== undefined) entry.message = message
     const isFolded = known === undefined || known.run.version === 0
     if (isFolded || known.run.end === undefined && known.run.id !== this.running) {
@@ -219,25 +229,14 @@ export class Session {
       for (const [id, entry] of kept) this.entries.set(id, entry)
       if (isFirst) this.older = before
     }
-    this.settle()
+    const all = Array.from(this.entries.values(), ({ run }) => run)
+    for (const [place, run] of all.entries()) settleAll(run, all, place)
     this.session = session
     this.suspensions = session.suspensions
     const begun = new Set(Array.from(this.entries.values(), ({ message }) => message?.id))
     const submitted = (session.submitted ?? []).filter(({ id }) => !begun.has(id))
     const own = this.waiting.filter(({ id }) => !begun.has(id) && !submitted.some((other) => other.id === id))
     this.waiting = [...submitted, ...own]
-  }
-
-  /** Marks calls of earlier runs with the answers that later runs began with. */
-  private settle(from = Array.from(this.entries.values(), ({ run }) => run)): void {
-    for (const [place, run] of from.entries()) {
-      for (const settled of run.settled) {
-        for (let earlier = place - 1; earlier >= 0; earlier--) {
-          const other = from[earlier]
-          if (other !== undefined && Fold.settle(other, settled)) break
-        }
-      }
-    }
   }
 
   /** Reads the session again: its facts, and runs that ended while no stream was open. */
@@ -335,11 +334,20 @@ export class Session {
     const run = next ?? entry.run
     const answered = run.settled.length
     Fold.take(run, event)
+    const named = "toolCallId" in event ? event.toolCallId : "id" in event ? event.id : undefined
+    const call = typeof named === "string" ? run.calls.get(Fold.pathOf("", named)) : undefined
+    const settled = run.settled.length > answered
+      ? run.settled.at(-1)
+      : call === undefined
+      ? undefined
+      : Fold.carriedOn(call)
+    if (settled !== undefined) {
+      for (const other of this.entries.values()) if (other.run !== run) Fold.settle(other.run, settled)
+    }
     if (next !== undefined && (next.end !== undefined || next.now >= entry.run.now)) {
       entry.run = next
       delete entry.next
     }
-    if (run.settled.length > answered) this.settle()
     if (event._tag === "ChatCompleted") this.complete(run)
   }
 
@@ -351,7 +359,7 @@ export class Session {
     this.running = runId
     if (known === undefined) {
       const [message, ...waiting] = this.waiting
-      this.entries.set(runId, { run: Fold.make(runId), ...(message === undefined ? {} : { message }) })
+      this.entries.set(runId, { run: Fold.make(runId), isKept: false, ...(message === undefined ? {} : { message }) })
       this.waiting = waiting
       // The message of another page is not in the stream.
       if (message === undefined) void this.refresh(3).catch(() => {})
@@ -370,16 +378,10 @@ export class Session {
   // Writing.
 
   /** Sends a request, and shows why it was refused. Succeeds with the sentence then. */
-  private async attempt(sent: () => Promise<unknown>): Promise<string | undefined> {
-    try {
-      await sent()
-      this.note("")
-      return undefined
-    } catch (error) {
-      const sentence = sentenceOf(error)
-      this.note(sentence)
-      return sentence
-    }
+  async attempt(sent: () => Promise<string | undefined | void>): Promise<string | undefined> {
+    const refused = await sent().catch(sentenceOf)
+    this.note(refused ?? "")
+    return refused ?? undefined
   }
 
   /** Sends a message. Succeeds with a sentence where it was refused. */
@@ -421,6 +423,12 @@ export class Session {
     await this.attempt(async () => void (this.report = await this.client.stop(this.agent, this.id)))
     this.isStopping = false
     this.tell()
+  }
+
+  /** Asks again before calls of a tool that were allowed for the session. */
+  async forget(tool: string): Promise<void> {
+    await this.attempt(() => this.client.forget(this.agent, this.id, tool))
+    await this.refresh(1).catch(() => {})
   }
 
   /** Tries again what broke. */

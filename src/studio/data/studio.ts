@@ -2,7 +2,7 @@
  * The state of the page: the agents, the chosen one, its list of sessions, and the session that is shown. The address
  * names the last two, as `#AGENT/SESSION`.
  */
-import type * as Client from "./client.ts"
+import * as Client from "./client.ts"
 import * as Lists from "./list.ts"
 import * as Store from "./store.ts"
 
@@ -38,6 +38,8 @@ export class Studio {
   readonly client: Client.Client
   /** Texts that were typed and not sent, by session. They are in memory only. */
   readonly drafts = new Map<string, string>()
+  /** Sentences about branches that have just begun, by session. */
+  readonly warnings = new Map<string, string>()
   private readonly listeners = new Set<() => void>()
   private readonly facts = new Map<string, Client.Facts>()
   private state: Snapshot = { agents: undefined, facts: undefined, list: undefined, session: undefined, notice: "" }
@@ -121,6 +123,27 @@ export class Studio {
       history.replaceState(null, "", addressOf(session.agent, session.id))
     }
     return refused
+  }
+
+  /**
+   * Begins a branch before a message, with other content or with the same again. Succeeds with a sentence where it was
+   * refused.
+   */
+  async branch(message: Client.Said, content: Client.Said["content"]): Promise<string | undefined> {
+    const { session } = this.state
+    if (session === undefined) return undefined
+    const id = Client.newId()
+    try {
+      const { calls = [] } = await this.client.fork(session.agent, session.id, { id, before: message.id, content })
+      const names = Array.from(new Set(calls.map(({ name }) => name)))
+      if (names.length > 0) {
+        this.warnings.set(id, `What these calls did before the branch stays done: ${names.join(", ")}.`)
+      }
+    } catch (error) {
+      return error instanceof Error ? error.message : ""
+    }
+    location.hash = addressOf(session.agent, id)
+    return undefined
   }
 
   /** Deletes a session. Succeeds with a sentence where that was refused. */
