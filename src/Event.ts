@@ -831,6 +831,25 @@ export class ToolQueued extends Schema.Opaque<ToolQueued>()(Schema.TaggedStruct(
 })) {}
 
 /**
+ * A wait of a call for its turn, which is over.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class Waited extends Schema.Opaque<Waited>()(Schema.Struct({
+  /** The reason why it waited, as in `ToolQueued`. */
+  reason: ToolQueued.fields.reason,
+  /** The name of the permit, where the reason is `"key"`. Left out otherwise. */
+  key: Schema.optionalKey(Schema.String),
+  /** The ids of the calls of this run that it waited for, three at most. Left out where there are none. */
+  behind: Schema.optionalKey(Schema.Array(Schema.String)),
+  /** `true` where another run had what it waited for. Left out otherwise. */
+  elsewhere: Schema.optionalKey(Schema.Boolean),
+  /** Length of the wait, in milliseconds. */
+  millis: Schema.Finite
+})) {}
+
+/**
  * A handler starts.
  *
  * @category schemas
@@ -849,6 +868,11 @@ export class ToolExecutionStarted extends Schema.Opaque<ToolExecutionStarted>()(
      * first. Further attempts by `retry` of the tool have no event.
      */
     attempt: Schema.optionalKey(Schema.Int),
+    /**
+     * The waits for its turn, in their order: for a place, for each permit by name, for a place of `Limits`. Left out
+     * of a call that had its turn at once.
+     */
+    waited: Schema.optionalKey(Schema.Array(Waited)),
     ...replay
   })
 ) {}

@@ -13,7 +13,16 @@ import * as Nested from "./internal/session/nested.ts"
 import type * as Records from "./internal/session/records.ts"
 import * as States from "./internal/session/state.ts"
 
-export { hashOfContent, LastRun, Origin, Receipt, Record, RunError, runErrorOf } from "./internal/session/records.ts"
+export {
+  hashOfContent,
+  Labels,
+  LastRun,
+  Origin,
+  Receipt,
+  Record,
+  RunError,
+  runErrorOf
+} from "./internal/session/records.ts"
 
 export type {
   AttemptFailed,
@@ -23,6 +32,7 @@ export type {
   CallWaits,
   ClientTools,
   Entry,
+  Labelled,
   MessagesAppended,
   MessageSubmitted,
   Opened,

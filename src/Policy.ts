@@ -38,7 +38,7 @@ export class Policy extends Schema.Opaque<Policy>()(Schema.Struct({
   toolEvents: Schema.Literals(["live", "grouped"]),
   /**
    * The facts about calls that other tool loops do not have: `ToolQueued`, the `code` of an answer in events and
-   * messages, and the `attempt` in `ToolExecutionStarted`. A run with `"hidden"` leaves them out.
+   * messages, and the `attempt` and `waited` of `ToolExecutionStarted`. A run with `"hidden"` leaves them out.
    */
   callFacts: Schema.Literals(["told", "hidden"]),
   /**

@@ -109,11 +109,22 @@ const both = (left: Usage, right: Usage): Usage => ({
   ...left,
   ...Object.fromEntries(countNames.map((name) => [name, bothCounts(left[name], right[name])])),
   toolUsage: { ...left.toolUsage, ...right.toolUsage },
-  extra: { ...left.extra, ...right.extra }
+  extra: { ...left.extra, ...right.extra, ...currencyOf(left, right) }
 })
 
+const hasCost = ({ inputCost, outputCost, totalCost }: Usage): boolean =>
+  (inputCost ?? outputCost ?? totalCost) !== null
+
+/** Returns the currency of a sum where its parts have several: `XXX`, which is none in ISO 4217. */
+const currencyOf = (left: Usage, right: Usage): Json.JsonObject => {
+  const currency = (hasCost(left) ? left : right).extra["currency"]
+  const isMixed = hasCost(left) && hasCost(right) && currency !== right.extra["currency"]
+  return isMixed ? { currency: "XXX" } : currency === undefined ? {} : { currency }
+}
+
 /**
- * The usage of several turns together. A figure that no turn reported stays `null`.
+ * The usage of several turns together. A figure that no turn reported stays `null`. Where turns report their costs with
+ * several values of `currency` in `extra`, the sum has the value `"XXX"`: its costs are no amount of money.
  *
  * **Example** (Two turns together)
  *

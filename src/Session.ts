@@ -86,6 +86,8 @@ export type { ApproveOptions, SettleOptions, Submission, Verdict } from "./inter
 export type {
   Forked,
   ForkOptions,
+  LabelOptions,
+  LabelReceipt,
   StopOptions,
   StopReceipt,
   SubmitOptions,
@@ -530,6 +532,40 @@ export const submit: <E = never>(
   options?: StoredCommands.SubmitOptions<E>
 ) => Effect.Effect<StoredCommands.SubmitReceipt, SessionData.SessionError | Journals.StoreError | E, Journals.Store> =
   StoredCommands.submit
+
+/**
+ * Changes the title and the pin of a session, from any process, also while another one runs it. Lists have them:
+ * {@link list} reads no journal. Snapshots keep them. Succeeds when the change is durable, with the labels as they are
+ * then, and with `undefined` for a session that does not exist. Labels that the session has already are not written
+ * again.
+ *
+ * **Example** (A session that is renamed)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const program = Effect.gen(function*() {
+ *   yield* Session.submit("s1", "Where does it rain?")
+ *   const named = yield* Session.label("s1", { title: "Rain", pinned: true })
+ *   const again = yield* Session.label("s1", { title: null })
+ *   return [named?.title, named?.pinned, again?.title]
+ * })
+ *
+ * await Effect.runPromise(Effect.provide(program, Session.Store.layerMemory)) // => ["Rain", true, "Where does it rain?"]
+ * ```
+ *
+ * @category commands
+ * @since 0.1.0
+ */
+export const label: <E = never>(
+  id: string,
+  options: StoredCommands.LabelOptions<E>
+) => Effect.Effect<
+  StoredCommands.LabelReceipt | undefined,
+  SessionData.SessionError | Journals.StoreError | E,
+  Journals.Store
+> = StoredCommands.label
 
 /**
  * Begins a new session with the conversation before a message of another one, and with its context, metadata and notes

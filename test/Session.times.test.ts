@@ -44,7 +44,7 @@ const replying = (options: Chat.Options<any, any, any, any, any> = {}) =>
         Session.reply(session, "go", { tools: [work, ask] as unknown as [], ...options })))
   )
 
-const recorded = (script: Script.Input, options?: Chat.Options<any, any, any, any, any>) =>
+const recorded = (script: Parameters<typeof Script.layer>[0], options?: Chat.Options<any, any, any, any, any>) =>
   Effect.andThen(replying(options), journalOf("s")).pipe(
     Effect.provide([Script.layer(script), Session.Store.layerMemory])
   )
@@ -65,7 +65,7 @@ const tellingOf = (records: ReadonlyArray<Journal.Record>) => {
 const moments = (events: ReadonlyArray<Event.PublicEvent>) => events.map(({ _tag, at }) => [_tag, at])
 
 describe("times of records", () => {
-  it.effect("of a run are counted from its start", () =>
+  it.effect("V-21: of a run are counted from its start", () =>
     Effect.gen(function*() {
       yield* TestClock.setTime(1_000_000)
       const records = yield* recorded(turns)
@@ -88,7 +88,7 @@ describe("times of records", () => {
       assert.deepStrictEqual(Journal.check(records), [])
     }))
 
-  it.effect("of a resumed run are counted from its resumption", () =>
+  it.effect("V-21: of a resumed run are counted from its resumption", () =>
     Effect.gen(function*() {
       const records = yield* recorded(turns.toSpliced(1, 1))
       const cut = records.slice(0, records.findIndex(({ _tag }) => _tag === "CallEnded"))
@@ -113,7 +113,7 @@ describe("times of records", () => {
       ])
     }))
 
-  it.effect("never decrease, also where the clock is set back, or is behind that of the process before", () =>
+  it.effect("V-21: never decrease, also where the clock is set back, or is behind that of the process before", () =>
     Effect.gen(function*() {
       const clock = yield* Clock.Clock
       let behind = 0
@@ -149,7 +149,7 @@ describe("times of records", () => {
       }).pipe(Effect.provide(prefixed("s", cut)))
     }))
 
-  it.effect("of an abandoned run are counted from its last resumption", () =>
+  it.effect("V-21: of an abandoned run are counted from its last resumption", () =>
     Effect.gen(function*() {
       const records = yield* recorded(turns.toSpliced(1, 1))
       const cut = records.slice(0, records.findIndex(({ _tag }) => _tag === "CallEnded"))
@@ -164,7 +164,7 @@ describe("times of records", () => {
       }).pipe(Effect.provide(prefixed("s", [...cut, unsealed])))
     }))
 
-  it.effect("of each attempt of a call are its own", () =>
+  it.effect("V-21: of each attempt of a call are its own", () =>
     Effect.gen(function*() {
       let attempts = 0
       const flaky = Tool.make("flaky", {
@@ -186,7 +186,7 @@ describe("times of records", () => {
       ])
     }))
 
-  it.effect("of commands are those of the clock", () =>
+  it.effect("V-21: of commands are those of the clock", () =>
     Effect.gen(function*() {
       yield* TestClock.setTime(2_000)
       yield* Session.submit("s", "go", { id: "m" })
@@ -206,7 +206,7 @@ describe("times of records", () => {
       Session.Store.layerMemory
     ])))
 
-  it.effect("of a denial by a reply, and of a stop, are those of the clock", () =>
+  it.effect("V-21: of a denial by a reply, and of a stop, are those of the clock", () =>
     Effect.gen(function*() {
       const opened = yield* Session.open("s")
       const waiting = yield* Session.keep(opened, (session) => Session.reply(session, "go", { tools: [ask] }))
@@ -229,7 +229,7 @@ describe("times of records", () => {
       Session.Store.layerMemory
     ])))
 
-  it.effect("are in no record of a session that is not kept, and change nothing of its result", () =>
+  it.effect("V-21: are in no record of a session that is not kept, and change nothing of its result", () =>
     Effect.gen(function*() {
       const own = yield* Effect.provide(within(Session.reply(Session.make(), "go", { tools: [work, ask] })), [
         Script.layer(turns)
@@ -240,7 +240,7 @@ describe("times of records", () => {
 })
 
 describe("times of events that a journal tells", () => {
-  it.effect("are those of the live events, from the start of a call on", () =>
+  it.effect("V-21: are those of the live events, from the start of a call on", () =>
     Effect.gen(function*() {
       yield* TestClock.setTime(1_000_000)
       const live: Array<Event.PublicEvent> = []
@@ -262,7 +262,7 @@ describe("times of events that a journal tells", () => {
       assert.isTrue(told.every(({ at }) => at !== undefined))
     }))
 
-  it.effect("continue where a run was resumed", () =>
+  it.effect("V-21: continue where a run was resumed", () =>
     Effect.gen(function*() {
       const records = yield* recorded(turns.toSpliced(1, 1))
       const started = records.find((record) => record._tag === "RunStarted")!
@@ -276,7 +276,7 @@ describe("times of events that a journal tells", () => {
 })
 
 describe("the journal of a run of 26 calls", () => {
-  it.effect("grows by at most 8 % with the times", () =>
+  it.effect("V-21: grows by at most 8 % with the times, the waits and the requests", () =>
     Effect.gen(function*() {
       const line = "The answer has about as many characters as those of a search: a title, an address, and a line. "
       const search = Tool.make("search", {
@@ -292,20 +292,25 @@ describe("the journal of a run of 26 calls", () => {
         finish("tool_calls")
       ]
       const script = [turn(0, 4), turn(1, 10), turn(2, 6), turn(3, 6), [delay(900), text(line), finish("stop")]]
-      const records = yield* recorded(script, { tools: [search] as unknown as [] })
+      // Four of the ten calls of the second turn wait.
+      const records = yield* recorded(script, { tools: [search] as unknown as [], maxConcurrency: 6 })
       const bytes = (records: ReadonlyArray<Journal.Record>) =>
         Effect.map(
           Effect.forEach(records, (record, index) =>
             Journals.toText("s", record, index + 1)),
           (texts) => texts.join("\n").length
         )
-      const plain = records.map((record) => {
-        const { at: _, time: __, ...more } = { at: 0, time: 0, ...record }
-        return more as Journal.Record
-      })
+      const times = ["at", "time", "asked", "waited", "request", "requested", "first", "model", "provider"]
+      const plain = records.map((record) =>
+        Object.fromEntries(
+          Object.entries(record).filter(([name]) => !times.includes(name))
+        ) as unknown as Journal.Record
+      )
       const [before, after] = [yield* bytes(plain), yield* bytes(records)]
       const growth = (after - before) / before
-      console.info(`${records.length} records: ${before} bytes, and ${after - before} bytes of times`)
+      console.info(
+        `${records.length} records: ${before} bytes, and ${after - before} bytes of times, waits and requests`
+      )
       assert.isAbove(growth, 0)
       assert.isAtMost(growth, 0.08)
       assert.strictEqual(records.flatMap((record) => record._tag === "CallEnded" ? [record] : []).length, 26)

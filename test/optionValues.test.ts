@@ -234,7 +234,7 @@ const byName: { readonly [kind in Kind]?: string } = {
   flag:
     "emitTextDeltas emitToolDeltas includeRawChunks structuredFinalize takeOver replays idempotent openWorld compact " +
     "manual propagate strict parallelToolCalls includeUsage store inlineSystem vertex includeThoughts enabled raw " +
-    "publishReasoning continues isCut",
+    "publishReasoning publishCost continues isCut",
   number:
     "maxConcurrency maxTurns stepIndex maxAttempts maxResultChars permits retries maxEventLength maxAnswerLength " +
     "maxParallel concurrency maxFailures maxMessageBytes preparedStatements resultLimit joinMillis maxPartLength at " +

@@ -24,6 +24,7 @@ import * as Option from "effect/Option"
 import type * as Adapter from "../Adapter.ts"
 import type * as Event from "../Event.ts"
 import * as Settings from "../internal/ask/options.ts"
+import * as Requests from "../internal/ask/request.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import * as Values from "../internal/declare/values.ts"
 import * as Json from "../internal/json.ts"
@@ -307,6 +308,7 @@ export const layer = <
       } = options
       const peers = yield* Peers.Peers
       const context = yield* Effect.context<Session.Store>()
+      const listener = yield* Requests.SessionListener
       const name = globalThis.crypto.randomUUID()
       const pollMillis = millisOf(poll)
       const drainMillis = millisOf(drain)
@@ -389,7 +391,11 @@ export const layer = <
             onGiveUp: (error) =>
               onGiveUp === undefined ? Effect.void : hooked("onGiveUp", () => onGiveUp(claim.id, error))
           })
-          const kept = yield* replies.during(claim.id, driven)
+          const listened = listener === undefined ? driven : Effect.provideService(driven, Requests.CurrentListener, {
+            within: undefined,
+            tell: (event) => listener(claim.id, event)
+          })
+          const kept = yield* replies.during(claim.id, listened)
           const isRemoved = kept.version === 0
           const isDone = isRemoved || kept.version > version && !Session.isUnfinished(kept)
           // A message may have to wait until other calls are settled.

@@ -63,6 +63,7 @@ const knownOptions = {
   drain: Values.finiteDurationOrNone,
   publish: Values.either(Values.oneOf("all", "names", "none"), Values.fn),
   publishReasoning: Values.flag,
+  publishCost: Values.flag,
   allowUrl: Values.fn,
   protocol: Values.oneOf(5, 6, 7),
   joinMillis: Values.amount,
@@ -99,8 +100,8 @@ const isLocal = (authorize: unknown): boolean => authorize === Access.allowLoopb
  *   denies, `POST …/resume` retries what broke.
  * - `GET …/sessions/ID/runs` gives the runs of a session by pages, each with its public events.
  * - `GET /agents` lists the agents, `GET /agents/NAME` tells the model and the tools of one, `GET …/sessions` its
- *   sessions, `GET …/sessions/ID` reads and `DELETE` removes. `GET /health` and `/ready` are for whatever restarts the
- *   process.
+ *   sessions, `GET …/sessions/ID` reads, `PATCH` gives a title or a pin, and `DELETE` removes. `GET /health` and
+ *   `/ready` are for whatever restarts the process.
  * - A router of the application needs `HttpRouter.RouterConfig` with a `maxParamLength` of 128 or more: ids of sessions
  *   have up to 128 characters. {@link layerNode} and {@link toWebHandler} have it.
  *

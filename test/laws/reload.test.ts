@@ -5,6 +5,7 @@
 import { describe } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Clock from "effect/Clock"
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
@@ -12,7 +13,11 @@ import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
 import { Adapter, Event, Session, Tool } from "heddle"
+import * as Bounds from "../../src/server/internal/bounds.ts"
 import * as JournalEvents from "../../src/server/internal/journalEvents.ts"
+import * as Logs from "../../src/server/internal/log.ts"
+import * as Polls from "../../src/server/internal/polls.ts"
+import * as Reading from "../../src/server/internal/reading.ts"
 import * as RunPages from "../../src/server/internal/runPages.ts"
 import * as Fold from "../../src/studio/data/fold.ts"
 import { agent, casting, holding, listing, type Turn, type Written } from "../support/nests.ts"
@@ -146,7 +151,7 @@ const pictureOf = (id: string, events: ReadonlyArray<Event.PublicEvent>) => {
   }
 }
 
-const picturesOf = (told: ReadonlyArray<{ readonly runId: string; readonly event: Event.PublicEvent }>) => {
+const picturesOf = (told: ReadonlyArray<Told>) => {
   const runs = new Map<string, Array<Event.PublicEvent>>()
   for (const { event, runId } of told) runs.set(runId, [...runs.get(runId) ?? [], event])
   return Array.from(runs, ([id, events]) => ({ id, ...pictureOf(id, events) }))
@@ -164,6 +169,72 @@ const different = (got: unknown, expected: unknown, path = "runs"): ReadonlyArra
   )
 }
 
+type Told = { readonly runId: string; readonly event: Event.PublicEvent }
+
+/** A client: the events of each run, by its id. */
+class Client {
+  private readonly runs = new Map<string, Array<Event.PublicEvent>>()
+  private current = ""
+
+  take(event: Event.PublicEvent): void {
+    if (event._tag === "RunStarted") this.runs.set(this.current = event.runId, [])
+    this.runs.get(this.current)?.push(event)
+  }
+
+  see(frame: Reading.Frame): void {
+    if (frame._tag === "Reset") this.runs.delete(frame.runId)
+    if (frame._tag === "Event") this.take(frame.event)
+  }
+
+  get told(): ReadonlyArray<Told> {
+    return Array.from(this.runs).flatMap(([runId, events]) => events.map((event) => ({ runId, event })))
+  }
+}
+
+/** The pictures of two clients in another process, behind an event: one that was cut there, and one that loads there. */
+const behind = (lived: ReadonlyArray<Lived>, written: ReadonlyArray<Written>, index: number) =>
+  Effect.gen(function*() {
+    const { records = 0, runId = "" } = lived[index] ?? {}
+    const site: Reading.Site = {
+      hub: new Logs.Hub(Bounds.standard, 0, yield* Effect.scope, {}, yield* Clock.Clock),
+      polls: new Polls.Polls(),
+      publish: {},
+      processName: "another"
+    }
+    const telling = yield* JournalEvents.read("s", {})
+    const { running, runs } = telling
+    const [cut, loaded] = [new Client(), new Client()]
+    for (const { event } of lived.slice(0, index + 1)) cut.take(event)
+    const page = yield* RunPages.page("s", telling, { before: undefined, limit: 100 }, {})
+    for (const run of page.runs) for (const event of run.events) loaded.take(event)
+    const reads = (client: Client, request: Reading.Request) =>
+      Reading.frames(site, "s", request, Deferred.await(over)).pipe(
+        Stream.runForEach((frame) => Effect.sync(() => client.see(frame))),
+        Effect.forkChild({ startImmediately: true })
+      )
+    const over = yield* Deferred.make<void>()
+    const endedRuns = runs.length - (running === undefined ? 0 : 1)
+    const after = runs.includes(runId) ? { after: { runId, version: 1, index: 0 } } : {}
+    const readers = [
+      yield* reads(cut, { _tag: "Events", endedRuns, ...after }),
+      yield* reads(loaded, { _tag: "Events", endedRuns })
+    ]
+    const store = yield* Session.Store
+    for (const { id, record } of written.slice(records)) {
+      yield* store.append(id, yield* store.version(id), [record])
+      // Most looks find several records.
+      if (record._tag === "CallStarted" || record._tag === "RunEnded") yield* TestClock.adjust("1 second")
+    }
+    yield* TestClock.adjust("3 seconds")
+    yield* Deferred.succeed(over, undefined)
+    yield* Effect.forEach(readers, Fiber.join)
+    return { cut: picturesOf(cut.told), loaded: picturesOf(loaded.told) }
+  }).pipe(
+    Effect.scoped,
+    Effect.provide(Layer.fresh(holding(written.slice(0, lived[index]?.records)))),
+    Effect.provide(Layer.fresh(TestClock.layer()))
+  )
+
 describe("a client that reads a run", () => {
   property(
     "V-07: has it from the journal as it lived",
@@ -180,5 +251,25 @@ describe("a client that reads a run", () => {
         return different(got, expected)
       }),
     30
+  )
+
+  property(
+    "V-07: has it as it lived where its connection is cut at any event, and where it loads the session there",
+    Arbitrary.schema(
+      Schema.Struct({ script: Script, first: Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 10 })) })
+    ),
+    ({ first, script }) =>
+      Effect.gen(function*() {
+        const { lived, written } = yield* live(script)
+        const expected = picturesOf(lived)
+        const problems: Array<string> = []
+        for (let index = first; index < lived.length; index += 11) {
+          const { cut, loaded } = yield* behind(lived, written, index)
+          problems.push(...different(cut, expected, `cut at ${index}`))
+          problems.push(...different(loaded, expected, `loaded at ${index}`))
+        }
+        return problems
+      }),
+    20
   )
 })

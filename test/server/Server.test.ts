@@ -418,7 +418,15 @@ describe("offsets", () => {
       assert.strictEqual(reset[0]?.data.runId, middle.split(".")[0])
       assert.deepStrictEqual(
         eventsOf(reset).map(({ _tag }) => _tag),
-        ["RunStarted", "MessageStarted", "TextCompleted", "MessageCompleted", "StepCompleted", "ChatCompleted"]
+        [
+          "RunStarted",
+          "RequestStarted",
+          "MessageStarted",
+          "TextCompleted",
+          "MessageCompleted",
+          "StepCompleted",
+          "ChatCompleted"
+        ]
       )
       const header = yield* Effect.promise(() =>
         site.open("GET", `${at}/s1/events`, undefined, { "last-event-id": middle })

@@ -9,7 +9,7 @@ import { McpServer } from "heddle/mcp"
 import { Agent, type Server } from "heddle/server"
 import { until } from "../support/until.ts"
 import { bearer, byToken, codeOf, memory, obedient, send } from "./support/hostile.ts"
-import { addressOf, bodyOf, hasBody, headersOf, isOpen, type Route, table } from "./support/routes.ts"
+import { addressOf, bodyOf, hasBody, headersOf, isOpen, isPosted, type Route, table } from "./support/routes.ts"
 import { serve } from "./support/site.ts"
 import { connected, headOf } from "./support/sockets.ts"
 
@@ -32,7 +32,7 @@ const site = (options: Partial<Server.Options> = {}) =>
         method: route.method === "GET" ? "HEAD" : route.method,
         path: addressOf(route, id),
         headers: { ...headersOf(route), ...bearer(token) },
-        ...(route.method === "POST" ? { body: bodyOf(route, id) } : {})
+        ...(isPosted(route) ? { body: bodyOf(route, id) } : {})
       })
     /** Opens a request whose body does not come, with the beginning of one. */
     const slow = (route: Route, token: string | undefined, begun = "{") =>
@@ -92,7 +92,7 @@ describe("before a request is let in", () => {
         const connection = yield* connected(all.url)
         const headers = { ...headersOf(route), ...bearer("ann"), expect: "100-continue" }
         const sent = { "content-type": "application/json", "content-length": "10", ...headers }
-        yield* connection.write(headOf("POST", addressOf(route), sent))
+        yield* connection.write(headOf(route.method, addressOf(route), sent))
         yield* connection.until((text) => text.includes("100 Continue"))
       }
       assert.deepStrictEqual(yield* all.contents, before)

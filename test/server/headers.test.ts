@@ -4,7 +4,7 @@ import * as Effect from "effect/Effect"
 import { McpServer } from "heddle/mcp"
 import { Agent } from "heddle/server"
 import { bearer, byToken, obedient, send } from "./support/hostile.ts"
-import { addressOf, bodyOf, headersOf, type Route, table } from "./support/routes.ts"
+import { addressOf, bodyOf, headersOf, isPosted, type Route, table } from "./support/routes.ts"
 import { serve } from "./support/site.ts"
 
 const agents = [Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({}) })]
@@ -34,7 +34,7 @@ const expected = ({ method, path }: Route): Readonly<Record<string, string>> => 
     return {
       "access-control-allow-headers":
         "authorization, content-type, last-event-id, mcp-method, mcp-name, mcp-protocol-version, mcp-session-id",
-      "access-control-allow-methods": "GET, POST, DELETE",
+      "access-control-allow-methods": "GET, POST, PATCH, DELETE",
       "access-control-max-age": "600"
     }
   }
@@ -86,7 +86,7 @@ describe("headers of good answers", () => {
             method: isStream ? "HEAD" : route.method,
             path: addressOf(route),
             headers,
-            ...(route.method === "POST" ? { body: bodyOf(route) } : {})
+            ...(isPosted(route) ? { body: bodyOf(route) } : {})
           })
           const isOpen = route.path === "/health" || route.path === "/ready"
           const allowed = origin === app && !isOpen ? cors : {}

@@ -109,7 +109,7 @@ describe("sockets", () => {
               const connection = yield* connected(all.url)
               const length = { "content-type": "application/json", "content-length": "100" }
               const sent = { ...headersOf(route), ...bearer("ann"), ...length, ...headers }
-              yield* connection.write(headOf("POST", addressOf(route), sent, version) + "{")
+              yield* connection.write(headOf(route.method, addressOf(route), sent, version) + "{")
               const bodies = Effect.sync(() => heldBy(partsOf(all))["bodies"])
               yield* until(`${name}: the body of ${route.path}`, bodies, (count) => count === 1)
               yield* connection[way]

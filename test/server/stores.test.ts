@@ -14,7 +14,7 @@ import * as path from "node:path"
 import { DatabaseSync } from "node:sqlite"
 import { until } from "../support/until.ts"
 import { bearer, byToken, codeOf, obedient, send } from "./support/hostile.ts"
-import { addressOf, bodyOf, headersOf, isOpen, type Route, table } from "./support/routes.ts"
+import { addressOf, bodyOf, headersOf, isOpen, isPosted, type Route, table } from "./support/routes.ts"
 import { serve } from "./support/site.ts"
 import { told } from "./support/told.ts"
 
@@ -95,7 +95,7 @@ describe("errors of the store", () => {
         for (const route of routes) {
           fails.error = errorOf(reason)
           const headers = { ...headersOf(route), ...bearer("ann") }
-          const body = route.method === "POST" ? { body: bodyOf(route) } : {}
+          const body = isPosted(route) ? { body: bodyOf(route) } : {}
           const answered = yield* send(url, { method: route.method, path: addressOf(route), headers, ...body })
           fails.error = undefined
           const name = `${reason}: ${route.method} ${route.path}: ${answered.text}`
@@ -292,7 +292,7 @@ describe("a session with a record that cannot be read", () => {
           )
           const routes = (yield* table).filter((route) =>
             !isOpen(route) && route.path.includes(":agent") && route.path !== "/agents/:agent" &&
-            !(route.method === "GET" && route.path.endsWith("/sessions")) && !(isKept && route.method === "POST")
+            !(route.method === "GET" && route.path.endsWith("/sessions")) && !(isKept && isPosted(route))
           )
           assert.isAbove(routes.length, isKept ? 4 : 9)
           let count = 0
@@ -311,7 +311,7 @@ describe("a session with a record that cannot be read", () => {
           const { url } = isKept ? first : yield* serve(agents, obedient, { ...hostile, mcp, raw: true, store })
           for (const [name, id, route] of sessions) {
             const headers = { ...headersOf(route), ...bearer("ann") }
-            const body = route.method === "POST" ? { body: bodyOf(route, id) } : {}
+            const body = isPosted(route) ? { body: bodyOf(route, id) } : {}
             // A stream of events has no end.
             const method = isKept && route.path.endsWith("/events") ? "HEAD" : route.method
             const answered = yield* send(url, { method, path: addressOf(route, id), headers, ...body })
@@ -357,7 +357,7 @@ describe("paths", () => {
           address.replace("/s1", "/./s1")
         ].filter((other) => other !== address)
         for (const other of others) {
-          const body = route.method === "POST" ? { body: bodyOf(route) } : {}
+          const body = isPosted(route) ? { body: bodyOf(route) } : {}
           const headers = { ...headersOf(route), ...bearer("ann") }
           const { status } = yield* send(url, { method: route.method, path: other, headers, ...body })
           assert.include([400, 404], status, `${route.method} ${other}`)

@@ -199,6 +199,21 @@ describe("fold", () => {
       assert.deepStrictEqual([turn?.from, turn?.first], [0, 220])
     }))
 
+  it("keeps its counts when a reply is discarded, and the calls that have started", () => {
+    const run = foldOf([
+      { _tag: "RunStarted", runId: "r", at: 0 },
+      { _tag: "MessageStarted", at: 0 },
+      { _tag: "ToolCallCompleted", id: "a", name: "read", at: 1 },
+      { _tag: "ToolExecutionStarted", id: "a", name: "read", at: 1 },
+      { _tag: "ToolCallCompleted", id: "b", name: "read", at: 2 },
+      { _tag: "ToolQueued", id: "b", name: "read", reason: "permit", behind: ["a"], at: 2 },
+      { _tag: "StepReset", error: { code: "network_error", message: "" }, at: 3 }
+    ])
+    assert.deepStrictEqual(Array.from(run.calls.keys()), ["a"])
+    assert.deepStrictEqual(run.list, Array.from(run.calls.values()))
+    assert.deepStrictEqual({ ...run.counts }, { ...recounted(run), most: 1 })
+  })
+
   it.effect("has the error of a reply and of a run, and the typed answer", () =>
     Effect.gen(function*() {
       const broken = foldOf(

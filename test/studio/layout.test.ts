@@ -106,6 +106,31 @@ describe("layout", () => {
     assert.deepStrictEqual(Array.from(Layouts.extend(first, run).bars.keys()), ["b"])
   })
 
+  it("has the rows of a live run for the events of a journal, which tells the calls of a reply at its end", () => {
+    const call = (id: string, asked: number, started: number, at: number): ReadonlyArray<Fold.Told> => [
+      { _tag: "ToolCallStarted", id, name: "read", at },
+      { _tag: "ToolCallCompleted", id, name: "read", at },
+      { _tag: "ToolExecutionStarted", id, name: "read", asked, at: started }
+    ]
+    const live = [
+      ...call("a", 10, 60, 10).slice(0, 2),
+      ...call("b", 20, 20, 20),
+      ...call("c", 30, 60, 30).slice(0, 2)
+    ]
+    const told = [...call("b", 20, 20, 20), ...call("a", 10, 60, 50).slice(0, 2), ...call("c", 30, 60, 50).slice(0, 2)]
+    const events = (calls: ReadonlyArray<Fold.Told>): ReadonlyArray<Fold.Told> => [
+      { _tag: "RunStarted", runId: "r", at: 0 },
+      { _tag: "MessageStarted", at: 0 },
+      ...calls,
+      { _tag: "MessageCompleted", at: 50 },
+      { _tag: "ToolExecutionStarted", id: "a", name: "read", asked: 10, at: 60 },
+      { _tag: "ToolExecutionStarted", id: "c", name: "read", asked: 30, at: 60 }
+    ]
+    const rows = (events: ReadonlyArray<Fold.Told>) => shape(extended(events, 1).layout).rows
+    assert.deepStrictEqual(rows(events(live)), [[], ["a"], ["b"], ["c"]])
+    assert.deepStrictEqual(rows(events(told)), rows(events(live)))
+  })
+
   it.effect("finds the bar at a place, and the call whose end let another one start", () =>
     Effect.gen(function*() {
       const run = foldOf(yield* weaving)

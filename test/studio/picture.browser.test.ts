@@ -51,7 +51,7 @@ const names = (page: Page): Promise<ReadonlyArray<string>> =>
 
 describe.skipIf(!hasBrowser())("the picture", () => {
   let browser: Browser
-  let script: string
+  let script: Harness.Bundle
   let runs: Readonly<Record<"weaving" | "ordering" | "delegating", ReadonlyArray<Fold.Told>>>
 
   beforeAll(async () => {

@@ -38,14 +38,21 @@ const statesOf = (events: ReadonlyArray<Fold.Told>): ReadonlyMap<string, Fold.St
   return states
 }
 
-const counted = (run: Fold.Run, state: Fold.State): number => run.list.filter((call) => call.state === state).length
-
-const wrongCounts = ({ counts, list }: Fold.Run, run: Fold.Run): ReadonlyArray<string> =>
-  (["failed", "denied", "cancelled", "asks", "running"] as const).flatMap((state) =>
-    counts[state] === counted(run, state)
-      ? []
-      : [`${counts[state]} of ${list.length} ${state}, not ${counted(run, state)}`]
+/** Returns the counts of a run that its calls do not have. */
+const wrongCounts = ({ counts, list }: Fold.Run): ReadonlyArray<string> => {
+  const expected = {
+    early: list.filter(({ isEarly }) => isEarly).length,
+    waited: list.filter(({ waits }) => waits.length > 0).length,
+    ...Object.fromEntries(
+      (["failed", "denied", "cancelled", "asks", "running"] as const).map((
+        state
+      ) => [state, list.filter((call) => call.state === state).length])
+    )
+  }
+  return Object.entries(expected).flatMap(([name, number]) =>
+    counts[name as keyof Fold.Counts] === number ? [] : [`${counts[name as keyof Fold.Counts]} ${name}, not ${number}`]
   )
+}
 
 const shape = (layout: Layouts.Layout): string =>
   JSON.stringify(Array.from(layout.bars.values(), ({ call, depth, row }) => [call.path, row, depth]))
@@ -84,7 +91,7 @@ describe("generated runs", () => {
         told.forEach((event, index) => {
           Fold.take(run, event)
           if (index % 3 === 0) layout = Layouts.extend(layout, run)
-          wrong.push(...wrongCounts(run, run).map((text) => `${event._tag}: ${text}`))
+          wrong.push(...wrongCounts(run).map((text) => `${event._tag}: ${text}`))
         })
         for (const [id, state] of statesOf(told)) {
           const call = run.calls.get(Fold.pathOf("", id))

@@ -197,6 +197,14 @@ const originIn = (records: List): Records.Origin => {
   return JSON.parse(JSON.stringify({ principal, agent, metadata, forkedFrom })) as Records.Origin
 }
 
+/** The labels: what the last record that has one says of it, also before a snapshot. */
+const labelsIn = (records: List): Records.Labels => {
+  const changes = records.flatMap((record) => record._tag === "Labelled" ? [record] : [])
+  const title = changes.findLast((change) => "title" in change)?.title ?? undefined
+  const isPinned = changes.findLast((change) => "pinned" in change)?.pinned === true
+  return { ...(title === undefined ? {} : { title }), ...(isPinned ? { pinned: true } : {}) }
+}
+
 /** Tells whether the last record ends a run that keeps what it has taken, and no verdict arrived during the run. */
 export const endsUnsettled = (given: List): boolean => {
   const records = fittingIn(given)
@@ -224,6 +232,7 @@ export const keptIn = (given: List) => {
     parent: start?.parent?.id,
     span: last?._tag === "RunStarted" ? last.span?.spanId : undefined,
     origin: originIn(records),
+    labels: labelsIn(records),
     clientTools: clientToolsIn(records).map(({ name }) => name),
     inbox: inboxIn(records),
     stop: stop?._tag === "StopRequested" ? stop.id : undefined,
@@ -258,6 +267,7 @@ export const shownBy = (state: States.State): ReturnType<typeof keptIn> => ({
   parent: state.parent?.id,
   span: state.span?.spanId,
   origin: state.origin,
+  labels: state.labels,
   clientTools: state.clientTools.map(({ name }) => name),
   inbox: state.inbox.map(({ id }) => id),
   stop: state.stop?.id,
@@ -287,7 +297,7 @@ const saidIn = (open: List): ReadonlyArray<Message.Message> =>
 
 /** The summary of a session by its definition: from the session as programs see it, and from the records. */
 export const summaryIn = (records: List, session: Session.Session, next: Journal.Next): Journal.Summary => {
-  const { inbox, lastRun, origin, run } = keptIn(records)
+  const { inbox, labels, lastRun, origin, run } = keptIn(records)
   const submitted = records.find((record) => record._tag === "MessageSubmitted" && record.id === inbox[0])
   const waiting = submitted?._tag === "MessageSubmitted" ? submitted.message : undefined
   // The session does not contain what an open run has said and read since its last whole step.
@@ -301,7 +311,8 @@ export const summaryIn = (records: List, session: Session.Session, next: Journal
     expiresAt: next === "wait" && times.length > 0 ? Math.min(...times) : undefined,
     lastOutcome: lastRun?.outcome,
     error: lastRun?.error,
-    title: lineOf(messages.find(({ role }) => role === "user") ?? waiting),
+    title: labels.title ?? lineOf(messages.find(({ role }) => role === "user") ?? waiting),
+    pinned: labels.pinned,
     lastLine: lineOf(said.at(-1) ?? waiting),
     agent: origin.agent,
     forkedFrom: origin.forkedFrom

@@ -26,6 +26,7 @@ const weights = {
   end: 3,
   stop: 1,
   append: 1,
+  label: 1,
   snapshot: 1,
   stale: 1
 } as const
@@ -147,6 +148,15 @@ const fitting = (place: Place, kind: Kind, form: number): Journal.Record | undef
       return submitted(`m${place.commands++}`)
     case "append":
       return isOpen ? undefined : { _tag: "MessagesAppended", messages: [Message.user(`added ${form}`)] }
+    case "label": {
+      const title = ["Trip", null, undefined, `title ${form}`][form % 4]
+      const pinned = [true, undefined, false][form % 3]
+      return {
+        _tag: "Labelled",
+        ...(title === undefined ? {} : { title }),
+        ...(pinned === undefined ? {} : { pinned })
+      }
+    }
     case "start": {
       if (isOpen) return undefined
       const [waiting] = state.inbox

@@ -45,3 +45,37 @@ export const hostileTexts: Readonly<Record<string, string>> = {
   "a code block that does not end": `\`\`\`js\n${"(((({{{{[[[[\"'`//**".repeat(5_000)}`,
   "lists of each kind": "- a\n\n1. b\n\n".repeat(10_000)
 }
+
+/** Texts that try to be markup, script, addresses or events. */
+export const markupTexts: ReadonlyArray<string> = [
+  "<script>window.hit = 1</script>",
+  "<img src=x onerror='window.hit = 2'>",
+  "<svg onload='window.hit = 3'>",
+  "<svg><script>window.hit = 4</script></svg>",
+  "<iframe srcdoc='<script>parent.hit = 5</script>'></iframe>",
+  "<iframe src='javascript:parent.hit = 6'></iframe>",
+  "<a href='javascript:window.hit = 7' autofocus onfocus='window.hit = 7'>x</a>",
+  "<body onload='window.hit = 8'>",
+  "<details open ontoggle='window.hit = 9'>",
+  "<input autofocus onfocus='window.hit = 10'>",
+  "<style>@import 'http://leak.invalid/1'; * { background: url(http://leak.invalid/2) }</style>",
+  "<link rel=stylesheet href='http://leak.invalid/3'>",
+  "<meta http-equiv=refresh content='0;url=http://leak.invalid/4'>",
+  "<form action='http://leak.invalid/5'><button autofocus>x</button></form>",
+  "<base href='http://leak.invalid/6'>",
+  "<object data='http://leak.invalid/7'></object>",
+  "<embed src='http://leak.invalid/8'>",
+  "<video src='http://leak.invalid/9' autoplay></video>",
+  "<math><mtext></form><form><mglyph><style></math><img src onerror='window.hit = 19'>",
+  "</textarea><script>window.hit = 20</script>",
+  "</title></script><script>window.hit = 21</script>",
+  "\"><img src=x onerror=window.hit=22>",
+  "' onmouseover='window.hit = 23' x='",
+  "javascript:window.hit=24",
+  "${window.hit = 25}{{constructor.constructor('window.hit = 25')()}}",
+  "__proto__",
+  "constructor",
+  "![x](http://leak.invalid/10) [x](javascript:window.hit=28)",
+  "\u202e\u2066<img src=x onerror=window.hit=29>\u0000\u001b[31m",
+  `data: {"_tag":"RunStarted"}\n\nevent: reset\ndata: {}\n\n<script>window.hit = 30</script>`
+]

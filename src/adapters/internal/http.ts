@@ -24,6 +24,7 @@ import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
+import * as Requests from "../../internal/ask/request.ts"
 import type { NamesOf } from "../../internal/declare/schema.ts"
 import * as Values from "../../internal/declare/values.ts"
 import * as Json from "../../internal/json.ts"
@@ -377,9 +378,11 @@ const schedule = (settings: Settings): Schedule.Schedule<number, Failure> =>
   Schedule.recurs(settings.retries).pipe(
     Schedule.setInputType<Failure>(),
     Schedule.modifyDelay(({ attempt, input }) =>
-      Effect.map(Random.nextBetween(0, jitterMillis), (jitter) => {
+      Effect.map(Effect.zip(Random.nextBetween(0, jitterMillis), Requests.RetryListener), ([jitter, tell]) => {
         const asked = input.error.retryAfterMillis ?? Duration.toMillis(settings.retryDelay) * 2 ** (attempt - 1)
-        return Duration.millis(Math.min(asked, Duration.toMillis(settings.maxRetryDelay)) + jitter)
+        const millis = Math.min(asked, Duration.toMillis(settings.maxRetryDelay)) + jitter
+        if (input.isWorthRetrying) tell?.({ try: attempt, code: input.error.reason, afterMillis: Math.round(millis) })
+        return Duration.millis(millis)
       })
     )
   )

@@ -10,6 +10,7 @@ import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import type * as Event from "../../Event.ts"
 import type * as Thread from "../../Thread.ts"
+import * as Requests from "../ask/request.ts"
 import * as ToolOutcomes from "../declare/outcome.ts"
 import { checkNames, type NamesOf } from "../declare/schema.ts"
 import type * as Schemas from "../declare/schema.ts"
@@ -152,6 +153,17 @@ const awaited = <E, R>(
     )
   })
 
+/** Reports the requests of the run as its events, where the requests of the run around it are shown. */
+const shown = <A, E, R>(chat: Effect.Effect<A, E, R>, call: Declared.CallContext): Effect.Effect<A, E, R> =>
+  Effect.contextWith((context: Context.Context<R>) => {
+    const services = context as Context.Context<never>
+    if (Context.get(services, Requests.CurrentListener) === undefined) return chat
+    return Effect.provideService(chat, Requests.CurrentListener, {
+      within: call.progress,
+      tell: (event) => Effect.runSync(call.progress(event))
+    })
+  })
+
 /**
  * The options of the tool. A run is bounded by its turns and its deadline, so that by itself it has no timeout. A
  * nested run that is interrupted has a journal of its own and continues: the call is tried again.
@@ -161,7 +173,7 @@ export const options = <P, A, E, R, Fatal>(name: string, given: ChatOptions<P, A
   const { chat, result, ...declared } = given
   const handler = (args: Parameters<typeof chat>[0], call: Declared.CallContext) =>
     Effect.flatMap(
-      awaited(chat(args, call), call),
+      shown(awaited(chat(args, call), call), call),
       (ended): Effect.Effect<unknown, E | ChatFailed, R> =>
         result === undefined
           ? Effect.flatMap(CurrentNesting, (nesting) => answer(ended, call.id, nesting))

@@ -106,6 +106,56 @@ export interface Asker {
   readonly sessionId: string | null
 }
 
+/**
+ * A request as a server shows it, beside the events of its run: in no stream, since the order of the events there is
+ * that of their kinds alone.
+ */
+export type RequestEvent =
+  | {
+    readonly _tag: "RequestStarted"
+    readonly stepIndex: number
+    readonly attempt: number
+    readonly model?: string
+    readonly provider?: string
+  }
+  | ({ readonly _tag: "RequestRetried"; readonly stepIndex: number; readonly attempt: number } & Retried)
+
+/** A try of a request that failed, and behind which another one follows. */
+export interface Retried {
+  /** The number of the try, from 1. */
+  readonly try: number
+  /** The reason of its error. */
+  readonly code: string
+  /** The pause before the next try, in milliseconds. */
+  readonly afterMillis: number
+}
+
+/**
+ * The listener to the requests of one run: `within` is the function by which the handler around it reports progress, or
+ * `undefined` for a run in no handler.
+ */
+export interface Listener {
+  readonly within: object | undefined
+  readonly tell: (event: RequestEvent) => void
+}
+
+/** The listener of the run that this code starts or is a part of. */
+export const CurrentListener: Context.Reference<Listener | undefined> = Context.Reference<Listener | undefined>(
+  "heddle/internal/RequestListener",
+  { defaultValue: () => undefined }
+)
+
+/** The listener to the requests of the sessions that a worker drives. */
+export const SessionListener: Context.Reference<((id: string, event: RequestEvent) => void) | undefined> = Context
+  .Reference<((id: string, event: RequestEvent) => void) | undefined>("heddle/internal/SessionRequestListener", {
+    defaultValue: () => undefined
+  })
+
+/** The listener to the tries of a request, in the fiber that makes it. */
+export const RetryListener: Context.Reference<((retried: Retried) => void) | undefined> = Context.Reference<
+  ((retried: Retried) => void) | undefined
+>("heddle/internal/RetryListener", { defaultValue: () => undefined })
+
 /** The options that concern the model. */
 export interface ModelOptions {
   /** A text that is put in front of the messages of each request and kept out of the thread. None by default. */

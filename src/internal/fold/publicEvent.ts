@@ -33,6 +33,8 @@ export interface PublicCall {
   readonly name: string
   /** `true` for a call by which the model gives a typed answer, which is not published. */
   readonly output?: true
+  /** Time at which the call stood whole in the reply, in milliseconds since 1970. Left out where it is not known. */
+  readonly asked?: number
   /** The calls of the run inside the handler, by id. */
   readonly calls: Map<string, PublicCall>
 }
@@ -48,6 +50,8 @@ export interface PublicOptions {
   readonly publish?: Publish | ((tool: string) => Publish)
   /** `true` if the model's reasoning is published. `false` by default. */
   readonly publishReasoning?: boolean
+  /** `true` if the cost that providers report is published with the usage. `false` by default. */
+  readonly publishCost?: boolean
   /** The id of the run, which the ids of suspensions name. None by default. */
   readonly runId?: string
   /**
@@ -64,6 +68,7 @@ export interface PublicOptions {
 export const knownOptions = {
   publish: Values.either(Values.oneOf("all", "names", "none"), Values.fn),
   publishReasoning: Values.flag,
+  publishCost: Values.flag,
   runId: Values.text,
   calls: Values.map,
   at: Values.amount
@@ -85,12 +90,33 @@ export interface PublicError {
 }
 
 /**
- * A usage as it is published: the counts of tokens that are known.
+ * A usage as it is published: the figures that are known, of which a provider may report any.
  *
  * @category models
  * @since 0.1.0
  */
-export type PublicUsage = { readonly [name: string]: number }
+export type PublicUsage = {
+  /** Tokens of the requests, those that were read from or written to a cache included. */
+  readonly inputTokens?: number
+  /** Tokens of the replies, reasoning included. */
+  readonly outputTokens?: number
+  /** All tokens, as providers count them. */
+  readonly totalTokens?: number
+  /** Tokens of the requests that the provider read from its cache. */
+  readonly cachedInputTokens?: number
+  /** Tokens of the requests that the provider wrote to its cache. */
+  readonly cacheWriteInputTokens?: number
+  /** Tokens that the model used for reasoning. */
+  readonly reasoningTokens?: number
+  /** The price of the requests. Left out unless `publishCost` is set, as the fields that follow. */
+  readonly inputCost?: number
+  /** The price of the replies. */
+  readonly outputCost?: number
+  /** The whole price. Costs in several currencies have no sum, and are left out. */
+  readonly totalCost?: number
+  /** The code of the currency of the cost, such as `"USD"`. Left out where the provider does not report it. */
+  readonly currency?: string
+}
 
 /**
  * A call that waits for an answer, as it is published.
@@ -126,6 +152,25 @@ export interface PublicSuspension {
   readonly answerSchema?: Json.JsonObject
   /** The time at which it expires, in milliseconds since 1970. Left out when it waits without a limit. */
   readonly expiresAt?: number
+}
+
+/**
+ * A wait of a call for its turn, as it is published.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface PublicWait {
+  /** The thing that the call waited for: `"permit"`, `"key"` or `"exclusive"`. */
+  readonly reason: string
+  /** The name of the permit. Left out where the reason is another one, and where arguments are not published. */
+  readonly key?: string
+  /** The ids of the published calls of the run that it waited for. Left out where there are none. */
+  readonly behind?: ReadonlyArray<string>
+  /** `true` where another run had what it waited for. Left out otherwise. */
+  readonly elsewhere?: boolean
+  /** Length of the wait, in milliseconds. */
+  readonly millis: number
 }
 
 /**
@@ -217,6 +262,28 @@ interface Ended {
 }
 
 interface Fields {
+  RequestStarted: {
+    /** The index of the step, from 0. */
+    readonly stepIndex: number
+    /** The number of the request within the step, from 1. */
+    readonly attempt: number
+    /** The model that is asked. Left out where it is not known. */
+    readonly model?: string
+    /** The provider of the model. Left out where it is not known. */
+    readonly provider?: string
+  }
+  RequestRetried: {
+    /** The index of the step, from 0. */
+    readonly stepIndex: number
+    /** The number of the request within the step, from 1. */
+    readonly attempt: number
+    /** The number of the try that failed, from 1. */
+    readonly try: number
+    /** The reason of its error. */
+    readonly code: string
+    /** The pause before the next try, in milliseconds. */
+    readonly afterMillis: number
+  }
   MessageStarted: {}
   RunStarted: {
     /**
@@ -291,6 +358,13 @@ interface Fields {
   ToolExecutionStarted: OfCall & {
     /** The number of the attempt. Left out for the first one. */
     readonly attempt?: number
+    /**
+     * Time at which the call stood whole in the reply, in milliseconds since 1970. Left out where it is not known: of a
+     * call of an earlier run, and where `at` or `calls` is not given.
+     */
+    readonly asked?: number
+    /** The waits for its turn, in their order. Left out of a call that had its turn at once. */
+    readonly waited?: ReadonlyArray<PublicWait>
   }
   ToolProgress: OfCall & {
     /** The progress as the handler reported it. Left out for an event of a run inside the handler. */
@@ -397,10 +471,14 @@ const listOf = (value: unknown): ReadonlyArray<unknown> => {
 /** Returns a value as JSON. */
 const jsonOf = (value: unknown): unknown => read(EventJson.toJson({ value }), "value")
 
+/** Returns the reason of an adapter's error, if it is one. */
+const codeOf = (reason: unknown): string =>
+  typeof reason === "string" && Object.hasOwn(sentences, reason) ? reason : "internal"
+
 /** Returns the error without the texts of others. Its kind is the reason of an adapter's error. */
 const publicError = (error: unknown, runId: string | undefined): PublicError => {
   const reason = read(error, "_tag") === "AdapterError" ? read(error, "reason") : undefined
-  const code = typeof reason === "string" && Object.hasOwn(sentences, reason) ? reason : "internal"
+  const code = codeOf(reason)
   return {
     code,
     message: sentences[code] ?? "The run failed for a reason that this service has logged.",
@@ -430,6 +508,7 @@ const oneOf = (words: ReadonlyArray<string>): Field => (value) =>
 
 /** The fields that are published, by their names, each with its type. */
 const fields = {
+  afterMillis: finite,
   ageMillis: finite,
   answerSchema: object,
   arguments: object,
@@ -451,20 +530,25 @@ const fields = {
   key: text,
   kind: oneOf(["question", "approval", "manual", "unknown"]),
   maxTurns: finite,
+  millis: finite,
+  model: text,
   name: text,
   opts: list,
   originalLength: finite,
   paused: flag,
+  provider: text,
   providerExecuted: flag,
   question: text,
   reason: oneOf(["permit", "key", "exclusive", "cancel", "deadline", "interrupt", "stop"]),
   rule: text,
   settled: flag,
   status: oneOf(["completed", "error"]),
+  stepIndex: finite,
   text,
   to: text,
   toolCallId: text,
-  toolName: text
+  toolName: text,
+  try: finite
 } satisfies { readonly [name: string]: Field }
 
 type Name = keyof typeof fields
@@ -494,11 +578,24 @@ const counts = [
   "reasoningTokens"
 ]
 
-const usageOf = (usage: unknown): Payload | undefined => {
-  const known = counts.flatMap((name) => {
-    const count = finite(read(usage, name))
-    return count === undefined ? [] : [[name, count] as const]
+const costs = ["inputCost", "outputCost", "totalCost"]
+
+const figuresOf = (usage: unknown, names: ReadonlyArray<string>) =>
+  names.flatMap((name): ReadonlyArray<readonly [string, unknown]> => {
+    const figure = finite(read(usage, name))
+    return figure === undefined ? [] : [[name, figure]]
   })
+
+/** Returns the cost that providers have reported, with its currency. It is empty where `XXX` says that these differ. */
+const costOf = (usage: unknown): ReadonlyArray<readonly [string, unknown]> => {
+  const cost = figuresOf(usage, costs)
+  const currency = read(read(usage, "extra"), "currency")
+  if (cost.length === 0 || currency === "XXX") return []
+  return typeof currency === "string" && /^[A-Z]{3}$/.test(currency) ? [...cost, ["currency", currency]] : cost
+}
+
+const usageOf = (rules: Rules, usage: unknown): Payload | undefined => {
+  const known = [...figuresOf(usage, counts), ...(rules.isCostPublished ? costOf(usage) : [])]
   return known.length === 0 ? undefined : Object.fromEntries(known)
 }
 
@@ -532,6 +629,10 @@ class Rules {
     return this.limit === "all"
   }
 
+  get isCostPublished(): boolean {
+    return this.options.publishCost === true
+  }
+
   get isReasoningPublished(): boolean {
     return this.isTextPublished && this.options.publishReasoning === true
   }
@@ -541,6 +642,18 @@ class Rules {
     if (typeof id !== "string" || typeof name !== "string" || this.calls === undefined) return
     if (this.calls.get(id)?.name === name) return
     this.calls.set(id, { name, calls: new Map(), ...(isOutput ? { output: true } : {}) })
+  }
+
+  /** Remembers the time at which a call stood whole in the reply. */
+  ask(id: unknown): void {
+    const { at } = this.options
+    const call = typeof id === "string" ? this.calls?.get(id) : undefined
+    if (call !== undefined && at !== undefined) this.calls?.set(String(id), { ...call, asked: at })
+  }
+
+  /** The time at which a call stood whole in the reply, if it is known. */
+  askedOf(id: unknown): number | undefined {
+    return typeof id === "string" ? this.calls?.get(id)?.asked : undefined
   }
 
   /** The extent for a call: that of its tool, and never more than that of the call around its run. */
@@ -593,6 +706,24 @@ const suspensionOf = (rules: Rules, suspension: unknown): PublicSuspension | und
 
 const suspensionsOf = (rules: Rules, suspensions: unknown): ReadonlyArray<PublicSuspension> =>
   listOf(suspensions).flatMap((suspension) => suspensionOf(rules, suspension) ?? [])
+
+/** Returns the published calls that a call waits for. */
+const behindOf = (rules: Rules, wait: unknown): Payload => {
+  const behind = listOf(read(wait, "behind")).filter((id) => typeof id === "string" && rules.of(id) !== "none")
+  return behind.length === 0 ? {} : { behind }
+}
+
+/** Returns the waits of a call. Names of permits are made from arguments. */
+const waitedOf = (rules: Rules, event: unknown, extent: Publish): ReadonlyArray<Payload> =>
+  listOf(read(event, "waited")).flatMap((wait) => {
+    const found = whole(wait, "reason", "millis")
+    return found === undefined ? [] : [{
+      ...found,
+      ...taken(wait, "elsewhere"),
+      ...(extent === "all" ? taken(wait, "key") : {}),
+      ...behindOf(rules, wait)
+    }]
+  })
 
 /** The suspension of an event that asks for one call. */
 const asking = (event: unknown, kind: string): Payload => ({
@@ -682,6 +813,14 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
       return rules.around.length === 0
         ? undefined
         : { runId: rules.isTextPublished ? text(read(event, "runId")) ?? "" : "" }
+    case "RequestStarted": {
+      const found = whole(event, "stepIndex", "attempt")
+      return found && { ...found, ...taken(event, "model", "provider") }
+    }
+    case "RequestRetried": {
+      const found = whole(event, "stepIndex", "attempt", "try", "afterMillis")
+      return found && { ...found, code: codeOf(read(event, "code")) }
+    }
     case "MessageStarted":
       return {}
     case "MessageCompleted":
@@ -702,6 +841,7 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
     case "ToolCallCompleted": {
       const isOutput = read(read(event, "metadata"), "output") === true
       rules.begin(id, name, isOutput)
+      if (read(event, "replayed") !== true) rules.ask(id)
       if (isOutput) return undefined
       const found = ofCall(["id", "name"], ["providerExecuted"], ["arguments"])
       const reason = lostReasons(read(event, "argumentsLost"))
@@ -712,12 +852,16 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
     case "ToolQueued": {
       // Names of permits are made from arguments.
       const found = ofCall(["id", "name", "reason"], ["elsewhere"], ["key"])
-      const behind = listOf(read(event, "behind")).filter((id) => typeof id === "string" && rules.of(id) !== "none")
-      return found === undefined || behind.length === 0 ? found : { ...found, behind }
+      return found && { ...found, ...behindOf(rules, event) }
     }
     case "ToolExecutionStarted":
       rules.begin(id, name)
-      return ofCall(["id", "name"], ["attempt"])
+      const found = ofCall(["id", "name"], ["attempt"])
+      if (found === undefined || read(event, "replayed") === true) return found
+      const given = read(event, "asked")
+      const time = given === undefined ? rules.askedOf(id) : finite(given)
+      const waited = waitedOf(rules, event, rules.of(id, name))
+      return { ...found, ...optional("asked", time), ...(waited.length === 0 ? {} : { waited }) }
     case "ToolExecutionCompleted":
       return ofCall(["id", "name"])
     case "ToolProgress": {
@@ -756,7 +900,7 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
       return {
         ...taken(response, "finishReason"),
         ...taken(event, "done"),
-        ...optional("usage", usageOf(read(response, "usage")))
+        ...optional("usage", usageOf(rules, read(response, "usage")))
       }
     }
     case "ChatCompleted": {
@@ -766,9 +910,9 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
       const abandoned = listOf(read(result, "abandoned")).flatMap((entry) => abandonedOf(rules, entry) ?? [])
       return outcome && {
         outcome,
-        ...optional("usage", usageOf(read(result, "usage"))),
-        ...optional("totalUsage", usageOf(read(result, "totalUsage"))),
-        ...optional("nestedUsage", usageOf(read(result, "nestedUsage"))),
+        ...optional("usage", usageOf(rules, read(result, "usage"))),
+        ...optional("totalUsage", usageOf(rules, read(result, "totalUsage"))),
+        ...optional("nestedUsage", usageOf(rules, read(result, "nestedUsage"))),
         ...(suspensions.length === 0 ? {} : { suspensions }),
         ...(abandoned.length === 0 ? {} : { abandoned })
       }
@@ -786,6 +930,8 @@ const tagOf = (progress: unknown): string | undefined => {
 
 const eventTags: ReadonlySet<string> = new Set([
   "RunStarted",
+  "RequestStarted",
+  "RequestRetried",
   "MessageStarted",
   "TextDelta",
   "TextCompleted",

@@ -243,6 +243,8 @@ class Loop<E, R> implements Driver {
   /** The turn of an earlier run that the run begins in, until its calls are worked. */
   private earlier: RunJournal.Earlier | undefined
   private readonly hadEarlier: boolean
+  /** The request whose reply is read, if the journal wants its times. */
+  private request: RunJournal.Requested | undefined
   /** The services of the fiber that reads, as of its latest pull. */
   private context: Context.Context<R> = Context.empty() as Context.Context<R>
 
@@ -393,6 +395,7 @@ class Loop<E, R> implements Driver {
     const startable = this.takeStartable(events)
     const visible = before.length === 0 ? shown(view, events) : before.concat(shown(view, events))
     const journal = recorded?.journal
+    if (journal?.asked !== undefined) this.noteAsked(journal.asked, events)
     const report = journal && events.findLast(isReported)
     const reported = journal && report && (() => this.reported(journal, report, visible))
     if (!isObserved(view)) return reported === undefined ? this.showStarting(startable, visible) : reported()
@@ -401,6 +404,17 @@ class Loop<E, R> implements Driver {
       this.startEarly(startable)
       return this.show(visible)
     })
+  }
+
+  /** Notes the calls that stand whole in the reply. */
+  private noteAsked(asked: NonNullable<RunJournal.Journal["asked"]>, events: Events): void {
+    for (const event of events) {
+      if (event._tag === "ToolCallCompleted" && event.replayed !== true) asked(event.id, this.now)
+    }
+  }
+
+  private get now(): number {
+    return Context.get(this.context, Clock.Clock).currentTimeMillisUnsafe()
   }
 
   /** Reports a whole reply, or the end of a step or of the run, before the reader sees it. */
@@ -572,8 +586,7 @@ class Loop<E, R> implements Driver {
   private checkDeadline(): void {
     const { cancellation, deadline } = this.parts.ambient
     if (deadline === undefined) return
-    const now = Context.get(this.context, Clock.Clock).currentTimeMillisUnsafe()
-    if (now >= deadline.at) cancellation?.request("deadline", Deadline.cause)
+    if (this.now >= deadline.at) cancellation?.request("deadline", Deadline.cause)
   }
 
   /** Works the settled calls of an earlier turn. A policy fails no turn for them. */
@@ -684,8 +697,8 @@ class Loop<E, R> implements Driver {
     const open = () => {
       const admitted = recorded === undefined ? Effect.void : recorded.journal.admits()
       const stream = Exit.isExit(admitted)
-        ? adapter.stream(request())
-        : Stream.unwrap(Effect.map(admitted, () => adapter.stream(request())))
+        ? this.sent(adapter, request())
+        : Stream.unwrap(Effect.map(admitted, () => this.sent(adapter, request())))
       const { sessionId } = settings
       return step.spans?.asked(stream, { adapter, sampling: template, sessionId, request, attributes }) ?? stream
     }
@@ -699,6 +712,35 @@ class Loop<E, R> implements Driver {
     return this.become(phase)
   }
 
+  /** Sends a request, and tells the journal and the listener of it. */
+  private sent(
+    adapter: Adapter.Service,
+    request: Adapter.Request
+  ): Stream.Stream<Event.AdapterEvent, Adapter.AdapterError> {
+    const { context, parts: { recorded }, step: { attempt, index: stepIndex } } = this
+    const { model = adapter.model } = request
+    const { provider } = adapter
+    const requested = recorded?.journal.requested
+    if (requested !== undefined) requested(this.request = { at: this.now, first: undefined, attempt, model, provider })
+    const listener = Context.get(context, Requests.CurrentListener)
+    // A run inside a handler that is no sub-agent is not shown, and neither are its requests.
+    if (listener === undefined || listener.within !== Context.get(context, CurrentHandler)?.context.progress) {
+      return adapter.stream(request)
+    }
+    listener.tell({
+      _tag: "RequestStarted",
+      stepIndex,
+      attempt,
+      ...(model === undefined ? {} : { model }),
+      ...(provider === undefined ? {} : { provider })
+    })
+    return Stream.provideService(
+      adapter.stream(request),
+      Requests.RetryListener,
+      (retried) => listener.tell({ _tag: "RequestRetried", stepIndex, attempt, ...retried })
+    )
+  }
+
   /** Takes the next events, of the model or of the batch beside it. */
   private hearing(phase: Hearing<E>, batch: Batches.Batch<E>, before: Events): EventPull<E, R> {
     if (!batch.isEmpty) return this.proceed(batch.take, before)
@@ -710,8 +752,9 @@ class Loop<E, R> implements Driver {
 
   /** Folds events of a reply, which names its calls, and emits each with those that rules add behind it. */
   private emitReply(events: Events, before: Events): EventPull<E, R> {
-    const { hears, parts: { running }, rules, state } = this
+    const { hears, parts: { running }, request, rules, state } = this
     if (running.isLeft) return Cause.done()
+    if (request !== undefined && request.first === undefined) request.first = this.now
     const marked = this.isByTool ? Typed.marked(this.ask.tools, events) : events
     if (!hears) return this.emitFolded(Fold.named(state, marked), before)
     const at = this.at()

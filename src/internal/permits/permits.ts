@@ -41,6 +41,11 @@ export interface Wait {
   readonly elsewhere?: boolean
 }
 
+/** A wait that is over, as `ToolExecutionStarted` describes it. */
+export interface Waited extends Wait {
+  readonly millis: number
+}
+
 /** The most calls that are named as those which another one waits for. */
 const mostNamed = 3
 
@@ -81,6 +86,8 @@ export class HeldPermits {
    * handler is being stopped.
    */
   until: number | undefined
+  /** The listener for the step of `take` from one permit to the next. Set for a call that has had to wait. */
+  stepped: (() => void) | undefined
   /** The fiber that waits to have the permits back. */
   private waiting: Fiber.Fiber<void> | undefined
 
@@ -113,6 +120,7 @@ export class HeldPermits {
     const both = Effect.flatMap(this.keyed, () => {
       this.hasKeys = true
       this.users.set(this, false)
+      this.stepped?.()
       return taken
     })
     return Scope.provide(both, scope)
@@ -128,6 +136,7 @@ export class HeldPermits {
   awaits(key: string, users: Users): void {
     users.set(this, false)
     this.names = [...this.names ?? [], [key, users]]
+    this.stepped?.()
   }
 
   /** The permit that a wait in the first `take` is for, and the calls that hold it. */

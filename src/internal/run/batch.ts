@@ -49,6 +49,8 @@ interface Entry {
   left: Tool.ToolError | undefined
   /** The time at which it began to wait for its turn, in milliseconds since 1970, if it has. */
   queuedAt: number | undefined
+  /** The wait that began then. */
+  queuedFor: Wait | undefined
   /** The time at which it came up, in milliseconds, and the way in which it did. Kept if the run is observed. */
   readonly cameUpAt: number | undefined
   readonly way: Way
@@ -142,6 +144,7 @@ export class Batch<E> implements Host<E> {
         unrun: undefined,
         left: undefined,
         queuedAt: undefined,
+        queuedFor: undefined,
         cameUpAt,
         way,
         hasSpan: way === "waited"
@@ -314,7 +317,10 @@ export class Batch<E> implements Host<E> {
       this.release(run)
       return this.abort(run, `not run: ${ban}`)
     }
-    const call = new Call<E>(run, this)
+    const { queuedAt, queuedFor } = this.entryOf(run)
+    const isQueued = queuedAt !== undefined && queuedFor !== undefined
+    const waits = isQueued ? [{ ...queuedFor, millis: Math.max(0, this.now() - queuedAt) }] : undefined
+    const call = new Call<E>(run, this, waits)
     this.company.join(call)
     call.start()
   }
@@ -324,6 +330,7 @@ export class Batch<E> implements Host<E> {
     const entry = this.entries[index]
     if (this.isOver || entry === undefined || entry.queuedAt !== undefined) return
     entry.queuedAt = this.now()
+    entry.queuedFor = wait
     if (this.policy.callFacts === "told") this.events.queued(index, { _tag: "ToolQueued", id, name, ...wait })
   }
 

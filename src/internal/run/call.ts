@@ -28,7 +28,7 @@ import { timedOut, ToolError, toolError } from "../declare/outcome.ts"
 import type * as Declared from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
-import { HeldPermits, type Wait, wanted } from "../permits/permits.ts"
+import { HeldPermits, type Wait, type Waited, wanted } from "../permits/permits.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Inherited from "../stop/inherited.ts"
 import { CurrentHandler, type Handler, type Running, type Task } from "../stop/ownedFibers.ts"
@@ -114,7 +114,7 @@ type Phase = "waiting" | "gating" | "running" | "writing" | "answering" | "overr
 export class Call<E> implements Task, Handler {
   readonly job: Plan.Run
   private readonly host: Host<E>
-  private readonly context: Tool.CallContext
+  readonly context: Tool.CallContext
   /** The recorded part of the call, from before its run was resumed. */
   private readonly replayed: RunJournal.Replayed | undefined
   private phase: Phase = "waiting"
@@ -136,6 +136,9 @@ export class Call<E> implements Task, Handler {
   private isPaused = false
   /** Its span, while the handler runs. */
   private span: Telemetry.Call | undefined
+  /** Its waits for its turn, and the beginning of the one that is not over. */
+  private waited: ReadonlyArray<Waited> | undefined
+  private waiting: { readonly wait: Wait; readonly since: number } | undefined
   /** The handler's additions to the context of the run so far. */
   private updates: Json.JsonObject | undefined
   /** Stops passing the soft stop of the run on to `inner`. */
@@ -161,10 +164,12 @@ export class Call<E> implements Task, Handler {
   readonly moved: (() => void) | undefined
   hasAbandoned = false
 
-  constructor(job: Plan.Run, host: Host<E>) {
+  /** `waited` are the waits for its place. */
+  constructor(job: Plan.Run, host: Host<E>, waited?: ReadonlyArray<Waited>) {
     const { ambient, found: { services }, journal, running, settings, stepIndex } = host.environment
     this.job = job
     this.host = host
+    this.waited = waited
     this.id = job.call.id
     this.name = job.call.name
     this.isExclusive = job.isExclusive
@@ -205,10 +210,32 @@ export class Call<E> implements Task, Handler {
     this.isForked = true
     // A handler that ends without waiting costs no timer.
     if (this.phase === "gating" || this.phase === "running") this.arm()
-    else if (this.phase === "waiting" && fiber.pollUnsafe() === undefined) {
-      this.host.queued(this.job, this.permits.wait)
-    }
+    else if (this.phase === "waiting" && fiber.pollUnsafe() === undefined) this.beginWaiting()
     fiber.addObserver((exit) => this.ended(exit))
+  }
+
+  /** Notes that it has to wait for a permit, and for those behind it. */
+  private beginWaiting(): void {
+    const { permits } = this
+    this.waiting = { wait: permits.wait, since: this.now }
+    this.host.queued(this.job, this.waiting.wait)
+    permits.stepped = () => {
+      this.endWaiting()
+      this.waiting = { wait: permits.wait, since: this.now }
+    }
+  }
+
+  /** Notes that a wait is over. A permit behind another one that was there at once was not waited for. */
+  private endWaiting(): void {
+    const { waiting } = this
+    if (waiting === undefined) return
+    this.waiting = undefined
+    const millis = Math.max(0, this.now - waiting.since)
+    if (millis > 0 || this.waited === undefined) this.waited = [...this.waited ?? [], { ...waiting.wait, millis }]
+  }
+
+  private get now(): number {
+    return this.host.environment.found.clock.currentTimeMillisUnsafe()
   }
 
   private services(): Context.Context<any> {
@@ -229,6 +256,10 @@ export class Call<E> implements Task, Handler {
   private life(): Effect.Effect<void, E, any> {
     return Effect.flatMap(this.permits.take(), () => {
       this.permits.taken()
+      if (this.waiting !== undefined) {
+        this.endWaiting()
+        this.permits.stepped = undefined
+      }
       if (this.phase !== "waiting" || this.host.isOver) return Effect.void
       const isToPass = Gates.isGated(this.job.tool) && this.replayed?.hasStarted !== true
       return isToPass ? this.gated() : this.handled()
@@ -257,7 +288,7 @@ export class Call<E> implements Task, Handler {
   private handled(): Effect.Effect<void, E, any> {
     const { host, job: { call, index } } = this
     this.enter("running")
-    host.events.started(index, RunJournal.startOf(call, this.replayed, host.environment.settings.policy))
+    host.events.started(index, RunJournal.startOf(call, this.replayed, host.environment.settings.policy, this.waited))
     return Effect.matchCauseEffect(this.execution, {
       onSuccess: (outcome) => this.came(outcome),
       onFailure: (cause) => this.came(crashed(this.job.call, cause))
@@ -323,7 +354,10 @@ export class Call<E> implements Task, Handler {
       this.context,
       journal === undefined
         ? (job, context) => once(job, context, executor)
-        : (job, context) => begun(job, context, executor, journal, this.inner ?? cancellation, false),
+        : (job, context) => {
+          const waited = context.attempt === this.context.attempt ? this.waited : undefined
+          return begun(job, context, executor, journal, this.inner ?? cancellation, false, waited)
+        },
       this.inner,
       (error, attempt) => this.mayTryAgain(error, attempt),
       // A further attempt is recorded as soon as it is granted, before the wait for it.
@@ -833,28 +867,32 @@ const begun = (
   executor: Executor.Service,
   journal: RunJournal.Journal,
   stop: Cancellation.Cancellation | undefined,
-  isResolved: boolean
+  isResolved: boolean,
+  waited?: ReadonlyArray<Waited>
 ): Effect.Effect<unknown, never, any> =>
-  Effect.flatMapEager(journal.starts(context, job.tool, isResolved), (begin): Effect.Effect<unknown, never, any> => {
-    switch (begin._tag) {
-      case "Start":
-        return begin.handler(ToolOptions.attempt(() => once(job, context, executor)))
-      case "Resolve": {
-        const again = Effect.suspend(() => begun(job, context, executor, journal, stop, true))
-        return RunJournal.resolveUnknown(
-          job.tool,
-          job.args,
-          context,
-          job.isByHand ? undefined : again,
-          journal.afterCrash
-        )
+  Effect.flatMapEager(
+    journal.starts(context, job.tool, isResolved, waited),
+    (begin): Effect.Effect<unknown, never, any> => {
+      switch (begin._tag) {
+        case "Start":
+          return begin.handler(ToolOptions.attempt(() => once(job, context, executor)))
+        case "Resolve": {
+          const again = Effect.suspend(() => begun(job, context, executor, journal, stop, true, waited))
+          return RunJournal.resolveUnknown(
+            job.tool,
+            job.args,
+            context,
+            job.isByHand ? undefined : again,
+            journal.afterCrash
+          )
+        }
+        case "Park":
+          return RunJournal.parked(job.call, stop)
+        case "Answer":
+          return Effect.succeed(begin.instead)
       }
-      case "Park":
-        return RunJournal.parked(job.call, stop)
-      case "Answer":
-        return Effect.succeed(begin.instead)
     }
-  })
+  )
 
 /**
  * Repeats failed attempts on the tool's schedule, which gets each error; the last failure is the outcome. A stop ends

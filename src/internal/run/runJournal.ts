@@ -19,7 +19,7 @@ import * as ToolOutcomes from "../declare/outcome.ts"
 import { toolError } from "../declare/outcome.ts"
 import type * as Declared from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
-import type { Wait } from "../permits/permits.ts"
+import type { Wait, Waited } from "../permits/permits.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
 import type * as Inherited from "../stop/inherited.ts"
@@ -79,10 +79,24 @@ export interface Journal {
   readonly find: (call: Message.ToolCall) => Replayed | undefined
   /** Intends a request to the model, also where there is nothing to record. */
   readonly admits: () => Effect.Effect<void>
+  /** Notes that a request goes out. Left out where the run is not kept. */
+  readonly requested?: ((request: Requested) => void) | undefined
   /** Intends a request about which rules have notes or messages. `false`: the run was stopped before. */
   readonly prepares: (prepared: Prepared) => Effect.Effect<boolean>
-  /** Intends an attempt. `isHandled`: the tool has decided to start a call again that an earlier process started. */
-  readonly starts: (call: Tool.CallContext, tool: Tool.Any, isHandled: boolean) => Effect.Effect<Begun>
+  /**
+   * Notes the time at which a call stood whole in the reply, in milliseconds since 1970. Left out where it is not kept.
+   */
+  readonly asked?: ((id: string, millis: number) => void) | undefined
+  /**
+   * Intends an attempt. `isHandled`: the tool has decided to start a call again that an earlier process started.
+   * `waited` are the waits before the first attempt.
+   */
+  readonly starts: (
+    call: Tool.CallContext,
+    tool: Tool.Any,
+    isHandled: boolean,
+    waited?: ReadonlyArray<Waited>
+  ) => Effect.Effect<Begun>
   /** Reports that the whole reply of the step was discarded: the model is asked again. */
   readonly discarded: (prepared: Prepared) => Effect.Effect<void>
   /** Reports a whole reply before its calls start. Those that started early have started before. */
@@ -104,6 +118,19 @@ export interface Journal {
   readonly working: (waits: () => ReadonlyArray<Waits>) => void
   /** Policy for a call whose effect is unknown, where its tool does not set one. */
   readonly afterCrash: Declared.AfterCrash | undefined
+}
+
+/** A request to the model. */
+export interface Requested {
+  /** The time at which it went out, in milliseconds since 1970. */
+  readonly at: number
+  /** The time of the first event of its reply. `undefined` until then. */
+  first: number | undefined
+  /** The number of the request within its step, from 1. */
+  readonly attempt: number
+  /** The model that it asks, and its provider, if they are known. */
+  readonly model: string | undefined
+  readonly provider: string | undefined
 }
 
 /** Notes of rules, by their names. */
@@ -251,7 +278,8 @@ export const recalled = ({ attempt, idempotencyKey, resumed }: Replayed) => ({
 export const startOf = (
   { arguments: args, id, name }: Message.ToolCall,
   known: Replayed | undefined,
-  { callFacts }: Pick<Policy.Policy, "callFacts">
+  { callFacts }: Pick<Policy.Policy, "callFacts">,
+  waited?: ReadonlyArray<Waited>
 ): Event.Of<"ToolExecutionStarted"> => {
   const event: Types.Mutable<Event.Of<"ToolExecutionStarted">> = {
     _tag: "ToolExecutionStarted",
@@ -259,6 +287,7 @@ export const startOf = (
     name,
     arguments: args ?? {}
   }
+  if (waited !== undefined && callFacts === "told") event.waited = waited
   if (known?.hasStarted !== true) return event
   if (known.attempt > 1 && callFacts === "told") event.attempt = known.attempt
   event.replayed = true

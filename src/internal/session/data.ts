@@ -310,8 +310,9 @@ export const make = (options: Options = {}): Session => {
  * - `unfinished`: the session has work left, which a snapshot would lose
  * - `id_taken`: the id was used before, for a message, a verdict or a session with different content
  * - `unknown_message`: no run of the session began with this message, so that none can branch before it
- * - `nested`: the session is a nested run, which only its parent continues; submit to the session of its parent, or
- *   take the snapshot of that session
+ * - `invalid_title`: the title of a session is empty, too long, or has characters that no title may have
+ * - `nested`: the session is a nested run, which only its parent continues; submit to the session of its parent, label
+ *   or take the snapshot of that session
  *
  * @category errors
  * @since 0.1.0
@@ -329,6 +330,7 @@ export class SessionError extends Schema.TaggedError<SessionError>("heddle/Sessi
     "unfinished",
     "id_taken",
     "unknown_message",
+    "invalid_title",
     "nested"
   ]),
   /** A description of the problem, with the call that resolves it. */

@@ -63,6 +63,27 @@ const time = {
   time: Schema.optionalKey(Schema.Finite)
 }
 
+const requested = {
+  /** Time at which the request of the reply went out, as `at`. */
+  requested: Schema.Int,
+  /** Time of the first event of the reply, as `at`. Left out where there was none. */
+  first: Schema.optionalKey(Schema.Int),
+  /** Number of the request within the step. Left out for the first one. */
+  attempt: Schema.optionalKey(Schema.Int),
+  /** The model that was asked. Left out where it is not known, and where the reply names it. */
+  model: Schema.optionalKey(Schema.String),
+  /** The provider of the model. Left out where it is not known, and where the reply names it. */
+  provider: Schema.optionalKey(Schema.String)
+}
+
+const Requested = Schema.Struct(requested)
+
+/** The request of a reply. */
+export type Requested = (typeof Requested)["Type"]
+
+/** The request of a reply, beside that. */
+const ofReply = { ...requested, requested: Schema.optionalKey(requested.requested) }
+
 const by = {
   /** The sender, as the program names them. Left out where the program does not say. */
   by: Schema.optionalKey(Schema.String)
@@ -210,6 +231,19 @@ const origin = {
  */
 export class Origin extends Schema.Opaque<Origin>()(Schema.Struct(origin)) {}
 
+/**
+ * The labels that a person has given a session.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class Labels extends Schema.Opaque<Labels>()(Schema.Struct({
+  /** The title. Left out where the session has that of its first message. */
+  title: Schema.optionalKey(Schema.String),
+  /** `true` where the session is pinned. Left out otherwise. */
+  pinned: Schema.optionalKey(Schema.Boolean)
+})) {}
+
 /** The tools of a client, which the caller of a run answers. */
 const ClientTools = Schema.Array(Schema.Struct({
   /** The name of the tool. */
@@ -243,6 +277,8 @@ export class Opened extends Schema.Opaque<Opened>()(Schema.TaggedStruct("Opened"
   clientTools: Schema.optionalKey(ClientTools),
   /** The notes that rules keep for the session, by their names. Left out where there are none. */
   kept: Schema.optionalKey(Notes),
+  /** The labels of the session. The writer of the record adds them. Left out where there are none. */
+  labels: Schema.optionalKey(Labels),
   /** Receipts of the last commands, in a snapshot. */
   receipts: Schema.optionalKey(Schema.Array(Receipt)),
   /**
@@ -298,6 +334,21 @@ export class StopRequested extends Schema.Opaque<StopRequested>()(Schema.TaggedS
   /** The id of the request. */
   id: Schema.String,
   ...ofRun,
+  ...time,
+  ...by
+})) {}
+
+/**
+ * A change of the labels of the session. Any process may append it, even while another process runs the session.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class Labelled extends Schema.Opaque<Labelled>()(Schema.TaggedStruct("Labelled", {
+  /** The title. `null` where the session gets that of its first message. Left out where it stays. */
+  title: Schema.optionalKey(Schema.NullOr(Schema.String)),
+  /** Tells whether the session is pinned. Left out where that stays. */
+  pinned: Schema.optionalKey(Schema.Boolean),
   ...time,
   ...by
 })) {}
@@ -388,6 +439,7 @@ export class ReplyReceived extends Schema.Opaque<ReplyReceived>()(Schema.TaggedS
   ...at,
   /** Index of the turn in the run, from 0. */
   stepIndex: Schema.Int,
+  ...ofReply,
   /** The reply. */
   response: Response.Response
 })) {}
@@ -408,7 +460,16 @@ export class CallStarted extends Schema.Opaque<CallStarted>()(Schema.TaggedStruc
   /** The key that identifies the call to an idempotent tool. */
   idempotencyKey: Schema.String,
   /** `true` where the handler is a run, of `Tool.fromChat`, which has a journal of its own. Left out for any other. */
-  isRun: Schema.optionalKey(Schema.Literal(true))
+  isRun: Schema.optionalKey(Schema.Literal(true)),
+  /**
+   * Time at which the call stood whole in the reply, as `at`. Left out of a further attempt, and of a call of an
+   * earlier run.
+   */
+  asked: Schema.optionalKey(Schema.Int),
+  /** The waits of the call for its turn, before its first attempt. Left out where there were none. */
+  waited: Schema.optionalKey(Schema.Array(Event.Waited)),
+  /** The request of the reply. Left out of a call that starts after its reply is whole, or after another such call. */
+  request: Schema.optionalKey(Requested)
 })) {}
 
 /**
@@ -528,6 +589,7 @@ export class StepCompleted extends Schema.Opaque<StepCompleted>()(Schema.TaggedS
   introduced: Schema.optionalKey(Schema.Array(Message.Message)),
   /** The messages of the turn. Left out where they are those of the earlier records. */
   messages: Schema.optionalKey(Schema.Array(Message.Message)),
+  ...ofReply,
   /** The reply. Left out where it is that of the preceding `ReplyReceived`. */
   response: Schema.optionalKey(Response.Response),
   /** `true` where the model has nothing more to do. */
@@ -602,6 +664,7 @@ export const Record = Schema.Union([
   MessagesAppended,
   MessageSubmitted,
   StopRequested,
+  Labelled,
   RunStarted,
   ReplyReceived,
   CallStarted,
@@ -625,6 +688,7 @@ export type Record =
   | MessagesAppended
   | MessageSubmitted
   | StopRequested
+  | Labelled
   | RunStarted
   | ReplyReceived
   | CallStarted

@@ -173,6 +173,8 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
     return nestedUsage === null ? {} : { nestedUsage }
   }
 
+  /** The times at which the calls of the step stood whole in its reply. */
+  const asked = new Map<string, number>()
   /** The calls that do not start, since the owner is leaving. */
   const parked = new Set<string>()
   const ended = ({ id }: Message.ToolCall, record: Records.Record): Effect.Effect<void> =>
@@ -217,14 +219,35 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
     return Effect.flatMap(Inherited.ParentCancellation, (stop) => RunJournal.parked(call, stop))
   }
 
+  /** The request of which an early call is recorded: those behind the first one do not repeat it. */
+  let early: Writers.Writer["request"]
+  const earlyRequest = (): Pick<Records.CallStarted, "request"> => {
+    const { request, requested } = writer
+    if (requested === undefined || early === request) return {}
+    early = request
+    return { request: requested }
+  }
+
   const startOf = (
     { attempt, id, idempotencyKey, toolCall }: Tool.CallContext,
-    tool: Tool.Any
+    tool: Tool.Any,
+    waited?: Records.CallStarted["waited"]
   ): Records.CallStarted => {
     const isEarly = !isReplied(state, writer) && state.turn?.calls.has(id) !== true
-    const early = isEarly ? { toolCall } : {}
-    const run = isKept && SubAgent.isSubAgent(tool) ? { isRun: true as const } : {}
-    return { _tag: "CallStarted", requestId, toolCallId: id, ...early, attempt, idempotencyKey, ...run }
+    const askedAt = asked.get(id)
+    // Further attempts do not repeat it.
+    asked.delete(id)
+    return {
+      _tag: "CallStarted",
+      requestId,
+      toolCallId: id,
+      ...(isEarly ? { toolCall, ...earlyRequest() } : {}),
+      attempt,
+      idempotencyKey,
+      ...(isKept && SubAgent.isSubAgent(tool) ? { isRun: true } : {}),
+      ...(askedAt === undefined ? {} : { asked: writer.since(askedAt) }),
+      ...(waited === undefined ? {} : { waited })
+    }
   }
 
   /** Records the start of a call. `isAgain`: it has started before, so that its nested runs continue. */
@@ -232,11 +255,12 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
     call: Tool.CallContext,
     tool: Tool.Any,
     isAgain: boolean,
+    waited: Records.CallStarted["waited"],
     deadlineAt?: number
   ): Effect.Effect<RunJournal.Begun> =>
     Effect.gen(function*() {
       const known = state.turn?.calls.get(call.id)
-      const isRecorded = yield* writer.start(startOf(call, tool), running)
+      const isRecorded = yield* writer.start(startOf(call, tool, waited), running)
       if (isRecorded) yield* writer.confirmation
       // The run was stopped before the handler starts.
       if (!isRecorded || state.stop?.requestId === requestId) {
@@ -249,7 +273,10 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
 
   return {
     replied: recording.replied,
-    step: recording.step,
+    step: (event, step) => {
+      asked.clear()
+      return recording.step(event, step)
+    },
     ended: recording.ended,
     find: ({ id }) => {
       const call = state.turn?.calls.get(id)
@@ -258,10 +285,12 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
     admits: () => writer.claim === undefined ? Effect.void : writer.admission,
     prepares: (prepared) => writer.start(preparedOf(requestId, prepared), running),
     discarded: (prepared) => writer.append([preparedOf(requestId, prepared)], running),
-    starts: (call, tool, isResolved) => {
+    requested: isKept ? (request) => void (writer.request = request) : undefined,
+    asked: isKept ? (id, millis) => void asked.set(id, millis) : undefined,
+    starts: (call, tool, isResolved, waited) => {
       if (!isKept) return Effect.mapEager(writer.append([startOf(call, tool)], running), () => RunJournal.start)
       return Effect.suspend((): Effect.Effect<RunJournal.Begun> => {
-        if (isResolved) return started(call, tool, true)
+        if (isResolved) return started(call, tool, true, waited)
         const known = state.turn?.calls.get(call.id)
         if (writer.isParked) {
           parked.add(call.id)
@@ -273,11 +302,11 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
         const isUnknown = known?._tag === "Started"
         // The nested run of a sub-agent ends at the deadline, unless it has ended before.
         if (isUnknown && ending === "Deadline" && SubAgent.isSubAgent(tool)) {
-          return started(call, tool, true, state.run?.deadlineAt)
+          return started(call, tool, true, waited, state.run?.deadlineAt)
         }
         return isUnknown
           ? Effect.as(writer.confirmation, { _tag: "Resolve" })
-          : started(call, tool, known?._tag === "Granted" && States.hasStarted(known))
+          : started(call, tool, known?._tag === "Granted" && States.hasStarted(known), waited)
       })
     },
     answered: (call, answer) => {

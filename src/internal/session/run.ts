@@ -165,15 +165,24 @@ class OperationRun<M extends SessionEvents.Mode> {
 
   /** Records a reply. Its calls do not wait for that. */
   readonly replied: RunJournal.Journal["replied"] = (response, stepIndex) =>
-    Effect.suspend(() => this.append(SessionEvents.replyOf(this.state, response, stepIndex)))
+    Effect.suspend(() => this.append(this.timed(SessionEvents.replyOf(this.state, response, stepIndex))))
 
   /** Records a step, once the answers of its calls are in the state. */
   readonly step: RunJournal.Journal["step"] = (event, step) =>
     Effect.flatMapEager(this.writer.flush(this.running), () => {
       const { mode } = this.operation
       if (mode === "step") this.result = step.result
-      return this.append(SessionEvents.stepOf(this.state, mode, event, step))
+      return this.append(this.timed(SessionEvents.stepOf(this.state, mode, event, step)))
     })
+
+  /** Adds the times of the request to the record of its reply, if there is one. */
+  private timed(records: ReadonlyArray<Records.Record>): ReadonlyArray<Records.Record> {
+    return records.map((record) =>
+      (record._tag === "ReplyReceived" || record._tag === "StepCompleted") && record.response !== undefined
+        ? { ...record, ...this.writer.requestedFor(record.response) }
+        : record
+    )
+  }
 
   /**
    * Records the end of the run. Adds further abandoned parts to the result: an append, and the effect that asks for the

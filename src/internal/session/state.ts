@@ -239,6 +239,8 @@ export interface State {
   span: Records.RunStarted["span"] | undefined
   /** The origin of the session. */
   origin: Records.Origin
+  /** The labels that a person has given the session. */
+  labels: Records.Labels
   /** The tools of the client that the last run served. */
   clientTools: Records.ClientTools
   /** Submitted messages that no run has taken, oldest first. */
@@ -406,6 +408,7 @@ export const stateOf = (session: Session): State => {
     span: undefined,
     origin: {},
     kept: noNotes,
+    labels: {},
     clientTools: [],
     inbox: [],
     stop: undefined,
@@ -806,8 +809,21 @@ const originOf = ({ agent, forkedFrom, metadata, principal }: Records.Origin): R
   ...(forkedFrom === undefined ? {} : { forkedFrom })
 })
 
+/** Returns the labels after a change. */
+const labelsAfter = (
+  { pinned: wasPinned, title: before }: Records.Labels,
+  { pinned = wasPinned, title = before }: Pick<Records.Labelled, "pinned" | "title">
+): Records.Labels => ({
+  ...(title === undefined || title === null ? {} : { title }),
+  ...(pinned === true ? { pinned } : {})
+})
+
+/** Tells whether a change of the labels changes one of them. */
+export const changesLabels = ({ labels }: State, change: Pick<Records.Labelled, "pinned" | "title">): boolean =>
+  !Json.isSame(labelsAfter(labels, change), labels)
+
 const opened = (state: State, record: Records.Opened): void => {
-  const { calls = {}, clientTools = [], kept = noNotes, lastRun, receipts, session } = record
+  const { calls = {}, clientTools = [], kept = noNotes, labels = {}, lastRun, receipts, session } = record
   const { fingerprint, inbox, receipts: known, size } = state
   const metadata = Json.withError(session.metadata, "error")
   Object.assign(state, stateOf(session), {
@@ -817,6 +833,7 @@ const opened = (state: State, record: Records.Opened): void => {
     fingerprint,
     size,
     kept,
+    labels,
     lastRun,
     origin: originOf(record)
   })
@@ -1249,6 +1266,9 @@ export const change = (state: State, record: Records.Record): void => {
         became: "taken",
         requestId: record.requestId
       })
+    case "Labelled":
+      state.labels = labelsAfter(state.labels, record)
+      return
     case "CallSettled":
       return callSettled(state, record)
     case "RunStarted":
@@ -1273,10 +1293,17 @@ const sizeAfter = ({ bytes, turns }: Size, record: Records.Record, more: number)
   return { bytes: more, turns: replies.length }
 }
 
-/** Returns records as they follow a state, with the fingerprints of what is before them. */
+/** Returns a record with the labels of the state, which another process may have changed since it was made. */
+const labelledAs = ({ labels }: State, given: Records.Opened): Records.Opened => {
+  const { labels: _, ...record } = given
+  return Object.keys(labels).length === 0 ? record : { ...record, labels }
+}
+
+/** Returns records as they follow a state: with its labels, and the fingerprints of what is before them. */
 export const sealed = (state: State, records: Records.Records): Records.Records => {
   let { fingerprint } = state
-  const next = (record: Records.Record): Records.Record => {
+  const next = (given: Records.Record): Records.Record => {
+    const record = given._tag === "Opened" ? labelledAs(state, given) : given
     const after = fingerprint
     fingerprint = Records.fingerprint(after, record)
     return Records.isSealed(record) ? { ...record, after } : record
@@ -1339,13 +1366,18 @@ export interface Summary {
   readonly lastOutcome?: string
   /** The error of that run. Left out unless it failed. */
   readonly error?: Records.RunError
-  /** The first message of the user, in one line of at most 120 characters. Left out where there is none. */
+  /**
+   * The title that a person has given the session (`Session.label`), else the first message of the user, in one line of
+   * at most 120 characters. Left out where there is neither.
+   */
   readonly title?: string
   /**
    * The last message of the user or of the model with a text, in one line of at most 120 characters. Left out where
    * there is none.
    */
   readonly lastLine?: string
+  /** `true` where a person has pinned the session. Left out otherwise. */
+  readonly pinned?: boolean
   /** The agent that runs the session. Left out where none does. */
   readonly agent?: string
   /** The session that this one branched from. Left out for any other session. */
@@ -1362,11 +1394,11 @@ const lineOf = (message: Message.Message | undefined): string | undefined => {
   return line.slice(0, longestLine).replace(/[\uD800-\uDBFF]$/, "").trimEnd() || undefined
 }
 
-/** Returns the first message of the user, or of the model or the user the last one with a text. */
+/** Returns the title of the session, and of the model or the user the last message with a text. */
 const linesOf = (state: State): Pick<Summary, "lastLine" | "title"> => {
   const messages = SharedMessages.list(threadOf(state))
   const submitted = state.inbox[0]?.message
-  const title = lineOf(messages.find(({ role }) => role === "user") ?? submitted)
+  const { title = lineOf(messages.find(({ role }) => role === "user") ?? submitted) } = state.labels
   const isSaid = (message: Message.Message) =>
     (message.role === "user" || message.role === "assistant") && lineOf(message) !== undefined
   const lastLine = lineOf(messages.findLast(isSaid) ?? submitted)
@@ -1375,7 +1407,7 @@ const linesOf = (state: State): Pick<Summary, "lastLine" | "title"> => {
 
 /** Returns the summary that a store keeps of the session. */
 export const summaryOf = (state: State): Summary => {
-  const { lastRun, origin: { agent, forkedFrom }, run } = state
+  const { labels: { pinned }, lastRun, origin: { agent, forkedFrom }, run } = state
   const left = next(state)
   const expiry = left === "wait"
     ? suspensionsOf(state).reduce((first, { expiresAt = Infinity }) => Math.min(first, expiresAt), Infinity)
@@ -1388,6 +1420,7 @@ export const summaryOf = (state: State): Summary => {
     ...(lastRun === undefined ? {} : { lastOutcome: lastRun.outcome }),
     ...(lastRun?.error === undefined ? {} : { error: lastRun.error }),
     ...linesOf(state),
+    ...(pinned === undefined ? {} : { pinned }),
     ...(agent === undefined ? {} : { agent }),
     ...(forkedFrom === undefined ? {} : { forkedFrom })
   }
@@ -1443,7 +1476,7 @@ export const openedBy = (state: State, session: Session): Records.Opened => {
     return [[toolCall.id, { idempotencyKey, attempt, ...wait }] as const]
   })
   const { clientTools, kept, lastRun, origin } = state
-  const opened: Records.Opened = {
+  const opened = labelledAs(state, {
     _tag: "Opened",
     format: 1,
     session,
@@ -1451,7 +1484,7 @@ export const openedBy = (state: State, session: Session): Records.Opened => {
     ...(Object.keys(kept).length === 0 ? {} : { kept }),
     ...(clientTools.length === 0 ? {} : { clientTools }),
     ...(lastRun === undefined ? {} : { lastRun })
-  }
+  })
   return calls.length === 0 ? opened : { ...opened, calls: Object.fromEntries(calls) }
 }
 
@@ -1553,6 +1586,8 @@ const problemOf = (state: State, record: Records.Record, isFirst: boolean): stri
       return findWaiting(state, record.id) === undefined
         ? `settles ${JSON.stringify(record.id)}, which does not wait`
         : undefined
+    case "Labelled":
+      return undefined
     case "RunStarted":
       if (record.resumes !== true) return within
       return run?.requestId === record.requestId ? undefined : `resumes run ${record.requestId}, which is not open`

@@ -1,6 +1,6 @@
 /**
- * The commands of other processes to a session of a store: a stop of its run, a message for its next run, and a branch
- * of its conversation. Public as `Session`.
+ * The commands of other processes to a session of a store: a stop of its run, a message for its next run, its
+ * labels, and a branch of its conversation. Public as `Session`.
  *
  * @since 0.1.0
  */
@@ -237,6 +237,117 @@ export const submit = <E = never>(
     }
   })
 
+// Labels.
+
+/** Longest title of a session, in characters. */
+const longestTitle = 120
+
+/**
+ * Tells whether a text can be a title: one line of bounded length that shows something. Control and direction
+ * characters, which change what is read around them, and halves of characters are none of it.
+ */
+const isTitle = (text: string): boolean =>
+  text.length <= longestTitle
+  && /[^\s\p{Default_Ignorable_Code_Point}]/u.test(text)
+  && !/[\p{Cc}\p{Cs}\p{Zl}\p{Zp}\p{Bidi_Control}]/u.test(text)
+
+/**
+ * The labels of a session, as lists have them.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface LabelReceipt {
+  /** The version of the journal that contains the labels. */
+  readonly accepted: number
+  /** The title: the given one, else the first message of the user. Left out where there is neither. */
+  readonly title?: string
+  /** `true` where the session is pinned. */
+  readonly pinned: boolean
+}
+
+/**
+ * Changes of the labels of a session.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface LabelOptions<E = never> {
+  /**
+   * The title: one line of at most 120 characters, without control and direction characters. `null` gives the session
+   * the title of its first message again. Unchanged by default.
+   */
+  readonly title?: string | null
+  /** `true` pins the session, `false` does the opposite. Unchanged by default. */
+  readonly pinned?: boolean
+  /** The sender of the change, as recorded in the journal. Left out by default. */
+  readonly by?: string
+  /**
+   * Refuses a change, by the session that it would be made to. Called again where another writer was faster, and not
+   * for labels that the session has. Accepts every change by default.
+   */
+  readonly check?: (kept: Kept.Kept) => Effect.Effect<unknown, E>
+  /** The session as it was read before. It is read anew by default, and where another writer was faster. */
+  readonly known?: Kept.Kept
+}
+
+const knownLabelOptions = {
+  title: Values.either(Values.text, Values.oneOf(null)),
+  pinned: Values.flag,
+  by: Values.text,
+  check: Values.fn,
+  known: Values.record
+} satisfies NamesOf<LabelOptions>
+
+/** Returns the record of a change of labels. */
+const labelled = (
+  { by, pinned, title }: LabelOptions<unknown>,
+  time: number
+): Effect.Effect<Records.Labelled, SessionData.SessionError> => {
+  const own = typeof title === "string" ? title.trim() : title
+  if (typeof own === "string" && !isTitle(own)) {
+    return new SessionData.SessionError({
+      reason: "invalid_title",
+      detail: `title must be one line of 1 to ${longestTitle} characters, without control and direction characters`
+    })
+  }
+  return Effect.succeed({
+    _tag: "Labelled",
+    ...(own === undefined ? {} : { title: own }),
+    ...(pinned === undefined ? {} : { pinned }),
+    time,
+    ...byOf(by === undefined ? {} : { by })
+  })
+}
+
+/** Changes the labels of a session. Returns nothing where the session does not exist. */
+export const label = <E = never>(
+  id: string,
+  options: LabelOptions<E>
+): Effect.Effect<LabelReceipt | undefined, SessionData.SessionError | Journals.StoreError | E, Journals.Store> =>
+  Effect.gen(function*() {
+    checkNames("Session.label", options, knownLabelOptions)
+    const { check, known } = options
+    const record = yield* labelled(options, yield* Clock.currentTimeMillis)
+    let journal: Pick<Kept.Kept, "state" | "version"> = known ?? (yield* Kept.read(id))
+    while (true) {
+      const { state, version } = journal
+      if (version === 0) return undefined
+      if (state.parent !== undefined) return yield* Kept.nestedIn(state.parent, "label")
+      const isChanged = States.changesLabels(state, record)
+      if (isChanged && check !== undefined) yield* check(Kept.keptOf(id, state, version))
+      const after = isChanged ? States.after(state, [record]) : state
+      const summary = States.summaryOf(after)
+      const { pinned = false, title } = summary
+      const labels = { pinned, ...(title === undefined ? {} : { title }) }
+      if (!isChanged) return { accepted: version, ...labels }
+      const accepted = yield* appended(id, version, [record], { summary })
+      if (Option.isSome(accepted)) return { accepted: accepted.value, ...labels }
+      const isRemoved = (yield* Kept.versionOf(id)) < version
+      journal = yield* isRemoved ? Kept.read(id) : Kept.readOn(id, States.copyOf(state), version)
+    }
+  })
+
 // Branches.
 
 /**
@@ -402,10 +513,19 @@ const callsBehind = (state: States.State, place: number): ReadonlyArray<Message.
   return messages.flatMap(({ toolCalls = [] }) => toolCalls.filter(({ id }) => !unbegun.has(codes.get(id) ?? "")))
 }
 
-/** Returns the records of a branch. The settlements that its next run would report belong to the earlier session. */
-const recordsOf = ({ from, state }: Branch, { id, message }: ForkOptions<unknown>, time: number): Records.Records => {
+/**
+ * Returns the records of a branch. The settlements that its next run would report belong to the earlier session. The
+ * new session has the title that this one has now, and is not pinned.
+ */
+const recordsOf = (
+  { from, state }: Branch,
+  { labels: { title } }: States.State,
+  { id, message }: ForkOptions<unknown>,
+  time: number
+): Records.Records => {
   const session = SessionData.recover({ ...States.sessionOf(state), id, answered: [] })
-  const rested = { ...state, origin: { ...state.origin, forkedFrom: from } }
+  const labels = title === undefined ? {} : { title }
+  const rested = { ...state, labels, origin: { ...state.origin, forkedFrom: from } }
   const opened = States.openedBy(rested, session)
   if (message === undefined) return [opened]
   return [opened, submission(message.id ?? id, message.content, message, time)]
@@ -455,7 +575,7 @@ export const fork = <E = never>(
     if (left !== "nothing") {
       return yield* refused("unfinished", `the session has work left (${left}): a branch begins between whole runs`)
     }
-    const records = recordsOf(branch, options, yield* Clock.currentTimeMillis)
+    const records = recordsOf(branch, searched.state, options, yield* Clock.currentTimeMillis)
     const state = States.after(States.initial(id), records)
     const kept = Kept.keptOf(id, state, records.length)
     if (check !== undefined) yield* check(kept)

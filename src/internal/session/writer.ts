@@ -13,6 +13,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Option from "effect/Option"
 import * as Stream from "effect/Stream"
+import type * as Response from "../../Response.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Settings from "../ask/options.ts"
 import type * as RunJournal from "../run/runJournal.ts"
@@ -92,7 +93,7 @@ const isAbandonment = (record: Records.Record): boolean =>
 
 /** Tells whether a record is a command, which any process may append. */
 const isCommand = ({ _tag }: Records.Record): boolean =>
-  _tag === "StopRequested" || _tag === "MessageSubmitted" || _tag === "CallSettled"
+  _tag === "StopRequested" || _tag === "MessageSubmitted" || _tag === "CallSettled" || _tag === "Labelled"
 
 /**
  * Tells whether records may follow a command that their writer did not know of. A verdict changes the session that an
@@ -102,6 +103,7 @@ const mayFollow = (records: Records.Records, command: Records.Record): boolean =
   if (command._tag === "CallSettled") return records.every((record) => isOfRun(record) && !isAbandonment(record))
   // A message is checked against the ones before it.
   if (command._tag === "MessageSubmitted") return !records.some(({ _tag }) => _tag === "MessageSubmitted")
+  if (command._tag === "Labelled") return true
   return command._tag === "StopRequested" &&
     !records.some((record) => record._tag === "RunStarted" && record.resumes === true)
 }
@@ -196,6 +198,8 @@ export class Writer implements Omit<Parent, "store"> {
   private waits: (() => ReadonlyArray<RunJournal.Waits>) | undefined
   /** The beginning of the run whose records it writes, and the time of the last one, as in `States.Run`. */
   private times: Pick<States.Run, "at" | "begunAt"> | undefined
+  /** The last request to the model, until its reply is recorded. */
+  request: RunJournal.Requested | undefined
   /** Listeners for a stop, by the ids of the runs. */
   private readonly listeners = new Map<string, (stop: Records.StopRequested) => void>()
 
@@ -282,6 +286,38 @@ export class Writer implements Omit<Parent, "store"> {
       return { ...record, at: times.at }
     }
     return [next(first), ...rest.map(next)]
+  }
+
+  /** Returns a time of the clock as a record of the run has it. */
+  since(millis: number): number {
+    return Math.max(0, Math.round(millis - (this.times?.begunAt ?? millis)))
+  }
+
+  /** The times of the last request, as the record of its reply has them. */
+  get requested(): Records.Requested | undefined {
+    const { request } = this
+    if (request === undefined) return undefined
+    const { at, attempt, first, model, provider } = request
+    return {
+      requested: this.since(at),
+      ...(first === undefined ? {} : { first: this.since(first) }),
+      ...(attempt === 1 ? {} : { attempt }),
+      ...(model === undefined ? {} : { model }),
+      ...(provider === undefined ? {} : { provider })
+    }
+  }
+
+  /**
+   * Returns the times of the request of a reply, which is about to be recorded: once, and the model unless it says so.
+   */
+  requestedFor(reply: Response.Response): Partial<Records.Requested> {
+    const { model, provider, ...times } = this.requested ?? {}
+    this.request = undefined
+    return {
+      ...times,
+      ...(model === undefined || model === reply.model ? {} : { model }),
+      ...(provider === undefined || provider === reply.provider ? {} : { provider })
+    }
   }
 
   /** Takes the function that returns the calls which wait for their turn, until the operation ends. */

@@ -74,6 +74,8 @@ export interface Handler {
   /** The name of its tool. */
   readonly name: string
   readonly permits: HeldPermits
+  /** The facts and functions that the handler has. Each attempt has the same function of progress. */
+  readonly context: { readonly progress: object }
   /** The fibers of the run that it belongs to. */
   readonly running: Running
   /**

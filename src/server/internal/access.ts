@@ -28,8 +28,8 @@ export interface Question {
   /** The id of the session, without its principal. Left out where the request names none. */
   readonly session?: string
   /**
-   * The action: `"write"` is a new message, a retry or a branch, `"answer"` an answer to a question or the result of a
-   * client's tool, `"approve"` an approval, a denial or an edit, `"inspect"` the events as they are.
+   * The action: `"write"` is a new message, a retry, a branch, a title or a pin, `"answer"` an answer to a question or
+   * the result of a client's tool, `"approve"` an approval, a denial or an edit, `"inspect"` the events as they are.
    */
   readonly action: "list" | "read" | "write" | "answer" | "approve" | "stop" | "delete" | "inspect"
 }
@@ -156,7 +156,7 @@ export const preflight = (
     HttpServerResponse.empty({
       status: 204,
       headers: {
-        "access-control-allow-methods": "GET, POST, DELETE",
+        "access-control-allow-methods": "GET, POST, PATCH, DELETE",
         "access-control-allow-headers": "authorization, content-type, last-event-id, mcp-method, mcp-name, "
           + "mcp-protocol-version, mcp-session-id",
         "access-control-max-age": "600"

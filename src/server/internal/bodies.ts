@@ -17,6 +17,7 @@ import * as Posted from "../../ui/internal/posted.ts"
 import * as Access from "./access.ts"
 import type * as Bounds from "./bounds.ts"
 import * as Refusals from "./refusal.ts"
+import type * as Sessions from "./sessions.ts"
 
 /** The parts of a server that bodies need. */
 export interface Site {
@@ -171,6 +172,22 @@ export const forking = (site: Site, body: unknown): Result.Result<Forking, Body.
       before: reader.messageId(before, "before"),
       ...(content === undefined ? {} : { content: contentOf(reader, content) }),
       clientTools: reader.clientTools(clientTools, "clientTools")
+    }
+  })
+
+/** Reads `{ title?, pinned? }`, with one of them at least. */
+export const labels = (site: Site, body: unknown): Result.Result<Sessions.Change, Body.BodyError> =>
+  Posted.reading(() => {
+    const reader = new Posted.Reader("a body", optionsOf(site))
+    const { pinned, title } = reader.object(body, "the body")
+    if (title === undefined && pinned === undefined) reader.refuse("the body", "must have title or pinned")
+    if (pinned !== undefined && typeof pinned !== "boolean") reader.refuse("pinned", "must be true or false")
+    if (title !== undefined && title !== null && typeof title !== "string") {
+      reader.refuse("title", "must be a text or null")
+    }
+    return {
+      ...(title === undefined ? {} : { title: title === null ? null : reader.text(title, "title") }),
+      ...(typeof pinned === "boolean" ? { pinned } : {})
     }
   })
 

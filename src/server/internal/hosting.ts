@@ -17,6 +17,7 @@ import * as Adapter from "../../Adapter.ts"
 import * as Peers from "../../durable/internal/peers.ts"
 import * as Worker from "../../durable/Worker.ts"
 import type * as Event from "../../Event.ts"
+import * as Requests from "../../internal/ask/request.ts"
 import * as ToolOptions from "../../internal/declare/toolOptions.ts"
 import * as Values from "../../internal/declare/values.ts"
 import * as Journal from "../../Journal.ts"
@@ -68,6 +69,8 @@ export interface Settings<RAuthorize> {
   readonly publish?: Event.Publish | ((tool: string) => Event.Publish)
   /** `true` if the model's reasoning is published. `false` by default. */
   readonly publishReasoning?: boolean
+  /** `true` if the cost that providers report is published with the usage of steps and runs. `false` by default. */
+  readonly publishCost?: boolean
   /** Tells whether a file of a message may be given by this address. Files are `data:` URLs by default. */
   readonly allowUrl?: (url: string) => boolean
   /**
@@ -109,7 +112,8 @@ export const make = <R, RAuthorize>(
     const protocol = options.protocol ?? 7
     const publish: Event.PublicOptions = {
       publish: options.publish ?? "all",
-      publishReasoning: options.publishReasoning ?? false
+      publishReasoning: options.publishReasoning ?? false,
+      publishCost: options.publishCost ?? false
     }
     const scope = yield* Effect.scope
     const adapter = Option.getOrUndefined(yield* Effect.serviceOption(Adapter.Adapter))
@@ -158,7 +162,7 @@ export const make = <R, RAuthorize>(
         options.raw === true
           ? Effect.andThen(hub.push(key, event), PubSub.publish(raw, [key, event]))
           : hub.push(key, event)
-    })
+    }).pipe(Layer.provide(Layer.succeed(Requests.SessionListener, (key, event) => hub.tell(key, event))))
 
     const closing = Deferred.makeUnsafe<void>()
     const peers = yield* Peers.Peers

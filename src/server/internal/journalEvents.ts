@@ -76,6 +76,9 @@ export interface Place {
   readonly messageId?: string
 }
 
+/** The request of a reply, as far as it is recorded. */
+type Requested = Partial<Pick<Journal.ReplyReceived, "attempt" | "first" | "model" | "provider" | "requested">>
+
 type Options = Omit<Event.PublicOptions, "runId" | "calls" | "at">
 
 /** Folds the records of a journal and tells what happened as public events. */
@@ -238,10 +241,10 @@ export class Telling {
         ]
       case "ReplyReceived":
         this.turns.set(this.length, CallPaths.replyId(record.requestId, this.steps + 1))
-        return this.tell(record.requestId, this.replied(record.response))
+        return this.tell(record.requestId, this.replied(record.response, record))
       case "CallStarted": {
-        const early = record.toolCall === undefined ? [] : this.announce(record.toolCall)
-        const { attempt, toolCall = this.toolCalls.get(record.toolCallId) } = record
+        const early = record.toolCall === undefined ? [] : this.announce(record.toolCall, record.request)
+        const { asked, attempt, toolCall = this.toolCalls.get(record.toolCallId), waited } = record
         if (record.isRun === true) this.startAgent(record, toolCall?.name ?? "")
         return this.tell(record.requestId, [
           ...early,
@@ -249,7 +252,10 @@ export class Telling {
             _tag: "ToolExecutionStarted",
             id: record.toolCallId,
             name: toolCall?.name ?? "",
-            ...(attempt > 1 ? { attempt } : {})
+            ...(attempt > 1 ? { attempt } : {}),
+            // The time of the reply is not that of the call.
+            asked: asked === undefined ? null : this.begunAt + asked,
+            ...(waited === undefined ? {} : { waited })
           }
         ])
       }
@@ -284,7 +290,7 @@ export class Telling {
         return isReset ? this.tell(record.requestId, [{ _tag: "StepReset" }]) : []
       }
       case "StepCompleted": {
-        const whole = record.response === undefined ? [] : this.replied(record.response)
+        const whole = record.response === undefined ? [] : this.replied(record.response, record)
         const response = record.response ?? this.response
         this.steps++
         // A turn that waits stands behind the whole ones.
@@ -399,33 +405,47 @@ export class Telling {
 
   /** Returns what is published of events. */
   protected publish(runId: string, payloads: ReadonlyArray<Payload>, at: number): ReadonlyArray<Told> {
-    const options: Event.PublicOptions = { ...this.options, runId, calls: this.calls, at }
+    const options = { ...this.options, runId, calls: this.calls }
     return payloads.flatMap((payload) => {
-      const event = Event.toPublic(payload as unknown as Event.Event, options)
+      const own = "at" in payload ? payload.at as number : at
+      const event = Event.toPublic(payload as unknown as Event.Event, { ...options, at: own })
       return event === undefined ? [] : [{ runId, event }]
     })
   }
 
   /** Returns the events of a call that started before its reply was whole. */
-  private announce(call: Message.ToolCall): ReadonlyArray<Payload> {
+  private announce(call: Message.ToolCall, request: Requested = {}): ReadonlyArray<Payload> {
     const { reply } = this
     if (reply?.has(call.id) === true) return []
     this.reply = new Set(reply).add(call.id)
     this.toolCalls.set(call.id, call)
-    return reply === undefined ? [{ _tag: "MessageStarted" }, ...Teller.ofCall(call)] : Teller.ofCall(call)
+    return reply === undefined ? [...this.beginning(request), ...Teller.ofCall(call)] : Teller.ofCall(call)
+  }
+
+  /** Returns the events of a request and of the beginning of its reply, with their times. */
+  private beginning({ first, requested, ...request }: Requested, reply?: Response.Response): ReadonlyArray<Payload> {
+    const { attempt = 1, model = reply?.model, provider = reply?.provider } = request
+    const started = { _tag: "MessageStarted", ...(first === undefined ? {} : { at: this.begunAt + first }) }
+    if (requested === undefined) return [started]
+    return [
+      { _tag: "RequestStarted", stepIndex: this.steps, attempt, model, provider, at: this.begunAt + requested },
+      started
+    ]
   }
 
   /** Returns the events of a reply, but for those of the calls that have started before. */
-  private replied(response: Response.Response): ReadonlyArray<Payload> {
+  private replied(response: Response.Response, request: Requested): ReadonlyArray<Payload> {
     const { reply } = this
     this.response = response
     for (const call of response.toolCalls) this.toolCalls.set(call.id, call)
     this.reply = new Set([...reply ?? [], ...response.toolCalls.map(({ id }) => id)])
     const text = Response.text(response)
-    return Teller.ofReply({ ...response, outputText: text === "" ? null : text }).filter((event) =>
-      event._tag === "MessageStarted"
-        ? reply === undefined
-        : event._tag !== "ToolCallStarted" && event._tag !== "ToolCallCompleted" || reply?.has(event.id) !== true
+    return Teller.ofReply({ ...response, outputText: text === "" ? null : text }).flatMap(
+      (event): ReadonlyArray<Payload> => {
+        if (event._tag === "MessageStarted") return reply === undefined ? this.beginning(request, response) : []
+        const isCall = event._tag === "ToolCallStarted" || event._tag === "ToolCallCompleted"
+        return isCall && reply?.has(event.id) === true ? [] : [event]
+      }
     )
   }
 

@@ -22,12 +22,15 @@ export interface Listed {
   readonly lastLine: string
   readonly next: Journal.Next
   readonly updatedAt: number
+  /** `true` where it is pinned. Left out of any other session. */
+  readonly pinned?: boolean
   /** The session that it branched from. Left out of any other session. */
   readonly forkedFrom?: NonNullable<Journal.Listed["forkedFrom"]>
 }
 
 /** A place in the order of the sessions: that of a session, whether it still exists or not. */
 interface Place {
+  readonly pinned?: boolean | undefined
   readonly since: number
   /** The id without its principal. */
   readonly id: string
@@ -57,15 +60,18 @@ const mostRead = 200
 /** Longest text that is searched for, in characters. */
 const longestQuery = 200
 
-const placeText = ({ id, since }: Place): string => `${since}.${id}`
+const placeText = ({ id, pinned, since }: Place): string => `${pinned === true ? "p" : ""}${since}.${id}`
 
 const placeOf = (text: string): Place | undefined => {
-  const [, since = "", id = ""] = /^(\d{1,15})\.(.*)$/s.exec(text) ?? []
-  return Sessions.isId(id) ? { since: Number(since), id } : undefined
+  const [, pin, since = "", id = ""] = /^(p?)(\d{1,15})\.(.*)$/s.exec(text) ?? []
+  return Sessions.isId(id) ? { pinned: pin === "p", since: Number(since), id } : undefined
 }
 
-/** Newest first, and by their ids where two are equally new. */
-const byPlace = (left: Place, right: Place): number => right.since - left.since || (left.id < right.id ? -1 : 1)
+/** Pinned ones first, then the newest ones, and by their ids where two are equally new. */
+const byPlace = (left: Place, right: Place): number =>
+  Number(right.pinned === true) - Number(left.pinned === true)
+  || right.since - left.since
+  || (left.id < right.id ? -1 : 1)
 
 const isBehind = (place: Place, after: Place | undefined): boolean => after === undefined || byPlace(after, place) < 0
 
@@ -95,7 +101,7 @@ export const searchOf = (parameters: URLSearchParams): Result.Result<Search, Ref
 /** Returns a text as it is compared: in one line, without the case of its letters. */
 const comparable = (text: string): string => text.normalize("NFKC").toLowerCase().replaceAll(/\s+/g, " ").trim()
 
-/** Lists the sessions of a principal with an agent, newest first. */
+/** Lists the sessions of a principal with an agent: pinned ones first, then the newest ones. */
 export const list = (
   principal: string,
   agent: string,
@@ -122,7 +128,7 @@ export const list = (
       if (each.agent === undefined) read++
       const of = each.agent ?? (yield* Sessions.agentOf(each.key))
       if (of === undefined ? status !== undefined : of !== agent) continue
-      const { forkedFrom, id, lastLine = "", next, since: updatedAt, title = "" } = each
+      const { forkedFrom, id, lastLine = "", next, pinned, since: updatedAt, title = "" } = each
       sessions.push({
         id,
         agent,
@@ -131,6 +137,7 @@ export const list = (
         lastLine,
         next,
         updatedAt,
+        ...(pinned === undefined ? {} : { pinned }),
         ...(forkedFrom === undefined ? {} : { forkedFrom: { ...forkedFrom, id: Sessions.idOf(forkedFrom.id) } })
       })
     }

@@ -9,6 +9,7 @@ import type * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import * as Event from "../../Event.ts"
+import type * as Requests from "../../internal/ask/request.ts"
 import type * as Journal from "../../Journal.ts"
 import { Joined } from "../../ui/internal/joined.ts"
 import * as JournalEvents from "./journalEvents.ts"
@@ -261,6 +262,16 @@ export class Hub {
       this.add(log, JournalEvents.stopOf(request, this.clock.currentTimeMillisUnsafe()))
       if (!log.isFull) log.wake()
     })
+  }
+
+  /** Adds the event of a request of the run that is under way. */
+  tell(key: string, event: Requests.RequestEvent): void {
+    const log = this.current(key)
+    const at = this.clock.currentTimeMillisUnsafe()
+    const shown = log && Event.toPublic(event as unknown as Event.Event, { ...this.publish, at })
+    if (log === undefined || shown === undefined) return
+    this.flush(log)
+    this.addAll(log, [shown])
   }
 
   private flush(log: RunLog): void {

@@ -576,6 +576,16 @@ const getRuns = (site: Site) => (request: Request, params: Params): Effect.Effec
     return json({ session: RunPages.sessionOf(read.kept, site.publish), ...page })
   })
 
+const patchSession = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
+  Effect.gen(function*() {
+    yield* Sessions.checkId(params.id)
+    const body = yield* bodyOf(site, request, params.agent)
+    const change = yield* Bodies.taken(Bodies.labels(site, body))
+    const session = yield* named(site, request, params.agent, params.id, ["write"])
+    yield* site.counters.write(session.by, yield* Clock.currentTimeMillis)
+    return json(yield* Sessions.label(session, change, site.bounds))
+  })
+
 const deleteSession = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
     const session = yield* named(site, request, params.agent, params.id, ["delete"])
@@ -686,12 +696,13 @@ interface Params {
 type Handler = (request: Request, params: Params) => Effect.Effect<Response, Failure, Needs>
 
 /** The routes by method and path. */
-const routes: ReadonlyArray<readonly ["GET" | "POST" | "DELETE", `/${string}`, (site: Site) => Handler]> = [
+const routes: ReadonlyArray<readonly ["GET" | "POST" | "PATCH" | "DELETE", `/${string}`, (site: Site) => Handler]> = [
   ["GET", "/agents", getAgents],
   ["GET", "/agents/:agent", getAgent],
   ["POST", "/agents/:agent/sessions", postUi],
   ["GET", "/agents/:agent/sessions", getList],
   ["GET", "/agents/:agent/sessions/:id", getSession],
+  ["PATCH", "/agents/:agent/sessions/:id", patchSession],
   ["DELETE", "/agents/:agent/sessions/:id", deleteSession],
   ["GET", "/agents/:agent/sessions/:id/stream", resumeUi],
   ["GET", "/agents/:agent/sessions/:id/events", getEvents],

@@ -61,7 +61,7 @@ export interface Read {
 
 /** Reads a session, and refuses one that does not exist or that another agent runs. */
 export const read = (
-  { agent, key }: Named,
+  { agent, key }: Pick<Named, "agent" | "key">,
   publish: Event.PublicOptions = {}
 ): Effect.Effect<Read, Refusals.Refusal | Journal.StoreError, Session.Store> =>
   Effect.gen(function*() {
@@ -602,6 +602,37 @@ export const stopRun = (
       if (!Session.isUnfinished(kept)) return
       yield* Effect.sleep(pause)
     }
+  })
+
+// Labels.
+
+/** A change of the labels of a session. */
+export type Change = Pick<Session.LabelOptions, "pinned" | "title">
+
+/** Changes the labels of a session, and returns them as lists have them. */
+export const label = (
+  { agent, by, key }: Named,
+  change: Change,
+  bounds: Parameters<typeof fullOf>[1]
+): Effect.Effect<
+  { readonly title: string; readonly pinned: boolean },
+  Refusals.Refusal | Journal.StoreError,
+  Session.Store
+> =>
+  Effect.gen(function*() {
+    const { kept: known } = yield* read({ agent, key })
+    const check = (kept: Session.Kept) =>
+      kept.origin.agent === agent ? fullOf(Session.view(kept), bounds) ?? Effect.void : Refusals.unknownSession()
+    const labelled = yield* Effect.catchTag(
+      Session.label(key, { ...change, by, check, known }),
+      "SessionError",
+      ({ detail = "", reason }) =>
+        reason === "invalid_title"
+          ? Refusals.badRequest("invalid_title", `a body: ${detail}`)
+          : Refusals.unknownSession()
+    )
+    if (labelled === undefined) return yield* Refusals.unknownSession()
+    return { title: labelled.title ?? "", pinned: labelled.pinned }
   })
 
 // Removal.

@@ -13,6 +13,9 @@ import type * as Reading from "./reading.ts"
 
 type PublicEvent = Event.PublicEvent
 
+/** The events for which pages have no word. A run that could not start has some of them, and no message. */
+const unsaid: ReadonlySet<string> = new Set(["RequestStarted", "RequestRetried", "StopAccepted"])
+
 /** Leaves out the steps that the client has where a run begins again. */
 class Continued {
   /** Number of whole steps of the run that the client has. */
@@ -39,6 +42,7 @@ class Continued {
       // A run that could not start has no message: the run that takes its message names it.
       return this.isSaid ? [] : [event]
     }
+    if (unsaid.has(event._tag)) return []
     if (this.skipped > 0) {
       if (event._tag === "StepCompleted") this.skipped--
       return []

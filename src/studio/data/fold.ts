@@ -41,8 +41,8 @@ export interface Call {
   readonly owner: string
   /** Index of the turn that asked, or -1 for a call from an earlier run. */
   readonly turn: number
-  /** Time at which the model began the call. */
-  readonly asked: number
+  /** Time at which the model began the call, as far as that is known. */
+  asked: number
   /** Time at which the call stood whole in the reply. */
   ready?: number
   readonly waits: Array<Wait>
@@ -660,6 +660,11 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
       const known = call ?? begin(run, owner, event.id, event.name, undefined, now)
       close(known, now)
       if (event.asked !== undefined) known.ready = Math.min(timeOf(run, event.asked), now)
+      // A journal tells the calls of a reply when the reply has ended.
+      if (known.ready !== undefined && known.ready < known.asked) {
+        known.asked = known.ready
+        run.revision++
+      }
       if (event.waited !== undefined && known.started === undefined) {
         if (known.waits.length === 0 && event.waited.length > 0) run.counts.waited++
         known.waits.splice(0, known.waits.length, ...waitsOf(known, owner, event.waited, now))

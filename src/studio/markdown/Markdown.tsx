@@ -154,6 +154,33 @@ const Shown = memo(({ block, isGrowing }: { readonly block: Block; readonly isGr
   one(block, isGrowing)
 )
 
+/** Number of pieces that are compared and drawn together. */
+const together = 32
+
+interface ChunkOf {
+  readonly parts: Parsed["parts"]
+  readonly isGrowing: boolean
+}
+
+const isSame = (before: ChunkOf, now: ChunkOf): boolean =>
+  before.isGrowing === now.isGrowing && before.parts.length === now.parts.length &&
+  before.parts.every((part, index) => part === now.parts[index])
+
+/** Pieces in a row. Those of a long text are many, and a delta changes the last one. */
+const Chunk = memo(
+  ({ isGrowing, parts }: ChunkOf): ReactNode =>
+    parts.map(({ blocks, piece }, part) =>
+      blocks.map((block, index) => (
+        <Shown
+          key={`${piece.start}/${index}`}
+          block={block}
+          isGrowing={isGrowing && part === parts.length - 1 && index === blocks.length - 1}
+        />
+      ))
+    ),
+  isSame
+)
+
 /** Time in milliseconds after which parsing lets the browser draw. */
 const slice = 12
 
@@ -172,13 +199,8 @@ export const Markdown = memo(({ isGrowing = false, text }: {
     const timer = setTimeout(() => again((count) => count + 1))
     return () => clearTimeout(timer)
   })
-  return parts.map(({ blocks, piece }, part) =>
-    blocks.map((block, index) => (
-      <Shown
-        key={`${piece.start}/${index}`}
-        block={block}
-        isGrowing={isGrowing && part === parts.length - 1 && index === blocks.length - 1}
-      />
-    ))
-  )
+  return Array.from({ length: Math.ceil(parts.length / together) }, (_, index) => {
+    const end = (index + 1) * together
+    return <Chunk key={index} parts={parts.slice(end - together, end)} isGrowing={isGrowing && end >= parts.length} />
+  })
 })

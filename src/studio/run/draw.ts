@@ -178,7 +178,8 @@ interface Seen {
   readonly x: number
   readonly width: number
   readonly y: number
-  /** The next bar in its row. */
+  /** The bars before and behind it in its row. */
+  readonly last: Layouts.Bar | undefined
   readonly next: Layouts.Bar | undefined
 }
 
@@ -309,9 +310,10 @@ class Drawing {
         const bar = bars[index] as Layouts.Bar
         if (bar.call.asked > view.to) break
         const x = this.x(startOf(bar.call))
-        const width = Math.max(1.2, this.x(Layouts.endOf(bar, view.now)) - x)
-        const next = bars[index + 1]
-        this.seen.push({ bar, x, width, y: this.y(row), next })
+        const least = bar.call.state === "asks" && !view.isStrip ? 7 : 1.2
+        const width = Math.max(least, this.x(Layouts.endOf(bar, view.now)) - x)
+        const [last, next] = [bars[index - 1], bars[index + 1]]
+        this.seen.push({ bar, x, width, y: this.y(row), last, next })
         const end = Layouts.endOf(bar, view.now)
         const isTiny = end - bar.call.asked < 2 * pixel
         index = isTiny && next !== undefined && next.call.asked < end + pixel
@@ -627,7 +629,7 @@ class Drawing {
   }
 
   /** The name of a call, on its bar where it fits there, and otherwise beside it. */
-  private label({ bar, next, width, x, y: top }: Seen, height: number): void {
+  private label({ bar, last, next, width, x, y: top }: Seen, height: number): void {
     const { colours, context, view } = this
     const { call } = bar
     const y = top + 3 + height / 2 + 0.5
@@ -638,7 +640,7 @@ class Drawing {
     const right = x + width
     if (right < 0) return
     const gap = Math.min(view.width, next === undefined ? Infinity : this.x(next.call.asked)) - right - 8
-    if (inside < 12 && gap < 24) return
+    if (inside < 12 && gap < 24 && width < 4) return
     this.font(11.5, "500")
     const needed = this.widthOf(text)
     const isRoomy = needed <= inside
@@ -657,6 +659,16 @@ class Drawing {
       }
       return
     }
+    if (room < needed && call.abandoned === undefined) {
+      // The line of a wait is to the left, or nothing is.
+      const start = this.x(Phrases.readyOf(call)) - 6
+      const before = Math.max(0, last === undefined ? 0 : this.x(Layouts.endOf(last, view.now)) + 4)
+      if (x - start < 9 && start - needed > before && this.roomBefore(bar, start - needed)) {
+        this.plate(bar.depth, start - needed - 2, y - 7, needed + 4, 14)
+        this.write(text, start - needed, y, needed + 1, colours.faint)
+        return
+      }
+    }
     if (room < Math.min(needed, 36)) return
     const wide = Math.min(needed, room)
     this.plate(bar.depth, right + 2, y - 7, wide + 4, 14)
@@ -673,6 +685,15 @@ class Drawing {
       if (edge > right - 1) room = Math.min(room, edge - right - 8)
     }
     return room
+  }
+
+  /** Tells whether a text that begins before a bar stands on the ground of its own run. */
+  private roomBefore(bar: Layouts.Bar, left: number): boolean {
+    return this.blocks.every((block) => {
+      const isHere = block.row <= bar.row && block.row + block.rows > bar.row && block.call !== bar.call
+      const [from, to] = [this.x(startOf(block.call)), this.x(block.call.ended ?? this.view.now)]
+      return !isHere || (bar.depth >= block.depth ? from <= left : to < left)
+    })
   }
 
   /** The dashes of a call that the run left running. */
@@ -747,7 +768,7 @@ class Drawing {
 }
 
 /** Returns the colour of a wait. Without a reason a call waits for the end of its reply. */
-export const colourOfWait = (wait: Fold.Wait | undefined): Colour =>
+const colourOfWait = (wait: Fold.Wait | undefined): Colour =>
   wait === undefined
     ? "wait-reply"
     : wait.reason === "key"

@@ -144,7 +144,8 @@ export const make = (run: Fold.Run, folded: ReadonlySet<string> = none): Layout 
     const lane = emptyLane(layout, depth, layout.folded.has(owner))
     lane.turns.push(...turns.get(owner) ?? [])
     layout.lanes.set(owner, lane)
-    for (const call of calls.get(owner) ?? []) {
+    // The calls of a journal come in another order.
+    for (const call of (calls.get(owner) ?? []).toSorted((left, right) => left.asked - right.asked)) {
       const isBlock = calls.has(call.path) || turns.has(call.path)
       const inner = isBlock ? laneOf(call.path, depth + 1) : undefined
       if (!lane.isHidden) place(lane, call, inner)
@@ -274,6 +275,7 @@ export const extend = (layout: Layout, run: Fold.Run): Layout => {
     const lane = laneFor(layout, run, call.owner)
     if (lane === undefined) return make(run, layout.folded)
     if (lane.isHidden) continue
+    if (call.asked < (lane.places.at(-1)?.call.asked ?? 0)) return make(run, layout.folded)
     release(lane, call.asked)
     // A block that grows moves what is below it.
     if (lane.depth > 0 && lowest(lane, 1) === lane.height) return make(run, layout.folded)

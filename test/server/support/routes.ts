@@ -38,15 +38,19 @@ export const table: Effect.Effect<ReadonlyArray<Route>> = Effect.scoped(Effect.g
 export const isOpen = ({ method, path }: Route): boolean =>
   method === "OPTIONS" || path === "/health" || path === "/ready"
 
+/** Routes to which a client may send a body. */
+export const isPosted = ({ method }: Pick<Route, "method">): boolean => method === "POST" || method === "PATCH"
+
 /** Routes whose body is read. */
 export const hasBody = ({ method, path }: Route): boolean =>
-  method === "POST" && !path.endsWith("/stop") && !path.endsWith("/resume")
+  isPosted({ method }) && !path.endsWith("/stop") && !path.endsWith("/resume")
 
 /** The address of a route, for an agent and a session. */
 export const addressOf = ({ path }: Route, id = "s1"): string => path.replace(":agent", "helper").replace(":id", id)
 
 /** A body that a route takes as a message. */
-export const bodyOf = ({ path }: Route, id = "s1", text = "Hi"): unknown => {
+export const bodyOf = ({ method, path }: Route, id = "s1", text = "Hi"): unknown => {
+  if (method === "PATCH") return { title: text }
   const message = { id: "m1", role: "user", content: text, parts: [{ type: "text", text }] }
   if (path === "/mcp") {
     return {

@@ -16,17 +16,23 @@ const document = `<!doctype html><html lang="en"><head><meta charset="utf-8"><ti
 <link rel="stylesheet" href="/page.css"><script type="module" src="/page.js"></script></head>
 <body><main><h1 class="run-hidden">Studio</h1><div id="studio"></div></main></body></html>`
 
-/** Bundles an entry of the folder of this file. */
-export const bundle = async (entry: string): Promise<string> => {
+/** The scripts of a page by their names. That of the entry is `page.js`. */
+export type Bundle = Readonly<Record<string, string>>
+
+/** Bundles an entry of the folder of this file. Modules that are imported later are scripts of their own. */
+export const bundle = async (
+  entry: string,
+  mode: "development" | "production" = "development"
+): Promise<Bundle> => {
   const made = await rolldown({
-    input: resolve(import.meta.dirname, entry),
+    input: { page: resolve(import.meta.dirname, entry) },
     platform: "browser",
     logLevel: "silent",
-    transform: { define: { "process.env.NODE_ENV": "\"development\"" }, jsx: { runtime: "automatic" } }
+    transform: { define: { "process.env.NODE_ENV": JSON.stringify(mode) }, jsx: { runtime: "automatic" } }
   })
-  const { output: [chunk] } = await made.generate({ format: "es", codeSplitting: false })
+  const { output } = await made.generate({ format: "es", entryFileNames: "[name].js", chunkFileNames: "[name].js" })
   await made.close()
-  return chunk.code
+  return Object.fromEntries(output.flatMap((each) => each.type === "chunk" ? [[each.fileName, each.code]] : []))
 }
 
 /** A page, and what went wrong on it: violations of the policy, requests for anything else, errors and warnings. */
@@ -39,7 +45,7 @@ export interface Opened {
 /** Opens a page with the script and the styles of Studio. */
 export const open = async (
   browser: Browser,
-  script: string,
+  bundle: Bundle,
   { css = "", ...options }: BrowserContextOptions & { readonly css?: string } = {}
 ): Promise<Opened> => {
   const context = await browser.newContext(options)
@@ -49,8 +55,10 @@ export const open = async (
     .map((name) => fs.readFileSync(resolve(styles, name), "utf8")).join("\n")
   const bodies: Readonly<Record<string, readonly [type: string, body: string]>> = {
     "/": ["text/html", document],
-    "/page.js": ["text/javascript", script],
-    "/page.css": ["text/css", `${sheet}\n${css}`]
+    "/page.css": ["text/css", `${sheet}\n${css}`],
+    ...Object.fromEntries(
+      Object.entries(bundle).map(([name, code]) => [`/${name}`, ["text/javascript", code] as const])
+    )
   }
   await page.route("**", async (route) => {
     const { origin, pathname } = new URL(route.request().url())
