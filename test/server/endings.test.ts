@@ -205,8 +205,11 @@ describe("a denial", () => {
       const run = { tools: [pay], requestId: runId, onEvent }
       const opened = yield* Session.open("s")
       const asked = yield* Session.keep(opened, (session) => Session.reply(session, "go", run))
-      const given = yield* Session.keep(asked, (session) =>
-        Session.settle(session, [{ id: "pay0", by: "ann", answer: { _tag: "Denied", reason: "too dear" } }]))
+      const given = yield* Session.keep(
+        asked,
+        (session) =>
+          Session.settle(session, [{ id: "pay0", by: "ann", answer: { _tag: "Denied", reason: "too dear" } }])
+      )
       const cut = yield* Session.snapshot(given)
       const whole = yield* Session.keep(cut, denied())
       yield* Session.keep(whole, (session) => Session.continue(session, null, run))
