@@ -889,7 +889,9 @@ export class ToolProgress extends Schema.Opaque<ToolProgress>()(Schema.TaggedStr
   /** The name of the tool. */
   name: Schema.String,
   /** The progress that the handler reports. A tool made by `Tool.fromChat` reports events of its run. */
-  progress: Json.Opaque
+  progress: Json.Opaque,
+  /** `true` where progress before it was not read in time, and is left out. Left out otherwise. */
+  missed: Schema.optionalKey(Schema.Literal(true))
 })) {}
 
 /**

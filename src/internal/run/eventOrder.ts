@@ -64,11 +64,12 @@ export class EventOrder<E> {
     else this.begun.set(index, [...this.begun.get(index) ?? [], event])
   }
 
-  progress(index: number, event: Event.Event): void {
+  progress(index: number, event: Event.Of<"ToolProgress">): void {
     this.moved?.()
     const begun = this.begun?.get(index)
     if (begun !== undefined) {
-      begun[Math.min(begun.length, progressLimit)] = event
+      const isMissed = begun.length > progressLimit
+      begun[Math.min(begun.length, progressLimit)] = isMissed ? { ...event, missed: true } : event
       return
     }
     if (this.failure !== undefined) return
@@ -77,7 +78,7 @@ export class EventOrder<E> {
     if (count < progressLimit) {
       this.unreadProgress.set(index, { count: count + 1, last: this.unread.length })
       this.unread.push(event)
-    } else this.unread[last] = event
+    } else this.unread[last] = { ...event, missed: true }
     this.wake()
   }
 

@@ -22,7 +22,7 @@ import * as ToolOptions from "../../internal/declare/toolOptions.ts"
 import * as Values from "../../internal/declare/values.ts"
 import * as Journal from "../../Journal.ts"
 import * as Policy from "../../Policy.ts"
-import type * as Session from "../../Session.ts"
+import * as Session from "../../Session.ts"
 import type * as Majors from "../../ui/internal/majors.ts"
 import type * as Agents from "../Agent.ts"
 import * as Access from "./access.ts"
@@ -123,6 +123,18 @@ export const make = <R, RAuthorize>(
     const context = yield* Effect.context<R | RAuthorize>()
     const processName = yield* Journal.CurrentProcess
 
+    const store = yield* Session.Store
+    /** Passes an event on to readers. One behind which progress of a sub-agent is missing comes after all of that. */
+    const push = (key: string, event: Event.Event): Effect.Effect<void> => {
+      const gap = hub.gapBefore(key, event)
+      if (gap === undefined) return hub.push(key, event)
+      return JournalEvents.agentOf(key, gap.runId, gap.id, publish).pipe(
+        Effect.provideService(Session.Store, store),
+        Effect.catch(() => Effect.succeed([])),
+        Effect.flatMap((events) => Effect.andThen(Effect.sync(() => hub.retell(key, events)), hub.push(key, event)))
+      )
+    }
+
     /** Returns the options of a run that does not follow, and gives back what they hold. */
     const optionsOf = (name: string, session: Pick<Agents.AgentSession, "clientTools" | "principal" | "sessionId">) => {
       const options = Effect.suspend(() =>
@@ -160,8 +172,8 @@ export const make = <R, RAuthorize>(
       onStop: (key, stop) => hub.stop(key, stop),
       onEvent: (key, event) =>
         options.raw === true
-          ? Effect.andThen(hub.push(key, event), PubSub.publish(raw, [key, event]))
-          : hub.push(key, event)
+          ? Effect.andThen(push(key, event), PubSub.publish(raw, [key, event]))
+          : push(key, event)
     }).pipe(Layer.provide(Layer.succeed(Requests.SessionListener, (key, event) => hub.tell(key, event))))
 
     const closing = Deferred.makeUnsafe<void>()

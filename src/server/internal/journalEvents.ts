@@ -735,3 +735,25 @@ export const eventsOf = (
       }))
     return events
   })
+
+/** Reads what a run has so far of the sub-agent of a call. The first event replaces what a reader has of it. */
+export const agentOf = (
+  key: string,
+  runId: string,
+  id: string,
+  options: Options
+): Effect.Effect<ReadonlyArray<PublicEvent>, Journal.StoreError, Session.Store> =>
+  Effect.gen(function*() {
+    const store = yield* Session.Store
+    const telling = new Telling(key, options)
+    const events: Array<PublicEvent> = []
+    const add = (all: ReadonlyArray<Told>): void => {
+      for (const { event, runId: other } of all) {
+        if (other === runId && event._tag === "ToolProgress" && event.id === id) events.push(event)
+      }
+    }
+    yield* Stream.runForEach(store.read(key), (entry) => Effect.map(toldOf(telling, entry), add))
+    // The end of the call may not be recorded yet.
+    if (events.length === 0) add(yield* underWayIn(telling))
+    return events
+  })

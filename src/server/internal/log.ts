@@ -50,6 +50,15 @@ const answerOf = (event: PublicEvent): string | undefined => {
   return inner === undefined || event._tag !== "ToolProgress" ? undefined : `${JSON.stringify(event.id)} ${inner}`
 }
 
+/** Tells whether progress of a sub-agent, at any depth, was not read in time. */
+const isMissed = (event: unknown): boolean => {
+  for (let at = event as Partial<Event.Of<"ToolProgress">> | undefined; at?._tag === "ToolProgress";) {
+    if (at.missed === true) return true
+    at = at.progress as typeof at
+  }
+  return false
+}
+
 /** The log of one attempt at a run, or the place of the next one of a session. */
 export class RunLog {
   begun: Beginning | undefined
@@ -68,6 +77,8 @@ export class RunLog {
   bytes = 0
   next: RunLog | undefined
   readonly calls = new Map<string, Event.PublicCall>()
+  /** The calls whose progress was not read in time. */
+  readonly missed = new Set<string>()
   /** Deltas that wait for those which follow at once. */
   readonly joined = new Joined()
   private waiting = new Set<() => void>()
@@ -233,6 +244,7 @@ export class Hub {
     const log = this.current(key)
     if (log?.begun === undefined) return Effect.void
     const { runId } = log.begun
+    if (event._tag === "ToolProgress" && isMissed(event)) log.missed.add(event.id)
     const at = this.clock.currentTimeMillisUnsafe()
     const shown = Event.toPublic(event, { ...this.publish, runId, calls: log.calls, at })
     if (shown === undefined) return Effect.void
@@ -251,6 +263,27 @@ export class Hub {
     // Readers of a log that is not held read the journal.
     if (!log.isFull) log.wake()
     return Effect.void
+  }
+
+  /** Returns the call that ends or waits with an event, where progress of it was not read in time, and its run. */
+  gapBefore(key: string, event: Event.Event): { readonly runId: string; readonly id: string } | undefined {
+    const log = this.current(key)
+    const id = event._tag === "ToolExecutionCompleted"
+      ? event.id
+      : event._tag === "ToolSuspended"
+      ? event.toolCallId
+      : undefined
+    return id !== undefined && log?.begun !== undefined && log.missed.delete(id)
+      ? { runId: log.begun.runId, id }
+      : undefined
+  }
+
+  /** Adds events of the run that is under way, behind the deltas before them. */
+  retell(key: string, events: ReadonlyArray<PublicEvent>): void {
+    const log = this.current(key)
+    if (log === undefined) return
+    this.flush(log)
+    this.addAll(log, events)
   }
 
   /** Adds the request to stop the run that is under way, behind the deltas before it. */

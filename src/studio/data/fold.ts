@@ -561,6 +561,42 @@ const waitsOf = (call: Call, owner: string, waited: NonNullable<More["waited"]>,
   }).toReversed()
 }
 
+/** Takes a usage out of a sum. */
+const without = (sum: Usage, part: Usage): Usage => {
+  const rest: { [name: string]: number | string } = { ...sum }
+  for (const [name, count] of Object.entries(part)) {
+    const before = rest[name]
+    if (typeof before === "number" && typeof count === "number") rest[name] = before - count
+  }
+  return rest
+}
+
+/** Forgets the runs inside the call of that owner, whose events all follow. */
+const forget = (run: Run, owner: string): void => {
+  const isWithin = (other: string): boolean => other === owner || other.startsWith(`${owner}/`)
+  if (!run.last.has(owner)) return
+  for (const turn of run.turns) {
+    if (!isWithin(turn.owner) || turn.usage === undefined) continue
+    if (run.nested !== undefined) run.nested = without(run.nested, turn.usage)
+    if (run.total !== undefined) run.total = without(run.total, turn.usage)
+  }
+  const turns = run.turns.filter((turn) => !isWithin(turn.owner))
+  run.turns.splice(0, run.turns.length, ...turns)
+  for (const call of Array.from(run.calls.values())) {
+    if (!isWithin(call.owner)) continue
+    if (call.state in counted) run.counts[counted[call.state as keyof typeof counted]]--
+    if (call.waits.length > 0) run.counts.waited--
+    if (call.isEarly) run.counts.early--
+    run.calls.delete(call.path)
+  }
+  for (const other of Array.from(run.last.keys())) if (isWithin(other)) run.last.delete(other)
+  for (const other of Array.from(run.open.keys())) if (isWithin(other)) run.open.delete(other)
+  const outer = run.calls.get(owner)
+  if (outer === undefined) return
+  delete outer.usage
+  delete outer.outcome
+}
+
 /** Takes an event of the run, or of the run inside the call that `owner` names. */
 const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefined): void => {
   const at = event.at ?? outerAt
@@ -572,7 +608,8 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
   const call = typeof named === "string" ? run.calls.get(pathOf(owner, named)) : undefined
   switch (event._tag) {
     case "RunStarted":
-      if (owner !== "" || run.version === 1) return
+      if (owner !== "") return forget(run, owner)
+      if (run.version === 1) return
       run.resumed.push(now)
       delete run.end
       delete run.outcome
