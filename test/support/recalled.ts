@@ -46,6 +46,7 @@ export const runChat = (input: string, options: Chat.Options<ReadonlyArray<Tool.
     kept: {},
     turn: undefined,
     earlier: undefined,
+    inside: undefined,
     hasBegun: false,
     ends: undefined
   }

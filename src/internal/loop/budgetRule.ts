@@ -24,8 +24,10 @@ import {
   CurrentBudget,
   end,
   type Hooks,
+  type Inside,
   keep,
   last,
+  noNotes,
   noteIn,
   type Rule,
   type Spender
@@ -292,16 +294,26 @@ class Chain implements Spender {
     /** The request of a recorded reply. */
     let repeated: Ask | undefined
     let hasBegun = false
+    /** The cost of the runs inside its calls, from before the run was resumed. */
+    let inside = Accounts.nothing
     let sizeOf: { readonly tools: unknown; readonly characters: number } | undefined
 
     const session = (): Pick<Note, "session"> => isOfSession ? { session: own.account.spent } : {}
 
     /** Counts what the run has spent before it was resumed. */
-    const begin = (at: At): void => {
+    const begin = (at: Pick<At, "noted" | "notes">): void => {
       if (hasBegun) return
       hasBegun = true
-      for (const notes of at.notes) own.account.spent = sum(own.account.spent, costOf(noteOf(notes)))
-      own.account.spent = sum(own.account.spent, costOf(noteOf(at.noted)))
+      for (const notes of at.notes) account.spent = sum(account.spent, costOf(noteOf(notes)))
+      account.spent = sum(account.spent, costOf(noteOf(at.noted)), inside)
+    }
+
+    /** Returns what a step of a run inside has cost: by its note, and by its reply where the note is of its request. */
+    const costInside = ({ notes, usage }: Inside): Accounts.Amount => {
+      const { reserved, ...note } = noteOf(notes)
+      if (reserved === undefined) return costOf(note)
+      const isReported = usage !== undefined && usage !== null
+      return sum(costOf(note), isReported ? amountOf(usage, reserved, reserved.money) : reserved)
     }
 
     const toolsLength = ({ system = "", template: { tools } }: Ask): number => {
@@ -464,14 +476,20 @@ class Chain implements Spender {
         return []
       },
       handlers: this.services,
-      spent: () => this.spent
+      spent: (notes: At["notes"]) => {
+        // A run that is resumed behind its last step asks for nothing.
+        begin({ notes, noted: noNotes })
+        return this.spent
+      },
+      ...(isOfSession ? { keptNote: () => written(session()) } : {})
     }
     return [first, {
       name,
       ...(isOfSession ? { keeps: "session" as const } : {}),
-      open: ({ kept }) =>
+      open: ({ inside: steps = Effect.succeed([]), kept }) =>
         Effect.gen(function*() {
           tariff = new Tariff(yield* Prices, yield* Currency)
+          inside = sum(...(yield* steps).map(costInside))
           if (isOfSession) own.account.spent = sum(own.account.spent, noteOf(kept).session)
           // A run that its reader leaves settles what came of its reply.
           yield* Effect.addFinalizer(() => Effect.suspend(() => settle(undefined, true)[1]))

@@ -487,7 +487,8 @@ class Loop<E, R> implements Driver {
   /** Opens the rules with the run, which fails where one cannot be opened. */
   private starting(first: Phase<E>): Emitted<E, R> {
     const { ask: { settings: { requestId, sessionId } }, parts: { running }, thread } = this
-    const run = { requestId, sessionId, thread, kept: this.at().kept }
+    const inside = this.parts.recorded?.start.inside as Rules.Run["inside"]
+    const run = { requestId, sessionId, thread, kept: this.at().kept, ...(inside === undefined ? {} : { inside }) }
     const scope = running.opened = Scope.makeUnsafe()
     const opened = Rules.opened(this.rules, run, (name, effect) => this.ruled(name, Scope.provide(effect, scope)))
     return this.after(opened, (rules) => {

@@ -297,6 +297,24 @@ export interface Run {
   readonly thread: Thread.Thread
   /** The notes of rules that keep theirs for the session. */
   readonly kept: Notes
+  /**
+   * Returns the steps of the runs that its calls have started, at any depth, from before it was resumed. Left out for
+   * a run that begins.
+   */
+  readonly inside?: Effect.Effect<ReadonlyArray<Inside>>
+}
+
+/**
+ * A step of a run inside a call, as its journal has it.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Inside {
+  /** The notes of rules about the step. */
+  readonly notes: Notes
+  /** The usage of its reply. `null` where the reply reported none. Left out while no reply is recorded. */
+  readonly usage?: Response.Usage | null
 }
 
 /**
@@ -705,11 +723,17 @@ export const ended = <E, R>(
   return told as Effect.Effect<void, never, R>
 }
 
+/** A rule whose note for the session is another one than that of its latest step. */
+interface Keeping {
+  readonly keptNote: () => Schema.Json
+}
+
 /** Returns the latest notes of the rules that keep theirs for the session, with those of rules that the run lacks. */
 export const keptBy = <E, R>(rules: Rules<E, R>, at: At): Notes => {
   const { kept } = at
-  const news = rules.flatMap(({ keeps, name }) => {
-    const note = keeps === "session" ? latest(at, name) : undefined
+  const news = rules.flatMap((rule) => {
+    const { keeps, name } = rule
+    const note = keeps !== "session" ? undefined : "keptNote" in rule ? (rule as Keeping).keptNote() : latest(at, name)
     return note === undefined ? [] : [[name, note] as const]
   })
   return news.length === 0 ? kept : { ...kept, ...Object.fromEntries(news) }

@@ -335,13 +335,14 @@ export const resultOf = <E, R>(
   ]
 ): Event.ChatResult => {
   const result = passed(rules, ...end)
-  const spent = (rules.find((rule) => "spent" in rule) as Metered | undefined)?.spent()
+  const [, notes] = end
+  const spent = (rules.find((rule) => "spent" in rule) as Metered | undefined)?.spent(notes)
   return spent === undefined ? result : { ...result, spent }
 }
 
 /** A rule that knows what its run has spent. */
 interface Metered {
-  readonly spent: () => Event.Spent
+  readonly spent: (notes: ReadonlyArray<Notes>) => Event.Spent
 }
 
 /** A structured run has two passes, of which the second one may be missing. */

@@ -169,6 +169,8 @@ export interface Start {
   readonly turn: Turn | undefined
   /** The turn of an earlier run that waited, and whose settled calls run first. */
   readonly earlier: Earlier | undefined
+  /** Returns the steps of the runs inside its calls. Left out for a run that begins. */
+  readonly inside: Effect.Effect<ReadonlyArray<Inside>> | undefined
   /** Tells whether an earlier run asked for the turn that the run begins in: its first turn is over. */
   readonly hasBegun: boolean
   /** The reason to end the run with its open turn: nothing new starts. */
@@ -203,6 +205,12 @@ export interface Earlier {
   readonly halt: Event.Halt | undefined
   /** Tells whether the run ends with these calls: it was a run of one step. */
   readonly isLast: boolean
+}
+
+/** A step of a run inside a call, as its journal has it. */
+export interface Inside {
+  readonly notes: Notes
+  readonly usage?: Response.Usage | null
 }
 
 /** A recorded run as the loop gets it: its start and its journal. */

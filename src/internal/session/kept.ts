@@ -19,6 +19,7 @@ import { checkNames, type NamesOf } from "../declare/schema.ts"
 import * as Values from "../declare/values.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import type { Wait } from "../permits/permits.ts"
+import type * as RunJournal from "../run/runJournal.ts"
 import * as Claims from "./claim.ts"
 import * as SessionData from "./data.ts"
 import * as Journals from "./journal.ts"
@@ -494,16 +495,43 @@ export const remove = (id: string): Effect.Effect<void, Journals.StoreError, Jou
     yield* store.delete(id)
   })
 
+/** Lists the journals of nested runs. */
+const listWithin = (store: Journals.Service, id: string): Effect.Effect<ReadonlyArray<string>, Journals.StoreError> =>
+  Effect.map(
+    Stream.runCollect(store.list({ prefix: `${id}/` })),
+    (listed) => listed.flatMap((other) => Nested.isWithin(id, other.id) ? [other.id] : [])
+  )
+
+/** Reads the steps of the nested runs that some calls have started, at any depth, as their journals have them. */
+export const stepsWithin = (
+  store: Journals.Service,
+  id: string,
+  calls: Iterable<string>
+): Effect.Effect<ReadonlyArray<RunJournal.Inside>, Journals.StoreError> =>
+  Effect.gen(function*() {
+    const isOurs = Nested.isOfCalls(id, calls)
+    const steps = new Map<string, RunJournal.Inside>()
+    for (const other of (yield* listWithin(store, id)).filter(isOurs)) {
+      yield* Stream.runForEach(store.read(other), ({ record }) =>
+        Effect.sync(() => {
+          if (!("requestId" in record && "stepIndex" in record)) return
+          const key = JSON.stringify([other, record.requestId, record.stepIndex])
+          const before = steps.get(key) ?? { notes: {} }
+          const notes = "notes" in record ? { ...before.notes, ...record.notes } : before.notes
+          const usage = "response" in record ? record.response?.usage : before.usage
+          // A further request of the step discards the reply.
+          const isReplied = record._tag !== "StepPrepared" && usage !== undefined
+          steps.set(key, isReplied ? { notes, usage } : { notes })
+        }))
+    }
+    return Array.from(steps.values())
+  })
+
 /** Removes the journals of nested runs. */
 const removeWithin = (id: string): Effect.Effect<void, Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
     const store = yield* Journals.Store
-    const listed = yield* Stream.runCollect(store.list({ prefix: `${id}/` }))
-    yield* Effect.forEach(
-      listed.filter((other) => Nested.isWithin(id, other.id)),
-      (other) => store.delete(other.id),
-      { discard: true }
-    )
+    yield* Effect.forEach(yield* listWithin(store, id), (other) => store.delete(other), { discard: true })
   })
 
 /** Refuses an id that names no session. */

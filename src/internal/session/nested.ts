@@ -44,6 +44,12 @@ export const isDirect = (rest: string): boolean => /^[0-9a-f]{16}(\.\d+)?$/.test
 export const isWithin = (id: string, other: string): boolean =>
   other.startsWith(`${id}/`) && /^(\/[^/@]*@[0-9a-f]{16}(\.\d+)?)+$/.test(other.slice(id.length))
 
+/** Returns a function that tells whether a nested run of the session is within one of the calls. */
+export const isOfCalls = (id: string, calls: Iterable<string>): (other: string) => boolean => {
+  const own = new Set(Array.from(calls, (call) => prefixOf(id, call)))
+  return (other) => own.has(other.slice(0, other.indexOf("@", id.length) + 1))
+}
+
 /** Tells whether an id may belong to a nested run. */
 export const mayBeNested = (id: string): boolean => /\/[^/@]*@[0-9a-f]{16}(\.\d+)?$/.test(id)
 

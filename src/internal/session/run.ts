@@ -438,7 +438,7 @@ const begin = <M extends SessionEvents.Mode>(
 
 /** Returns what the run begins with. */
 const startOf = (
-  { hasOpening, operation: { mode, resumed }, state }: OperationRun<SessionEvents.Mode>,
+  { hasOpening, operation: { mode, resumed }, state, writer: { store } }: OperationRun<SessionEvents.Mode>,
   { settings: { policy }, toolbox }: Wanted<AnyOptions>,
   isContinued: boolean
 ): RunJournal.Start => {
@@ -471,9 +471,21 @@ const startOf = (
       halt: States.decidingHalt(state, policy),
       isLast: isOneStep(mode, resumed)
     },
+    inside: resumed === undefined || store === undefined ? undefined : insideOf(store, state, steps),
     hasBegun: isContinued,
     ends: resumed?.ending
   }
+}
+
+/** Returns the steps of the runs that the calls of a run have started, from before it was resumed. */
+const insideOf = (
+  store: Journals.Service,
+  { id, turn }: States.State,
+  steps: RunJournal.Start["steps"]
+): NonNullable<RunJournal.Start["inside"]> => {
+  const asked = steps.flatMap(({ result: { response: { toolCalls } } }) => toolCalls)
+  const calls = new Set([...asked.map((call) => call.id), ...turn?.calls.keys() ?? []])
+  return calls.size === 0 ? Effect.succeed([]) : Effect.orDie(Kept.stepsWithin(store, id ?? "", calls))
 }
 
 /** The options of a run of one step, which has no typed answer. */

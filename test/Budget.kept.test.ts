@@ -1,0 +1,169 @@
+/** Budgets of kept sessions: killed behind each record, of the session and of the runs inside its calls. */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
+import { Adapter, Budget, Chat, type Event, type Journal, Message, Session, Tool } from "heddle"
+import { SessionStore } from "heddle/sql"
+import { Script } from "heddle/testing"
+
+const { finish, text, toolCall, usage } = Script
+
+interface Append {
+  readonly id: string
+  readonly version: number
+  readonly records: Journal.Records
+  readonly options: Journal.AppendOptions | undefined
+}
+
+/** A store that notes its appends, on top of one that has the first of them. */
+const noting = (store: Layer.Layer<Session.Store, unknown>, before: ReadonlyArray<Append>, appends: Array<Append>) =>
+  Layer.effect(
+    Session.Store,
+    Effect.gen(function*() {
+      const inner = yield* Session.Store
+      for (const { id, options, records, version } of before) yield* inner.append(id, version, records, options)
+      return {
+        ...inner,
+        append: (id, version, records, options) =>
+          Effect.tap(
+            inner.append(id, version, records, options),
+            () => Effect.sync(() => appends.push({ id, version, records, options }))
+          )
+      } satisfies Journal.Service
+    })
+  ).pipe(Layer.provide(store), Layer.orDie)
+
+const used = usage({ inputTokens: 10, outputTokens: 5 })
+const isInner = ({ messages }: Adapter.Request) => Message.text(messages[0]!).startsWith("Inner")
+
+/** The parent asks for two sub-agents and then looks; a sub-agent looks once. */
+const replyTo = (request: Adapter.Request): ReadonlyArray<Script.Entry> => {
+  const turn = request.messages.filter(({ role }) => role === "assistant").length
+  if (isInner(request) && turn === 0) return [toolCall("i0", "look", {}), used, finish("tool_calls")]
+  if (isInner(request)) return [text("Inside."), used, finish("stop")]
+  if (turn === 0) {
+    return [toolCall("a", "inner", { n: 1 }), toolCall("b", "inner", { n: 2 }), used, finish("tool_calls")]
+  }
+  return turn === 1 ? [toolCall("c", "look", {}), used, finish("tool_calls")] : [text("So."), used, finish("stop")]
+}
+
+const modelOf = (onAsked: () => void) =>
+  Adapter.layer({
+    stream: (request) =>
+      Stream.unwrap(Effect.map(Script.make([replyTo(request)]), (scripted) => {
+        onAsked()
+        return scripted.stream(request)
+      }))
+  })
+
+const look = Tool.make("look", { parameters: {}, readOnly: true, handler: () => Effect.succeed("seen") })
+const inner = Tool.fromChat("inner", {
+  parameters: { n: Schema.Finite },
+  chat: ({ n }) => Chat.stream(`Inner ${n}`, { tools: [look] })
+})
+
+const tokensIn = (spent: Event.Spent | undefined) => (spent?.inputTokens ?? 0) + (spent?.outputTokens ?? 0)
+
+/** Tells whether a request is under way in records: reserved, and without a reply. */
+const isUnderWay = (appends: ReadonlyArray<Append>): boolean => {
+  const open = new Map<string, boolean>()
+  for (const { id, records } of appends) {
+    for (const record of records) {
+      if (record._tag === "StepPrepared") open.set(id, "budget" in (record.notes ?? {}))
+      else if (record._tag === "ReplyReceived" || record._tag === "StepCompleted") open.set(id, false)
+    }
+  }
+  return Array.from(open.values()).includes(true)
+}
+
+describe("a budget of a kept session", () => {
+  const options = () =>
+    ({
+      tools: [look, inner],
+      budget: Budget.make({ tokens: 1_000_000 }, { estimate: () => 100, outputReserve: 100 }),
+      requestId: "run",
+      takeOver: true
+    }) as const
+  const stores = {
+    memory: Session.Store.layerMemory,
+    SQLite: SessionStore.layerSqlite({ filename: ":memory:" })
+  } as const
+  for (const [name, store] of Object.entries(stores)) {
+    it.effect(`G9, G89: killed behind each record, with sub-agents, spent is what the requests cost (${name})`, () =>
+      Effect.gen(function*() {
+        const appends: Array<Append> = []
+        const asked: Array<number> = []
+        const whole = yield* Effect.gen(function*() {
+          const opened = yield* Session.open("s")
+          return (yield* Session.keep(opened, (session) => Session.reply(session, "Go", options()))).value.result
+        }).pipe(Effect.provide([modelOf(() => asked.push(appends.length)), noting(store, [], appends)]))
+        assert.strictEqual(whole.haltedReason, "completed")
+        assert.deepStrictEqual([whole.spent?.calls, tokensIn(whole.spent)], [7, 105])
+        let lost = 0
+        for (let cut = 2; cut < appends.length; cut++) {
+          const before = appends.slice(0, cut)
+          const where = `killed behind append ${cut}, ${before.at(-1)?.records.map(({ _tag }) => _tag).join()}`
+          let again = 0
+          const result = yield* Effect.gen(function*() {
+            const kept = (yield* Session.load("s"))!
+            return (yield* Session.resume(kept, options())).value.result
+          }).pipe(Effect.provide([modelOf(() => again++), noting(store, before, [])]))
+          const sent = asked.filter((at) => at < cut).length + again
+          assert.strictEqual(result.haltedReason, "completed", where)
+          const calls = result.spent?.calls ?? 0
+          assert.isAtLeast(calls, sent, where)
+          if (!isUnderWay(before)) {
+            assert.deepStrictEqual([calls, tokensIn(result.spent)], [sent, 15 * sent], where)
+          } else {
+            lost++
+            assert.isAtLeast(tokensIn(result.spent), 15 * sent, where)
+          }
+        }
+        assert.isAbove(lost, 2)
+      }))
+  }
+
+  it.effect("G89: killed twice within one request, both reservations are spent", () =>
+    Effect.gen(function*() {
+      const appends: Array<Append> = []
+      const store = Session.Store.layerMemory
+      yield* Effect.gen(function*() {
+        const opened = yield* Session.open("s")
+        yield* Session.keep(opened, (session) => Session.reply(session, "Go", options()))
+      }).pipe(Effect.provide([modelOf(() => {}), noting(store, [], appends)]))
+      const resumed = (before: ReadonlyArray<Append>) =>
+        Effect.gen(function*() {
+          const after: Array<Append> = []
+          const result = yield* Effect.flatMap(Session.load("s"), (kept) => Session.resume(kept!, options())).pipe(
+            Effect.provide([modelOf(() => {}), noting(store, before, after)])
+          )
+          return { after, result: result.value.result }
+        })
+      const isPrepared = ({ id, records }: Append) => id === "s" && records.some(({ _tag }) => _tag === "StepPrepared")
+      const first = appends.slice(0, appends.findIndex(isPrepared) + 1)
+      const { after } = yield* resumed(first)
+      const second = [...first, ...after.slice(0, after.findIndex(isPrepared) + 1)]
+      const { result } = yield* resumed(second)
+      // Twice 100 and 100 tokens that were reserved.
+      assert.deepStrictEqual([result.spent?.calls, tokensIn(result.spent)], [9, 505])
+    }))
+
+  it.effect("a budget of the session counts over its runs, and the next message has the limits of then", () =>
+    Effect.gen(function*() {
+      const run = (calls: number, message: string) =>
+        Effect.gen(function*() {
+          const opened = (yield* Session.load("s")) ?? (yield* Session.open("s"))
+          const budget = Budget.make({ calls }, { scope: "session" })
+          return (yield* Session.keep(opened, (session) =>
+            Session.reply(session, message, { tools: [look, inner], budget }))).value.result
+        })
+      const [first, second, third] = yield* Effect.all([run(7, "Go"), run(7, "Again"), run(14, "Again")]).pipe(
+        Effect.provide([modelOf(() => {}), Session.Store.layerMemory])
+      )
+      assert.strictEqual(first?.finalized, "budget")
+      assert.strictEqual(second?.haltedReason, "budget")
+      assert.strictEqual(third?.haltedReason, "completed")
+    }))
+})
