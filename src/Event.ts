@@ -100,6 +100,19 @@ const ContextUpdate = Schema.Record(Schema.String, Json.Opaque)
 const Mode = Schema.Literals(["auto", "manual"])
 
 /**
+ * An approval that may be remembered.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class Rememberable extends Schema.Opaque<Rememberable>()(Schema.Struct({
+  /** The calls for which it may be: all of the tool, or those with the same arguments. */
+  scope: Schema.Literals(["tool", "arguments"]),
+  /** The hash of the tool: it is not remembered for another one of its name. */
+  tool: Schema.String
+})) {}
+
+/**
  * A call that waits for an answer from outside of the run.
  *
  * @category schemas
@@ -135,6 +148,8 @@ export class Suspension extends Schema.Opaque<Suspension>()(Schema.Struct({
   expiresAt: Schema.optionalKey(Schema.Finite),
   /** The value that answers it once it has expired. */
   defaultAnswer: Schema.optionalKey(Json.Opaque),
+  /** The extent to which an approval may be remembered for the session. Left out where it may not. */
+  remember: Schema.optionalKey(Rememberable),
   /** The number of characters of a manual call's result that the model reads. Left out for all of them. */
   resultLimit: Schema.optionalKey(Schema.Finite),
   /** The part of a manual call's longer result that is kept, as in `Policy.resultCut`. */
@@ -999,6 +1014,8 @@ export class ToolApprovalRequested extends Schema.Opaque<ToolApprovalRequested>(
      * without a limit.
      */
     expiresAt: Schema.optionalKey(Schema.Finite),
+    /** The extent to which the approval may be remembered for the session. Left out where it may not. */
+    remember: Schema.optionalKey(Rememberable),
     ...replay
   })
 ) {}

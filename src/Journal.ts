@@ -43,7 +43,8 @@ export type {
   RunStarted,
   StepCompleted,
   StepPrepared,
-  StopRequested
+  StopRequested,
+  ToolDisallowed
 } from "./internal/session/records.ts"
 
 export {

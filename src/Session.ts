@@ -41,6 +41,7 @@ import type * as Tool from "./Tool.ts"
 export { Answer, Session, SessionError, Status } from "./internal/session/data.ts"
 
 export type {
+  Allowed,
   ApprovedAnswer,
   DeniedAnswer,
   ExpiredAnswer,
@@ -498,6 +499,31 @@ export const stop: (
   id: string,
   options?: StoredCommands.StopOptions
 ) => Effect.Effect<StoredCommands.StopReceipt, Journals.StoreError, Journals.Store> = StoredCommands.stop
+
+/**
+ * Ends the approvals of a tool that a session remembers, by `remember` of {@link approve}, and tells whether there was
+ * one: calls of the tool wait for an approval again. Any process may do so. A process that runs the session learns of
+ * it by its next `poll`, or before it writes: a call whose start is recorded after that does not run.
+ *
+ * **Example** (A session that remembers nothing)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const program = Effect.andThen(Session.open("s1"), Session.disallow("s1", "pay", { by: "ann" }))
+ *
+ * await Effect.runPromise(Effect.provide(program, Session.Store.layerMemory)) // => false
+ * ```
+ *
+ * @category commands
+ * @since 0.1.0
+ */
+export const disallow: (
+  id: string,
+  tool: string,
+  options?: StoredCommands.StopOptions
+) => Effect.Effect<boolean, Journals.StoreError, Journals.Store> = StoredCommands.disallow
 
 /**
  * Submits a message to a session, from any process, and creates the session if it does not exist. Succeeds when the

@@ -38,6 +38,7 @@ export type {
   Options,
   Outcome,
   Params,
+  Remember,
   Services,
   Success,
   Timeout,

@@ -481,6 +481,18 @@ export const ordered = (value: unknown): unknown => {
   return Object.fromEntries(members.map(([name, member]) => [name, ordered(member)]))
 }
 
+/** Returns the text of a value that does not depend on the order of object members. */
+export const canonical = (value: unknown): string => JSON.stringify(ordered(toJson(value)))
+
+const utf8 = new TextEncoder()
+
+/** Returns the SHA-256 of a value. The order of the members of its objects does not count. */
+export const digest = (value: unknown): Effect.Effect<string> =>
+  Effect.map(
+    Effect.promise(() => crypto.subtle.digest("SHA-256", utf8.encode(JSON.stringify(ordered(value))))),
+    (bytes) => Array.from(new Uint8Array(bytes), (byte) => byte.toString(16).padStart(2, "0")).join("")
+  )
+
 const hasSameMembers = (one: unknown, other: unknown, depth: number): boolean => {
   if (Object.is(one, other)) return true
   if (depth === deepest || !isPlain(one) || !isPlain(other) || Array.isArray(one) !== Array.isArray(other)) return false

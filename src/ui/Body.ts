@@ -75,6 +75,11 @@ export interface Approve {
   readonly id: string
   /** The arguments that the call is to have instead of its own. Left out for its own. */
   readonly edits?: Json.JsonObject
+  /**
+   * The calls for which the approval is remembered: all of the tool, or those with the same arguments. Left out for
+   * this one alone.
+   */
+  readonly remember?: "tool" | "arguments"
 }
 
 /**

@@ -60,7 +60,8 @@ const all: ReadonlyArray<Kind> = [
   "RunStarted again",
   "StepCompleted",
   "StepPrepared",
-  "StopRequested"
+  "StopRequested",
+  "ToolDisallowed"
 ]
 
 /**
@@ -85,6 +86,7 @@ const changing: Readonly<Record<Field, ReadonlyArray<Kind>>> = {
     "StepPrepared"
   ],
   answered: ["CallSettled", "RunEnded", "RunStarted"],
+  allowed: ["CallSettled", "RunEnded", "ToolDisallowed"],
   run: [
     "AttemptFailed",
     ...ofCalls,
@@ -94,7 +96,8 @@ const changing: Readonly<Record<Field, ReadonlyArray<Kind>>> = {
     "RunStarted",
     "RunStarted again",
     "StepCompleted",
-    "StepPrepared"
+    "StepPrepared",
+    "ToolDisallowed"
   ],
   ended: ["Opened", "RunEnded", "RunStarted"],
   lastRun: ["RunEnded"],
@@ -119,7 +122,7 @@ const changing: Readonly<Record<Field, ReadonlyArray<Kind>>> = {
   "run.resumptions": ["RunStarted again"],
   "run.processName": ["RunStarted again"],
   "run.hasStarted": ["CallStarted"],
-  "run.settlements": ["CallSettled"],
+  "run.settlements": ["CallSettled", "ToolDisallowed"],
   "run.came": [...ofCalls, "ReplyReceived", "StepCompleted"],
   "run.halts": ["CallEnded", "CallWaits"],
   "run.begunAt": ["RunStarted again"],

@@ -132,11 +132,13 @@ describe("POST …/fork", () => {
         return { before, forked: forked.text }
       }))
       // Another process answers the same command as the first one did, and lists the branches.
-      const { fork, ran, say } = yield* site(layer)
+      const { ask, fork, ran, say } = yield* site(layer)
       const again = yield* fork("s1", { id: "s2", before: "m2", content: "other" })
       assert.deepStrictEqual([again.status, again.text], [201, made.forked])
       assert.deepStrictEqual((yield* fork("s1", { id: "s3", before: "m1" })).status, 201)
-      assert.deepStrictEqual(yield* forks("s1"), [{ id: "s2", message: "m2" }, { id: "s3", message: "m1" }])
+      const both = [{ id: "s2", message: "m2" }, { id: "s3", message: "m1" }]
+      assert.deepStrictEqual(yield* forks("s1"), both)
+      assert.deepStrictEqual(JSON.parse((yield* ask({ path: `${at}/s1/runs` })).text).session.forks, both)
       // Of a branch, a message of the earlier session is branched from there, and its own one from the branch.
       assert.deepInclude(JSON.parse((yield* fork("s2", { id: "s4", before: "message-0" })).text).forkedFrom, {
         id: "s1",

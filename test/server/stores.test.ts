@@ -316,7 +316,7 @@ describe("a session with a record that cannot be read", () => {
             const method = isKept && route.path.endsWith("/events") ? "HEAD" : route.method
             const answered = yield* send(url, { method, path: addressOf(route, id), headers, ...body })
             const seen = `${name}: ${route.method} ${route.path}: ${answered.status} ${answered.text}`
-            if (route.method === "DELETE") {
+            if (route.method === "DELETE" && route.path.endsWith("/:id")) {
               assert.strictEqual(answered.status, 204, seen)
               continue
             }

@@ -106,6 +106,32 @@ const notesKeptIn = (records: List): Records.RunEnded["kept"] => {
   return last?._tag === "Opened" || last?._tag === "RunEnded" ? last.kept ?? {} : {}
 }
 
+/** The tools whose approvals are remembered: those that were given in an open run count at its end. */
+const allowedIn = (records: List): ReadonlyArray<string> => {
+  let [allowed, pending]: [ReadonlyArray<string>, ReadonlyMap<string, boolean>] = [[], new Map()]
+  const count = () => {
+    allowed = [...allowed, ...Array.from(pending).flatMap(([id, isRemembered]) => isRemembered ? [id.slice(0, 1)] : [])]
+    pending = new Map()
+  }
+  for (const [index, record] of records.entries()) {
+    if (record._tag === "Opened") allowed = (record.session.allowed ?? []).map(({ name }) => name)
+    if (record._tag === "ToolDisallowed") {
+      allowed = allowed.filter((name) => name !== record.name)
+      pending = new Map(Array.from(pending, ([id, is]) => [id, is && id.slice(0, 1) !== record.name]))
+    }
+    if (record._tag === "CallSettled" && !pending.has(record.id)) {
+      const waits = records.slice(0, index).findLast((other) =>
+        other._tag === "CallWaits" && other.toolCallId === record.id
+      )
+      const isAsked = waits?._tag === "CallWaits" && waits.suspensions[0]?.remember !== undefined
+      const isRemembered = isAsked && record.answer._tag === "Approved" && record.remember !== undefined
+      pending = new Map(pending).set(record.id, isRemembered)
+    }
+    if (openIn(records.slice(0, index + 1)).length === 0) count()
+  }
+  return Array.from(new Set(allowed)).toSorted()
+}
+
 /** Tells whether the run that a record ends gives back what it took: no call has started, and no step is whole. */
 const isGivenBack = (before: List, end: Journal.Record): boolean =>
   end._tag === "RunEnded" && end.haltedReason === undefined &&
@@ -235,6 +261,7 @@ export const keptIn = (given: List) => {
     labels: labelsIn(records),
     clientTools: clientToolsIn(records).map(({ name }) => name),
     inbox: inboxIn(records),
+    allowed: allowedIn(records),
     stop: stop?._tag === "StopRequested" ? stop.id : undefined,
     size: sizeIn(given)
   }
@@ -266,6 +293,7 @@ export const shownBy = (state: States.State): ReturnType<typeof keptIn> => ({
   notesKept: state.kept,
   parent: state.parent?.id,
   span: state.span?.spanId,
+  allowed: Array.from(new Set(state.allowed.map(({ name }) => name))).toSorted(),
   origin: state.origin,
   labels: state.labels,
   clientTools: state.clientTools.map(({ name }) => name),

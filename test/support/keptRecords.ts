@@ -25,6 +25,7 @@ const weights = {
   broken: 1,
   end: 3,
   stop: 1,
+  disallow: 1,
   append: 1,
   label: 1,
   snapshot: 1,
@@ -87,7 +88,10 @@ const suspensionsOf = (toolCallId: string, form: number) => {
   const times = [undefined, 5000, 3000, 7000] as const
   const kind = (["question", "approval", "manual", "unknown"] as const)[form % 4] ?? "question"
   const timed = (expiresAt: number | undefined) => expiresAt === undefined ? {} : { expiresAt }
-  if (form < 8) return [{ id: toolCallId, kind, question: "which?", ...timed(times[form % 3]) }]
+  if (form < 8) {
+    const remember = kind === "approval" ? { remember: { scope: "tool", tool: "h" } as const } : {}
+    return [{ id: toolCallId, kind, question: "which?", ...timed(times[form % 3]), ...remember }]
+  }
   return [form % 4, 11 - form].map((time, index) => ({
     id: `${toolCallId}/n${index}`,
     path: [toolCallId, `n${index}`],
@@ -252,7 +256,8 @@ const fitting = (place: Place, kind: Kind, form: number): Journal.Record | undef
         _tag: "CallSettled",
         id: suspension.id,
         answer: answers[form % 4] ?? { _tag: "Expired" },
-        ...(form < 8 ? { command: { id, hash: `h${id}` } } : {})
+        ...(form < 8 ? { command: { id, hash: `h${id}` } } : {}),
+        ...(form === 5 || form === 9 ? { remember: form === 5 ? "tool" : "arguments" } as const : {})
       }
     }
     case "step": {
@@ -279,6 +284,8 @@ const fitting = (place: Place, kind: Kind, form: number): Journal.Record | undef
       if (!isOpen || state.stop !== undefined) return undefined
       return { _tag: "StopRequested", id: `stop${place.commands++}`, requestId }
     }
+    case "disallow":
+      return { _tag: "ToolDisallowed", name: ["a", "b", "c"][form % 3] ?? "a" }
     case "snapshot": {
       if (isOpen) return undefined
       const record = States.openedBy(state, States.sessionOf(state))

@@ -32,22 +32,40 @@ export const suspension = (
 export const waiting = (
   kind: "approval" | "manual",
   toolCall: Message.ToolCall,
-  expiresAt: number | undefined
+  expiresAt: number | undefined,
+  remember?: Event.Rememberable
 ): Event.Suspension => {
   const id = CallPaths.format({ path: [toolCall.id] })
-  return expiresAt === undefined ? { id, kind, toolCall } : { id, kind, toolCall, expiresAt }
+  const open: Types.Mutable<Event.Suspension> = { id, kind, toolCall }
+  if (expiresAt !== undefined) open.expiresAt = expiresAt
+  if (remember !== undefined) open.remember = remember
+  return open
 }
 
 /** The event of a call that waits for an approval. */
 export const approvalRequested = (
   call: Message.ToolCall,
   tool: Declared.Any,
-  now: number
+  now: number,
+  remember: Event.Rememberable | undefined
+): Event.Of<"ToolApprovalRequested"> => requestOf({ ...suspension("approval", call, tool, now), remember })
+
+/** The event of a call that waits for an approval, once more. */
+export const requestOf = (
+  { expiresAt, remember, toolCall }: Pick<Event.Suspension, "expiresAt" | "toolCall"> & {
+    readonly remember?: Event.Rememberable | undefined
+  }
 ): Event.Of<"ToolApprovalRequested"> => {
-  const { expiresAt } = suspension("approval", call, tool, now)
-  const { arguments: args, id: toolCallId, name: toolName } = call
-  const event = { _tag: "ToolApprovalRequested", toolCallId, toolName, arguments: args ?? {} } as const
-  return expiresAt === undefined ? event : { ...event, expiresAt }
+  const { arguments: args, id: toolCallId, name: toolName } = toolCall
+  const event: Types.Mutable<Event.Of<"ToolApprovalRequested">> = {
+    _tag: "ToolApprovalRequested",
+    toolCallId,
+    toolName,
+    arguments: args ?? {}
+  }
+  if (expiresAt !== undefined) event.expiresAt = expiresAt
+  if (remember !== undefined) event.remember = remember
+  return event
 }
 
 /** Returns the calls that lead to a suspended call, from the call of the run itself to the suspended one. */
@@ -61,10 +79,11 @@ export const outerOf = (suspension: Pick<Event.Suspension, "path" | "toolCall">)
 /** The id of a suspension in the nested run that it comes from. */
 export const innerOf = (suspension: Event.Suspension): string => CallPaths.format({ path: pathOf(suspension).slice(1) })
 
-/** Returns a suspension of a nested run as the run around it has it. */
+/** Returns a suspension of a nested run as the run around it has it: its approval is not remembered. */
 export const risen = (toolCallId: string, suspension: Event.Suspension): Event.Suspension => {
   const path = [toolCallId, ...pathOf(suspension)]
-  return { ...suspension, id: CallPaths.format({ path }), path }
+  const { remember: _, ...open } = suspension
+  return { ...open, id: CallPaths.format({ path }), path }
 }
 
 /** The event of a call whose nested run waits. */

@@ -186,6 +186,8 @@ export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = 
   readonly manual: boolean
   /** `true` if calls wait to be allowed. */
   readonly approval?: boolean | Approval<Params, R>
+  /** The extent to which an approval may be remembered. Not at all when it is left out. */
+  readonly remember?: Remember
   /** The time that an approval or a manual call waits. Without a limit when it is left out. */
   readonly answerWithin?: Duration.Duration
   /** Repeats a handler that failed. */
@@ -326,6 +328,14 @@ export type Gate<Args, Verdict, R> = (
 ) => Verdict | Effect.Effect<Verdict, unknown, R>
 
 /**
+ * The calls for which an approval may be remembered: those of the tool, or those with the same arguments.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Remember = "tool" | "arguments"
+
+/**
  * Decides from the arguments whether a call waits for an approval.
  *
  * @category models
@@ -424,6 +434,13 @@ export interface Declarations<P, E, R, Fatal> {
    * together with `manual`. `false` by default.
    */
   readonly approval?: boolean | Approval<Schemas.Type<P>, R>
+  /**
+   * The extent to which a person may have an approval remembered for the session, by `remember` of `Session.approve`:
+   * `"arguments"` for calls with the same arguments, `"tool"` for all calls of the tool, or for the same arguments. The
+   * calls of a sub-agent, and of a tool that has changed since (its description, parameters, hints or `version`), are
+   * asked about nevertheless. Only together with `approval`. Not at all by default.
+   */
+  readonly remember?: Remember
   /**
    * The time that an approval or a manual call waits; a number is milliseconds. From then on the call counts as
    * denied, or as unanswered. Without a limit by default.

@@ -46,6 +46,7 @@ export const declarations = {
     Values.either(Values.flag, Values.fn),
     "true, false or a function (args, call)"
   ),
+  remember: Values.oneOf("tool", "arguments"),
   answerWithin: Values.duration,
   readOnly: byArguments(Values.flag),
   destructive: byArguments(Values.flag),
@@ -121,7 +122,10 @@ const checkOnToolError = (name: string, value: unknown): void => {
 }
 
 /** A manual call is decided by the caller who runs it. */
-const checkApproval = (name: string, { approval, manual }: Readonly<Record<string, unknown>>): void => {
+const checkApproval = (name: string, { approval, manual, remember }: Readonly<Record<string, unknown>>): void => {
+  if (remember !== undefined && (approval ?? false) === false) {
+    refuse(name, "remember is about approvals, and no call of the tool waits for one: give approval as well")
+  }
   if (approval === undefined) return
   if (manual === true && approval !== false) {
     refuse(name, "a tool is either manual or waits for approval: who runs a manual call decides about it")
@@ -194,6 +198,19 @@ export const broken = <Option extends ByArguments>(
 /** Returns a flag as a tool declares it for all of its calls: the careful answer where it depends on the arguments. */
 export const declared = (tool: Declared.Any, option: "readOnly" | "destructive"): boolean | undefined =>
   typeof tool[option] === "function" ? careful[option] : tool[option]
+
+/**
+ * Returns a hash of what people and models read of a tool, and of what it says about itself. Of a function it counts
+ * that there is one: what it returns depends on the arguments. A tool whose code changes has another `version`.
+ */
+export const hashOf = (tool: Declared.Any): Effect.Effect<string> => {
+  const { approval, compact, description, destructive, idempotent, metadata, name, openWorld, parameters } = tool
+  const { readOnly, remember, summary, version } = tool
+  const said = { approval, compact, description, destructive, idempotent, name, openWorld, readOnly, remember }
+  const known = Object.entries({ ...said, summary, version })
+    .map(([option, value]) => [option, typeof value === "function" ? "function" : value ?? null])
+  return Json.digest([Object.fromEntries(known), Json.toJson(parameters.jsonSchema), Json.toJson(metadata)])
+}
 
 /** Tells whether a call is read-only, without a warning. */
 export const isReadOnly = (tool: Declared.Any, args: unknown): boolean =>

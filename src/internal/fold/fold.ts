@@ -539,7 +539,7 @@ export class ToolAnswers {
       if (event._tag === "ToolSuspended") return event.suspensions
       return event._tag === "AskUserRequested"
         ? [OpenCalls.question(call, event)]
-        : [OpenCalls.waiting("approval", call, event.expiresAt)]
+        : [OpenCalls.waiting("approval", call, event.expiresAt, event.remember)]
     })
   }
 

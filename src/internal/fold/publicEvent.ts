@@ -152,6 +152,8 @@ export interface PublicSuspension {
   readonly answerSchema?: Json.JsonObject
   /** The time at which it expires, in milliseconds since 1970. Left out when it waits without a limit. */
   readonly expiresAt?: number
+  /** The extent to which an approval may be remembered for the session. Left out where it may not. */
+  readonly remember?: "tool" | "arguments"
 }
 
 /**
@@ -541,6 +543,7 @@ const fields = {
   question: text,
   reason: oneOf(["permit", "key", "exclusive", "cancel", "deadline", "interrupt", "stop"]),
   rule: text,
+  scope: oneOf(["tool", "arguments"]),
   settled: flag,
   status: oneOf(["completed", "error"]),
   stepIndex: finite,
@@ -684,6 +687,8 @@ const rulesAt = (rules: Rules, path: ReadonlyArray<string>): Rules =>
 const extentWithin = (rules: Rules, path: ReadonlyArray<string>, name: unknown): Publish =>
   rulesAt(rules, path.slice(0, -1)).of(undefined, name)
 
+const scopeOf = (suspension: unknown): unknown => fields.scope(read(read(suspension, "remember"), "scope"))
+
 const suspensionOf = (rules: Rules, suspension: unknown): PublicSuspension | undefined => {
   const toolCall = whole(read(suspension, "toolCall"), "id", "name")
   const known = whole(suspension, "kind")
@@ -700,6 +705,7 @@ const suspensionOf = (rules: Rules, suspension: unknown): PublicSuspension | und
     // The text about a call whose effect is not known quotes its arguments.
     ...(isAll || known["kind"] !== "unknown" ? taken(suspension, "question") : {}),
     ...taken(suspension, "opts", "answerSchema", "expiresAt"),
+    ...(rules.around.length + path.length === 0 ? optional("remember", scopeOf(suspension)) : {}),
     toolCall: { ...toolCall, ...(isAll ? taken(read(suspension, "toolCall"), "arguments") : {}) }
   } as unknown as PublicSuspension
 }
@@ -732,7 +738,8 @@ const asking = (event: unknown, kind: string): Payload => ({
   question: read(event, "question"),
   opts: read(event, "opts"),
   answerSchema: read(event, "answerSchema"),
-  expiresAt: read(event, "expiresAt")
+  expiresAt: read(event, "expiresAt"),
+  remember: read(event, "remember")
 })
 
 /** The kinds of code that a reader may know of. An append belongs to the session, whose key names its principal. */

@@ -275,14 +275,26 @@ export class Call<E> implements Task, Handler {
       if (denial !== undefined) return yield* this.answer(() => Answers.denied(host.answering, job, denial))
       const needsApproval = yield* Plan.needsApproval(job, this.context, host.environment.settings.approved)
       if (!this.goesOn("gating")) return
-      if (needsApproval) {
-        return this.suspend(
-          OpenCalls.approvalRequested(job.call, job.tool, host.environment.found.clock.currentTimeMillisUnsafe())
-        )
+      const remember = needsApproval ? yield* this.rememberable() : undefined
+      if (!this.goesOn("gating")) return
+      if (
+        needsApproval &&
+        (remember === undefined || host.environment.journal?.allows?.(job.call, remember.tool) !== true)
+      ) {
+        const now = host.environment.found.clock.currentTimeMillisUnsafe()
+        return this.suspend(OpenCalls.approvalRequested(job.call, job.tool, now, remember))
       }
       this.timer?.stop()
       return yield* this.handled()
     })
+  }
+
+  /** Returns the extent to which an approval of the call may be remembered, with the hash of its tool. */
+  private rememberable(): Effect.Effect<Event.Rememberable | undefined> {
+    const { host: { environment: { journal } }, job: { tool } } = this
+    const { remember: scope } = tool
+    if (scope === undefined || journal?.allows === undefined) return Effect.undefined
+    return Effect.map(ToolOptions.hashOf(tool), (tool) => ({ scope, tool }))
   }
 
   private handled(): Effect.Effect<void, E, any> {

@@ -97,6 +97,11 @@ export interface Journal {
     isHandled: boolean,
     waited?: ReadonlyArray<Waited>
   ) => Effect.Effect<Begun>
+  /**
+   * Tells whether a remembered approval covers a call of a tool with this hash. Left out where no approval is
+   * remembered: in a run inside another one, and outside of a session.
+   */
+  readonly allows?: (call: Message.ToolCall, tool: string) => boolean
   /** Reports that the whole reply of the step was discarded: the model is asked again. */
   readonly discarded: (prepared: Prepared) => Effect.Effect<void>
   /** Reports a whole reply before its calls start. Those that started early have started before. */

@@ -183,6 +183,29 @@ export class Resumable extends Schema.Opaque<Resumable>()(Schema.Struct({
   answer: Schema.optionalKey(Json.Opaque)
 })) {}
 
+/**
+ * An approval that is remembered: calls that it covers run without being asked about again.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class Allowed extends Schema.Opaque<Allowed>()(Schema.Struct({
+  /** The name of the tool. */
+  name: Schema.String,
+  /** The hash of the tool, as the approval was asked for: another tool of its name is asked about. */
+  tool: Schema.String,
+  /** The calls that it covers: all of the tool, or those with the same arguments. */
+  remember: Schema.Literals(["tool", "arguments"]),
+  /** The arguments, as the model sent them. Left out where all are covered. */
+  arguments: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
+  /** The id of the suspension that was approved. */
+  id: Schema.String,
+  /** The person who approved it, as the program names them. Left out where the program did not say. */
+  by: Schema.optionalKey(Schema.String),
+  /** Time of the approval, in milliseconds since 1970. Left out where it is not known. */
+  time: Schema.optionalKey(Schema.Finite)
+})) {}
+
 const Data = Schema.Struct({
   /** The id in a store, and the default of `cacheKey`. Absent if the session was made without one. */
   id: Schema.optionalKey(Schema.String),
@@ -210,6 +233,8 @@ const Data = Schema.Struct({
   resumable: Schema.optionalKey(Schema.Array(Resumable)),
   /** The versions of the tools of open calls, by the ids of the calls. Left out where no such tool has one. */
   versions: Schema.optionalKey(Schema.Record(Schema.String, Schema.String)),
+  /** The approvals that are remembered, oldest first: at most 100. Left out where there are none. */
+  allowed: Schema.optionalKey(Schema.Array(Allowed)),
   /** The calls of `suspensions` that wait for an approval or a result, without the questions. */
   pendingToolCalls: Schema.Array(Message.ToolCall),
   /** The text of the first open question. */

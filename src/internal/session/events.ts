@@ -75,7 +75,7 @@ export const waitOf = (
 ): Records.Record => {
   const suspensions = event._tag === "ToolSuspended"
     ? event.suspensions
-    : [OpenCalls.waiting("approval", toolCall, event.expiresAt)]
+    : [OpenCalls.waiting("approval", toolCall, event.expiresAt, event.remember)]
   const resume = resumeOf(suspensions[0])
   return {
     _tag: "CallWaits",

@@ -469,7 +469,13 @@ export class CallStarted extends Schema.Opaque<CallStarted>()(Schema.TaggedStruc
   /** The waits of the call for its turn, before its first attempt. Left out where there were none. */
   waited: Schema.optionalKey(Schema.Array(Event.Waited)),
   /** The request of the reply. Left out of a call that starts after its reply is whole, or after another such call. */
-  request: Schema.optionalKey(Requested)
+  request: Schema.optionalKey(Requested),
+  /** The remembered approval by which the call was not asked about. Left out of any other call. */
+  allowed: Schema.optionalKey(Schema.Struct({
+    /** The id of the suspension that was approved. */
+    id: Schema.String,
+    ...by
+  }))
 })) {}
 
 /**
@@ -548,6 +554,22 @@ export class CallSettled extends Schema.Opaque<CallSettled>()(Schema.TaggedStruc
   ...verdict,
   /** The command that gave the verdict. Left out where it was given without an id. */
   command: Schema.optionalKey(Taken),
+  /** The calls for which the approval is remembered. Left out where it is for this one alone. */
+  remember: Schema.optionalKey(Schema.Literals(["tool", "arguments"])),
+  ...by
+})) {}
+
+/**
+ * The end of the remembered approvals of a tool. Any process may append it, even while another process runs the
+ * session.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ToolDisallowed extends Schema.Opaque<ToolDisallowed>()(Schema.TaggedStruct("ToolDisallowed", {
+  /** The name of the tool. */
+  name: Schema.String,
+  ...time,
   ...by
 })) {}
 
@@ -672,6 +694,7 @@ export const Record = Schema.Union([
   CallEnded,
   CallWaits,
   CallSettled,
+  ToolDisallowed,
   StepPrepared,
   StepCompleted,
   RunEnded
@@ -696,6 +719,7 @@ export type Record =
   | CallEnded
   | CallWaits
   | CallSettled
+  | ToolDisallowed
   | StepPrepared
   | StepCompleted
   | RunEnded

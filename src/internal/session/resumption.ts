@@ -228,6 +228,8 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
     return { request: requested }
   }
 
+  /** The remembered approvals by which calls were not asked about, by the ids of the calls. */
+  const allowed = new Map<string, SessionData.Allowed>()
   const startOf = (
     { attempt, id, idempotencyKey, toolCall }: Tool.CallContext,
     tool: Tool.Any,
@@ -237,6 +239,7 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
     const askedAt = asked.get(id)
     // Further attempts do not repeat it.
     asked.delete(id)
+    const by = allowed.get(id)
     return {
       _tag: "CallStarted",
       requestId,
@@ -246,8 +249,14 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
       idempotencyKey,
       ...(isKept && SubAgent.isSubAgent(tool) ? { isRun: true } : {}),
       ...(askedAt === undefined ? {} : { asked: writer.since(askedAt) }),
-      ...(waited === undefined ? {} : { waited })
+      ...(waited === undefined ? {} : { waited }),
+      ...(by === undefined ? {} : { allowed: { id: by.id, ...(by.by === undefined ? {} : { by: by.by }) } })
     }
+  }
+  /** Tells whether the approval of a call was forgotten before its start was durable. */
+  const isDisallowed = ({ id }: Tool.CallContext): boolean => {
+    const known = allowed.get(id)
+    return known !== undefined && !state.allowed.some((other) => Json.isSame(other, known))
   }
 
   /** Records the start of a call. `isAgain`: it has started before, so that its nested runs continue. */
@@ -266,6 +275,9 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
       if (!isRecorded || state.stop?.requestId === requestId) {
         return { _tag: "Answer", instead: notRun(call, known, "not run: the run was stopped") }
       }
+      if (isDisallowed(call)) {
+        return { _tag: "Answer", instead: notRun(call, known, "not run: its approval was withdrawn") }
+      }
       const answers = known !== undefined && "answers" in known ? known.answers : []
       const given = answers.length > 0 || isAgain ? answers : undefined
       return { _tag: "Start", handler: handlerOf(call, tool, given, deadlineAt) }
@@ -283,6 +295,14 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
       return call && foundOf(id, call)
     },
     admits: () => writer.claim === undefined ? Effect.void : writer.admission,
+    // A run inside another one has the approvals of no session.
+    ...(writer.isNested ? {} : {
+      allows: (call: Message.ToolCall, tool: string) => {
+        const known = States.allowedIn(state, call, tool)
+        if (known !== undefined) allowed.set(call.id, known)
+        return known !== undefined
+      }
+    }),
     prepares: (prepared) => writer.start(preparedOf(requestId, prepared), running),
     discarded: (prepared) => writer.append([preparedOf(requestId, prepared)], running),
     requested: isKept ? (request) => void (writer.request = request) : undefined,
@@ -387,14 +407,12 @@ const foundOf = (id: string, call: States.Call): RunJournal.Replayed | undefined
 const waitingEvent = (call: States.Waiting): NonNullable<RunJournal.Replayed["waits"]> => {
   const { suspensions, toolCall } = call
   const [first] = suspensions
-  const { arguments: args, id: toolCallId, name: toolName } = toolCall
+  const { id: toolCallId, name: toolName } = toolCall
   if (first !== undefined && States.isOwnQuestion(call)(first)) return OpenCalls.askedAgain(first)
   if (first?.path !== undefined || first?.kind !== "approval") {
     return { _tag: "ToolSuspended", toolCallId, toolName, suspensions }
   }
-  const { expiresAt } = first
-  const event = { _tag: "ToolApprovalRequested", toolCallId, toolName, arguments: args ?? {} } as const
-  return expiresAt === undefined ? event : { ...event, expiresAt }
+  return OpenCalls.requestOf({ ...first, toolCall })
 }
 
 const cancelled = (call: Tool.CallContext, detail: string): Tool.Outcome => ({

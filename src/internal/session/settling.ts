@@ -13,6 +13,7 @@ import type * as Message from "../../Message.ts"
 import * as CallPaths from "../answer/callPath.ts"
 import * as ToolOutcomes from "../declare/outcome.ts"
 import { checkNames, type NamesOf } from "../declare/schema.ts"
+import type * as Declared from "../declare/tool.ts"
 import * as Values from "../declare/values.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
@@ -204,7 +205,7 @@ const fitting = (
  * @category models
  * @since 0.1.0
  */
-export interface Verdict extends SettleOptions {
+export interface Verdict extends Pick<ApproveOptions, "by" | "command" | "remember"> {
   /** The id of the suspension. */
   readonly id: string
   /**
@@ -229,7 +230,7 @@ export interface Submission extends Pick<StoredCommands.SubmitOptions, "by" | "c
 /** A verdict with the check of its answer. */
 interface Decision {
   readonly id: string
-  readonly options: SettleOptions
+  readonly options: SettleOptions & Pick<ApproveOptions, "remember">
   /** The kind and the words of the verdict: the same command with others is refused. */
   readonly content: unknown
   /** Returns the answer in a session that it fits, by the id that the suspension has there. */
@@ -281,7 +282,7 @@ const settleAll = (
     const time = yield* Clock.currentTimeMillis
     for (const { content, decide, id: name, options } of verdicts) {
       checkNames("a verdict", options, knownVerdict)
-      const { by, command } = options
+      const { by, command, remember } = options
       const id = idOf(name)
       const hash = command === undefined ? "" : Records.hashOf([id, Json.toJson(content)])
       const known = command === undefined ? undefined : state.receipts.get(command)
@@ -299,6 +300,7 @@ const settleAll = (
           : Effect.catch(decided, (error) => refusalIn(States.sessionOf(base.state), named, error)),
         time,
         ...(command === undefined ? {} : { command: { id: command, hash } }),
+        ...(remember === undefined ? {} : { remember }),
         ...(by === undefined ? {} : { by })
       }
       records.push(record)
@@ -369,21 +371,53 @@ export interface ApproveOptions extends SettleOptions {
    * like the model's.
    */
   readonly arguments?: Message.ToolCall["arguments"]
+  /**
+   * Has the approval remembered for later calls of the session: those with the arguments that the model asked with, not
+   * together with other `arguments`, or all of the tool. Only as far as `remember` of the tool allows it, and for no
+   * call of a sub-agent. For this call alone by default.
+   */
+  readonly remember?: Declared.Remember
 }
 
 /** The options of a verdict of any kind. */
-const knownVerdict = { command: Values.name, by: Values.text, arguments: Values.objectLike } satisfies NamesOf<
-  ApproveOptions
->
+const knownVerdict = {
+  command: Values.name,
+  by: Values.text,
+  arguments: Values.objectLike,
+  remember: Values.oneOf("tool", "arguments")
+} satisfies NamesOf<ApproveOptions>
+
+/** Refuses to remember an approval where the tool does not allow it, or where it would cover what was not approved. */
+const rememberable = (
+  session: Session,
+  id: string,
+  { arguments: edits, remember: wanted }: ApproveOptions
+): Effect.Effect<void, SessionData.SessionError> =>
+  Effect.flatMap(find(session, id, "an approval of"), ({ remember }) => {
+    if (wanted === undefined) return Effect.void
+    if (remember === undefined) {
+      return failed("invalid_answer", "remember: the tool of the call does not allow it", id)
+    }
+    if (remember.scope === "arguments" && wanted === "tool") {
+      return failed("invalid_answer", `remember: the tool of the call allows "arguments" alone`, id)
+    }
+    return wanted === "arguments" && edits !== undefined
+      ? failed("invalid_answer", "remember: a call with other arguments was not approved as the model asked for it", id)
+      : Effect.void
+  })
 
 /** Returns the verdict that approves a call. */
 const approvalOf = (id: string, options: ApproveOptions = {}): Decision => ({
   id,
   options,
-  content: { approved: options.arguments ?? null },
+  content: {
+    approved: options.arguments ?? null,
+    ...(options.remember === undefined ? {} : { remember: options.remember })
+  },
   decide: (session, id) =>
     Effect.gen(function*() {
       yield* approvable(session, id, "an approval of")
+      yield* rememberable(session, id, options)
       const edited = options.arguments === undefined ? {} : { arguments: yield* writable(id, options.arguments) }
       return { _tag: "Approved", ...edited }
     })
@@ -416,6 +450,11 @@ const withdrawalOf = (id: string, reason: string | undefined, options: SettleOpt
 })
 
 const decisionOf = ({ answer, id, ...options }: Verdict): Decision => {
+  if (options.remember !== undefined && answer._tag !== "Approved") {
+    const refused = (_: Session, id: string) =>
+      Effect.fail(failed("invalid_answer", "remember: an approval alone is remembered", id))
+    return { id, options, content: answer, decide: refused }
+  }
   switch (answer._tag) {
     case "Value":
       return answerOf(id, answer.value, options)
@@ -437,7 +476,8 @@ const verdictKinds = {
   id: Values.text,
   answer: Values.described(Values.required(answerKinds, ["_tag"]), "an object with a _tag"),
   command: knownVerdict.command,
-  by: knownVerdict.by
+  by: knownVerdict.by,
+  remember: knownVerdict.remember
 } satisfies NamesOf<Verdict>
 
 const settleKinds = {

@@ -225,6 +225,8 @@ export interface State {
   turn: Turn | undefined
   /** The suspensions that were settled since the last run. */
   answered: Session["answered"]
+  /** The approvals that are remembered, oldest first. */
+  allowed: ReadonlyArray<SessionData.Allowed>
   /** The run without a recorded end. */
   run: Run | undefined
   /** The last run that has ended. */
@@ -401,6 +403,7 @@ export const stateOf = (session: Session): State => {
     status: isWaiting ? "idle" : session.status,
     ...turnOf(session),
     answered: session.answered,
+    allowed: session.allowed ?? [],
     run: undefined,
     ended: undefined,
     lastRun: undefined,
@@ -496,6 +499,7 @@ const sessionAtRest = (state: State): Session => {
     ...(nested.length === 0 ? {} : { nested }),
     ...(resumable.length === 0 ? {} : { resumable }),
     ...(versions.length === 0 ? {} : { versions: Object.fromEntries(versions) }),
+    ...(state.allowed.length === 0 ? {} : { allowed: state.allowed }),
     pendingToolCalls: calls.map(({ toolCall }) => toolCall),
     ...(question === undefined ? {} : { pendingQuestion: question.question ?? "", pendingToolCallId: question.id }),
     context: state.context,
@@ -691,9 +695,53 @@ const settledOwn = (turn: Turn, call: Waiting, suspension: Event.Suspension, ans
   }
 }
 
+// Remembered approvals.
+
+const mostAllowed = 100
+
+/** Remembers an approval. Of those for the same calls the last one counts. */
+const allow = (state: State, allowed: SessionData.Allowed): void => {
+  const isOther = (other: SessionData.Allowed) =>
+    other.name !== allowed.name || other.tool !== allowed.tool || other.remember !== allowed.remember ||
+    !Json.isSame(other.arguments, allowed.arguments)
+  state.allowed = [...state.allowed.filter(isOther), allowed].slice(-mostAllowed)
+}
+
+/** Tells whether an approval of a tool is remembered, or is at the end of the run. */
+export const isAllowing = (state: State, name: string): boolean =>
+  state.allowed.some((allowed) => allowed.name === name) ||
+  state.run?.settlements.some(({ id, remember }) =>
+      remember !== undefined && findWaiting(state, id)?.suspension.toolCall.name === name
+    ) === true
+
+/** Forgets the approvals of a tool, also those that count at the end of the run. */
+const disallow = (state: State, { name }: Records.ToolDisallowed): void => {
+  state.allowed = state.allowed.filter((allowed) => allowed.name !== name)
+  const { settlements = [] } = state.run ?? {}
+  settlements.forEach((settlement, index) => {
+    const { remember: _, ...settled } = settlement
+    if (findWaiting(state, settled.id)?.suspension.toolCall.name === name) settlements[index] = settled
+  })
+}
+
+/** Returns the remembered approval that covers a call. */
+export const allowedIn = (
+  { allowed }: Pick<State, "allowed">,
+  { arguments: args, name }: Pick<Message.ToolCall, "arguments" | "name">,
+  tool: string
+): SessionData.Allowed | undefined => {
+  const own = allowed.filter((each) => each.name === name && each.tool === tool)
+  if (own.length === 0) return undefined
+  const asked = Json.canonical(args ?? {})
+  return own.findLast(({ arguments: known, remember }) => remember === "tool" || Json.canonical(known) === asked)
+}
+
 /** Settles a suspension. An id that is not open changes nothing: an answer counts once. */
-const settle = (state: State, verdict: Pick<Records.CallSettled, "answer" | "by" | "id" | "time">): void => {
-  const { answer, by, id, time } = verdict
+const settle = (
+  state: State,
+  verdict: Pick<Records.CallSettled, "answer" | "by" | "id" | "remember" | "time">
+): void => {
+  const { answer, by, id, remember, time } = verdict
   const { turn } = state
   const found = findWaiting(state, id)
   if (turn === undefined || found === undefined) return
@@ -714,6 +762,17 @@ const settle = (state: State, verdict: Pick<Records.CallSettled, "answer" | "by"
         ? { ...call, suspensions, answers }
         : { ...known(call), _tag: "Granted", answers }
     )
+  }
+  if (remember !== undefined && suspension.remember !== undefined && answer._tag === "Approved") {
+    allow(state, {
+      name: suspension.toolCall.name,
+      tool: suspension.remember.tool,
+      remember,
+      ...(remember === "arguments" ? { arguments: suspension.toolCall.arguments ?? {} } : {}),
+      id,
+      ...(by === undefined ? {} : { by }),
+      ...(time === undefined ? {} : { time })
+    })
   }
   const settled = { id, ...SessionData.verdictOf(answer, time), ...Teller.denialOf(verdict) }
   state.answered = [...state.answered, settled]
@@ -1271,6 +1330,8 @@ export const change = (state: State, record: Records.Record): void => {
       return
     case "CallSettled":
       return callSettled(state, record)
+    case "ToolDisallowed":
+      return disallow(state, record)
     case "RunStarted":
       return runStarted(state, record)
     default:
@@ -1582,6 +1643,8 @@ const problemOf = (state: State, record: Records.Record, isFirst: boolean): stri
     case "StopRequested":
       if (run?.requestId !== record.requestId) return `stops run ${record.requestId}, which is not open`
       return stop === undefined ? undefined : `stops run ${record.requestId} again`
+    case "ToolDisallowed":
+      return undefined
     case "CallSettled":
       return findWaiting(state, record.id) === undefined
         ? `settles ${JSON.stringify(record.id)}, which does not wait`

@@ -97,6 +97,27 @@ export const stop = (
     }
   })
 
+/**
+ * Ends the remembered approvals of a tool, also while another process runs the session. Tells whether there was one.
+ */
+export const disallow = (
+  id: string,
+  name: string,
+  options: StopOptions = {}
+): Effect.Effect<boolean, Journals.StoreError, Journals.Store> =>
+  Effect.gen(function*() {
+    checkNames("Session.disallow", options, { by: Values.text } satisfies NamesOf<StopOptions>)
+    let journal = yield* Kept.read(id)
+    while (true) {
+      const { state, version } = journal
+      if (!States.isAllowing(state, name)) return false
+      const time = yield* Clock.currentTimeMillis
+      const record: Records.Record = { _tag: "ToolDisallowed", name, time, ...byOf(options) }
+      if (Option.isSome(yield* appended(id, version, [record]))) return true
+      journal = yield* Kept.read(id)
+    }
+  })
+
 /** Reads on, record by record, until the run has ended or its journal is removed. */
 const untilEnded = (
   id: string,
@@ -514,8 +535,8 @@ const callsBehind = (state: States.State, place: number): ReadonlyArray<Message.
 }
 
 /**
- * Returns the records of a branch. The settlements that its next run would report belong to the earlier session. The
- * new session has the title that this one has now, and is not pinned.
+ * Returns the records of a branch. The settlements that its next run would report belong to the earlier session, and so
+ * do its remembered approvals. The new session has the title that this one has now, and is not pinned.
  */
 const recordsOf = (
   { from, state }: Branch,
@@ -523,7 +544,8 @@ const recordsOf = (
   { id, message }: ForkOptions<unknown>,
   time: number
 ): Records.Records => {
-  const session = SessionData.recover({ ...States.sessionOf(state), id, answered: [] })
+  const { allowed: _, ...own } = States.sessionOf(state)
+  const session = SessionData.recover({ ...own, id, answered: [] })
   const labels = title === undefined ? {} : { title }
   const rested = { ...state, labels, origin: { ...state.origin, forkedFrom: from } }
   const opened = States.openedBy(rested, session)

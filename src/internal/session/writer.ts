@@ -94,6 +94,7 @@ const isAbandonment = (record: Records.Record): boolean =>
 /** Tells whether a record is a command, which any process may append. */
 const isCommand = ({ _tag }: Records.Record): boolean =>
   _tag === "StopRequested" || _tag === "MessageSubmitted" || _tag === "CallSettled" || _tag === "Labelled"
+  || _tag === "ToolDisallowed"
 
 /**
  * Tells whether records may follow a command that their writer did not know of. A verdict changes the session that an
@@ -104,6 +105,8 @@ const mayFollow = (records: Records.Records, command: Records.Record): boolean =
   // A message is checked against the ones before it.
   if (command._tag === "MessageSubmitted") return !records.some(({ _tag }) => _tag === "MessageSubmitted")
   if (command._tag === "Labelled") return true
+  // A session that is written as a whole has the approvals that were forgotten.
+  if (command._tag === "ToolDisallowed") return !records.some(({ _tag }) => _tag === "Opened")
   return command._tag === "StopRequested" &&
     !records.some((record) => record._tag === "RunStarted" && record.resumes === true)
 }
@@ -168,6 +171,8 @@ export class Writer implements Omit<Parent, "store"> {
   readonly failed: Deferred.Deferred<never, KeepError>
   readonly afterCrash: Parent["afterCrash"]
   readonly isAnswerable: boolean
+  /** Tells whether the operation is a run inside another one. */
+  readonly isNested: boolean
   readonly claim: Claims.OwnClaim | undefined
   readonly isLeft: boolean
   /** The session that the program was given, and the session after closing an interrupted run. */
@@ -218,6 +223,7 @@ export class Writer implements Omit<Parent, "store"> {
   ) {
     this.context = context
     this.failed = parent?.failed ?? Deferred.makeUnsafe<never, KeepError>()
+    this.isNested = parent !== undefined
     this.afterCrash = parent?.afterCrash
     this.isAnswerable = parent?.isAnswerable ?? true
     this.claim = kept.claim ?? parent?.claim

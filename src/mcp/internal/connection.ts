@@ -58,15 +58,6 @@ const mostNames = 10_000
 /** The time that closing may take, in milliseconds. A process that does not leave is killed by then. */
 const closingMillis = 3_000
 
-const encoder = new TextEncoder()
-
-/** Returns the SHA-256 of a value. The order of the members of its objects does not count. */
-const hashOf = (value: unknown): Effect.Effect<string> =>
-  Effect.map(
-    Effect.promise(() => crypto.subtle.digest("SHA-256", encoder.encode(JSON.stringify(Json.ordered(value))))),
-    (digest) => Array.from(new Uint8Array(digest), (byte) => byte.toString(16).padStart(2, "0")).join("")
-  )
-
 /**
  * Returns the parts of a tool that models and people read, or that its trust depends on. Its `_meta` and its icons are
  * none of them, and a server may change them at any time.
@@ -239,8 +230,8 @@ export class Connection {
           Effect.forEach(tools, (listed) =>
             Effect.all({
               listed: Effect.succeed(listed),
-              hash: hashOf(trustedOf(listed)),
-              nameHash: hashOf([this.server, listed.name])
+              hash: Json.digest(trustedOf(listed)),
+              nameHash: Json.digest([this.server, listed.name])
             })),
           (known) => ({ known, leftOut })
         )),

@@ -29,7 +29,8 @@ export interface Question {
   readonly session?: string
   /**
    * The action: `"write"` is a new message, a retry, a branch, a title or a pin, `"answer"` an answer to a question or
-   * the result of a client's tool, `"approve"` an approval, a denial or an edit, `"inspect"` the events as they are.
+   * the result of a client's tool, `"approve"` an approval, a denial, an edit or the end of a remembered approval,
+   * `"inspect"` the events as they are.
    */
   readonly action: "list" | "read" | "write" | "answer" | "approve" | "stop" | "delete" | "inspect"
 }

@@ -209,7 +209,10 @@ const contentOf = (reader: Posted.Reader, content: unknown): Body.Say["content"]
   return reader.content(parts.filter((part) => part.type !== "text" || part.text !== ""), "content")
 }
 
-/** Reads `{ id, value }`, `{ id, error }`, `{ id, approve: true, arguments? }` or `{ id, approve: false, reason? }`. */
+/**
+ * Reads `{ id, value }`, `{ id, error }`, `{ id, approve: true, arguments?, remember? }` or `{ id, approve: false,
+ * reason? }`.
+ */
 const answerOf = (reader: Posted.Reader, given: unknown, field: string): Body.Action => {
   const answer = reader.object(given, field)
   const id = reader.callId(answer["id"], `${field}.id`)
@@ -218,11 +221,22 @@ const answerOf = (reader: Posted.Reader, given: unknown, field: string): Body.Ac
       reader.refuse(`${field}.${other}`, "must be left out: the id of the suspension is the only one")
     }
   }
+  const { arguments: edits, remember } = answer
   if (answer["approve"] === true) {
-    return answer["arguments"] === undefined
-      ? { _tag: "Approve", id }
-      : { _tag: "Approve", id, edits: reader.edits(answer["arguments"], `${field}.arguments`) }
+    if (remember !== undefined && remember !== "tool" && remember !== "arguments") {
+      return reader.refuse(`${field}.remember`, `must be "tool" or "arguments"`)
+    }
+    if (remember === "arguments" && edits !== undefined) {
+      return reader.refuse(`${field}.remember`, "must be left out where the arguments are other ones")
+    }
+    return {
+      _tag: "Approve",
+      id,
+      ...(edits === undefined ? {} : { edits: reader.edits(edits, `${field}.arguments`) }),
+      ...(remember === undefined ? {} : { remember })
+    }
   }
+  if (remember !== undefined) reader.refuse(`${field}.remember`, "must be left out: an approval alone is remembered")
   if (answer["approve"] === false) {
     const { reason } = answer
     return { _tag: "Deny", id, ...(reason === undefined ? {} : { reason: reader.text(reason, `${field}.reason`) }) }

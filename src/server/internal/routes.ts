@@ -560,6 +560,7 @@ const getSession = (site: Site) => (request: Request, params: Params): Effect.Ef
       ...(open === undefined ? {} : { open }),
       submitted: view.inbox.map(({ id, message }) => ({ id, content: message.content })),
       suspensions: JournalEvents.suspensionsOf(kept, site.publish),
+      allowed: Sessions.allowedIn(kept, site.publish),
       ...(telling.runs.length === 0 ? {} : { lastRunId: telling.runs.at(-1) }),
       ...(lastRun?.rule === undefined ? {} : { endedBy: lastRun.rule.name }),
       ...answerOf(kept),
@@ -573,7 +574,8 @@ const getRuns = (site: Site) => (request: Request, params: Params): Effect.Effec
     const wanted = yield* RunPages.wantedOf(query(request, "before"), query(request, "limit"))
     const read = yield* Sessions.read(session)
     const page = yield* RunPages.page(session.key, read.telling, wanted, site.publish)
-    return json({ session: RunPages.sessionOf(read.kept, site.publish), ...page })
+    const forks = yield* Sessions.forksOf(session)
+    return json({ session: RunPages.sessionOf(read.kept, forks, site.publish), ...page })
   })
 
 const patchSession = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
@@ -591,6 +593,15 @@ const deleteSession = (site: Site) => (request: Request, params: Params): Effect
     const session = yield* named(site, request, params.agent, params.id, ["delete"])
     yield* Sessions.checkRemovable(session)
     yield* Sessions.remove(site.hub, session)
+    return HttpServerResponse.empty({ status: 204 })
+  })
+
+const deleteAllowed = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
+  Effect.gen(function*() {
+    const session = yield* named(site, request, params.agent, params.id, ["approve"])
+    yield* site.counters.write(session.by, yield* Clock.currentTimeMillis)
+    yield* Sessions.read(session)
+    yield* Sessions.disallow(session, params.tool)
     return HttpServerResponse.empty({ status: 204 })
   })
 
@@ -691,6 +702,7 @@ const joinAgUi = (site: Site) => (request: Request, params: Params): Effect.Effe
 interface Params {
   readonly agent: string
   readonly id: string
+  readonly tool: string
 }
 
 type Handler = (request: Request, params: Params) => Effect.Effect<Response, Failure, Needs>
@@ -710,6 +722,7 @@ const routes: ReadonlyArray<readonly ["GET" | "POST" | "PATCH" | "DELETE", `/${s
   ["POST", "/agents/:agent/sessions/:id/messages", postMessages],
   ["POST", "/agents/:agent/sessions/:id/answers", postMessages],
   ["POST", "/agents/:agent/sessions/:id/fork", postFork],
+  ["DELETE", "/agents/:agent/sessions/:id/allowed/:tool", deleteAllowed],
   ["POST", "/agents/:agent/sessions/:id/stop", postStop],
   ["POST", "/agents/:agent/sessions/:id/resume", postRetry],
   ["POST", "/agui/:agent", postAgUi],
@@ -744,12 +757,12 @@ export const add = (router: HttpRouter.HttpRouter, site: Site) =>
         plain(isReady ? 200 : 503)))
     for (const [method, path, handler] of routes) {
       const handle = handler(site)
-      yield* Paths.add(router, method, path, (request, { agent = "", id = "" }) =>
+      yield* Paths.add(router, method, path, (request, { agent = "", id = "", tool = "" }) =>
         Effect.gen(function*() {
           const checked = Effect.andThen(
             Access.check(request, site.access),
             Effect.suspend(() =>
-              handle(request, { agent, id })
+              handle(request, { agent, id, tool })
             )
           )
           const services = Context.add(context, Scope.Scope, yield* Effect.scope)

@@ -136,8 +136,8 @@ export const page = (
       }))
   )
 
-/** Returns the facts of a session beside its runs. */
-export const sessionOf = (kept: Session.Kept, publish: Event.PublicOptions) => {
+/** Returns the facts of a session beside its runs, with the sessions that branched from it. */
+export const sessionOf = (kept: Session.Kept, forks: ReadonlyArray<Sessions.Fork>, publish: Event.PublicOptions) => {
   const { origin: { forkedFrom }, session } = kept
   const { title = "" } = Journal.summaryOf(kept)
   const { inbox } = Session.view(kept)
@@ -146,8 +146,8 @@ export const sessionOf = (kept: Session.Kept, publish: Event.PublicOptions) => {
     next: Session.next(kept),
     status: session.status,
     ...(forkedFrom === undefined ? {} : { forkedFrom: { ...forkedFrom, id: Sessions.idOf(forkedFrom.id) } }),
-    forks: [],
-    allowed: [],
+    forks,
+    allowed: Sessions.allowedIn(kept, publish),
     submitted: inbox.map(({ id, message }) => ({ id, content: message.content })),
     suspensions: JournalEvents.suspensionsOf(kept, publish)
   }

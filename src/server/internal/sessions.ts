@@ -13,6 +13,7 @@ import * as Worker from "../../durable/Worker.ts"
 import type * as Event from "../../Event.ts"
 import * as CallPaths from "../../internal/answer/callPath.ts"
 import * as Journal from "../../Journal.ts"
+import type * as Message from "../../Message.ts"
 import * as Session from "../../Session.ts"
 import type * as Body from "../../ui/Body.ts"
 import * as Posted from "../../ui/internal/posted.ts"
@@ -419,8 +420,19 @@ const refusalIn = (
   const isFitting = verdict._tag === "Answer"
     ? kind !== "approval"
     : isPermission(suspension) || verdict._tag === "Deny" && verdict.isCancelled === true
-  return expiresAt <= now ? refused.expired(suspension) : isFitting ? undefined : refused.wrongKind(suspension)
+  if (expiresAt <= now) return refused.expired(suspension)
+  if (!isFitting) return refused.wrongKind(suspension)
+  return verdict._tag === "Approve" && !isRememberable(suspension, verdict) ? notRememberable : undefined
 }
+
+/** Tells whether an approval may be remembered as it asks for, if it does. */
+const isRememberable = ({ path, remember }: Event.Suspension, { remember: wanted }: Body.Approve): boolean =>
+  wanted === undefined || path === undefined && (remember?.scope === "tool" || remember?.scope === wanted)
+
+const notRememberable = Refusals.conflict(
+  "not_rememberable",
+  "remember: The tool of this call does not allow it. Approve the call alone."
+)
 
 /** Tells whether a call waits for a permission: to run, or to run again where its effect is unknown. */
 const isPermission = ({ kind }: Event.Suspension): boolean => kind === "approval" || kind === "unknown"
@@ -448,6 +460,7 @@ const verdictOf = (by: string, { command, id, verdict }: Settled): Session.Verdi
     case "Approve":
       return {
         ...given,
+        ...(verdict.remember === undefined ? {} : { remember: verdict.remember }),
         answer: { _tag: "Approved", ...(verdict.edits === undefined ? {} : { arguments: verdict.edits }) }
       }
     case "Deny": {
@@ -577,6 +590,43 @@ const refusalOf = (reason: string, refused: Refused, [standing]: ReadonlyArray<S
       return refused.stale
   }
 }
+
+// Remembered approvals.
+
+/** A remembered approval, as it is published. */
+export interface Allowed {
+  /** The name of the tool. */
+  readonly name: string
+  /** The calls that it covers. */
+  readonly remember: "tool" | "arguments"
+  /** The arguments. Left out where all are covered, and unless they are published. */
+  readonly arguments?: unknown
+  /** The person who gave it. Left out where the journal does not say. */
+  readonly by?: string
+  /** Time of the approval, in milliseconds since 1970. Left out where it is not known. */
+  readonly at?: number
+}
+
+/** Returns the remembered approvals of a session, as far as their tools are published. */
+export const allowedIn = ({ session }: Session.Kept, publish: Event.PublicOptions): ReadonlyArray<Allowed> =>
+  (session.allowed ?? []).flatMap(({ arguments: args, by, id, name, remember, time }) =>
+    JournalEvents.published([{ id, name, arguments: args ?? {} } as Message.ToolCall], publish).map((call) => ({
+      name,
+      remember,
+      ...(remember === "arguments" && call.arguments !== undefined ? { arguments: call.arguments } : {}),
+      ...(by === undefined ? {} : { by }),
+      ...(time === undefined ? {} : { at: time })
+    }))
+  )
+
+/** Ends the remembered approvals of a tool. */
+export const disallow = (
+  { by, key }: Named,
+  tool: string
+): Effect.Effect<void, Refusals.Refusal | Journal.StoreError, Session.Store> =>
+  Effect.flatMap(Session.disallow(key, tool, { by }), (isEnded) => isEnded ? Effect.void : notAllowed)
+
+const notAllowed = Refusals.notFound("not_allowed", "No approval of a tool of this name is remembered.")
 
 // Stops.
 
