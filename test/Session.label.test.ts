@@ -13,6 +13,7 @@ import { Chat, Journal, Message, Session, Tool } from "heddle"
 import { SessionStore } from "heddle/sql"
 import { Script } from "heddle/testing"
 import * as States from "../src/internal/session/state.ts"
+import { until } from "./support/until.ts"
 
 const { finish, text, toolCall } = Script
 
@@ -126,19 +127,30 @@ describe("the labels of a session", () => {
           parameters: {},
           handler: () => Effect.as(Effect.andThen(Deferred.succeed(began, undefined), Deferred.await(gate)), "waited")
         })
+        const store = yield* Session.Store
+        const looks: Array<number> = []
+        const watched: Journal.Service = {
+          ...store,
+          // Another record is there each time: the owner reads what stands behind those that it knows.
+          version: (id) => Effect.map(store.version(id), (version) => version + 1),
+          read: (id, after = 0) => Stream.suspend(() => (looks.push(after), store.read(id, after)))
+        }
         const claimed = yield* Session.claim("s", { poll: 10 })
         const running = yield* Effect.forkChild(
           Session.keep(claimed, (session) => Session.reply(session, "Go", { tools: [tool] })).pipe(
             Effect.provide(Script.layer([
               [toolCall("c0", "wait"), finish("tool_calls")],
               [text("Done"), finish("stop")]
-            ]))
+            ])),
+            Effect.provideService(Session.Store, watched)
           )
         )
         yield* Deferred.await(began)
-        const { title } = (yield* Session.label("s", { title: "Under way", pinned: true }))!
+        const { accepted, title } = (yield* Session.label("s", { title: "Under way", pinned: true }))!
         assert.strictEqual(title, "Under way")
         assert.deepStrictEqual(yield* listed("s"), { title: "Under way", pinned: true })
+        // The owner finds the change while it writes nothing, and looks for more behind it.
+        yield* until("the looks of the owner", Effect.sync(() => looks.at(-1)), (after = 0) => after >= accepted)
         yield* Session.label("s", { title: "Still under way" })
         yield* Deferred.succeed(gate, undefined)
         const ended = yield* Fiber.join(running)

@@ -364,6 +364,7 @@ const lists: Conformance.Suite<Session.Store> = [
       error: { reason: "network_error", detail: "no \"route\" \u0000 \ud83d" },
       title: "Grüße 😀",
       lastLine: "'; --",
+      pinned: true,
       agent: "travel",
       forkedFrom: { id: "other", version: 7, message: "m1" }
     }
@@ -376,6 +377,7 @@ const lists: Conformance.Suite<Session.Store> = [
       error: { reason: "other", detail: "" },
       title: "Another",
       lastLine: "Last",
+      pinned: false,
       agent: "other",
       forkedFrom: { id: "other", version: 8, message: "m1" }
     }
