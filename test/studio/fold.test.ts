@@ -7,7 +7,9 @@ import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import { Chat, Event, Output, Session } from "heddle"
 import { Script } from "heddle/testing"
+import * as JournalEvents from "../../src/server/internal/journalEvents.ts"
 import * as Fold from "../../src/studio/data/fold.ts"
+import * as Layouts from "../../src/studio/run/layout.ts"
 import { upToCallStarted } from "../support/publicRuns.ts"
 import { echo } from "../support/tools.ts"
 import * as Shop from "./support/shop.ts"
@@ -95,6 +97,33 @@ describe("fold", () => {
       const run = foldOf(yield* weaving)
       const alone = Array.from(run.calls.values()).filter(({ isAlone }) => isAlone)
       assert.deepStrictEqual(alone.map(({ path }) => path), ["d03"])
+    }))
+
+  it.effect("V-08: has the same calls for the events of the journal, with their waits, times and rows", () =>
+    Effect.gen(function*() {
+      const store = yield* Layer.build(Session.Store.layerMemory)
+      const options = { ...Shop.options, requestId: "r", cancel: Effect.sleep(8800) }
+      const live = yield* tell(
+        Stream.unwrap(
+          Effect.map(
+            Session.open("s"),
+            (opened) => Session.keepStream(opened, (session) => Session.streamReply(session, "weave", options))
+          )
+        ),
+        Layer.merge(Shop.model, Layer.succeedContext(store))
+      )
+      const kept = yield* Effect.provideContext(JournalEvents.eventsOf("s", "r", { publish: "all" }), store)
+      const calls = (events: ReadonlyArray<Fold.Told>) =>
+        Array.from(
+          foldOf(events).list,
+          ({ argumentsText: _text, notches: _notches, progress: _progress, ...call }) => call
+        )
+          .toSorted((left, right) => left.path < right.path ? -1 : 1)
+      assert.deepStrictEqual(calls(kept), calls(live))
+      assert.deepStrictEqual(foldOf(kept).counts, foldOf(live).counts)
+      const rows = (events: ReadonlyArray<Fold.Told>) =>
+        Layouts.make(foldOf(events)).rows.map((bars) => bars.map(({ call }) => call.path))
+      assert.deepStrictEqual(rows(kept), rows(live))
     }))
 
   it.effect("has the turns: their requests, text, reasoning, calls in order, ends and usage", () =>

@@ -251,6 +251,34 @@ describe.skipIf(!hasBrowser())("the picture", () => {
     }
   }
 
+  for (const reducedMotion of ["no-preference", "reduce"] as const) {
+    it(`V-05: a live run has the time of the clock, or of its last event under reduced motion, ${reducedMotion}`, () =>
+      opened({ reducedMotion }, async (page) => {
+        await page.clock.install()
+        const live = runs.weaving.filter(({ at = 0 }) => at <= (runs.weaving[0]?.at ?? 0) + 1_000)
+        await call(page, "show", live, { isLive: true, first: "c01" })
+        const spoken = await page.getByRole("status").innerText()
+        await page.clock.runFor(3_000)
+        const time = await page.locator(".run-head span").first().innerText()
+        assert.match(time, reducedMotion === "reduce" ? /^9\d\d ms|1\.0 s$/ : /^[34]\.\d s$/)
+        // The live region says nothing new while time passes.
+        assert.strictEqual(await page.getByRole("status").innerText(), spoken)
+        assert.match(spoken, /^read: runs, early, asked at 600 ms\.$/)
+      }))
+  }
+
+  it("V-04: the table of 10,000 calls has the elements of the rows that can be seen", () =>
+    opened({}, async (page) => {
+      await call(page, "showMany", 10_000)
+      await page.getByRole("button", { name: "Table" }).click()
+      const rows = page.locator("tbody tr[aria-rowindex]")
+      assert.isBelow(await rows.count(), 100)
+      assert.strictEqual(await page.getByRole("table").getAttribute("aria-rowcount"), "10001")
+      await page.locator(".run-table").evaluate((box) => box.scrollTo(0, box.scrollHeight))
+      await page.locator("tr[data-path=c9999]").waitFor()
+      assert.isBelow(await rows.count(), 100)
+    }))
+
   it("V-04: a run of 10,000 calls and one of 100,000 are loaded and drawn", () =>
     opened({ viewport: { width: 1_440, height: 820 } }, async (page) => {
       for (const number of [10_000, 100_000]) {

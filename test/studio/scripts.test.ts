@@ -105,9 +105,10 @@ describe("generated runs", () => {
           if (response.message === null) return
           const [said, text] = [turns[index]?.text, Response.text(response) ?? ""]
           if (said !== text) wrong.push(`turn ${index} says ${JSON.stringify(said)}, not ${JSON.stringify(text)}`)
-          const calls = turns[index]?.calls.map((path) => run.calls.get(path)?.id)
+          // A call whose name comes late is published behind those that began after it.
+          const calls = turns[index]?.calls.map((path) => run.calls.get(path)?.id).toSorted()
           // A call without a name is not published.
-          const ids = response.toolCalls.flatMap(({ id }) => published.has(id) ? [id] : [])
+          const ids = response.toolCalls.flatMap(({ id }) => published.has(id) ? [id] : []).toSorted()
           if (JSON.stringify(calls) !== JSON.stringify(ids)) wrong.push(`turn ${index} has ${calls}, not ${ids}`)
         })
         return [...wrong, ...wrongIn(run, Layouts.extend(layout, run))].slice(0, 5)

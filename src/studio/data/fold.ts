@@ -148,15 +148,6 @@ export interface Settled {
   readonly detail?: string
 }
 
-/** Something that did not stop: the run ended without it. */
-interface Abandoned {
-  readonly id: string
-  readonly name: string
-  readonly kind: string
-  readonly ageMillis: number
-  readonly path?: ReadonlyArray<string>
-}
-
 /** Numbers of calls. */
 export interface Counts {
   early: number
@@ -195,7 +186,7 @@ export interface Run {
   error?: Event.PublicError
   /** The calls that wait for an answer, in call order. */
   suspensions: ReadonlyArray<Event.PublicSuspension>
-  abandoned: ReadonlyArray<Abandoned>
+  abandoned: ReadonlyArray<Event.PublicAbandoned>
   /** Usage of the run's own turns so far. */
   usage?: Usage
   /** Usage of the runs inside its calls so far. */
@@ -237,46 +228,10 @@ export const make = (id: string, startedAt?: number): Run => ({
   open: new Map()
 })
 
-/** The fields by which a server tells more of an event. */
-interface More {
-  readonly asked?: number
-  readonly waited?: ReadonlyArray<{
-    readonly reason: string
-    readonly key?: string
-    readonly behind?: ReadonlyArray<string>
-    readonly elsewhere?: boolean
-    readonly millis: number
-  }>
-  readonly by?: string
-  readonly detail?: string
-  readonly abandoned?: ReadonlyArray<Abandoned>
-  readonly nestedUsage?: Usage
-}
-
-interface Timed {
-  readonly at?: number
-  readonly replayed?: boolean
-}
-
 /** An event of a run as a server tells it. */
-export type Told =
-  | (Event.PublicEvent & More)
-  | (Timed & {
-    readonly _tag: "RequestStarted"
-    readonly stepIndex: number
-    readonly attempt: number
-    readonly model?: string
-    readonly provider?: string
-  })
-  | (Timed & {
-    readonly _tag: "RequestRetried"
-    readonly stepIndex: number
-    readonly attempt: number
-    readonly try: number
-    readonly code: string
-    readonly afterMillis: number
-  })
-  | (Timed & { readonly _tag: "StopAccepted"; readonly by?: string; readonly call?: string })
+export type Told = Event.PublicEvent
+
+type Waited = NonNullable<Extract<Told, { readonly _tag: "ToolExecutionStarted" }>["waited"]>
 
 const codes: { readonly [mark: string]: string } = { "%": "%25", "/": "%2F", "~": "%7E" }
 
@@ -429,6 +384,24 @@ const markAlone = (run: Run, call: Call): void => {
   run.alone.names.add(call.name)
 }
 
+/** Tells whether two calls ran at once. What has not ended runs until now. */
+const ranAtOnce = (one: Call, other: Call): boolean =>
+  one !== other && one.started !== undefined && other.started !== undefined
+  && one.started < (other.ended ?? Infinity) && other.started < (one.ended ?? Infinity)
+
+/** Number of calls before and behind a call that are asked whether they ran beside it. */
+const neighbours = 20
+
+/** Tells whether a call ran beside one that was asked for shortly before it or behind it. */
+const hasRunBeside = (run: Run, call: Call): boolean => {
+  const calls = run.turns.findLast(({ index, owner }) => owner === call.owner && index === call.turn)?.calls ?? []
+  const at = calls.lastIndexOf(call.path)
+  return calls.slice(Math.max(0, at - neighbours), at + neighbours).some((path) => {
+    const other = run.calls.get(path)
+    return other !== undefined && ranAtOnce(call, other)
+  })
+}
+
 /**
  * Notes which calls run alone. An exclusive wait is one for a call that runs alone, or until the call may run alone
  * itself: a call that has not started holds up only what may not run beside it, and calls that run at once are not
@@ -437,11 +410,11 @@ const markAlone = (run: Run, call: Call): void => {
 const noteAlone = (run: Run, call: Call, wait: Wait): void => {
   if (wait.reason !== "exclusive") return
   const before = wait.behind.flatMap((path) => run.calls.get(path) ?? [])
-  for (const other of before) if (other.started === undefined) markAlone(run, other)
-  const [one, ...others] = before.filter(({ state }) => state === "running")
+  for (const other of before) if ((other.started ?? Infinity) > wait.from) markAlone(run, other)
+  const [one, ...others] = before.filter(({ started = Infinity }) => started <= wait.from)
   if (one === undefined || one.isAlone) return
-  const isOther = others.length > 0 || run.counts.running > 1 ||
-    run.alone.names.has(call.name) && !run.alone.names.has(one.name)
+  const isBeside = others.some((other) => ranAtOnce(one, other)) || hasRunBeside(run, one)
+  const isOther = isBeside || run.alone.names.has(call.name) && !run.alone.names.has(one.name)
   markAlone(run, isOther ? call : one)
 }
 
@@ -544,7 +517,7 @@ const timeOf = (run: Run, at: number | undefined): number => {
   return Math.max(0, at - run.startedAt)
 }
 
-const waitsOf = (call: Call, owner: string, waited: NonNullable<More["waited"]>, started: number): Array<Wait> => {
+const waitsOf = (call: Call, owner: string, waited: Waited, started: number): Array<Wait> => {
   let to = started
   return waited.toReversed().map(({ behind = [], elsewhere, key, millis, reason }) => {
     const from = to - millis
@@ -810,6 +783,20 @@ const hear = (turn: Turn, now: number): void => {
   turn.first = request.first = now
 }
 
+/** Returns the largest number of calls that ran at once. The events of a journal tell a run inside a call at its end. */
+const mostOf = (run: Run): number => {
+  const attempts = run.list.flatMap((call) => call.attempts)
+  const starts = Float64Array.from(attempts, ({ from }) => from).sort()
+  // A call that ends at once has run all the same.
+  const ends = Float64Array.from(attempts, ({ from, to = Infinity }) => Math.max(to, from + 0.001)).sort()
+  let [most, ended] = [0, 0]
+  for (let started = 0; started < starts.length; started++) {
+    while ((ends[ended] ?? Infinity) <= (starts[started] ?? 0)) ended++
+    most = Math.max(most, started + 1 - ended)
+  }
+  return most
+}
+
 const complete = (
   run: Run,
   event: Extract<Told, { readonly _tag: "ChatCompleted" }>,
@@ -856,6 +843,7 @@ const complete = (
     turnTo(run, call, "cancelled")
     closeWithin(run, call.path, "cancelled", now)
   }
+  run.counts.most = mostOf(run)
 }
 
 /** Takes an event of the run. */

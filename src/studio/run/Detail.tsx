@@ -59,7 +59,7 @@ const Known = ({ call, layout, now, onChoose, onFold, run }: Properties & { read
   const ran = Words.ranOf(call, now)
   const outer = call.owner === "" ? undefined : run.calls.get(call.owner)
   const reason = Phrases.why(run, call)
-  const last = call.waits.at(-1)
+  const last = call.waits.findLast(({ reason }) => reason === "key")
   const released = last && Layouts.releaser(run, layout, call, last)
   const usage = [Words.tokens(call.usage), Words.cost(call.usage)].filter((text) => text !== "").join(", ")
   return (

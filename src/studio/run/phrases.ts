@@ -56,7 +56,7 @@ const named = (run: Fold.Run, path: string): string => {
 }
 
 /** The words between what a call waited for and the calls that had it. */
-const holders: { readonly [reason: string]: string } = { key: "held by", permit: "taken by", exclusive: "behind" }
+const holders: { readonly [reason: string]: string } = { key: "held by", permit: "by", exclusive: "behind" }
 
 /** Returns why a call waited, in words, with the calls that it waited for. */
 export const why = (run: Fold.Run, call: Fold.Call): string => {
@@ -111,15 +111,17 @@ export const sentence = (run: Fold.Run): string => {
   return `${time}: ${many(run.list.length, "call")}, ${parts.join(", ")}, at most ${most} at once.`
 }
 
-/** Returns one sentence about a call. */
+/**
+ * Returns one sentence about a call, for a live region: it changes with the state of the call, and not with the time for
+ * which the call has waited or run so far.
+ */
 export const about = (run: Fold.Run, call: Fold.Call): string => {
-  const now = run.end ?? run.now
-  const waited = waitedOf(call, now)
-  const ran = Words.ranOf(call, now)
+  const waited = call.started === undefined ? undefined : waitedOf(call, call.started)
+  const ran = call.ended === undefined ? undefined : Words.ranOf(call, call.ended)
+  const reason = why(run, call)
   const words = [`${call.name}: ${stateOf(call)}`, `asked at ${Words.seconds(readyOf(call))}`]
-  if (waited !== undefined) {
-    words.push(`waited ${Words.seconds(waited)}${why(run, call) === "" ? "" : ` (${why(run, call)})`}`)
-  }
+  if (waited !== undefined) words.push(`waited ${Words.seconds(waited)}${reason === "" ? "" : ` (${reason})`}`)
+  else if (reason !== "") words.push(reason)
   if (ran !== undefined) words.push(`ran ${Words.seconds(ran)}`)
   return `${words.join(", ")}.`
 }

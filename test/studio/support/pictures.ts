@@ -13,11 +13,12 @@ let root: Root | undefined
 let run = Fold.make("r")
 let form: "picture" | "strip" = "picture"
 let first: string | undefined
+let isLive = false
 
 const place = (): HTMLElement => document.getElementById("studio")!
 
 const render = (): void => {
-  const shared = { run, version: run.version, isLive: false }
+  const shared = { run, version: run.version, isLive }
   const element = form === "strip"
     ? createElement(Strip, { ...shared, onOpen: () => document.body.setAttribute("data-opened", "") })
     : createElement(Picture, { ...shared, ...(first === undefined ? {} : { first }) })
@@ -33,15 +34,19 @@ const add = (events: ReadonlyArray<Fold.Told>): void => {
 /** Shows the run of events. */
 const show = (
   events: ReadonlyArray<Fold.Told>,
-  options: { readonly first?: string; readonly form?: "picture" | "strip" } = {}
+  options: { readonly first?: string; readonly form?: "picture" | "strip"; readonly isLive?: boolean } = {}
 ): void => {
   root?.unmount()
   root = createRoot(place())
   run = Fold.make("r")
   form = options.form ?? "picture"
   first = options.first
+  isLive = options.isLive ?? false
   add(events)
 }
+
+/** Shows a run with so many calls. */
+const showMany = (number: number): void => show(manyCalls(number))
 
 /** A colour as the canvas has it. */
 type Pixel = readonly [red: number, green: number, blue: number]
@@ -141,6 +146,6 @@ const measure = (number: number) => {
 }
 
 /** The functions of the page. */
-export const picture = { add, bars, measure, seen, show }
+export const picture = { add, bars, measure, seen, show, showMany }
 
 Object.assign(globalThis, { picture })
