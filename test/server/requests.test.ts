@@ -7,10 +7,14 @@ import * as Schedule from "effect/Schedule"
 import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
 import { Adapter, Chat, Event, type Journal, Policy, Session, Tool } from "heddle"
+import { Agent } from "heddle/server"
 import { Script } from "heddle/testing"
 import * as Requests from "../../src/internal/ask/request.ts"
 import * as JournalEvents from "../../src/server/internal/journalEvents.ts"
+import * as Anthropic from "../support/anthropic.ts"
+import * as Models from "../support/server.ts"
 import { journalOf } from "../support/survivor.ts"
+import { eventsOf, serve } from "./support/site.ts"
 
 const { delay, finish, text, toolCall } = Script
 
@@ -249,4 +253,39 @@ describe("requests of a run", () => {
     assert.deepStrictEqual(shown({ ...retried, cause: "canary" }), retried)
     assert.isUndefined(shown({ ...retried, try: Infinity }))
   })
+})
+
+describe("requests over HTTP", () => {
+  it.live("V-23: a server shows the tries of a real adapter while the request is under way, and afterwards the reply's", () =>
+    Effect.gen(function*() {
+      const answered = Anthropic.reply([Anthropic.text(0, "Blue.")], "end_turn")
+      const answers: ReadonlyArray<Models.Answer> = [
+        { status: 429, headers: { "retry-after-ms": "30" }, pieces: ["{}"] },
+        { status: 503, pieces: ["{}"] },
+        { pieces: [answered] }
+      ]
+      const { url } = yield* Models.serve((_, index) => answers[Math.min(index, 2)]!)
+      const agent = Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({}) })
+      const site = yield* serve([agent], Anthropic.layer(url, { retries: 2, retryDelay: 10 }))
+      const events = yield* Effect.promise(async () => {
+        const reader = await site.open("POST", "/agents/helper/sessions/s1/messages", { content: "Go" })
+        return eventsOf(await reader.end())
+      })
+      assert.deepStrictEqual(
+        events.slice(0, 5).map((event) => [event._tag, ..."code" in event ? [event.code] : []]),
+        [
+          ["RunStarted"],
+          ["RequestStarted"],
+          ["RequestRetried", "rate_limited"],
+          ["RequestRetried", "provider_unavailable"],
+          ["MessageStarted"]
+        ]
+      )
+      const times = events.map(({ at }) => at ?? NaN)
+      assert.deepStrictEqual(times, times.toSorted((left, right) => left - right))
+      const [request, ...retries] = events.filter(({ _tag }) => _tag.startsWith("Request"))
+      assert.deepInclude(request, { stepIndex: 0, attempt: 1, provider: "anthropic" })
+      assert.deepStrictEqual(retries.map((event) => event._tag === "RequestRetried" ? event.try : 0), [1, 2])
+      for (const event of retries) if (event._tag === "RequestRetried") assert.isAtLeast(event.afterMillis, 10)
+    }))
 })
