@@ -125,6 +125,21 @@ describe("Studio", () => {
   })
 
   for (const [where, inPlace] of Object.entries(places)) {
+    it(`V-07: a text that was kept with its reply stands before calls that began early, ${where}`, () => {
+      const [early, late] = [call("c0", "look", "Oslo"), call("c1", "pay", "here")]
+      const live = [started, ...text("I "), ...text("look."), ...early, ...late, { _tag: "MessageCompleted" }]
+      const kept = [
+        started,
+        ...early.slice(-1),
+        { _tag: "TextCompleted", id: null, text: "I look." },
+        ...late.slice(-1),
+        { _tag: "MessageCompleted" }
+      ]
+      const shown = shownBy(run("r1", inPlace(live)))
+      assert.include(JSON.stringify(shown), "I look.")
+      assert.deepStrictEqual(shownBy(run("r1", inPlace(kept))), shown)
+    })
+
     for (const [what, behind] of Object.entries(before)) {
       it(`W-19: shows a repeated reply as one that did not break, behind ${what}, ${where}`, () => {
         const reset = { _tag: "StepReset", error: { code: "resumed", message: "" } }

@@ -368,8 +368,17 @@ const say = (turn: Turn, type: "text" | "reasoning", text: string): void => {
   else turn.parts.push({ type, text })
 }
 
-/** Takes the whole text of a reply, of which pieces may have come. */
+/**
+ * Takes the whole text of a reply, of which pieces may have come. A text without a piece was kept with its reply: it
+ * stands before the calls, of which some began before the reply was kept.
+ */
 const tellWhole = (turn: Turn, text: string): void => {
+  const first = turn.parts.findIndex(({ type }) => type === "call")
+  if (turn.text === "" && text !== "" && first >= 0) {
+    turn.text = text
+    turn.parts.splice(first, 0, { type: "text", text })
+    return
+  }
   if (text.startsWith(turn.text)) return say(turn, "text", text.slice(turn.text.length))
   turn.text = ""
   turn.parts = turn.parts.filter(({ type }) => type !== "text")
