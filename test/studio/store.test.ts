@@ -213,6 +213,46 @@ describe("a session that is shown", () => {
     assert.deepStrictEqual(page.session.read().suspensions, [])
   })
 
+  it("V-07: a call that a later run carries on has its answer in the run that asked for it, live and read again", async () => {
+    const suspension = { id: "r1~c", kind: "approval", toolCall: { id: "c", name: "pay" } }
+    const asking = [
+      { _tag: "RunStarted", runId: "r1", at: 1 },
+      { _tag: "MessageStarted", at: 2 },
+      { _tag: "ToolCallCompleted", id: "c", name: "pay", arguments: {}, at: 3 },
+      { _tag: "MessageCompleted", at: 4 },
+      { _tag: "ToolApprovalRequested", toolCallId: "c", toolName: "pay", suspensions: [suspension], at: 5 },
+      { _tag: "ChatCompleted", outcome: { _tag: "Suspended" }, suspensions: [suspension], at: 6 }
+    ]
+    const carrying = [
+      { _tag: "RunStarted", runId: "r2", at: 10 },
+      { _tag: "ToolExecutionStarted", id: "c", name: "pay", at: 11 },
+      { _tag: "ToolResultEncoded", id: "c", content: "paid", at: 12 },
+      { ...ended, at: 13 }
+    ]
+    const calls = (page: ReturnType<typeof opened>) => {
+      const call = page.session.read().shown[0]?.run.calls.get("c")
+      return [call?.state, call?.content]
+    }
+    const live = opened()
+    await settled()
+    for (const event of asking) live.streams[0]?.tell(event)
+    await settled()
+    assert.deepStrictEqual(calls(live), ["asks", undefined])
+    for (const event of carrying.slice(0, 2)) live.streams[0]?.tell(event)
+    await settled()
+    assert.deepStrictEqual(calls(live), ["running", undefined])
+    for (const event of carrying.slice(2)) live.streams[0]?.tell(event)
+    await settled()
+    assert.deepStrictEqual(calls(live), ["done", "paid"])
+    const kept = opened()
+    kept.server.runs = [
+      { runId: "r1", startedAt: 1, events: asking as unknown as ReadonlyArray<Told> },
+      { runId: "r2", startedAt: 10, events: carrying as unknown as ReadonlyArray<Told> }
+    ]
+    await settled()
+    assert.deepStrictEqual(calls(kept), ["done", "paid"])
+  })
+
   it("V-09: a broken stream is continued at its last offset, and the sentence about it goes", async () => {
     const page = opened()
     await settled()
