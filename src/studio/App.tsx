@@ -246,7 +246,7 @@ const Session = ({ onSide, session, studio }: {
         {allowed.length > 0 && (
           <div className="allowed" role="group" aria-label="Allowed in this chat">
             Allowed in this chat:
-            {allowed.map(({ name }) => (
+            {Array.from(new Set(allowed.map(({ name }) => name)), (name) => (
               <button
                 key={name}
                 type="button"

@@ -199,7 +199,7 @@ describe("a denial", () => {
     }
   }
 
-  it.effect("V-07: is told by a journal whose snapshot was taken while another call waited", () =>
+  it.effect("V-07: comes by a journal whose snapshot was taken while another call waited", () =>
     Effect.gen(function*() {
       const { events, onEvent } = living("all")
       const run = { tools: [pay], requestId: runId, onEvent }

@@ -792,7 +792,9 @@ const hear = (turn: Turn, now: number): void => {
   turn.first = request.first = now
 }
 
-/** Returns the largest number of calls that ran at once. The events of a journal tell a run inside a call at its end. */
+/**
+ * Returns the largest number of calls that ran at once. The events of a journal tell a run inside a call at its end.
+ */
 const mostOf = (run: Run): number => {
   const attempts = run.list.flatMap((call) => call.attempts)
   const starts = Float64Array.from(attempts, ({ from }) => from).sort()

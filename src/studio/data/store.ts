@@ -7,7 +7,7 @@ import * as Client from "./client.ts"
 import * as Fold from "./fold.ts"
 
 /** A run of the session, with the message that began it. */
-export interface Shown {
+interface Shown {
   readonly run: Fold.Run
   /** The version of the run. The run itself is changed in place. */
   readonly version: number

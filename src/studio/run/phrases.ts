@@ -112,8 +112,8 @@ export const sentence = (run: Fold.Run): string => {
 }
 
 /**
- * Returns one sentence about a call, for a live region: it changes with the state of the call, and not with the time for
- * which the call has waited or run so far.
+ * Returns one sentence about a call, for a live region: it changes with the state of the call, and not with the time
+ * for which the call has waited or run so far.
  */
 export const about = (run: Fold.Run, call: Fold.Call): string => {
   const waited = call.started === undefined ? undefined : waitedOf(call, call.started)
