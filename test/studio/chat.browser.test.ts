@@ -1,8 +1,11 @@
 /** The thread in Chromium: its speed, what stays in view, hostile texts, questions, and accessibility. */
 import { assert, describe, it } from "@effect/vitest"
+import * as fs from "node:fs"
+import { createRequire } from "node:module"
 import type { Browser, Page } from "playwright-core"
 import { afterAll, beforeAll } from "vitest"
 import { hasBrowser, launch } from "../support/browser.ts"
+import { hostileTexts, markupTexts } from "../support/studioTexts.ts"
 import type { Chat } from "./support/chat.tsx"
 import * as Harness from "./support/harness.ts"
 
@@ -43,6 +46,14 @@ const best = async (measure: () => Promise<number>): Promise<number> => {
   for (let round = 0; round < 5; round++) least = Math.min(least, await measure())
   return least
 }
+
+/** The elements that the thread makes, whatever a text is. */
+const elements = new Set(
+  ("a article blockquote br button code dd del details div em figcaption figure footer form h1 h2 h3 h4 h5 h6 hr input "
+    + "label li ol option p pre section select span strong summary sup table tbody td textarea th thead tr ul").split(
+      " "
+    )
+)
 
 const reply = [
   "## A heading\n\nSome **bold** text with `code`, a [link](https://example.com/a) and more words to fill the line.\n",
@@ -209,4 +220,313 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
         }, older)
       }
     }))
+
+  it("V-06: hostile texts in every place make no element, no address and no script", () =>
+    onPage(async (page) => {
+      for (const [index, text] of markupTexts.entries()) {
+        await page.evaluate(({ index, text }) => {
+          chat.clear()
+          chat.show([{ id: `h${index}`, said: text, events: chat.everywhere(text) }])
+          chat.wait([{ id: "w", content: text }])
+          chat.ask(chat.asking(text))
+        }, { index, text })
+        for (const summary of await page.locator("summary").all()) await summary.dispatchEvent("click")
+        await page.evaluate(() => chat.frame())
+        const found = await page.evaluate(() => ({
+          hit: (globalThis as { hit?: unknown }).hit,
+          names: Array.from(document.querySelectorAll("#studio *"), ({ localName }) => localName),
+          attributes: Array.from(document.querySelectorAll("#studio *")).flatMap((each) =>
+            Array.from(each.attributes, ({ name }) => name)
+          ),
+          addresses: Array.from(document.querySelectorAll("a"), ({ href }) => href)
+        }))
+        assert.isUndefined(found.hit)
+        assert.deepStrictEqual(found.names.filter((name) => !elements.has(name)), [], text)
+        assert.deepStrictEqual(found.attributes.filter((name) => /^on|^src|^srcdoc|^action|^formaction/.test(name)), [])
+        for (const address of found.addresses) assert.match(address, /^(?:https?|mailto):/)
+      }
+    }))
+
+  it("V-06: texts for which a parser needs seconds are shown at once, in every place", () =>
+    onPage(
+      async (page) => {
+        const longest = async (text: string) => Math.max(...await page.evaluate((text) => chat.placing(text), text))
+        const usual = await best(() => longest(reply.repeat(20)))
+        // A machine with other work misses 200 ms. A text that is not bounded takes seconds.
+        const limit = Math.max(200, 30 * usual)
+        const times: Array<readonly [name: string, time: number]> = []
+        for (const [name, text] of Object.entries(hostileTexts)) {
+          let time = await longest(text)
+          for (let round = 1; round < 5 && time > limit; round++) time = Math.min(time, await longest(text))
+          times.push([name, time])
+        }
+        const slowest = times.toSorted(([, a], [, b]) => b - a)
+        print("V-06 longest task, ms", { "a usual reply": usual, ...Object.fromEntries(slowest.slice(0, 6)) })
+        assert.deepStrictEqual(slowest.filter(([, time]) => time > limit), [])
+      },
+      {},
+      production
+    ))
+
+  it("V-06: one card has all permissions: arguments are edited as JSON, and denied with a reason", () =>
+    onPage(async (page) => {
+      const of = (id: string, more: object = {}) => ({
+        id: `r~${id}`,
+        kind: "approval" as const,
+        toolCall: { id, name: `pay\u202e${id}`, arguments: { to: "ann\u202e\u0007", amount: 3 } },
+        ...more
+      })
+      await page.evaluate((list) => {
+        chat.say([{ id: "m", text: "I pay.", said: "Pay" }])
+        chat.ask(list)
+      }, [of("a"), of("b", { remember: "tool" }), of("c", { kind: "unknown" })])
+      const card = page.locator(".ask")
+      assert.strictEqual(await card.count(), 1)
+      // The heading has the focus, and not what decides.
+      assert.strictEqual(await page.evaluate(() => document.activeElement?.textContent), "May these 3 calls run?")
+      assert.include(await card.innerText(), "pay⟨U+202E⟩a")
+      const fields = card.locator("textarea")
+      assert.strictEqual(await fields.count(), 2)
+      assert.include(await fields.first().inputValue(), "ann\\u202e\\u0007")
+      // An edit that is no JSON is not sent, by one button or by the other.
+      await fields.first().fill("{ \"to\": ")
+      await card.locator(".one >> nth=0 >> text=Allow").click()
+      assert.include(await card.locator(".wrong").innerText(), "The arguments are not JSON")
+      await card.locator("text=Allow all 3").click()
+      assert.deepStrictEqual(await page.evaluate(() => chat.answers), [])
+      await fields.first().fill("[1]")
+      await card.locator(".one >> nth=0 >> text=Allow").click()
+      assert.include(await card.locator(".wrong").innerText(), "The arguments are a JSON object.")
+      await fields.first().fill("{ \"to\": \"bob\" }")
+      // A refusal is said, and the draft stays.
+      await page.evaluate(() => chat.refuse("This answer came too late."))
+      await card.locator(".one >> nth=0 >> text=Allow").click()
+      await page.waitForSelector("text=This answer came too late.")
+      assert.strictEqual(await fields.first().inputValue(), "{ \"to\": \"bob\" }")
+      await page.evaluate(() => {
+        chat.refuse(undefined)
+        chat.answers.length = 0
+      })
+      await card.locator(".one >> nth=0 >> text=Allow").click()
+      await page.waitForFunction(() => document.querySelectorAll(".ask .one").length === 2)
+      await card.locator("input[type=checkbox]").check()
+      await card.locator(".one >> nth=0 >> button.main").click()
+      await page.waitForFunction(() => document.querySelectorAll(".ask .one").length === 1)
+      await card.locator("input[type=text]").fill(" too much ")
+      await card.locator("text=Deny").click()
+      await page.waitForSelector(".ask", { state: "detached" })
+      assert.deepStrictEqual(await page.evaluate(() => chat.answers), [
+        { id: "r~a", approve: true, arguments: { to: "bob" } },
+        { id: "r~b", approve: true, remember: "tool" },
+        { id: "r~c", approve: false, reason: "too much" }
+      ])
+      // All at once, and not edited: the arguments are those that the call was made with.
+      await page.evaluate((list) => {
+        chat.answers.length = 0
+        chat.ask(list)
+      }, [of("a"), of("b")])
+      await card.locator("text=Allow all 2").click()
+      await page.waitForSelector(".ask", { state: "detached" })
+      await page.evaluate((list) => chat.ask(list), [of("a"), of("b")])
+      await card.locator("text=Deny all").click()
+      await page.waitForSelector(".ask", { state: "detached" })
+      assert.deepStrictEqual(await page.evaluate(() => chat.answers), [
+        { id: "r~a", approve: true },
+        { id: "r~b", approve: true },
+        { id: "r~a", approve: false },
+        { id: "r~b", approve: false }
+      ])
+    }))
+
+  it("V-05: questions take choices, text, fields and JSON by keyboard", () =>
+    onPage(async (page) => {
+      const answersTo = async (suspension: object, act: () => Promise<void>) => {
+        await page.evaluate((suspension) => {
+          chat.clear()
+          chat.ask([{ id: "r~q", kind: "question", toolCall: { id: "q", name: "ask" }, ...suspension }])
+        }, suspension)
+        await act()
+        await page.waitForSelector(".ask", { state: "detached" })
+        return (await page.evaluate(() => chat.answers)).map(({ value }) => value)
+      }
+      const type = (...lines: ReadonlyArray<string>) => async () => {
+        for (const line of lines) {
+          await page.keyboard.type(line)
+          await page.keyboard.press("Enter")
+        }
+      }
+      const enter = () => page.keyboard.press("Enter")
+      // The focus is where the answer begins.
+      assert.deepStrictEqual(await answersTo({ question: "Which city?" }, type("Oslo")), ["Oslo"])
+      assert.deepStrictEqual(await answersTo({ question: "Which?", opts: ["one", { two: 2 }] }, enter), ["one"])
+      const second = async () => {
+        await page.keyboard.press("Tab")
+        await enter()
+      }
+      assert.deepStrictEqual(await answersTo({ opts: ["one", { two: 2 }] }, second), [{ two: 2 }])
+      assert.deepStrictEqual(await answersTo({ answerSchema: { type: "boolean" } }, second), [false])
+      assert.deepStrictEqual(await answersTo({ answerSchema: { enum: ["a", 2] } }, second), [2])
+      assert.deepStrictEqual(await answersTo({ answerSchema: { type: "string" } }, type("42")), ["42"])
+      const number = { answerSchema: { type: "integer", description: "how many" } }
+      assert.deepStrictEqual(
+        await answersTo(number, async () => {
+          assert.include(await page.innerText(".expected"), "Expected: a number: how many")
+          await type("many")()
+          assert.include(await page.innerText(".wrong"), "The answer is not JSON")
+          await page.keyboard.press("Control+A")
+          await type("42")()
+        }),
+        [42]
+      )
+      assert.deepStrictEqual(await answersTo({ kind: "manual" }, type("no JSON")), ["no JSON"])
+      assert.deepStrictEqual(await answersTo({ kind: "manual" }, type("", "{\"a\": 1}")), [{ a: 1 }])
+      const person = {
+        answerSchema: {
+          type: "object",
+          required: ["name"],
+          properties: {
+            name: { type: "string" },
+            age: { type: "number" },
+            member: { type: "boolean" },
+            plan: { enum: ["free", "paid"] },
+            note: { type: "string" }
+          }
+        }
+      }
+      assert.deepStrictEqual(
+        await answersTo(person, async () => {
+          for (const text of ["Ann", "41.5"]) {
+            await page.keyboard.type(text)
+            await page.keyboard.press("Tab")
+          }
+          await page.keyboard.press("Space")
+          await page.selectOption("select", "1")
+          await page.locator(".ask button").click()
+        }),
+        [{ name: "Ann", age: 41.5, member: true, plan: "paid" }]
+      )
+      const nested = { answerSchema: { type: "object", properties: { at: { type: "array" } } } }
+      assert.deepStrictEqual(await answersTo(nested, type("{\"at\": [1]}")), [{ at: [1] }])
+      // A person who types is not taken away from the text.
+      await page.evaluate(() => chat.say([{ id: "m", text: "Hm.", said: "Hello" }]))
+      await page.locator(".user").hover()
+      await page.locator("text=Edit").click()
+      await page.evaluate((suspension) => chat.ask([suspension]), {
+        id: "r~q",
+        kind: "question" as const,
+        toolCall: { id: "q", name: "ask" }
+      })
+      assert.strictEqual(await page.evaluate(() => (document.activeElement as HTMLTextAreaElement).value), "Hello")
+    }))
+
+  it("V-05: a message says what it took, how it ended, and offers what can be done with it", () =>
+    onPage(async (page) => {
+      await page.evaluate(() => {
+        const events = chat.everywhere("text").filter(({ _tag }) => _tag !== "Error")
+        chat.show([
+          { id: "branched", events: chat.saying("An **answer**."), said: "A question" },
+          { id: "last", events, said: "Another one" }
+        ])
+      })
+      const [first, last] = [page.locator(".row >> nth=0"), page.locator(".row >> nth=1")]
+      assert.include(await first.innerText(), "400 ms · 12 in, 34 out")
+      assert.include(await first.innerText(), "2 / 3")
+      assert.include(await last.innerText(), "6 calls")
+      assert.include(await last.innerText(), "Stopped by text: text.")
+      assert.include(await last.innerText(), "Left running, and may still have an effect: text (for 5 ms).")
+      await last.locator(".calls > summary").click()
+      await last.locator("text=denied by text").waitFor()
+      await first.getByLabel("Branch behind").click()
+      await first.hover()
+      await first.locator("text=Edit").click()
+      await page.keyboard.press("Control+A")
+      await page.keyboard.type("Other words")
+      await first.locator("text=Send as a branch").click()
+      assert.strictEqual(await first.getByLabel("Answer again").count(), 0)
+      await last.getByLabel("Answer again").click()
+      assert.deepStrictEqual(await page.evaluate(() => chat.done), [
+        "step 1",
+        "edit branched Other words",
+        "again last"
+      ])
+      await first.getByLabel("Copy the answer").click()
+      await page.waitForFunction(() =>
+        /^(?:Copied|The browser did not)/.test(document.querySelector("[role=status]")!.textContent)
+      )
+    }))
+
+  it("V-05: a link shows its whole address, and the address alone decides what is a link", () =>
+    onPage(async (page) => {
+      await page.evaluate(() =>
+        chat.say([{
+          id: "m",
+          text: "[a](https://exаmple.com/x?y=1) [b](/local) [c](javascript:alert(1)) [d](data:text/html,x) "
+            + "![e](https://example.com/e.png) <mailto:a@b.c> [f](HTTPS://example.com) [g](//example.com)"
+        }])
+      )
+      const links = await page.locator(".prose a").evaluateAll((all) =>
+        all.map((link) => [link.textContent, link.getAttribute("href"), link.getAttribute("rel")])
+      )
+      const rel = "noreferrer noopener"
+      assert.deepStrictEqual(links, [
+        ["a", "https://xn--exmple-4nf.com/x?y=1", rel],
+        ["Image: e", "https://example.com/e.png", rel],
+        ["mailto:a@b.c", "mailto:a@b.c", rel],
+        ["f", "https://example.com/", rel]
+      ])
+      const shown = () => page.evaluate(() => getComputedStyle(document.querySelector(".prose a")!, "::after").content)
+      assert.strictEqual(await shown(), "none")
+      await page.locator(".prose a").first().focus()
+      await page.keyboard.press("Shift+Tab")
+      await page.keyboard.press("Tab")
+      assert.include(await shown(), "https://xn--exmple-4nf.com/x?y=1")
+      await page.evaluate(() => (document.activeElement as HTMLElement).blur())
+      await page.locator(".prose a").first().hover()
+      assert.include(await shown(), "https://xn--exmple-4nf.com/x?y=1")
+    }))
+
+  const axe = fs.readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8")
+
+  for (const colorScheme of ["light", "dark"] as const) {
+    for (const width of [1_440, 390, 320]) {
+      it(`V-05: axe finds nothing, and nothing is wider than the window, ${colorScheme}, ${width}`, () =>
+        onPage(async (page) => {
+          await page.evaluate(axe)
+          const check = async (state: string) => {
+            await page.evaluate(() => chat.frame())
+            const found = await page.evaluate(() =>
+              (globalThis as unknown as {
+                axe: {
+                  run: () => Promise<
+                    { violations: ReadonlyArray<{ id: string; nodes: ReadonlyArray<{ html: string }> }> }
+                  >
+                }
+              }).axe.run().then(({ violations }) =>
+                violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html.slice(0, 160)).join(" ")}`)
+              )
+            )
+            assert.deepStrictEqual(found, [], state)
+            const excess = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth)
+            assert.isAtMost(excess, 0, state)
+          }
+          const long = "word".repeat(80)
+          const text =
+            `${reply}\n\n1. one\n2. two\n\n- [x] done\n- [ ] open\n\n${long}\n\n| ${long} | b |\n|---|---|\n| c | ${long} |`
+          await page.evaluate((text) => chat.say([{ id: "branched", text, said: text.slice(0, 300) }]), text)
+          await page.waitForSelector(".hljs-keyword")
+          await check("markdown")
+          await page.evaluate((long) => chat.show([{ id: "m", said: "Do it", events: chat.everywhere(long) }]), long)
+          await check("calls")
+          for (const summary of await page.locator("summary").all()) await summary.dispatchEvent("click")
+          for (const summary of await page.locator(".calls .call summary").all()) await summary.dispatchEvent("click")
+          await check("open calls")
+          await page.evaluate((long) => {
+            chat.say([{ id: "m", text: "I ask.", said: "Do it" }])
+            chat.wait([{ id: "w", content: "And more" }])
+            chat.ask(chat.asking(`pay ${long}`))
+          }, long)
+          await check("asks")
+        }, { colorScheme, viewport: { width, height: 800 } }))
+    }
+  }
 })

@@ -176,7 +176,7 @@ describe("V-06: the guard of Markdown", () => {
     assert.deepStrictEqual(rest, { type: "rest", value: row.repeat(1_300), rows: 1_300 })
     assert.strictEqual(after?.type, "paragraph")
     const wide = whole(`${"|a".repeat(60)}|\n${"|-".repeat(60)}|\n${`${"|b".repeat(60)}|\n`.repeat(1_500)}`)
-    assert.isAtMost(wide[0]?.type === "table" ? wide[0].children.length : Infinity, 68)
+    assert.isAtMost(wide[0]?.type === "table" ? wide[0].children.length : Infinity, 34)
   })
 
   it("V-06: levels of quotes and of lists are counted together, also where spaces make them", () => {

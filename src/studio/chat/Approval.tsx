@@ -79,7 +79,6 @@ const One = ({ draft, isSending, isSingle, onAllow, onDeny, onDraft, suspension,
   return (
     <form
       className="one"
-      aria-label={`${kind} of ${name}`}
       onSubmit={(event: FormEvent) => {
         event.preventDefault()
         onAllow()
@@ -178,7 +177,7 @@ export const Approval = ({ onAnswer, suspensions }: {
   const deny = (denied: ReadonlyArray<Suspension>) =>
     void send(denied.map((suspension) => denial(suspension, draftOf(suspension))))
   return (
-    <section className="ask" data-kind={only?.kind} aria-labelledby={id}>
+    <section className="ask" role="group" data-kind={only?.kind} aria-labelledby={id}>
       <h2 id={id} ref={heading} tabIndex={-1}>
         <Long text={title} />
       </h2>

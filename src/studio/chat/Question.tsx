@@ -237,7 +237,7 @@ export const Question = ({ onAnswer, suspension }: {
     else void send(found.value)
   }
   return (
-    <section ref={card} className="ask" data-kind={kind} aria-labelledby={id}>
+    <section ref={card} className="ask" role="group" data-kind={kind} aria-labelledby={id}>
       <h2 id={id} tabIndex={-1}>
         <Long text={Words.marked(title)} />
       </h2>

@@ -19,11 +19,13 @@ export const mostRows = 200
 /** The most characters of a message that are read as Markdown. */
 export const mostCharacters = 200_000
 
-const mostCells = 4_000
+const mostCells = 2_000
+const mostColumns = 100
 const mostDefinitions = 200
 /** A run of what may stand at the end of an address. The parser reads it again from each of its characters. */
 const punctuation = /[!"&'),.:;<>?\]}*_~]{200}/
 const pieceSize = 8_192
+const pieceLines = 200
 const lineSize = 16_384
 const tableSize = 32_768
 
@@ -115,7 +117,7 @@ export const isHostile = (text: string): boolean => {
   let isStart = true
   let isTable = false
   for (const [index, line] of lines.entries()) {
-    if (levelsOf(line) > mostLevels) return true
+    if (levelsOf(line) > mostLevels || isDelimiterRow(line) && cellsOf(line) > mostColumns) return true
     if (/^[ \t>]*\[[^\]]*\]:/.test(line) && ++definitions > mostDefinitions) return true
     if (isBlank(line)) {
       isStart = true
@@ -149,6 +151,7 @@ const pieceAt = (text: string, start: number): Piece => {
   let fence: Fence | undefined
   let columns = 0
   let rows = 0
+  let lines = 0
   let restAt: number | undefined
   let before = ""
   let isBehindBlank = false
@@ -158,6 +161,8 @@ const pieceAt = (text: string, start: number): Piece => {
     const kind = fence !== undefined ? "code" : isHostile(own) ? "plain" : "markdown"
     return { kind, start, end, text: own, ...(restAt === undefined ? {} : { rows: text.slice(restAt, end) }) }
   }
+  /** Tells whether the piece has so many times the usual size. */
+  const isLarge = (times: number): boolean => at - start > times * pieceSize || lines > times * pieceLines
   while (at < text.length) {
     const newline = text.indexOf("\n", at)
     const isComplete = newline >= 0
@@ -175,7 +180,7 @@ const pieceAt = (text: string, start: number): Piece => {
     }
     const line = text.slice(at, lineEnd)
     if (isBlank(line)) {
-      if (restAt !== undefined || at - start > 2 * pieceSize) return until(at)
+      if (restAt !== undefined || isLarge(2)) return until(at)
       isBehindBlank = true
       columns = 0
     } else if (restAt === undefined) {
@@ -190,10 +195,11 @@ const pieceAt = (text: string, start: number): Piece => {
       } else if (isComplete && before.includes("|") && isDelimiterRow(line)) {
         columns = cellsOf(line)
         rows = 0
-      } else if (size > pieceSize && (size > 2 * pieceSize || /^\S/.test(line))) return until(at)
+      } else if (isLarge(2) || isLarge(1) && /^\S/.test(line)) return until(at)
       isBehindBlank = false
     } else if (isComplete && fenceOf(line) !== undefined) return until(at)
     before = line
+    lines++
     at = next
   }
   return until(text.length)

@@ -75,6 +75,74 @@ const saying = (text: string, at = 1_000): ReadonlyArray<Event> => [
   { _tag: "ChatCompleted", outcome: { _tag: "Completed" }, at: at + 400 } as Event
 ]
 
+/** The events of a run that has a text in every place. */
+const everywhere = (text: string): ReadonlyArray<Event> => {
+  const call = (id: string, ...more: ReadonlyArray<object>) => [
+    { _tag: "ToolCallStarted", id, name: text },
+    { _tag: "ToolCallCompleted", id, name: text, arguments: { [text]: text, list: [text] } },
+    { _tag: "ToolExecutionStarted", id, name: text },
+    { _tag: "ToolProgress", id, name: text, progress: text },
+    ...more
+  ]
+  return [
+    { _tag: "RunStarted", runId: "r", at: 1_000 },
+    { _tag: "MessageStarted" },
+    { _tag: "ReasoningDelta", id: null, delta: text },
+    { _tag: "TextDelta", id: null, delta: `${text}\n\n> ${text}\n\n- ${text}\n\n| a |\n|---|\n| ${text} |\n` },
+    {
+      _tag: "TextDelta",
+      id: null,
+      delta: `\n\`\`\`${text}\n${text}\n\`\`\`\n\n[${text}](${text}) ![${text}](${text})`
+    },
+    ...call("a", { _tag: "ToolResultEncoded", id: "a", content: text }),
+    ...call("b", { _tag: "ToolResultEncoded", id: "b", content: JSON.stringify({ error: text }), isError: true }),
+    ...call("c", {
+      _tag: "ToolResultEncoded",
+      id: "c",
+      content: text,
+      isError: true,
+      code: "denied",
+      by: text,
+      detail: text
+    }),
+    ...call("d", {
+      _tag: "ToolResultEncoded",
+      id: "d",
+      content: [{ type: "text", text }, { type: "image", mediaType: text }]
+    }),
+    ...call("e"),
+    ...call("f", { _tag: "ToolQueued", id: "f", name: text, reason: "key", key: text }),
+    { _tag: "Error", error: { code: "x", message: text } },
+    { _tag: "StopAccepted", by: text },
+    {
+      _tag: "ChatCompleted",
+      outcome: { _tag: "Cancelled", reason: text },
+      abandoned: [{ id: "e", name: text, kind: "handler", ageMillis: 5 }],
+      at: 2_000
+    }
+  ] as unknown as ReadonlyArray<Event>
+}
+
+/** Suspensions of each kind that have a text in every place. */
+const asking = (text: string): ReadonlyArray<Suspension> => {
+  const toolCall = { id: "c", name: text, arguments: { [text]: text } }
+  const of = (id: string, kind: Suspension["kind"], more: object = {}) =>
+    ({ id, kind, toolCall, ...more }) as unknown as Suspension
+  return [
+    of("1", "approval", { question: text }),
+    of("2", "approval", { remember: "tool" }),
+    of("3", "unknown", { question: text }),
+    of("4", "question", { question: text, opts: [text, { [text]: text }] }),
+    of("5", "question", { question: text, answerSchema: { enum: [text, 2] } }),
+    of("6", "question", {
+      answerSchema: { type: "object", properties: { [text]: { type: "string", description: text } } }
+    }),
+    of("7", "question", { answerSchema: { type: "string", description: text } }),
+    of("8", "question", { answerSchema: { type: "array", items: { title: text } } }),
+    of("9", "manual")
+  ]
+}
+
 const add = (id: string, events: ReadonlyArray<Event>, said?: string): void => {
   const run = Fold.make(id)
   for (const event of events) Fold.take(run, event)
@@ -222,7 +290,52 @@ const api = {
     older.reverse()
     draw()
   },
-  saying
+  saying,
+  everywhere,
+  asking,
+  /** Shows a text in one place after another: the milliseconds of the longest task in each. */
+  placing: async (text: string) => {
+    let longest = 0
+    const found: Array<number> = []
+    const observer = new PerformanceObserver((list) => {
+      for (const { duration } of list.getEntries()) longest = Math.max(longest, duration)
+    })
+    observer.observe({ type: "longtask" })
+    const events = everywhere(text)
+    const one = (...tags: ReadonlyArray<string>) =>
+      events.filter(({ _tag }) => ["RunStarted", "MessageStarted", "ChatCompleted", ...tags].includes(_tag))
+    const places: ReadonlyArray<() => void> = [
+      () => void api.show([{ id: "said", said: text, events: saying("") }]),
+      () => void api.show([{ id: "text", events: saying(text) }]),
+      () => void api.show([{ id: "growing", events: saying(text).slice(0, 3) }]),
+      () => void api.show([{ id: "reasoning", events: one("ReasoningDelta") }]),
+      () =>
+        void api.show([{
+          id: "calls",
+          events: one(
+            "ToolCallStarted",
+            "ToolCallCompleted",
+            "ToolExecutionStarted",
+            "ToolProgress",
+            "ToolResultEncoded"
+          )
+        }]),
+      () => void api.wait([{ id: "w", content: text }]),
+      ...asking(text).map((suspension) => () => void api.ask([suspension]))
+    ]
+    for (const place of places) {
+      const start = performance.now()
+      place()
+      for (const summary of document.querySelectorAll("summary")) summary.click()
+      longest = Math.max(longest, performance.now() - start)
+      for (let count = 0; count < 2; count++) await frame()
+      found.push(longest)
+      longest = 0
+      api.clear()
+    }
+    observer.disconnect()
+    return found
+  }
 }
 
 /** What tests call. */
