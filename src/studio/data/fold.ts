@@ -135,6 +135,8 @@ export interface Turn {
   usage?: Usage
   /** Error that broke the reply. */
   error?: Event.PublicError
+  /** `true` while its calls stand in the order in which they were told, and not in that of the reply. */
+  isLate?: boolean
 }
 
 /** An answer to a call of an earlier run, with which this run began. */
@@ -337,6 +339,19 @@ const endRequest = (turn: Turn, at: number, error: Event.PublicError | undefined
   if (error !== undefined) request.error = error
 }
 
+/** Puts the calls of a turn into the order in which the model asked for them, in their places among the pieces. */
+const sortCalls = (run: Run, turn: Turn): void => {
+  if (turn.isLate !== true) return
+  delete turn.isLate
+  const askedAt = (path: string) => run.calls.get(path)?.asked ?? 0
+  turn.calls.sort((left, right) => askedAt(left) - askedAt(right))
+  const paths = turn.calls.values()
+  turn.parts = turn.parts.map((part) => {
+    const next = part.type === "call" ? paths.next().value : undefined
+    return next === undefined ? part : { type: "call", path: next }
+  })
+}
+
 /** Discards the reply of a turn: its text, and the calls that have not started. */
 const discard = (run: Run, turn: Turn, at: number, error: Event.PublicError | undefined): void => {
   endRequest(turn, at, error)
@@ -359,30 +374,28 @@ const discard = (run: Run, turn: Turn, at: number, error: Event.PublicError | un
   delete turn.error
 }
 
-/** Adds text to the last piece of its kind. */
-const say = (turn: Turn, type: "text" | "reasoning", text: string): void => {
+/**
+ * Adds text to the last piece of its kind. The first one of a reply stands before the calls: a journal tells calls that
+ * started early before what the model said.
+ */
+const say = (turn: Turn, type: "text" | "reasoning", text: string, isWhole = false): void => {
   if (text === "") return
+  const isFirst = isWhole && turn[type] === ""
   turn[type] += text
   const last = turn.parts.at(-1)
-  if (last !== undefined && last.type === type) last.text += text
+  if (isFirst && last?.type === "call") {
+    const place = turn.parts.findIndex((part) => part.type === "call")
+    turn.parts.splice(place, 0, { type, text })
+  } else if (last !== undefined && last.type === type) last.text += text
   else turn.parts.push({ type, text })
 }
 
-/**
- * Takes the whole text of a reply, of which pieces may have come. A text without a piece was kept with its reply: it
- * stands before the calls, of which some began before the reply was kept.
- */
+/** Takes the whole text of a reply, of which pieces may have come. */
 const tellWhole = (turn: Turn, text: string): void => {
-  const first = turn.parts.findIndex(({ type }) => type === "call")
-  if (turn.text === "" && text !== "" && first >= 0) {
-    turn.text = text
-    turn.parts.splice(first, 0, { type: "text", text })
-    return
-  }
-  if (text.startsWith(turn.text)) return say(turn, "text", text.slice(turn.text.length))
+  if (text.startsWith(turn.text)) return say(turn, "text", text.slice(turn.text.length), true)
   turn.text = ""
   turn.parts = turn.parts.filter(({ type }) => type !== "text")
-  say(turn, "text", text)
+  say(turn, "text", text, true)
 }
 
 /** Notes that a call runs alone, and that calls of its tool do. */
@@ -636,7 +649,9 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
       if (!isOpen || isReplayed && turn.to !== undefined) return
       hear(turn, now)
       if (event._tag === "TextCompleted") tellWhole(turn, event.text)
-      else say(turn, event._tag === "TextDelta" ? "text" : "reasoning", event.delta)
+      else if (event._tag === "TextDelta") say(turn, "text", event.delta)
+      // A journal has the reasoning as one piece.
+      else say(turn, "reasoning", event.delta, true)
       return
     case "ToolCallStarted":
       if (call !== undefined) return
@@ -683,6 +698,7 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
       if (known.ready !== undefined && known.ready < known.asked) {
         known.asked = known.ready
         run.revision++
+        if (turn !== undefined) turn.isLate = true
       }
       if (event.waited !== undefined && known.started === undefined) {
         if (known.waits.length === 0 && event.waited.length > 0) run.counts.waited++
@@ -758,6 +774,7 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
       if (!isOpen) return
       turn.to ??= now
       turn.ended = now
+      sortCalls(run, turn)
       if (event.finishReason !== undefined) turn.finishReason = event.finishReason
       if (event.usage === undefined) return
       turn.usage = event.usage
@@ -819,6 +836,7 @@ const complete = (
   if (turn !== undefined) {
     turn.to ??= now
     turn.ended ??= now
+    sortCalls(run, turn)
     endRequest(turn, now, undefined)
   }
   if (owner !== "") {
