@@ -163,6 +163,12 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
         document.querySelectorAll<HTMLElement>(".row pre").forEach((pre) => pre.style.height = "300px")
       )
       assert.isAtMost(await distance(), 1)
+      // A row grows before the browser reports the scroll to the end.
+      await page.evaluate(() => {
+        document.querySelectorAll<HTMLElement>(".row pre").forEach((pre) => pre.style.height = "600px")
+        document.querySelector(".thread")!.dispatchEvent(new Event("scroll"))
+      })
+      assert.isAtMost(await distance(), 1)
       await page.setViewportSize({ width: 400, height: 500 })
       assert.isAtMost(await distance(), 1)
       await page.setViewportSize(desk)
@@ -454,6 +460,24 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
         /^(?:Copied|The browser did not)/.test(document.querySelector("[role=status]")!.textContent)
       )
     }))
+
+  it("V-06: a message that cannot be shown is shown as its text, and the others stay", async () => {
+    const { close, page } = await Harness.open(browser, bundle, { viewport: desk, css })
+    await page.evaluate(() => {
+      const broken = chat.everywhere("x").map((event) =>
+        event._tag === "ToolCallStarted" ? { ...event, name: 5 } : event
+      )
+      const events = [...chat.saying("The text of it.").slice(0, 3), ...broken.slice(2)]
+      chat.show([
+        { id: "broken", said: "One", events: events as unknown as ReturnType<Chat["saying"]> },
+        { id: "whole", said: "Two", events: chat.saying("Another answer.") }
+      ])
+    })
+    await page.waitForSelector("text=This message cannot be shown as usual.")
+    assert.include(await page.innerText(".broken"), "The text of it.")
+    assert.include(await page.innerText(".thread"), "Another answer.")
+    await close()
+  })
 
   it("V-05: a link shows its whole address, and the address alone decides what is a link", () =>
     onPage(async (page) => {
