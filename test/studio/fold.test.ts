@@ -121,6 +121,9 @@ describe("fold", () => {
           .toSorted((left, right) => left.path < right.path ? -1 : 1)
       assert.deepStrictEqual(calls(kept), calls(live))
       assert.deepStrictEqual(foldOf(kept).counts, foldOf(live).counts)
+      const begun = (events: ReadonlyArray<Fold.Told>) =>
+        foldOf(events).turns.map(({ from, index, owner, to }) => `${owner}:${index} ${from} ${to}`).toSorted()
+      assert.deepStrictEqual(begun(kept), begun(live))
       // The journal tells calls that started early before the text of their reply.
       const texts = (events: ReadonlyArray<Fold.Told>) =>
         foldOf(events).turns.filter(({ owner }) => owner === "").map(({ parts }) =>

@@ -464,8 +464,9 @@ export class Telling {
 
 /** Tells the run of a sub-agent as data: the run around it, whose rules hold, publishes its events. */
 class Within extends Telling {
+  /** Returns events with their own times, or with that of their record. */
   protected override publish(runId: string, payloads: ReadonlyArray<Payload>, at: number): ReadonlyArray<Told> {
-    return payloads.map((payload) => ({ runId, event: { ...payload, at } as unknown as PublicEvent }))
+    return payloads.map((payload) => ({ runId, event: { at, ...payload } as unknown as PublicEvent }))
   }
 }
 
