@@ -115,10 +115,10 @@ const Session = ({ onSide, session, studio }: {
   const left = leftOf(snapshot)
   const sentence = sentenceOf(snapshot)
   const branches = useBranches(studio.client, snapshot)
-  const latest = useRef({ branches, running })
-  latest.current = { branches, running }
+  const latest = useRef(running)
+  latest.current = running
   const warning = studio.warnings.get(id) ?? ""
-  const { allowed = [], forks } = snapshot.session ?? {}
+  const { allowed = [] } = snapshot.session ?? {}
 
   // The actions of messages are the same object while nothing of them changes, so that messages are not drawn again.
   const canBranch = running === undefined && !isAsked
@@ -128,12 +128,12 @@ const Session = ({ onSide, session, studio }: {
         <Strip
           run={run}
           version={version}
-          isLive={latest.current.running?.id === run.id}
+          isLive={latest.current?.id === run.id}
           onOpen={() => setPictured(run.id)}
         />
       </Suspense>
     ),
-    branches: (message) => latest.current.branches(message),
+    branches,
     ...(canBranch
       ? {
         onAgain: (message: Said) =>
@@ -141,7 +141,7 @@ const Session = ({ onSide, session, studio }: {
         onEdit: (message: Said, text: string) => studio.branch(message as Client.Said, text)
       }
       : {})
-  }), [canBranch, forks, session, studio])
+  }), [branches, canBranch, session, studio])
 
   useEffect(() => {
     if (!isEmpty) void asks()

@@ -271,6 +271,43 @@ describe.skipIf(!hasBrowser())("Studio", () => {
     await close()
   })
 
+  it("V-09: another answer is a branch with the conversation before it whole, and the branches are stepped through", async () => {
+    const { close, faults, page } = await stand.open(await stand.serve("servedWeather"))
+    await say(page, "Hello")
+    await page.waitForSelector(".ask")
+    await page.fill(".ask textarea", "Oslo")
+    await page.press(".ask textarea", "Enter")
+    await page.click(".ask[data-kind=approval] .main")
+    await page.waitForSelector("text=It is paid.")
+    await rests(page)
+    await say(page, "Read")
+    await page.waitForSelector(".call[data-state=running]")
+    await page.keyboard.press("Escape")
+    await page.waitForSelector(".call[data-state=cancelled]")
+    await rests(page)
+    const first = page.url()
+    await page.getByRole("button", { name: "Answer again" }).click()
+    await page.waitForURL((url) => url.href !== first)
+    // The script of the model is over: the branch fails, and has all that was before it.
+    await page.waitForSelector(".failure")
+    const shown = await shownOn(page)
+    for (const text of ["Hello.", "I pay.", "It is paid."]) {
+      assert.strictEqual(times(shown, text), 1, `${text} in ${shown}`)
+    }
+    assert.notInclude(shown, "works")
+    assert.strictEqual(await page.locator(".call[data-state=done]").count(), 2)
+    await page.waitForFunction(() => document.querySelector(".branches")?.textContent?.includes("2 / 2"), undefined, {
+      timeout: 8_000
+    })
+    await page.getByRole("button", { name: "Branch before" }).click()
+    await page.waitForFunction(() => document.querySelector(".branches")?.textContent?.includes("1 / 2"), undefined, {
+      timeout: 8_000
+    })
+    assert.strictEqual(page.url(), first)
+    assert.deepStrictEqual(faults, [])
+    await close()
+  })
+
   it("V-05: the keys reach every part of the page, and none of them where a text is typed", async () => {
     const { close, faults, page } = await stand.open(await stand.serve("servedWeather"))
     await page.waitForSelector(".empty")
@@ -321,9 +358,15 @@ describe.skipIf(!hasBrowser())("Studio", () => {
     await page.reload()
     await page.waitForSelector("text=The run was ended by the rule")
     assert.strictEqual(await page.inputValue("#message"), "")
+    await choose(page, "Rename")
+    await page.fill(".prompt input", "A name")
+    await page.press(".prompt input", "Enter")
+    await page.waitForSelector("#sessions a:has-text('A name')")
+    await choose(page, "Pin")
+    await page.waitForSelector("#sessions .icon.pin")
     await page.fill("#search", "nowhere")
     await page.waitForSelector("text=No chat has this text.")
-    await page.fill("#search", "hel")
+    await page.fill("#search", "a nam")
     await page.waitForSelector("#sessions a")
     assert.deepStrictEqual(faults, [])
     await close()

@@ -26,6 +26,16 @@ export const beginningsOf = ({ messages }: Thread.Thread): ReadonlyArray<number>
   return messages.flatMap(({ role }, place) => role === "user" || place === first ? [place] : [])
 }
 
+/**
+ * Ends the step of each reply. A reply without the end of its step would be one that broke, which the next one replaces.
+ */
+const stepped = (events: ReadonlyArray<Event.PublicEvent>): ReadonlyArray<Event.PublicEvent> => {
+  const ends = events.flatMap((event, index): ReadonlyArray<Event.PublicEvent> =>
+    event._tag === "MessageStarted" && index > 0 ? [{ _tag: "StepCompleted" }, event] : [event]
+  )
+  return ends.length === 0 ? ends : [...ends, { _tag: "StepCompleted" }]
+}
+
 /** Returns the conversation as runs, oldest first. */
 export const runsOf = (
   { suspensions, thread }: Pick<Session.Session, "suspensions" | "thread">,
@@ -44,7 +54,7 @@ export const runsOf = (
       const said = entry.role === "user" ? { message: { id: runId, content: entry.message.content } } : {}
       runs.push({ runId, ...said, events })
     }
-    if (entry.role === "assistant") events.push(...entry.events)
+    if (entry.role === "assistant") events.push(...stepped(entry.events))
   }
   return runs
 }

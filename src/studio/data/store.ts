@@ -211,6 +211,8 @@ export class Session {
     if (isFolded || known.run.end === undefined && known.run.id !== this.running) {
       const run = Fold.make(runId, startedAt)
       for (const event of events) Fold.take(run, event)
+      // The conversation with which a session began has no ends of runs.
+      if (startedAt === undefined) run.end ??= run.now
       if (isFolded || run.end !== undefined) entry.run = run
     }
     return entry

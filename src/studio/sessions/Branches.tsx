@@ -1,9 +1,11 @@
 /** The branches of a session at its messages: the sessions that begin with the same conversation. */
-import { useEffect, useState } from "react"
+import { useCallback, useEffect, useState } from "react"
 import type { Branches, Said } from "../chat/Message.tsx"
 import type * as Client from "../data/client.ts"
 import type * as Store from "../data/store.ts"
 import { addressOf } from "../data/studio.ts"
+
+const none: Client.KeptSession["forks"] = []
 
 /** The message at which a session branched: the first one that is its own. */
 const beginningOf = ({ session, shown }: Store.Snapshot): string | undefined =>
@@ -11,13 +13,13 @@ const beginningOf = ({ session, shown }: Store.Snapshot): string | undefined =>
     ? undefined
     : shown.find(({ isKept, message }) => !isKept && message !== undefined)?.message?.id
 
-/** Returns the branches at a message, where there is more than one. */
+/** Returns the branches at a message, where there is more than one. The function changes with them. */
 export const useBranches = (
   client: Client.Client,
   snapshot: Store.Snapshot
 ): (message: Said) => Branches | undefined => {
   const { agent, id, session } = snapshot
-  const { forkedFrom, forks = [] } = session ?? {}
+  const { forkedFrom, forks = none } = session ?? {}
   const [siblings, setSiblings] = useState<ReadonlyArray<string>>([])
   const from = forkedFrom?.id
   const before = forkedFrom?.message
@@ -33,7 +35,7 @@ export const useBranches = (
     return () => void (isOver = true)
   }, [client, agent, from, before])
   const beginning = beginningOf(snapshot)
-  return (message) => {
+  return useCallback((message) => {
     const ids = message.id === beginning
       ? siblings
       : [id, ...forks.flatMap((fork) => fork.message === message.id ? [fork.id] : [])]
@@ -47,5 +49,5 @@ export const useBranches = (
         if (next !== undefined) location.hash = addressOf(agent, next)
       }
     }
-  }
+  }, [agent, beginning, forks, id, siblings])
 }
