@@ -26,9 +26,7 @@ export const beginningsOf = ({ messages }: Thread.Thread): ReadonlyArray<number>
   return messages.flatMap(({ role }, place) => role === "user" || place === first ? [place] : [])
 }
 
-/**
- * Ends the step of each reply. A reply without the end of its step would be one that broke, which the next one replaces.
- */
+/** Ends the step of each reply. A reply without that end would be one that broke, which the next one replaces. */
 const stepped = (events: ReadonlyArray<Event.PublicEvent>): ReadonlyArray<Event.PublicEvent> => {
   const ends = events.flatMap((event, index): ReadonlyArray<Event.PublicEvent> =>
     event._tag === "MessageStarted" && index > 0 ? [{ _tag: "StepCompleted" }, event] : [event]
