@@ -63,7 +63,8 @@ export const ranOf = ({ attempts }: Fold.Call, now: number): number | undefined 
   attempts.length === 0 ? undefined : attempts.reduce((sum, { from, to = now }) => sum + to - from, 0)
 
 /** Characters that take no place, change the direction of what follows, or control a terminal. */
-const unseen = /(?![\n\t])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}\p{Co}]/gu
+// oxlint-disable-next-line no-control-regex
+const unseen = /[\0-\x08\x0b-\x1f\x7f-\x9f\p{Cf}\p{Zl}\p{Zp}\p{Cs}\p{Co}]/gu
 
 /** Returns a text in which each character that would not be seen is a mark, such as `⟨U+202E⟩`. */
 export const marked = (text: string): string =>
@@ -137,6 +138,7 @@ export const saidText = (content: unknown): string => {
 
 /** Returns the sentence of a failed call: what its answer says, where that is the JSON of an error. */
 export const errorOf = (content: unknown): string => {
+  if (typeof content === "string" && content.length > 20_000) return content
   const text = contentText(content)
   try {
     const parsed = JSON.parse(text) as { readonly error?: unknown } | null
