@@ -36,6 +36,7 @@ const callContext: Tool.CallContext = {
   toolCall: Message.toolCall("call_1", "subject"),
   progress: () => Effect.void,
   updateContext: () => Effect.void,
+  cancelCall: () => Effect.succeed(false),
   promise
 }
 

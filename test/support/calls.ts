@@ -18,6 +18,7 @@ export const callOf = (name: string, more: Partial<Tool.CallContext> = {}): Tool
   toolCall: Message.toolCall("c0", name),
   progress: () => Effect.void,
   updateContext: () => Effect.void,
+  cancelCall: () => Effect.succeed(false),
   promise: (run) => Effect.promise((signal) => Promise.resolve(run(signal))),
   ...more
 })

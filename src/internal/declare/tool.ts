@@ -64,6 +64,13 @@ export interface CallContext {
    * message of that.
    */
   readonly promise: <A>(run: (signal: AbortSignal) => PromiseLike<A>) => Effect.Effect<A, Cause.UnknownError>
+  /**
+   * Stops another call of the turn, whose siblings and run continue. It is answered as `cancelled` with the reason
+   * (`"the call was stopped"` by default), which the model reads. A call that waits is withdrawn; one whose handler
+   * does not stop is answered as `abandoned` after its grace period; one with `interrupt: "block"` may finish within
+   * that period. Succeeds with `false` where the turn has no such call, or where it is answered or stopped already.
+   */
+  readonly cancelCall: (id: string, reason?: string) => Effect.Effect<boolean>
 }
 
 /**

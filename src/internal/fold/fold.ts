@@ -504,6 +504,8 @@ export class ToolAnswers {
 
   private ended(event: OpenCalls.Tail, id: Key): void {
     if (event._tag === "AskUserRequested") this.wait(id, { event, position: this.answers.length })
+    // The approval of a call that was stopped is not waited for any more.
+    else this.waiting?.delete(id)
     this.answers.push({ id, message: OpenCalls.messageOf(event), halt: OpenCalls.haltOf(event) })
   }
 

@@ -31,6 +31,8 @@ export interface Owner {
 interface Borrower {
   /** Tells whether it only waits for permits. */
   readonly isHeldUp: boolean
+  /** Stops one of its calls, by the path to it. `false`: there is no such call, or it is answered. */
+  readonly stopCall: (path: ReadonlyArray<string>, reason: string) => boolean
 }
 
 /** The wait of a call, as `ToolQueued` describes it. */
@@ -197,6 +199,11 @@ export class HeldPermits {
     const { borrowers, waiting } = this
     if (borrowers.size === 0) return waiting !== undefined && waiting.pollUnsafe() === undefined
     return Array.from(borrowers).every(({ isHeldUp }) => isHeldUp)
+  }
+
+  /** Stops one call of the runs that the handler has started, the one begun last first. */
+  stopCall(path: ReadonlyArray<string>, reason: string): boolean {
+    return Array.from(this.borrowers).toReversed().some((run) => run.stopCall(path, reason))
   }
 
   /** Lends the permits until the scope of a run closes. */

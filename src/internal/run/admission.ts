@@ -139,5 +139,12 @@ export const waitingOf = <T extends Ticket>(
   })
 }
 
+/** Removes one call from the queue, unless it has been admitted. */
+export const withdraw = <T extends Ticket>(state: Admission<T>, index: number): Admission<T> => ({
+  ...state,
+  queue: waiting(state).filter((ticket) => ticket.index !== index),
+  admitted: 0
+})
+
 /** Removes the calls from the queue that have not been admitted. */
 export const clear = <T extends Ticket>(state: Admission<T>): Admission<T> => ({ ...state, queue: [], admitted: 0 })

@@ -29,7 +29,7 @@ import * as ToolOptions from "../declare/toolOptions.ts"
 import { behind, type Wait } from "../permits/permits.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
-import { HookFibers, Running } from "../stop/ownedFibers.ts"
+import { HookFibers, Running, type Stoppable } from "../stop/ownedFibers.ts"
 import * as Timers from "../stop/timers.ts"
 import * as Telemetry from "../telemetry.ts"
 import * as Admission from "./admission.ts"
@@ -41,8 +41,12 @@ import * as RunJournal from "./runJournal.ts"
 interface Entry {
   readonly job: Plan.Job
   answer: Answers.Answer | undefined
-  /** Tells whether it waits for an answer from outside. */
-  isWaiting: boolean
+  /** The event of its wait for an answer from outside, while it waits. */
+  waiting: Event.Of<"ToolApprovalRequested" | "ToolSuspended"> | undefined
+  /** Tells whether its answer is being written outside of its own fiber. */
+  isAnswering: boolean
+  /** Tells whether it alone was stopped: `withdrawn` while it waited for an answer from outside. */
+  stopped: "unrun" | "withdrawn" | undefined
   /** The reason why it did not run, if it was in the queue when the batch was cancelled, or came up later. */
   unrun: string | undefined
   /** The error of a call whose handler has not stopped in time. Its answer may take time to be written. */
@@ -61,7 +65,7 @@ interface Entry {
 /** The way in which a call comes up: before its reply is whole, or after it has waited. */
 type Way = "early" | "waited" | undefined
 
-export class Batch<E> implements Host<E> {
+export class Batch<E> implements Host<E>, Stoppable {
   readonly environment: Environment<E>
   readonly answering: Answers.Answering<E, any>
   readonly events: EventOrder<E>
@@ -91,6 +95,8 @@ export class Batch<E> implements Host<E> {
 
   /** Removes the listener by which a soft stop of the run cancels the batch. */
   private readonly unsubscribe: (() => void) | undefined
+  /** Removes the batch from the run. */
+  private readonly removed: () => void
   /** The cause of the cancellation, after which no call starts. */
   private cancellation: string | undefined
   /** Time of the cancellation. All work for its calls has one grace period, which began then. */
@@ -113,6 +119,7 @@ export class Batch<E> implements Host<E> {
       fibers: new HookFibers(running, found.clock, environment.journal !== undefined)
     }
     this.queue = new Queue(bound, running, this.timers, this)
+    this.removed = running.addTurn(this)
     this.unsubscribe = cancellation?.onRequest(() => this.cancel(cancellation.cause))
     if (deadline !== undefined) this.stopAt(deadline.toolsUntil)
     environment.journal?.working(() => this.waits)
@@ -140,7 +147,9 @@ export class Batch<E> implements Host<E> {
       this.entries[job.index] = {
         job,
         answer: undefined,
-        isWaiting: false,
+        waiting: undefined,
+        isAnswering: false,
+        stopped: undefined,
         unrun: undefined,
         left: undefined,
         queuedAt: undefined,
@@ -197,7 +206,7 @@ export class Batch<E> implements Host<E> {
     const runs: Array<Plan.Run> = []
     for (const job of decided) {
       const known = this.known(job.call)
-      if (this.isSpokenFor(job) || this.isReplayed(job, known)) continue
+      if (this.isSpokenFor(job) || this.entryOf(job).stopped !== undefined || this.isReplayed(job, known)) continue
       const changed = job._tag === "Cancel" ? undefined : this.changed(job, known)
       if (changed !== undefined) {
         this.respond(job, changed)
@@ -232,7 +241,7 @@ export class Batch<E> implements Host<E> {
       this.events.started(index, RunJournal.startOf(call, known, this.policy))
     }
     if (waits !== undefined && waits._tag !== "AskUserRequested") {
-      this.entryOf(job).isWaiting = true
+      this.entryOf(job).waiting = waits
       this.reported++
       this.events.settled(index, [{ ...waits, replayed: true }])
     } else {
@@ -317,7 +326,9 @@ export class Batch<E> implements Host<E> {
       this.release(run)
       return this.abort(run, `not run: ${ban}`)
     }
-    const { queuedAt, queuedFor } = this.entryOf(run)
+    const { queuedAt, queuedFor, stopped } = this.entryOf(run)
+    // The call was stopped by one that was admitted together with it.
+    if (stopped !== undefined) return this.release(run)
     const isQueued = queuedAt !== undefined && queuedFor !== undefined
     const waits = isQueued ? [{ ...queuedFor, millis: Math.max(0, this.now() - queuedAt) }] : undefined
     const call = new Call<E>(run, this, waits)
@@ -379,7 +390,9 @@ export class Batch<E> implements Host<E> {
   /** Writes the answer of a call in a fiber of its own. */
   respond(job: Answers.Numbered, answer: Effect.Effect<Answers.Answer, E, any>, error?: Tool.ToolError): void {
     if (this.isOver) return
-    this.entryOf(job).left = error
+    const entry = this.entryOf(job)
+    entry.left = error
+    entry.isAnswering = true
     const fiber = Effect.runForkWith(this.services)(
       Effect.withFiber((fiber) => {
         this.answering.fibers.own(job.call, fiber)
@@ -403,7 +416,7 @@ export class Batch<E> implements Host<E> {
   /** Suspends a call. It is no call's sibling from then on, and the batch does not wait for it. */
   suspend(job: Answers.Numbered, event: Event.Of<"ToolApprovalRequested" | "ToolSuspended">): void {
     if (this.isSpokenFor(job)) return
-    this.entryOf(job).isWaiting = true
+    this.entryOf(job).waiting = event
     this.unstarted(job, { outcome: event._tag === "ToolSuspended" ? "suspended" : "approval_requested" })
     void this.recorded(this.environment.journal?.waits(job.call, event), () => {
       this.reported++
@@ -488,7 +501,8 @@ export class Batch<E> implements Host<E> {
     const events: ReadonlyArray<Event.Event> = job.isSettlement === true && tail._tag === "ToolResultEncoded"
       ? [{ ...tail, settled: true }]
       : [completed, answer.isReplayed === true ? { ...tail, replayed: true } : tail]
-    this.events.settled(job.index, events)
+    if (this.entryOf(job).stopped === "withdrawn") this.events.withdrawn(job.index, events)
+    else this.events.settled(job.index, events)
     this.reachSiblings(job, answer)
     if (this.isSettled) this.events.wake()
   }
@@ -506,8 +520,8 @@ export class Batch<E> implements Host<E> {
 
   /** Returns `true` for a call that is answered, or waits. A cancelled batch may end before it decides on its calls. */
   private isSpokenFor(job: Answers.Numbered): boolean {
-    const { answer, isWaiting } = this.entryOf(job)
-    return answer !== undefined || isWaiting
+    const { answer, waiting } = this.entryOf(job)
+    return answer !== undefined || waiting !== undefined
   }
 
   /** Applies a halt or a failure to the other calls: it may stop those beside it, and skip those that wait. */
@@ -531,6 +545,39 @@ export class Batch<E> implements Host<E> {
       const isOther = call.job.index !== job.index
       if (isOther && isReached(consequence, call)) call.cancel(`interrupted: ${detail}`)
     }
+  }
+
+  // One call is stopped.
+
+  stopCall([id, ...inside]: ReadonlyArray<string>, reason: string): boolean {
+    if (this.isOver || this.isAtEnd) return false
+    const placed = this.company.all.find((call) => call.id === id)
+    if (inside.length > 0) return placed?.stopInside(inside, reason) === true
+    const entry = this.all.find(({ job: { call } }) => call.id === id)
+    if (entry === undefined || entry.answer !== undefined) return false
+    if (placed !== undefined) return placed.stop(reason)
+    if (entry.waiting !== undefined) return this.withdraw(entry, entry.waiting, reason)
+    // The answer of a call in a journal is shown when the batch begins.
+    if (entry.isAnswering || this.known(entry.job.call)?.answer !== undefined) return false
+    entry.stopped = "unrun"
+    this.queue.withdraw(entry.job.index)
+    this.abort(entry.job, `not run: ${reason}`)
+    return true
+  }
+
+  /** Answers a call that waits for an answer from outside, which does not count from now on. */
+  private withdraw(entry: Entry, waiting: NonNullable<Entry["waiting"]>, reason: string): boolean {
+    const isApproval = waiting._tag === "ToolApprovalRequested"
+    const isUnknown = !isApproval && waiting.suspensions.some(({ kind }) => kind === "unknown")
+    const { job } = entry
+    entry.waiting = undefined
+    entry.stopped = "withdrawn"
+    this.reported--
+    const detail = `${isApproval ? "not run" : "withdrawn"}: ${reason}`
+    const error = isUnknown ? RunJournal.unknownEffect(job.call).error : cancelled(job, detail)
+    const settled = isApproval ? job : { ...job, isSettlement: true }
+    this.respond(settled, Answers.cancelled(this.answering, settled, error))
+    return true
   }
 
   // The batch is stopped.
@@ -602,6 +649,7 @@ export class Batch<E> implements Host<E> {
   close(): Effect.Effect<void> {
     this.isOver = true
     this.unsubscribe?.()
+    this.removed()
     this.queue.close()
     this.events.wake()
     return this.timers.close()
@@ -726,6 +774,12 @@ export class Queue {
     const waiting = Admission.waiting(this.admission)
     this.admission = Admission.clear(this.admission)
     return waiting
+  }
+
+  /** Removes a call that has no place yet. Those behind it may start. */
+  withdraw(index: number): void {
+    this.admission = Admission.withdraw(this.admission, index)
+    this.admit()
   }
 
   /** Frees the place of a call. The next call is admitted when the run knows that the handler has ended. */

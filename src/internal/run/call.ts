@@ -134,6 +134,8 @@ export class Call<E> implements Task, Handler {
   private movedAt = 0n
   /** Tells whether no timer is set for the end of the idle time, since it has passed while the handler was held up. */
   private isPaused = false
+  /** Tells whether it alone was asked to stop, and may finish within its grace period. */
+  private isStopped = false
   /** Its span, while the handler runs. */
   private span: Telemetry.Call | undefined
   /** Its waits for its turn, and the beginning of the one that is not over. */
@@ -184,7 +186,8 @@ export class Call<E> implements Task, Handler {
       settings,
       stepIndex,
       (value) => this.progress(value),
-      (values) => this.update(values)
+      (values) => this.update(values),
+      (id, reason) => running.stopCall([id], reason)
     )
     this.replayed = journal?.find(job.call)
     this.context = this.replayed === undefined ? context : { ...context, ...RunJournal.recalled(this.replayed) }
@@ -597,6 +600,49 @@ export class Call<E> implements Task, Handler {
     this.overrule(error, (error) => Answers.cancelled(this.host.answering, this.job, error), graceSince)
   }
 
+  /**
+   * Stops this call alone, as `Stoppable` says. A blocking handler may finish within its grace period. A call whose
+   * handler has ended keeps its result.
+   */
+  stop(reason: string): boolean {
+    switch (this.phase) {
+      case "waiting":
+      case "gating":
+        this.cancel(`not run: ${reason}`)
+        return true
+      case "running": {
+        if (this.isStopped) return false
+        this.isStopped = true
+        if (this.job.isBlocking) this.stopLater(reason)
+        else this.cancel(`interrupted: ${reason}`)
+        return true
+      }
+      default:
+        return false
+    }
+  }
+
+  /** Asks a blocking handler to stop, and interrupts it at the end of its grace period. */
+  private stopLater(reason: string): void {
+    const { host: { timers }, now: since, running } = this
+    running.letFinish(this, since, reason)
+    timers.after(Math.max(0, running.until(since) - since), () => {
+      this.cancel(`interrupted: ${reason}`, since)
+      // The handler has one turn of the scheduler to stop.
+      if (this.isOwing) {
+        timers.when(Effect.yieldNow, () => {
+          this.abandon()
+          this.giveUp(since)
+        })
+      }
+    })
+  }
+
+  /** Stops one call of the runs that its handler has started. */
+  stopInside(path: ReadonlyArray<string>, reason: string): boolean {
+    return this.phase === "running" && this.permits.stopCall(path, reason)
+  }
+
   /** Tells whether an earlier process has started the call, and this one has not: its effect is not known. */
   private get isInDoubt(): boolean {
     const { replayed } = this
@@ -781,7 +827,8 @@ const callContext = (
   { approved, context, requestId, sessionId }: Known,
   stepIndex: number,
   progress: (value: unknown) => void,
-  updateContext: (values: Json.JsonObject) => void
+  updateContext: (values: Json.JsonObject) => void,
+  stop: (id: string, reason: string) => boolean
 ): Tool.CallContext => ({
   id: call.id,
   name: call.name,
@@ -802,7 +849,8 @@ const callContext = (
       if (!Json.isObject(values)) throw new TypeError("call.updateContext takes an object of context values")
       updateContext(values)
     }),
-  promise
+  promise,
+  cancelCall: (id, reason) => Effect.sync(() => stop(id, Cancellation.reasonOf(reason, "call.cancelCall")))
 })
 
 const copyOf = (call: Message.ToolCall): Message.ToolCall => ({

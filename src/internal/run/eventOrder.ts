@@ -93,6 +93,14 @@ export class EventOrder<E> {
     this.showResults(this.results)
   }
 
+  /** Adds events behind the last ones of the call at a position: it waited for an answer from outside. */
+  withdrawn(index: number, events: Events): void {
+    this.moved?.()
+    const held = this.results?.get(index)
+    if (held === undefined) this.show(events)
+    else this.results?.set(index, [...held, ...events])
+  }
+
   /**
    * Sets the calls of the batch, to which none is added any more. Before that, a position without a call holds back the
    * results behind it, since its call may still come.

@@ -14,6 +14,16 @@ const abortCause = "Execution cancelled by parent abort signal"
 /** The cause of a stop that was requested of the session. */
 export const stopCause = "the run was stopped"
 
+/** The cause of the stop of one call that was given no reason. */
+const callStopCause = "the call was stopped"
+
+/** Returns the reason that the model reads for the stop of one call. Any reason but a text is a defect. */
+export const reasonOf = (reason: unknown, of: string): string => {
+  if (reason === undefined || reason === "") return callStopCause
+  if (typeof reason === "string") return reason
+  throw new TypeError(`${of}: the reason must be a text, which the model reads`)
+}
+
 /**
  * The source of the request. A run that an abandoned handler starts is stopped as if the handler were interrupted:
  * `"interrupt"`.

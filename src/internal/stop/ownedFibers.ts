@@ -108,6 +108,15 @@ export interface Driver {
   readonly hangUp: () => void
 }
 
+/** The calls of a turn, which can be stopped one by one. */
+export interface Stoppable {
+  /**
+   * Stops the call at the end of a path of call ids, and leaves the others alone. `false`: there is no such call, or it
+   * is answered or stopped already.
+   */
+  readonly stopCall: (path: ReadonlyArray<string>, reason: string) => boolean
+}
+
 /** Interrupts a task. The runs that its handler has started must end by `until`. */
 const interruptTask = (task: Task, until: number): void => {
   task.permits?.limit(until)
@@ -138,6 +147,8 @@ export class Running {
   /** The scope of what rules have opened, if one has. It is closed once the fibers have ended. */
   opened: Scope.Closeable | undefined
   private readonly tasks = new Set<Task>()
+  /** The turns whose calls can be stopped one by one. */
+  private turns: ReadonlyArray<Stoppable> = []
   private givenUp = 0
   /** Live handlers, and how many of them were given up or are exclusive. */
   private handlers = 0
@@ -185,6 +196,19 @@ export class Running {
     this.tasks.add(work)
     this.idle?.closeUnsafe()
     if (this.softSince !== undefined) this.applySoftStop(work, this.softSince)
+  }
+
+  /** Adds a turn whose calls can be stopped one by one. The returned function removes it. */
+  addTurn(turn: Stoppable): () => void {
+    this.turns = [...this.turns, turn]
+    return () => {
+      this.turns = this.turns.filter((other) => other !== turn)
+    }
+  }
+
+  /** Stops one call of the run, or of a run inside it, as `Stoppable` says. */
+  stopCall(path: ReadonlyArray<string>, reason: string): boolean {
+    return this.turns.some((turn) => turn.stopCall(path, reason))
   }
 
   private get works(): ReadonlyArray<Work> {
