@@ -50,6 +50,7 @@ const names = [
 
 type Colour = (typeof names)[number]
 
+/** The colours of a picture, by their names in the styles. */
 export type Colours = { readonly [Name in Colour]: string }
 
 /** Returns the colours of an element, which are custom properties. */
