@@ -13,6 +13,7 @@ import type * as Adapter from "./Adapter.ts"
 import type * as Budget from "./Budget.ts"
 import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
+import type * as Inbox from "./Inbox.ts"
 import * as SubAgent from "./internal/answer/subAgent.ts"
 import * as Loop from "./internal/loop/loop.ts"
 import * as Pulled from "./internal/loop/scopedPull.ts"
@@ -88,6 +89,11 @@ export interface Options<
    * Each run opens an account of its own. `result.spent` says what was spent. No bound by default.
    */
   readonly budget?: Budget.Budget | undefined
+  /**
+   * The messages that reach the run while it works: delivered between two steps, or before it would complete. One run
+   * at a time has an inbox. None by default.
+   */
+  readonly inbox?: Inbox.Inbox | undefined
   /**
    * The agent that the run is, for its span and its metrics: `invoke_agent NAME`. A run that a handler starts goes by
    * the name of the tool by default, any other has no name.

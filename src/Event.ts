@@ -1144,6 +1144,37 @@ export class ModelSwitched extends Schema.Opaque<ModelSwitched>()(Schema.TaggedS
 })) {}
 
 /**
+ * A message of an inbox is delivered: the request of the step has it. It comes before the events of that reply.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class MessageDelivered extends Schema.Opaque<MessageDelivered>()(Schema.TaggedStruct("MessageDelivered", {
+  /** The id of the message. */
+  id: Schema.String,
+  /** The message. */
+  message: Message.Message,
+  /** The index of the step in the run, from 0. */
+  stepIndex: Schema.Int
+})) {}
+
+/**
+ * A message of an inbox is refused: the run ends without it. It comes before the end of the run.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class MessageRefused extends Schema.Opaque<MessageRefused>()(Schema.TaggedStruct("MessageRefused", {
+  /** The id of the message. */
+  id: Schema.String,
+  /**
+   * The reason: `"finished"`, `"waiting"`, `"stopped"`, `"failed"`, `"max_turns"`, `"halted"`, or the rule that ended
+   * the run.
+   */
+  reason: Schema.String
+})) {}
+
+/**
  * A part of a typed answer, while it comes: the JSON so far. It is not validated; texts and lists grow, and a number
  * comes when it has ended. At most one each 50 ms, and none past 64 KiB of text. It is not recorded.
  *
@@ -1247,6 +1278,8 @@ export const Event = Schema.Union([
   ...runnerEvents,
   StepReset,
   ModelSwitched,
+  MessageDelivered,
+  MessageRefused,
   OutputPartial,
   OutputCompleted,
   StepCompleted,
@@ -1274,6 +1307,8 @@ export type Event =
   | ToolHalt
   | StepReset
   | ModelSwitched
+  | MessageDelivered
+  | MessageRefused
   | OutputPartial
   | OutputCompleted
   | StepCompleted
@@ -1343,6 +1378,8 @@ const WireSchema = Schema.Union([
   ...runnerEvents,
   StepReset,
   ModelSwitched,
+  MessageDelivered,
+  MessageRefused,
   OutputPartial,
   OutputCompleted,
   WireStep,

@@ -220,7 +220,7 @@ const fields: Readonly<Record<string, Values.OptionKinds>> = {
     note: Values.checkedLater,
     messages: Values.checkedLater,
     recorded: Values.checkedLater
-  } satisfies NamesOf<Rules.Asked>,
+  } satisfies NamesOf<Omit<Rules.Asked, "delivery">>,
   Last: {
     _tag: Values.text,
     by: Values.text,

@@ -145,6 +145,8 @@ const samples: ReadonlyArray<Event.Event> = [
   { _tag: "ToolHalt", toolCallId: "c0", reason: "tool_error", result: null, content: "x", onToolErrorException: "X" },
   { _tag: "StepReset", error: "lost" },
   { _tag: "ModelSwitched", from: "first", to: "second", error: "lost" },
+  { _tag: "MessageDelivered", id: "m1", message: Message.user("not that"), stepIndex: 1 },
+  { _tag: "MessageRefused", id: "m2", reason: "finished" },
   { _tag: "OutputPartial", value: { city: "Os" } },
   { _tag: "OutputCompleted", value: { city: "Oslo" } },
   { _tag: "StepCompleted", response, thread, messages: [], mode: "auto", manualToolCalls: [] },
@@ -200,7 +202,7 @@ describe("Event", () => {
     const tagsOfUnion = [...new Set(samples.map((event) => event._tag))].toSorted()
     assert.deepStrictEqual([...Event.Event.discriminants].toSorted(), tagsOfUnion)
     assert.deepStrictEqual(Object.keys(Event.guards).toSorted(), tagsOfUnion)
-    assert.strictEqual(tagsOfUnion.length, 25)
+    assert.strictEqual(tagsOfUnion.length, 27)
     for (const event of samples) {
       assert.deepStrictEqual(
         Event.Event.discriminants.filter((tag) => Event.guards[tag](event)),

@@ -374,8 +374,8 @@ describe("architecture", () => {
     ])
   })
 
-  it("the rooms are few enough to be known: 63 files at most", () => {
-    assert.isAtMost(readSources("src/internal").length, 63)
+  it("the rooms are few enough to be known: 64 files at most", () => {
+    assert.isAtMost(readSources("src/internal").length, 64)
   })
 
   it("a violation names its line", () => {
@@ -552,6 +552,6 @@ describe("architecture", () => {
 
   it("the order holds every module once", () => {
     assert.strictEqual(new Set(order).size, order.length)
-    assert.strictEqual(order.length, 21)
+    assert.strictEqual(order.length, 22)
   })
 })

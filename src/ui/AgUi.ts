@@ -13,7 +13,7 @@ import * as CallPaths from "../internal/answer/callPath.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import * as Values from "../internal/declare/values.ts"
 import * as Json from "../internal/json.ts"
-import type * as Message from "../Message.ts"
+import * as Message from "../Message.ts"
 import type * as Thread from "../Thread.ts"
 import type * as Body from "./Body.ts"
 import * as Machine from "./internal/machine.ts"
@@ -165,6 +165,9 @@ class Messages implements Machine.Words<never> {
         return
       case "stepEnd":
         this.stepStart = this.list.length
+        return
+      case "messageDelivered":
+        this.stepStart = this.list.push({ id: move.id, role: "user", content: Message.text(move) })
         return
       case "reasoningStart":
         this.reasoning = { id: `${this.base}-${move.id}`, role: "reasoning", content: "" }
@@ -381,6 +384,16 @@ class AgEncoder implements Encoder, Machine.Words<AgEvent> {
           name: "heddle.output",
           value: { value: move.value as Schema.Json, isWhole: move.isWhole }
         }]
+      case "messageDelivered": {
+        const delta = Message.text(move)
+        return [
+          { type: "TEXT_MESSAGE_START", messageId: move.id, role: "user" },
+          ...(delta === "" ? [] : [{ type: "TEXT_MESSAGE_CONTENT", messageId: move.id, delta }]),
+          { type: "TEXT_MESSAGE_END", messageId: move.id }
+        ]
+      }
+      case "messageRefused":
+        return [{ type: "CUSTOM", name: "heddle.message", value: { id: move.id, reason: move.reason } }]
       case "modelSwitched": {
         const { code, from, to } = move
         return [{ type: "CUSTOM", name: "heddle.model", value: { from, to, code } }]

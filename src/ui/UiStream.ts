@@ -157,6 +157,13 @@ const outputPart = ({ isWhole, value }: Extract<Machine.Move, { readonly kind: "
   data: { value: value as Schema.Json, isWhole }
 })
 
+/** The part of a message that was sent into the run. */
+const messageType = "data-heddle-message"
+
+/** Returns the parts of a user's message as the client has them. */
+const contentParts = (content: Message.Content): ReadonlyArray<Chunk> =>
+  typeof content === "string" ? [{ type: "text", text: content }] : content.flatMap(userPart)
+
 /** The part of a step that was discarded, where the client cannot discard it. */
 const resetType = "data-heddle-reset"
 
@@ -199,6 +206,11 @@ class UiEncoder implements Encoder, Machine.Words<Chunk> {
     return [{ type: "start", ...(messageId === undefined ? {} : { messageId }) }, ...chunks]
   }
 
+  private delivered({ content, id }: Extract<Machine.Move, { readonly kind: "messageDelivered" }>): Chunk {
+    const parts = contentParts(content) as unknown as ReadonlyArray<Schema.Json>
+    return this.protocol >= 7 ? { type: "steering-message", id, parts } : { type: messageType, id, data: { parts } }
+  }
+
   said(kind: "text" | "reasoning", id: string, delta: string): Chunk | undefined {
     return this.behind > 0 ? undefined : { type: `${kind}-delta`, id, delta }
   }
@@ -225,6 +237,10 @@ class UiEncoder implements Encoder, Machine.Words<Chunk> {
         return this.reset(move)
       case "output":
         return [outputPart(move)]
+      case "messageDelivered":
+        return [this.delivered(move)]
+      case "messageRefused":
+        return [{ type: messageType, id: move.id, data: { reason: move.reason } }]
       case "modelSwitched": {
         const { code, from, to } = move
         return [{ type: "data-heddle-model", data: { from, to, code }, transient: true }]
@@ -420,6 +436,9 @@ class UiEncoder implements Encoder, Machine.Words<Chunk> {
  *   data have `state` and, of a call that waits, `reason`, `key`, `behind` and `elsewhere` of `ToolQueued`.
  * - `data-heddle-subrun`: the run inside a call's handler, as a {@link SubRun}. Its id is that of the call.
  * - `data-heddle-output`: the typed answer, as one part that grows, with its `value` and whether it `isWhole`.
+ * - `data-heddle-message`: a message into the run that was refused, with the `reason`; before `protocol: 7` also one
+ *   that was delivered, with its `parts`, for which the protocol then has `steering-message`. Its id is that of the
+ *   message.
  * - `data-heddle-model`: another model is asked, with `from`, `to` and the error's `code`. It is transient.
  * - `data-heddle-reset`, before `protocol: 7`: the texts and calls of its step are those of a reply that was discarded.
  *   A question that is asked again keeps its place there, and so does the run inside a call that comes again.

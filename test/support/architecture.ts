@@ -16,6 +16,7 @@ export const order: ReadonlyArray<string> = [
   "Policy",
   "Pricing",
   "Budget",
+  "Inbox",
   "Limits",
   "Adapter",
   "Collector",

@@ -6,6 +6,7 @@
  */
 import * as Effect from "effect/Effect"
 import type * as Event from "../../Event.ts"
+import * as Message from "../../Message.ts"
 import * as Problems from "./problem.ts"
 
 /** Writes to the two outputs. */
@@ -103,6 +104,10 @@ export class View {
       case "StepReset":
         this.said = ""
         return this.note(`! ${event.error.message} The reply begins again.`)
+      case "MessageDelivered":
+        return this.note(`+ ${shorten(Message.text(event))}`)
+      case "MessageRefused":
+        return this.note(`! A message was not delivered: ${event.reason}.`)
       case "ModelSwitched":
         return this.note(`! ${event.from} did not answer. ${event.to} is asked.`)
       case "TextDelta":

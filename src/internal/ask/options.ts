@@ -175,6 +175,14 @@ export const budgetKind: Values.Kind = new Values.Kind(
   (value) => Json.isObject(value) && madeBudgets.has(value)
 )
 
+/** The inboxes that `Inbox.make` has made. */
+export const madeInboxes = new WeakSet<object>()
+
+const inboxKind: Values.Kind = new Values.Kind(
+  "an inbox made with Inbox.make",
+  (value) => Json.isObject(value) && madeInboxes.has(value)
+)
+
 /** Rules, which record their notes by their names. */
 export const rulesKind: Values.Kind = new Values.Kind(
   "an array of rules made with Rule.make, each with a name of its own",
@@ -209,6 +217,7 @@ export const runOptions = Values.nullable({
   prepareStep: Values.fn,
   output: outputKind,
   budget: budgetKind,
+  inbox: inboxKind,
   structuredFinalize: Values.flag,
   finalizePrompt: Values.text,
   agent: Values.options(

@@ -57,6 +57,8 @@ const checks: { readonly [tag: string]: (event: Payload) => boolean } = {
   StepReset: (event) => "error" in event,
   OutputPartial: () => true,
   OutputCompleted: () => true,
+  MessageDelivered: (event) => isString(event["id"]) && Json.isObject(event["message"]),
+  MessageRefused: (event) => isString(event["id"]) && isString(event["reason"]),
   ModelSwitched: (event) => isString(event["from"]) && isString(event["to"]),
   StepCompleted: ({ manualToolCalls, response, thread }) =>
     Json.isObject(response) && Array.isArray(response["toolCalls"]) &&

@@ -347,6 +347,20 @@ interface Fields {
     /** The name of the candidate that is asked next. */
     readonly to: string
   }
+  MessageDelivered: {
+    /** The id of the message. */
+    readonly id: string
+    /** Its content: a text, or its parts. */
+    readonly content: Message.Content
+    /** The index of the step that has it, from 0. */
+    readonly stepIndex: number
+  }
+  MessageRefused: {
+    /** The id of the message. */
+    readonly id: string
+    /** The reason: how the run ended, or the rule that ended it. */
+    readonly reason: string
+  }
   ToolQueued: OfCall & {
     /** The thing that the call waits for: `"permit"`, `"key"` or `"exclusive"`. */
     readonly reason: string
@@ -900,6 +914,10 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
     case "OutputPartial":
     case "OutputCompleted":
       return { value: Json.toJson(read(event, "value")) }
+    case "MessageDelivered":
+      return { ...taken(event, "id", "stepIndex"), ...taken(read(event, "message"), "content") }
+    case "MessageRefused":
+      return { ...taken(event, "id"), reason: String(read(event, "reason")) }
     case "ModelSwitched":
       return { ...taken(event, "from", "to"), error: publicError(read(event, "error"), rules.runId) }
     case "StepCompleted": {
@@ -960,6 +978,8 @@ const eventTags: ReadonlySet<string> = new Set([
   "ToolHalt",
   "StepReset",
   "ModelSwitched",
+  "MessageDelivered",
+  "MessageRefused",
   "OutputPartial",
   "OutputCompleted",
   "StepCompleted",

@@ -76,6 +76,8 @@ export interface Choices {
   readonly scope: "run" | "session"
 }
 
+type Asking = ReturnType<NonNullable<Hooks["ask"]>>
+
 /** An account around a run. */
 interface Member {
   readonly account: Accounts.Account
@@ -393,12 +395,26 @@ class Chain implements Spender {
       }
     }
 
-    const ask = (ask: Ask, at: At): ReturnType<NonNullable<Hooks["ask"]>> => {
+    const ask = (ask: Ask, at: At): Asking => {
       begin(at)
       if (at.isRepeated) {
         repeated = ask
         return ask
       }
+      if (open !== undefined) {
+        // The request before was not made: the rules are asked anew.
+        const [, settling] = settle(undefined, false)
+        if (settling !== Effect.void) {
+          return Effect.flatMap(settling, () => {
+            const decided = reserving(ask, at)
+            return Effect.isEffect(decided) ? decided : Effect.succeed(decided)
+          })
+        }
+      }
+      return reserving(ask, at)
+    }
+
+    const reserving = (ask: Ask, at: At): Asking => {
       const noted = noteOf(at.noted)
       // A request without a reply: a crash took it.
       const lost = noted.reserved === undefined ? noted.lost : sum(noted.lost, noted.reserved)

@@ -525,9 +525,10 @@ class Loop<E, R> implements Driver {
         // The result of a step has no outcome.
         return this.endUnheard([], new Adapter.AdapterError(Requests.refusedBy(prepared.outcome)))
       }
-      return this.after(this.closeStep(), () => this.become({ _tag: "Finishing", outcome: prepared.outcome }))
+      return this.after(this.closeStep(), () => this.become({ ...prepared, _tag: "Finishing" }))
     }
-    const { ask, messages, notes, recorded } = prepared
+    const { ask, delivery, messages, notes, recorded } = prepared
+    if (delivery?.take() === false) return this.become({ _tag: "Opening" })
     this.ask = ask
     this.note(notes)
     this.introduce(messages)
@@ -536,7 +537,7 @@ class Loop<E, R> implements Driver {
     return this.after(this.record(isToRecord), (isRecorded) => {
       if (!isRecorded) return this.unasked()
       const told = Effect.forEach(recorded, ([name, effect]) => this.ruled(name, effect), { discard: true })
-      return this.after(told, () => this.openStep({ _tag: "Asking" }))
+      return this.after(told, () => this.openStep({ _tag: "Asking" }, delivery?.events))
     })
   }
 
@@ -572,15 +573,15 @@ class Loop<E, R> implements Driver {
   }
 
   /** Opens the span of a step, before its first request or as its recorded reply is repeated. */
-  private openStep(phase: Phase<E>): Emitted<E, R> {
+  private openStep(phase: Phase<E>, events?: Events): Emitted<E, R> {
     const { context, id, parts, step } = this
     this.phase = phase
-    if (step.spans !== undefined) return Effect.succeed(undefined)
+    if (step.spans !== undefined) return Effect.succeed(events)
     const tracing = parts.span === undefined ? Telemetry.tracing(context) : parts.span.tracing(context)
-    if (tracing === undefined) return Effect.succeed(undefined)
+    if (tracing === undefined) return Effect.succeed(events)
     step.spans = new Telemetry.Step(tracing, id, step.index)
     // Unlike `undefined`, an empty list makes the stream pull anew, under the span.
-    return Effect.succeed([])
+    return Effect.succeed(events ?? [])
   }
 
   /** Notices a deadline that has passed: code that blocks the thread keeps its timer from firing. */
@@ -1130,7 +1131,7 @@ class Loop<E, R> implements Driver {
         ...(kept === at.kept ? {} : { kept })
       } as const
       const accepted = "output" in end ? [{ _tag: "OutputCompleted", value: end.output } as const] : []
-      return this.become({ _tag: "Done" }, [...accepted, completed])
+      return this.become({ _tag: "Done" }, [...Rules.closed(rules, whole), ...accepted, completed])
     })
   }
 
@@ -1389,7 +1390,10 @@ export const enter = <E, R>(
 ): Effect.Effect<Next<E, R>, StartError, R> => {
   const defaults = Context.get(context, Policy.Defaults)
   const checked = check(input, options, defaults, context, recorded)
-  if (Result.isFailure(checked)) return Effect.fail(checked.failure)
+  if (Result.isFailure(checked)) {
+    options.inbox?.letters.refuse("failed")
+    return Effect.fail(checked.failure)
+  }
   const { base, base: { adapter, settings, template }, leftOut, thread } = checked.success
   const running = new Running(settings.graceMillis, context as Context.Context<never>, recorded?.appends)
   const begin = (span: Telemetry.Run | undefined, ambient: Inherited.Ambient): Next<E, R> => {

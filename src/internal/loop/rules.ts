@@ -126,6 +126,21 @@ export interface Asked<out R = never> {
   readonly messages?: ReadonlyArray<Message.Message>
   /** An effect that runs before the request, once the note and the messages are recorded. */
   readonly recorded?: Effect.Effect<unknown, never, R>
+  /** The messages of an inbox among these, which may still be withdrawn. None for a rule of a caller. */
+  readonly delivery?: Delivery | undefined
+}
+
+/**
+ * Messages of an inbox, on the way into a request.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Delivery {
+  /** The events that are shown before the request. */
+  readonly events: ReadonlyArray<Event.Of<"MessageDelivered">>
+  /** Takes the messages, whose fate is then told. `false` where one was withdrawn: the rules are asked anew. */
+  readonly take: () => boolean
 }
 
 /**
@@ -469,6 +484,8 @@ export interface Prepared<out R> {
   readonly messages: ReadonlyArray<Message.Message>
   /** Effects of rules, by their names, which run once that is recorded. */
   readonly recorded: ReadonlyArray<readonly [rule: string, effect: Effect.Effect<unknown, never, R>]>
+  /** The messages of an inbox among these. */
+  readonly delivery: Delivery | undefined
 }
 
 /** Runs a rule's effect by the rule's name. Succeeds with `undefined` if a stop came first. */
@@ -481,6 +498,7 @@ interface Said<out R> {
   readonly rule: string
   readonly messages: ReadonlyArray<Message.Message>
   readonly recorded: Effect.Effect<unknown, never, R> | undefined
+  readonly delivery: Delivery | undefined
 }
 
 /** A request while the rules make it, with the additions of each, by its place. */
@@ -572,23 +590,24 @@ const adding = <R>(
   rule: string,
   place: number,
   before: Draft<R>,
-  { messages, recorded }: Pick<Asked<R>, "messages" | "recorded">
+  { delivery, messages, recorded }: Pick<Asked<R>, "delivery" | "messages" | "recorded">
 ): Draft<R> => {
   if ((messages ?? recorded) === undefined) return before
   const said = before.said.slice()
-  said[place] = { rule, messages: saying(rule, messages), recorded: recorded && within(rule, recorded) }
+  said[place] = { rule, messages: saying(rule, messages), recorded: recorded && within(rule, recorded), delivery }
   return { ...before, said }
 }
 
 const preparedOf = <R>({ ask, notes, said, viewer }: Draft<R>): Prepared<R> => {
-  if (said === nothingSaid) return { _tag: "Ask", ask, notes, messages: [], recorded: [] }
+  if (said === nothingSaid) return { _tag: "Ask", ask, notes, messages: [], recorded: [], delivery: undefined }
   const { view } = ask
   return {
     _tag: "Ask",
     ask: view === undefined ? ask : { ...ask, view: [...view, ...messagesOf(said.slice(viewer))] },
     notes,
     messages: messagesOf(said),
-    recorded: said.flatMap((one) => one?.recorded === undefined ? [] : [[one.rule, one.recorded] as const])
+    recorded: said.flatMap((one) => one?.recorded === undefined ? [] : [[one.rule, one.recorded] as const]),
+    delivery: said.find((one) => one?.delivery !== undefined)?.delivery
   }
 }
 
@@ -721,6 +740,17 @@ export const ended = <E, R>(
     })
   }
   return told as Effect.Effect<void, never, R>
+}
+
+/** A rule that tells what the end of its run leaves undone. */
+export interface Closing {
+  readonly closing: (result: Event.ChatResult) => ReadonlyArray<Event.Of<"MessageRefused">>
+}
+
+/** Closes the rules with the result of the run. Returns the events that are shown before the end of the run. */
+export const closed = <E, R>(rules: Rules<E, R>, result: Event.ChatResult): ReadonlyArray<Event.Event> => {
+  const closing = rules.find((rule) => "closing" in rule) as Closing | undefined
+  return closing?.closing(result) ?? []
 }
 
 /** A rule whose note for the session is another one than that of its latest step. */

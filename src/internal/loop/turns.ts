@@ -182,6 +182,15 @@ export interface OfChat<E, R> extends OfStep<E, R> {
   readonly finalizePrompt?: string
   readonly output?: Typed<R> | null | undefined
   readonly budget?: Opens | null | undefined
+  readonly inbox?: Receives | null | undefined
+}
+
+/** An inbox, as the loop knows it: a value of `Inbox.make`. */
+interface Receives {
+  readonly letters: {
+    readonly rules: (maxTurns: number) => readonly [first: Rule, last: Rule]
+    readonly refuse: (reason: string) => unknown
+  }
 }
 
 /** A budget, as the loop knows it: a value of `Budget.make`. */
@@ -305,8 +314,8 @@ export const ofChat = <E, R>(
   const isStructured = options.structuredFinalize === true && template.responseFormat !== undefined
   const own: Array<Rule<E, R>> = [firstChoice(hasBegun)]
   if (haltWhen !== undefined && haltWhen !== null) own.push(halting(haltWhen))
-  const all = given(options, start)
-  own.push(...all, ...switching(adapter, all.length > 0))
+  const others = given(options, start)
+  own.push(...others, ...switching(adapter, others.length > 0))
   own.push(bounded(most, !isStructured && policy.onMaxTurns === "finalize"))
   if (isStructured) own.push(structured(prompt))
   own.push(withoutTools)
@@ -315,7 +324,10 @@ export const ofChat = <E, R>(
     checkBeside(options.output, options, template)
     own.push(options.output.rule({ maxTurns: most, prompt, now }))
   }
-  return [...accounted(own, spender, false), ...retrying(schedule)]
+  // Messages come before all other rules see the request, and re-open the run behind all of them.
+  const [first, last] = options.inbox?.letters.rules(most) ?? []
+  const all = first === undefined || last === undefined ? own : [first, ...own, last]
+  return [...accounted(all, spender, false), ...retrying(schedule)]
 }
 
 const retrying = (schedule: RetryReply | null | undefined): Rules<never, never> =>
@@ -392,6 +404,7 @@ export const names: ReadonlySet<string> = new Set([
   Fallback.name,
   "output",
   "budget",
+  "inbox",
   "maxTurns",
   "retryReply",
   "last",

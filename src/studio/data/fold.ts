@@ -769,6 +769,8 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
       if (isOpen) discard(run, turn, now, event.error)
       return
     case "ModelSwitched":
+    case "MessageDelivered":
+    case "MessageRefused":
       return
     case "StepCompleted": {
       if (!isOpen) return

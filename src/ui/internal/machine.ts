@@ -5,6 +5,7 @@
 import type * as Event from "../../Event.ts"
 import * as CallPaths from "../../internal/answer/callPath.ts"
 import type * as Json from "../../internal/json.ts"
+import type * as Message from "../../Message.ts"
 
 /** The run inside the handler of a call, folded into what a page shows of it. */
 export interface SubRun {
@@ -49,6 +50,8 @@ export type Move =
     readonly discarded: ReadonlyArray<{ readonly id: string; readonly isDone: boolean }>
   }
   | { readonly kind: "output"; readonly value: unknown; readonly isWhole: boolean }
+  | { readonly kind: "messageDelivered"; readonly id: string; readonly content: Message.Content }
+  | { readonly kind: "messageRefused"; readonly id: string; readonly reason: string }
   | { readonly kind: "modelSwitched"; readonly from: string; readonly to: string; readonly code: string }
   | { readonly kind: "textStart" | "textEnd" | "reasoningStart" | "reasoningEnd"; readonly id: string }
   | { readonly kind: "callStart"; readonly id: string; readonly name: string }
@@ -309,6 +312,10 @@ export class Machine<Out> {
       case "OutputPartial":
       case "OutputCompleted":
         return this.add({ kind: "output", value: event.value, isWhole: event._tag === "OutputCompleted" })
+      case "MessageDelivered":
+        return this.add({ kind: "messageDelivered", id: event.id, content: event.content })
+      case "MessageRefused":
+        return this.add({ kind: "messageRefused", id: event.id, reason: event.reason })
       case "ModelSwitched":
         return this.add({ kind: "modelSwitched", from: event.from, to: event.to, code: event.error.code })
       case "StepCompleted":
