@@ -128,7 +128,9 @@ export const make = (): Inbox => {
       const message = messageOf(content)
       const known = letters.get(id)
       if (known !== undefined && !isSame(known, mode, message)) {
-        throw new TypeError(`Inbox.${name}: another message has the id ${JSON.stringify(id)}; give each message its own`)
+        throw new TypeError(
+          `Inbox.${name}: another message has the id ${JSON.stringify(id)}; give each message its own`
+        )
       }
       const letter = known ?? new InboxRule.Letter(id, mode, message)
       if (known === undefined) letters.accept(letter)

@@ -220,8 +220,7 @@ describe("Inbox", () => {
       const model = modelOf(
         (index) =>
           index > 0 ? say("Done.") : [toolCall("a", "early", {}), toolCall("b", "early", {}), finish("tool_calls")],
-        (index) =>
-          index > 0 ? Effect.void : Effect.andThen(inbox.steer("not that"), Deferred.succeed(sent, undefined))
+        (index) => index > 0 ? Effect.void : Effect.andThen(inbox.steer("not that"), Deferred.succeed(sent, undefined))
       )
       const result = yield* Chat.run("go", { tools: [early], inbox }).pipe(Effect.provide(model.layer))
       assert.strictEqual(ran, 2)
@@ -251,7 +250,7 @@ describe("Inbox", () => {
       const sent = [yield* inbox.steer("one"), yield* inbox.follow("two")]
       yield* Fiber.interrupt(fiber)
       const fates = yield* Effect.forEach(sent, fateOf)
-      assert.deepStrictEqual(fates, Array(2).fill({ _tag: "Refused", reason: "stopped" }))
+      for (const fate of fates) assert.deepStrictEqual(fate, { _tag: "Refused", reason: "stopped" })
       const later = yield* inbox.steer("three")
       assert.deepStrictEqual(yield* later.fate, { _tag: "Refused", reason: "stopped" })
     }))
@@ -287,7 +286,7 @@ describe("Inbox", () => {
         )
         assert.isTrue(Exit.isFailure(exit), why)
         const fates = yield* Effect.forEach(sent, fateOf)
-        assert.deepStrictEqual(fates, Array(2).fill({ _tag: "Refused", reason: "failed" }), why)
+        for (const fate of fates) assert.deepStrictEqual(fate, { _tag: "Refused", reason: "failed" }, why)
       }
     }))
 
@@ -375,7 +374,9 @@ describe("Inbox", () => {
       const model = modelOf(
         (index, request) => [used, ...index === 0 && !isOther(request) ? call("c0", "look") : say("Done.")],
         (_, request) =>
-          isOther(request) ? Effect.andThen(Deferred.succeed(underWay, undefined), Deferred.await(replied)) : Effect.void
+          isOther(request)
+            ? Effect.andThen(Deferred.succeed(underWay, undefined), Deferred.await(replied))
+            : Effect.void
       )
       const budget = Budget.make({ calls: 100, tokens: 10_000 })
       const steered = yield* Deferred.make<Inbox.Sent>()
@@ -516,15 +517,18 @@ describe("Inbox", () => {
         )
       )
       const published = events.flatMap((event) => Event.toPublic(event, { calls: new Map() } as {}) ?? [])
-      assert.deepStrictEqual(published.filter(({ _tag }) => _tag.startsWith("MessageDel") || _tag.startsWith("MessageR")), [
-        {
-          _tag: "MessageDelivered",
-          id: "m1",
-          stepIndex: 1,
-          content: [{ type: "text", text: "see" }, { type: "image", url: "https://a.b/c.png" }]
-        },
-        { _tag: "MessageRefused", id: "m2", reason: "finished" }
-      ])
+      assert.deepStrictEqual(
+        published.filter(({ _tag }) => _tag.startsWith("MessageDel") || _tag.startsWith("MessageR")),
+        [
+          {
+            _tag: "MessageDelivered",
+            id: "m1",
+            stepIndex: 1,
+            content: [{ type: "text", text: "see" }, { type: "image", url: "https://a.b/c.png" }]
+          },
+          { _tag: "MessageRefused", id: "m2", reason: "finished" }
+        ]
+      )
       const parts = [
         { type: "text", text: "see" },
         { type: "file", mediaType: "image/*", url: "https://a.b/c.png" }

@@ -321,11 +321,11 @@ class Inbox {
 }
 
 const inbox = (box: Inbox, waiting: Effect.Effect<void> = Effect.void) =>
-  Rule.make("inbox", {
+  Rule.make("letterbox", {
     ask: (ask, { noted, notes }) => {
       const ids = (note: unknown) => Array.isArray(note) ? note.map(String) : []
-      const own = ids(noted["inbox"])
-      const told = new Set([...box.delivered, ...notes.flatMap((step) => ids(step["inbox"]))])
+      const own = ids(noted["letterbox"])
+      const told = new Set([...box.delivered, ...notes.flatMap((step) => ids(step["letterbox"]))])
       const isNew = ({ id }: { readonly id: string }) => !told.has(id) && !own.includes(id)
       const news = box.waiting.filter(isNew)
       const all = [...own, ...news.map(({ id }) => id)]
@@ -340,7 +340,7 @@ const inbox = (box: Inbox, waiting: Effect.Effect<void> = Effect.void) =>
     },
     next: (next, { notes }) => {
       if (next._tag !== "End" || next.outcome._tag !== "Completed") return next
-      const told = new Set(notes.flatMap((step) => step["inbox"] as ReadonlyArray<string> ?? []))
+      const told = new Set(notes.flatMap((step) => step["letterbox"] as ReadonlyArray<string> ?? []))
       return box.waiting.some(({ id }) => !told.has(id)) ? Rule.go() : next
     }
   })
