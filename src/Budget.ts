@@ -76,7 +76,8 @@ export interface Options {
   readonly outputReserve?: number | undefined
   /**
    * Estimates the tokens of a request. By default those that the run's last reply reported, and a quarter of the
-   * characters since; 1,500 for an image or a file.
+   * characters since; 1,500 for an image or a file. A fraction is rounded up; what is negative or no number is a
+   * defect.
    */
   readonly estimate?:
     | ((request: {
@@ -209,8 +210,8 @@ export interface Account {
   /** Reserves for a request. `false` refuses it, and the run ends (`RuleEnded`). May wait. */
   readonly reserve: (request: Request) => Effect.Effect<boolean>
   /**
-   * Settles a reservation by what was spent, once each, also where the run is stopped. A process that is killed before
-   * leaves the reservation open.
+   * Settles a reservation by what was spent, once each, also where the run is stopped or another account dies as it
+   * settles. A process that is killed before leaves the reservation open.
    */
   readonly settle: (request: Request, spent: Amount) => Effect.Effect<unknown>
 }

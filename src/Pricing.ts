@@ -28,8 +28,9 @@ export interface Call {
 
 /**
  * The price of a call in millionths of the currency: a whole number, 0 for nothing, `undefined` where the model has no
- * price. A budget looks a model up by the name of the request, by that of the reply, and then by both without a date at
- * the end.
+ * price. A fraction is rounded up; what is negative or no number is a defect. Where the price of a reply throws, the
+ * reply counts by its reservation. A budget looks a model up by the name of the request, by that of the reply, and then
+ * by both without a date at the end.
  *
  * @category references
  * @since 0.1.0

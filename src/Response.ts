@@ -70,8 +70,8 @@ const countNames = Object.keys(counts) as ReadonlyArray<CountName>
 const isCountName = (name: string): name is CountName => Object.hasOwn(counts, name)
 
 /**
- * Usage from any record: known keys that hold a finite number are taken, everything else goes to `extra`. Total: it
- * never fails, so that an odd usage report cannot end a run.
+ * Usage from any record: known keys that hold a finite number, 0 or more, are taken, everything else goes to `extra`.
+ * Total: it never fails, so that an odd usage report cannot end a run.
  *
  * **Example** (An unknown key is kept)
  *
@@ -94,7 +94,7 @@ export const usage = (input: Readonly<Record<string, unknown>>): Usage => {
   const extra: Array<readonly [string, unknown]> = []
   for (const [name, value] of Object.entries(input)) {
     if (isCountName(name) && (value === null || value === undefined)) continue
-    if (isCountName(name) && typeof value === "number" && Number.isFinite(value)) known[name] = value
+    if (isCountName(name) && typeof value === "number" && Number.isFinite(value) && value >= 0) known[name] = value
     else if (name === "toolUsage" && Json.isObject(value)) toolUsage = value
     else if (name === "extra" && Json.isObject(value)) extra.push(...Object.entries(value))
     else extra.push([name, value])

@@ -1,6 +1,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
@@ -474,4 +475,93 @@ describe("wrong budgets", () => {
   for (const [title, make, message] of wrong) {
     it(`${title} is a defect that says what is right`, () => assert.throws(make, message))
   }
+})
+
+describe("functions of the caller that fail", () => {
+  const model = () => modelOf(() => say("Yes.", used(100, 100)), { provider: "openai", model: "gpt-5" })
+  const twice = <E>(budget: Budget.Budget, given: Layer.Layer<never, E>) =>
+    Effect.all([Effect.exit(Chat.run("One")), Effect.exit(Chat.run("Two")), Budget.spent]).pipe(
+      Effect.provide(Layer.mergeAll(model().layer, given, Limits.layer({ budget })))
+    )
+  const estimated = (value: unknown) =>
+    twice(Budget.make({ tokens: 1_000 }, { estimate: () => value as number, outputReserve: 10 }), Layer.empty)
+  const priced = (value: unknown) =>
+    twice(Budget.make({ money: 2 }), Layer.succeed(Pricing.Prices, () => value as number))
+
+  for (const value of [NaN, Infinity, -1, "5", null]) {
+    it.effect(`an estimate and a price of ${JSON.stringify(value)} are defects, and leave the bounds as they are`, () =>
+      Effect.gen(function*() {
+        for (
+          const [ran, left, message] of [
+            [estimated, { tokens: 1_000 }, /estimate returned .*; return a number, 0 or more/],
+            [priced, { money: 2 }, /Prices returned .*; return a number, 0 or more/]
+          ] as const
+        ) {
+          const [one, two, spent] = yield* ran(value)
+          for (const exit of [one, two]) assert.match(Exit.isFailure(exit) ? String(exit.cause) : "", message)
+          assert.deepStrictEqual(spent?.left, left)
+        }
+      }))
+  }
+
+  it.effect("a price below one counts as one, so that many of them reach the bound", () =>
+    Effect.gen(function*() {
+      const [one, two, spent] = yield* priced(0.3)
+      assert.isTrue(Exit.isSuccess(one) && Exit.isSuccess(two))
+      assert.deepStrictEqual([spent?.money, spent?.left], [2, { money: 0 }])
+    }))
+
+  it.effect("the price of a reply that throws fails its run, and others do not wait for the reservation", () =>
+    Effect.gen(function*() {
+      const told: Array<unknown> = []
+      const own = Budget.from({
+        reserve: () => Effect.succeed(true),
+        settle: (_, { money }) => Effect.sync(() => told.push(money))
+      })
+      const throwing = Layer.succeed(Pricing.Prices, ({ usage: { outputTokens } }) => {
+        if (outputTokens === 100) throw new Error("no table")
+        return 1
+      })
+      const program = Effect.gen(function*() {
+        const first = yield* Effect.exit(Chat.run("One", { budget: own }))
+        const second = yield* Chat.run("Two")
+        return [Exit.isFailure(first) ? String(first.cause) : "", second.haltedReason, yield* Budget.spent] as const
+      })
+      const [cause, halted, spent] = yield* timed(program.pipe(
+        Effect.provide(Layer.mergeAll(model().layer, throwing, Limits.layer({ budget: Budget.make({ money: 1 }) })))
+      ))
+      assert.match(cause, /no table/)
+      assert.strictEqual(halted, "budget")
+      assert.deepStrictEqual([spent?.left, told], [{ money: 0 }, [1]])
+    }))
+
+  it.effect("an account that dies as it settles leaves the others settled", () =>
+    Effect.gen(function*() {
+      for (
+        const dies of [() => Effect.die(new Error("no database")), () => {
+          throw new Error("no database")
+        }]
+      ) {
+        const told: Array<number> = []
+        const reserve = () => Effect.succeed(true)
+        const inner = Budget.from({ reserve, settle: (_, { calls }) => Effect.sync(() => told.push(calls)) })
+        const outer = Limits.layer({ budget: Budget.from({ reserve, settle: dies }) })
+        const exit = yield* Effect.exit(
+          Chat.run("Hi", { budget: inner }).pipe(Effect.provide(Layer.merge(model().layer, outer)))
+        )
+        assert.match(Exit.isFailure(exit) ? String(exit.cause) : "", /no database/)
+        assert.deepStrictEqual(told, [1])
+      }
+    }))
+
+  it.effect("usage and a cost below zero are none that a provider reports: nothing comes back by them", () =>
+    Effect.gen(function*() {
+      const reported = usage({ inputTokens: -1_000, outputTokens: -1_000, totalCost: -5 })
+      const { layer } = modelOf(() => say("Yes.", reported), { provider: "openai", model: "gpt-5" })
+      const budget = Budget.make({ tokens: 100, money: 5 }, { estimate: () => 10, outputReserve: 10 })
+      const spent = yield* Effect.andThen(Chat.run("Hi"), Budget.spent).pipe(
+        Effect.provide(Layer.mergeAll(layer, Layer.succeed(Pricing.Prices, () => 1), Limits.layer({ budget })))
+      )
+      assert.deepStrictEqual(spent?.left, { tokens: 80, money: 4 })
+    }))
 })

@@ -149,6 +149,12 @@ class Counted {
   }
 }
 
+/** Checks what a function of the caller's own has returned: an amount that is no number would leave no bound. */
+const counted = (value: unknown, source: string): number => {
+  if (typeof value === "number" && Number.isFinite(value) && value >= 0) return Math.ceil(value)
+  throw new TypeError(`${source} returned ${String(value)}; return a number, 0 or more`)
+}
+
 // The reply.
 
 /** The facts of a reply so far: its characters, its usage and its model, so that it can be settled wherever it ends. */
@@ -195,7 +201,11 @@ interface Open {
 /**
  * Returns the usage by which a reply is settled: `null` where the reservation counts, `undefined` where nothing does.
  */
-const settledBy = ({ heard, isSent }: Open, error: unknown, hasSaid: boolean): Response.Usage | null | undefined => {
+const settledBy = (
+  { heard, isSent }: Pick<Open, "heard" | "isSent">,
+  error: unknown,
+  hasSaid: boolean
+): Response.Usage | null | undefined => {
   const { characters, isWhole, usage } = heard
   if (!isSent) return undefined
   if (isWhole) return usage
@@ -225,7 +235,7 @@ class Tariff {
     const names = [template.model ?? adapter.model, replied].filter((model) => model !== undefined)
     for (const model of [...names, ...names.map((model) => model.replace(dated, ""))]) {
       const price = this.prices({ provider, model, usage })
-      if (price !== undefined) return price
+      if (price !== undefined) return counted(price, "Pricing.Prices")
     }
     return undefined
   }
@@ -290,7 +300,7 @@ class Chain implements Spender {
   rules(isStep: boolean): readonly [first: Rule, last: Rule] {
     const { isOwner, members, own, own: { account } } = this
     const isOfSession = own.choices.scope === "session"
-    const counted = new Counted()
+    const counter = new Counted()
     let tariff = new Tariff(() => undefined, "USD")
     let open: Open | undefined
     /** The request of a recorded reply. */
@@ -325,7 +335,7 @@ class Chain implements Spender {
 
     /** Returns the tokens of a request: those of the last reply, and those of the messages since. */
     const estimated = (ask: Ask, { steps, thread }: At): number => {
-      const all = counted.of(thread)
+      const all = counter.of(thread)
       if (ask.view !== undefined) return tokensOf(toolsLength(ask) + lengthOf(ask.view))
       const step = steps.at(-1)
       const { inputTokens = null, outputTokens } = step?.response.usage ?? {}
@@ -337,7 +347,7 @@ class Chain implements Spender {
     const sizeFor = ({ choices: { estimate, outputReserve } }: Member, ask: Ask, at: At, tokens: number) => {
       const inputTokens = estimate === undefined
         ? tokens
-        : Math.max(0, Math.ceil(estimate({ messages: ask.view ?? SharedMessages.list(at.thread) })))
+        : counted(estimate({ messages: ask.view ?? SharedMessages.list(at.thread) }), "Budget.make: estimate")
       return { inputTokens, outputTokens: ask.template.maxTokens ?? outputReserve }
     }
 
@@ -354,18 +364,29 @@ class Chain implements Spender {
         }
       })
 
-    /** Settles the open request. Accounts of the caller's own are settled by the returned effect. */
+    /**
+     * Settles the open request. Accounts of the caller's own are settled by the returned effect, each also where
+     * another one dies. Where the price of the reply throws, the reservation counts, and the effect dies.
+     */
     const settle = (error: unknown, hasSaid: boolean): readonly [Accounts.Amount, Effect.Effect<unknown>] => {
       if (open === undefined) return [Accounts.nothing, Effect.void]
-      const { ask, heard, outside, reservation, reserved } = open
-      const usage = settledBy(open, error, hasSaid)
-      const money = usage ? tariff.of(ask, usage, heard.model) : undefined
+      const { ask, heard, isSent, outside, reservation, reserved } = open
+      open = undefined
+      let usage = settledBy({ heard, isSent }, error, hasSaid)
+      let money: number | undefined
+      let settling: Effect.Effect<unknown> = Effect.void
+      try {
+        money = usage ? tariff.of(ask, usage, heard.model) : undefined
+      } catch (defect) {
+        usage = null
+        settling = Effect.die(defect)
+      }
       const spentOf = (reserved: Accounts.Amount): Accounts.Amount =>
         usage === undefined ? Accounts.nothing : usage === null ? reserved : amountOf(usage, reserved, money)
-      open = undefined
       reservation.settle(spentOf)
-      const settled = outside.map(([account, given]) => account.settle(given, spentOf(given.amount)))
-      const settling = settled.length === 0 ? Effect.void : Effect.all(settled, { discard: true })
+      for (const [account, given] of outside) {
+        settling = Effect.ensuring(settling, Effect.suspend(() => account.settle(given, spentOf(given.amount))))
+      }
       return [spentOf(reserved), settling]
     }
 
