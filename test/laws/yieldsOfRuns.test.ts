@@ -148,7 +148,8 @@ const modelOf = ({ pause, pieces, turns }: Case) => {
 const byCall = (events: ReadonlyArray<Event.Event>) => {
   const groups = new Map<string, Array<Event.Event>>()
   for (const event of events.filter(({ _tag }) => _tag !== "ToolQueued")) {
-    groups.set(idOf(event), [...groups.get(idOf(event)) ?? [], event])
+    const own = event._tag === "ToolExecutionStarted" ? { ...event, waited: [] } : event
+    groups.set(idOf(event), [...groups.get(idOf(event)) ?? [], own])
   }
   return Array.from(groups).sort(([one], [other]) => one < other ? -1 : 1)
 }

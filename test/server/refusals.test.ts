@@ -667,6 +667,8 @@ describe("browsers", () => {
       yield* Deferred.await(all.began)
       for (const method of ["PUT", "PATCH", "TRACE", "PROPFIND"]) {
         for (const to of [at, `${at}/s1`, path, `${at}/s1/events`]) {
+          // A session is labelled by PATCH.
+          if (method === "PATCH" && to === `${at}/s1`) continue
           const { status } = yield* all.ask({ method, path: to })
           assert.include([404, 405], status, `${method} ${to}`)
         }

@@ -162,7 +162,7 @@ export interface PublicSuspension {
  * @category models
  * @since 0.1.0
  */
-export interface PublicWait {
+interface PublicWait {
   /** The thing that the call waited for: `"permit"`, `"key"` or `"exclusive"`. */
   readonly reason: string
   /** The name of the permit. Left out where the reason is another one, and where arguments are not published. */

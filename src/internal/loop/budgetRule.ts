@@ -34,7 +34,7 @@ import {
 } from "./rules.ts"
 import * as Turns from "./turns.ts"
 
-export const name = "budget"
+const name = "budget"
 
 /** A request for which a price is asked, or its reply. */
 export interface Priced {
@@ -54,7 +54,7 @@ export const Currency: Context.Reference<string> = Context.Reference<string>("he
 })
 
 /** A request as an account of the caller's own sees it. */
-export interface Reserved {
+interface Reserved {
   readonly id: string
   readonly provider: string
   readonly model: string | undefined
@@ -62,7 +62,7 @@ export interface Reserved {
 }
 
 /** An account of the caller's own. */
-export interface Outside {
+interface Outside {
   readonly reserve: (reserved: Reserved) => Effect.Effect<boolean>
   readonly settle: (reserved: Reserved, spent: Accounts.Amount) => Effect.Effect<unknown>
 }

@@ -16,7 +16,7 @@ export interface Amount {
 }
 
 /** The resources that an account may bound. */
-export const resources = ["calls", "inputTokens", "outputTokens", "tokens", "money"] as const
+const resources = ["calls", "inputTokens", "outputTokens", "tokens", "money"] as const
 
 export type Resource = (typeof resources)[number]
 
@@ -34,7 +34,7 @@ const combined = (left: Amount, right: Amount, sign: 1 | -1): Amount => ({
 
 export const plus = (left: Amount, right: Amount): Amount => combined(left, right, 1)
 
-export const minus = (left: Amount, right: Amount): Amount => combined(left, right, -1)
+const minus = (left: Amount, right: Amount): Amount => combined(left, right, -1)
 
 /** Returns the part of an amount that a bound is about. */
 export const partOf = (amount: Amount, resource: Resource): number =>

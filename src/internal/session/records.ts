@@ -82,7 +82,11 @@ const Requested = Schema.Struct(requested)
 export type Requested = (typeof Requested)["Type"]
 
 /** The request of a reply, beside that. */
-const ofReply = { ...requested, requested: Schema.optionalKey(requested.requested) }
+const ofReply = {
+  ...requested,
+  /** The time of the request. Left out where it is not known. */
+  requested: Schema.optionalKey(requested.requested)
+}
 
 const by = {
   /** The sender, as the program names them. Left out where the program does not say. */

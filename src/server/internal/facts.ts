@@ -17,7 +17,7 @@ import type * as Tool from "../../Tool.ts"
 import type * as Agents from "../Agent.ts"
 
 /** A tool as a page names it. */
-export interface ToolFacts {
+interface ToolFacts {
   readonly name: string
   /** The description, at most 1,000 characters of it. Empty where only the name of the tool is published. */
   readonly description: string
@@ -33,7 +33,7 @@ export interface ToolFacts {
 }
 
 /** The facts about an agent. Without tools `unavailable` has the reason. */
-export interface Facts {
+interface Facts {
   readonly name: string
   readonly description: string
   /** The model of its requests, unless a rule chooses another one. Left out where nothing names one. */

@@ -63,7 +63,7 @@ const innerOf = (run: Fold.Run, call: Fold.Call): ReadonlyArray<Fold.Call> =>
   )
 
 /** A call, which its run changes in place. */
-export const Call = ({ call, run }: { readonly run: Fold.Run; readonly call: Fold.Call }): ReactNode => {
+const Call = ({ call, run }: { readonly run: Fold.Run; readonly call: Fold.Call }): ReactNode => {
   const [isOpen, setOpen] = useState(false)
   const now = run.end ?? run.now
   const note = noteOf(call)

@@ -176,7 +176,7 @@ const groupsOf = (run: Fold.Run): ReadonlyArray<Group> => {
 }
 
 /** Returns the text of an answer. */
-export const textOf = (run: Fold.Run): string =>
+const textOf = (run: Fold.Run): string =>
   run.turns.filter(({ owner, text }) => owner === "" && text !== "").map(({ text }) => text).join("\n\n")
 
 const Left = ({ run }: { readonly run: Fold.Run }): ReactNode => {

@@ -74,7 +74,7 @@ export const marked = (text: string): string =>
   })
 
 /** Returns JSON in which each character that would not be seen is an escape. It is the same value. */
-export const escaped = (json: string): string =>
+const escaped = (json: string): string =>
   json.replace(
     unseen,
     (character) => character.split("").map((unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`).join("")

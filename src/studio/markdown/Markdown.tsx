@@ -9,7 +9,7 @@ import { type Block, empty, parse, type Parsed } from "./parse.ts"
 const Code = lazy(async () => ({ default: (await import("./Code.tsx")).Code }))
 
 /** Returns the whole address of a link, or nothing where none is made of it. */
-export const addressOf = (url: string): string | undefined => {
+const addressOf = (url: string): string | undefined => {
   if (!/^(?:https?|mailto):/i.test(url) || url.length > 4_000) return undefined
   return URL.canParse(url) ? new URL(url).href : undefined
 }

@@ -9,13 +9,13 @@ import { gfm } from "micromark-extension-gfm"
 import { isClosing, mostCharacters, normal, type Piece, split } from "./guard.ts"
 
 /** Text that stays as written. */
-export interface Plain {
+interface Plain {
   readonly type: "plain"
   readonly value: string
 }
 
 /** Rows of a table, or the end of a text, that are not parsed. */
-export interface Rest {
+interface Rest {
   readonly type: "rest"
   readonly value: string
   /** Number of rows. Left out for the end of a text. */
