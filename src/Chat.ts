@@ -15,6 +15,7 @@ import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
 import type * as Inbox from "./Inbox.ts"
 import * as SubAgent from "./internal/answer/subAgent.ts"
+import * as Handles from "./internal/loop/handle.ts"
 import * as Loop from "./internal/loop/loop.ts"
 import * as Pulled from "./internal/loop/scopedPull.ts"
 import * as Turns from "./internal/loop/turns.ts"
@@ -221,9 +222,100 @@ export const run = <
       Effect.sync(() => {
         last = events[events.length - 1]
       }))
-    return Effect.flatMap(read, () => {
-      const result = Collector.toChatResult(Collector.applyAll(Collector.initial(), last === undefined ? [] : [last]))
-      const error = result.steps[0]?.response.error
-      return error instanceof Step.EngineError ? Effect.fail(error) : Turns.decoded(result, options.output)
-    })
+    return Effect.flatMap(read, () => resultOf(last, options.output))
   })
+
+/** Returns the result of a run, by its last event. */
+const resultOf = <A, R>(
+  last: Event.Event | undefined,
+  output: Turns.Decodes<A, R> | null | undefined
+): Effect.Effect<Result<A>, Step.EngineError, R> => {
+  const result = Collector.toChatResult(Collector.applyAll(Collector.initial(), last === undefined ? [] : [last]))
+  const error = result.steps[0]?.response.error
+  return error instanceof Step.EngineError
+    ? Effect.fail(error)
+    : Turns.decoded(result, output) as Effect.Effect<Result<A>, never, R>
+}
+
+/**
+ * A run under way. It reads itself: its events need no reader.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Handle<A, E> {
+  /**
+   * The events of the run, each of which is read once. Nothing waits for a reader: from 1,024 unread events on, the
+   * pieces of one text are joined, of the progress of each call and of `OutputPartial` the last is kept, and provider
+   * chunks are left out. The stream ends with the run, or fails as `result` does.
+   */
+  readonly events: Stream.Stream<Event.Event, E>
+  /** Waits for the result of the run, as `Chat.run` gives it. It can be awaited more than once, and not at all. */
+  readonly result: Effect.Effect<Result<A>, E>
+  /**
+   * Stops the run softly, as the option `cancel` does, and returns at once: `result` has the outcome `Cancelled`. The
+   * model reads the reason in the answers of stopped calls.
+   */
+  readonly cancel: (reason?: string) => Effect.Effect<void>
+  /**
+   * Stops one call, as `call.cancelCall` does: by its id, or, in a run inside handlers, by its path, such as `"c0/c1"`.
+   * Succeeds with `false` where there is no such call, or where it is answered or stopped already.
+   */
+  readonly cancelCall: (path: string, reason?: string) => Effect.Effect<boolean>
+}
+
+/**
+ * Begins a run at once, and returns a handle to it. The run ends with the scope.
+ *
+ * **Details**
+ *
+ * It fails where the run cannot be started; every later failure is that of `result` and of `events`. When the scope
+ * closes first, the run ends as if its reader had left: its handlers are stopped, and `result` is interrupted.
+ *
+ * **Example** (Stopping one call, and keeping the run)
+ *
+ * ```ts import.meta.vitest
+ * import { Chat, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const slow = Tool.make("slow", { parameters: {}, handler: () => Effect.never })
+ * const model = Script.layer([
+ *   [Script.toolCall("c0", "slow"), Script.finish("tool_calls")],
+ *   [Script.text("Without it, then."), Script.finish("stop")]
+ * ])
+ * const program = Effect.gen(function*() {
+ *   const run = yield* Chat.start("Go", { tools: [slow] })
+ *   yield* Stream.runForEach(run.events, (event) =>
+ *     event._tag === "ToolExecutionStarted" ? run.cancelCall(event.id, "the user does not want it") : Effect.void)
+ *   return yield* run.result
+ * })
+ * const result = await Effect.runPromise(program.pipe(Effect.scoped, Effect.provide(model)))
+ *
+ * result.finalResponse?.outputText // => "Without it, then."
+ * ```
+ *
+ * @category running
+ * @since 0.1.0
+ */
+export const start = <
+  const Tools extends ReadonlyArray<Tool.Any> = [],
+  E = never,
+  R = never,
+  RHalt = never,
+  REvent = never,
+  A = never
+>(
+  input: Thread.Input,
+  options: Options<Tools, E, R, RHalt, REvent, A> = {}
+): Effect.Effect<
+  Handle<A, ChatError | E | Tool.Fatal<Tools[number]>>,
+  ChatError,
+  R | RHalt | REvent | Adapter.Adapter | Tool.Services<Tools[number]> | Scope.Scope
+> => {
+  type Failures = ChatError | E | Tool.Fatal<Tools[number]>
+  const started = Handles.start(stream(input, options), (last) => resultOf(last, options.output))
+  // A run that is not entered yet fails with nothing else.
+  return started as Effect.Effect<Handle<A, Failures>, ChatError, Effect.Services<typeof started>>
+}

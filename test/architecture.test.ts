@@ -374,8 +374,8 @@ describe("architecture", () => {
     ])
   })
 
-  it("the rooms are few enough to be known: 64 files at most", () => {
-    assert.isAtMost(readSources("src/internal").length, 64)
+  it("the rooms are few enough to be known: 66 files at most", () => {
+    assert.isAtMost(readSources("src/internal").length, 66)
   })
 
   it("a violation names its line", () => {

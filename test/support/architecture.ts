@@ -246,6 +246,7 @@ const bundled = (file: File): ReadonlyArray<Fault> =>
 const ofPages: ReadonlyArray<string> = [
   "src/internal/json.ts",
   "src/internal/answer/callPath.ts",
+  "src/internal/fold/deltas.ts",
   "src/internal/answer/teller.ts",
   "src/internal/declare/schema.ts",
   "src/internal/declare/values.ts",
@@ -429,7 +430,7 @@ export const rules = {
   },
   pages: {
     demand:
-      "ui knows of the internal modules only JSON, the kinds of options, the names of calls, the teller and the public form of events",
+      "ui knows of the internal modules only JSON, the kinds of options, the names of calls, pieces of texts, the teller and the public form of events",
     faults: paged
   },
   circles: { demand: "no file imports itself by way of others, not even for a type", faults: circular },

@@ -1421,6 +1421,7 @@ export const enter = <E, R>(
       span
     })
     Inherited.listen(running, ambient, options.cancel, settings.requestId)
+    Context.get(context as Context.Context<never>, Inherited.CurrentHold)?.take(running)
     const { ends, turn } = recorded?.start ?? {}
     if (ends !== undefined && turn === undefined) RunJournal.end(ambient.cancellation, ends)
     return loop.next

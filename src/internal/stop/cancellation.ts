@@ -17,12 +17,17 @@ export const stopCause = "the run was stopped"
 /** The cause of the stop of one call that was given no reason. */
 const callStopCause = "the call was stopped"
 
-/** Returns the reason that the model reads for the stop of one call. Any reason but a text is a defect. */
-export const reasonOf = (reason: unknown, of: string): string => {
-  if (reason === undefined || reason === "") return callStopCause
+const textOf = (reason: unknown, of: string, otherwise: string): string => {
+  if (reason === undefined || reason === "") return otherwise
   if (typeof reason === "string") return reason
   throw new TypeError(`${of}: the reason must be a text, which the model reads`)
 }
+
+/** Returns the reason that the model reads for the stop of one call. Any reason but a text is a defect. */
+export const reasonOf = (reason: unknown, of: string): string => textOf(reason, of, callStopCause)
+
+/** Returns the cause that the model reads for the stop of a run. Any reason but a text is a defect. */
+export const causeOf = (reason: unknown, of: string): string => textOf(reason, of, abortCause)
 
 /**
  * The source of the request. A run that an abandoned handler starts is stopped as if the handler were interrupted:

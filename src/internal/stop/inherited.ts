@@ -41,6 +41,28 @@ export const ParentCancellation: Context.Reference<Cancellation.Cancellation | u
   Cancellation.Cancellation | undefined
 >("heddle/internal/ParentCancellation", { defaultValue: () => undefined })
 
+/** Holds the run that a handle is for: the first that is entered. Its handlers may start others. */
+export class Hold {
+  running: Running | undefined
+  private readonly onEntered: () => void
+
+  constructor(onEntered: () => void) {
+    this.onEntered = onEntered
+  }
+
+  take(running: Running): void {
+    if (this.running !== undefined) return
+    this.running = running
+    this.onEntered()
+  }
+}
+
+/** Public through `Chat.start`. */
+export const CurrentHold: Context.Reference<Hold | undefined> = Context.Reference<Hold | undefined>(
+  "heddle/internal/Hold",
+  { defaultValue: () => undefined }
+)
+
 export interface Ambient {
   /** The permits of the tree. */
   readonly permits: Semaphore.Semaphore
