@@ -155,7 +155,10 @@ const normal = (sent: ReadonlyArray<Sent>, id: string): ReadonlyArray<unknown> =
   sent.filter(({ data }) => data.type !== "MESSAGES_SNAPSHOT").map(({ data, event }) => ({
     event,
     data: JSON.parse(
-      JSON.stringify(data, (key, value) => /^(at|asked|millis|timestamp|startedAt|endedAt|duration.*)$/.test(key) ? 0 : value)
+      JSON.stringify(
+        data,
+        (key, value) => /^(at|asked|millis|timestamp|startedAt|endedAt|duration.*)$/.test(key) ? 0 : value
+      )
         .replaceAll(/[0-9a-f]{8}-[0-9a-f-]{27}/g, "RUN").replaceAll(`"${id}"`, "\"SESSION\"")
         .replaceAll(/\b(c\d)_2\b/g, "$1")
     )
