@@ -73,9 +73,12 @@ const sentenceOf = ({ isStopping, report, running, shown, suspensions }: Store.S
 
 /** Returns what a stop has left, in a sentence. */
 const leftOf = ({ report, shown }: Store.Snapshot): string => {
-  const left = [...report?.refused ?? [], ...report?.unknown ?? []]
+  const run = shown.at(-1)?.run
+  // The answer itself says what its run left running.
+  const said = new Set(run?.abandoned.map(({ id }) => id))
+  const left = [...report?.refused ?? [], ...report?.unknown ?? []].filter((id) => !said.has(id))
   if (left.length === 0) return ""
-  const calls = shown.at(-1)?.run.calls
+  const calls = run?.calls
   const names = left.map((id) => Array.from(calls?.values() ?? []).find((call) => call.id === id)?.name ?? id)
   return `Stopped. These may still have an effect: ${names.join(", ")}.`
 }
@@ -326,6 +329,8 @@ export const App = ({ studio }: { readonly studio: Studio }): ReactNode => {
         case "/":
           // On a wide screen it is always there.
           if (burger.current?.offsetParent != null) setSideOpen(true)
+          document.getElementById("search")?.focus()
+          // A list that was closed has its field at the next frame.
           requestAnimationFrame(() => document.getElementById("search")?.focus())
           break
         case "n":

@@ -461,6 +461,20 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
       )
     }))
 
+  it("V-05: many calls are one line within its card, with the states of those that failed", () =>
+    onPage(async (page) => {
+      const name = `${"long_name_".repeat(8)}last`
+      await page.evaluate((name) => {
+        const events = chat.everywhere(name).filter(({ _tag }) => _tag !== "Error")
+        chat.show([{ id: "many", events, said: "A question" }])
+      }, name)
+      const summary = page.locator(".calls > summary")
+      assert.match(await summary.innerText(), /^6 calls: long_name_/)
+      const [line, state] = [await summary.boundingBox(), await summary.locator(".state").boundingBox()]
+      assert.isAbove(state!.width, 20)
+      assert.isAtMost(state!.x + state!.width, line!.x + line!.width)
+    }, { viewport: { width: 390, height: 760 } }))
+
   it("V-06: a message that cannot be shown is shown as its text, and the others stay", async () => {
     const { close, page } = await Harness.open(browser, bundle, { viewport: desk, css })
     await page.evaluate(() => {

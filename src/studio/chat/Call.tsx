@@ -132,8 +132,10 @@ export const Calls = ({ calls, run }: {
     <details className="calls" onToggle={(event) => setOpen(event.currentTarget.open)}>
       <summary data-state={calls.some(({ state }) => urgent.has(state)) ? "running" : "done"}>
         <span className="dot" aria-hidden="true" />
-        <strong>{calls.length.toLocaleString("en")} calls</strong>: {shown}
-        {names.length > 6 ? `, ${names.length - 6} more` : ""}
+        <span className="names">
+          <strong>{calls.length.toLocaleString("en")} calls</strong>: {shown}
+          {names.length > 6 ? `, ${names.length - 6} more` : ""}
+        </span>
         <span className="state">{states.join(", ")}</span>
       </summary>
       {isOpen && cards()}

@@ -25,9 +25,14 @@ export const tokens = (usage: Fold.Usage | undefined): string => {
 export const cost = (usage: Fold.Usage | undefined): string => {
   const { currency, totalCost } = usage ?? {}
   if (typeof totalCost !== "number") return ""
-  const figure = totalCost.toFixed(totalCost < 0.1 ? 4 : 2)
+  // A small cost is not nothing.
+  const isTiny = totalCost > 0 && totalCost < 0.0001
+  const figure = isTiny ? "< 0.0001" : totalCost.toFixed(totalCost < 0.1 ? 4 : 2)
   return typeof currency === "string" ? `${figure} ${currency}` : figure
 }
+
+/** Returns Markdown on one line without the marks of headings, emphasis and code. */
+export const plain = (text: string): string => text.replace(/(^|\s)#{1,6}\s/g, "$1").replace(/\*\*|`/g, "").trim()
 
 const stateWords: { readonly [State in Fold.State]: string } = {
   asked: "asked for",

@@ -1,5 +1,6 @@
 /** The list of sessions: the agents, a search, and what can be done with a session. */
 import { memo, type ReactNode, useId, useRef, useState, useSyncExternalStore } from "react"
+import * as Words from "../chat/words.ts"
 import type * as Client from "../data/client.ts"
 import type * as Lists from "../data/list.ts"
 import { addressOf, type Studio } from "../data/studio.ts"
@@ -24,7 +25,7 @@ const stateOf = ({ lastLine, next, status }: Client.Listed): readonly [text: str
   if (next !== "nothing") return ["works", "works"]
   if (status === "error") return ["failed", "failed"]
   if (status === "unreadable") return ["cannot be read", "failed"]
-  return [lastLine, "quiet"]
+  return [Words.plain(lastLine), "quiet"]
 }
 
 type Task = "rename" | "delete"
