@@ -11,7 +11,19 @@ import * as Option from "effect/Option"
 import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
-import { Chat, Encoder, Limits, Message, Policy, Session, Step, StreamingToolExecutor, Tool, ToolRunner } from "heddle"
+import {
+  Budget,
+  Chat,
+  Encoder,
+  Limits,
+  Message,
+  Policy,
+  Session,
+  Step,
+  StreamingToolExecutor,
+  Tool,
+  ToolRunner
+} from "heddle"
 import { Agent } from "heddle/server"
 import { check, Script } from "heddle/testing"
 import { placesOf } from "./support/edges.ts"
@@ -557,5 +569,55 @@ describe("G79: limits that cannot be used are refused, by their names", () => {
           assert.match(String((error as Error).message), message)
         }
       }
+    }))
+})
+
+describe("G97: a wait for a budget", () => {
+  const agentOf = (name: string, millis: number, timeout: object) =>
+    Tool.fromChat(name, {
+      parameters: {},
+      ...timeout,
+      chat: () =>
+        Stream.provide(
+          Chat.stream("Go"),
+          Script.layer([[delay(millis), Script.usage({ inputTokens: 1, outputTokens: 1 }), ...says(name)]])
+        )
+    })
+  const run = (idle: number, own: number, total?: number) =>
+    ToolRunner.run(
+      calling("first", "second"),
+      [
+        agentOf("first", 100, { timeout: "infinity" }),
+        agentOf("second", own, { timeout: total === undefined ? { idle } : { idle, total } })
+      ]
+    )
+  // One request at a time has its reserve.
+  const budget = Budget.make({ outputTokens: 100 }, { outputReserve: 60 })
+
+  it.effect("G97: a sub-agent that waits for what another run has reserved is not idle, and is idle behind it", () =>
+    Effect.gen(function*() {
+      for (const [idle, own, answer] of [[30, 20, "second"], [30, 40, silent("second")]] as const) {
+        const { at, value } = yield* elapsed(Effect.provide(run(idle, own), Limits.layer({ budget })))
+        assert.deepStrictEqual(contents(value).map(([, content]) => content), ["first", answer])
+        assert.strictEqual(at, 100 + Math.min(idle, own), "it asks when the first reply is settled")
+      }
+    }))
+
+  it.effect("G97: the total time passes during the wait", () =>
+    Effect.gen(function*() {
+      const { at, value } = yield* elapsed(Effect.provide(run(30, 20, 50), Limits.layer({ budget })))
+      assert.strictEqual(contents(value)[1]?.[1], failed("second", "50 ms in total"))
+      assert.strictEqual(at, 100)
+    }))
+
+  it.effect("G97: a wait in an account of the caller's own counts neither", () =>
+    Effect.gen(function*() {
+      const slow = Budget.from({ reserve: () => Effect.as(Effect.sleep(80), true), settle: () => Effect.void })
+      const { value } = yield* elapsed(
+        ToolRunner.run(calling("second"), [agentOf("second", 20, { timeout: { idle: 30 } })]).pipe(
+          Effect.provide(Limits.layer({ budget: slow }))
+        )
+      )
+      assert.strictEqual(contents(value)[0]?.[1], "second")
     }))
 })

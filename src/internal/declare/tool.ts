@@ -86,7 +86,8 @@ export type TimeoutInput = Duration.Input | "infinity" | {
   /**
    * The time that the call may take without progress; a number is milliseconds. It begins anew with each
    * `call.progress`, such as that of a tool of an MCP server, and with each event of a run that the handler has
-   * started. The time in which such a run only waits for a permit or a key does not count. No limit by default.
+   * started. The time in which such a run only waits for a permit, a key or a budget does not count. No limit by
+   * default.
    */
   readonly idle?: Duration.Input | "infinity"
 }

@@ -18,6 +18,7 @@ import * as EventJson from "../fold/eventJson.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Json from "../json.ts"
 import * as Accounts from "../permits/account.ts"
+import { CurrentRunning } from "../stop/ownedFibers.ts"
 import {
   type Ask,
   type At,
@@ -263,6 +264,10 @@ const telling = (adapter: Adapter.Service, onSent: () => void): Adapter.Service 
     }
   }) as Adapter.Service
 
+/** Waits for what other runs have reserved. The time does not count as idle time of the handlers around the run. */
+const heldUp = <A>(wait: Effect.Effect<A>): Effect.Effect<A> =>
+  Effect.flatMap(CurrentRunning, (running) => running === undefined ? wait : running.heldUp(wait))
+
 /** The accounts around a run, and what the run spends on them. */
 class Chain implements Spender {
   private readonly members: ReadonlyArray<Member>
@@ -492,10 +497,10 @@ class Chain implements Spender {
       if (!Effect.isEffect(given) && outside.length === 0) return granted(0)(given)
       return Effect.gen(function*() {
         const before = yield* Clock.currentTimeMillis
-        const reservation = Effect.isEffect(given) ? yield* given : given
+        const reservation = Effect.isEffect(given) ? yield* heldUp(given) : given
         if (reservation._tag === "Reservation") {
           for (const [account, request] of outside) {
-            const isGranted = yield* account.reserve(request)
+            const isGranted = yield* heldUp(account.reserve(request))
             if (isGranted && open !== undefined) open = { ...open, outside: [...open.outside, [account, request]] }
             if (isGranted) continue
             yield* settle(undefined, false)[1]

@@ -57,7 +57,7 @@ import * as RunJournal from "../run/runJournal.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
-import { CurrentHandler, type Driver, Running, Worker } from "../stop/ownedFibers.ts"
+import { CurrentHandler, CurrentRunning, type Driver, Running, Worker } from "../stop/ownedFibers.ts"
 import * as Telemetry from "../telemetry.ts"
 import * as Rules from "./rules.ts"
 import type * as Pulled from "./scopedPull.ts"
@@ -1252,10 +1252,11 @@ const evaluate = <A, E, R>(
   onSoftStop: "none" | "grace"
 ): Effect.Effect<A | undefined, E, R> => {
   if (Exit.isExit(effect)) return effect
-  const evaluated = hooks(running, requestId).do<A | typeof stoppedFirst, E, R>(effect, Exit.succeed(stoppedFirst), {
-    name,
-    onSoftStop
-  })
+  const evaluated = hooks(running, requestId).do<A | typeof stoppedFirst, E, R>(
+    Effect.provideService(effect, CurrentRunning, running),
+    Exit.succeed(stoppedFirst),
+    { name, onSoftStop }
+  )
   return Effect.map(evaluated, (answer) => {
     if (answer !== stoppedFirst) return answer
     // The observer needs a fiber of its own while the effect still cleans up.

@@ -93,6 +93,12 @@ export const CurrentHandler: Context.Reference<Handler | undefined> = Context.Re
   { defaultValue: () => undefined }
 )
 
+/** The run whose rules this code belongs to. */
+export const CurrentRunning: Context.Reference<Running | undefined> = Context.Reference<Running | undefined>(
+  "heddle/internal/Running",
+  { defaultValue: () => undefined }
+)
+
 /**
  * The effect of a soft stop on work that the run waits for. `grace`: the work may finish within the grace period, and
  * is given up after it. `none`: the reader continues without it at once. `unaffected`: only the code that started the
@@ -343,6 +349,18 @@ export class Running {
   get isHeldUp(): boolean {
     const atWork = Array.from(this.tasks).filter(({ grace, kind }) => grace?.isOver !== true && kind !== "cancel")
     return atWork.length > 0 && atWork.every(({ isHeldUp }) => isHeldUp === true)
+  }
+
+  /** Does work of a rule that only waits for what other runs hold. Its end is progress of the run. */
+  heldUp<A, E, R>(wait: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> {
+    const { hooks } = this
+    if (hooks === undefined) return wait
+    hooks.isHeldUp = true
+    return Effect.onExit(wait, () =>
+      Effect.sync(() => {
+        hooks.isHeldUp = false
+        this.moved?.()
+      }))
   }
 
   private notify(): void {
@@ -613,6 +631,8 @@ export class Worker {
   /** Reports that the worker has closed. Set by `close`. */
   private gone: (() => void) | undefined
   private isGivenUp = false
+  /** Tells whether its work only waits for what other runs hold. */
+  isHeldUp = false
   /** The exit that the reader gets in place of the work's own when the work is detached. */
   private otherwise: Exit.Exit<any, any> = Exit.void
 
@@ -828,6 +848,10 @@ class Work implements Task {
 
   get name(): string {
     return this.worker.name
+  }
+
+  get isHeldUp(): boolean {
+    return this.worker.isHeldUp
   }
 
   onAbandoned(): void {
