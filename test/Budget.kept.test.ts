@@ -166,4 +166,45 @@ describe("a budget of a kept session", () => {
       assert.strictEqual(second?.haltedReason, "budget")
       assert.strictEqual(third?.haltedReason, "completed")
     }))
+
+  for (const way of ["the next message", "Session.abandon"]) {
+    it.effect(`a budget of the session counts a run that was killed, and given up by ${way}`, () =>
+      Effect.gen(function*() {
+        const store = Session.Store.layerMemory
+        const given = { ...options(), tools: [look], budget: Budget.make({ calls: 9 }, { scope: "session" }) }
+        const reply = Effect.gen(function*() {
+          const opened = (yield* Session.load("s")) ?? (yield* Session.open("s"))
+          return (yield* Session.keep(opened, (session) => Session.reply(session, "Look", given))).value.result
+        })
+        // Each run looks once, and then answers.
+        const model = (asked: Array<number>, appends: ReadonlyArray<Append>) =>
+          Adapter.layer({
+            stream: ({ messages }) =>
+              Stream.unwrap(Effect.map(
+                Script.make([
+                  messages.at(-1)?.role === "user"
+                    ? [toolCall("c", "look", {}), used, finish("tool_calls")]
+                    : [text("So."), used, finish("stop")]
+                ]),
+                (scripted) => {
+                  asked.push(appends.length)
+                  return scripted.stream({} as never)
+                }
+              ))
+          })
+        const appends: Array<Append> = []
+        const asked: Array<number> = []
+        yield* reply.pipe(Effect.provide([model(asked, appends), noting(store, [], appends)]))
+        assert.lengthOf(asked, 2)
+        for (const cut of asked) {
+          // Killed once the request was made.
+          const spent = yield* Effect.gen(function*() {
+            const kept = (yield* Session.load("s"))!
+            if (way === "Session.abandon") yield* Session.abandon(kept)
+            return (yield* reply).spent
+          }).pipe(Effect.provide([model([], []), noting(store, appends.slice(0, cut), [])]))
+          assert.strictEqual(spent?.calls, asked.filter((at) => at <= cut).length + 2)
+        }
+      }))
+  }
 })

@@ -532,7 +532,11 @@ class Chain implements Spender {
         Effect.gen(function*() {
           tariff = new Tariff(yield* Prices, yield* Currency)
           inside = sum(...(yield* steps).map(costInside))
-          if (isOfSession) own.account.spent = sum(own.account.spent, noteOf(kept).session)
+          if (isOfSession) {
+            // A run that was given up may have left its note with an open request.
+            const { reserved, session } = noteOf(kept)
+            own.account.spent = sum(own.account.spent, session, reserved)
+          }
           // A run that its reader leaves settles what came of its reply.
           yield* Effect.addFinalizer(() => Effect.suspend(() => settle(undefined, true)[1]))
           return hooks

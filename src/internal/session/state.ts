@@ -1497,7 +1497,18 @@ export const closing = (state: State, leaving: Leaving): ReadonlyArray<Records.R
   const settled = copyOf(state)
   for (const verdict of run.settlements) settle(settled, verdict)
   const answers = closingAnswers(settled, run, leaving, "the run was interrupted and not resumed")
-  return [...answers, { _tag: "RunEnded", requestId: run.requestId, haltedReason: "abandoned" }]
+  return [...answers, {
+    _tag: "RunEnded",
+    requestId: run.requestId,
+    haltedReason: "abandoned",
+    ...accountOf(state, run)
+  }]
+}
+
+/** Returns the account of the session as the run that is given up has left it: what a run has spent stays spent. */
+const accountOf = ({ kept }: State, { noted, steps }: Run): Pick<Records.RunEnded, "kept"> => {
+  const note = noted["budget"] ?? steps.findLast(({ notes }) => notes["budget"] !== undefined)?.notes["budget"]
+  return Json.isObject(note) && "session" in note ? { kept: { ...kept, budget: note } } : {}
 }
 
 /** Returns the answers of the open calls of a run that fails for good before one of them has started. */
