@@ -36,6 +36,7 @@ export type {
   End,
   Go,
   Hooks,
+  Inside,
   Keep,
   Last,
   Next,
