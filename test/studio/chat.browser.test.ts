@@ -461,6 +461,18 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
       )
     }))
 
+  it("V-05: the columns of a table stand as its second line says", () =>
+    onPage(async (page) => {
+      await page.evaluate(() => {
+        const events = chat.saying("| a | b | c |\n| --- | ---: | :-: |\n| 1 | 2 | 3 |")
+        chat.show([{ id: "table", events, said: "A question" }])
+      })
+      const sides = (name: string) =>
+        page.locator(name).evaluateAll((cells) => cells.map((cell) => getComputedStyle(cell).textAlign))
+      assert.deepStrictEqual((await sides("th")).slice(1), ["right", "center"])
+      assert.deepStrictEqual((await sides("td")).slice(1), ["right", "center"])
+    }))
+
   it("V-05: many calls are one line within its card, with the states of those that failed", () =>
     onPage(async (page) => {
       const name = `${"long_name_".repeat(8)}last`

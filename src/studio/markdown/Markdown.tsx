@@ -1,5 +1,5 @@
 /** Shows Markdown by elements of its own. Nothing is HTML: what looks like it is text. */
-import type { ListItem, Nodes, TableCell } from "mdast"
+import type { AlignType, ListItem, Nodes, TableCell } from "mdast"
 import type { ReactNode } from "react"
 import { Fragment, lazy, memo, Suspense, useEffect, useRef, useState } from "react"
 import { Copy } from "../parts/Copy.tsx"
@@ -58,10 +58,13 @@ const item = ({ checked, children, spread }: ListItem, index: number): ReactNode
   )
 }
 
-const cells = (row: ReadonlyArray<TableCell>, isHead: boolean): ReactNode =>
-  row.map(({ children }, index) =>
-    isHead ? <th key={index} scope="col">{all(children)}</th> : <td key={index}>{all(children)}</td>
-  )
+const cells = (row: ReadonlyArray<TableCell>, isHead: boolean, align: ReadonlyArray<AlignType>): ReactNode =>
+  row.map(({ children }, index) => {
+    const style = { textAlign: align[index] ?? undefined }
+    return isHead
+      ? <th key={index} scope="col" style={style}>{all(children)}</th>
+      : <td key={index} style={style}>{all(children)}</td>
+  })
 
 const one = (node: Nodes | Block, isGrowing: boolean): ReactNode => {
   switch (node.type) {
@@ -99,13 +102,14 @@ const one = (node: Nodes | Block, isGrowing: boolean): ReactNode => {
       return <blockquote>{all(node.children)}</blockquote>
     case "table": {
       const [head, ...rows] = node.children
+      const align = node.align ?? []
       return (
         <div className="scroll" tabIndex={0} role="group" aria-label="Table">
           <table>
             <thead>
-              <tr>{cells(head?.children ?? [], true)}</tr>
+              <tr>{cells(head?.children ?? [], true, align)}</tr>
             </thead>
-            <tbody>{rows.map(({ children }, index) => <tr key={index}>{cells(children, false)}</tr>)}</tbody>
+            <tbody>{rows.map(({ children }, index) => <tr key={index}>{cells(children, false, align)}</tr>)}</tbody>
           </table>
         </div>
       )
