@@ -13,6 +13,7 @@ import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
 import { Adapter, Event, Session, Tool } from "heddle"
+import * as Requests from "../../src/internal/ask/request.ts"
 import * as Bounds from "../../src/server/internal/bounds.ts"
 import * as JournalEvents from "../../src/server/internal/journalEvents.ts"
 import * as Logs from "../../src/server/internal/log.ts"
@@ -27,9 +28,20 @@ const add = Tool.make("add", { parameters: {}, handler: () => Effect.as(Effect.s
 const fail = Tool.make("fail", { parameters: {}, handler: () => Effect.andThen(Effect.sleep(5), Effect.fail("no")) })
 const slow = Tool.make("slow", { parameters: {}, timeout: 20, handler: () => Effect.never })
 const pay = Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.as(Effect.sleep(3), "paid") })
+/** Calls that wait for one another. */
+const keyed = Tool.make("keyed", {
+  parameters: {},
+  limits: [{ key: () => "account", permits: 1 }],
+  handler: () => Effect.as(Effect.sleep(13), "kept")
+})
+const alone = Tool.make("alone", {
+  parameters: {},
+  concurrency: "exclusive",
+  handler: () => Effect.as(Effect.sleep(9), "written")
+})
 const deep = agent("deep", [add, fail, pay])
-const sub = agent("sub", [add, slow, pay, deep])
-const tools = [add, fail, slow, pay, sub]
+const sub = agent("sub", [add, slow, pay, keyed, deep])
+const tools = [add, fail, slow, pay, keyed, alone, sub]
 
 /** The calls of the turns of a run, by the names of the tools. */
 const turnsOf = <const Names extends ReadonlyArray<string>>(names: Names, most: number) =>
@@ -38,8 +50,8 @@ const turnsOf = <const Names extends ReadonlyArray<string>>(names: Names, most: 
   ).check(Schema.isMinLength(1), Schema.isMaxLength(most))
 
 const Script = Schema.Struct({
-  go: turnsOf(["add", "fail", "slow", "pay", "sub", "sub"], 3),
-  sub: turnsOf(["add", "slow", "pay", "deep"], 2),
+  go: turnsOf(["add", "fail", "slow", "pay", "keyed", "keyed", "alone", "sub", "sub"], 3),
+  sub: turnsOf(["add", "slow", "pay", "keyed", "deep"], 2),
   deep: turnsOf(["add", "fail", "pay"], 1),
   /** The verdicts about what waits, by turns. */
   verdicts: Schema.Array(Schema.Boolean).check(Schema.isMinLength(1), Schema.isMaxLength(3))
@@ -51,13 +63,17 @@ const partOf = (name: string, turns: ReadonlyArray<ReadonlyArray<string>>): Read
   `${name} ends`
 ]
 
-/** A model that takes its time. */
+/** A model that takes its time, before its reply and between the pieces. */
 const modelOf = (script: Script) =>
   Layer.effect(
     Adapter.Adapter,
     Effect.map(Adapter.Adapter, (model) => ({
       ...model,
-      stream: (request: Adapter.Request) => Stream.unwrap(Effect.as(Effect.sleep(7), model.stream(request)))
+      stream: (request: Adapter.Request) => 
+        model.stream(request).pipe(
+          Stream.rechunk(1),
+          Stream.mapEffect((event) => Effect.as(Effect.sleep(event._tag === "MessageStarted" ? 7 : 4), event))
+        )
     }))
   ).pipe(Layer.provide(casting({
     go: partOf("go", script.go),
@@ -78,6 +94,7 @@ const live = (script: Script) =>
     const written: Array<Written> = []
     const lived: Array<Lived> = []
     let begun = 0
+    let hear = (_event: Event.Event): void => {}
     const program = Effect.gen(function*() {
       const clock = yield* Clock.Clock
       const options = () => {
@@ -89,6 +106,7 @@ const live = (script: Script) =>
           const shown = Event.toPublic(event, { calls, runId, at: clock.currentTimeMillisUnsafe() })
           if (shown !== undefined) take(shown)
         }
+        hear = onEvent
         return { tools, requestId: runId, onEvent }
       }
       let kept: Session.Kept = yield* Session.open("s")
@@ -104,7 +122,13 @@ const live = (script: Script) =>
         }
         kept = yield* Session.keep(kept, (session) => Session.continue(session, null, options()))
       }
-    }).pipe(Effect.provide([modelOf(script), listing(written)]))
+    }).pipe(
+      Effect.provide([modelOf(script), listing(written)]),
+      Effect.provideService(Requests.CurrentListener, {
+        within: undefined,
+        tell: (event) => hear(event as unknown as Event.Event)
+      })
+    )
     const fiber = yield* Effect.forkChild(program, { startImmediately: true })
     yield* TestClock.adjust("10 minutes")
     yield* Fiber.join(fiber)
@@ -116,6 +140,7 @@ const pictureOf = (id: string, events: ReadonlyArray<Event.PublicEvent>) => {
   const run = Fold.make(id)
   for (const event of events) Fold.take(run, event)
   const at = (time: number | undefined) => time
+  const requestsOf = (requests: ReadonlyArray<Fold.Request>) => requests.map(({ first, from, to }) => ({ first, from, to }))
   return {
     end: at(run.end),
     outcome: run.outcome,
@@ -124,8 +149,14 @@ const pictureOf = (id: string, events: ReadonlyArray<Event.PublicEvent>) => {
     total: run.total,
     suspensions: run.suspensions,
     settled: run.settled,
-    turns: run.turns.map(({ calls, finishReason, index, owner, reasoning, text, usage }) => ({
+    counts: run.counts,
+    turns: run.turns.map(({ calls, ended, finishReason, first, from, index, owner, reasoning, requests, text, to, usage }) => ({
       calls,
+      from: at(from),
+      first: at(first),
+      to: at(to),
+      ended: at(ended),
+      requests: requestsOf(requests),
       finishReason,
       index,
       owner,
@@ -141,7 +172,12 @@ const pictureOf = (id: string, events: ReadonlyArray<Event.PublicEvent>) => {
       code: call.code,
       content: call.content,
       arguments: call.arguments,
-      attempts: call.attempts.length,
+      attempts: call.attempts.map(({ from, to }) => ({ from, to: at(to) })),
+      asked: at(call.asked),
+      ready: at(call.ready),
+      waits: call.waits,
+      isEarly: call.isEarly,
+      isAlone: call.isAlone,
       started: at(call.started),
       ended: at(call.ended),
       outcome: call.outcome,
@@ -160,6 +196,8 @@ const picturesOf = (told: ReadonlyArray<Told>) => {
 /** Names the members in which two pictures of a session differ. */
 const different = (got: unknown, expected: unknown, path = "runs"): ReadonlyArray<string> => {
   if (JSON.stringify(got) === JSON.stringify(expected)) return []
+  // A wait is recorded in whole milliseconds.
+  if (typeof got === "number" && typeof expected === "number" && Math.abs(got - expected) <= 1) return []
   if (typeof got !== "object" || typeof expected !== "object" || got === null || expected === null) {
     return [`${path} is ${JSON.stringify(got)}, and was ${JSON.stringify(expected)}`]
   }
@@ -235,6 +273,43 @@ const behind = (lived: ReadonlyArray<Lived>, written: ReadonlyArray<Written>, in
     Effect.provide(Layer.fresh(TestClock.layer()))
   )
 
+/** The time for which no process has a killed run. */
+const dead = 1_800_000
+
+/** The pictures of a run that a kill has cut: as a client has it of the process that resumes it, and of the journal. */
+const resumed = (written: ReadonlyArray<Written>, cut: number) =>
+  Effect.gen(function*() {
+    yield* TestClock.adjust(dead)
+    const kept = yield* Session.load("s")
+    const runId = kept?.interrupted?.requestId
+    if (kept === undefined || runId === undefined) return undefined
+    const past = yield* JournalEvents.eventsOf("s", runId, {}, true)
+    const clock = yield* Clock.Clock
+    const calls = new Map<string, Event.PublicCall>()
+    const lived: Array<Event.PublicEvent> = []
+    const onEvent = (event: Event.Event) => {
+      const shown = Event.toPublic(event, { calls, runId, at: clock.currentTimeMillisUnsafe() })
+      if (shown !== undefined) lived.push(shown)
+    }
+    const resuming = yield* Session.keep(
+      kept,
+      () => Session.resume(kept, { tools, onEvent, replays: false, takeOver: true })
+    ).pipe(
+      Effect.provideService(Requests.CurrentListener, {
+        within: undefined,
+        tell: (event) => onEvent(event as unknown as Event.Event)
+      }),
+      Effect.forkChild({ startImmediately: true })
+    )
+    yield* TestClock.adjust("1 minute")
+    yield* Fiber.join(resuming)
+    const whole = yield* JournalEvents.eventsOf("s", runId, {})
+    return { live: pictureOf(runId, [...past, ...lived]), whole: pictureOf(runId, whole) }
+  }).pipe(
+    Effect.provide(Layer.fresh(holding(written.slice(0, cut)))),
+    Effect.provide(Layer.fresh(TestClock.layer()))
+  )
+
 describe("a client that reads a run", () => {
   property(
     "V-07: has it from the journal as it lived",
@@ -267,6 +342,29 @@ describe("a client that reads a run", () => {
           const { cut, loaded } = yield* behind(lived, written, index)
           problems.push(...different(cut, expected, `cut at ${index}`))
           problems.push(...different(loaded, expected, `loaded at ${index}`))
+        }
+        return problems
+      }),
+    20
+  )
+
+  property(
+    "V-07: sees no call run while no process does, behind a kill at any record, live and from the journal",
+    Arbitrary.schema(
+      Schema.Struct({ script: Script, first: Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 8 })) })
+    ),
+    ({ first, script }) =>
+      Effect.gen(function*() {
+        const { written } = yield* live(script)
+        const problems: Array<string> = []
+        for (let cut = first; cut < written.length; cut += 7) {
+          const pictures = yield* Effect.provide(resumed(written, cut), modelOf(script))
+          if (pictures === undefined) continue
+          for (const { attempts, path } of [...pictures.live.calls, ...pictures.whole.calls]) {
+            for (const { from, to = Infinity } of attempts) {
+              if (to - from > dead / 2) problems.push(`cut at ${cut}: ${path} ran from ${from} to ${to}`)
+            }
+          }
         }
         return problems
       }),

@@ -149,7 +149,7 @@ export const make = <R, RAuthorize>(
         const runId = kept.interrupted?.requestId ?? globalThis.crypto.randomUUID()
         const past = kept.interrupted === undefined
           ? [{ _tag: "RunStarted" as const, runId, at: yield* Clock.currentTimeMillis }]
-          : yield* Effect.orDie(JournalEvents.eventsOf(kept.id, runId, publish))
+          : yield* Effect.orDie(JournalEvents.eventsOf(kept.id, runId, publish, true))
         hub.begin(kept.id, { runId, version: kept.version, takes, past })
         // The scope is that of the drive, which has given its claim back by then: readers get the end, or look for the
         // next owner.

@@ -112,6 +112,8 @@ export class Telling {
   /** Time of the last start or resumption, and of the last record, in milliseconds since 1970. */
   private begunAt = 0
   private at = 0
+  /** Time of the last record of a process that ended within a reply. Left out where none did. */
+  private lostAt: number | undefined
   /** The version of the last record at which nothing was open or waited. */
   private rest = 0
   private readonly fold: Journal.Fold
@@ -164,6 +166,7 @@ export class Telling {
     copy.driver = this.driver
     copy.begunAt = this.begunAt
     copy.at = this.at
+    copy.lostAt = this.lostAt
     copy.calls = new Map(this.calls)
     copy.toolCalls = new Map(this.toolCalls)
     copy.steps = this.steps
@@ -221,11 +224,12 @@ export class Telling {
       case "CallSettled":
         this.settled = [...this.settled, { id: record.id, ...Teller.denialOf(record) }]
         return []
-      case "RunStarted":
+      case "RunStarted": {
+        const lostAt = this.at
         this.begunAt = this.at = record.startedAt
         this.running = record.requestId
         this.driver = record.processName
-        if (record.resumes === true) return []
+        if (record.resumes === true) return this.lose(record.requestId, lostAt)
         this.runs.push(record.requestId)
         this.begin(record)
         this.steps = 0
@@ -239,6 +243,7 @@ export class Telling {
           { runId: record.requestId, event: { _tag: "RunStarted", runId: record.requestId, at: this.at } },
           ...this.tell(record.requestId, this.settlements())
         ]
+      }
       case "ReplyReceived":
         this.turns.set(this.length, CallPaths.replyId(record.requestId, this.steps + 1))
         return this.tell(record.requestId, this.replied(record.response, record))
@@ -287,7 +292,9 @@ export class Telling {
         const isReset = this.reply !== undefined
         this.reply = undefined
         this.hide(record.messages?.length ?? 0)
-        return isReset ? this.tell(record.requestId, [{ _tag: "StepReset" }]) : []
+        const at = this.lostAt ?? this.at
+        this.lostAt = undefined
+        return isReset ? this.publish(record.requestId, [{ _tag: "StepReset" }], at) : []
       }
       case "StepCompleted": {
         const whole = record.response === undefined ? [] : this.replied(record.response, record)
@@ -377,6 +384,26 @@ export class Telling {
       this.names.set(length, name)
     }
     for (let place = length - count; place < length; place++) this.hidden.add(place)
+  }
+
+  /** Returns the ends of the handlers of the open run, whose process has ended. */
+  lost(): ReadonlyArray<Told> {
+    return this.running === undefined ? [] : this.lose(this.running, this.at)
+  }
+
+  /**
+   * Returns the ends of the handlers that ended with their process, at the last time at which it was known to run:
+   * the time until the run is resumed is no time of theirs.
+   */
+  private lose(runId: string, at: number): ReadonlyArray<Told> {
+    if (this.reply !== undefined) this.lostAt = at
+    return this.publish(
+      runId,
+      this.fold.calls.flatMap(({ state, toolCall: { id, name } }): ReadonlyArray<Payload> =>
+        state === "Started" ? [{ _tag: "ToolExecutionCompleted", id, name }] : []
+      ),
+      at
+    )
   }
 
   private startAgent({ idempotencyKey: key, toolCallId: id }: Journal.CallStarted, name: string): void {
@@ -484,7 +511,7 @@ interface Inner {
 }
 
 /** Reads the runs of a journal that the handler of a call with this key has started. */
-const innersOf = (id: string, key: string): Effect.Effect<ReadonlyArray<Inner>, Journal.StoreError, Session.Store> =>
+const innersOf = (id: string, key: string, isLost: boolean): Effect.Effect<ReadonlyArray<Inner>, Journal.StoreError, Session.Store> =>
   Effect.gen(function*() {
     const store = yield* Session.Store
     const telling = new Within(id, {})
@@ -503,6 +530,10 @@ const innersOf = (id: string, key: string): Effect.Effect<ReadonlyArray<Inner>, 
         }
       })
     })
+    if (telling.running !== undefined) {
+      const last = isLost ? telling.lost() : []
+      inner?.told.push(...yield* underWayIn(telling, isLost), ...last)
+    }
     return inners
   })
 
@@ -513,11 +544,12 @@ const innersOf = (id: string, key: string): Effect.Effect<ReadonlyArray<Inner>, 
 const readAgent = (
   telling: Telling,
   runId: string,
-  agent: Agent
+  agent: Agent,
+  isLost = false
 ): Effect.Effect<ReadonlyArray<Told>, Journal.StoreError, Session.Store> =>
   Effect.gen(function*() {
     const ids = yield* Stream.runCollect(Journal.nestedIn(telling.id, agent.id))
-    const found = yield* Effect.forEach(ids, (id) => innersOf(id, agent.key))
+    const found = yield* Effect.forEach(ids, (id) => innersOf(id, agent.key, isLost))
     const wanted: Array<Inner> = []
     for (const inners of found) {
       let waits = 0
@@ -551,13 +583,14 @@ export const toldOf = (
     )
   })
 
-/** Reads what the sub-agents of the open run have done so far. */
+/** Reads what the sub-agents of the open run have done so far. `isLost` tells that their process has ended. */
 export const underWayIn = (
-  telling: Telling
+  telling: Telling,
+  isLost = false
 ): Effect.Effect<ReadonlyArray<Told>, Journal.StoreError, Session.Store> =>
   Effect.map(
     Effect.forEach(telling.running === undefined ? [] : telling.open, (agent) =>
-      readAgent(telling, telling.running ?? "", agent)),
+      readAgent(telling, telling.running ?? "", agent, isLost)),
     (all) =>
       all.flat()
   )
@@ -720,11 +753,15 @@ export const read = (
     return (yield* readOn(undefined)) ?? new Telling(key, options)
   })
 
-/** Reads a journal from its beginning, and returns the events of a run so far. */
+/**
+ * Reads a journal from its beginning, and returns the events of a run so far, and of the sub-agents that run. `isLost`
+ * tells that their process has ended: the run is about to be resumed.
+ */
 export const eventsOf = (
   key: string,
   runId: string,
-  options: Options
+  options: Options,
+  isLost = false
 ): Effect.Effect<ReadonlyArray<PublicEvent>, Journal.StoreError, Session.Store> =>
   Effect.gen(function*() {
     const store = yield* Session.Store
@@ -734,7 +771,9 @@ export const eventsOf = (
       Effect.map(toldOf(telling, entry), (all) => {
         for (const told of all) if (told.runId === runId) events.push(told.event)
       }))
-    return events
+    if (telling.running !== runId) return events
+    const underWay = yield* underWayIn(telling, isLost)
+    return [...events, ...[...underWay, ...isLost ? telling.lost() : []].map(({ event }) => event)]
   })
 
 /** Reads what a run has so far of the sub-agent of a call. The first event replaces what a reader has of it. */

@@ -41,9 +41,9 @@ export interface Call {
   readonly owner: string
   /** Index of the turn that asked, or -1 for a call from an earlier run. */
   readonly turn: number
-  /** Time at which the model began the call, as far as that is known. */
+  /** Time at which the call stood whole in the reply, and until then that at which the model began the call. */
   asked: number
-  /** Time at which the call stood whole in the reply. */
+  /** The same time. Left out until the call is whole. The end of the reply for a call that was decided unstarted. */
   ready?: number
   readonly waits: Array<Wait>
   /** Time of the first start. */
@@ -135,7 +135,7 @@ export interface Turn {
   usage?: Usage
   /** Error that broke the reply. */
   error?: Event.PublicError
-  /** `true` while its calls stand in the order in which they were told, and not in that of the reply. */
+  /** `true` while its calls stand in the order in which they were told, and not in that in which they stood whole. */
   isLate?: boolean
 }
 
@@ -440,8 +440,60 @@ const noteAlone = (run: Run, call: Call, wait: Wait): void => {
   markAlone(run, isOther ? call : one)
 }
 
+/** Sets the time at which a call stood whole. */
+const standAt = (run: Run, call: Call, at: number): void => {
+  call.ready = at
+  if (call.asked === at) return
+  call.asked = at
+  run.revision++
+  const turn = turnOf(run, call)
+  if (turn === undefined) return
+  turn.isLate = true
+  if (turn.ended !== undefined) sortCalls(run, turn)
+}
+
+/**
+ * Forgets of a call that was decided before it could start what no journal has: its waits, and the time in the reply at
+ * which it stood whole.
+ */
+const forgetUnstarted = (run: Run, call: Call): void => {
+  if (call.started !== undefined) return
+  if (call.waits.length > 0) run.counts.waited--
+  call.waits.splice(0)
+  const to = turnOf(run, call)?.to
+  if (to !== undefined && call.ready !== undefined) standAt(run, call, to)
+}
+
+/** Returns the turn that asked for a call. */
+const turnOf = (run: Run, { owner, turn }: Call): Turn | undefined => {
+  const last = run.last.get(owner)
+  return last?.index === turn ? last : undefined
+}
+
+/**
+ * The time in milliseconds before the end of a reply from which a start is no early one: the order of what happens so
+ * close to one another is chance.
+ */
+const earliest = 5
+
+/** Ends the reply of a turn, and takes back what only a reply that goes on could tell. */
+const endReply = (run: Run, turn: Turn, at: number): void => {
+  if (turn.to !== undefined) return
+  turn.to = at
+  for (const path of turn.calls) {
+    const call = run.calls.get(path)
+    if (call === undefined) continue
+    if (call.isEarly && at - (call.started ?? at) < earliest) {
+      call.isEarly = false
+      run.counts.early--
+    }
+    if (answered.has(call.state)) forgetUnstarted(run, call)
+  }
+}
+
 const suspend = (run: Run, call: Call, suspension: Event.PublicSuspension | undefined, at: number): void => {
   close(call, at)
+  forgetUnstarted(run, call)
   turnTo(run, call, "asks")
   if (suspension === undefined) return
   call.suspension = suspension
@@ -490,6 +542,7 @@ const closeWithin = (run: Run, owner: string, state: State, at: number): void =>
 const answer = (run: Run, call: Call, told: Answered, at: number): void => {
   close(call, at)
   call.ended ??= at
+  forgetUnstarted(run, call)
   const { by, code, content, detail, originalLength } = told
   if (content !== undefined) call.content = content
   if (code !== undefined) call.code = code
@@ -663,7 +716,7 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
       return
     case "ToolCallCompleted": {
       const known = call ?? begin(run, owner, event.id, event.name, isOpen ? turn : undefined, now)
-      known.ready ??= now
+      if (known.ready === undefined) standAt(run, known, now)
       if (event.arguments !== undefined) known.arguments = event.arguments
       if (event.argumentsLost !== undefined) known.argumentsLost = event.argumentsLost
       known.argumentsText = ""
@@ -693,13 +746,8 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
       if (isReplayed && call?.started !== undefined) return
       const known = call ?? begin(run, owner, event.id, event.name, undefined, now)
       close(known, now)
-      if (event.asked !== undefined) known.ready = Math.min(timeOf(run, event.asked), now)
       // A journal tells the calls of a reply when the reply has ended.
-      if (known.ready !== undefined && known.ready < known.asked) {
-        known.asked = known.ready
-        run.revision++
-        if (turn !== undefined) turn.isLate = true
-      }
+      if (event.asked !== undefined) standAt(run, known, Math.min(timeOf(run, event.asked), now))
       if (event.waited !== undefined && known.started === undefined) {
         if (known.waits.length === 0 && event.waited.length > 0) run.counts.waited++
         known.waits.splice(0, known.waits.length, ...waitsOf(known, owner, event.waited, now))
@@ -755,13 +803,13 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
     case "MessageCompleted": {
       if (!isOpen) return
       endRequest(turn, now, undefined)
-      turn.to ??= now
+      endReply(run, turn, now)
       if (event.finishReason !== undefined) turn.finishReason = event.finishReason
       return
     }
     case "Error":
       if (!isOpen) return
-      turn.to ??= now
+      endReply(run, turn, now)
       turn.error = event.error
       endRequest(turn, now, event.error)
       return
@@ -774,7 +822,7 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
       return
     case "StepCompleted": {
       if (!isOpen) return
-      turn.to ??= now
+      endReply(run, turn, now)
       turn.ended = now
       sortCalls(run, turn)
       if (event.finishReason !== undefined) turn.finishReason = event.finishReason
@@ -836,7 +884,7 @@ const complete = (
   const { abandoned = [], nestedUsage, outcome, suspensions = [], totalUsage, usage } = event
   const turn = run.last.get(owner)
   if (turn !== undefined) {
-    turn.to ??= now
+    endReply(run, turn, now)
     turn.ended ??= now
     sortCalls(run, turn)
     endRequest(turn, now, undefined)
