@@ -69,7 +69,7 @@ const modelOf = (script: Script) =>
     Adapter.Adapter,
     Effect.map(Adapter.Adapter, (model) => ({
       ...model,
-      stream: (request: Adapter.Request) => 
+      stream: (request: Adapter.Request) =>
         model.stream(request).pipe(
           Stream.rechunk(1),
           Stream.mapEffect((event) => Effect.as(Effect.sleep(event._tag === "MessageStarted" ? 7 : 4), event))
@@ -140,7 +140,8 @@ const pictureOf = (id: string, events: ReadonlyArray<Event.PublicEvent>) => {
   const run = Fold.make(id)
   for (const event of events) Fold.take(run, event)
   const at = (time: number | undefined) => time
-  const requestsOf = (requests: ReadonlyArray<Fold.Request>) => requests.map(({ first, from, to }) => ({ first, from, to }))
+  const requestsOf = (requests: ReadonlyArray<Fold.Request>) =>
+    requests.map(({ first, from, to }) => ({ first, from, to }))
   return {
     end: at(run.end),
     outcome: run.outcome,
@@ -150,7 +151,9 @@ const pictureOf = (id: string, events: ReadonlyArray<Event.PublicEvent>) => {
     suspensions: run.suspensions,
     settled: run.settled,
     counts: run.counts,
-    turns: run.turns.map(({ calls, ended, finishReason, first, from, index, owner, reasoning, requests, text, to, usage }) => ({
+    turns: run.turns.map((
+      { calls, ended, finishReason, first, from, index, owner, reasoning, requests, text, to, usage }
+    ) => ({
       calls,
       from: at(from),
       first: at(first),

@@ -511,7 +511,11 @@ interface Inner {
 }
 
 /** Reads the runs of a journal that the handler of a call with this key has started. */
-const innersOf = (id: string, key: string, isLost: boolean): Effect.Effect<ReadonlyArray<Inner>, Journal.StoreError, Session.Store> =>
+const innersOf = (
+  id: string,
+  key: string,
+  isLost: boolean
+): Effect.Effect<ReadonlyArray<Inner>, Journal.StoreError, Session.Store> =>
   Effect.gen(function*() {
     const store = yield* Session.Store
     const telling = new Within(id, {})
