@@ -876,7 +876,7 @@ export class ToolExecutionStarted extends Schema.Opaque<ToolExecutionStarted>()(
     id: Schema.String,
     /** The name of the tool. */
     name: Schema.String,
-    /** The arguments of the call, as the model sent them. */
+    /** The arguments with which it runs: as the model sent them, or as an approval has changed them. */
     arguments: Schema.Record(Schema.String, Json.Opaque),
     /**
      * The number of the attempt that starts: with `replayed`, of the last one that had started before. Left out for the

@@ -233,7 +233,12 @@ const Session = ({ onSide, session, studio }: {
             >
               {isAsked && (
                 <Suspense fallback={null}>
-                  <Asks suspensions={suspensions} onAnswer={(answers) => session.answer(answers)} />
+                  <Asks
+                    suspensions={suspensions}
+                    facts={facts?.tools}
+                    onAnswer={(answers) => session.answer(answers)}
+                    onLook={session.look}
+                  />
                 </Suspense>
               )}
             </Thread>
@@ -244,7 +249,7 @@ const Session = ({ onSide, session, studio }: {
             <button type="button" onClick={() => void session.retry()}>Try again</button>
           </div>
         )}
-        {left !== "" && <p className="failure report">{left}</p>}
+        {left !== "" && <p className="warning report">{left}</p>}
         {warning !== "" && <p className="warning" role="status">{warning}</p>}
         {allowed.length > 0 && (
           <div className="allowed" role="group" aria-label="Allowed in this chat">

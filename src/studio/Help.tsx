@@ -3,7 +3,7 @@ import { type ReactNode, useEffect, useRef } from "react"
 
 const keys: ReadonlyArray<readonly [keys: ReadonlyArray<string>, what: string]> = [
   [["Enter"], "sends the message"],
-  [["Shift", "Enter"], "begins a line"],
+  [["Shift", "Enter"], "for a new line"],
   [["Esc"], "stops the run, and closes what is open"],
   [["/"], "searches the chats"],
   [["n"], "begins a new chat"],

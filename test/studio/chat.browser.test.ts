@@ -289,7 +289,7 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
       const card = page.locator(".ask")
       assert.strictEqual(await card.count(), 1)
       // The heading has the focus, and not what decides.
-      assert.strictEqual(await page.evaluate(() => document.activeElement?.textContent), "May these 3 calls run?")
+      assert.strictEqual(await page.evaluate(() => document.activeElement?.textContent), "Allow these 3 calls?")
       assert.include(await card.innerText(), "pay⟨U+202E⟩a")
       const fields = card.locator("textarea")
       assert.strictEqual(await fields.count(), 2)
@@ -303,12 +303,12 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
       await fields.first().fill("[1]")
       await card.locator(".one >> nth=0 >> text=Allow").click()
       assert.include(await card.locator(".wrong").innerText(), "The arguments are a JSON object.")
-      await fields.first().fill("{ \"to\": \"bob\" }")
+      await fields.first().fill("{ \"to\": \"bob\", \"amount\": 4 }")
       // A refusal is said, and the draft stays.
       await page.evaluate(() => chat.refuse("This answer came too late."))
       await card.locator(".one >> nth=0 >> text=Allow").click()
       await page.waitForSelector("text=This answer came too late.")
-      assert.strictEqual(await fields.first().inputValue(), "{ \"to\": \"bob\" }")
+      assert.strictEqual(await fields.first().inputValue(), "{ \"to\": \"bob\", \"amount\": 4 }")
       await page.evaluate(() => {
         chat.refuse(undefined)
         chat.answers.length = 0
@@ -322,7 +322,7 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
       await card.locator("text=Deny").click()
       await page.waitForSelector(".ask", { state: "detached" })
       assert.deepStrictEqual(await page.evaluate(() => chat.answers), [
-        { id: "r~a", approve: true, arguments: { to: "bob" } },
+        { id: "r~a", approve: true, arguments: { to: "bob", amount: 4 } },
         { id: "r~b", approve: true, remember: "tool" },
         { id: "r~c", approve: false, reason: "too much" }
       ])
@@ -342,6 +342,99 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
         { id: "r~a", approve: false },
         { id: "r~b", approve: false }
       ])
+    }))
+
+  it("V-06: Enter in the reason denies, and allows nothing", () =>
+    onPage(async (page) => {
+      await page.evaluate(() => {
+        chat.say([{ id: "m", text: "I pay.", said: "Pay" }])
+        chat.ask([{ id: "r~a", kind: "approval", toolCall: { id: "a", name: "pay", arguments: { amount: 3 } } }])
+      })
+      const reason = page.getByLabel("Reason, if pay is denied")
+      await reason.press("Enter")
+      assert.deepStrictEqual(await page.evaluate(() => chat.answers), [])
+      await reason.fill("too much")
+      await reason.press("Enter")
+      await page.waitForSelector(".ask", { state: "detached" })
+      assert.deepStrictEqual(await page.evaluate(() => chat.answers), [{
+        id: "r~a",
+        approve: false,
+        reason: "too much"
+      }])
+    }))
+
+  it("V-06: edited arguments of another form are warned about before the decision is spent", () =>
+    onPage(async (page) => {
+      await page.evaluate(() => {
+        chat.say([{ id: "m", text: "I order.", said: "Order" }])
+        const given = { title: "Dune", copies: 2, to: { city: "Oslo" }, tags: ["a"] }
+        chat.ask([{ id: "r~a", kind: "approval", toolCall: { id: "a", name: "order", arguments: given } }])
+      })
+      const field = page.locator(".ask textarea")
+      const allow = page.locator(".ask button.main")
+      const warned = async (edited: object, sentence: string) => {
+        await field.fill(JSON.stringify(edited))
+        await allow.click()
+        const said = await page.locator(".wrong").innerText()
+        assert.include(said, sentence)
+        assert.deepStrictEqual(await page.evaluate(() => chat.answers), [])
+      }
+      await warned(
+        { title: "Dune", copies: "many", to: { city: "Oslo" }, tags: [] },
+        "copies was a number and is a text"
+      )
+      await warned({ title: "Dune", copies: 2, to: {}, tags: ["a"] }, "to.city is missing")
+      await warned(
+        { title: "Dune", copies: 2, to: { city: "Oslo" }, tags: ["a", 1] },
+        "tags[1] was a text and is a number"
+      )
+      await warned({ title: "Dune", copies: 2, to: { city: "Oslo" }, tags: [], cpies: 3 }, "cpies is new")
+      // The same form is allowed at once, and another one at the second time.
+      await warned({ copies: 3 }, "title is missing; to is missing; tags is missing")
+      await allow.click()
+      await page.waitForSelector(".ask", { state: "detached" })
+      assert.deepStrictEqual(await page.evaluate(() => chat.answers), [
+        { id: "r~a", approve: true, arguments: { copies: 3 } }
+      ])
+    }))
+
+  it("V-05: a line of many calls says their states in words and colour, whole on a narrow screen", () =>
+    onPage(async (page) => {
+      const call = (id: string, name: string, isError: boolean) => [
+        { _tag: "ToolCallStarted", id, name },
+        { _tag: "ToolCallCompleted", id, name, arguments: {} },
+        { _tag: "ToolExecutionStarted", id, name },
+        {
+          _tag: "ToolResultEncoded",
+          id,
+          content: isError ? "tool error (search): invalid_arguments: no text" : "x",
+          isError
+        }
+      ]
+      const calls = Array.from(
+        { length: 10 },
+        (_, index) => call(`c${index}`, ["read_the_account", "search_the_catalogue", "send"][index % 3]!, index > 7)
+      ).flat()
+      await page.setViewportSize({ width: 390, height: 760 })
+      await page.evaluate((calls) => {
+        const [first, start, ...rest] = chat.saying("Done.")
+        chat.show([{ id: "m", said: "Go", events: [first!, start!, ...calls as [], ...rest] }])
+      }, calls)
+      const line = page.locator(".calls > summary")
+      assert.match((await line.innerText()).replaceAll("\n", " "), /^10 calls: .*2 failed/)
+      const fits = await line.evaluate((element) =>
+        Array.from(element.querySelectorAll("strong, .state")).every((each) => each.scrollWidth <= each.clientWidth)
+        && element.scrollWidth <= element.clientWidth
+      )
+      assert.isTrue(fits)
+      const colour = (selector: string) =>
+        page.locator(selector).first().evaluate((element) => getComputedStyle(element).backgroundColor)
+      await line.click()
+      assert.strictEqual(await colour(".calls > summary > .dot"), await colour(".call[data-state=failed] .dot"))
+      assert.include(
+        await page.locator(".call[data-state=failed] .note").first().innerText(),
+        "The arguments do not fit: no text"
+      )
     }))
 
   it("V-05: questions take choices, text, fields and JSON by keyboard", () =>
@@ -435,7 +528,7 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
         ])
       })
       const [first, last] = [page.locator(".row >> nth=0"), page.locator(".row >> nth=1")]
-      assert.include(await first.innerText(), "400 ms · 12 in, 34 out")
+      assert.include(await first.innerText(), "400 ms · 12 tokens in, 34 out")
       assert.include(await first.innerText(), "2 / 3")
       assert.include(await last.innerText(), "6 calls")
       assert.include(await last.innerText(), "Stopped by text: text.")

@@ -1,5 +1,6 @@
 /** The session that Studio shows, over a server of the test: what is read when, and what of it stays. */
 import { assert, describe, it } from "@effect/vitest"
+import * as Words from "../../src/studio/chat/words.ts"
 import * as Client from "../../src/studio/data/client.ts"
 import type { Told } from "../../src/studio/data/fold.ts"
 import * as Store from "../../src/studio/data/store.ts"
@@ -211,6 +212,99 @@ describe("a session that is shown", () => {
     page.server.answer = () => Response.json({}, { status: 202 })
     assert.isUndefined(await page.session.answer([{ id: "r1~c", value: "a" }]))
     assert.deepStrictEqual(page.session.read().suspensions, [])
+  })
+
+  const two = ["a", "b"].map((id) => ({
+    id: `r1~${id}`,
+    kind: "approval" as const,
+    toolCall: { id, name: "order", arguments: { copies: 2 } }
+  }))
+  /** The events of a run that asks for two calls. */
+  const askingTwo = [
+    { _tag: "RunStarted", runId: "r1", at: 1 },
+    { _tag: "MessageStarted", at: 2 },
+    ...two.map(({ toolCall }) => ({ _tag: "ToolCallCompleted", ...toolCall, at: 3 })),
+    { _tag: "MessageCompleted", at: 4 },
+    { _tag: "ChatCompleted", outcome: { _tag: "ApprovalRequested" }, suspensions: two, at: 6 }
+  ] as unknown as ReadonlyArray<Told>
+
+  /** A session whose run asks for two calls. */
+  const askedTwo = async () => {
+    const page = opened()
+    page.server.facts = { ...facts, suspensions: two }
+    page.server.runs = [{ runId: "r1", startedAt: 1, events: askingTwo }]
+    await settled()
+    const call = (id: string) => page.session.read().shown[0]?.run.calls.get(id) ?? assert.fail(id)
+    const open = () => page.session.read().suspensions.map(({ id }) => id)
+    return { ...page, call, open }
+  }
+
+  it("V-09: a decision about one of two calls is on its card, also read again", async () => {
+    const page = await askedTwo()
+    assert.strictEqual(Words.stateOf(page.call("a")), "needs an answer")
+    page.server.answer = () => Response.json({}, { status: 202 })
+    await page.session.answer([{ id: "r1~a", approve: true }])
+    assert.deepStrictEqual(page.open(), ["r1~b"])
+    assert.strictEqual(Words.stateOf(page.call("a")), "allowed, waits for the others")
+    assert.strictEqual(Words.signOf(page.call("a")), "")
+    assert.strictEqual(Words.stateOf(page.call("b")), "needs an answer")
+    const again = opened()
+    again.server.facts = { ...facts, suspensions: two.slice(1), decided: [{ id: "a", verdict: "denied" }] }
+    again.server.runs = page.server.runs
+    await settled()
+    const call = again.session.read().shown[0]?.run.calls.get("a")
+    assert.strictEqual(call && Words.stateOf(call), "denied, waits for the others")
+  })
+
+  it("V-09: what another page has decided is not offered any more, once it is looked at or refused", async () => {
+    const looked = await askedTwo()
+    looked.server.facts = { ...facts, suspensions: two.slice(1), decided: [{ id: "a", verdict: "approved" }] }
+    await looked.session.look()
+    assert.deepStrictEqual(looked.open(), ["r1~b"])
+    assert.strictEqual(Words.stateOf(looked.call("a")), "allowed, waits for the others")
+    const refused = await askedTwo()
+    refused.server.facts = { ...facts, suspensions: [], decided: [] }
+    refused.server.answer = () => refusal(409, "That stands.")
+    assert.isUndefined(await refused.session.answer([{ id: "r1~a", approve: true }]))
+    assert.deepStrictEqual(refused.open(), [])
+    assert.strictEqual(refused.session.read().notice, "That stands.")
+  })
+
+  it("V-09: that an answer did not reach the server is said until the server is reached", async () => {
+    const page = await askedTwo()
+    page.server.answer = () => Promise.reject(new TypeError("network error"))
+    assert.isUndefined(await page.session.answer([{ id: "r1~a", approve: true }]))
+    assert.notStrictEqual(page.session.read().notice, "")
+    assert.deepStrictEqual(page.open(), ["r1~a", "r1~b"])
+    await page.session.look()
+    assert.strictEqual(page.session.read().notice, "")
+  })
+
+  it("V-07: the arguments with which an approval has a call run are in the run that asked for it, live and read again", async () => {
+    const carrying = [
+      { _tag: "RunStarted", runId: "r2", at: 10 },
+      { _tag: "ToolExecutionStarted", id: "a", name: "order", arguments: { copies: 1 }, at: 11 },
+      { _tag: "ToolExecutionStarted", id: "b", name: "order", arguments: { copies: 2 }, at: 11 },
+      { _tag: "ToolResultEncoded", id: "a", content: "ordered", at: 12 },
+      { ...ended, at: 13 }
+    ] as unknown as ReadonlyArray<Told>
+    const live = await askedTwo()
+    for (const event of carrying) live.streams[0]?.tell(event)
+    await settled()
+    const kept = opened()
+    kept.server.runs = [
+      { runId: "r1", startedAt: 1, events: askingTwo },
+      { runId: "r2", startedAt: 10, events: carrying }
+    ]
+    await settled()
+    for (const { session } of [live, kept]) {
+      const [first, second] = session.read().shown.map(({ run }) => run)
+      for (const call of [first?.calls.get("a"), second?.calls.get("a")]) {
+        assert.deepStrictEqual(call?.arguments, { copies: 1 })
+      }
+      assert.deepStrictEqual(first?.calls.get("a")?.original, { copies: 2 })
+      assert.isUndefined(first?.calls.get("b")?.original)
+    }
   })
 
   it("V-07: a call that a later run carries on has its answer in the run that asked for it, live and read again", async () => {

@@ -35,6 +35,8 @@ export interface PublicCall {
   readonly output?: true
   /** Time at which the call stood whole in the reply, in milliseconds since 1970. Left out where it is not known. */
   readonly asked?: number
+  /** `true` once its `ToolCallCompleted` was published, which has its arguments. */
+  readonly announced?: true
   /** The calls of the run inside the handler, by id. */
   readonly calls: Map<string, PublicCall>
 }
@@ -381,6 +383,11 @@ interface Fields {
     readonly asked?: number
     /** The waits for its turn, in their order. Left out of a call that had its turn at once. */
     readonly waited?: ReadonlyArray<PublicWait>
+    /**
+     * The arguments with which a call of an earlier run starts, which an approval may have changed. Left out of a call
+     * whose `ToolCallCompleted` has them, where they are not published, and where `calls` is not given.
+     */
+    readonly arguments?: Json.JsonObject
   }
   ToolProgress: OfCall & {
     /** The progress as the handler reported it. Left out for an event of a run inside the handler. */
@@ -661,11 +668,18 @@ class Rules {
     this.calls.set(id, { name, calls: new Map(), ...(isOutput ? { output: true } : {}) })
   }
 
-  /** Remembers the time at which a call stood whole in the reply. */
-  ask(id: unknown): void {
+  /** Remembers that a call stood whole in the reply, and when it did unless that was before the run was resumed. */
+  ask(id: unknown, isReplayed: boolean): void {
     const { at } = this.options
     const call = typeof id === "string" ? this.calls?.get(id) : undefined
-    if (call !== undefined && at !== undefined) this.calls?.set(String(id), { ...call, asked: at })
+    if (call === undefined) return
+    const asked = isReplayed || at === undefined ? {} : { asked: at }
+    this.calls?.set(String(id), { ...call, announced: true, ...asked })
+  }
+
+  /** Tells whether the events that follow have no other arguments of a call. */
+  isOfEarlierRun(id: unknown): boolean {
+    return this.calls !== undefined && typeof id === "string" && this.calls.get(id)?.announced !== true
   }
 
   /** The time at which a call stood whole in the reply, if it is known. */
@@ -862,7 +876,7 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
     case "ToolCallCompleted": {
       const isOutput = read(read(event, "metadata"), "output") === true
       rules.begin(id, name, isOutput)
-      if (read(event, "replayed") !== true) rules.ask(id)
+      rules.ask(id, read(event, "replayed") === true)
       if (isOutput) return undefined
       const found = ofCall(["id", "name"], ["providerExecuted"], ["arguments"])
       const reason = lostReasons(read(event, "argumentsLost"))
@@ -877,7 +891,7 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
     }
     case "ToolExecutionStarted":
       rules.begin(id, name)
-      const found = ofCall(["id", "name"], ["attempt"])
+      const found = ofCall(["id", "name"], ["attempt"], rules.isOfEarlierRun(id) ? ["arguments"] : [])
       if (found === undefined || read(event, "replayed") === true) return found
       const given = read(event, "asked")
       const time = given === undefined ? rules.askedOf(id) : finite(given)

@@ -257,6 +257,7 @@ export class Telling {
             _tag: "ToolExecutionStarted",
             id: record.toolCallId,
             name: toolCall?.name ?? "",
+            arguments: toolCall?.arguments ?? {},
             ...(attempt > 1 ? { attempt } : {}),
             // The time of the reply is not that of the call.
             asked: asked === undefined ? null : this.begunAt + asked,
@@ -559,8 +560,9 @@ const readAgent = (
       let waits = 0
       for (const inner of inners) {
         // The calls of an earlier run have names that the events of a later one may lack.
-        if (waits < agent.waits) { for (const told of inner.told) telling.within(runId, agent, told) }
-        else if (waits === agent.waits || !agent.isWaiting) wanted.push(inner)
+        if (waits < agent.waits) {
+          for (const told of inner.told) if (told.event._tag !== "ToolCallCompleted") telling.within(runId, agent, told)
+        } else if (waits === agent.waits || !agent.isWaiting) wanted.push(inner)
         if (inner.isWaiting) waits++
       }
     }

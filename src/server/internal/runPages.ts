@@ -7,6 +7,7 @@
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
 import type * as Event from "../../Event.ts"
+import * as CallPaths from "../../internal/answer/callPath.ts"
 import * as Journal from "../../Journal.ts"
 import type * as Message from "../../Message.ts"
 import * as Session from "../../Session.ts"
@@ -136,11 +137,32 @@ export const page = (
       }))
   )
 
+/** A call that was decided while its run waits for other answers, or for its continuation. */
+interface Decided {
+  /** Path of the call, as in the id of its suspension. */
+  readonly id: string
+  readonly verdict: Session.Session["answered"][number]["verdict"]
+}
+
+/** Returns the decisions about calls of the unfinished turn. A call inside another one may be of any tool. */
+const decidedIn = (kept: Session.Kept, publish: Event.PublicOptions): ReadonlyArray<Decided> => {
+  const { answered } = kept.session
+  if (answered.length === 0) return []
+  const calls = new Set(JournalEvents.callsOf(kept, publish).map(({ id }) => id))
+  return answered.flatMap(({ id, verdict }) => {
+    const { path = [] } = CallPaths.parse(id) ?? {}
+    const [first = ""] = path
+    const isPublished = calls.has(first) && (path.length === 1 || typeof publish.publish !== "function")
+    return isPublished ? [{ id, verdict }] : []
+  })
+}
+
 /** Returns the facts of a session beside its runs, with the sessions that branched from it. */
 export const sessionOf = (kept: Session.Kept, forks: ReadonlyArray<Sessions.Fork>, publish: Event.PublicOptions) => {
   const { origin: { forkedFrom }, session } = kept
   const { title = "" } = Journal.summaryOf(kept)
   const { inbox } = Session.view(kept)
+  const decided = decidedIn(kept, publish)
   return {
     title,
     next: Session.next(kept),
@@ -149,6 +171,7 @@ export const sessionOf = (kept: Session.Kept, forks: ReadonlyArray<Sessions.Fork
     forks,
     allowed: Sessions.allowedIn(kept, publish),
     submitted: inbox.map(({ id, message }) => ({ id, content: message.content })),
-    suspensions: JournalEvents.suspensionsOf(kept, publish)
+    suspensions: JournalEvents.suspensionsOf(kept, publish),
+    ...(decided.length === 0 ? {} : { decided })
   }
 }

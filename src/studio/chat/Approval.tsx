@@ -22,6 +22,13 @@ export interface Answer {
 /** Sends answers. Succeeds with a sentence where they were refused. */
 export type OnAnswer = (answers: ReadonlyArray<Answer>) => Promise<string | undefined>
 
+/** What the card tells about a tool. */
+export interface ToolFacts {
+  readonly name: string
+  readonly description: string
+  readonly destructive: boolean
+}
+
 /** A call that waits. `remember` is the extent to which its approval may be remembered. */
 export type Suspension = Event.PublicSuspension & { readonly remember?: "tool" | "arguments" }
 
@@ -31,12 +38,57 @@ const mostEdited = 20_000
 /** Input about a call, until it is answered. */
 interface Draft {
   readonly text?: string
+  /** The text that was warned about, which is allowed the second time. */
+  readonly warned?: string
   readonly reason?: string
   readonly isRemembered?: boolean
 }
 
 const isEditable = ({ kind, toolCall }: Suspension, json: string): boolean =>
   kind === "approval" && toolCall.arguments !== undefined && json.length <= mostEdited
+
+const kindOf = (value: unknown): string =>
+  value === null
+    ? "null"
+    : Array.isArray(value)
+    ? "a list"
+    : typeof value === "object"
+    ? "an object"
+    : kinds[typeof value] ?? ""
+
+const kinds: { readonly [type: string]: string } = { string: "a text", number: "a number", boolean: "true or false" }
+
+/** What a warning ends with. */
+const again = "Allow it once more to run it with these arguments."
+
+/** The most differences that are named. */
+const mostNamed = 5
+
+/** Returns how edited arguments differ in their form from those of the model, which the schema of the tool has passed. */
+const differencesOf = (given: unknown, edited: unknown, place = ""): ReadonlyArray<string> => {
+  const [was, is] = [kindOf(given), kindOf(edited)]
+  if (was !== is) return was === "null" ? [] : [`${place} was ${was} and is ${is}`]
+  if (Array.isArray(given) && Array.isArray(edited)) {
+    const [first] = given
+    return given.length === 0 ?
+      [] :
+      edited.flatMap((item, index) =>
+        differencesOf(index < given.length ? given[index] : first, item, `${place}[${index}]`)
+      )
+  }
+  if (was !== "an object") return []
+  const [before, after] = [given, edited] as [
+    { readonly [name: string]: unknown },
+    { readonly [name: string]: unknown }
+  ]
+  const at = (name: string) => `${place}${place === "" ? "" : "."}${Words.marked(name.slice(0, 60))}`
+  return [
+    ...Object.keys(before).flatMap((name) =>
+      Object.hasOwn(after, name) ? differencesOf(before[name], after[name], at(name)) : [`${at(name)} is missing`]
+    ),
+    ...Object.keys(after).flatMap((name) => Object.hasOwn(before, name) ? [] : [`${at(name)} is new`])
+  ]
+}
 
 /** Returns the approval of a call as it was edited, or why its arguments are none. */
 const approval = (suspension: Suspension, draft: Draft): Answer | string => {
@@ -50,6 +102,12 @@ const approval = (suspension: Suspension, draft: Draft): Answer | string => {
     if (typeof edited !== "object" || edited === null || Array.isArray(edited)) {
       return "The arguments are a JSON object."
     }
+    const differences = differencesOf(toolCall.arguments, edited)
+    if (differences.length > 0 && draft.warned !== draft.text) {
+      const named = differences.slice(0, mostNamed).join("; ")
+      const more = differences.length > mostNamed ? `; and ${differences.length - mostNamed} more` : ""
+      return `${named}${more}. The call may fail. ${again}`
+    }
     return { id, approve: true, arguments: edited }
   } catch (error) {
     return `The arguments are not JSON: ${error instanceof Error ? error.message : "they cannot be read"}`
@@ -59,8 +117,14 @@ const approval = (suspension: Suspension, draft: Draft): Answer | string => {
 const denial = ({ id }: Suspension, { reason = "" }: Draft): Answer =>
   reason.trim() === "" ? { id, approve: false } : { id, approve: false, reason: reason.trim() }
 
-const One = ({ draft, isSending, isSingle, onAllow, onDeny, onDraft, suspension, wrong }: {
+/** Longest part of the description of a tool, in characters. */
+const longestDescription = 240
+
+const One = ({ draft, fact, isSending, isSingle, onAllow, onDeny, onDraft, place, suspension, wrong }: {
   readonly suspension: Suspension
+  readonly fact: ToolFacts | undefined
+  /** The place among calls of the same tool, as in `"1 of 2"`. Left out of the only one. */
+  readonly place: string | undefined
   readonly draft: Draft
   readonly wrong: string | undefined
   readonly isSending: boolean
@@ -84,7 +148,17 @@ const One = ({ draft, isSending, isSingle, onAllow, onDeny, onDraft, suspension,
         onAllow()
       }}
     >
-      <h3>{name}</h3>
+      <h3>
+        {name}
+        {place !== undefined && <span className="place">, {place}</span>}
+        {fact?.destructive === true && <span className="may">may destroy</span>}
+      </h3>
+      {fact !== undefined && fact.description !== "" && (
+        <p className="expected">
+          {Words.marked(fact.description.slice(0, longestDescription))}
+          {fact.description.length > longestDescription ? "…" : ""}
+        </p>
+      )}
       {!isSingle && question !== undefined && (
         <p>
           <Long text={Words.marked(question)} />
@@ -128,6 +202,12 @@ const One = ({ draft, isSending, isSingle, onAllow, onDeny, onDraft, suspension,
           placeholder="Reason, if denied"
           value={draft.reason ?? ""}
           onChange={(event) => onDraft({ ...draft, reason: event.currentTarget.value })}
+          // The form would allow the call.
+          onKeyDown={(event) => {
+            if (event.key !== "Enter" || event.nativeEvent.isComposing) return
+            event.preventDefault()
+            if (!isSending && (draft.reason ?? "").trim() !== "") onDeny()
+          }}
         />
       </div>
       {expiresAt !== undefined && <p className="expected">Until {new Date(expiresAt).toLocaleString()}</p>}
@@ -135,10 +215,17 @@ const One = ({ draft, isSending, isSingle, onAllow, onDeny, onDraft, suspension,
   )
 }
 
+/** Returns the place of a call among those of its tool, where there are several. */
+const placeOf = (suspensions: ReadonlyArray<Suspension>, suspension: Suspension): string | undefined => {
+  const same = suspensions.filter(({ toolCall }) => toolCall.name === suspension.toolCall.name)
+  return same.length < 2 ? undefined : `${same.indexOf(suspension) + 1} of ${same.length}`
+}
+
 /** The calls that wait for a permission. */
-export const Approval = ({ onAnswer, suspensions }: {
+export const Approval = ({ facts = [], onAnswer, suspensions }: {
   /** Those of kind `"approval"` and `"unknown"`. */
   readonly suspensions: ReadonlyArray<Suspension>
+  readonly facts?: ReadonlyArray<ToolFacts> | undefined
   readonly onAnswer: OnAnswer
 }): ReactNode => {
   const heading = useRef<HTMLHeadingElement>(null)
@@ -153,8 +240,8 @@ export const Approval = ({ onAnswer, suspensions }: {
   const title = isSingle && only?.question !== undefined
     ? Words.marked(only.question)
     : isSingle
-    ? "May this call run?"
-    : `May these ${suspensions.length} calls run?`
+    ? "Allow this call?"
+    : `Allow these ${suspensions.length} calls?`
   const focus = useFreeFocus()
   // What decides about a call never has the focus at once.
   useEffect(() => {
@@ -171,7 +258,20 @@ export const Approval = ({ onAnswer, suspensions }: {
     const found = allowed.map((suspension) => [suspension.id, approval(suspension, draftOf(suspension))] as const)
     const wrong = new Map(found.flatMap(([key, each]) => typeof each === "string" ? [[key, each] as const] : []))
     setWrongs(wrong)
-    if (wrong.size > 0) return
+    if (wrong.size > 0) {
+      setDrafts(
+        new Map(
+          Array.from(drafts, ([key, draft]) =>
+            [
+              key,
+              wrong.get(key)?.endsWith(again) === true && draft.text !== undefined
+                ? { ...draft, warned: draft.text }
+                : draft
+            ] as const)
+        )
+      )
+      return
+    }
     void send(found.flatMap(([, each]) => typeof each === "string" ? [] : [each]))
   }
   const deny = (denied: ReadonlyArray<Suspension>) =>
@@ -185,6 +285,8 @@ export const Approval = ({ onAnswer, suspensions }: {
         <One
           key={suspension.id}
           suspension={suspension}
+          fact={facts.find((fact) => fact.name === suspension.toolCall.name)}
+          place={placeOf(suspensions, suspension)}
           draft={draftOf(suspension)}
           wrong={wrongs.get(suspension.id)}
           isSending={isSending}

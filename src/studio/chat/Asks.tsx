@@ -1,19 +1,40 @@
 /** All that waits for an answer: one card for the permissions, and one for each question. */
-import type { ReactNode } from "react"
-import { Approval, type OnAnswer, type Suspension } from "./Approval.tsx"
+import { type ReactNode, useEffect } from "react"
+import { Approval, type OnAnswer, type Suspension, type ToolFacts } from "./Approval.tsx"
 import { Question } from "./Question.tsx"
 
 const isCall = ({ kind }: Suspension): boolean => kind === "approval" || kind === "unknown"
 
+/** Interval in milliseconds at which a page that is seen asks whether another one has answered. */
+const interval = 2_500
+
 /** What waits for an answer. */
-export const Asks = ({ onAnswer, suspensions }: {
+export const Asks = ({ facts, onAnswer, onLook, suspensions }: {
   readonly suspensions: ReadonlyArray<Suspension>
   readonly onAnswer: OnAnswer
+  /** Reads again what waits: a decision without a run has no event. */
+  readonly onLook?: () => void
+  /** The facts about the tools of the agent. */
+  readonly facts?: ReadonlyArray<ToolFacts> | undefined
 }): ReactNode => {
+  useEffect(() => {
+    if (onLook === undefined) return
+    const look = () => {
+      if (document.visibilityState === "visible") onLook()
+    }
+    const timer = setInterval(look, interval)
+    addEventListener("focus", look)
+    document.addEventListener("visibilitychange", look)
+    return () => {
+      clearInterval(timer)
+      removeEventListener("focus", look)
+      document.removeEventListener("visibilitychange", look)
+    }
+  }, [onLook])
   const calls = suspensions.filter(isCall)
   return (
     <>
-      {calls.length > 0 && <Approval suspensions={calls} onAnswer={onAnswer} />}
+      {calls.length > 0 && <Approval suspensions={calls} facts={facts} onAnswer={onAnswer} />}
       {suspensions.filter((suspension) => !isCall(suspension)).map((suspension) => (
         <Question key={suspension.id} suspension={suspension} onAnswer={onAnswer} />
       ))}

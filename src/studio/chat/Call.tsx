@@ -26,7 +26,7 @@ const Section = ({ text, title }: { readonly title: string; readonly text: strin
 const State = ({ call, now }: { readonly call: Fold.Call; readonly now: number }): ReactNode => {
   const ran = Words.ranOf(call, now)
   const tries = call.attempts.length > 1 ? `, attempt ${call.attempts.length}` : ""
-  const by = call.state === "denied" && call.by !== undefined ? ` by ${call.by}` : ""
+  const by = call.state === "denied" && call.by !== undefined ? ` by ${Words.personOf(call.by)}` : ""
   return (
     <span className="state">
       {Words.marked(Words.stateOf(call) + by)}
@@ -48,7 +48,8 @@ const State = ({ call, now }: { readonly call: Fold.Call; readonly now: number }
 /** The line under a card that says more than its state: progress, an error, or why it was denied. */
 const noteOf = (call: Fold.Call): string => {
   if (call.state === "failed") return Words.marked(Words.errorOf(call.content).slice(0, 400))
-  if (call.state === "denied") return Words.marked((call.detail ?? Words.errorOf(call.content)).slice(0, 400))
+  // Its state says that it was denied, and by whom.
+  if (call.state === "denied") return Words.marked((call.detail ?? "").slice(0, 400))
   if (call.progress === undefined || call.state !== "running") return ""
   return typeof call.progress === "string" ? Words.marked(call.progress.slice(0, 400)) : Words.brief(call.progress, 400)
 }
@@ -62,13 +63,20 @@ const innerOf = (run: Fold.Run, call: Fold.Call): ReadonlyArray<Fold.Call> =>
     calls.flatMap((path) => run.calls.get(path) ?? [])
   )
 
+/** Returns what the agent inside a call has said, but for the text that is the answer of the call. */
+const saidOf = (run: Fold.Run, call: Fold.Call): string => {
+  const texts = run.turns.filter(({ owner }) => owner === call.path).map(({ text }) => text.trim())
+  const isAnswer = call.content !== undefined && texts.at(-1) === Words.contentText(call.content).trim()
+  return (isAnswer ? texts.slice(0, -1) : texts).filter((text) => text !== "").join("\n\n")
+}
+
 /** A call, which its run changes in place. */
 const Call = ({ call, run }: { readonly run: Fold.Run; readonly call: Fold.Call }): ReactNode => {
   const [isOpen, setOpen] = useState(false)
   const now = run.end ?? run.now
   const note = noteOf(call)
   const inner = isOpen ? innerOf(run, call) : []
-  const said = isOpen ? run.turns.filter(({ owner }) => owner === call.path).map(({ text }) => text).join("\n\n") : ""
+  const said = isOpen ? saidOf(run, call) : ""
   const text = isOpen ? argumentsOf(call) : ""
   return (
     <div className="call" data-state={call.state}>
@@ -86,9 +94,16 @@ const Call = ({ call, run }: { readonly run: Fold.Run; readonly call: Fold.Call 
           <div className="body">
             {text !== "" && text !== "{}" && (
               <Section
-                title={call.argumentsLost === undefined ? "Arguments" : `Arguments (${call.argumentsLost.reason})`}
+                title={call.argumentsLost !== undefined
+                  ? `Arguments (${call.argumentsLost.reason})`
+                  : call.original !== undefined
+                  ? "Arguments, changed by the approval"
+                  : "Arguments"}
                 text={text}
               />
+            )}
+            {call.original !== undefined && (
+              <Section title="Arguments that the model gave" text={Words.jsonOf(call.original)} />
             )}
             {said.trim() !== "" && <Section title="Said by its agent" text={said} />}
             {inner.map((each) => <Call key={each.path} run={run} call={each} />)}
@@ -111,7 +126,11 @@ const Call = ({ call, run }: { readonly run: Fold.Run; readonly call: Fold.Call 
 /** The most calls in a row that have cards of their own at once. */
 const mostCards = 4
 
-const urgent: ReadonlySet<Fold.State> = new Set(["running", "waiting", "asks"])
+/** The states by which the line of several calls has its colour, the first one that a call has. */
+const telling = ["asks", "running", "waiting", "failed", "denied", "cancelled"] as const
+
+const stateOfAll = (calls: ReadonlyArray<Fold.Call>): Fold.State =>
+  telling.find((state) => calls.some((call) => call.state === state)) ?? "done"
 
 /** Calls in a row. More than four are folded under one line. */
 export const Calls = ({ calls, run }: {
@@ -130,7 +149,7 @@ export const Calls = ({ calls, run }: {
   const shown = names.slice(0, 6).map((name) => Words.marked(name.slice(0, 60))).join(", ")
   return (
     <details className="calls" onToggle={(event) => setOpen(event.currentTarget.open)}>
-      <summary data-state={calls.some(({ state }) => urgent.has(state)) ? "running" : "done"}>
+      <summary data-state={stateOfAll(calls)}>
         <span className="dot" aria-hidden="true" />
         <span className="names">
           <strong>{calls.length.toLocaleString("en")} calls</strong>: {shown}

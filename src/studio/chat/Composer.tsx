@@ -98,7 +98,11 @@ export const Composer = ({ agent, draft, isAsked, isRunning, isStopping, onDraft
           )}
       </div>
       <p className="keys" aria-hidden="true">
-        {isRunning
+        {isStopping
+          ? "Stopping"
+          : isAsked
+          ? ""
+          : isRunning
           ? (
             <>
               <kbd>Esc</kbd> stops
@@ -108,7 +112,7 @@ export const Composer = ({ agent, draft, isAsked, isRunning, isStopping, onDraft
             <>
               <kbd>Enter</kbd> sends<span>
                 {" "}
-                · <kbd>Shift Enter</kbd> begins a line
+                · <kbd>Shift Enter</kbd> for a new line
               </span>
             </>
           )}

@@ -203,7 +203,9 @@ const Foot = ({ actions, isLast, message, run }: {
   const isOver = run.end !== undefined
   return (
     <footer className="foot">
-      {isOver ? <span className="figures">{figures.join(" · ")}</span> : <span className="works">works</span>}
+      {isOver
+        ? <span className="figures">{figures.join(" · ")}</span>
+        : <span className="works">{run.stopAt === undefined ? "works" : "stops"}</span>}
       {isOver && <Copy text={textOf(run)} what="the answer" />}
       {isOver && isLast && message !== undefined && onAgain !== undefined && (
         <button

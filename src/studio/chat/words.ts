@@ -16,7 +16,7 @@ const count = (value: number | string | undefined): string =>
 export const tokens = (usage: Fold.Usage | undefined): string => {
   const { inputTokens, outputTokens, totalTokens } = usage ?? {}
   if (inputTokens !== undefined || outputTokens !== undefined) {
-    return `${count(inputTokens)} in, ${count(outputTokens)} out`
+    return `${count(inputTokens)} tokens in, ${count(outputTokens)} out`
   }
   return totalTokens === undefined ? "" : `${count(totalTokens)} tokens`
 }
@@ -51,17 +51,30 @@ const reasons: { readonly [reason: string]: string } = {
   exclusive: "waits for other calls"
 }
 
+const decisions: { readonly [Decision in Fold.Decision]: string } = {
+  approved: "allowed",
+  denied: "denied",
+  answered: "answered",
+  expired: "expired"
+}
+
+/** Returns the name of a person. A server without principals knows one, `local`. */
+export const personOf = (by: string): string => by === "local" ? "a local user" : by
+
 /** Returns the state of a call in words. */
 export const stateOf = (call: Fold.Call): string => {
   if (call.abandoned !== undefined) return "left running"
+  if (call.state === "asks" && call.decided !== undefined) return `${decisions[call.decided]}, waits for the others`
   const wait = call.state === "waiting" ? call.waits.at(-1) : undefined
   if (wait === undefined) return stateWords[call.state]
   return wait.key === undefined ? reasons[wait.reason] ?? "waits" : `waits for ${wait.key}`
 }
 
 /** Returns the sign before the name of a call, which says what its colour says. */
-export const signOf = ({ state }: Fold.Call): string =>
-  state === "failed" ? "✕ " : state === "denied" ? "⊘ " : state === "cancelled" ? "■ " : state === "asks" ? "? " : ""
+export const signOf = ({ decided, state }: Fold.Call): string =>
+  state === "asks" && decided === undefined ? "? " : signs[state] ?? ""
+
+const signs: { readonly [State in Fold.State]?: string } = { failed: "✕ ", denied: "⊘ ", cancelled: "■ " }
 
 /** Returns the time for which a call ran, in milliseconds, or nothing where it did not start. */
 export const ranOf = ({ attempts }: Fold.Call, now: number): number | undefined =>
@@ -141,15 +154,33 @@ export const saidText = (content: unknown): string => {
   ).join("\n")
 }
 
-/** Returns the sentence of a failed call: what its answer says, where that is the JSON of an error. */
+/** The words of the errors with which a runtime answers a call, for their codes. */
+const problems: { readonly [code: string]: string } = {
+  invalid_arguments: "The arguments do not fit",
+  unknown_effect: "The effect is not known",
+  abandoned: "It has not stopped"
+}
+
+/**
+ * Returns the sentence of a failed call: what its answer says, where that is the JSON of an error. The name of the tool
+ * and the code before it are left out, and so is what an abandoned call was interrupted by.
+ */
 export const errorOf = (content: unknown): string => {
   if (typeof content === "string" && content.length > 20_000) return content
   const text = contentText(content)
+  const said = (error: string): string => {
+    const [whole = "", code = ""] = /^tool error(?: \([^)]{1,200}\))?: (\w+)(?:: )?/.exec(error) ?? []
+    const detail = error.slice(whole.length)
+    if (whole === "") return error
+    const problem = problems[code]
+    if (code === "abandoned") return `${problem}, and may still take effect.`
+    return problem === undefined || detail === "" ? detail || code.replaceAll("_", " ") : `${problem}: ${detail}`
+  }
   try {
     const parsed = JSON.parse(text) as { readonly error?: unknown } | null
-    return typeof parsed?.error === "string" ? parsed.error : text
+    return typeof parsed?.error === "string" ? said(parsed.error) : text
   } catch {
-    return text
+    return said(text)
   }
 }
 
@@ -170,7 +201,7 @@ export const endOf = (run: Fold.Run): { readonly text: string; readonly isBad: b
       return { text: "The run was ended before the model had finished.", isBad: false }
     case "Cancelled": {
       const isPlain = outcome.reason === undefined || outcome.reason === "stop"
-      const by = run.stoppedBy === undefined ? "" : ` by ${run.stoppedBy}`
+      const by = run.stoppedBy === undefined ? "" : ` by ${personOf(run.stoppedBy)}`
       return { text: `Stopped${by}${isPlain ? "" : `: ${outcome.reason}`}.`, isBad: false }
     }
     default:

@@ -4,7 +4,7 @@
  */
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
-import type { Told } from "./fold.ts"
+import type { Decision, Told } from "./fold.ts"
 
 /** A request that the server has refused, or that did not reach it. */
 export class Refused extends Error {
@@ -90,6 +90,8 @@ export interface KeptSession {
   readonly allowed: ReadonlyArray<{ readonly name: string }>
   readonly submitted?: ReadonlyArray<Said>
   readonly suspensions: ReadonlyArray<Event.PublicSuspension>
+  /** The calls that were decided while others wait, by their paths. */
+  readonly decided?: ReadonlyArray<{ readonly id: string; readonly verdict: Decision }>
 }
 
 /** Runs of a session, oldest first. */

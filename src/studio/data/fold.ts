@@ -11,6 +11,9 @@ import type * as Event from "../../Event.ts"
  */
 export type State = "asked" | "waiting" | "running" | "asks" | "done" | "failed" | "cancelled" | "denied"
 
+/** A decision about a call that waits. */
+export type Decision = "approved" | "denied" | "answered" | "expired"
+
 /** A time at which a call waited for its turn. Times are milliseconds since the start of the run. */
 export interface Wait {
   /** `"key"`, `"permit"` or `"exclusive"`, as in `ToolQueued`. */
@@ -66,6 +69,8 @@ export interface Call {
   argumentsText: string
   /** The arguments. Left out where they are not published. */
   arguments?: unknown
+  /** The arguments that the model gave, where an approval has changed them. */
+  original?: unknown
   /** Problem with the arguments. */
   argumentsLost?: { readonly reason: string; readonly text?: string }
   /** The answer that the model reads: text or parts. Left out where it is not published. */
@@ -86,6 +91,8 @@ export interface Call {
   abandoned?: number
   /** The answer that it waits for. Left out unless its state is `asks`. */
   suspension?: Event.PublicSuspension
+  /** The decision about it, while its run waits for others. */
+  decided?: Decision
   /** Usage of the run inside it. */
   usage?: Usage
   /** Outcome of the run inside it. */
@@ -148,6 +155,8 @@ export interface Settled {
   readonly code?: string
   readonly by?: string
   readonly detail?: string
+  /** The arguments with which it has run. */
+  readonly arguments?: unknown
 }
 
 /** Numbers of calls. */
@@ -244,7 +253,8 @@ const written = (id: string): string => id.replace(/[%/~]/g, (mark) => codes[mar
 export const pathOf = (owner: string, id: string): string => owner === "" ? written(id) : `${owner}/${written(id)}`
 
 /** Returns the path of the call that a suspension is about: its id without the run. */
-const suspended = (suspension: { readonly id: string }): string => suspension.id.slice(suspension.id.indexOf("~") + 1)
+export const suspended = (suspension: { readonly id: string }): string =>
+  suspension.id.slice(suspension.id.indexOf("~") + 1)
 
 const sumOf = (left: Usage | undefined, right: Usage): Usage => {
   if (left === undefined) return right
@@ -476,7 +486,7 @@ const turnOf = (run: Run, { owner, turn }: Call): Turn | undefined => {
  */
 const earliest = 5
 
-/** Ends the reply of a turn, and takes back what only a reply that goes on could tell. */
+/** Ends the reply of a turn, and takes back what only a reply that continues could tell. */
 const endReply = (run: Run, turn: Turn, at: number): void => {
   if (turn.to !== undefined) return
   turn.to = at
@@ -554,6 +564,34 @@ const answer = (run: Run, call: Call, told: Answered, at: number): void => {
   closeWithin(run, call.path, call.state === "done" ? "done" : "cancelled", at)
 }
 
+/** Returns a value with the members of its objects in the order of their names. */
+const ordered = (value: unknown): unknown =>
+  typeof value !== "object" || value === null
+    ? value
+    : Array.isArray(value)
+    ? value.map(ordered)
+    : Object.entries(value).sort(([left], [right]) => left < right ? -1 : 1).map((
+      [name, item]
+    ) => [name, ordered(item)])
+
+const isSame = (left: unknown, right: unknown): boolean =>
+  JSON.stringify(ordered(left)) === JSON.stringify(ordered(right))
+
+/** Takes the arguments with which a call runs, and keeps those that the model gave where they are others. */
+const runWith = (call: Call, ran: unknown): void => {
+  if (ran === undefined) return
+  if (call.arguments !== undefined && !isSame(call.arguments, ran)) call.original ??= call.arguments
+  call.arguments = ran
+}
+
+/** Marks a call that waits as decided, until a run has the decision. */
+export const decide = (run: Run, path: string, decision: Decision): void => {
+  const call = run.calls.get(path)
+  if (call === undefined || call.state !== "asks" || call.decided === decision) return
+  call.decided = decision
+  run.version++
+}
+
 /**
  * Marks the call of an earlier run that a later run answers or carries on. Returns `false` where the earlier run has no
  * such call that waits, or that was marked as one that runs.
@@ -562,18 +600,21 @@ export const settle = (earlier: Run, settled: Settled): boolean => {
   const call = earlier.calls.get(settled.path)
   if (call === undefined) return false
   if (call.state !== "asks" && (call.state !== "running" || earlier.end === undefined)) return false
-  const { at: _at, path: _path, state, ...told } = settled
+  const { arguments: ran, at: _at, path: _path, state, ...told } = settled
   turnTo(earlier, call, state)
   Object.assign(call, told)
+  runWith(call, ran)
   delete call.suspension
+  delete call.decided
   earlier.suspensions = earlier.suspensions.filter((suspension) => suspended(suspension) !== settled.path)
   earlier.version++
   return true
 }
 
 /** Returns a call of an earlier run that this one carries on, as the earlier run is to have it. */
-export const carriedOn = ({ content, code, by, detail, ended, owner, path, state, turn }: Call): Settled | undefined =>
-  owner !== "" || turn >= 0 || state === "asks" || state === "asked"
+export const carriedOn = (call: Call): Settled | undefined => {
+  const { content, code, by, detail, ended, owner, path, state, turn } = call
+  return owner !== "" || turn >= 0 || state === "asks" || state === "asked"
     ? undefined
     : {
       path,
@@ -582,8 +623,10 @@ export const carriedOn = ({ content, code, by, detail, ended, owner, path, state
       ...(content === undefined ? {} : { content }),
       ...(code === undefined ? {} : { code }),
       ...(by === undefined ? {} : { by }),
-      ...(detail === undefined ? {} : { detail })
+      ...(detail === undefined ? {} : { detail }),
+      ...(call.arguments === undefined ? {} : { arguments: call.arguments })
     }
+}
 
 /** The time of an event in the run, which never goes back. */
 const timeOf = (run: Run, at: number | undefined): number => {
@@ -746,6 +789,7 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
       if (isReplayed && call?.started !== undefined) return
       const known = call ?? begin(run, owner, event.id, event.name, undefined, now)
       close(known, now)
+      runWith(known, event.arguments)
       // A journal tells the calls of a reply when the reply has ended.
       if (event.asked !== undefined) standAt(run, known, Math.min(timeOf(run, event.asked), now))
       if (event.waited !== undefined && known.started === undefined) {
@@ -761,6 +805,7 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
       if (known.ended !== undefined) run.revision++
       delete known.ended
       delete known.suspension
+      delete known.decided
       known.attempts.push({ from: now })
       turnTo(run, known, "running")
       return

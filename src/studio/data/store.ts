@@ -77,7 +77,9 @@ const ofPage: Timing = {
 
 /** Returns what calls of a run under way wait for. It may be answered in advance. */
 const waitingIn = (run: Fold.Run): ReadonlyArray<Event.PublicSuspension> =>
-  run.counts.asks === 0 ? [] : Array.from(run.calls.values()).flatMap(({ suspension }) => suspension ?? [])
+  run.counts.asks === 0 ?
+    [] :
+    Array.from(run.calls.values()).flatMap(({ decided, suspension }) => decided === undefined ? suspension ?? [] : [])
 
 /** Marks calls of earlier runs that a run has answered, or carries on. */
 const settleAll = (run: Fold.Run, runs: ReadonlyArray<Fold.Run>, place: number): void => {
@@ -103,6 +105,8 @@ export class Session {
   private state: Snapshot["state"]
   private running: string | undefined
   private notice = ""
+  /** The notice that an answer did not reach the server, until the server is reached. */
+  private unreached: string | undefined
   private isStopping = false
   private report: Client.StopReport | undefined
   private older: string | undefined
@@ -233,6 +237,7 @@ export class Session {
     }
     const all = Array.from(this.entries.values(), ({ run }) => run)
     for (const [place, run] of all.entries()) settleAll(run, all, place)
+    for (const { id, verdict } of session.decided ?? []) this.decide(id, verdict)
     this.session = session
     this.suspensions = session.suspensions
     const begun = new Set(Array.from(this.entries.values(), ({ message }) => message?.id))
@@ -405,16 +410,46 @@ export class Session {
     return undefined
   }
 
-  /** Answers calls that wait. Succeeds with a sentence where the answers were refused. */
+  /** Marks a call of the last run as decided. */
+  private decide(path: string, decision: Fold.Decision): void {
+    const last = Array.from(this.entries.values()).at(-1)
+    if (last !== undefined) Fold.decide(last.run, path, decision)
+  }
+
+  /**
+   * Answers calls that wait. Succeeds with a sentence where the answers were refused, and the calls wait on. A refused
+   * answer to a call that does not wait any more, and one that did not reach the server, have their sentence as notice.
+   */
   async answer(answers: ReadonlyArray<Client.Answer>): Promise<string | undefined> {
     try {
       await this.client.answer(this.agent, this.id, answers)
     } catch (error) {
-      return sentenceOf(error)
+      const sentence = sentenceOf(error)
+      const isReached = error instanceof Client.Refused && error.status > 0
+      if (isReached) await this.look()
+      const ids = new Set(this.take().suspensions.map(({ id }) => id))
+      if (isReached && answers.every(({ id }) => ids.has(id))) return sentence
+      this.unreached = isReached ? undefined : sentence
+      this.note(sentence)
+      return undefined
     }
-    for (const { id } of answers) this.given.add(id)
+    for (const { approve, id } of answers) {
+      this.given.add(id)
+      this.decide(Fold.suspended({ id }), approve === undefined ? "answered" : approve ? "approved" : "denied")
+    }
     this.tell()
     return undefined
+  }
+
+  /** Reads the session again, which another page may have changed without a run. */
+  readonly look = async (): Promise<void> => {
+    try {
+      await this.refresh(1)
+      if (this.unreached === this.notice) this.note("")
+      this.unreached = undefined
+    } catch {
+      // The page keeps what it shows, and reads it again later.
+    }
   }
 
   /** Stops the run that is under way. */
