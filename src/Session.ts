@@ -560,6 +560,35 @@ export const submit: <E = never>(
   StoredCommands.submit
 
 /**
+ * Takes a submitted message back, from any process, also while another one runs the session. Succeeds with `true` where
+ * this withdrawal did it: no run ever has the message. Succeeds with `false` where the session has no such message, or
+ * its outcome is known: {@link receipt} returns it.
+ *
+ * **Example** (A message that nobody needs any more)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const program = Effect.gen(function*() {
+ *   yield* Session.submit("s1", "And tomorrow?", { id: "m1", mode: "follow" })
+ *   const isWithdrawn = yield* Session.withdraw("s1", "m1")
+ *   return [isWithdrawn, Session.receipt(yield* Session.open("s1"), "m1")?.became]
+ * })
+ *
+ * await Effect.runPromise(Effect.provide(program, Session.Store.layerMemory)) // => [true, "withdrawn"]
+ * ```
+ *
+ * @category commands
+ * @since 0.1.0
+ */
+export const withdraw: (
+  id: string,
+  messageId: string,
+  options?: StoredCommands.StopOptions
+) => Effect.Effect<boolean, Journals.StoreError, Journals.Store> = StoredCommands.withdraw
+
+/**
  * Changes the title and the pin of a session, from any process, also while another one runs it. Lists have them:
  * {@link list} reads no journal. Snapshots keep them. Succeeds when the change is durable, with the labels as they are
  * then, and with `undefined` for a session that does not exist. Labels that the session has already are not written

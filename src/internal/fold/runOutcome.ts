@@ -92,6 +92,35 @@ export const haltedReason = (outcome: Event.Outcome): string => {
   }
 }
 
+const refusals: { readonly [word: string]: string } = {
+  "": "finished",
+  completed: "finished",
+  ask_user: "waiting",
+  manual_tool_calls: "waiting",
+  approval_requested: "waiting",
+  cancelled: "stopped",
+  abandoned: "stopped",
+  max_turns: "max_turns",
+  error: "failed",
+  tool_error: "failed"
+}
+
+/**
+ * Returns the reason for which a run that has ended takes no message: the rule that ended it, or made its last step the
+ * last one, else the kind of its end. A word that is not of the runtime is that of a tool that halted.
+ */
+export const refusalOf = (
+  { finalized, haltedReason = "error", rule }: {
+    readonly haltedReason?: string | undefined
+    readonly rule?: string | undefined
+    readonly finalized?: string | undefined
+  }
+): string => {
+  if (rule !== undefined) return rule
+  if (haltedReason === "completed" && finalized !== undefined) return finalized
+  return Object.hasOwn(refusals, haltedReason) ? refusals[haltedReason] ?? "halted" : "halted"
+}
+
 /** The parts that the result of a run is made of. */
 interface Parts {
   readonly thread: Thread.Thread

@@ -8,9 +8,11 @@
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import type * as Scope from "effect/Scope"
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
-import type { Closing, Delivery, End, Last, Rule } from "./rules.ts"
+import * as Outcomes from "../fold/runOutcome.ts"
+import type { Closing, Delivery, End, Hooks, Last, Rule } from "./rules.ts"
 
 const name = "inbox"
 
@@ -46,23 +48,6 @@ export class Letter {
   }
 }
 
-const reasons: Partial<Readonly<Record<Event.Outcome["_tag"], string>>> = {
-  Completed: "finished",
-  AskUser: "waiting",
-  ManualToolCalls: "waiting",
-  ApprovalRequested: "waiting",
-  Cancelled: "stopped",
-  MaxTurns: "max_turns",
-  Halted: "halted",
-  HaltWhen: "halted"
-}
-
-/** Returns the reason for which a run takes no more messages: the rule that ended it, or the kind of its end. */
-const reasonOf = ({ finalized, outcome }: Pick<Event.ChatResult, "finalized" | "outcome">): string => {
-  if (outcome._tag === "RuleEnded") return outcome.rule
-  return outcome._tag === "Completed" && finalized !== undefined ? finalized : reasons[outcome._tag] ?? "failed"
-}
-
 /** Reasons of last steps that the run itself takes for its answer: a message comes before these. */
 const answering: ReadonlySet<string> = new Set(["output", "structured"])
 
@@ -70,18 +55,85 @@ const answering: ReadonlySet<string> = new Set(["output", "structured"])
 const isAnswered = (next: End | Last): boolean =>
   next._tag === "End" ? next.outcome._tag === "Completed" : answering.has(next.by)
 
+/** An open message. */
+export interface Open {
+  readonly id: string
+  readonly mode: Mode
+  readonly message: Message.Message
+}
+
+/** The messages for a run, as its rules take them. */
+export interface Box {
+  /** The open messages, in the order of acceptance. */
+  readonly open: () => ReadonlyArray<Open>
+  /** Takes messages for a step, whose request has them. `false` where one of them is not open any more. */
+  readonly take: (taken: ReadonlyArray<Open>, requestId: string, stepIndex: number) => boolean
+  /** Closes the box with the end of the run. Returns the refused messages. */
+  readonly close: (reason: string) => ReadonlyArray<Event.Of<"MessageRefused">>
+  /** Tells whether a journal has the fates. */
+  readonly isKept: boolean
+}
+
+/** Returns the rules of a run. `enter` runs as they are opened. */
+export const rulesOf = (
+  box: Box,
+  maxTurns: number,
+  enter?: Effect.Effect<unknown, never, Scope.Scope>
+): readonly [first: Rule, last: Rule] => {
+  /** The end or the last step that would follow, while messages re-open the run in its place. */
+  let reopened: End | Last | undefined
+  const delivered = (open: ReadonlyArray<Open>, requestId: string, stepIndex: number): Delivery => ({
+    events: open.map(({ id, message }) => ({ _tag: "MessageDelivered", id, message, stepIndex })),
+    isKept: box.isKept,
+    take: () => {
+      if (!box.take(open, requestId, stepIndex)) return false
+      reopened = undefined
+      return true
+    }
+  })
+  const hooks: Hooks = {
+    ask: (ask, { isRepeated, requestId, stepIndex, steps }) => {
+      if (isRepeated || steps.length === 0) return ask
+      const all = box.open()
+      const open = reopened === undefined ? all.filter(({ mode }) => mode === "steer") : all
+      if (open.length > 0) {
+        const messages = open.map(({ message }) => message)
+        return { _tag: "Ask", ask, messages, delivery: delivered(open, requestId, stepIndex) }
+      }
+      // All messages that re-opened the run were withdrawn.
+      return reopened ?? ask
+    }
+  }
+  const last: Rule & Closing = {
+    name,
+    next: (next, at) => {
+      reopened = undefined
+      if (next._tag === "Go" || at.last !== undefined || at.steps.length >= maxTurns) return next
+      if (!isAnswered(next) || box.open().length === 0) return next
+      reopened = next
+      return { _tag: "Go", messages: [] }
+    },
+    closing: ({ finalized, haltedReason, outcome }) => {
+      const rule = outcome._tag === "RuleEnded" ? outcome.rule : undefined
+      return box.close(Outcomes.refusalOf({ haltedReason, finalized, rule }))
+    }
+  }
+  return [enter === undefined ? { name, ...hooks } : { name, open: () => Effect.as(enter, hooks) }, last]
+}
+
 /** The messages of one inbox, in the order of acceptance, and the run that takes them. */
-export class Letters {
+export class Letters implements Box {
   private readonly all = new Map<string, Letter>()
   private waiting: ReadonlyArray<Letter> = []
   /** The run that takes the messages. */
   private taker: object | undefined
   /** The reason for which a message is refused, once a run has ended. */
   private refusal: string | undefined
+  readonly isKept = false
 
-  get(id: string): Letter | undefined {
-    return this.all.get(id)
-  }
+  readonly get = (id: string): Letter | undefined => this.all.get(id)
+
+  readonly open = (): ReadonlyArray<Open> => this.waiting
 
   accept(letter: Letter): void {
     this.all.set(letter.id, letter)
@@ -96,8 +148,16 @@ export class Letters {
     return true
   }
 
+  readonly take: Box["take"] = (taken, requestId, stepIndex) => {
+    const letters = taken.flatMap(({ id }) => this.all.get(id) ?? [])
+    if (letters.some(({ fate }) => fate !== undefined)) return false
+    this.waiting = this.waiting.filter((letter) => !letters.includes(letter))
+    for (const letter of letters) letter.settle({ _tag: "Delivered", requestId, stepIndex })
+    return true
+  }
+
   /** Refuses the open messages and all later ones, until another run takes the inbox. */
-  refuse(reason: string): ReadonlyArray<Event.Of<"MessageRefused">> {
+  readonly close: Box["close"] = (reason) => {
     const { waiting } = this
     this.taker = undefined
     this.refusal = reason
@@ -107,7 +167,7 @@ export class Letters {
     )
   }
 
-  private open(taker: object): void {
+  private enter(taker: object): void {
     if (this.taker !== undefined) {
       throw new TypeError("inbox: another run has this inbox; give each run one of its own, made with Inbox.make")
     }
@@ -115,60 +175,20 @@ export class Letters {
     this.refusal = undefined
   }
 
-  /** Returns the rules of a run. */
-  rules(maxTurns: number): readonly [first: Rule, last: Rule] {
-    /** The end or the last step that would follow, while messages re-open the run in its place. */
-    let reopened: End | Last | undefined
-    const delivered = (letters: ReadonlyArray<Letter>, requestId: string, stepIndex: number): Delivery => ({
-      events: letters.map(({ id, message }) => ({ _tag: "MessageDelivered", id, message, stepIndex })),
-      take: () => {
-        if (letters.some(({ fate }) => fate !== undefined)) return false
-        this.waiting = this.waiting.filter((letter) => !letters.includes(letter))
-        for (const letter of letters) letter.settle({ _tag: "Delivered", requestId, stepIndex })
-        reopened = undefined
-        return true
-      }
-    })
-    const first: Rule = {
-      name,
-      open: ({ requestId }) =>
-        Effect.gen({ self: this }, function*() {
-          const taker = {}
-          this.open(taker)
-          // A run that fails, or that its reader leaves, has no result.
-          yield* Effect.addFinalizer((exit) =>
-            Effect.sync(() => {
-              const reason = Exit.isFailure(exit) && !Exit.hasInterrupts(exit) ? "failed" : "stopped"
-              if (this.taker === taker) this.refuse(reason)
-            })
-          )
-          return {
-            ask: (ask, { isRepeated, steps, stepIndex }) => {
-              if (isRepeated || steps.length === 0) return ask
-              const letters = reopened === undefined
-                ? this.waiting.filter(({ mode }) => mode === "steer")
-                : this.waiting
-              if (letters.length > 0) {
-                const messages = letters.map(({ message }) => message)
-                return { _tag: "Ask", ask, messages, delivery: delivered(letters, requestId, stepIndex) }
-              }
-              // All messages that re-opened the run were withdrawn.
-              return reopened ?? ask
-            }
-          }
-        })
-    }
-    const last: Rule & Closing = {
-      name,
-      next: (next, at) => {
-        reopened = undefined
-        const mayGo = this.waiting.length > 0 && at.last === undefined && at.steps.length < maxTurns
-        if (!mayGo || next._tag === "Go" || !isAnswered(next)) return next
-        reopened = next
-        return { _tag: "Go", messages: [] }
-      },
-      closing: (result) => this.refuse(reasonOf(result))
-    }
-    return [first, last]
-  }
+  readonly rules = (maxTurns: number): readonly [first: Rule, last: Rule] =>
+    rulesOf(
+      this,
+      maxTurns,
+      Effect.suspend(() => {
+        const taker = {}
+        this.enter(taker)
+        // A run that fails, or that its reader leaves, has no result.
+        return Effect.addFinalizer((exit) =>
+          Effect.sync(() => {
+            const reason = Exit.isFailure(exit) && !Exit.hasInterrupts(exit) ? "failed" : "stopped"
+            if (this.taker === taker) this.close(reason)
+          })
+        )
+      })
+    )
 }

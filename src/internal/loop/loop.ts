@@ -530,24 +530,31 @@ class Loop<E, R> implements Driver {
     const { ask, delivery, messages, notes, recorded } = prepared
     if (delivery?.take() === false) return this.become({ _tag: "Opening" })
     this.ask = ask
+    const { introduced, noted, thread, unrecorded } = this
     this.note(notes)
     this.introduce(messages)
     const isToRecord = this.unrecorded !== Rules.noNotes || this.introduced.length > 0
     if (!isToRecord && recorded.length === 0) return this.openStep({ _tag: "Asking" })
-    return this.after(this.record(isToRecord), (isRecorded) => {
-      if (!isRecorded) return this.unasked()
+    return this.after(this.record(isToRecord, delivery), (isRecorded) => {
+      if (!isRecorded && (delivery === undefined || this.isCancelled)) return this.unasked()
+      if (!isRecorded) {
+        // A message was withdrawn before that was durable: the rules are asked anew.
+        Object.assign(this, { introduced, noted, thread, unrecorded })
+        return this.become({ _tag: "Opening" })
+      }
       const told = Effect.forEach(recorded, ([name, effect]) => this.ruled(name, effect), { discard: true })
       return this.after(told, () => this.openStep({ _tag: "Asking" }, delivery?.events))
     })
   }
 
   /** Records what rules said about the next request, in a run that is recorded. `false`: it is not made. */
-  private record(isToRecord: boolean): Effect.Effect<boolean> {
+  private record(isToRecord: boolean, delivery: Rules.Delivery | undefined): Effect.Effect<boolean> {
     const { introduced: messages, parts: { recorded }, state: { spent }, step: { attempt, index }, unrecorded } = this
     if (!isToRecord) return Effect.succeed(true)
     this.unrecorded = Rules.noNotes
     this.introduced = []
-    const prepared = { stepIndex: index, attempt: attempt + 1, notes: unrecorded, messages, spent }
+    const delivered = delivery?.isKept === true ? delivery.events.map(({ id }) => id) : []
+    const prepared = { stepIndex: index, attempt: attempt + 1, notes: unrecorded, messages, spent, delivered }
     return recorded?.journal.prepares(prepared) ?? Effect.succeed(true)
   }
 
@@ -556,7 +563,7 @@ class Loop<E, R> implements Driver {
     const { parts: { recorded }, state: { spent, usage }, step: { attempt, index }, unrecorded: notes } = this
     this.unrecorded = Rules.noNotes
     const used = Response.sumUsage([spent, usage])
-    return recorded?.journal.discarded({ stepIndex: index, attempt, notes, messages: [], spent: used }) ?? Effect.void
+    return recorded?.journal.discarded({ stepIndex: index, attempt, notes, messages: [], spent: used, delivered: [] }) ?? Effect.void
   }
 
   /** Adds notes of rules to those of the step in progress. */
@@ -1392,7 +1399,7 @@ export const enter = <E, R>(
   const defaults = Context.get(context, Policy.Defaults)
   const checked = check(input, options, defaults, context, recorded)
   if (Result.isFailure(checked)) {
-    options.inbox?.letters.refuse("failed")
+    options.inbox?.letters.close("failed")
     return Effect.fail(checked.failure)
   }
   const { base, base: { adapter, settings, template }, leftOut, thread } = checked.success

@@ -139,7 +139,9 @@ export interface Asked<out R = never> {
 export interface Delivery {
   /** The events that are shown before the request. */
   readonly events: ReadonlyArray<Event.Of<"MessageDelivered">>
-  /** Takes the messages, whose fate is then told. `false` where one was withdrawn: the rules are asked anew. */
+  /** Tells whether the journal records that they are delivered. */
+  readonly isKept: boolean
+  /** Takes the messages, whose fate is then known. `false` where one was withdrawn: the rules are asked anew. */
   readonly take: () => boolean
 }
 
@@ -513,8 +515,12 @@ interface Draft<out R> {
 
 const nothingSaid: Draft<never>["said"] = []
 
-const messagesOf = (said: Draft<unknown>["said"]): ReadonlyArray<Message.Message> =>
-  said.flatMap((one) => one?.messages ?? [])
+/** Returns the messages of the rules, those of an inbox last. */
+const messagesOf = (said: Draft<unknown>["said"]): ReadonlyArray<Message.Message> => {
+  const delivered = said.find((one) => one?.delivery !== undefined)
+  const own = said.flatMap((one) => one === delivered ? [] : one?.messages ?? [])
+  return delivered === undefined ? own : [...own, ...delivered.messages]
+}
 
 /** Returns the place for a rule, with what those before it said. */
 const hereOf = (at: At, notes: Notes, messages: ReadonlyArray<Message.Message>): At =>

@@ -189,7 +189,7 @@ export interface OfChat<E, R> extends OfStep<E, R> {
 interface Receives {
   readonly letters: {
     readonly rules: (maxTurns: number) => readonly [first: Rule, last: Rule]
-    readonly refuse: (reason: string) => unknown
+    readonly close: (reason: string) => unknown
   }
 }
 

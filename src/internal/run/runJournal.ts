@@ -81,7 +81,10 @@ export interface Journal {
   readonly admits: () => Effect.Effect<void>
   /** Notes that a request goes out. Left out where the run is not kept. */
   readonly requested?: ((request: Requested) => void) | undefined
-  /** Intends a request about which rules have notes or messages. `false`: the run was stopped before. */
+  /**
+   * Intends a request about which rules have notes or messages. `false`: the run was stopped before, or one of the
+   * delivered messages was withdrawn.
+   */
   readonly prepares: (prepared: Prepared) => Effect.Effect<boolean>
   /**
    * Notes the time at which a call stood whole in the reply, in milliseconds since 1970. Left out where it is not kept.
@@ -147,6 +150,8 @@ export interface Prepared {
   readonly attempt: number
   readonly notes: Notes
   readonly messages: ReadonlyArray<Message.Message>
+  /** The ids of submitted messages among these. */
+  readonly delivered: ReadonlyArray<string>
   /** Usage of the discarded replies of the step. */
   readonly spent: Response.Usage | null
 }

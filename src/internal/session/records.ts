@@ -169,13 +169,30 @@ export class Receipt extends Schema.Opaque<Receipt>()(Schema.Struct({
   /**
    * `queued`: no run has taken the message yet. `taken`: the run `requestId` has taken it. The other values say how
    * that run ended: `completed`, which includes a run that waits for an answer, `failed`, `stopped` by request, or
-   * `withdrawn` where it was abandoned. A verdict is `completed` at once.
+   * `withdrawn` where it was abandoned. A verdict is `completed` at once. A message into a run is `delivered` to a step
+   * of the run `requestId`, or `refused` by its end. A message that was taken back is `withdrawn`, too, without a run.
    */
-  became: Schema.Literals(["queued", "taken", "completed", "failed", "stopped", "withdrawn"]),
+  became: Schema.Literals([
+    "queued",
+    "taken",
+    "completed",
+    "failed",
+    "stopped",
+    "withdrawn",
+    "delivered",
+    "refused"
+  ]),
   /** The verdict of the command, and its time. Left out of any other command. */
   ...SessionData.standing,
   /** The run that has taken the command. Left out until then. */
   requestId: Schema.optionalKey(Schema.String),
+  /** The step that the message was delivered to, from 0. Left out of any other command. */
+  stepIndex: Schema.optionalKey(Schema.Int),
+  /**
+   * The reason of a refusal: `finished`, `waiting`, `stopped`, `failed`, `max_turns`, `halted`, or the rule that ended
+   * the run. Left out of any other command.
+   */
+  reason: Schema.optionalKey(Schema.String),
   /** The error of that run. Left out unless it failed without a result. */
   error: Schema.optionalKey(RunError)
 })) {}
@@ -322,8 +339,29 @@ export class MessageSubmitted extends Schema.Opaque<MessageSubmitted>()(Schema.T
   id: Schema.String,
   /** The message. */
   message: Message.Message,
+  /**
+   * `"steer"` for a message that the open run gets between two steps, `"follow"` where it would complete. Left out for
+   * a message that the next run begins with.
+   */
+  mode: Schema.optionalKey(Schema.Literals(["steer", "follow"])),
+  /** `"refuse"` for a message that no later run takes. Left out for any other message. */
+  otherwise: Schema.optionalKey(Schema.Literal("refuse")),
   /** The tools of the client that sent it. Left out where there are none. */
   clientTools: Schema.optionalKey(ClientTools),
+  ...time,
+  ...by
+})) {}
+
+/**
+ * The withdrawal of a submitted message that no run has. Any process may append it, even while another process runs the
+ * session.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class MessageWithdrawn extends Schema.Opaque<MessageWithdrawn>()(Schema.TaggedStruct("MessageWithdrawn", {
+  /** The id of the submission. */
+  id: Schema.String,
   ...time,
   ...by
 })) {}
@@ -594,6 +632,8 @@ export class StepPrepared extends Schema.Opaque<StepPrepared>()(Schema.TaggedStr
   notes: Schema.optionalKey(Notes),
   /** Messages that the rules add to the thread before the request. Left out where there are none. */
   messages: Schema.optionalKey(Schema.Array(Message.Message)),
+  /** The ids of submitted messages among these. Left out where there are none. */
+  delivered: Schema.optionalKey(Schema.Array(Schema.String)),
   /** Usage of the discarded replies of the step so far. Left out where they used nothing. */
   spent: Schema.optionalKey(Response.Usage)
 })) {}
@@ -689,6 +729,7 @@ export const Record = Schema.Union([
   Opened,
   MessagesAppended,
   MessageSubmitted,
+  MessageWithdrawn,
   StopRequested,
   Labelled,
   RunStarted,
@@ -714,6 +755,7 @@ export type Record =
   | Opened
   | MessagesAppended
   | MessageSubmitted
+  | MessageWithdrawn
   | StopRequested
   | Labelled
   | RunStarted

@@ -348,13 +348,14 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
 
 const preparedOf = (
   requestId: string,
-  { messages, notes, spent, ...request }: RunJournal.Prepared
+  { delivered, messages, notes, spent, ...request }: RunJournal.Prepared
 ): Records.StepPrepared => ({
   _tag: "StepPrepared",
   requestId,
   ...request,
   ...(Object.keys(notes).length === 0 ? {} : { notes }),
   ...(messages.length === 0 ? {} : { messages }),
+  ...(delivered.length === 0 ? {} : { delivered }),
   ...(spent === null ? {} : { spent })
 })
 

@@ -34,6 +34,7 @@ import { checkNames, type NamesOf } from "../declare/schema.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Values from "../declare/values.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
+import * as InboxRule from "../loop/inboxRule.ts"
 import * as Loop from "../loop/loop.ts"
 import * as Rules from "../loop/rules.ts"
 import * as Pulled from "../loop/scopedPull.ts"
@@ -345,6 +346,21 @@ const withoutPolicies = (tools: unknown): Tools =>
 /** Tells whether the failure of a run that could not start ends it. `failures` counts those in a row. */
 export type IsFinal = (error: unknown, failures: number) => boolean
 
+/** Returns the submitted messages of a kept session, as its run takes them. The journal has their fates. */
+const inboxOf = ({ state }: Writers.Writer): { readonly letters: InboxRule.Letters } => {
+  const box: InboxRule.Box = {
+    open: () => state.inbox.flatMap(({ id, message, mode }) => mode === undefined ? [] : [{ id, message, mode }]),
+    take: (taken) => taken.every(({ id }) => States.isOpenMessage(state, id)),
+    close: (reason) =>
+      state.inbox.flatMap(({ id, otherwise }) =>
+        otherwise === "refuse" ? [{ _tag: "MessageRefused", id, reason } as const] : []
+      ),
+    isKept: true
+  }
+  const rules = (maxTurns: number) => InboxRule.rulesOf(box, maxTurns)
+  return { letters: { ...box, rules } as unknown as InboxRule.Letters }
+}
+
 /** The options of an operation, resolved once for all of its parts. */
 interface Wanted<O> {
   /** The options that the loop gets. */
@@ -363,7 +379,7 @@ type AnyOptions = Chat.Options<any, any, any, any, any>
 
 /** Resolves the options of an operation. An option that cannot be used throws. */
 const resolved = <O extends AnyOptions>(
-  { base: { state, writer }, messages, mode, resumed }: Operations.Operation<SessionEvents.Mode>,
+  { base: { state, writer }, messages, mode, parent, resumed }: Operations.Operation<SessionEvents.Mode>,
   given: O,
   isContinued: boolean,
   defaults: Policy.Defaults,
@@ -373,10 +389,14 @@ const resolved = <O extends AnyOptions>(
   const { context: kept, id } = state
   const own = given.context ?? (isEmpty(kept) ? undefined : kept)
   const update = States.contextUpdateOf(state)
+  if (writer.store !== undefined && given.inbox !== undefined && given.inbox !== null && parent === undefined) {
+    throw new TypeError("inbox: a kept session has its own; leave it out, and send messages by Session.submit with a mode")
+  }
   const isStopped = isContinued || state.turn?.isEarlier === true || writer.store !== undefined
   const options = {
     ...given,
     ...(isOneStep(mode, resumed) ? oneStep : {}),
+    ...(writer.store === undefined || given.inbox !== undefined || mode === "step" ? {} : { inbox: inboxOf(writer) }),
     ...(id === undefined ? {} : { cacheKey: given.cacheKey ?? id }),
     ...(isStopped ? { cancel: null } : {})
   }

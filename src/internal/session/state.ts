@@ -636,6 +636,24 @@ const receive = (state: State, receipt: Records.Receipt): void => {
   }
 }
 
+/** Resolves a submitted message that is open: no run takes it any more. */
+const resolve = (state: State, id: string, fate: Omit<Records.Receipt, "hash" | "id">): void => {
+  const receipt = state.receipts.get(id)
+  if (receipt === undefined || !isOpenMessage(state, id)) return
+  state.inbox = state.inbox.filter((message) => message.id !== id)
+  receive(state, { ...receipt, ...fate })
+}
+
+/** Tells whether a submitted message is open: no run has it, and it was not withdrawn. */
+export const isOpenMessage = ({ inbox }: State, id: string): boolean => inbox.some((message) => message.id === id)
+
+/** Refuses the open messages that no later run takes. */
+const refuseOpen = (state: State, reason: string): void => {
+  for (const { id, otherwise } of state.inbox) {
+    if (otherwise === "refuse") resolve(state, id, { became: "refused", reason })
+  }
+}
+
 /** Returns the call and the suspension with this id. */
 const findWaiting = (
   { turn }: State,
@@ -1152,7 +1170,9 @@ const stepCompleted = (state: State, run: Run, record: Records.StepCompleted): v
 }
 
 /** Notes what rules say about a request. A reply to an earlier one does not count. */
-const stepPrepared = (state: State, run: Run, { attempt, messages, notes, spent }: Records.StepPrepared): void => {
+const stepPrepared = (state: State, run: Run, record: Records.StepPrepared): void => {
+  const { attempt, delivered = [], messages, notes, spent, stepIndex } = record
+  for (const id of delivered) resolve(state, id, { became: "delivered", requestId: run.requestId, stepIndex })
   if (state.turn?.isEarlier === false) state.turn = undefined
   if (notes !== undefined) run.noted = { ...run.noted, ...notes }
   if (messages !== undefined) {
@@ -1269,6 +1289,18 @@ const runEnded = (state: State, run: Run, record: Records.RunEnded): void => {
   }
   const stopped = stop && state.receipts.get(stop.id)
   if (stopped !== undefined) receive(state, { ...stopped, became: "completed" })
+  refuseOpen(state, refusalBy(record, steps))
+}
+
+/** Returns the reason for which a message is refused that comes after the last run. */
+const refusalAfter = ({ outcome, rule }: Partial<Records.LastRun> = {}): string =>
+  Outcomes.refusalOf({ haltedReason: outcome ?? "", rule: rule?.name })
+
+/** Returns the reason for which the ended run takes no more messages. */
+const refusalBy = ({ haltedReason, rule }: Records.RunEnded, steps: Run["steps"]): string => {
+  const last = steps.at(-1)?.notes["last"]
+  const finalized = typeof last === "string" && last !== "output" && last !== "structured" ? last : undefined
+  return Outcomes.refusalOf({ haltedReason, rule: rule?.name, finalized })
 }
 
 const inRun = (state: State, run: Run, record: Records.Record): void => {
@@ -1315,7 +1347,11 @@ export const change = (state: State, record: Records.Record): void => {
       return say(state, record.messages)
     case "MessageSubmitted":
       state.inbox = [...state.inbox, record]
-      return receive(state, { id: record.id, hash: Records.hashOfContent(record.message.content), became: "queued" })
+      receive(state, { id: record.id, hash: Records.hashOfContent(record.message.content), became: "queued" })
+      if (state.run === undefined) refuseOpen(state, refusalAfter(state.lastRun))
+      return
+    case "MessageWithdrawn":
+      return resolve(state, record.id, { became: "withdrawn" })
     case "StopRequested":
       if (state.run?.requestId !== record.requestId) return
       state.stop = record
@@ -1603,7 +1639,8 @@ const problemOfCall = (
 const broken: ReadonlySet<string> = new Set(["abandoned", "cancelled", "error"])
 
 /** Describes a problem with a record of a run. */
-const problemInRun = ({ run, stop, turn }: State, record: Records.Record): string | undefined => {
+const problemInRun = (state: State, record: Records.Record): string | undefined => {
+  const { run, stop, turn } = state
   const steps = run?.steps.length ?? 0
   switch (record._tag) {
     case "ReplyReceived":
@@ -1617,6 +1654,8 @@ const problemInRun = ({ run, stop, turn }: State, record: Records.Record): strin
     case "StepPrepared": {
       if (record.stepIndex !== steps) return `is of step ${record.stepIndex}, after ${steps}`
       if (record.attempt < (run?.attempt ?? 0)) return `is of request ${record.attempt}, after ${run?.attempt}`
+      const lost = record.delivered?.find((id) => !isOpenMessage(state, id))
+      if (lost !== undefined) return `delivers message ${JSON.stringify(lost)}, which is not open`
       const begun = turn?.isEarlier === false && Array.from(turn.calls).find(([, { _tag }]) => _tag !== "Asked")
       return begun ? `asks again, and call ${JSON.stringify(begun[0])} has started` : undefined
     }
@@ -1651,6 +1690,10 @@ const problemOf = (state: State, record: Records.Record, isFirst: boolean): stri
       return within
     case "MessageSubmitted":
       return receipts.has(record.id) ? `has the id ${JSON.stringify(record.id)} of an earlier command` : undefined
+    case "MessageWithdrawn":
+      return isOpenMessage(state, record.id)
+        ? undefined
+        : `withdraws message ${JSON.stringify(record.id)}, which is not open`
     case "StopRequested":
       if (run?.requestId !== record.requestId) return `stops run ${record.requestId}, which is not open`
       return stop === undefined ? undefined : `stops run ${record.requestId} again`

@@ -170,6 +170,17 @@ export interface SubmitOptions<E = never> {
    * session. A new id by default.
    */
   readonly id?: string
+  /**
+   * The run that gets the message. `"next"`: the next run begins with it. `"steer"`: the run under way gets it between
+   * two steps, and before its end where it would complete. `"follow"`: it gets the message where it would complete, and
+   * makes another step. `"next"` by default.
+   */
+  readonly mode?: "next" | "steer" | "follow"
+  /**
+   * The treatment of a message with another mode that the run ends without, or that comes while no run is under way.
+   * `"next"` leaves it to the next run, `"refuse"` does not. `"next"` by default.
+   */
+  readonly otherwise?: "next" | "refuse"
   /** The sender of the message, as recorded in the journal. Left out by default. */
   readonly by?: string
   /** The tools of the client that sends the message. None by default. */
@@ -188,8 +199,11 @@ export interface SubmitOptions<E = never> {
 /** The kinds of what a message is submitted with. */
 export const submissionKinds = { id: Values.name, by: Values.text, clientTools: Values.clientTools }
 
+const modes = { mode: Values.oneOf("next", "steer", "follow"), otherwise: Values.oneOf("next", "refuse") }
+
 const knownSubmitOptions = {
   ...submissionKinds,
+  ...modes,
   origin: Values.record,
   check: Values.fn,
   known: Values.record
@@ -205,12 +219,17 @@ export const idTaken = (id: string): SessionData.SessionError =>
 export const submission = (
   id: string,
   content: Message.Content,
-  { by, clientTools = [] }: Pick<SubmitOptions, "by" | "clientTools">,
+  { by, clientTools = [], mode = "next", otherwise = "next" }: Pick<
+    SubmitOptions,
+    "by" | "clientTools" | "mode" | "otherwise"
+  >,
   time: number
 ): Records.MessageSubmitted => ({
   _tag: "MessageSubmitted",
   id,
   message: Message.user(content),
+  ...(mode === "next" ? {} : { mode }),
+  ...(mode === "next" || otherwise === "next" ? {} : { otherwise }),
   ...(clientTools.length === 0 ? {} : { clientTools }),
   time,
   ...byOf(by === undefined ? {} : { by })
@@ -234,8 +253,9 @@ export const submit = <E = never>(
     for (let known = options.known;; known = undefined) {
       let summary: States.Summary | undefined
       let version = known?.version ?? (yield* Kept.versionOf(id))
-      // A new id cannot have been used before.
-      if ((options.id !== undefined || check !== undefined || Nested.mayBeNested(id)) && version > 0) {
+      // A new id cannot have been used before. A refused message leaves no work.
+      const isToRead = (options.id ?? check ?? options.otherwise) !== undefined || Nested.mayBeNested(id)
+      if (isToRead && version > 0) {
         const journal = known ?? (yield* Kept.read(id))
         const { parent, receipts } = journal.state
         if (parent !== undefined) return yield* Kept.nestedIn(parent, "submit the message to")
@@ -256,6 +276,28 @@ export const submit = <E = never>(
       const accepted = yield* appended(id, version, records, summary === undefined ? {} : { summary })
       if (Option.isSome(accepted)) return { id: submitted.id, accepted: accepted.value }
     }
+  })
+
+/**
+ * Takes a submitted message back. Returns `true` where this withdrawal did it, and `false` where there is no such
+ * message, or a run has it.
+ */
+export const withdraw = (
+  id: string,
+  messageId: string,
+  options: StopOptions = {}
+): Effect.Effect<boolean, Journals.StoreError, Journals.Store> =>
+  Effect.gen(function*() {
+    checkNames("Session.withdraw", options, { by: Values.text } satisfies NamesOf<StopOptions>)
+    let { state, version } = yield* Kept.read(id)
+    while (States.isOpenMessage(state, messageId)) {
+      const time = yield* Clock.currentTimeMillis
+      const record: Records.Record = { _tag: "MessageWithdrawn", id: messageId, time, ...byOf(options) }
+      const summary = States.summaryOf(States.after(state, [record]))
+      if (Option.isSome(yield* appended(id, version, [record], { summary }))) return true
+      ;({ state, version } = yield* Kept.read(id))
+    }
+    return false
   })
 
 // Labels.

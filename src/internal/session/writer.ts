@@ -93,7 +93,8 @@ const isAbandonment = (record: Records.Record): boolean =>
 
 /** Tells whether a record is a command, which any process may append. */
 const isCommand = ({ _tag }: Records.Record): boolean =>
-  _tag === "StopRequested" || _tag === "MessageSubmitted" || _tag === "CallSettled" || _tag === "Labelled"
+  _tag === "StopRequested" || _tag === "MessageSubmitted" || _tag === "MessageWithdrawn" || _tag === "CallSettled" ||
+  _tag === "Labelled"
   || _tag === "ToolDisallowed"
 
 /**
@@ -104,6 +105,10 @@ const mayFollow = (records: Records.Records, command: Records.Record): boolean =
   if (command._tag === "CallSettled") return records.every((record) => isOfRun(record) && !isAbandonment(record))
   // A message is checked against the ones before it.
   if (command._tag === "MessageSubmitted") return !records.some(({ _tag }) => _tag === "MessageSubmitted")
+  // A request that has the message is not made.
+  if (command._tag === "MessageWithdrawn") {
+    return !records.some((record) => record._tag === "RunStarted" && record.takes?.id === command.id)
+  }
   if (command._tag === "Labelled") return true
   // A session that is written as a whole has the approvals that were forgotten.
   if (command._tag === "ToolDisallowed") return !records.some(({ _tag }) => _tag === "Opened")
@@ -515,10 +520,16 @@ export class Writer implements Omit<Parent, "store"> {
     return first === undefined ? Effect.void : this.appendNow([first, ...rest], store)
   }
 
-  /** Tells whether a stop is in the journal before the start of a handler, which then does not start. */
+  /**
+   * Tells whether a command is in the journal before what it undoes: a stop before the start of a handler, or a
+   * withdrawal before the request that has the message.
+   */
   private isOvertaken({ records, written }: Writing): boolean {
-    const { stop } = this.state
-    const isOvertaken = records.some((record) => isStart(record) && stop?.requestId === requestIdOf(record))
+    const { state, state: { stop } } = this
+    const isOvertaken = records.some((record) =>
+      isStart(record) && stop?.requestId === requestIdOf(record) ||
+      record._tag === "StepPrepared" && record.delivered?.some((id) => !States.isOpenMessage(state, id)) === true
+    )
     if (isOvertaken) Deferred.doneUnsafe(written, Exit.succeed(false))
     return isOvertaken
   }

@@ -292,10 +292,13 @@ export class Telling {
         // A reply that readers have seen does not count any more.
         const isReset = this.reply !== undefined
         this.reply = undefined
-        this.hide(record.messages?.length ?? 0)
+        const { delivered = [], messages = [], stepIndex } = record
+        this.hide(messages.length, delivered.length)
         const at = this.lostAt ?? this.at
         this.lostAt = undefined
-        return isReset ? this.publish(record.requestId, [{ _tag: "StepReset" }], at) : []
+        const reset = isReset ? this.publish(record.requestId, [{ _tag: "StepReset" }], at) : []
+        const own = messages.slice(messages.length - delivered.length)
+        return [...reset, ...this.tell(record.requestId, this.delivered(delivered, own, stepIndex))]
       }
       case "StepCompleted": {
         const whole = record.response === undefined ? [] : this.replied(record.response, record)
@@ -376,7 +379,7 @@ export class Telling {
   }
 
   /** Hides the last messages of the thread. The message of the assistant that begins there begins behind them. */
-  private hide(count: number): void {
+  private hide(count: number, shown = 0): void {
     if (count === 0) return
     const length = this.place
     const name = this.names.get(length - count)
@@ -384,7 +387,20 @@ export class Telling {
       this.names.delete(length - count)
       this.names.set(length, name)
     }
-    for (let place = length - count; place < length; place++) this.hidden.add(place)
+    for (let place = length - count; place < length - shown; place++) this.hidden.add(place)
+  }
+
+  /** Names the messages at the end of the thread that a person has sent into the run, and returns their events. */
+  private delivered(
+    ids: ReadonlyArray<string>,
+    messages: ReadonlyArray<Message.Message>,
+    stepIndex: number
+  ): ReadonlyArray<Payload> {
+    const first = this.place - ids.length
+    return ids.map((id, index) => {
+      this.names.set(first + index, id)
+      return { _tag: "MessageDelivered", id, message: messages[index], stepIndex }
+    })
   }
 
   /** Returns the ends of the handlers of the open run, whose process has ended. */

@@ -1,0 +1,296 @@
+/** Messages into the run of a kept session: their fates are in its journal. */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Stream from "effect/Stream"
+import { Adapter, Budget, Chat, type Event, Inbox, Journal, type Message, Session, Tool } from "heddle"
+import { SessionStore } from "heddle/sql"
+import { Script } from "heddle/testing"
+import * as States from "../src/internal/session/state.ts"
+
+const { finish, text, toolCall } = Script
+
+const stores = {
+  memory: Session.Store.layerMemory,
+  SQLite: Layer.orDie(SessionStore.layerSqlite({ filename: ":memory:" }))
+}
+
+/** A store that begins with records of the session. */
+const begunWith = (store: Layer.Layer<Session.Store>, records: ReadonlyArray<Journal.Record>) =>
+  Layer.effectDiscard(Effect.gen(function*() {
+    const [first, ...rest] = records
+    const state = States.initial("s")
+    for (const record of records) States.apply(state, record)
+    const service = yield* Session.Store
+    if (first !== undefined) yield* service.append("s", 0, [first, ...rest], { summary: States.summaryOf(state) })
+  })).pipe(Layer.provideMerge(store), Layer.orDie)
+
+const recordsOf = Effect.flatMap(
+  Session.Store,
+  (store) => Effect.map(Stream.runCollect(store.read("s", 0)), (all) => Array.from(all, ({ record }) => record))
+)
+
+const userTexts = (messages: ReadonlyArray<Message.Message>): ReadonlyArray<unknown> =>
+  messages.flatMap(({ content, role }) => role === "user" ? [content] : [])
+
+/** A model that looks so often, and answers. It replies by the conversation alone. */
+const modelOf = (looks: number, asked: Array<Adapter.Request> = []): Layer.Layer<Adapter.Adapter> =>
+  Adapter.layer({
+    stream: (request) => {
+      asked.push(request)
+      const turn = request.messages.filter(({ role }) => role === "assistant").length
+      const reply = turn < looks ? [toolCall(`c${turn}`, "look", {}), finish("tool_calls")] : [text("Done."), finish("stop")]
+      return Stream.unwrap(Effect.map(Script.make([reply]), (scripted) => scripted.stream(request)))
+    }
+  })
+
+/** A tool during whose calls another process does something. */
+const lookWith = (act: (turn: number) => Effect.Effect<unknown, any, Session.Store>) =>
+  Effect.map(Session.Store, (store) =>
+    Tool.make("look", {
+      parameters: {},
+      idempotent: true,
+      handler: (_, call) =>
+        Effect.as(
+          Effect.orDie(Effect.provideService(act(Number(call.id.slice(1))), Session.Store, store)),
+          "seen"
+        )
+    }))
+
+const reply = (look: Tool.Any, options: object = {}) =>
+  Effect.flatMap(Session.open("s"), (kept) =>
+    Session.keep(kept, (session) => Session.reply(session, "go", { tools: [look], requestId: "run", ...options } as {})))
+
+const receiptOf = (id: string) => Effect.map(Session.open("s"), (kept) => Session.receipt(kept, id))
+
+const fateOf = (receipt: Journal.Receipt | undefined) =>
+  receipt && { became: receipt.became, requestId: receipt.requestId, stepIndex: receipt.stepIndex, reason: receipt.reason }
+
+for (const [name, store] of Object.entries(stores)) {
+  describe(`messages into the run of a session: ${name}`, () => {
+    it.effect("a steer of another process is in the next request, once, and its receipt says so", () =>
+      Effect.gen(function*() {
+        const asked: Array<Adapter.Request> = []
+        const look = yield* lookWith((turn) =>
+          turn === 0 ? Session.submit("s", "not that", { id: "m", mode: "steer" }) : Effect.void
+        )
+        const events: Array<Event.Event> = []
+        const { session } = yield* reply(look, { onEvent: (event: Event.Event) => void events.push(event) }).pipe(
+          Effect.provide(modelOf(2, asked))
+        )
+        assert.deepStrictEqual(asked.map(({ messages }) => userTexts(messages)), [
+          ["go"],
+          ["go", "not that"],
+          ["go", "not that"]
+        ])
+        assert.deepStrictEqual(userTexts(session.thread.messages), ["go", "not that"])
+        assert.deepStrictEqual(fateOf(yield* receiptOf("m")), {
+          became: "delivered",
+          requestId: "run",
+          stepIndex: 1,
+          reason: undefined
+        })
+        assert.lengthOf(events.filter(({ _tag }) => _tag === "MessageDelivered"), 1)
+        assert.deepStrictEqual(Journal.check(yield* recordsOf), [])
+      }).pipe(Effect.provide(store)))
+
+    it.effect("a follow re-opens the run, and what no run gets is left to the next one, or refused", () =>
+      Effect.gen(function*() {
+        const look = yield* lookWith((turn) =>
+          turn === 0
+            ? Effect.all([
+              Session.submit("s", "and then?", { id: "m1", mode: "follow" }),
+              Session.submit("s", "later", { id: "m2" })
+            ])
+            : Effect.void
+        )
+        const { session } = yield* Effect.provide(reply(look), modelOf(1))
+        assert.deepStrictEqual(userTexts(session.thread.messages), ["go", "and then?"])
+        assert.propertyVal(yield* receiptOf("m1"), "became", "delivered")
+        assert.propertyVal(yield* receiptOf("m2"), "became", "queued")
+        yield* Session.submit("s", "too late", { id: "m3", mode: "steer", otherwise: "refuse" })
+        assert.deepStrictEqual(fateOf(yield* receiptOf("m3")), {
+          became: "refused",
+          requestId: undefined,
+          stepIndex: undefined,
+          reason: "finished"
+        })
+        yield* Session.submit("s", "as well", { id: "m4", mode: "steer" })
+        assert.propertyVal(yield* receiptOf("m4"), "became", "queued")
+        const kept = yield* Session.open("s")
+        assert.deepStrictEqual(kept.submitted?.map(({ id }) => id), ["m2", "m4"])
+      }).pipe(Effect.provide(store)))
+
+    it.effect("a session without work stays so behind a refused and behind a withdrawn message", () =>
+      Effect.gen(function*() {
+        yield* Session.submit("s", "too late", { id: "m1", mode: "follow", otherwise: "refuse" })
+        assert.propertyVal(yield* receiptOf("m1"), "became", "refused")
+        yield* Session.submit("s", "too late", { mode: "steer", otherwise: "refuse" })
+        const nextOf = Effect.map(Stream.runCollect(Session.list({})), (all) => Array.from(all, ({ next }) => next))
+        assert.deepStrictEqual(yield* nextOf, ["nothing"])
+        yield* Session.submit("s", "hi", { id: "m2" })
+        assert.deepStrictEqual(yield* nextOf, ["reply"])
+        assert.isTrue(yield* Session.withdraw("s", "m2", { by: "ann" }))
+        assert.deepStrictEqual(yield* nextOf, ["nothing"])
+        assert.isFalse(yield* Session.withdraw("s", "m2"))
+        assert.isFalse(yield* Session.withdraw("none", "m2"))
+        assert.propertyVal(yield* receiptOf("m2"), "became", "withdrawn")
+        assert.deepStrictEqual(Journal.check(yield* recordsOf), [])
+      }).pipe(Effect.provide(store)))
+
+    it.effect("G95: the same id and content again is the same receipt, and other content is refused", () =>
+      Effect.gen(function*() {
+        const look = yield* lookWith((turn) =>
+          turn === 0 ? Session.submit("s", "not that", { id: "m", mode: "steer" }) : Effect.void
+        )
+        yield* Effect.provide(reply(look), modelOf(1))
+        const before = yield* receiptOf("m")
+        const { id } = yield* Session.submit("s", "not that", { id: "m", mode: "steer" })
+        assert.strictEqual(id, "m")
+        assert.deepStrictEqual(yield* receiptOf("m"), before)
+        const error = yield* Effect.flip(Session.submit("s", "that", { id: "m", mode: "steer" }))
+        assert.propertyVal(error, "reason", "id_taken")
+        assert.lengthOf((yield* recordsOf).filter(({ _tag }) => _tag === "MessageSubmitted"), 1)
+      }).pipe(Effect.provide(store)))
+
+    it.effect("G49: of a withdrawal and a delivery at once, at every append, one is told to both", () =>
+      Effect.gen(function*() {
+        const fates = new Set<string>()
+        for (let at = 0; at < 14; at++) {
+          const withdrawn: Array<boolean> = []
+          const asked: Array<Adapter.Request> = []
+          const program = Effect.gen(function*() {
+            const look = yield* lookWith((turn) =>
+              turn === 0 ? Session.submit("s", "not that", { id: "m", mode: "steer" }) : Effect.void
+            )
+            const own = yield* Session.Store
+            let appends = 0
+            /** The store of the owner: another process withdraws right before one of its appends. */
+            const raced: typeof own = {
+              ...own,
+              append: (...args) =>
+                Effect.suspend(() =>
+                  appends++ === at
+                    ? Effect.andThen(
+                      Effect.provideService(
+                        Effect.map(Session.withdraw("s", "m"), (isWithdrawn) => withdrawn.push(isWithdrawn)),
+                        Session.Store,
+                        own
+                      ),
+                      own.append(...args)
+                    )
+                    : own.append(...args)
+                )
+            }
+            const { session } = yield* reply(look).pipe(
+              Effect.provide(modelOf(2, asked)),
+              Effect.provideService(Session.Store, raced)
+            )
+            return { session, receipt: yield* receiptOf("m"), problems: Journal.check(yield* recordsOf) }
+          }).pipe(Effect.provide(Layer.fresh(store)))
+          const { problems, receipt, session } = yield* program
+          const isIn = userTexts(session.thread.messages).includes("not that")
+          assert.deepStrictEqual(problems, [])
+          assert.strictEqual(receipt?.became, isIn ? "delivered" : "withdrawn", `at append ${at}`)
+          assert.deepStrictEqual(withdrawn.filter(Boolean), isIn ? [] : [true], `at append ${at}`)
+          assert.strictEqual(asked.some(({ messages }) => userTexts(messages).includes("not that")), isIn)
+          fates.add(receipt?.became ?? "")
+        }
+        assert.deepStrictEqual([...fates].sort(), ["delivered", "withdrawn"])
+      }))
+
+    it.effect("G50: killed at every record, each message has one fate, and is in the thread once iff delivered", () =>
+      Effect.gen(function*() {
+        const look = yield* lookWith((turn) =>
+          turn === 0
+            ? Effect.all([
+              Session.submit("s", "one", { id: "m1", mode: "steer" }),
+              Session.submit("s", "two", { id: "m2", mode: "follow" }),
+              Session.submit("s", "three", { id: "m3", mode: "steer", otherwise: "refuse" })
+            ])
+            : turn === 1
+            ? Effect.all([Session.withdraw("s", "m2"), Session.submit("s", "four", { id: "m4", mode: "follow" })])
+            : Effect.void
+        )
+        yield* Effect.provide(reply(look), modelOf(2))
+        const whole = yield* recordsOf
+        let kills = 0
+        for (let length = 2; length < whole.length; length++) {
+          const cut = whole.slice(0, length)
+          const program = Effect.gen(function*() {
+            const quiet = yield* lookWith(() => Effect.void)
+            const kept = (yield* Session.load("s"))!
+            const { session } = yield* Session.resume(
+              kept,
+              { tools: [quiet], takeOver: true, requestId: "run" } as {}
+            )
+            return { session, records: yield* recordsOf, kept: yield* Session.open("s") }
+          }).pipe(Effect.provide([modelOf(2), begunWith(Layer.fresh(store), cut)]))
+          const { kept, records, session } = yield* program
+          const where = `killed behind record ${length}, ${cut.at(-1)?._tag}`
+          assert.deepStrictEqual(Journal.check(records), [], where)
+          const texts = userTexts(session.thread.messages)
+          for (const [id, content] of [["m1", "one"], ["m2", "two"], ["m3", "three"], ["m4", "four"]] as const) {
+            const receipt = Session.receipt(kept, id)
+            const accepted = cut.some((record) => record._tag === "MessageSubmitted" && record.id === id)
+            assert.strictEqual(receipt !== undefined, accepted, where)
+            const times = texts.filter((text) => text === content).length
+            assert.strictEqual(times, receipt?.became === "delivered" ? 1 : 0, `${where}: ${id} ${receipt?.became}`)
+            const told = records.filter((record) => record._tag === "StepPrepared" && record.delivered?.includes(id) === true)
+            assert.lengthOf(told, times, where)
+          }
+          kills++
+        }
+        assert.isAbove(kills, 10)
+      }).pipe(Effect.provide(store)))
+  })
+}
+
+describe("messages into the run of a session", () => {
+  it.effect("how the run ended is the reason of a refusal, also where a budget made its last step", () =>
+    Effect.gen(function*() {
+      const cases: ReadonlyArray<readonly [string, object]> = [
+        ["budget", { budget: Budget.make({ calls: 1 }, { onExhausted: "halt" }) }],
+        ["max_turns", { maxTurns: 1 }],
+        ["halted", { haltWhen: () => true }]
+      ]
+      for (const [reason, options] of cases) {
+        const program = Effect.gen(function*() {
+          const look = yield* lookWith(() =>
+            Session.submit("s", "later", { id: "m", mode: "follow", otherwise: "refuse" })
+          )
+          const events: Array<Event.Event> = []
+          yield* reply(look, { ...options, onEvent: (event: Event.Event) => void events.push(event) })
+          assert.deepStrictEqual(fateOf(yield* receiptOf("m"))?.reason, reason)
+          assert.deepStrictEqual(events.filter(({ _tag }) => _tag === "MessageRefused"), [
+            { _tag: "MessageRefused", id: "m", reason }
+          ])
+        }).pipe(Effect.provide([modelOf(9), Session.Store.layerMemory]))
+        yield* program
+      }
+    }))
+
+  it.effect("an inbox of its own is a defect of a kept session, and works in a run of its handler", () =>
+    Effect.gen(function*() {
+      const inbox = Inbox.make()
+      yield* inbox.follow("inner", { id: "i" })
+      const nested = Tool.make("look", {
+        parameters: {},
+        handler: () => Effect.map(Chat.run("in", { inbox }), ({ thread }) => userTexts(thread.messages).join())
+      })
+      const program = Effect.gen(function*() {
+        const { session } = yield* reply(nested)
+        const [answer] = session.thread.messages.filter(({ role }) => role === "tool")
+        assert.strictEqual(answer?.content, "in,inner")
+        const exit = yield* Effect.exit(reply(nested, { inbox: Inbox.make() }))
+        assert.match(String(exit), /inbox: a kept session has its own/)
+      })
+      yield* Effect.provide(program, [modelOf(1), Session.Store.layerMemory])
+    }))
+
+  it.effect("a mode that does not exist is a defect", () =>
+    Effect.gen(function*() {
+      const exit = yield* Effect.exit(Session.submit("s", "hi", { mode: "later" as never }))
+      assert.match(String(exit), /mode of Session.submit|mode.*steer/)
+    }).pipe(Effect.provide(Session.Store.layerMemory)))
+})
