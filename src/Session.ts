@@ -564,7 +564,7 @@ export const submit: <E = never>(
  * this withdrawal did it: no run ever has the message. Succeeds with `false` where the session has no such message, or
  * its outcome is known: {@link receipt} returns it.
  *
- * **Example** (A message that nobody needs any more)
+ * **Example** (A message that is taken back)
  *
  * ```ts import.meta.vitest
  * import { Session } from "heddle"

@@ -153,7 +153,17 @@ export const commandsIn = (given: List): ReadonlyMap<string, string> => {
   }
   for (const [index, record] of records.entries()) {
     const before = records.slice(0, index)
-    if (record._tag === "MessageSubmitted") note(record.id, "queued")
+    const refuse = (records: List) => {
+      for (const id of openRefusable(records)) note(id, "refused")
+    }
+    if (record._tag === "MessageSubmitted") {
+      note(record.id, "queued")
+      if (record.otherwise === "refuse" && openIn(before).length === 0) note(record.id, "refused")
+    }
+    if (record._tag === "MessageWithdrawn" && inboxIn(before).includes(record.id)) note(record.id, "withdrawn")
+    if (record._tag === "StepPrepared") {
+      for (const id of record.delivered ?? []) if (inboxIn(before).includes(id)) note(id, "delivered")
+    }
     if (record._tag === "StopRequested") note(record.id, "taken")
     if (record._tag === "CallSettled" && record.command !== undefined) note(record.command.id, "completed")
     if (isOpening(record) && record.takes !== undefined) note(record.takes.id, "taken")
@@ -166,9 +176,29 @@ export const commandsIn = (given: List): ReadonlyMap<string, string> => {
     else if (taken !== undefined && isSubmitted) note(taken, "queued")
     else if (taken !== undefined) commands.delete(taken)
     if (stop?._tag === "StopRequested") note(stop.id, "completed")
+    refuse(before)
   }
   return commands
 }
+
+/** The messages that the end of a run refuses. */
+const openRefusable = (before: List): ReadonlyArray<string> => {
+  if (!before.some((record) => record._tag === "MessageSubmitted" && record.otherwise === "refuse")) return []
+  const open = new Set(inboxIn(before))
+  return before.flatMap((record) =>
+    record._tag === "MessageSubmitted" && record.otherwise === "refuse" && open.has(record.id) ? [record.id] : []
+  )
+}
+
+/** The messages that no run takes any more: they were delivered or withdrawn, or the end of a run has refused them. */
+const resolvedIn = (records: List): ReadonlySet<string> =>
+  new Set(records.flatMap((record, index) => {
+    if (record._tag === "MessageWithdrawn") return [record.id]
+    if (record._tag === "StepPrepared") return record.delivered ?? []
+    if (record._tag !== "MessageSubmitted" || record.otherwise !== "refuse") return []
+    const isLate = openIn(records.slice(0, index)).length === 0
+    return isLate || records.slice(index).some(({ _tag }) => _tag === "RunEnded") ? [record.id] : []
+  }))
 
 /** The ids of the submitted messages that no run has taken, oldest first. */
 const inboxIn = (records: List): ReadonlyArray<string> => {
@@ -178,7 +208,10 @@ const inboxIn = (records: List): ReadonlyArray<string> => {
     return end < 0 || !isGivenBack(records.slice(0, end), records[end]!)
   })
   const taken = new Set(kept.flatMap((record) => isOpening(record) ? [record.takes?.id] : []))
-  return records.flatMap((record) => record._tag === "MessageSubmitted" && !taken.has(record.id) ? [record.id] : [])
+  const resolved = resolvedIn(records)
+  return records.flatMap((record) =>
+    record._tag === "MessageSubmitted" && !taken.has(record.id) && !resolved.has(record.id) ? [record.id] : []
+  )
 }
 
 const bytesOf = (record: Journal.Record): number => {

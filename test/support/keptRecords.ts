@@ -78,6 +78,14 @@ export const submitted = (id: string): Records.MessageSubmitted => ({
   message: Message.user(`said ${id}`)
 })
 
+/** The ways in which a message is submitted. */
+const modes: ReadonlyArray<Pick<Records.MessageSubmitted, "mode" | "otherwise">> = [
+  {},
+  {},
+  { mode: "steer" },
+  { mode: "follow", otherwise: "refuse" }
+]
+
 const hashes = (id: string) => ({ id, hash: Records.hashOf(`said ${id}`) })
 
 export const taking = (id: string, requestId: string): Records.RunStarted =>
@@ -149,7 +157,11 @@ const fitting = (place: Place, kind: Kind, form: number): Journal.Record | undef
   const isReplied = isOpen && turn?.isEarlier === false
   switch (kind) {
     case "submit":
-      return submitted(`m${place.commands++}`)
+      if (form % 5 === 4) {
+        const message = state.inbox[form % Math.max(state.inbox.length, 1)]
+        return message === undefined ? undefined : { _tag: "MessageWithdrawn", id: message.id }
+      }
+      return { ...submitted(`m${place.commands++}`), ...modes[form % modes.length] }
     case "append":
       return isOpen ? undefined : { _tag: "MessagesAppended", messages: [Message.user(`added ${form}`)] }
     case "label": {
@@ -197,6 +209,7 @@ const fitting = (place: Place, kind: Kind, form: number): Journal.Record | undef
     case "prepare": {
       const isBegun = isReplied && (turn.isStepped === true || calls.some(([, { _tag }]) => _tag !== "Asked"))
       if (!isOpen || isBegun || !isReplied && (turn?.open ?? 0) > 0) return undefined
+      const steers = state.inbox.filter(({ mode }) => mode !== undefined)
       return {
         _tag: "StepPrepared",
         requestId,
@@ -204,6 +217,9 @@ const fitting = (place: Place, kind: Kind, form: number): Journal.Record | undef
         attempt: Math.max(1, run.attempt + form % 2),
         ...(form % 3 === 0 ? {} : { notes: { [`rule${form % 2}`]: form, both: "earlier" } }),
         ...(form % 4 === 0 ? { messages: [Message.user(`hint ${form}`)] } : {}),
+        ...(form % 4 === 1 && steers.length > 0
+          ? { messages: steers.map(({ message }) => message), delivered: steers.map(({ id }) => id) }
+          : {}),
         ...(form % 5 === 0 ? { spent: usage(form + 1) } : {})
       }
     }

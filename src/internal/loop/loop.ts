@@ -563,7 +563,14 @@ class Loop<E, R> implements Driver {
     const { parts: { recorded }, state: { spent, usage }, step: { attempt, index }, unrecorded: notes } = this
     this.unrecorded = Rules.noNotes
     const used = Response.sumUsage([spent, usage])
-    return recorded?.journal.discarded({ stepIndex: index, attempt, notes, messages: [], spent: used, delivered: [] }) ?? Effect.void
+    return recorded?.journal.discarded({
+      stepIndex: index,
+      attempt,
+      notes,
+      messages: [],
+      spent: used,
+      delivered: []
+    }) ?? Effect.void
   }
 
   /** Adds notes of rules to those of the step in progress. */

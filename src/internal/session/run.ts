@@ -390,7 +390,9 @@ const resolved = <O extends AnyOptions>(
   const own = given.context ?? (isEmpty(kept) ? undefined : kept)
   const update = States.contextUpdateOf(state)
   if (writer.store !== undefined && given.inbox !== undefined && given.inbox !== null && parent === undefined) {
-    throw new TypeError("inbox: a kept session has its own; leave it out, and send messages by Session.submit with a mode")
+    throw new TypeError(
+      "inbox: a kept session has its own; leave it out, and send messages by Session.submit with a mode"
+    )
   }
   const isStopped = isContinued || state.turn?.isEarlier === true || writer.store !== undefined
   const options = {
