@@ -126,6 +126,16 @@ describe("heddle", { concurrent: true }, () => {
     assert.deepStrictEqual([code, stderr, stdout], [1, sentence, ""])
   })
 
+  it("W-19: in a clone without a built Studio it says how to build it, and exits with 1", async () => {
+    const patch = "import fs from 'node:fs/promises'; import { syncBuiltinESMExports } from 'node:module';"
+      + "const { readFile } = fs; fs.readFile = (name, ...rest) => String(name).includes('dist/studio/')"
+      + "? Promise.reject(new Error('no such file')) : readFile(name, ...rest); syncBuiltinESMExports()"
+    const options = { NODE_OPTIONS: `--import="data:text/javascript,${encodeURIComponent(patch)}"` }
+    const { code, stderr, stdout } = await start(["serve", weather, "--port", "0"], options).ended
+    const sentence = "heddle: Studio is not built; build it with: npm run build\n"
+    assert.deepStrictEqual([code, stderr, stdout], [1, sentence, ""])
+  })
+
   it("O-34: on a Node without node:sqlite it says which one it needs, and exits with 1", async () => {
     const options = { NODE_OPTIONS: "--import=\"data:text/javascript,process.getBuiltinModule = () => undefined\"" }
     const { code, stderr } = await start(["version"], options).ended

@@ -11,6 +11,7 @@ import type * as HttpServerError from "effect/http/HttpServerError"
 import * as Layer from "effect/Layer"
 import * as Journal from "../../Journal.ts"
 import * as Access from "../../server/internal/access.ts"
+import * as StudioFiles from "../../server/internal/studio.ts"
 import * as Server from "../../server/Server.ts"
 import * as Definitions from "./definition.ts"
 import * as Stores from "./keeping.ts"
@@ -52,6 +53,9 @@ const unable = ({ host, port }: Settings, { cause }: HttpServerError.ServeError)
   }
 }
 
+/** Says how Studio is built. */
+const unbuilt = Problems.problem("Studio is not built; build it with: npm run build")
+
 /** Serves until a stop is asked for. Succeeds with the exit code. */
 export const run = (settings: Settings, stop: Stop) =>
   Effect.gen(function*() {
@@ -78,10 +82,13 @@ export const run = (settings: Settings, stop: Stop) =>
       Layer.provide([Definitions.layerOf(loaded), Stores.layer(store)]),
       Layer.catchTag("ServeError", (error) => Layer.effectDiscard(unable(settings, error)))
     )
+    const built = Layer.build(server).pipe(
+      Effect.catchDefect((defect) => defect instanceof StudioFiles.NotBuilt ? unbuilt : Effect.die(defect))
+    )
     // The first Ctrl-C closes the scope: the server takes nothing new, and calls under way have their time to end.
     return yield* Effect.gen(function*() {
       yield* Effect.acquireRelease(Effect.sync(() => stop.enterSoft()), (leave) => Effect.sync(leave))
-      const context = yield* Layer.build(server)
+      const context = yield* built
       const { address } = yield* Effect.provideContext(HttpServer.HttpServer, context as never) as Effect.Effect<
         HttpServer.HttpServer["Service"]
       >

@@ -45,7 +45,12 @@ interface Manifest {
 /** Reads a file of a build. */
 export type ReadFile = (name: string) => Effect.Effect<Uint8Array, unknown>
 
-/** Reads the files of a build. It dies where there is none. */
+/** The package was not built, or only in part. */
+export class NotBuilt extends Error {
+  override readonly name = "NotBuilt"
+}
+
+/** Reads the files of a build. It dies with {@link NotBuilt} where there is none. */
 const read = (readFile: ReadFile) =>
   Effect.gen(function*() {
     const manifest = yield* readFile("manifest.json")
@@ -54,7 +59,7 @@ const read = (readFile: ReadFile) =>
       concurrency: "unbounded"
     })
   }).pipe(
-    Effect.mapError((cause) => new Error("Server.studio: Studio is not built; run: npm run build", { cause })),
+    Effect.mapError((cause) => new NotBuilt("Server.studio: Studio is not built; run: npm run build", { cause })),
     Effect.orDie
   )
 
