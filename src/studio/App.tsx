@@ -22,8 +22,10 @@ import { Divider } from "./Divider.tsx"
 import { Login } from "./Login.tsx"
 import { Icon } from "./parts/Icon.tsx"
 import { announce } from "./parts/Live.tsx"
-import { useBranches } from "./sessions/Branches.tsx"
+import { plainOf } from "./parts/plain.ts"
+import { beginningOf, effectsBehind, useBranches } from "./sessions/Branches.tsx"
 import { List } from "./sessions/List.tsx"
+import { Prompt } from "./sessions/Prompt.tsx"
 
 /** Tells whether keys of a target are text. */
 const isField = (target: EventTarget | null): boolean =>
@@ -39,10 +41,13 @@ const step = (places: 1 | -1): void => {
   links[at < 0 ? 0 : at + places]?.click()
 }
 
-const schemes = ["system", "light", "dark"] as const
+/** Returns the schemes in the order in which a button changes them. Each step from that of the system is seen. */
+const schemesOf = (): ReadonlyArray<Preferences.Scheme> =>
+  matchMedia("(prefers-color-scheme: dark)").matches ? ["system", "light", "dark"] : ["system", "dark", "light"]
 
 const Scheme = (): ReactNode => {
   const [scheme, setScheme] = useState(Preferences.scheme)
+  const schemes = schemesOf()
   const next = schemes[(schemes.indexOf(scheme) + 1) % schemes.length] ?? "system"
   return (
     <button
@@ -68,7 +73,7 @@ const sentenceOf = ({ isStopping, report, running, shown, suspensions }: Store.S
   if (running !== undefined) return "The agent works."
   if (report !== undefined) return "Stopped."
   const last = shown.at(-1)?.run
-  return last?.end === undefined ? "" : last.turns.findLast(({ owner }) => owner === "")?.text.slice(0, 1_000) ?? ""
+  return last?.end === undefined ? "" : plainOf(last.turns.findLast(({ owner }) => owner === "")?.text ?? "", 200)
 }
 
 /** Returns what a stop has left, in a sentence. */
@@ -96,16 +101,26 @@ const Asks = lazy(() => asks().then(({ Asks }) => ({ default: Asks })))
 
 const Help = lazy(() => import("./Help.tsx").then(({ Help }) => ({ default: Help })))
 
+/** The sentence of a branch that a person did not confirm. */
+const unsent = "Nothing was sent."
+
+/** A branch that a person has to confirm, since calls behind its message may have changed something. */
+interface Asked {
+  readonly names: ReadonlyArray<string>
+  readonly onDone: (isWanted: boolean) => void
+}
+
 /** A session, and the picture of one of its runs. */
 const Session = ({ onSide, session, studio }: {
   readonly session: Store.Session
   readonly studio: Studio
   readonly onSide: ReactNode
 }): ReactNode => {
-  const { agents = [], facts } = useSyncExternalStore(studio.subscribe, studio.read)
+  const { agents = [], facts, notice: misled } = useSyncExternalStore(studio.subscribe, studio.read)
   const login = useSyncExternalStore(studio.client.subscribe, studio.client.login)
   const snapshot = useSyncExternalStore(session.subscribe, session.read)
-  const { agent, hasOlder, id, isFailed, isStopping, notice, running, shown, state, suspensions, waiting } = snapshot
+  const { agent, hasOlder, id, isFailed, isSilent, isStopping, notice, running, shown, state, suspensions, waiting } =
+    snapshot
   const [pictured, setPictured] = useState<string>()
   const [isWide, setWide] = useState(false)
   const [width, setWidth] = useState(Preferences.pictureWidth)
@@ -116,12 +131,28 @@ const Session = ({ onSide, session, studio }: {
   const isAsked = suspensions.length > 0
   const isEmpty = shown.length === 0 && waiting.length === 0 && state === "new"
   const left = leftOf(snapshot)
+  const sentences = [misled, state === "gone" ? "" : notice].filter((each) => each !== "")
   const sentence = sentenceOf(snapshot)
-  const branches = useBranches(studio.client, snapshot)
-  const latest = useRef(running)
-  latest.current = running
+  const { at: branches, isOrphan } = useBranches(studio, snapshot)
+  const [asked, setAsked] = useState<Asked>()
+  const latest = useRef({ running, snapshot, tools: facts?.tools })
+  latest.current = { running, snapshot, tools: facts?.tools }
+  const place = studio.places.get(id)
   const warning = studio.warnings.get(id) ?? ""
   const { allowed = [] } = snapshot.session ?? {}
+
+  /** Begins a branch, and asks before where calls behind its message may have changed something. */
+  const branch = (message: Client.Said, content: Client.Said["content"]): Promise<string | undefined> => {
+    const names = effectsBehind(latest.current.snapshot, message, latest.current.tools)
+    if (names.length === 0) return studio.branch(message, content)
+    return new Promise((resolve) => {
+      const onDone = (isWanted: boolean) => {
+        setAsked(undefined)
+        resolve(isWanted ? studio.branch(message, content, names) : unsent)
+      }
+      setAsked({ names, onDone })
+    })
+  }
 
   // The actions of messages are the same object while nothing of them changes, so that messages are not drawn again.
   const canBranch = running === undefined && !isAsked
@@ -131,7 +162,7 @@ const Session = ({ onSide, session, studio }: {
         <Strip
           run={run}
           version={version}
-          isLive={latest.current?.id === run.id}
+          isLive={latest.current.running?.id === run.id}
           onOpen={() => setPictured(run.id)}
         />
       </Suspense>
@@ -140,8 +171,11 @@ const Session = ({ onSide, session, studio }: {
     ...(canBranch
       ? {
         onAgain: (message: Said) =>
-          void session.attempt(() => studio.branch(message as Client.Said, (message as Client.Said).content)),
-        onEdit: (message: Said, text: string) => studio.branch(message as Client.Said, text)
+          void session.attempt(async () => {
+            const refused = await branch(message as Client.Said, (message as Client.Said).content)
+            return refused === unsent ? undefined : refused
+          }),
+        onEdit: (message: Said, text: string) => branch(message as Client.Said, text)
       }
       : {})
   }), [branches, canBranch, session, studio])
@@ -155,7 +189,7 @@ const Session = ({ onSide, session, studio }: {
   }, [sentence])
 
   useEffect(() => {
-    document.title = `${isAsked ? "● " : ""}${title === "" ? agent : title} · Studio`
+    document.title = `${isAsked ? "● " : ""}${title === "" ? agent : plainOf(title)} · Studio`
   }, [agent, isAsked, title])
 
   useEffect(() => {
@@ -173,6 +207,8 @@ const Session = ({ onSide, session, studio }: {
     const onKey = (event: KeyboardEvent) => {
       if (event.defaultPrevented || event.isComposing || isCovered()) return
       if (event.key === "Escape") {
+        // A field has the key for itself, unless it is the one beside the button that stops.
+        if (isField(event.target) && (event.target as HTMLElement).id !== "message") return
         if (isWide) setWide(false)
         else if (running !== undefined) void session.stop()
         else return
@@ -195,10 +231,10 @@ const Session = ({ onSide, session, studio }: {
       data-picture={picture === undefined ? "none" : isWide ? "wide" : "beside"}
       style={{ "--picture": `${width}%` } as CSSProperties}
     >
-      <main>
+      <main id="main" tabIndex={-1}>
         <header className="bar">
           {onSide}
-          <h1>{title === "" ? agent : title}</h1>
+          <h1>{title === "" ? agent : plainOf(title)}</h1>
           <span className="description">{title === "" ? description : agent}</span>
           {shown.length > 0 && (
             <button
@@ -214,7 +250,15 @@ const Session = ({ onSide, session, studio }: {
           )}
         </header>
         {login.isAsked && <Login login={login} onToken={studio.client.enter} />}
-        {isEmpty
+        {state === "gone" && shown.length === 0
+          ? (
+            <div className="empty">
+              <h2>{notice}</h2>
+              <p className="description">The address may be wrong, or the chat was deleted.</p>
+              <button type="button" className="main" onClick={() => studio.begin(agent)}>New chat</button>
+            </div>
+          )
+          : isEmpty
           ? (
             <Empty
               agent={agent}
@@ -230,6 +274,8 @@ const Session = ({ onSide, session, studio }: {
               waiting={waiting}
               hasOlder={hasOlder}
               onOlder={session.readOlder}
+              place={place === "" ? beginningOf(snapshot) : place}
+              onPlace={() => void studio.places.delete(id)}
             >
               {isAsked && (
                 <Suspense fallback={null}>
@@ -250,6 +296,12 @@ const Session = ({ onSide, session, studio }: {
           </div>
         )}
         {left !== "" && <p className="warning report">{left}</p>}
+        {isSilent && (
+          <p className="warning" role="status">
+            Nothing is heard of the run. If its process has ended, the run waits to be taken over.
+          </p>
+        )}
+        {isOrphan && <p className="warning">The chat that this one branched from was deleted.</p>}
         {warning !== "" && <p className="warning" role="status">{warning}</p>}
         {allowed.length > 0 && (
           <div className="allowed" role="group" aria-label="Allowed in this chat">
@@ -268,16 +320,32 @@ const Session = ({ onSide, session, studio }: {
             ))}
           </div>
         )}
-        {notice !== "" && <p id="notice" role="alert">{notice}</p>}
+        {sentences.length > 0 && <p id="notice" role="alert">{sentences.join(" ")}</p>}
+        {state === "gone" && shown.length > 0 && (
+          <div className="failure" role="alert">
+            <p>{notice}</p>
+            <button type="button" onClick={() => studio.begin(agent)}>New chat</button>
+          </div>
+        )}
+        {asked !== undefined && (
+          <Prompt
+            title="Begin a branch?"
+            action="Begin the branch"
+            onClose={() => asked.onDone(false)}
+            onDone={() => asked.onDone(true)}
+          >
+            <p>What these calls did stays done, and the branch may do it again: {asked.names.join(", ")}.</p>
+          </Prompt>
+        )}
         {state !== "gone" && (!login.isAsked || login.isAgain) && (
           <Composer.Composer
             ref={composer}
             agent={agent}
-            draft={studio.drafts.get(id) ?? ""}
+            draft={studio.draftOf(id)}
             isAsked={isAsked}
             isRunning={running !== undefined}
             isStopping={isStopping}
-            onDraft={(text) => void studio.drafts.set(id, text)}
+            onDraft={(text) => studio.keepDraft(id, text)}
             onSend={(text) => studio.send(text)}
             onStop={() => void session.stop()}
           />
@@ -285,14 +353,16 @@ const Session = ({ onSide, session, studio }: {
       </main>
       {picture !== undefined && (
         <>
-          <Divider width={width} onWidth={setWidth} onEnd={Preferences.keepPictureWidth} />
           <aside aria-label="Run">
+            <Divider width={width} onWidth={setWidth} onEnd={Preferences.keepPictureWidth} />
             <Suspense fallback={<p className="hidden">The picture is loaded.</p>}>
               <Picture
                 key={picture.run.id}
                 run={picture.run}
                 version={picture.version}
                 isLive={running?.id === picture.run.id}
+                isWide={isWide}
+                onWide={() => setWide(!isWide)}
                 onClose={() => {
                   setPictured(undefined)
                   setWide(false)
@@ -386,10 +456,11 @@ export const App = ({ studio }: { readonly studio: Studio }): ReactNode => {
     <div className="studio" data-side={isSideOpen ? "open" : "closed"}>
       <a
         className="skip"
-        href="#message"
+        href="#main"
         onClick={(event) => {
           event.preventDefault()
-          document.getElementById("message")?.focus()
+          const field = document.getElementById("message") ?? document.getElementById("main")
+          field?.focus()
         }}
       >
         Skip to the message
@@ -411,7 +482,11 @@ export const App = ({ studio }: { readonly studio: Studio }): ReactNode => {
       </List>
       <div className="veil" onClick={() => setSideOpen(false)} />
       {session === undefined
-        ? <main className="start">{notice !== "" && <p id="notice" role="alert">{notice}</p>}</main>
+        ? (
+          <main id="main" tabIndex={-1} className="start">
+            {notice !== "" && <p id="notice" role="alert">{notice}</p>}
+          </main>
+        )
         : <Session key={session.id} session={session} studio={studio} onSide={side} />}
       {isHelped && (
         <Suspense fallback={null}>

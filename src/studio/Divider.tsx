@@ -36,7 +36,7 @@ export const Divider = ({ onEnd, onWidth, width }: {
       onPointerMove={(event) => {
         const { currentTarget } = event
         if (!currentTarget.hasPointerCapture(event.pointerId)) return
-        const box = currentTarget.parentElement?.getBoundingClientRect()
+        const box = currentTarget.closest(".work")?.getBoundingClientRect()
         if (box !== undefined) move((box.right - event.clientX) / box.width * 100)
       }}
       onLostPointerCapture={() => onEnd(last.current)}

@@ -3,14 +3,16 @@ import { type ReactNode, useEffect, useRef } from "react"
 
 const keys: ReadonlyArray<readonly [keys: ReadonlyArray<string>, what: string]> = [
   [["Enter"], "sends the message"],
-  [["Shift", "Enter"], "for a new line"],
-  [["Esc"], "stops the run, and closes what is open"],
+  [["Shift", "Enter"], "starts a new line"],
+  [["Esc"], "stops the run, closes what is open, or empties the search"],
   [["/"], "searches the chats"],
   [["n"], "begins a new chat"],
   [["["], "shows the chat above in the list"],
   [["]"], "shows the chat below in the list"],
   [["p"], "shows and hides the picture of the last run"],
-  [["f"], "gives the picture the window"],
+  [["f"], "shows the picture in the whole window"],
+  [["+", "−", "0"], "zoom the picture in and out, and show all of it"],
+  [["←", "→"], "choose a call of the picture"],
   [["?"], "shows these keys"]
 ]
 

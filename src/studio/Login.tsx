@@ -19,6 +19,7 @@ export const Login = ({ login, onToken }: {
         if (token !== "") onToken(token)
       }}
     >
+      {!login.isAgain && <h1 className="hidden">Studio</h1>}
       <label htmlFor="token">Access token</label>
       <div className="row">
         <input

@@ -76,6 +76,8 @@ const opened = ({ isNew = false } = {}) => {
     runs: [] as ReadonlyArray<Client.KeptRun>,
     facts,
     before: undefined as string | undefined,
+    /** The answer to a request for events, where it is no stream. */
+    events: undefined as (() => Response) | undefined,
     /** The answer to another request than one for runs and events. */
     answer: (_method: string, _path: string): Response | Promise<Response> => new Response(null, { status: 204 })
   }
@@ -84,6 +86,7 @@ const opened = ({ isNew = false } = {}) => {
     const after = (headers as Record<string, string>)["last-event-id"]
     requests.push(`${method} ${path.replace(/^[0-9a-f]{32}/, "new")}${after === undefined ? "" : ` after ${after}`}`)
     if (path.endsWith("/events")) {
+      if (server.events !== undefined) return server.events()
       const events = new Events()
       streams.push(events)
       return events.response
@@ -358,7 +361,7 @@ describe("a session that is shown", () => {
     })
     page.streams[0]?.cut()
     await settled()
-    assert.strictEqual(notices.at(-2), "The connection is broken, and is tried again.")
+    assert.strictEqual(notices.at(-2), "The connection is lost. Trying again…")
     assert.strictEqual(page.session.read().notice, "")
     assert.deepStrictEqual(page.requests.slice(-2), ["GET s/events after r1.3.0", "GET s/runs?limit=20"])
     page.session.close()
@@ -378,13 +381,74 @@ describe("a session that is shown", () => {
     assert.isFalse(page.session.read().hasOlder)
   })
 
-  it("V-09: says that another page has deleted it", async () => {
-    const client = new Client.Client("/", async () => refusal(404, "There is no such session."))
-    const session = new Store.Session(client, "agent", "s", () => {}, timing)
-    session.open()
+  for (const status of [400, 404]) {
+    it(`V-09: says that there is none at the address, and asks no further: ${status}`, async () => {
+      let asked = 0
+      const client = new Client.Client("/", async () => {
+        asked++
+        return refusal(status, "There is no such session.")
+      })
+      const session = new Store.Session(client, "agent", "s", () => {}, timing)
+      session.open()
+      await settled()
+      assert.strictEqual(session.read().notice, "There is no chat at this address.")
+      assert.strictEqual(session.read().state, "gone")
+      assert.strictEqual(asked, 1)
+    })
+  }
+
+  it("V-09: says that another page has deleted it, and keeps what it shows", async () => {
+    const page = opened()
+    page.server.runs = [keptRun("r1", "one")]
     await settled()
-    assert.strictEqual(session.read().notice, "This session does not exist any more.")
-    assert.strictEqual(session.read().state, "gone")
+    page.server.events = () => refusal(404, "There is no such session.")
+    page.streams[0]?.end()
+    await settled()
+    assert.strictEqual(page.session.read().notice, "This chat was deleted.")
+    assert.deepStrictEqual(page.texts(), [["ask r1", "one"]])
+  })
+
+  it("V-09: says that nothing is heard of a run of which the journal alone tells, until its process does", async () => {
+    const page = opened()
+    const live = saying("r1", "one", 1_000)
+    page.server.runs = [{ ...keptRun("r1", "one"), events: live.slice(0, 3) }]
+    await settled()
+    assert.isFalse(page.session.read().isSilent)
+    for (const [index, event] of live.slice(0, 3).entries()) page.streams[0]?.tell(event, { id: `r1.0.${index}` })
+    await settled()
+    assert.strictEqual(page.session.read().running?.id, "r1")
+    assert.isTrue(page.session.read().isSilent)
+    // It is taken over, and is quiet for longer.
+    page.streams[0]?.tell({ runId: "r1" }, { kind: "reset" })
+    for (const event of live.slice(0, 3)) page.streams[0]?.tell(event, { id: "r1.1.0" })
+    await settled()
+    assert.isFalse(page.session.read().isSilent)
+    page.session.close()
+  })
+
+  it("V-09: a run that is quiet behind a broken connection is not silent, nor is one that has ended", async () => {
+    const page = opened()
+    const live = saying("r1", "one", 1_000)
+    await settled()
+    page.streams[0]?.tell(live[0], { id: "r1.1.0" })
+    await settled()
+    page.streams[0]?.cut()
+    await settled()
+    assert.strictEqual(page.session.read().running?.id, "r1")
+    assert.isFalse(page.session.read().isSilent)
+    for (const event of live.slice(1)) page.streams.at(-1)?.tell(event, { id: "r1.0.9" })
+    await settled()
+    assert.isUndefined(page.session.read().running)
+    assert.isFalse(page.session.read().isSilent)
+    page.session.close()
+  })
+
+  it("V-09: a new title is read at once", async () => {
+    const page = opened()
+    await settled()
+    page.server.facts = { ...facts, title: "Another" }
+    await page.session.learn()
+    assert.strictEqual(page.session.read().session?.title, "Another")
   })
 })
 

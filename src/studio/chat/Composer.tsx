@@ -112,7 +112,7 @@ export const Composer = ({ agent, draft, isAsked, isRunning, isStopping, onDraft
             <>
               <kbd>Enter</kbd> sends<span>
                 {" "}
-                · <kbd>Shift Enter</kbd> for a new line
+                · <kbd>Shift Enter</kbd> starts a new line
               </span>
             </>
           )}

@@ -29,7 +29,7 @@ const guess = ({ message, run }: Shown): number => {
 }
 
 /** The conversation. `children` stand at its end: what waits for an answer. */
-export const Thread = ({ actions, children, hasOlder = false, onOlder, shown, waiting = [] }: {
+export const Thread = ({ actions, children, hasOlder = false, onOlder, onPlace, place, shown, waiting = [] }: {
   /** The runs, oldest first. */
   readonly shown: ReadonlyArray<Shown>
   /** Messages that wait for their run. */
@@ -38,6 +38,10 @@ export const Thread = ({ actions, children, hasOlder = false, onOlder, shown, wa
   readonly hasOlder?: boolean
   /** Reads older runs. */
   readonly onOlder?: () => void
+  /** Id of the message that is to be shown, instead of the end. */
+  readonly place?: string | undefined
+  /** The message of `place` is shown. */
+  readonly onPlace?: () => void
   readonly children?: ReactNode
 }): ReactNode => {
   const scroller = useRef<HTMLDivElement>(null)
@@ -67,6 +71,13 @@ export const Thread = ({ actions, children, hasOlder = false, onOlder, shown, wa
     if (element !== null && added !== undefined && !isAtEnd.current) element.scrollTop += added
     toEnd()
   })
+  const placed = place === undefined ? -1 : shown.findIndex(({ message }) => message?.id === place)
+  useLayoutEffect(() => {
+    if (placed < 0) return
+    isAtEnd.current = false
+    rows.scrollToIndex(placed, { align: "start" })
+    onPlace?.()
+  }, [placed])
   useEffect(() => {
     const observer = new ResizeObserver(toEnd)
     if (scroller.current !== null) observer.observe(scroller.current)

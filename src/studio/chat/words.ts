@@ -31,9 +31,6 @@ export const cost = (usage: Fold.Usage | undefined): string => {
   return typeof currency === "string" ? `${figure} ${currency}` : figure
 }
 
-/** Returns Markdown on one line without the marks of headings, emphasis and code. */
-export const plain = (text: string): string => text.replace(/(^|\s)#{1,6}\s/g, "$1").replace(/\*\*|`/g, "").trim()
-
 const stateWords: { readonly [State in Fold.State]: string } = {
   asked: "asked for",
   waiting: "waits",

@@ -21,7 +21,7 @@ interface Shown {
 export interface Snapshot {
   readonly agent: string
   readonly id: string
-  /** `new` until its first message is sent, `loading` until it was read once, `gone` once it was deleted. */
+  /** `new` until its first message is sent, `loading` until it was read once, `gone` where there is none any more. */
   readonly state: "new" | "loading" | "ready" | "gone"
   /** The runs, oldest first. */
   readonly shown: ReadonlyArray<Shown>
@@ -40,6 +40,8 @@ export interface Snapshot {
   readonly report: Client.StopReport | undefined
   /** A sentence about the connection, or about a request that was refused. */
   readonly notice: string
+  /** `true` where the journal alone tells of the run under way, and has had nothing new for a time. */
+  readonly isSilent: boolean
 }
 
 interface Entry {
@@ -56,7 +58,10 @@ const [firstPause, longestPause] = [500, 10_000]
 /** Number of runs that are read at once. */
 const pageSize = 20
 
-const gone = "This session does not exist any more."
+/** Time in milliseconds without an event, behind which a run of which the journal alone tells is silent. */
+const silence = 3_000
+
+const [deleted, missing] = ["This chat was deleted.", "There is no chat at this address."]
 
 const sentenceOf = (error: unknown): string => error instanceof Error ? error.message : "The request has failed."
 
@@ -116,6 +121,12 @@ export class Session {
   private isTold = true
   /** `true` until the first run of a stream that begins with the run under way. */
   private isAnew = false
+  private isSilent = false
+  private isListening = false
+  /** `true` where the last event came from the journal, and not from the process that drives the run. */
+  private isKept = false
+  /** Counts events, so that a pause finds out whether one came. */
+  private heard = 0
   /** Ids of the answers that were given since the last run began. */
   private readonly given = new Set<string>()
   private snapshot: Snapshot
@@ -184,7 +195,8 @@ export class Session {
       hasOlder: this.older !== undefined,
       isStopping: this.isStopping,
       report: this.report,
-      notice: this.notice
+      notice: this.notice,
+      isSilent: this.isSilent && running !== undefined
     }
   }
 
@@ -296,18 +308,20 @@ export class Session {
         }
       } catch (error) {
         if (this.isClosed) return
-        if (error instanceof Client.Refused && error.status === 404) {
+        const status = error instanceof Client.Refused ? error.status : 0
+        if (status === 400 && this.lastId !== undefined) {
+          this.lastId = undefined
+        } else if (status === 400 || status === 404) {
           await this.deletion
           if (this.isClosed) return
+          // The address of a session that was never shown may be wrong.
+          this.notice = this.state === "ready" ? deleted : missing
           this.state = "gone"
           this.running = undefined
-          return this.note(gone)
-        }
-        if (error instanceof Client.Refused && error.status === 400 && this.lastId !== undefined) {
-          this.lastId = undefined
+          return this.tell()
         } else {
-          const why = error instanceof Client.Refused && error.status > 0 ? `: ${error.message}` : "."
-          this.note(`The connection is broken, and is tried again${why}`)
+          const why = status > 0 ? ` ${sentenceOf(error)}` : ""
+          this.note(`The connection is lost.${why} Trying again…`)
         }
       }
       await this.timing.pause(pause)
@@ -317,8 +331,27 @@ export class Session {
     }
   }
 
+  /** Finds out whether the journal of a run has something new. */
+  private async listen(): Promise<void> {
+    if (this.isListening) return
+    this.isListening = true
+    let before: number
+    do {
+      before = this.heard
+      await this.timing.pause(silence)
+    } while (before !== this.heard && !this.isClosed)
+    this.isListening = false
+    this.isSilent = this.isKept
+    this.tell()
+  }
+
   private receive({ data, event: kind, id }: Client.Frame): void {
     const event = JSON.parse(data)
+    this.heard++
+    this.isSilent = false
+    // The middle of an offset is the number of the attempt in the process that tells of it. The journal has none.
+    this.isKept = id?.split(".").at(-2) === "0"
+    if (this.isKept) void this.listen()
     if (id !== undefined) this.lastId = id
     if (kind === "error") return this.note(String(event.error?.message))
     if (kind === "reset") return this.again(event.runId)
@@ -465,6 +498,11 @@ export class Session {
   /** Asks again before calls of a tool that were allowed for the session. */
   async forget(tool: string): Promise<void> {
     await this.attempt(() => this.client.forget(this.agent, this.id, tool))
+    await this.learn()
+  }
+
+  /** Reads the facts of the session again, such as its title. */
+  async learn(): Promise<void> {
     await this.refresh(1).catch(() => {})
   }
 

@@ -14,7 +14,9 @@ export interface Snapshot {
   readonly facts: Client.Facts | undefined
   readonly list: Lists.List | undefined
   readonly session: Store.Session | undefined
-  /** The reason for which there is nothing to show. */
+  /** Ids of the sessions for which a text was typed and not sent. */
+  readonly drafted: ReadonlySet<string>
+  /** The reason for which there is nothing to show, or not what the address names. */
   readonly notice: string
 }
 
@@ -37,12 +39,21 @@ export const addressOf = (agent: string, id?: string): string =>
 export class Studio {
   readonly client: Client.Client
   /** Texts that were typed and not sent, by session. They are in memory only. */
-  readonly drafts = new Map<string, string>()
+  private readonly drafts = new Map<string, string>()
   /** Sentences about branches that have just begun, by session. */
   readonly warnings = new Map<string, string>()
   private readonly listeners = new Set<() => void>()
   private readonly facts = new Map<string, Client.Facts>()
-  private state: Snapshot = { agents: undefined, facts: undefined, list: undefined, session: undefined, notice: "" }
+  /** The message at which a session is to be shown, by session. `""` is the first one behind its branch. */
+  readonly places = new Map<string, string>()
+  private state: Snapshot = {
+    agents: undefined,
+    facts: undefined,
+    list: undefined,
+    session: undefined,
+    drafted: new Set(),
+    notice: ""
+  }
 
   constructor(client: Client.Client) {
     this.client = client
@@ -58,6 +69,19 @@ export class Studio {
   private change(state: Partial<Snapshot>): void {
     this.state = { ...this.state, ...state }
     for (const listener of this.listeners) listener()
+  }
+
+  /** Returns the text that was typed for a session and not sent. */
+  draftOf(id: string): string {
+    return this.drafts.get(id) ?? ""
+  }
+
+  /** Keeps a text that is typed for a session. */
+  keepDraft(id: string, text: string): void {
+    const { drafted } = this.state
+    if (text === "") this.drafts.delete(id)
+    else this.drafts.set(id, text)
+    if (drafted.has(id) !== this.drafts.has(id)) this.change({ drafted: new Set(this.drafts.keys()) })
   }
 
   /** Reads the agents, and shows what the address names. */
@@ -89,7 +113,8 @@ export class Studio {
     const isKept = list?.agent === agent
     if (!isKept) list?.close()
     const nextList = isKept ? list : new Lists.List(this.client, agent)
-    this.change({ session: next, list: nextList, facts: this.facts.get(agent), notice: "" })
+    const notice = named === "" || named === agent ? "" : "The address names no agent that you may use."
+    this.change({ session: next, list: nextList, facts: this.facts.get(agent), notice })
     next.open()
     if (!isKept) nextList.open()
     if (!this.facts.has(agent)) void this.learn(agent)
@@ -126,16 +151,20 @@ export class Studio {
   }
 
   /**
-   * Begins a branch before a message, with other content or with the same again. Succeeds with a sentence where it was
-   * refused.
+   * Begins a branch before a message, with other content or with the same again. `known` are the names of calls whose
+   * effects the person has accepted. Succeeds with a sentence where it was refused.
    */
-  async branch(message: Client.Said, content: Client.Said["content"]): Promise<string | undefined> {
+  async branch(
+    message: Client.Said,
+    content: Client.Said["content"],
+    known: ReadonlyArray<string> = []
+  ): Promise<string | undefined> {
     const { session } = this.state
     if (session === undefined) return undefined
     const id = Client.newId()
     try {
       const { calls = [] } = await this.client.fork(session.agent, session.id, { id, before: message.id, content })
-      const names = Array.from(new Set(calls.map(({ name }) => name)))
+      const names = Array.from(new Set(calls.map(({ name }) => name))).filter((name) => !known.includes(name))
       if (names.length > 0) {
         this.warnings.set(id, `What these calls did before the branch stays done: ${names.join(", ")}.`)
       }
@@ -146,6 +175,12 @@ export class Studio {
     return undefined
   }
 
+  /** Shows another branch at the message at which it branched: `""` for the first message of its own. */
+  readonly stepTo = (agent: string, id: string, message: string): void => {
+    this.places.set(id, message)
+    location.hash = addressOf(agent, id)
+  }
+
   /** Deletes a session. Succeeds with a sentence where that was refused. */
   async remove(agent: string, id: string): Promise<string | undefined> {
     const { session } = this.state
@@ -154,7 +189,7 @@ export class Studio {
       ? await session.remove()
       : await this.client.remove(agent, id).then(() => undefined, (error: Error) => error.message)
     if (refused !== undefined) return refused
-    this.drafts.delete(id)
+    this.keepDraft(id, "")
     this.state.list?.refresh()
     if (isShown) this.begin(agent)
     return undefined
@@ -168,6 +203,8 @@ export class Studio {
   ): Promise<string | undefined> {
     const refused = await this.client.label(agent, id, label).then(() => undefined, (error: Error) => error.message)
     this.state.list?.refresh()
+    const { session } = this.state
+    if (session?.agent === agent && session.id === id) void session.learn()
     return refused
   }
 }

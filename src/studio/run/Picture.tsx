@@ -17,6 +17,10 @@ interface Properties {
   readonly isLive?: boolean
   /** The path of the call that is chosen at first. */
   readonly first?: string
+  /** `true` where the picture has the whole window. */
+  readonly isWide?: boolean
+  /** Gives the picture the whole window, or takes it back. */
+  readonly onWide?: () => void
   readonly onClose?: () => void
 }
 
@@ -33,7 +37,7 @@ const legend = [
   ["asks", "? asks"]
 ] as const
 
-export const Picture = ({ first, isLive = true, onClose, run, version }: Properties) => {
+export const Picture = ({ first, isLive = true, isWide = false, onClose, onWide, run, version }: Properties) => {
   const now = useNow(run, version, isLive)
   const [isTable, setTable] = useState(() => matchMedia("(max-width: 700px)").matches)
   const [chosen, choose] = useState(first)
@@ -60,6 +64,9 @@ export const Picture = ({ first, isLive = true, onClose, run, version }: Propert
         <span className="run-tools" role="group" aria-label="Form">
           <button type="button" aria-pressed={!isTable} onClick={() => setTable(false)}>Picture</button>
           <button type="button" aria-pressed={isTable} onClick={() => setTable(true)}>Table</button>
+          {onWide !== undefined && (
+            <button type="button" className="run-wide" aria-pressed={isWide} onClick={onWide}>Whole window</button>
+          )}
           {onClose !== undefined && <button type="button" onClick={onClose}>Close</button>}
         </span>
       </div>

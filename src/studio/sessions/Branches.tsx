@@ -1,41 +1,66 @@
 /** The branches of a session at its messages: the sessions that begin with the same conversation. */
 import { useCallback, useEffect, useState } from "react"
 import type { Branches, Said } from "../chat/Message.tsx"
-import type * as Client from "../data/client.ts"
+import * as Client from "../data/client.ts"
 import type * as Store from "../data/store.ts"
-import { addressOf } from "../data/studio.ts"
+import type { Studio } from "../data/studio.ts"
 
 const none: Client.KeptSession["forks"] = []
 
-/** The message at which a session branched: the first one that is its own. */
-const beginningOf = ({ session, shown }: Store.Snapshot): string | undefined =>
+/** Returns the message at which a session branched: the first one that is its own. */
+export const beginningOf = ({ session, shown }: Store.Snapshot): string | undefined =>
   session?.forkedFrom === undefined
     ? undefined
     : shown.find(({ isKept, message }) => !isKept && message !== undefined)?.message?.id
 
-/** Returns the branches at a message, where there is more than one. The function changes with them. */
+/**
+ * Returns the names of the calls behind a message that may have changed something: they ran, and their tools are not
+ * known to read only.
+ */
+export const effectsBehind = (
+  { shown }: Store.Snapshot,
+  message: Said,
+  tools: ReadonlyArray<Client.ToolFacts> = []
+): ReadonlyArray<string> => {
+  const readers = new Set(tools.flatMap(({ name, readOnly }) => readOnly ? [name] : []))
+  const at = shown.findIndex((each) => each.message?.id === message.id)
+  const calls = shown.slice(Math.max(0, at)).flatMap(({ isKept, run }) =>
+    run.list.filter(({ attempts, owner, state }) =>
+      owner === "" && (attempts.length > 0 || isKept && (state === "done" || state === "failed"))
+    )
+  )
+  return Array.from(new Set(calls.map(({ name }) => name))).filter((name) => !readers.has(name))
+}
+
+/**
+ * Returns the branches at a message, where there is more than one, and whether the session that this one branched from
+ * is gone. The function changes with the branches.
+ */
 export const useBranches = (
-  client: Client.Client,
+  studio: Studio,
   snapshot: Store.Snapshot
-): (message: Said) => Branches | undefined => {
+): { readonly at: (message: Said) => Branches | undefined; readonly isOrphan: boolean } => {
   const { agent, id, session } = snapshot
+  const { client } = studio
   const { forkedFrom, forks = none } = session ?? {}
   const [siblings, setSiblings] = useState<ReadonlyArray<string>>([])
+  const [isOrphan, setOrphan] = useState(false)
   const from = forkedFrom?.id
   const before = forkedFrom?.message
   useEffect(() => {
+    setOrphan(false)
     if (from === undefined) return setSiblings([])
     let isOver = false
     client.runs(agent, from, { limit: 1 }).then(({ session }) => {
       if (isOver) return
       setSiblings([from, ...session.forks.flatMap(({ id, message }) => message === before ? [id] : [])])
-    }, () => {
-      // The earlier session was deleted, or may not be read: there is nothing to step to.
+    }, (error) => {
+      if (!isOver && error instanceof Client.Refused && error.status === 404) setOrphan(true)
     })
     return () => void (isOver = true)
   }, [client, agent, from, before])
   const beginning = beginningOf(snapshot)
-  return useCallback((message) => {
+  const at = useCallback((message: Said) => {
     const ids = message.id === beginning
       ? siblings
       : [id, ...forks.flatMap((fork) => fork.message === message.id ? [fork.id] : [])]
@@ -44,10 +69,11 @@ export const useBranches = (
     return {
       at: at + 1,
       of: ids.length,
-      onStep: (places) => {
+      onStep: (places: 1 | -1) => {
         const next = ids[at + places]
-        if (next !== undefined) location.hash = addressOf(agent, next)
+        if (next !== undefined) studio.stepTo(agent, next, next === from ? before ?? "" : "")
       }
     }
-  }, [agent, beginning, forks, id, siblings])
+  }, [agent, before, beginning, forks, from, id, siblings, studio])
+  return { at, isOrphan }
 }

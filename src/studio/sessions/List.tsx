@@ -1,10 +1,10 @@
 /** The list of sessions: the agents, a search, and what can be done with a session. */
 import { memo, type ReactNode, useId, useRef, useState, useSyncExternalStore } from "react"
-import * as Words from "../chat/words.ts"
 import type * as Client from "../data/client.ts"
 import type * as Lists from "../data/list.ts"
 import { addressOf, type Studio } from "../data/studio.ts"
 import { Icon } from "../parts/Icon.tsx"
+import { plainOf } from "../parts/plain.ts"
 import { Prompt } from "./Prompt.tsx"
 
 const minute = 60_000
@@ -25,7 +25,8 @@ const stateOf = ({ lastLine, next, status }: Client.Listed): readonly [text: str
   if (next !== "nothing") return ["works", "works"]
   if (status === "error") return ["failed", "failed"]
   if (status === "unreadable") return ["cannot be read", "failed"]
-  return [Words.plain(lastLine), "quiet"]
+  const line = plainOf(lastLine)
+  return status === "stopped" ? [line === "" ? "stopped" : `stopped · ${line}`, "quiet"] : [line, "quiet"]
 }
 
 type Task = "rename" | "delete"
@@ -33,19 +34,21 @@ type Task = "rename" | "delete"
 interface ItemProperties {
   readonly session: Client.Listed
   readonly isShown: boolean
+  /** `true` where a text was typed for it and not sent. */
+  readonly isDrafted: boolean
   readonly now: number
   readonly onTask: (task: Task, session: Client.Listed) => void
   readonly onPin: (session: Client.Listed) => void
   readonly onShow: () => void
 }
 
-const Item = memo(({ isShown, now, onPin, onShow, onTask, session }: ItemProperties): ReactNode => {
+const Item = memo(({ isDrafted, isShown, now, onPin, onShow, onTask, session }: ItemProperties): ReactNode => {
   const { agent, id, pinned = false, title, updatedAt } = session
   const [state, kind] = stateOf(session)
   const menu = useId()
   const popover = useRef<HTMLDivElement>(null)
   const button = useRef<HTMLButtonElement>(null)
-  const name = title === "" ? "Untitled" : title
+  const name = title === "" ? "Untitled" : plainOf(title)
   const place = (): void => {
     const { current } = popover
     const box = button.current?.getBoundingClientRect()
@@ -65,6 +68,7 @@ const Item = memo(({ isShown, now, onPin, onShow, onTask, session }: ItemPropert
           <span className="text">{name}</span>
         </span>
         <span className="about">
+          {isDrafted && <span className="draft">Draft</span>}
           <span className={`status ${kind}`}>{state}</span>
           <time dateTime={new Date(updatedAt).toISOString()}>{sinceOf(updatedAt, now)}</time>
         </span>
@@ -108,6 +112,7 @@ const Sessions = ({ list, onShow, shown, studio }: {
   readonly onShow: () => void
 }): ReactNode => {
   const { hasMore, isRead, query, sessions } = useSyncExternalStore(list.subscribe, list.read)
+  const { drafted } = useSyncExternalStore(studio.subscribe, studio.read)
   const [task, setTask] = useState<{ readonly task: Task; readonly session: Client.Listed }>()
   const [refused, setRefused] = useState("")
   const now = Date.now()
@@ -124,11 +129,16 @@ const Sessions = ({ list, onShow, shown, studio }: {
           id="search"
           type="search"
           aria-label="Search sessions"
-          placeholder="Search"
+          placeholder="Search titles and last lines"
           autoComplete="off"
           maxLength={200}
           value={query}
           onChange={(event) => list.search(event.currentTarget.value)}
+          onKeyDown={(event) => {
+            if (event.key !== "Escape" || query === "") return
+            event.preventDefault()
+            list.search("")
+          }}
         />
       </div>
       {refused !== "" && <p role="alert" className="refused">{refused}</p>}
@@ -138,6 +148,7 @@ const Sessions = ({ list, onShow, shown, studio }: {
             key={session.id}
             session={session}
             isShown={session.id === shown}
+            isDrafted={session.id !== shown && drafted.has(session.id)}
             now={now}
             onShow={onShow}
             onTask={(task, session) => setTask({ task, session })}
@@ -145,7 +156,9 @@ const Sessions = ({ list, onShow, shown, studio }: {
           />
         ))}
         {isRead && sessions.length === 0 && (
-          <li className="none">{query === "" ? "Your chats will be listed here." : "No chat has this text."}</li>
+          <li className="none">
+            {query === "" ? "Your chats will be listed here." : "No chat has this in its title or last line."}
+          </li>
         )}
         {hasMore && (
           <li>
