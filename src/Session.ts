@@ -89,6 +89,7 @@ export type {
   ForkOptions,
   LabelOptions,
   LabelReceipt,
+  RunStopOptions,
   StopOptions,
   StopReceipt,
   SubmitOptions,
@@ -474,6 +475,10 @@ export const revoke: (id: string) => Effect.Effect<boolean, Journals.StoreError,
  * or by the next one. The run ends softly, with outcome `Cancelled` and reason `"stop"`, and the session is then in
  * status `stopped`. A session without a run does not change.
  *
+ * With `call` one call of the run is stopped, as by `call.cancelCall`, and the run continues. A call that had started
+ * when its process ended is answered as `unknown_effect` by the next owner, and does not run again. Where the journal
+ * has no such call without an answer, the receipt has no `id`.
+ *
  * Succeeds as soon as the request is durable. `ended` of its receipt waits for the end of the run, and names its
  * calls.
  *
@@ -497,7 +502,7 @@ export const revoke: (id: string) => Effect.Effect<boolean, Journals.StoreError,
  */
 export const stop: (
   id: string,
-  options?: StoredCommands.StopOptions
+  options?: StoredCommands.RunStopOptions
 ) => Effect.Effect<StoredCommands.StopReceipt, Journals.StoreError, Journals.Store> = StoredCommands.stop
 
 /**

@@ -167,9 +167,12 @@ export interface Service {
   /**
    * Asks the run of a session to stop. Succeeds when the request is in the journal; the owner, or the next one,
    * honours it. `ended` of the receipt waits for the end of the run, and names its calls. Without a run nothing is
-   * stopped.
+   * stopped. With `call` that call alone is stopped, and the run continues, as `Session.stop` says.
    */
-  readonly stop: (id: string) => Effect.Effect<StopReceipt, Protocol.CommandError | Journal.StoreError>
+  readonly stop: (
+    id: string,
+    options?: Session.RunStopOptions
+  ) => Effect.Effect<StopReceipt, Protocol.CommandError | Journal.StoreError>
   /**
    * Sends a command of the session once its feed is connected, and returns the live events until the command has been
    * carried out: `Reported` is the last element. Fails as the command fails. The end comes in any case, also where
@@ -308,10 +311,13 @@ const make = Effect.gen(function*() {
    * Asks for a stop through the journal, and makes the owner look for it at once. If the owner does not answer, the
    * journal tells when the run has ended.
    */
-  const stop = (id: string): Effect.Effect<StopReceipt, Protocol.CommandError | Journal.StoreError> =>
+  const stop = (
+    id: string,
+    options: Session.RunStopOptions = {}
+  ): Effect.Effect<StopReceipt, Protocol.CommandError | Journal.StoreError> =>
     Effect.gen(function*() {
       const address = yield* Ids.entityOf(id, "stop")
-      const { ended, ...receipt } = yield* Effect.provideService(Session.stop(id), Session.Store, store)
+      const { ended, ...receipt } = yield* Effect.provideService(Session.stop(id, options), Session.Store, store)
       const answer = entity(address).Stop().pipe(Effect.timeout("10 seconds"), Effect.ignore)
       const asked = yield* Effect.forkIn(answer, scope, { startImmediately: true })
       return {

@@ -138,6 +138,22 @@ describe("commands", () => {
     }).pipe(Effect.provide(cluster([called("work"), said("Hello")], { tools: [tool] })))
   })
 
+  it.live("G75, G77, G98: one call is stopped, and the run continues; without such a call nothing is asked for", () => {
+    const { started, tool } = gated()
+    return Effect.gen(function*() {
+      const { reply, stop } = yield* client
+      const report = yield* Effect.forkChild(reply("ann", "Work"))
+      yield* started.await
+      const { id: unknown } = yield* stop("ann", { call: "c9" })
+      assert.isUndefined(unknown)
+      const { accepted, ended } = yield* stop("ann", { call: "c0", by: "bob" })
+      const records = yield* Stream.runCollect(Stream.unwrap(Effect.map(Session.Store, (store) => store.read("ann"))))
+      assert.deepInclude(records[accepted - 1]?.record, { _tag: "StopRequested", call: "c0", by: "bob" })
+      assert.deepStrictEqual(yield* ended, { stopped: ["c0"], ended: [], refused: [], unknown: [] })
+      assert.strictEqual((yield* Fiber.join(report)).outputText, "Hello")
+    }).pipe(Effect.provide(cluster([called("work"), said("Hello")], { tools: [tool] })))
+  })
+
   it.live("questions are answered, approvals given and denied, by the id of their call", () => {
     const tools = [
       Tool.make("book", {

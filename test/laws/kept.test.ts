@@ -98,6 +98,7 @@ const changing: Readonly<Record<Field, ReadonlyArray<Kind>>> = {
     "RunStarted again",
     "StepCompleted",
     "StepPrepared",
+    "StopRequested",
     "ToolDisallowed"
   ],
   ended: ["Opened", "RunEnded", "RunStarted"],
@@ -131,6 +132,7 @@ const changing: Readonly<Record<Field, ReadonlyArray<Kind>>> = {
   "run.resumptions": ["RunStarted again"],
   "run.processName": ["RunStarted again"],
   "run.hasStarted": ["CallStarted"],
+  "run.callStops": ["StopRequested"],
   "run.settlements": ["CallSettled", "ToolDisallowed"],
   "run.came": [...ofCalls, "ReplyReceived", "StepCompleted"],
   "run.halts": ["CallEnded", "CallWaits"],

@@ -90,6 +90,60 @@ describe("a stop over HTTP", () => {
     }).pipe(Effect.scoped))
 })
 
+describe("the stop of one call over HTTP", () => {
+  const short = Tool.make("short", { parameters: {}, handler: () => Effect.as(Effect.sleep(2_000), "short") })
+  const both = [
+    Agent.make({
+      name: "helper",
+      description: "Helps",
+      run: () => Effect.succeed({ tools: [wait, short], grace: 100 })
+    })
+  ]
+  const model = Script.layer([
+    [Script.toolCall("a/b", "wait"), Script.toolCall("c1", "short"), Script.finish("tool_calls")],
+    [Script.text("Done."), Script.finish("stop")]
+  ])
+
+  it.live("G75, G77, G98: 202 for a call under way, 404 for any other; readers get it, live and from the journal", () =>
+    Effect.gen(function*() {
+      const store = yield* memory
+      const site = yield* serve(both, model, { joinMillis: 0, store: Layer.succeed(Session.Store, store) })
+      const ask = (path: string) => Effect.promise(() => site.ask("POST", `${at}/s1/calls/${path}/stop`, {}))
+      const reader = yield* Effect.promise(() => site.open("POST", `${at}/s1/messages`, { content: "go" }))
+      yield* Effect.promise(() =>
+        reader.until(({ data }) => data._tag === "ToolExecutionStarted" && data["id"] === "c1")
+      )
+      const path = encodeURIComponent("a%2Fb")
+      for (const unknown of ["c9", "a%2Fb", encodeURIComponent("c1/x"), encodeURIComponent("r0~c1"), "%25"]) {
+        const { status, text } = yield* ask(unknown)
+        assert.deepStrictEqual(
+          [status, text.includes("no_such_call")],
+          [404, true],
+          unknown
+        )
+      }
+      const accepted = yield* ask(path)
+      assert.strictEqual(accepted.status, 202)
+      assert.isString(JSON.parse(accepted.text).id)
+      const live = eventsOf(yield* Effect.promise(() => reader.end()))
+      assert.strictEqual((yield* ask(path)).status, 404, "the run has ended")
+      const missing = yield* Effect.promise(() => site.ask("POST", `${at}/none/calls/c1/stop`, {}))
+      assert.strictEqual(missing.status, 404)
+      assert.deepStrictEqual(
+        stopsIn(live).map((event) => event._tag === "StopAccepted" ? [event.by, event.call] : []),
+        [["local", "a%2Fb"]]
+      )
+      const told = yield* Effect.provideService(folded("local:s1"), Session.Store, store)
+      assert.deepStrictEqual(stopsIn(told), stopsIn(live))
+      const answers = live.flatMap((event) =>
+        event._tag === "ToolResultEncoded" ? [[event.id, "code" in event ? event.code : undefined]] : []
+      )
+      assert.deepStrictEqual(new Map(answers as any), new Map([["a/b", "cancelled"], ["c1", undefined]]))
+      const last = live.at(-1)
+      assert.strictEqual(last?._tag === "ChatCompleted" ? last.outcome._tag : "", "Completed")
+    }).pipe(Effect.scoped))
+})
+
 describe("a stop of a session that a worker drives", () => {
   const seeing = (seen: Array<unknown>, onStop: (stop: Journal.StopRequested) => Effect.Effect<void>) =>
     Worker.layer({

@@ -170,12 +170,15 @@ export const commandsIn = (given: List): ReadonlyMap<string, string> => {
     if (record._tag !== "RunEnded") continue
     const open = openIn(before)
     const taken = startIn(open)?.takes?.id
-    const stop = open.find(({ _tag }) => _tag === "StopRequested")
+    const stop = open.find((record) => record._tag === "StopRequested" && record.call === undefined)
     const isSubmitted = before.some((other) => other._tag === "MessageSubmitted" && other.id === taken)
     if (taken !== undefined && !isGivenBack(before, record)) note(taken, becameOf(record))
     else if (taken !== undefined && isSubmitted) note(taken, "queued")
     else if (taken !== undefined) commands.delete(taken)
     if (stop?._tag === "StopRequested") note(stop.id, "completed")
+    for (const record of open) {
+      if (record._tag === "StopRequested" && record.call !== undefined) note(record.id, "completed")
+    }
     refuse(before)
   }
   return commands
@@ -281,7 +284,7 @@ export const keptIn = (given: List) => {
   const last = sinceOpened.findLast(({ _tag }) => _tag === "RunStarted")
   const start = startIn(sinceOpened)
   const ended = open.length > 0 ? undefined : sinceOpened.findLast(({ _tag }) => _tag === "RunEnded")
-  const stop = open.find(({ _tag }) => _tag === "StopRequested")
+  const stop = open.find((record) => record._tag === "StopRequested" && record.call === undefined)
   return {
     failures: failuresIn(records),
     run: runIn(open),

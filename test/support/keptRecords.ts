@@ -297,7 +297,12 @@ const fitting = (place: Place, kind: Kind, form: number): Journal.Record | undef
       if ((form === 5 || form === 9) && calls.some(([, { _tag }]) => _tag === "Waiting")) return undefined
       return isOpen ? endOf(requestId, form) : undefined
     case "stop": {
-      if (!isOpen || state.stop !== undefined) return undefined
+      if (!isOpen) return undefined
+      const [call] = state.turn?.calls.keys() ?? []
+      if (call !== undefined && form % 3 === 0) {
+        return { _tag: "StopRequested", id: `stop${place.commands++}`, requestId, call }
+      }
+      if (state.stop !== undefined) return undefined
       return { _tag: "StopRequested", id: `stop${place.commands++}`, requestId }
     }
     case "disallow":

@@ -300,7 +300,7 @@ interface Fields {
   StopAccepted: {
     /** The sender of the stop, as the program named them. Left out where it is not known. */
     readonly by?: string
-    /** The id of the call that is to stop. Left out where the whole run is, as it always is at present. */
+    /** The path of the call that alone is to stop, as `Session.stop` takes it. Left out where the whole run is. */
     readonly call?: string
   }
   TextDelta: OfText & {

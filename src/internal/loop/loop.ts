@@ -1354,6 +1354,8 @@ export const toolboxOf = (
 
 /** A recorded run. */
 export interface Recorded extends RunJournal.Recorded {
+  /** Receives the fibers of the run when it is entered. */
+  readonly onEntered?: (running: Running) => void
   /** The options, where they are checked before the start of the run is recorded. */
   readonly checked?: {
     readonly settings: Settings.Settings<any, any>
@@ -1437,6 +1439,7 @@ export const enter = <E, R>(
     })
     Inherited.listen(running, ambient, options.cancel, settings.requestId)
     Context.get(context as Context.Context<never>, Inherited.CurrentHold)?.take(running)
+    recorded?.onEntered?.(running)
     const { ends, turn } = recorded?.start ?? {}
     if (ends !== undefined && turn === undefined) RunJournal.end(ambient.cancellation, ends)
     return loop.next

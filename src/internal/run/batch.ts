@@ -207,6 +207,11 @@ export class Batch<E> implements Host<E>, Stoppable {
     for (const job of decided) {
       const known = this.known(job.call)
       if (this.isSpokenFor(job) || this.entryOf(job).stopped !== undefined || this.isReplayed(job, known)) continue
+      const expected = job._tag === "Cancel" ? undefined : this.running.expectedStop([job.call.id])
+      if (expected !== undefined) {
+        this.stopUnrun(job, expected)
+        continue
+      }
       const changed = job._tag === "Cancel" ? undefined : this.changed(job, known)
       if (changed !== undefined) {
         this.respond(job, changed)
@@ -559,10 +564,14 @@ export class Batch<E> implements Host<E>, Stoppable {
     if (entry.waiting !== undefined) return this.withdraw(entry, entry.waiting, reason)
     // The answer of a call in a journal is shown when the batch begins.
     if (entry.isAnswering || this.known(entry.job.call)?.answer !== undefined) return false
-    entry.stopped = "unrun"
     this.queue.withdraw(entry.job.index)
-    this.abort(entry.job, `not run: ${reason}`)
+    this.stopUnrun(entry.job, reason)
     return true
+  }
+
+  private stopUnrun(job: Answers.Numbered, reason: string): void {
+    this.entryOf(job).stopped = "unrun"
+    this.abort(job, `not run: ${reason}`)
   }
 
   /** Answers a call that waits for an answer from outside, which does not count from now on. */

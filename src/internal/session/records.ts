@@ -367,7 +367,8 @@ export class MessageWithdrawn extends Schema.Opaque<MessageWithdrawn>()(Schema.T
 })) {}
 
 /**
- * A request to stop the run of the session. Any process may append it, even while another process runs the session.
+ * A request to stop the run of the session, or one of its calls. Any process may append it, even while another process
+ * runs the session.
  *
  * @category schemas
  * @since 0.1.0
@@ -375,6 +376,8 @@ export class MessageWithdrawn extends Schema.Opaque<MessageWithdrawn>()(Schema.T
 export class StopRequested extends Schema.Opaque<StopRequested>()(Schema.TaggedStruct("StopRequested", {
   /** The id of the request. */
   id: Schema.String,
+  /** The path of the call that alone is to stop. Left out where the whole run is. */
+  call: Schema.optionalKey(Schema.String),
   ...ofRun,
   ...time,
   ...by

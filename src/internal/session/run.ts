@@ -84,6 +84,9 @@ class OperationRun<M extends SessionEvents.Mode> {
    */
   readonly stopping: Running | undefined
   readonly spending: Spendings.Spending
+  /** The fibers of the run, once it is entered, and the stops of its calls from before that. */
+  private entered: Running | undefined
+  private readonly callStops: Array<ReadonlyArray<string>> = []
   /** Tells whether calls of an earlier turn run before the model is asked. */
   readonly hasOpening: boolean
   /** The span of the run, if it is observed. */
@@ -108,6 +111,18 @@ class OperationRun<M extends SessionEvents.Mode> {
     this.spending = spending
     this.span = span
     if (span !== undefined) span.usage = () => spending.total
+  }
+
+  /** Takes in the fibers of the run. */
+  readonly enter = (running: Running): void => {
+    this.entered = running
+    for (const path of this.callStops.splice(0)) running.stopCallSoon(path, Cancellation.callStopCause)
+  }
+
+  /** Stops one call, by its path. */
+  stopCall(path: ReadonlyArray<string>): void {
+    if (this.entered === undefined) this.callStops.push(path)
+    else this.entered.stopCallSoon(path, Cancellation.callStopCause)
   }
 
   append(records: ReadonlyArray<Records.Record>): Effect.Effect<void> {
@@ -215,11 +230,12 @@ type Stops = NonNullable<Inherited.Given["stops"]>
 
 /** Returns the stops of an operation, whose deadline counts from the start. Those of other runs are their own. */
 const stopsOf = <M extends SessionEvents.Mode, R>(
-  { operation: { resumed }, requestId, running, stopping, writer }: OperationRun<M>,
+  run: OperationRun<M>,
   cancel: Settings.CancelSource<R> | undefined,
   ownDeadline: Settings.Settings<unknown, unknown>["deadline"]
 ): Effect.Effect<Stops | undefined, never, R | Scope.Scope> =>
   Effect.gen(function*() {
+    const { operation: { resumed }, requestId, running, stopping, writer } = run
     const parent = yield* Inherited.ParentCancellation
     const around = yield* Inherited.CurrentDeadline
     const begun = resumed?.run.deadlineAt
@@ -235,15 +251,18 @@ const stopsOf = <M extends SessionEvents.Mode, R>(
     if (writer.store !== undefined && resumed?.ending === undefined) {
       const context = yield* Effect.context<R | Scope.Scope>()
       const hook = Context.get(context, Writers.CurrentStopHook)
-      let isTold = false
+      const told = new Set<string>()
       const stop = (request: Records.StopRequested) => {
+        if (told.has(request.id)) return
+        told.add(request.id)
         // The hook is a task of the operation. It begins before the request stops anything.
-        if (!isTold && hook?.id === writer.id) {
+        if (hook?.id === writer.id) {
           new Worker(running, { kind: "hook", id: requestId, name: "onStop", onSoftStop: "grace", once: true })
             .start(hook.onStop(request), context, () => {})
         }
-        isTold = true
-        cancellation.request("stop", Cancellation.stopCause)
+        const path = CallPaths.parse(request.call)?.path
+        if (path === undefined) cancellation.request("stop", Cancellation.stopCause)
+        else run.stopCall(path)
       }
       const unsubscribe = writer.onStop(requestId, stop)
       yield* Effect.addFinalizer(() => Effect.sync(unsubscribe))
@@ -539,7 +558,8 @@ const eventsOf = <E, R>(
       ended: run.ended
     }),
     appends: running,
-    given: { spending, stops }
+    given: { spending, stops },
+    onEntered: run.enter
   }
   const thread = SharedMessages.plain(isOpen(state) ? state.thread : States.threadOf(state))
   return Pulled.stream((scope, services: Context.Context<R>) =>

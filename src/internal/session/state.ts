@@ -184,6 +184,8 @@ export interface Run {
   readonly before: Before
   /** Verdicts that arrived during the run. They count at its end. */
   readonly settlements: Array<Records.CallSettled>
+  /** The requests to stop one of its calls, in order. */
+  callStops: ReadonlyArray<Records.StopRequested>
   /** Outcomes of the calls, by id. */
   readonly came: Map<string, Came>
   /** Halts by calls of an earlier turn, with their places among the calls, in the order of arrival. */
@@ -971,6 +973,7 @@ const runStarted = (state: State, record: Records.RunStarted): void => {
     hasStarted: false,
     before,
     settlements: [],
+    callStops: [],
     came: new Map(),
     halts: []
   }
@@ -1055,11 +1058,25 @@ const use = (run: Run, nestedUsage: Response.Usage | undefined): void => {
   if (nestedUsage !== undefined) run.nestedUsage = Response.sumUsage([run.nestedUsage, nestedUsage])
 }
 
-/** Returns the outcome of an answered call. A cancelled call was stopped only if a stop is requested. */
-const cameOf = ({ stop }: State, reason: Records.CallEnded["reason"]): Came => {
+/** Returns the outcome of an answered call. A cancelled call was stopped only if its stop, or that of the run, is. */
+const cameOf = ({ run, stop }: State, reason: Records.CallEnded["reason"], id: string): Came => {
   if (reason === "unknown_effect") return "unknown"
   if (reason === "abandoned") return "refused"
-  return reason === "cancelled" && stop !== undefined ? "stopped" : "ended"
+  const isRequested = stop !== undefined || run?.callStops.some(({ call }) => call === CallPaths.format({ path: [id] }))
+  return reason === "cancelled" && isRequested === true ? "stopped" : "ended"
+}
+
+/** Returns the requests to stop calls that are not answered. A request for a call inside another one is for both. */
+export const callStopsIn = ({ run, turn }: State): ReadonlyArray<Records.StopRequested> => {
+  const stops = run?.callStops ?? []
+  if (stops.length === 0) return stops
+  return stops.filter(({ call }) => isOpenCall(turn, CallPaths.parse(call)?.path[0]))
+}
+
+/** Tells whether the open turn has a call, without its answer. */
+export const isOpenCall = (turn: State["turn"], id: string | undefined): boolean => {
+  const call = id === undefined ? undefined : turn?.calls.get(id)
+  return call !== undefined && call._tag !== "Answered"
 }
 
 const callEnded = (state: State, run: Run, record: Records.CallEnded): void => {
@@ -1074,7 +1091,7 @@ const callEnded = (state: State, run: Run, record: Records.CallEnded): void => {
   use(run, nestedUsage)
   noteHalt(run, turn, ended)
   if (halt !== undefined || failure !== undefined) noteBeside(turn, toolCallId)
-  run.came.set(toolCallId, cameOf(state, reason))
+  run.came.set(toolCallId, cameOf(state, reason, toolCallId))
   completeEarlier(state)
 }
 
@@ -1136,7 +1153,7 @@ const stepCompleted = (state: State, run: Run, record: Records.StepCompleted): v
     // A call whose handler had not begun when its reply broke off has no answer of its own.
     if (own !== undefined) {
       for (const [id, { _tag }] of own.calls) {
-        if (_tag === "Started") run.came.set(id, cameOf(state, "cancelled"))
+        if (_tag === "Started") run.came.set(id, cameOf(state, "cancelled", id))
       }
     }
     state.turn = undefined
@@ -1289,6 +1306,10 @@ const runEnded = (state: State, run: Run, record: Records.RunEnded): void => {
   }
   const stopped = stop && state.receipts.get(stop.id)
   if (stopped !== undefined) receive(state, { ...stopped, became: "completed" })
+  for (const { id } of run.callStops) {
+    const receipt = state.receipts.get(id)
+    if (receipt !== undefined) receive(state, { ...receipt, became: "completed" })
+  }
   refuseOpen(state, refusalBy(record, steps))
 }
 
@@ -1354,7 +1375,8 @@ export const change = (state: State, record: Records.Record): void => {
       return resolve(state, record.id, { became: "withdrawn" })
     case "StopRequested":
       if (state.run?.requestId !== record.requestId) return
-      state.stop = record
+      if (record.call === undefined) state.stop = record
+      else state.run.callStops = [...state.run.callStops, record]
       return receive(state, {
         id: record.id,
         hash: Records.hashOf(record.requestId),
@@ -1696,7 +1718,7 @@ const problemOf = (state: State, record: Records.Record, isFirst: boolean): stri
         : `withdraws message ${JSON.stringify(record.id)}, which is not open`
     case "StopRequested":
       if (run?.requestId !== record.requestId) return `stops run ${record.requestId}, which is not open`
-      return stop === undefined ? undefined : `stops run ${record.requestId} again`
+      return stop === undefined || record.call !== undefined ? undefined : `stops run ${record.requestId} again`
     case "ToolDisallowed":
       return undefined
     case "CallSettled":

@@ -10,6 +10,7 @@ import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Stream from "effect/Stream"
 import * as Message from "../../Message.ts"
+import * as CallPaths from "../answer/callPath.ts"
 import { checkNames, type NamesOf } from "../declare/schema.ts"
 import * as Values from "../declare/values.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
@@ -41,7 +42,7 @@ const appended = (
  * @since 0.1.0
  */
 export interface StopReceipt {
-  /** The id of the request, for `Session.receipt`. Left out where no run was open. */
+  /** The id of the request, for `Session.receipt`. Left out where no run, or no such call, was open. */
   readonly id?: string
   /**
    * The version of the journal that contains the request. From here on the stop is honoured, even if the process
@@ -63,6 +64,21 @@ export interface StopOptions {
   readonly by?: string
 }
 
+/**
+ * Options of a stop.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface RunStopOptions extends StopOptions {
+  /**
+   * The call that alone is to stop, by its id, or, in a run inside handlers, by its path, such as `"c0/c1"`: the id of
+   * a suspension names it as well. The run continues, and the model reads that the call was stopped. The whole run is
+   * stopped by default.
+   */
+  readonly call?: string
+}
+
 const nothing: States.StopReport = { stopped: [], ended: [], refused: [], unknown: [] }
 
 /** Interval at which the end of a run is looked for. */
@@ -70,26 +86,60 @@ const endPoll: Duration.Input = "25 millis"
 
 const byOf = ({ by }: StopOptions): { readonly by?: string } => by === undefined ? {} : { by }
 
+/** Tells whether a session has a call without an answer, which an open run inside another call may have. */
+const hasOpenCall = (
+  id: string,
+  { run, turn }: States.State,
+  [call, ...inside]: ReadonlyArray<string>
+): Effect.Effect<boolean, Journals.StoreError, Journals.Store> =>
+  Effect.gen(function*() {
+    if (run === undefined || !States.isOpenCall(turn, call)) return false
+    if (inside.length === 0) return true
+    const prefix = Nested.prefixOf(id, call)
+    const store = yield* Journals.Store
+    const runs = yield* Stream.runCollect(store.list({ prefix }))
+    for (const { id: inner } of runs) {
+      if (!Nested.isDirect(inner.slice(prefix.length))) continue
+      if (yield* hasOpenCall(inner, (yield* Kept.read(inner)).state, inside)) return true
+    }
+    return false
+  })
+
 /**
- * Asks the run of a session to stop, in whichever process it runs. If the owner is gone, the next owner honours the
- * request.
+ * Asks the run of a session, or one of its calls, to stop, in whichever process it runs. If the owner is gone, the next
+ * owner honours the request.
  */
 export const stop = (
   id: string,
-  options: StopOptions = {}
+  options: RunStopOptions = {}
 ): Effect.Effect<StopReceipt, Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
-    checkNames("Session.stop", options, { by: Values.text } satisfies NamesOf<StopOptions>)
+    checkNames("Session.stop", options, { by: Values.text, call: Values.text } satisfies NamesOf<RunStopOptions>)
+    const wanted = options.call === undefined ? undefined : CallPaths.parse(options.call)
+    const call = wanted && CallPaths.format({ path: wanted.path })
     let journal = yield* Kept.read(id)
     while (true) {
       const { state, version } = journal
       if (state.run === undefined) return { accepted: version, ended: Effect.succeed(nothing) }
       const { requestId } = state.run
       const ended = Effect.suspend(() => untilEnded(id, requestId, state, version))
-      if (state.stop !== undefined) return { id: state.stop.id, accepted: version, ended }
+      if (options.call !== undefined) {
+        const isOfRun = wanted !== undefined && (wanted.run === undefined || wanted.run === requestId)
+        const isOpen = isOfRun && (yield* hasOpenCall(id, state, wanted.path))
+        if (!isOpen) return { accepted: version, ended: Effect.succeed(nothing) }
+      }
+      const before = call === undefined ? state.stop : state.run.callStops.find((other) => other.call === call)
+      if (before !== undefined) return { id: before.id, accepted: version, ended }
       const time = yield* Clock.currentTimeMillis
       const stopId = globalThis.crypto.randomUUID()
-      const request: Records.Record = { _tag: "StopRequested", id: stopId, requestId, time, ...byOf(options) }
+      const request: Records.Record = {
+        _tag: "StopRequested",
+        id: stopId,
+        ...(call === undefined ? {} : { call }),
+        requestId,
+        time,
+        ...byOf(options)
+      }
       const accepted = yield* appended(id, version, [request])
       if (Option.isSome(accepted)) return { id: stopId, accepted: accepted.value, ended }
       journal = yield* Kept.readOn(id, state, version)

@@ -358,8 +358,8 @@ export class Writer implements Omit<Parent, "store"> {
   }
 
   /**
-   * Calls `listener` when the run has to stop, immediately if it already has to. The returned function removes the
-   * listener.
+   * Calls `listener` when the run, or one of its calls, has to stop, immediately if it already has to. The returned
+   * function removes the listener.
    */
   onStop(requestId: string, listener: (stop: Records.StopRequested) => void): () => void {
     this.listeners.set(requestId, listener)
@@ -388,9 +388,11 @@ export class Writer implements Omit<Parent, "store"> {
     if (observed.by !== undefined) observed.by(this)
   }
 
+  /** Passes on the stop of the run, and those of calls that are not answered. A listener gets each more than once. */
   private notify(): void {
     const { stop } = this.state
     if (stop !== undefined) this.listeners.get(stop.requestId)?.(stop)
+    for (const request of States.callStopsIn(this.state)) this.listeners.get(request.requestId)?.(request)
   }
 
   private withdraw(writing: Writing): Effect.Effect<void> {

@@ -15,7 +15,7 @@ const abortCause = "Execution cancelled by parent abort signal"
 export const stopCause = "the run was stopped"
 
 /** The cause of the stop of one call that was given no reason. */
-const callStopCause = "the call was stopped"
+export const callStopCause = "the call was stopped"
 
 const textOf = (reason: unknown, of: string, otherwise: string): string => {
   if (reason === undefined || reason === "") return otherwise

@@ -155,6 +155,8 @@ export class Running {
   private readonly tasks = new Set<Task>()
   /** The turns whose calls can be stopped one by one. */
   private turns: ReadonlyArray<Stoppable> = []
+  /** The stops of calls that have not come up. */
+  private expected: ReadonlyArray<{ readonly path: string; readonly reason: string }> = []
   private givenUp = 0
   /** Live handlers, and how many of them were given up or are exclusive. */
   private handlers = 0
@@ -209,7 +211,25 @@ export class Running {
     this.turns = [...this.turns, turn]
     return () => {
       this.turns = this.turns.filter((other) => other !== turn)
+      // A stop is that of a call of the turn that was open then.
+      this.expected = []
     }
+  }
+
+  /** Stops one call, by its path. A call that has not come up is stopped when it does. */
+  stopCallSoon(path: ReadonlyArray<string>, reason: string): void {
+    if (!this.stopCall(path, reason)) this.expected = [...this.expected, { path: JSON.stringify(path), reason }]
+  }
+
+  /** Returns the reason to stop a call that comes up, if it was to be stopped before. The reason counts once. */
+  expectedStop(path: ReadonlyArray<string>): string | undefined {
+    const { around } = this
+    const outer = around?.running.expectedStop([around.id, ...path])
+    if (outer !== undefined || this.expected.length === 0) return outer
+    const name = JSON.stringify(path)
+    const found = this.expected.find(({ path }) => path === name)
+    if (found !== undefined) this.expected = this.expected.filter((other) => other !== found)
+    return found?.reason
   }
 
   /** Stops one call of the run, or of a run inside it, as `Stoppable` says. */

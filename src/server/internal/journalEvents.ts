@@ -59,9 +59,10 @@ const outcomeOf = (ended: Journal.RunEnded, finishReason: unknown): Payload => {
 }
 
 /** Returns the event of a request to stop a run. `at` is the time where the record has none. */
-export const stopOf = ({ by, time }: Journal.StopRequested, at: number): PublicEvent => ({
+export const stopOf = ({ by, call, time }: Journal.StopRequested, at: number): PublicEvent => ({
   _tag: "StopAccepted",
   ...(by === undefined ? {} : { by }),
+  ...(call === undefined ? {} : { call }),
   at: time ?? at
 })
 

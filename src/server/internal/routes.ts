@@ -406,6 +406,19 @@ const postStop = (site: Site) => (request: Request, params: Params): Effect.Effe
     return EventStream.respond(EventStream.telling(Stream.provideContext(lines, context)))
   })
 
+/** Stops one call of the run that is under way. */
+const postStopCall = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
+  Effect.gen(function*() {
+    const session = yield* named(site, request, params.agent, params.id, ["stop"])
+    yield* Sessions.read(session)
+    const call = Result.try(() => decodeURIComponent(params.path))
+    if (Result.isFailure(call)) return yield* Sessions.noSuchCall
+    const { accepted, id } = yield* Session.stop(session.key, { by: session.by, call: call.success })
+    if (id === undefined) return yield* Sessions.noSuchCall
+    yield* Worker.take(session.key)
+    return json({ accepted, id }, 202)
+  })
+
 const postRetry = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
     const session = yield* named(site, request, params.agent, params.id, ["write"])
@@ -703,6 +716,7 @@ interface Params {
   readonly agent: string
   readonly id: string
   readonly tool: string
+  readonly path: string
 }
 
 type Handler = (request: Request, params: Params) => Effect.Effect<Response, Failure, Needs>
@@ -724,6 +738,7 @@ const routes: ReadonlyArray<readonly ["GET" | "POST" | "PATCH" | "DELETE", `/${s
   ["POST", "/agents/:agent/sessions/:id/fork", postFork],
   ["DELETE", "/agents/:agent/sessions/:id/allowed/:tool", deleteAllowed],
   ["POST", "/agents/:agent/sessions/:id/stop", postStop],
+  ["POST", "/agents/:agent/sessions/:id/calls/:path/stop", postStopCall],
   ["POST", "/agents/:agent/sessions/:id/resume", postRetry],
   ["POST", "/agui/:agent", postAgUi],
   ["GET", "/agui/:agent/:id", joinAgUi]
@@ -757,12 +772,12 @@ export const add = (router: HttpRouter.HttpRouter, site: Site) =>
         plain(isReady ? 200 : 503)))
     for (const [method, path, handler] of routes) {
       const handle = handler(site)
-      yield* Paths.add(router, method, path, (request, { agent = "", id = "", tool = "" }) =>
+      yield* Paths.add(router, method, path, (request, { agent = "", id = "", path = "", tool = "" }) =>
         Effect.gen(function*() {
           const checked = Effect.andThen(
             Access.check(request, site.access),
             Effect.suspend(() =>
-              handle(request, { agent, id, tool })
+              handle(request, { agent, id, path, tool })
             )
           )
           const services = Context.add(context, Scope.Scope, yield* Effect.scope)
@@ -770,11 +785,16 @@ export const add = (router: HttpRouter.HttpRouter, site: Site) =>
           return Access.allowing(request, site.access, response)
         }))
     }
-    for (const path of new Set(routes.map(([, path]) => path))) {
+    for (
+      const path of new Set(routes.map(([, path]) =>
+        path
+      ))
+    ) {
       yield* Paths.add(router, "OPTIONS", path, (request) =>
         Effect.map(
           answered(Access.preflight(request, site.access)),
-          (response) => Access.allowing(request, site.access, response)
+          (response) =>
+            Access.allowing(request, site.access, response)
         ))
     }
   })

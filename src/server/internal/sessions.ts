@@ -630,6 +630,9 @@ const notAllowed = Refusals.notFound("not_allowed", "No approval of a tool of th
 
 // Stops.
 
+/** Refuses the stop of a call. */
+export const noSuchCall = Refusals.notFound("no_such_call", "The run under way has no such call without an answer.")
+
 /**
  * Stops the run of a request, and waits for its end: the run that took a message, or the one that is under way or about
  * to begin.
