@@ -93,6 +93,15 @@ describe.skipIf(!hasBrowser())("Studio", () => {
     await rests(page)
     await page.locator(".call", { hasText: "pay" }).locator("summary").press("Enter")
     await page.waitForSelector("text=paid 4")
+    // The card says what was changed, also after a reload.
+    for (const isAgain of [false, true]) {
+      if (isAgain) {
+        await page.reload()
+        await page.locator(".call", { hasText: "pay" }).locator("summary").press("Enter")
+      }
+      await page.waitForSelector("text=Arguments, changed by the approval")
+      assert.include(await page.locator(".call", { hasText: "pay" }).locator("summary code").innerText(), "4")
+    }
     await say(page, "Read")
     await page.waitForSelector(".call[data-state=running]")
     await page.keyboard.press("Escape")

@@ -348,8 +348,13 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
     onPage(async (page) => {
       await page.evaluate(() => {
         chat.say([{ id: "m", text: "I pay.", said: "Pay" }])
-        chat.ask([{ id: "r~a", kind: "approval", toolCall: { id: "a", name: "pay", arguments: { amount: 3 } } }])
+        chat.ask(
+          [{ id: "r~a", kind: "approval", toolCall: { id: "a", name: "pay", arguments: { amount: 3 } } }],
+          [{ name: "pay", description: "Pays a bill.", destructive: true }]
+        )
       })
+      const card = await page.locator(".ask").innerText()
+      for (const text of ["Pays a bill.", "may destroy"]) assert.include(card, text)
       const reason = page.getByLabel("Reason, if pay is denied")
       await reason.press("Enter")
       assert.deepStrictEqual(await page.evaluate(() => chat.answers), [])

@@ -2,7 +2,7 @@
 import { StrictMode } from "react"
 import { flushSync } from "react-dom"
 import { createRoot } from "react-dom/client"
-import type { Answer, Suspension } from "../../../src/studio/chat/Approval.tsx"
+import type { Answer, Suspension, ToolFacts } from "../../../src/studio/chat/Approval.tsx"
 import { Asks } from "../../../src/studio/chat/Asks.tsx"
 import type { Actions, Said } from "../../../src/studio/chat/Message.tsx"
 import { type Shown, Thread } from "../../../src/studio/chat/Thread.tsx"
@@ -15,6 +15,7 @@ const root = createRoot(document.getElementById("studio")!)
 
 const runs = new Map<string, { run: Fold.Run; message?: Said }>()
 let suspensions: ReadonlyArray<Suspension> = []
+let facts: ReadonlyArray<ToolFacts> = []
 let waiting: ReadonlyArray<Said> = []
 let refusal: string | undefined
 let older: Array<() => void> = []
@@ -57,7 +58,7 @@ const draw = (): number => {
     root.render(
       <StrictMode>
         <Thread shown={shown} waiting={waiting} actions={actions} hasOlder={older.length > 0} onOlder={onOlder}>
-          {suspensions.length > 0 ? <Asks suspensions={suspensions} onAnswer={onAnswer} /> : undefined}
+          {suspensions.length > 0 ? <Asks suspensions={suspensions} facts={facts} onAnswer={onAnswer} /> : undefined}
         </Thread>
       </StrictMode>
     )
@@ -181,8 +182,9 @@ const api = {
     for (const event of events) Fold.take(runs.get(id)!.run, event)
     return draw()
   },
-  ask: (list: ReadonlyArray<Suspension>) => {
+  ask: (list: ReadonlyArray<Suspension>, about: ReadonlyArray<ToolFacts> = []) => {
     suspensions = list
+    facts = about
     return draw()
   },
   wait: (list: ReadonlyArray<Said>) => {
