@@ -127,7 +127,9 @@ const Session = ({ onSide, session, studio }: {
   const composer = useRef<Composer.Handle>(null)
   const description = agents.find(({ name }) => name === agent)?.description ?? ""
   const title = snapshot.session?.title ?? ""
-  const picture = shown.find(({ run }) => run.id === pictured)
+  const from = shown.findIndex(({ run }) => run.id === pictured)
+  // The last run of an answer has the picture of them all.
+  const picture = from < 0 ? undefined : shown.slice(from).find(({ isContinued }) => !isContinued)
   const isAsked = suspensions.length > 0
   const isEmpty = shown.length === 0 && waiting.length === 0 && state === "new"
   const left = leftOf(snapshot)
@@ -162,7 +164,7 @@ const Session = ({ onSide, session, studio }: {
         <Strip
           run={run}
           version={version}
-          isLive={latest.current.running?.id === run.id}
+          isLive={latest.current.running !== undefined && run.end === undefined}
           onOpen={() => setPictured(run.id)}
         />
       </Suspense>
@@ -358,7 +360,7 @@ const Session = ({ onSide, session, studio }: {
             <Suspense fallback={<p className="hidden">The picture is loaded.</p>}>
               <Picture
                 key={picture.run.id}
-                run={picture.run}
+                run={picture.whole ?? picture.run}
                 version={picture.version}
                 isLive={running?.id === picture.run.id}
                 isWide={isWide}

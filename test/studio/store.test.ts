@@ -310,6 +310,47 @@ describe("a session that is shown", () => {
     }
   })
 
+  it("V-08: a run that continues behind answers has the picture of all of its answer, live and read again", async () => {
+    const carrying = [
+      { _tag: "RunStarted", runId: "r2", at: 1_000 },
+      { _tag: "ToolExecutionStarted", id: "a", name: "order", arguments: { copies: 2 }, at: 1_001 },
+      { _tag: "ToolResultEncoded", id: "a", content: "ordered", at: 1_005 },
+      { _tag: "ToolResultEncoded", id: "b", isError: true, code: "denied", at: 1_005 },
+      { _tag: "MessageStarted", at: 1_010 },
+      { _tag: "MessageCompleted", at: 1_020 },
+      { _tag: "StepCompleted", usage: { inputTokens: 5 }, at: 1_020 },
+      { ...ended, usage: { inputTokens: 5 }, totalUsage: { inputTokens: 5 }, at: 1_020 }
+    ] as unknown as ReadonlyArray<Told>
+    const asking = askingTwo.map((event) =>
+      event._tag === "ChatCompleted" ? { ...event, usage: { inputTokens: 3 }, totalUsage: { inputTokens: 3 } } : event
+    )
+    const live = opened()
+    await settled()
+    for (const event of [...asking, ...carrying]) live.streams[0]?.tell(event)
+    await settled()
+    const kept = opened()
+    kept.server.runs = [
+      { runId: "r1", startedAt: 1, events: asking },
+      { runId: "r2", startedAt: 1_000, events: carrying },
+      keptRun("r3", "three", 2_000)
+    ]
+    await settled()
+    for (const { session } of [live, kept]) {
+      const [first, second, third] = session.read().shown
+      assert.deepStrictEqual([first?.isContinued, second?.isContinued, first?.whole], [true, false, undefined])
+      const { calls, end, resumed, startedAt, total, turns } = second?.whole ?? assert.fail("it has no picture")
+      assert.deepStrictEqual(Array.from(calls.values(), ({ id, state }) => [id, state]), [["a", "done"], [
+        "b",
+        "denied"
+      ]])
+      assert.deepStrictEqual([startedAt, end, turns.length, resumed], [1, 1_019, 2, []])
+      assert.deepStrictEqual(total, { inputTokens: 8 })
+      assert.isUndefined(third?.whole)
+      // The runs alone are as they were.
+      assert.deepStrictEqual(second?.run.total, { inputTokens: 5 })
+    }
+  })
+
   it("V-07: a call that a later run carries on has its answer in the run that asked for it, live and read again", async () => {
     const suspension = { id: "r1~c", kind: "approval", toolCall: { id: "c", name: "pay" } }
     const asking = [

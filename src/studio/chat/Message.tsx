@@ -222,9 +222,11 @@ const Foot = ({ actions, isLast, message, run }: {
 }
 
 /** An answer. `version` is that of the run, which changes in place. */
-export const Answer = memo(({ actions, isLast, message, run, version }: {
+export const Answer = memo(({ actions, isLast, message, pictured, run, version }: {
   readonly run: Fold.Run
   readonly version: number
+  /** The run of its strip. Left out where the strip of a later run has it. */
+  readonly pictured: Fold.Run | undefined
   /** The message that it answers. */
   readonly message: Said | undefined
   readonly isLast: boolean
@@ -260,7 +262,7 @@ export const Answer = memo(({ actions, isLast, message, run, version }: {
               return <p key={index} className="end bad">{group.text}</p>
           }
         })}
-        {run.calls.size > 0 && actions.strip?.(run, version)}
+        {pictured !== undefined && pictured.calls.size > 0 && actions.strip?.(pictured, version)}
         {end !== undefined && <p className={end.isBad ? "end bad" : "end"}>{Words.marked(end.text)}</p>}
         <Left run={run} />
       </Boundary>

@@ -11,6 +11,10 @@ export interface Shown {
   readonly run: Fold.Run
   /** The version of the run, which changes in place. */
   readonly version: number
+  /** The run together with those that it continues. */
+  readonly whole?: Fold.Run
+  /** `true` of a run that another one continues. */
+  readonly isContinued?: boolean
   readonly message?: Said
 }
 
@@ -115,7 +119,7 @@ export const Thread = ({ actions, children, hasOlder = false, onOlder, onPlace, 
             {rows.getVirtualItems().map(({ index, key, start }) => {
               const row = shown[index]
               if (row === undefined) return null
-              const { message, run, version } = row
+              const { isContinued = false, message, run, version, whole = run } = row
               return (
                 <div
                   key={key}
@@ -132,6 +136,7 @@ export const Thread = ({ actions, children, hasOlder = false, onOlder, onPlace, 
                   <Answer
                     run={run}
                     version={version}
+                    pictured={isContinued ? undefined : whole}
                     message={message}
                     isLast={index === shown.length - 1}
                     actions={actions}

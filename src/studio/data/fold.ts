@@ -172,6 +172,12 @@ export interface Counts {
   most: number
 }
 
+interface Used {
+  readonly usage?: Usage
+  readonly nested?: Usage
+  readonly total?: Usage
+}
+
 /** A run. Times are milliseconds since `startedAt`. */
 export interface Run {
   readonly id: string
@@ -204,6 +210,8 @@ export interface Run {
   nested?: Usage
   /** Usage of the run together with the runs inside its calls so far. */
   total?: Usage
+  /** The usages at the end of the runs that it continues. */
+  before?: Used
   /** The typed answer so far. */
   output?: { readonly value: unknown; readonly isWhole: boolean }
   readonly counts: Counts
@@ -688,6 +696,12 @@ const forget = (run: Run, owner: string): void => {
   delete outer.outcome
 }
 
+const usedBy = ({ nested, total, usage }: Run): Used => ({
+  ...(usage === undefined ? {} : { usage }),
+  ...(nested === undefined ? {} : { nested }),
+  ...(total === undefined ? {} : { total })
+})
+
 /** Takes an event of the run, or of the run inside the call that `owner` names. */
 const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefined): void => {
   const at = event.at ?? outerAt
@@ -701,7 +715,9 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
     case "RunStarted":
       if (owner !== "") return forget(run, owner)
       if (run.version === 1) return
-      run.resumed.push(now)
+      // Another run continues this one behind answers.
+      if (event.runId !== run.id && run.end !== undefined) run.before = usedBy(run)
+      else run.resumed.push(now)
       delete run.end
       delete run.outcome
       for (const calls of run.open.values()) {
@@ -945,9 +961,10 @@ const complete = (
   run.end = now
   run.outcome = outcome
   if (outcome.error !== undefined) run.error = outcome.error
-  if (usage !== undefined) run.usage = usage
-  if (nestedUsage !== undefined) run.nested = nestedUsage
-  if (totalUsage !== undefined) run.total = totalUsage
+  const { before = {} } = run
+  if (usage !== undefined) run.usage = sumOf(before.usage, usage)
+  if (nestedUsage !== undefined) run.nested = sumOf(before.nested, nestedUsage)
+  if (totalUsage !== undefined) run.total = sumOf(before.total, totalUsage)
   run.suspensions = suspensions
   run.abandoned = abandoned
   suspendAll(run, suspensions, now)

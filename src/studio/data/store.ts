@@ -11,6 +11,10 @@ interface Shown {
   readonly run: Fold.Run
   /** The version of the run. The run itself is changed in place. */
   readonly version: number
+  /** The run together with those behind whose answers it continues. Left out of a run that continues none. */
+  readonly whole?: Fold.Run
+  /** `true` of a run that another one continues, which has it in `whole`. */
+  readonly isContinued: boolean
   /** The message that began it. Left out of a run that continues behind answers. */
   readonly message?: Client.Said
   /** `true` of a part of the conversation with which the session began. It has no times. */
@@ -46,6 +50,7 @@ export interface Snapshot {
 
 interface Entry {
   run: Fold.Run
+  whole?: Fold.Run
   message?: Client.Said
   isKept: boolean
   /** The run as a stream tells it again, until it is as far as `run`. */
@@ -85,6 +90,15 @@ const waitingIn = (run: Fold.Run): ReadonlyArray<Event.PublicSuspension> =>
   run.counts.asks === 0 ?
     [] :
     Array.from(run.calls.values()).flatMap(({ decided, suspension }) => decided === undefined ? suspension ?? [] : [])
+
+/** The outcomes of runs that another run continues. */
+const waits: ReadonlySet<string | undefined> = new Set(["AskUser", "ApprovalRequested", "ManualToolCalls"])
+
+/** Returns a copy of the run behind whose answers the next one continues. */
+const continued = (before: Entry | undefined): { readonly whole?: Fold.Run } =>
+  before !== undefined && waits.has(before.run.outcome?._tag)
+    ? { whole: structuredClone(before.whole ?? before.run) }
+    : {}
 
 /** Marks calls of earlier runs that a run has answered, or carries on. */
 const settleAll = (run: Fold.Run, runs: ReadonlyArray<Fold.Run>, place: number): void => {
@@ -172,9 +186,12 @@ export class Session {
   }
 
   private take(): Snapshot {
-    const shown = Array.from(this.entries.values(), ({ isKept, message, run }): Shown => ({
+    const entries = Array.from(this.entries.values())
+    const shown = entries.map(({ isKept, message, run, whole }, place): Shown => ({
       run,
       version: run.version,
+      ...(whole === undefined ? {} : { whole }),
+      isContinued: entries[place + 1]?.whole !== undefined,
       isKept,
       ...(message === undefined ? {} : { message })
     }))
@@ -219,7 +236,7 @@ export class Session {
   // Reading.
 
   /** Folds a run as the server keeps it, unless the one that is here has more. */
-  private keep({ events, message, runId, startedAt }: Client.KeptRun): Entry {
+  private keep({ events, message, runId, startedAt }: Client.KeptRun, before: Entry | undefined): Entry {
     const known = this.entries.get(runId)
     const entry = known ?? { run: Fold.make(runId, startedAt), isKept: startedAt === undefined }
     if (message !== undefined) entry.message = message
@@ -229,14 +246,23 @@ export class Session {
       for (const event of events) Fold.take(run, event)
       // The conversation with which a session began has no ends of runs.
       if (startedAt === undefined) run.end ??= run.now
-      if (isFolded || run.end !== undefined) entry.run = run
+      if (isFolded || run.end !== undefined) {
+        entry.run = run
+        const { whole } = continued(before)
+        for (const event of whole === undefined ? [] : events) Fold.take(whole as Fold.Run, event)
+        if (whole !== undefined) entry.whole = whole
+      }
     }
     return entry
   }
 
   /** Takes a page of runs: the newest ones, or those before the ones that are here. */
   private merge({ before, runs, session }: Client.RunsPage, isOlder: boolean): void {
-    const kept = runs.map((run) => [run.runId, this.keep(run)] as const)
+    const known = Array.from(this.entries)
+    const place = known.findIndex(([id]) => id === runs[0]?.runId)
+    let last = isOlder ? undefined : known.at(place < 0 ? -1 : place - 1)?.[1]
+    if (place === 0) last = undefined
+    const kept = runs.map((run) => [run.runId, last = this.keep(run, last)] as const)
     if (isOlder) {
       const later = Array.from(this.entries)
       this.entries.clear()
@@ -374,6 +400,7 @@ export class Session {
     const run = next ?? entry.run
     const answered = run.settled.length
     Fold.take(run, event)
+    if (next === undefined && entry.whole !== undefined) Fold.take(entry.whole, event)
     const named = "toolCallId" in event ? event.toolCallId : "id" in event ? event.id : undefined
     const call = typeof named === "string" ? run.calls.get(Fold.pathOf("", named)) : undefined
     const settled = run.settled.length > answered
@@ -387,6 +414,8 @@ export class Session {
     if (next !== undefined && (next.end !== undefined || next.now >= entry.run.now)) {
       entry.run = next
       delete entry.next
+      // Events that were told again are not in it.
+      delete entry.whole
     }
     if (event._tag === "ChatCompleted") this.complete(run)
   }
@@ -399,7 +428,13 @@ export class Session {
     this.running = runId
     if (known === undefined) {
       const [message, ...waiting] = this.waiting
-      this.entries.set(runId, { run: Fold.make(runId), isKept: false, ...(message === undefined ? {} : { message }) })
+      const whole = continued(Array.from(this.entries.values()).at(-1))
+      this.entries.set(runId, {
+        run: Fold.make(runId),
+        ...whole,
+        isKept: false,
+        ...(message === undefined ? {} : { message })
+      })
       this.waiting = waiting
       // The message of another page is not in the stream.
       if (message === undefined) void this.refresh(3).catch(() => {})
