@@ -135,9 +135,9 @@ describe.skipIf(!hasBrowser())("the picture", () => {
         )
         const time = (millis: number | undefined) => millis === undefined ? "" : Words.seconds(millis)
         assert.deepStrictEqual(
-          rows.map((cells) => [cells[0]?.split("\n")[0], cells[1], ...cells.slice(3)]),
-          run.list.map((each) => [
-            each.name,
+          rows.map((cells) => [cells[0]?.split(/\n|in /)[0], cells[1], ...cells.slice(3)]),
+          Phrases.ordered(run, "asked", now).map((each) => [
+            `${each.name}${Phrases.wordsOf(each)}`,
             `${Words.signOf(each)}${Phrases.stateOf(each)}`,
             Words.seconds(Phrases.readyOf(each)),
             time(Phrases.waitedOf(each, now)),
@@ -191,34 +191,74 @@ describe.skipIf(!hasBrowser())("the picture", () => {
         for (const key of keys) await page.keyboard.press(key)
         return status.innerText()
       }
-      assert.match(await press("ArrowRight"), /^read: done, early, asked at 600 ms, ran 1\.5 s\.$/)
-      assert.match(await press("ArrowRight", "ArrowRight", "ArrowRight", "ArrowRight"), /held by account \(c04\)/)
-      assert.match(await press("ArrowLeft"), /^account: done, asked at 870 ms/)
-      assert.match(await press("End"), /^read: stopped/)
-      assert.match(await press("Home", "ArrowDown"), /^read: done, early, asked at 690 ms/)
+      assert.match(await press("ArrowRight"), /^read "stock\.md": done, early, asked at 600 ms, ran 1\.5 s\.$/)
+      assert.match(await press("ArrowRight", "ArrowRight", "ArrowRight", "ArrowRight"), /held by account "ann"/)
+      assert.match(await press("ArrowLeft"), /^account "ann": done, asked at 870 ms/)
+      assert.match(await press("End"), /^read "z\.md": stopped/)
+      assert.match(await press("Home", "ArrowDown"), /^read "orders\.md": done, early, asked at 690 ms/)
       for (let index = 0; index < 8; index++) await press("ArrowRight")
-      assert.match(await status.innerText(), /^research: done/)
+      assert.match(await status.innerText(), /^research "heddles": done/)
       const isOpen = () => page.locator(".run-detail [aria-expanded]").getAttribute("aria-expanded")
       assert.strictEqual(await isOpen(), "true")
       await press("Enter")
       assert.strictEqual(await isOpen(), "false")
       await press("+", "+", "-", "0", "PageDown")
       await page.getByRole("button", { name: "Table" }).click()
-      await page.getByRole("button", { name: "write" }).click()
-      assert.match(await status.innerText(), /^write: done, alone/)
+      await page.getByRole("button", { name: "write", exact: true }).click()
+      assert.match(await status.innerText(), /^write "plan\.md": done, alone/)
     }))
 
   it("V-05: a click chooses the bar under it, and the call that released it", () =>
     opened({}, async (page) => {
       await call(page, "show", runs.weaving, { first: "c07" })
       await drawn(page)
-      await page.getByRole("button", { name: "Released by account" }).click()
-      assert.match(await page.getByRole("status").innerText(), /^account: done, asked at 960 ms/)
+      await page.getByRole("button", { name: "Released by account \"ann\"" }).click()
+      assert.match(await page.getByRole("status").innerText(), /^account "ann": done, asked at 960 ms/)
       const box = (await page.getByRole("img").boundingBox())!
       await page.mouse.click(box.x + 100, box.y + 26 + 1.5 * 19)
-      assert.match(await page.getByRole("status").innerText(), /^read: done, early, asked at 600 ms/)
+      assert.match(await page.getByRole("status").innerText(), /^read "stock\.md": done, early, asked at 600 ms/)
       await page.mouse.click(box.x + 400, box.y + box.height - 4)
       assert.strictEqual(await page.getByRole("status").innerText(), "")
+    }))
+
+  it("V-05: the pointer over a bar or a turn shows a sentence about it, and the legend has what the run has", () =>
+    opened({}, async (page) => {
+      await call(page, "show", runs.weaving)
+      await drawn(page)
+      const box = (await page.getByRole("img").boundingBox())!
+      const tip = page.locator(".run-tip")
+      await page.mouse.move(box.x + 100, box.y + 26 + 1.5 * 19)
+      assert.match(await tip.innerText(), /^read "stock\.md": done, early/)
+      await page.mouse.move(box.x + 100, box.y + 26 + 0.5 * 19)
+      assert.match(await tip.innerText(), /^turn 1, .*1,800 tokens in, 220 out$/)
+      await page.mouse.move(box.x + 100, box.y - 10)
+      assert.strictEqual(await tip.count(), 0)
+      const legend = () => page.locator(".run-legend").innerText()
+      assert.match(
+        await legend(),
+        /waits for a key.*waits for a place.*one runs alone.*end of the reply.*left running/s
+      )
+      assert.include(await page.locator(".run-detail").innerText(), "1,800 tokens in, 220 out")
+      await call(page, "show", runs.ordering)
+      await drawn(page)
+      assert.notMatch(await legend(), /waits for a key|left running|stopped/)
+    }))
+
+  it("V-05: the rows of the table are in the order that was chosen, and a phone has the figures of each", () =>
+    opened({ viewport: { width: 390, height: 800 } }, async (page) => {
+      await call(page, "show", runs.weaving)
+      const run = foldOf(runs.weaving)
+      const first = page.locator("tbody tr").first()
+      assert.match(await first.innerText(), /asked at 600 ms, ran 1\.5 s/)
+      assert.strictEqual(await page.locator("tbody .run-figures:visible").count(), run.list.length)
+      const [wide, inner] = await page.locator(".run-table").evaluate((box) => [box.scrollWidth, box.clientWidth])
+      assert.strictEqual(wide, inner)
+      await page.getByRole("button", { name: "Longest run" }).click()
+      const now = run.end ?? run.now
+      const [longest] = Phrases.ordered(run, "ran", now)
+      assert.strictEqual(await first.getAttribute("data-path"), longest!.path)
+      await page.getByRole("button", { name: "Longest wait" }).click()
+      assert.strictEqual(await first.getAttribute("data-path"), Phrases.ordered(run, "waited", now)[0]!.path)
     }))
 
   it("V-05: the strip is at most 46 px high, is named by the sentence, and opens the picture", () =>
@@ -263,7 +303,7 @@ describe.skipIf(!hasBrowser())("the picture", () => {
         assert.match(time, reducedMotion === "reduce" ? /^9\d\d ms|1\.0 s$/ : /^[34]\.\d s$/)
         // The live region says nothing new while time passes.
         assert.strictEqual(await page.getByRole("status").innerText(), spoken)
-        assert.match(spoken, /^read: runs, early, asked at 600 ms\.$/)
+        assert.match(spoken, /^read "stock\.md": runs, early, asked at 600 ms\.$/)
       }))
   }
 

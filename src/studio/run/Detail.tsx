@@ -40,16 +40,37 @@ interface Properties {
   readonly layout: Layouts.Layout
   readonly call: Fold.Call | undefined
   readonly now: number
+  /** `true` beside the table, which has no bars. */
+  readonly isTable: boolean
   readonly onFold: (path: string) => void
   readonly onChoose: (path: string) => void
 }
 
-export const Detail = ({ call, layout, now, onChoose, onFold, run }: Properties) => (
+/** Number of turns that are listed. */
+const mostTurns = 200
+
+export const Detail = ({ call, isTable, layout, now, onChoose, onFold, run }: Properties) => (
   <section className="run-detail" aria-label="The chosen call">
     <p className="run-hidden" role="status">{call === undefined ? "" : Phrases.about(run, call)}</p>
     {call === undefined
-      ? <p className="run-hint">Choose a call: click a bar, or use the arrow keys.</p>
-      : <Known key={call.path} {...{ call, layout, now, onChoose, onFold, run }} />}
+      ? (
+        <>
+          <p className="run-hint">
+            {isTable
+              ? "Choose a call to see its arguments and its answer."
+              : "Choose a call to see its arguments and its answer: click its bar, or use the arrow keys."}
+          </p>
+          <details open={!matchMedia("(max-width: 700px)").matches}>
+            <summary>Turns</summary>
+            <ol className="run-turns" aria-label="Turns">
+              {run.turns.filter(({ owner }) => owner === "").slice(-mostTurns).map((turn) => (
+                <li key={turn.index}>{Phrases.turnOf(turn, now)}</li>
+              ))}
+            </ol>
+          </details>
+        </>
+      )
+      : <Known key={call.path} {...{ call, isTable, layout, now, onChoose, onFold, run }} />}
   </section>
 )
 
@@ -61,7 +82,7 @@ const Known = ({ call, layout, now, onChoose, onFold, run }: Properties & { read
   const reason = Phrases.why(run, call)
   const last = call.waits.findLast(({ reason }) => reason === "key")
   const released = last && Layouts.releaser(run, layout, call, last)
-  const usage = [Words.tokens(call.usage), Words.cost(call.usage)].filter((text) => text !== "").join(", ")
+  const usage = Phrases.usageOf(call.usage)
   return (
     <>
       <h3>
@@ -70,10 +91,12 @@ const Known = ({ call, layout, now, onChoose, onFold, run }: Properties & { read
           {call.name}
         </b>
         <span>{Phrases.stateOf(call)}</span>
-        {outer !== undefined && <span>in {outer.name} ({outer.id})</span>}
+        {outer !== undefined && <span>in {Phrases.nameOf(run, outer)}</span>}
         <span className="run-push">
           {released !== undefined && (
-            <button type="button" onClick={() => onChoose(released.path)}>Released by {released.name}</button>
+            <button type="button" onClick={() => onChoose(released.path)}>
+              Released by {Phrases.nameOf(run, released)}
+            </button>
           )}
           {block !== undefined && (
             <button
@@ -123,7 +146,7 @@ const Known = ({ call, layout, now, onChoose, onFold, run }: Properties & { read
         {call.by !== undefined && (
           <>
             <dt>By</dt>
-            <dd>{call.by}</dd>
+            <dd>{Phrases.person(call.by)}</dd>
           </>
         )}
         {call.detail !== undefined && (

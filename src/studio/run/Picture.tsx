@@ -1,5 +1,5 @@
 /** The picture of a run beside its chat: a canvas with the rows of its calls, or their table, and the chosen call. */
-import { type KeyboardEvent, type PointerEvent, useEffect, useRef, useState } from "react"
+import { type KeyboardEvent, type PointerEvent, useEffect, useMemo, useRef, useState } from "react"
 import * as Words from "../chat/words.ts"
 import type * as Fold from "../data/fold.ts"
 import { Detail } from "./Detail.tsx"
@@ -26,16 +26,27 @@ interface Properties {
 
 type Window = readonly [from: number, to: number]
 
-const legend = [
-  ["model", "model"],
-  ["early", "started before the reply ended"],
-  ["plain", "after it"],
-  ["live", "runs"],
-  ["alone", "alone"],
-  ["bad", "✕ failed, ⊘ denied"],
-  ["grey", "■ stopped"],
-  ["asks", "? asks"]
-] as const
+/** What a picture may have, in words, each with the runs that have it. */
+const legend: ReadonlyArray<readonly [name: string, words: string, has: (run: Fold.Run) => boolean]> = [
+  ["model", "model: waits, replies", ({ turns }) => turns.length > 0],
+  ["tick", "a call is asked for", ({ list }) => list.length > 0],
+  ["early", "started before the reply ended", ({ counts }) => counts.early > 0],
+  ["plain", "started after it", ({ list }) => list.some(({ isEarly, state }) => state === "done" && !isEarly)],
+  ["live", "runs (blue edge: early)", ({ counts, end }) => counts.running > 0 && end === undefined],
+  ["alone", "alone, between dashed lines", ({ alone }) => alone.calls.length > 0],
+  ["bad", "✕ failed, ⊘ denied", ({ counts }) => counts.failed + counts.denied > 0],
+  ["grey", "■ stopped", ({ counts }) => counts.cancelled > 0],
+  ["asks", "? asks", ({ counts }) => counts.asks > 0],
+  ["key", "waits for a key", (run) => hasWait(run, "key")],
+  ["permit", "waits for a place", (run) => hasWait(run, "permit")],
+  ["exclusive", "waits, since one runs alone", (run) => hasWait(run, "exclusive")],
+  ["reply", "waits for the end of the reply", ({ list }) => list.some((call) => Phrases.isLate(call))],
+  ["stop", "dashed: left running", ({ abandoned }) => abandoned.length > 0],
+  ["resumed", "dotted: resumed", ({ resumed }) => resumed.length > 0]
+]
+
+const hasWait = ({ list }: Fold.Run, reason: string): boolean =>
+  list.some(({ waits }) => waits.some((wait) => wait.reason === reason))
 
 export const Picture = ({ first, isLive = true, isWide = false, onClose, onWide, run, version }: Properties) => {
   const now = useNow(run, version, isLive)
@@ -47,20 +58,13 @@ export const Picture = ({ first, isLive = true, isWide = false, onClose, onWide,
     setFolded((known) =>
       known.has(path) ? new Set(Array.from(known).filter((other) => other !== path)) : new Set([...known, path])
     )
-  const { counts } = run
-  const usage = [Words.tokens(run.total ?? run.usage), Words.cost(run.total ?? run.usage)].filter((text) => text !== "")
   return (
     <section className="run" aria-label="Picture of the run">
       <div className="run-head">
         <h2 className="run-hidden">Picture of the run</h2>
         <strong>{Phrases.outcomeOf(run)}</strong>
         {run.startedAt !== undefined && <span>{Words.seconds(run.end ?? now)}</span>}
-        <span>{Phrases.many(run.turns.filter(({ owner }) => owner === "").length, "turn")}</span>
-        <span>{Phrases.many(run.list.length, "call")}</span>
-        {counts.early > 0 && <span>{counts.early.toLocaleString("en")} early</span>}
-        {counts.failed > 0 && <span className="run-bad">{counts.failed.toLocaleString("en")} failed</span>}
-        <span>at most {counts.most} at once</span>
-        {usage.length > 0 && <span>{usage.join(", ")}</span>}
+        {Phrases.facts(run).map((fact) => <span key={fact}>{fact}</span>)}
         <span className="run-tools" role="group" aria-label="Form">
           <button type="button" aria-pressed={!isTable} onClick={() => setTable(false)}>Picture</button>
           <button type="button" aria-pressed={isTable} onClick={() => setTable(true)}>Table</button>
@@ -74,7 +78,7 @@ export const Picture = ({ first, isLive = true, isWide = false, onClose, onWide,
         ? <Table {...{ run, version, now, chosen }} onChoose={choose} />
         : <Surface {...{ run, laid, now, chosen, choose, fold }} />}
       <Detail
-        {...{ run, now }}
+        {...{ run, now, isTable }}
         layout={laid.layout}
         call={chosen === undefined ? undefined : run.calls.get(chosen)}
         onFold={fold}
@@ -171,6 +175,7 @@ const Surface = ({ choose, chosen, fold, laid, now, run }: SurfaceProperties) =>
       if (bar !== undefined) return reveal(bar)
     }
   }
+  const shown = useMemo(() => legend.filter(([, , has]) => has(run)), [run, laid])
   const keys: { readonly [key: string]: () => void } = {
     ArrowRight: () => step(1),
     ArrowLeft: () => step(-1),
@@ -204,9 +209,33 @@ const Surface = ({ choose, chosen, fold, laid, now, run }: SurfaceProperties) =>
     event.currentTarget.setPointerCapture(event.pointerId)
     grip.current = { x: event.clientX, y: event.clientY, isMoved: false }
   }
-  const onPointerMove = (event: PointerEvent) => {
+  /** Returns the bar under the pointer, and the place of the pointer. */
+  const under = (event: PointerEvent<HTMLCanvasElement>) => {
+    const { left, top: upper } = event.currentTarget.getBoundingClientRect()
+    const [x, y] = [event.clientX - left, event.clientY - upper]
+    const at = from + (to - from) * x / Math.max(1, width)
+    const index = Math.floor((y - Draw.axis + top) / row)
+    const bar = y < Draw.axis
+      ? undefined
+      : Layouts.barAt(layout, index, at, (to - from) / Math.max(1, width) * 8, now)
+    const bands = y < Draw.axis ? [] : layout.bands[index] ?? []
+    const band = bands[Layouts.firstBand(bands, at, now)]
+    return { bar, turn: band !== undefined && band.turn.from <= at ? band.turn : undefined, x, y }
+  }
+  const [tip, setTip] = useState<{ readonly text: string; readonly x: number; readonly y: number }>()
+  const onPointerMove = (event: PointerEvent<HTMLCanvasElement>) => {
     const held = grip.current
-    if (held === undefined) return
+    if (held === undefined) {
+      if (event.pointerType !== "mouse") return
+      const { bar, turn, x, y } = under(event)
+      const text = bar !== undefined
+        ? Phrases.about(run, bar.call)
+        : turn === undefined
+        ? undefined
+        : Phrases.turnOf(turn, now)
+      return setTip(text === undefined ? undefined : { text, x, y })
+    }
+    setTip(undefined)
     const [right, down] = [event.clientX - held.x, event.clientY - held.y]
     if (!held.isMoved && Math.abs(right) + Math.abs(down) < 5) return
     grip.current = { x: event.clientX, y: event.clientY, isMoved: true }
@@ -217,15 +246,7 @@ const Surface = ({ choose, chosen, fold, laid, now, run }: SurfaceProperties) =>
     const held = grip.current
     grip.current = undefined
     if (held === undefined || held.isMoved) return
-    const { left, top: upper } = event.currentTarget.getBoundingClientRect()
-    const [x, y] = [event.clientX - left, event.clientY - upper]
-    const bar = y < Draw.axis ? undefined : Layouts.barAt(
-      layout,
-      Math.floor((y - Draw.axis + top) / row),
-      from + (to - from) * x / Math.max(1, width),
-      (to - from) / Math.max(1, width) * 8,
-      now
-    )
+    const { bar, x } = under(event)
     const inside = bar?.block === undefined ? -1 : x - Math.max(0, Draw.xOf(view, Draw.startOf(bar.call)))
     if (bar !== undefined && inside >= 0 && inside < 17) fold(bar.call.path)
     choose(bar?.call.path)
@@ -245,10 +266,24 @@ const Surface = ({ choose, chosen, fold, laid, now, run }: SurfaceProperties) =>
           onPointerCancel={() => {
             grip.current = undefined
           }}
+          onPointerLeave={() => setTip(undefined)}
         />
+        {tip !== undefined && (
+          <span
+            className="run-tip"
+            aria-hidden="true"
+            style={{
+              top: tip.y < height / 2 ? tip.y + 16 : undefined,
+              bottom: tip.y < height / 2 ? undefined : height - tip.y + 8,
+              left: Math.max(4, Math.min(tip.x, width - 308))
+            }}
+          >
+            {tip.text}
+          </span>
+        )}
       </div>
       <p className="run-legend" aria-hidden="true">
-        {legend.map(([name, words]) => (
+        {shown.map(([name, words]) => (
           <span key={name}>
             <i className={`run-dot ${name}`} />
             {words}

@@ -1,12 +1,12 @@
 /** The calls of a run as a table: the picture in words. It has the elements of the rows that can be seen. */
-import { type UIEvent, useRef, useState } from "react"
+import { type UIEvent, useMemo, useRef, useState } from "react"
 import * as Words from "../chat/words.ts"
 import type * as Fold from "../data/fold.ts"
 import * as Draw from "./draw.ts"
 import * as Phrases from "./phrases.ts"
 
-/** Height of a row, in CSS pixels, as the styles have it. */
-const height = 34
+/** Height of a row, in CSS pixels, as the styles have it: on a phone a row has two lines. */
+const heightOf = (): number => matchMedia("(max-width: 700px)").matches ? 78 : 34
 
 /** Number of rows beyond those that can be seen. */
 const more = 20
@@ -37,6 +37,9 @@ const Row = (
   const waited = Phrases.waitedOf(call, now)
   const start = call.started ?? call.ended ?? ready
   const depth = call.owner === "" ? 0 : call.owner.split("/").length
+  const ran = Words.ranOf(call, now)
+  const why = Phrases.why(run, call)
+  const words = Phrases.wordsOf(call)
   return (
     <tr aria-rowindex={index + 2} className={call.path === chosen ? "run-chosen" : undefined} data-path={call.path}>
       <th scope="row">
@@ -49,7 +52,15 @@ const Row = (
         >
           {call.name}
         </button>
+        {words !== "" && <span className="run-words">{words}</span>}
         {depth > 0 && <span className="run-hidden">in {run.calls.get(call.owner)?.name ?? call.owner}</span>}
+        <span className="run-figures">
+          {[
+            `asked at ${Words.seconds(ready)}`,
+            ...(waited === undefined ? [] : [`waited ${time(waited)}${why === "" ? "" : `: ${why}`}`]),
+            ...(ran === undefined ? [] : [`ran ${time(ran)}`])
+          ].join(", ")}
+        </span>
       </th>
       <td>
         <span className={`run-dot ${Draw.colourOf(call)}`} aria-hidden="true" />
@@ -71,24 +82,34 @@ const Row = (
       </td>
       <td className="run-wide">{Words.seconds(ready)}</td>
       <td className="run-wide">{time(waited)}</td>
-      <td className="run-wide">{time(Words.ranOf(call, now))}</td>
-      <td className="run-wide">{Phrases.why(run, call)}</td>
+      <td className="run-wide">{time(ran)}</td>
+      <td className="run-wide run-why">{why}</td>
     </tr>
   )
 }
 
 /** A row in place of rows that cannot be seen. */
-const Gap = ({ rows }: { readonly rows: number }) =>
+const Gap = ({ height, rows }: { readonly rows: number; readonly height: number }) =>
   rows <= 0 ? null : (
     <tr className="run-gap" aria-hidden="true">
       <td colSpan={7} style={{ height: rows * height }} />
     </tr>
   )
 
+/** The orders of the rows, with their words. */
+const orders: ReadonlyArray<readonly [order: Phrases.Order, words: string]> = [
+  ["asked", "As asked"],
+  ["waited", "Longest wait"],
+  ["ran", "Longest run"]
+]
+
 export const Table = ({ chosen, now, onChoose, run, version }: Properties) => {
   const box = useRef<HTMLDivElement>(null)
   const [top, setTop] = useState(0)
-  const { list } = run
+  const [order, setOrder] = useState<Phrases.Order>("asked")
+  const height = heightOf()
+  // The times of a live run change their order with its next event.
+  const list = useMemo(() => Phrases.ordered(run, order, now), [run, version, order])
   const isWhole = list.length <= whole
   const visible = Math.ceil((box.current?.clientHeight ?? 800) / height)
   const first = isWhole ? 0 : Math.max(0, Math.min(list.length, Math.floor(top / height)) - more)
@@ -97,37 +118,53 @@ export const Table = ({ chosen, now, onChoose, run, version }: Properties) => {
     const next = event.currentTarget.scrollTop
     if (!isWhole && Math.abs(next - top) > more * height / 2) setTop(next)
   }
+  const sorted = (column: Phrases.Order) =>
+    column !== order ? {} : { "aria-sort": column === "asked" ? "ascending" as const : "descending" as const }
   return (
-    <div
-      ref={box}
-      className="run-table"
-      tabIndex={0}
-      role="group"
-      aria-label="Calls of the run"
-      data-version={version}
-      onScroll={onScroll}
-    >
-      <table aria-rowcount={list.length + 1}>
-        <caption className="run-hidden">{Phrases.sentence(run)}</caption>
-        <thead>
-          <tr aria-rowindex={1}>
-            <th scope="col">Call</th>
-            <th scope="col">State</th>
-            <th className="run-axis" aria-hidden="true">{Words.seconds(now)}</th>
-            <th scope="col" className="run-wide">Asked</th>
-            <th scope="col" className="run-wide">Waited</th>
-            <th scope="col" className="run-wide">Ran</th>
-            <th scope="col" className="run-wide">Why it waited</th>
-          </tr>
-        </thead>
-        <tbody>
-          <Gap rows={first} />
-          {list.slice(first, last).map((call, index) => (
-            <Row key={call.path} index={first + index} {...{ call, chosen, now, onChoose, run }} />
-          ))}
-          <Gap rows={list.length - last} />
-        </tbody>
-      </table>
-    </div>
+    <>
+      <p className="run-order" role="group" aria-label="Order of the calls">
+        {orders.map(([each, words]) => (
+          <button
+            key={each}
+            type="button"
+            aria-pressed={each === order}
+            onClick={() => setOrder(each)}
+          >
+            {words}
+          </button>
+        ))}
+      </p>
+      <div
+        ref={box}
+        className={isWhole ? "run-table" : "run-table run-even"}
+        tabIndex={0}
+        role="group"
+        aria-label="Calls of the run"
+        data-version={version}
+        onScroll={onScroll}
+      >
+        <table aria-rowcount={list.length + 1}>
+          <caption className="run-hidden">{Phrases.sentence(run)}</caption>
+          <thead>
+            <tr aria-rowindex={1}>
+              <th scope="col">Call</th>
+              <th scope="col">State</th>
+              <th className="run-axis" aria-hidden="true">{Words.seconds(now)}</th>
+              <th scope="col" className="run-wide" {...sorted("asked")}>Asked</th>
+              <th scope="col" className="run-wide" {...sorted("waited")}>Waited</th>
+              <th scope="col" className="run-wide" {...sorted("ran")}>Ran</th>
+              <th scope="col" className="run-wide">Why it waited</th>
+            </tr>
+          </thead>
+          <tbody>
+            <Gap rows={first} height={height} />
+            {list.slice(first, last).map((call, index) => (
+              <Row key={call.path} index={first + index} {...{ call, chosen, now, onChoose, run }} />
+            ))}
+            <Gap rows={list.length - last} height={height} />
+          </tbody>
+        </table>
+      </div>
+    </>
   )
 }

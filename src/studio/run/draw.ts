@@ -327,7 +327,7 @@ class Drawing {
   private grid(): void {
     const { colours, context, run, view } = this
     const step = stepOf(view.to - view.from, view.width)
-    const stop = run.stopAt === undefined ? undefined : this.x(run.stopAt)
+    const stop = this.stopLabel()
     context.strokeStyle = colours.line
     context.lineWidth = 1
     this.font(11)
@@ -337,8 +337,9 @@ class Drawing {
       const x = Math.round(this.x(time)) + 0.5
       context.moveTo(x, axis)
       context.lineTo(x, view.height)
-      const isCovered = stop !== undefined && stop - x > -4 && stop - x < 84
-      if (!isCovered) this.write(time === 0 ? "0" : Words.seconds(time), x + 4, 13, 80, colours.faint)
+      const words = time === 0 ? "0" : Words.seconds(time)
+      const isCovered = stop !== undefined && x + 4 < stop.to && x + 4 + this.widthOf(words) > stop.from
+      if (!isCovered) this.write(words, x + 4, 13, 80, colours.faint)
     }
     context.stroke()
   }
@@ -619,6 +620,10 @@ class Drawing {
       }
       context.globalAlpha = 1
     }
+    if (call.state === "running" && call.isEarly) {
+      context.fillStyle = colours.early
+      context.fillRect(x, y, Math.min(4, width), height)
+    }
     if (call.abandoned !== undefined) this.left(seen, height)
     this.label(seen, height)
     if (call.path !== this.chosen?.call.path) return
@@ -714,6 +719,18 @@ class Drawing {
     this.write(isNamed ? "left running" : `${bar.call.name}, left running`, to + 4, middle + 0.5, 140, colours.stop)
   }
 
+  /** The words beside the line of the stop, and their place: before the line where they fit there. */
+  private stopLabel(): { readonly text: string; readonly from: number; readonly to: number } | undefined {
+    const { stopAt, stoppedBy } = this.run
+    if (stopAt === undefined) return undefined
+    const text = stoppedBy === undefined ? "stopped" : `stopped by ${Phrases.person(stoppedBy)}`
+    this.font(11, "600")
+    const width = Math.min(this.widthOf(text), 160) + 8
+    this.font(11)
+    const x = Math.round(this.x(stopAt)) + 0.5
+    return x - width - 1 >= 0 ? { text, from: x - width - 1, to: x - 1 } : { text, from: x + 1, to: x + 1 + width }
+  }
+
   private stops(): void {
     const { colours, context, run, view } = this
     const { height, isStrip } = view
@@ -741,12 +758,12 @@ class Drawing {
     context.lineWidth = 1.5
     this.line([[x, 0], [x, height]])
     if (isStrip) return
-    this.font(11, "600")
-    const text = run.stoppedBy === undefined ? "stop" : `stop by ${run.stoppedBy}`
-    const width = Math.min(this.widthOf(text), 140)
+    const label = this.stopLabel()
+    if (label === undefined) return
     context.fillStyle = colours.paper
-    context.fillRect(x - width - 9, 4, width + 8, 16)
-    this.write(text, x - width - 5, 13, width + 1, colours.stop)
+    context.fillRect(label.from, 4, label.to - label.from, 16)
+    this.font(11, "600")
+    this.write(label.text, label.from + 4, 13, label.to - label.from - 7, colours.stop)
   }
 
   /** The axis stands over rows that were scrolled under it. */

@@ -31,7 +31,7 @@ export const waitWords = (call: Fold.Call, wait: Fold.Wait): string => {
     case "permit":
       return "all places taken"
     case "exclusive":
-      return call.isAlone ? "has to run alone" : "one runs alone"
+      return call.isAlone ? "had to run alone" : "one runs alone"
     default:
       return wait.reason
   }
@@ -42,6 +42,7 @@ export const readyOf = (call: Fold.Call): number => call.ready ?? call.asked
 
 /** Returns the time for which a call waited, in milliseconds, or nothing where it started at once. */
 export const waitedOf = (call: Fold.Call, now: number): number | undefined => {
+  if (call.isEarly && call.waits.length === 0) return undefined
   const until = call.started ?? (call.state === "asked" || call.state === "waiting" ? now : call.ended ?? now)
   const waited = until - readyOf(call)
   return call.waits.length > 0 || call.started !== undefined && waited > 0 ? Math.max(0, waited) : undefined
@@ -50,13 +51,42 @@ export const waitedOf = (call: Fold.Call, now: number): number | undefined => {
 const listed = (names: ReadonlyArray<string>): string =>
   names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${names.at(-1)}`
 
-const named = (run: Fold.Run, path: string): string => {
-  const call = run.calls.get(path)
-  return call === undefined ? path : `${call.name} (${call.id})`
+/** Number of characters of a value that names a call. */
+const shortest = 32
+
+/** Returns the first words of the arguments of a call, or `""` where they are not published. */
+export const wordsOf = ({ arguments: given }: Fold.Call): string => {
+  if (typeof given !== "object" || given === null) return given === undefined ? "" : Words.brief(given, shortest)
+  const values = Object.values(given)
+  const first = values.find((value) => typeof value === "string" && value !== "") ?? values[0]
+  return first === undefined ? "" : Words.brief(first, shortest)
 }
 
+/** Returns the name of a call for a reader: its tool, with the first words of its arguments or its place. */
+export const nameOf = (run: Fold.Run, call: Fold.Call): string => {
+  const words = wordsOf(call)
+  if (words !== "") return `${call.name} ${words}`
+  const turn = run.turns.find(({ index, owner }) => owner === call.owner && index === call.turn)
+  const alike = (turn?.calls ?? []).filter((path) => run.calls.get(path)?.name === call.name)
+  const place = alike.indexOf(call.path)
+  return place < 0 || alike.length < 2 ? call.name : `${call.name} ${place + 1} of ${alike.length}`
+}
+
+/** Returns the words for a call that may not have been published. */
+const named = (run: Fold.Run, path: string): string => {
+  const call = run.calls.get(path)
+  return call === undefined ? "another call" : nameOf(run, call)
+}
+
+/** Returns the words for a person. A server without accounts has one, `local`. */
+export const person = (by: string): string => by === "local" ? "a local user" : Words.marked(by)
+
 /** The words between what a call waited for and the calls that had it. */
-const holders: { readonly [reason: string]: string } = { key: "held by", permit: "by", exclusive: "behind" }
+const holders: { readonly [reason: string]: string } = { key: "held by", permit: "by", exclusive: "after" }
+
+/** Tells whether a call waited for nothing but the end of its reply. */
+export const isLate = (call: Fold.Call): boolean =>
+  call.waits.length === 0 && !call.isEarly && call.turn >= 0 && (call.started ?? 0) > readyOf(call)
 
 /** Returns why a call waited, in words, with the calls that it waited for. */
 export const why = (run: Fold.Run, call: Fold.Call): string => {
@@ -64,10 +94,9 @@ export const why = (run: Fold.Run, call: Fold.Call): string => {
     const behind = wait.behind.map((path) => named(run, path))
     const who = wait.isElsewhere ? [...behind, "another run"] : behind
     const words = waitWords(call, wait)
-    return who.length === 0 ? words : `${words}, ${holders[wait.reason] ?? "behind"} ${listed(who)}`
+    return who.length === 0 ? words : `${words}, ${holders[wait.reason] ?? "after"} ${listed(who)}`
   })
-  const isLate = call.waits.length === 0 && call.turn >= 0 && (call.started ?? 0) > readyOf(call)
-  return isLate ? "the reply had to end" : reasons.join("; ")
+  return isLate(call) ? "the reply had to end" : reasons.join("; ")
 }
 
 const outcomes: { readonly [tag: string]: string } = {
@@ -85,30 +114,99 @@ const outcomes: { readonly [tag: string]: string } = {
 }
 
 /** Returns the state of a run in words. */
-export const outcomeOf = ({ outcome }: Fold.Run): string =>
-  outcome === undefined ? "Running" : outcomes[outcome._tag] ?? outcome._tag
+export const outcomeOf = ({ outcome, suspensions }: Fold.Run): string => {
+  const words = outcome === undefined ? "Running" : outcomes[outcome._tag] ?? outcome._tag
+  return words === "Asks" && suspensions.length === 0 ? "Asked" : words
+}
 
 /** Returns the number of things with their name. */
 export const many = (number: number, name: string): string =>
   `${number.toLocaleString("en")} ${name}${number === 1 ? "" : "s"}`
 
+/** Returns tokens and cost in words, with their unit, or `""` where none is known. */
+export const usageOf = (usage: Fold.Usage | undefined, isNested = false): string => {
+  const tokens = Words.tokens(usage).replace(/ in, /, " tokens in, ")
+  const parts = [tokens, Words.cost(usage)].filter((text) => text !== "")
+  return parts.length === 0 ? "" : `${parts.join(", ")}${isNested ? ", with sub-agents" : ""}`
+}
+
+/** Returns the numbers of calls, those that are not 0. */
+const countsOf = ({ counts }: Fold.Run): ReadonlyArray<string> =>
+  ([
+    [counts.failed, "failed"],
+    [counts.denied, "denied"],
+    [counts.cancelled, "stopped"],
+    [counts.asks, counts.asks === 1 ? "needs an answer" : "need an answer"],
+    [counts.running, "running"]
+  ] as const).flatMap(([number, words]) => number === 0 ? [] : [`${number.toLocaleString("en")} ${words}`])
+
+const callsOf = ({ list }: Fold.Run): string => {
+  const inner = list.reduce((sum, { owner }) => owner === "" ? sum : sum + 1, 0)
+  const calls = many(list.length, "call")
+  return inner === 0 ? calls : `${calls}, ${inner.toLocaleString("en")} of them in sub-agents`
+}
+
+/** Returns what is known of a run, for the line above its picture. */
+export const facts = (run: Fold.Run): ReadonlyArray<string> => {
+  const { early, most } = run.counts
+  const usage = usageOf(run.total ?? run.usage, run.nested !== undefined)
+  return [
+    many(run.turns.filter(({ owner }) => owner === "").length, "turn"),
+    ...(run.list.length === 0 ? [] : [callsOf(run)]),
+    ...(early === 0 ? [] : [`${early.toLocaleString("en")} started early`]),
+    ...countsOf(run),
+    ...(most < 2 ? [] : [`at most ${most} at once`]),
+    ...(usage === "" ? [] : [usage])
+  ]
+}
+
 /** Returns the one sentence that names the picture of a run. */
 export const sentence = (run: Fold.Run): string => {
-  const { asks, cancelled, denied, early, failed, most, running } = run.counts
-  const parts = [`${early.toLocaleString("en")} started before the reply ended`]
-  for (
-    const [number, words] of [
-      [failed, "failed"],
-      [denied, "denied"],
-      [cancelled, "stopped"],
-      [asks, "waiting for an answer"],
-      [running, "running"]
-    ] as const
-  ) {
-    if (number > 0) parts.push(`${number.toLocaleString("en")} ${words}`)
-  }
+  const { early, most } = run.counts
+  const parts = [
+    many(run.list.length, "call"),
+    `${early.toLocaleString("en")} started before the reply ended`,
+    ...countsOf(run),
+    ...(most === 0 ? [] : [`at most ${most} at once`])
+  ]
   const time = run.startedAt === undefined ? "Run" : `Run of ${Words.seconds(run.end ?? run.now)}`
-  return `${time}: ${many(run.list.length, "call")}, ${parts.join(", ")}, at most ${most} at once.`
+  return `${time}: ${parts.join(", ")}.`
+}
+
+/** Returns what is known of a turn of the model. */
+export const turnOf = (turn: Fold.Turn, now: number): string => {
+  const request = turn.requests.at(-1)
+  const parts = [
+    `turn ${turn.index + 1}`,
+    ...(request?.model === undefined ? [] : [Words.marked(request.model)]),
+    Words.seconds((turn.to ?? now) - turn.from),
+    ...(turn.first === undefined ? [] : [`first piece after ${Words.seconds(turn.first - turn.from)}`]),
+    usageOf(turn.usage)
+  ]
+  return parts.filter((text) => text !== "").join(", ")
+}
+
+/** An order of the calls of a run: as the model asked, or what took longest first. */
+export type Order = "asked" | "waited" | "ran"
+
+/** Returns the calls of a run in an order. As the model asked, those of a sub-agent stand below its call. */
+export const ordered = (run: Fold.Run, order: Order, now: number): ReadonlyArray<Fold.Call> => {
+  if (order !== "asked") {
+    const millis = new Map(
+      run.list.map((call) => [call, (order === "ran" ? Words.ranOf(call, now) : waitedOf(call, now)) ?? -1] as const)
+    )
+    return run.list.toSorted((left, right) => (millis.get(right) ?? 0) - (millis.get(left) ?? 0))
+  }
+  const within = new Map<string, Array<Fold.Call>>()
+  for (const call of run.list) {
+    const calls = within.get(call.owner)
+    if (calls === undefined) within.set(call.owner, [call])
+    else calls.push(call)
+  }
+  const below = (owner: string): ReadonlyArray<Fold.Call> =>
+    (within.get(owner) ?? []).toSorted((left, right) => left.asked - right.asked)
+      .flatMap((call) => within.has(call.path) ? [call, ...below(call.path)] : [call])
+  return below("")
 }
 
 /**
@@ -119,7 +217,7 @@ export const about = (run: Fold.Run, call: Fold.Call): string => {
   const waited = call.started === undefined ? undefined : waitedOf(call, call.started)
   const ran = call.ended === undefined ? undefined : Words.ranOf(call, call.ended)
   const reason = why(run, call)
-  const words = [`${call.name}: ${stateOf(call)}`, `asked at ${Words.seconds(readyOf(call))}`]
+  const words = [`${nameOf(run, call)}: ${stateOf(call)}`, `asked at ${Words.seconds(readyOf(call))}`]
   if (waited !== undefined) words.push(`waited ${Words.seconds(waited)}${reason === "" ? "" : ` (${reason})`}`)
   else if (reason !== "") words.push(reason)
   if (ran !== undefined) words.push(`ran ${Words.seconds(ran)}`)
