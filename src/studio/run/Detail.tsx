@@ -146,7 +146,7 @@ const Known = ({ call, layout, now, onChoose, onFold, run }: Properties & { read
         {call.by !== undefined && (
           <>
             <dt>By</dt>
-            <dd>{Phrases.person(call.by)}</dd>
+            <dd>{Words.personOf(call.by)}</dd>
           </>
         )}
         {call.detail !== undefined && (

@@ -723,7 +723,7 @@ class Drawing {
   private stopLabel(): { readonly text: string; readonly from: number; readonly to: number } | undefined {
     const { stopAt, stoppedBy } = this.run
     if (stopAt === undefined) return undefined
-    const text = stoppedBy === undefined ? "stopped" : `stopped by ${Phrases.person(stoppedBy)}`
+    const text = stoppedBy === undefined ? "stopped" : `stopped by ${Words.personOf(stoppedBy)}`
     this.font(11, "600")
     const width = Math.min(this.widthOf(text), 160) + 8
     this.font(11)

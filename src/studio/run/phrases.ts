@@ -78,9 +78,6 @@ const named = (run: Fold.Run, path: string): string => {
   return call === undefined ? "another call" : nameOf(run, call)
 }
 
-/** Returns the words for a person. A server without accounts has one, `local`. */
-export const person = (by: string): string => by === "local" ? "a local user" : Words.marked(by)
-
 /** The words between what a call waited for and the calls that had it. */
 const holders: { readonly [reason: string]: string } = { key: "held by", permit: "by", exclusive: "after" }
 
@@ -125,8 +122,7 @@ export const many = (number: number, name: string): string =>
 
 /** Returns tokens and cost in words, with their unit, or `""` where none is known. */
 export const usageOf = (usage: Fold.Usage | undefined, isNested = false): string => {
-  const tokens = Words.tokens(usage).replace(/ in, /, " tokens in, ")
-  const parts = [tokens, Words.cost(usage)].filter((text) => text !== "")
+  const parts = [Words.tokens(usage), Words.cost(usage)].filter((text) => text !== "")
   return parts.length === 0 ? "" : `${parts.join(", ")}${isNested ? ", with sub-agents" : ""}`
 }
 
