@@ -13,6 +13,7 @@ import {
 import * as Composer from "./chat/Composer.tsx"
 import { Empty } from "./chat/Empty.tsx"
 import type { Actions, Said } from "./chat/Message.tsx"
+import { announceAnswers, useNews } from "./chat/news.ts"
 import { Thread } from "./chat/Thread.tsx"
 import type * as Client from "./data/client.ts"
 import * as Preferences from "./data/preferences.ts"
@@ -20,8 +21,9 @@ import type * as Store from "./data/store.ts"
 import type { Studio } from "./data/studio.ts"
 import { Divider } from "./Divider.tsx"
 import { Login } from "./Login.tsx"
+import { keepFocus } from "./parts/focus.ts"
 import { Icon } from "./parts/Icon.tsx"
-import { announce } from "./parts/Live.tsx"
+import { announce, Live } from "./parts/Live.tsx"
 import { plainOf } from "./parts/plain.ts"
 import { beginningOf, effectsBehind, useBranches } from "./sessions/Branches.tsx"
 import { List } from "./sessions/List.tsx"
@@ -65,16 +67,7 @@ const Scheme = (): ReactNode => {
   )
 }
 
-/** What a screen reader is to hear of a session. */
-const sentenceOf = ({ isStopping, report, running, shown, suspensions }: Store.Snapshot): string => {
-  if (isStopping) return "Stopping."
-  // A card that asks announces itself.
-  if (suspensions.length > 0) return ""
-  if (running !== undefined) return "The agent works."
-  if (report !== undefined) return "Stopped."
-  const last = shown.at(-1)?.run
-  return last?.end === undefined ? "" : plainOf(last.turns.findLast(({ owner }) => owner === "")?.text ?? "", 200)
-}
+const silence = "Nothing is heard of the run. If its process has ended, the run waits to be taken over."
 
 /** Returns what a stop has left, in a sentence. */
 const leftOf = ({ report, shown }: Store.Snapshot): string => {
@@ -134,7 +127,6 @@ const Session = ({ onSide, session, studio }: {
   const isEmpty = shown.length === 0 && waiting.length === 0 && state === "new"
   const left = leftOf(snapshot)
   const sentences = [misled, state === "gone" ? "" : notice].filter((each) => each !== "")
-  const sentence = sentenceOf(snapshot)
   const { at: branches, isOrphan } = useBranches(studio, snapshot)
   const [asked, setAsked] = useState<Asked>()
   const latest = useRef({ running, snapshot, tools: facts?.tools })
@@ -186,9 +178,11 @@ const Session = ({ onSide, session, studio }: {
     if (!isEmpty) void asks()
   }, [isEmpty])
 
-  useEffect(() => {
-    if (sentence !== "") announce(sentence)
-  }, [sentence])
+  useNews(snapshot, left)
+
+  useEffect(() => announce(warning), [warning])
+
+  useEffect(() => announce(isSilent ? silence : ""), [isSilent])
 
   useEffect(() => {
     document.title = `${isAsked ? "● " : ""}${title === "" ? agent : plainOf(title)} · Studio`
@@ -236,7 +230,7 @@ const Session = ({ onSide, session, studio }: {
       <main id="main" tabIndex={-1}>
         <header className="bar">
           {onSide}
-          <h1>{title === "" ? agent : plainOf(title)}</h1>
+          <h1 tabIndex={-1}>{title === "" ? agent : plainOf(title)}</h1>
           <span className="description">{title === "" ? description : agent}</span>
           {shown.length > 0 && (
             <button
@@ -284,7 +278,11 @@ const Session = ({ onSide, session, studio }: {
                   <Asks
                     suspensions={suspensions}
                     facts={facts?.tools}
-                    onAnswer={(answers) => session.answer(answers)}
+                    onAnswer={async (answers) => {
+                      const refused = await session.answer(answers)
+                      if (refused === undefined) announceAnswers(suspensions, answers)
+                      return refused
+                    }}
                     onLook={session.look}
                   />
                 </Suspense>
@@ -298,13 +296,9 @@ const Session = ({ onSide, session, studio }: {
           </div>
         )}
         {left !== "" && <p className="warning report">{left}</p>}
-        {isSilent && (
-          <p className="warning" role="status">
-            Nothing is heard of the run. If its process has ended, the run waits to be taken over.
-          </p>
-        )}
+        {isSilent && <p className="warning">{silence}</p>}
         {isOrphan && <p className="warning">The chat that this one branched from was deleted.</p>}
-        {warning !== "" && <p className="warning" role="status">{warning}</p>}
+        {warning !== "" && <p className="warning">{warning}</p>}
         {allowed.length > 0 && (
           <div className="allowed" role="group" aria-label="Allowed in this chat">
             Allowed in this chat:
@@ -385,6 +379,8 @@ export const App = ({ studio }: { readonly studio: Studio }): ReactNode => {
   const [isSideOpen, setSideOpen] = useState(false)
   const [isHelped, setHelped] = useState(false)
   const burger = useRef<HTMLButtonElement>(null)
+
+  useEffect(keepFocus, [])
 
   const begin = (agent?: string) => {
     studio.begin(agent)
@@ -490,6 +486,7 @@ export const App = ({ studio }: { readonly studio: Studio }): ReactNode => {
           </main>
         )
         : <Session key={session.id} session={session} studio={studio} onSide={side} />}
+      <Live />
       {isHelped && (
         <Suspense fallback={null}>
           <Help onClose={() => setHelped(false)} />

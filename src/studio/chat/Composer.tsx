@@ -1,6 +1,7 @@
 /** The field for a message. A session keeps what was typed until it is sent. */
 import { type ReactNode, type Ref, useImperativeHandle, useLayoutEffect, useRef, useState } from "react"
 import { Icon } from "../parts/Icon.tsx"
+import { announce } from "../parts/Live.tsx"
 
 /** What other parts of the page do with the field. */
 export interface Handle {
@@ -49,8 +50,13 @@ export const Composer = ({ agent, draft, isAsked, isRunning, isStopping, onDraft
     current.style.height = `${Math.min(current.scrollHeight, tallest)}px`
   }, [text])
   const isReady = text.trim() !== "" && !isAsked && !isRunning && !isSending
+  const why = isAsked
+    ? "Answer above first. What is typed here is kept."
+    : isRunning
+    ? `${agent} works. What is typed here is kept until it has answered.`
+    : ""
   const send = async () => {
-    if (!isReady) return
+    if (!isReady) return announce(why)
     setSending(true)
     change("")
     const refused = await onSend(text)
@@ -74,7 +80,7 @@ export const Composer = ({ agent, draft, isAsked, isRunning, isStopping, onDraft
           rows={1}
           autoComplete="off"
           value={text}
-          readOnly={isAsked}
+          aria-describedby="message-state"
           placeholder={isAsked ? "Answer above first" : isRunning ? `${agent} works` : `Message ${agent}`}
           onChange={(event) => change(event.currentTarget.value)}
           onKeyDown={(event) => {
@@ -85,23 +91,24 @@ export const Composer = ({ agent, draft, isAsked, isRunning, isStopping, onDraft
         />
         {isRunning
           ? (
-            <button type="button" id="stop" className="round" disabled={isStopping} onClick={onStop}>
+            <button key="stop" type="button" id="stop" className="round" disabled={isStopping} onClick={onStop}>
               <Icon name="stop" />
               <span className="hidden">{isStopping ? "Stopping" : "Stop"}</span>
             </button>
           )
           : (
-            <button id="send" className="round main" disabled={!isReady}>
+            <button key="send" id="send" className="round main" disabled={!isReady}>
               <Icon name="send" />
               <span className="hidden">Send</span>
             </button>
           )}
       </div>
+      <span id="message-state" className="hidden">{why}</span>
       <p className="keys" aria-hidden="true">
         {isStopping
           ? "Stopping"
           : isAsked
-          ? ""
+          ? why
           : isRunning
           ? (
             <>

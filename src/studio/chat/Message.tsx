@@ -1,5 +1,5 @@
 /** What a user has said, and the answer of the agent: text, calls, its strip, and what it took. */
-import { Component, memo, type ReactNode, useState } from "react"
+import { Component, memo, type ReactNode, useEffect, useRef, useState } from "react"
 import type * as Fold from "../data/fold.ts"
 import { Markdown } from "../markdown/Markdown.tsx"
 import { Copy } from "../parts/Copy.tsx"
@@ -60,6 +60,8 @@ const Edit = ({ message, onClose, onEdit }: {
   const [text, setText] = useState(() => Words.saidText(message.content))
   const [isSending, setSending] = useState(false)
   const [refused, setRefused] = useState<string>()
+  const area = useRef<HTMLTextAreaElement>(null)
+  useEffect(() => area.current?.focus(), [])
   const send = async () => {
     setSending(true)
     const sentence = await onEdit(message, text)
@@ -75,6 +77,10 @@ const Edit = ({ message, onClose, onEdit }: {
         void send()
       }}
       onKeyDown={(event) => {
+        if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+          event.preventDefault()
+          event.currentTarget.requestSubmit()
+        }
         if (event.key !== "Escape") return
         event.preventDefault()
         event.stopPropagation()
@@ -82,10 +88,10 @@ const Edit = ({ message, onClose, onEdit }: {
       }}
     >
       <textarea
-        aria-label="Message"
+        aria-label="Edit of your message"
         rows={Math.min(12, text.split("\n", 13).length + 1)}
         value={text}
-        ref={(area) => area?.focus()}
+        ref={area}
         onChange={(event) => setText(event.currentTarget.value)}
       />
       {refused !== undefined && <p className="wrong" role="alert">{refused}</p>}
@@ -98,7 +104,7 @@ const Edit = ({ message, onClose, onEdit }: {
 }
 
 const Steps = ({ at, of, onStep }: Branches): ReactNode => (
-  <span className="branches" role="group" aria-label="Branches">
+  <span className="branches" role="group" aria-label={`Branch ${at} of ${of}`}>
     <button type="button" className="quiet" aria-label="Branch before" disabled={at <= 1} onClick={() => onStep(-1)}>
       ‹
     </button>
@@ -125,22 +131,21 @@ export const User = memo(({ actions, message }: { readonly message: Said; readon
             <Long text={text} />
           </div>
         )}
-      {!isEdited && (
-        <p className="foot">
-          {branches !== undefined && branches.of > 1 && <Steps {...branches} />}
-          <Copy text={text} what="your message" />
-          {onEdit !== undefined && (
-            <button
-              type="button"
-              className="quiet"
-              aria-label="Edit your message"
-              onClick={() => setEdited(true)}
-            >
-              Edit
-            </button>
-          )}
-        </p>
-      )}
+      {/* The button that began the edit is there when it ends, and has the focus again. */}
+      <p className="foot" hidden={isEdited}>
+        {branches !== undefined && branches.of > 1 && <Steps {...branches} />}
+        <Copy text={text} what="your message" />
+        {onEdit !== undefined && (
+          <button
+            type="button"
+            className="quiet"
+            aria-label="Edit your message"
+            onClick={() => setEdited(true)}
+          >
+            Edit
+          </button>
+        )}
+      </p>
     </article>
   )
 })
@@ -180,11 +185,8 @@ const textOf = (run: Fold.Run): string =>
   run.turns.filter(({ owner, text }) => owner === "" && text !== "").map(({ text }) => text).join("\n\n")
 
 const Left = ({ run }: { readonly run: Fold.Run }): ReactNode => {
-  if (run.abandoned.length === 0) return null
-  const names = run.abandoned.map(({ ageMillis, name }) =>
-    `${Words.marked(name.slice(0, 100))} (for ${Words.seconds(ageMillis)})`
-  )
-  return <p className="left">Left running, and may still have an effect: {names.join(", ")}.</p>
+  const left = Words.leftOf(run)
+  return left === "" ? null : <p className="left">{left}</p>
 }
 
 const Foot = ({ actions, isLast, message, run }: {

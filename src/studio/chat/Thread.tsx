@@ -2,7 +2,6 @@
 import { useVirtualizer } from "@tanstack/react-virtual"
 import { type ReactNode, useEffect, useLayoutEffect, useRef } from "react"
 import type * as Fold from "../data/fold.ts"
-import { Live } from "../parts/Live.tsx"
 import { type Actions, Answer, Boundary, type Said, User } from "./Message.tsx"
 import * as Words from "./words.ts"
 
@@ -156,7 +155,6 @@ export const Thread = ({ actions, children, hasOlder = false, onOlder, onPlace, 
           {children !== undefined && <div className="row asks">{children}</div>}
         </div>
       </div>
-      <Live />
     </>
   )
 }

@@ -1,15 +1,16 @@
 /** Focus for what waits for an answer. */
 import { useCallback } from "react"
+import { focused } from "../parts/focus.ts"
 
-/** Tells whether a person types into a field that has a text. */
-const isTyping = (element: Element | null): boolean =>
-  (element instanceof HTMLTextAreaElement || element instanceof HTMLInputElement) && element.value !== ""
-
-/** Returns a function that moves the focus, unless a person types or has it in something that asks. */
+/**
+ * Returns a function that moves the focus to what waits: from an empty field for a message, or from nothing. A key that
+ * was meant for another element is not lost.
+ */
 export const useFreeFocus = (): (target: HTMLElement | null) => void =>
   useCallback((target) => {
-    const { activeElement } = document
-    if (target === null || isTyping(activeElement) || activeElement?.closest(".ask") != null) return
+    const at = focused()
+    const isFree = at === undefined || at instanceof HTMLTextAreaElement && at.id === "message" && at.value === ""
+    if (target === null || !isFree) return
     target.focus({ preventScroll: true })
     target.scrollIntoView({ block: "nearest" })
   }, [])

@@ -124,6 +124,21 @@ export const brief = (value: unknown, most = 120): string => {
   return marked(write(value).slice(0, most))
 }
 
+/** Returns the first values of arguments in a few words. */
+const valuesOf = (value: unknown): string =>
+  typeof value === "object" && value !== null
+    ? Object.values(value).slice(0, 4).map(valuesOf).filter((text) => text !== "").join(" ")
+    : typeof value === "string"
+    ? value.slice(0, 60).trim()
+    : ""
+
+/** Returns the name of a call by which a reader knows it: its tool, and the first words of its arguments. */
+export const titleOf = (call: { readonly name: string; readonly arguments?: unknown }): string => {
+  const words = valuesOf(call.arguments).replace(/\s+/g, " ")
+  const short = words.length <= 40 ? words : `${words.slice(0, 40).replace(/\s\S*$/, "")}…`
+  return marked(short === "" ? call.name : `${call.name} ${short}`)
+}
+
 /** Returns the content of a message or of an answer as text. Parts that are no text are named. */
 export const contentText = (content: unknown): string => {
   if (typeof content === "string") {
@@ -179,6 +194,12 @@ export const errorOf = (content: unknown): string => {
   } catch {
     return said(text)
   }
+}
+
+/** Returns what a run has left running, in a sentence, or `""`. */
+export const leftOf = ({ abandoned }: Fold.Run): string => {
+  const names = abandoned.map(({ ageMillis, name }) => `${marked(name.slice(0, 100))} (for ${seconds(ageMillis)})`)
+  return names.length === 0 ? "" : `Left running, and may still have an effect: ${names.join(", ")}.`
 }
 
 /** Returns how a run ended, where that is more than that it did, and whether it is bad. */

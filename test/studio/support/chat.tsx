@@ -8,6 +8,7 @@ import type { Actions, Said } from "../../../src/studio/chat/Message.tsx"
 import { type Shown, Thread } from "../../../src/studio/chat/Thread.tsx"
 import * as Fold from "../../../src/studio/data/fold.ts"
 import { empty, parse } from "../../../src/studio/markdown/parse.ts"
+import { Live } from "../../../src/studio/parts/Live.tsx"
 
 type Event = Fold.Told
 
@@ -60,6 +61,7 @@ const draw = (): number => {
         <Thread shown={shown} waiting={waiting} actions={actions} hasOlder={older.length > 0} onOlder={onOlder}>
           {suspensions.length > 0 ? <Asks suspensions={suspensions} facts={facts} onAnswer={onAnswer} /> : undefined}
         </Thread>
+        <Live />
       </StrictMode>
     )
   )

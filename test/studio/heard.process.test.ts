@@ -1,0 +1,139 @@
+/** Studio for a person with a keyboard and a screen reader: where the focus is, and what is said. */
+import { assert, describe, it } from "@effect/vitest"
+import type { Page } from "playwright-core"
+import { afterAll, beforeAll } from "vitest"
+import { hasBrowser } from "../support/browser.ts"
+import { rests, say, Stand } from "./support/served.ts"
+
+const stand = new Stand()
+
+/** Opens an address on a page that keeps what its live region says. */
+const open = async (url: string, options: Parameters<Stand["open"]>[1] = {}) => {
+  const opened = await stand.open(url, options)
+  await opened.page.addInitScript(() => {
+    const said: Array<string> = []
+    let last = ""
+    Object.assign(globalThis, { said })
+    new MutationObserver(() => {
+      const text = document.querySelector(".hidden[role=status]")?.textContent.trim() ?? ""
+      if (text !== "" && text !== last) said.push(text)
+      last = text
+    }).observe(document, { subtree: true, childList: true, characterData: true })
+  })
+  await opened.page.reload()
+  return opened
+}
+
+/** Waits until something is said, and returns all that was said until then. */
+const said = async (page: Page, part: string): Promise<ReadonlyArray<string>> => {
+  await page.waitForFunction(
+    (part) => (globalThis as unknown as { said: ReadonlyArray<string> }).said.some((text) => text.includes(part)),
+    part
+  )
+  return page.evaluate(() => (globalThis as unknown as { said: Array<string> }).said.splice(0))
+}
+
+/** Waits until the element of a selector has the focus. */
+const focus = async (page: Page, selector: string): Promise<void> => {
+  const has = page.waitForFunction((selector) => document.activeElement?.matches(selector), selector, {
+    timeout: 10_000
+  })
+  await has.catch(async () => {
+    assert.fail(
+      `${selector} has no focus, but ${await page.evaluate("document.activeElement.outerHTML.slice(0, 300)")}`
+    )
+  })
+}
+
+describe.skipIf(!hasBrowser())("Studio by keyboard", () => {
+  beforeAll(() => stand.start())
+  afterAll(() => stand.end())
+
+  it("V-05: what closes, ends or goes away gives the focus back to what opened it, or to the message", async () => {
+    const { close, faults, page } = await open(await stand.serve("servedWeather"))
+    await say(page, "Hello")
+    await focus(page, ".ask textarea")
+    await page.keyboard.type("Oslo")
+    await page.keyboard.press("Enter")
+    await focus(page, ".ask[data-kind=approval] h2")
+    await page.keyboard.press("Tab")
+    await page.keyboard.press("Tab")
+    await page.keyboard.press("Enter")
+    await page.waitForSelector("text=It is paid.")
+    await rests(page)
+    await focus(page, "#message")
+    await say(page, "Read")
+    await page.waitForSelector(".call[data-state=running]")
+    await page.focus("#stop")
+    await page.keyboard.press("Enter")
+    await page.waitForSelector(".call[data-state=cancelled]")
+    await rests(page)
+    await focus(page, "#message")
+    for (
+      const [opener, opened] of [["[aria-label='Keys']", "dialog.help"], [
+        "[aria-label='Edit your message']",
+        ".edit"
+      ]] as const
+    ) {
+      await page.locator(opener).last().focus()
+      await page.keyboard.press("Enter")
+      await page.waitForSelector(opened)
+      await page.keyboard.press("Escape")
+      await focus(page, opener)
+    }
+    await page.waitForSelector("#sessions .menu")
+    for (const task of ["Rename", "Delete"]) {
+      await page.locator("#sessions .menu").focus()
+      await page.keyboard.press("Enter")
+      await page.locator(".popover:popover-open").getByText(task).press("Enter")
+      await page.waitForSelector(".prompt")
+      await page.keyboard.press("Escape")
+      await focus(page, "#sessions .menu")
+    }
+    assert.deepStrictEqual(faults, [])
+    await close()
+  })
+
+  it("V-05: the field for a message takes text while a question waits, and says why it does not send it", async () => {
+    const { close, faults, page } = await open(await stand.serve("servedWeather"))
+    await say(page, "Hello")
+    await page.waitForSelector(".ask")
+    await said(page, "Which city?")
+    await page.fill("#message", "typed meanwhile")
+    await page.press("#message", "Enter")
+    await said(page, "Answer above first. What is typed here is kept.")
+    assert.strictEqual(await page.inputValue("#message"), "typed meanwhile")
+    const state =
+      "document.getElementById(document.getElementById('message').getAttribute('aria-describedby')).textContent"
+    assert.include(String(await page.evaluate(state)), "Answer above first.")
+    assert.deepStrictEqual(faults, [])
+    await close()
+  })
+
+  it("V-05: a question takes no key that was meant for another button", async () => {
+    const { close, faults, page } = await open(await stand.serve("servedWeather"))
+    await page.waitForSelector(".empty")
+    await page.fill("#message", "Hello")
+    await page.evaluate(() => {
+      document.querySelector<HTMLFormElement>("form.composer")?.requestSubmit()
+      document.querySelector<HTMLElement>("[aria-label='Keys']")?.focus()
+    })
+    await page.waitForSelector(".ask")
+    await said(page, "Which city?")
+    await focus(page, "[aria-label='Keys']")
+    assert.deepStrictEqual(faults, [])
+    await close()
+  })
+
+  it("V-05: what happens is said once and in its order, and nothing of what was there before", async () => {
+    const { close, faults, page } = await open(await stand.serve("servedWeather"))
+    await said(page, "New chat with weather.")
+    await say(page, "Hello")
+    assert.match((await said(page, "Which city?")).join(" "), /^(?:The agent works\. )?Which city\?$/)
+    await page.fill(".ask textarea", "Oslo")
+    await page.press(".ask textarea", "Enter")
+    assert.match((await said(page, "Answered: ask.")).join(" "), /Answered: ask\./)
+    assert.deepStrictEqual(faults, [])
+    await close()
+  })
+})
