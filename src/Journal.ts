@@ -35,6 +35,7 @@ export type {
   Labelled,
   MessagesAppended,
   MessageSubmitted,
+  MessageWithdrawn,
   Opened,
   Parent,
   Records,

@@ -12,6 +12,7 @@ import * as CallPaths from "../../internal/answer/callPath.ts"
 import * as Teller from "../../internal/answer/teller.ts"
 import * as Outcomes from "../../internal/fold/runOutcome.ts"
 import * as SharedMessages from "../../internal/fold/sharedMessages.ts"
+import * as Json from "../../internal/json.ts"
 import * as Journal from "../../Journal.ts"
 import type * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
@@ -559,6 +560,12 @@ const innersOf = (
     return inners
   })
 
+/** Tells whether an event completes a call, at any depth. The events of a run inside are progress. */
+const isCompleted = (event: PublicEvent): boolean =>
+  event._tag === "ToolProgress"
+    ? Json.isObject(event.progress) && isCompleted(event.progress as unknown as PublicEvent)
+    : event._tag === "ToolCallCompleted"
+
 /**
  * Reads the events of a sub-agent, as its call publishes them, since the call has waited last. The first one precedes
  * all of them, and says that they replace those that a reader has.
@@ -578,7 +585,7 @@ const readAgent = (
       for (const inner of inners) {
         // The calls of an earlier run have names that the events of a later one may lack.
         if (waits < agent.waits) {
-          for (const told of inner.told) if (told.event._tag !== "ToolCallCompleted") telling.within(runId, agent, told)
+          for (const told of inner.told) if (!isCompleted(told.event)) telling.within(runId, agent, told)
         } else if (waits === agent.waits || !agent.isWaiting) wanted.push(inner)
         if (inner.isWaiting) waits++
       }

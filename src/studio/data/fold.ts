@@ -59,6 +59,8 @@ export interface Call {
   isEarly: boolean
   /** `true` if it runs alone. */
   isAlone: boolean
+  /** The paths of the calls whose waits say that it runs alone. */
+  readonly aloneBy: Set<string>
   /** `true` if the provider runs it itself. */
   isProviders: boolean
   /** Times of progress. */
@@ -320,6 +322,7 @@ const begin = (run: Run, owner: string, id: string, name: string, turn: Turn | u
     state: "asked",
     isEarly: false,
     isAlone: false,
+    aloneBy: new Set(),
     isProviders: false,
     notches: [],
     argumentsText: "",
@@ -416,8 +419,9 @@ const tellWhole = (turn: Turn, text: string): void => {
   say(turn, "text", text, true)
 }
 
-/** Notes that a call runs alone, and that calls of its tool do. */
-const markAlone = (run: Run, call: Call): void => {
+/** Notes that a call runs alone, and that calls of its tool do, by the wait of a call. */
+const markAlone = (run: Run, call: Call, by: Call): void => {
+  call.aloneBy.add(by.path)
   if (call.isAlone) return
   call.isAlone = true
   run.alone.calls.push(call)
@@ -450,12 +454,13 @@ const hasRunBeside = (run: Run, call: Call): boolean => {
 const noteAlone = (run: Run, call: Call, wait: Wait): void => {
   if (wait.reason !== "exclusive") return
   const before = wait.behind.flatMap((path) => run.calls.get(path) ?? [])
-  for (const other of before) if ((other.started ?? Infinity) > wait.from) markAlone(run, other)
+  for (const other of before) if ((other.started ?? Infinity) > wait.from) markAlone(run, other, call)
   const [one, ...others] = before.filter(({ started = Infinity }) => started <= wait.from)
-  if (one === undefined || one.isAlone) return
+  if (one === undefined) return
+  if (one.isAlone) return markAlone(run, one, call)
   const isBeside = others.some((other) => ranAtOnce(one, other)) || hasRunBeside(run, one)
   const isOther = isBeside || run.alone.names.has(call.name) && !run.alone.names.has(one.name)
-  markAlone(run, isOther ? call : one)
+  markAlone(run, isOther ? call : one, call)
 }
 
 /** Sets the time at which a call stood whole. */
@@ -470,6 +475,16 @@ const standAt = (run: Run, call: Call, at: number): void => {
   if (turn.ended !== undefined) sortCalls(run, turn)
 }
 
+/** Takes back that calls run alone where no wait says so any more. */
+const takeBackAlone = (run: Run): void => {
+  const { calls, names } = run.alone
+  if (!calls.some(({ aloneBy }) => aloneBy.size === 0)) return
+  for (const call of calls) call.isAlone = call.aloneBy.size > 0
+  calls.splice(0, calls.length, ...calls.filter(({ isAlone }) => isAlone))
+  names.clear()
+  for (const { name } of calls) names.add(name)
+}
+
 /**
  * Forgets of a call that was decided before it could start what no journal has: its waits, and the time in the reply at
  * which it stood whole.
@@ -477,6 +492,8 @@ const standAt = (run: Run, call: Call, at: number): void => {
 const forgetUnstarted = (run: Run, call: Call): void => {
   if (call.started !== undefined) return
   if (call.waits.length > 0) run.counts.waited--
+  for (const one of run.alone.calls) one.aloneBy.delete(call.path)
+  takeBackAlone(run)
   call.waits.splice(0)
   const to = turnOf(run, call)?.to
   if (to !== undefined && call.ready !== undefined) standAt(run, call, to)
