@@ -1006,7 +1006,8 @@ describe("a session that is not kept", () => {
         ? "toolCallId" in event ? event.toolCallId : "id" in event ? String(event.id) : ""
         : ""
     const groups: Array<Array<Event.Event>> = []
-    for (const event of events.filter(({ _tag }) => _tag !== "ToolQueued")) {
+    for (const given of events.filter(({ _tag }) => _tag !== "ToolQueued")) {
+      const event = given._tag === "ToolExecutionStarted" ? { ...given, waited: [] } : given
       const last = groups.at(-1)
       if (last !== undefined && idOf(event) !== "" && idOf(last[0]!) !== "") last.push(event)
       else groups.push([event])

@@ -117,7 +117,7 @@ export const outcomeOf = ({ outcome, suspensions }: Fold.Run): string => {
 }
 
 /** Returns the number of things with their name. */
-export const many = (number: number, name: string): string =>
+const many = (number: number, name: string): string =>
   `${number.toLocaleString("en")} ${name}${number === 1 ? "" : "s"}`
 
 /** Returns tokens and cost in words, with their unit, or `""` where none is known. */
