@@ -262,6 +262,7 @@ const exceptions: { readonly [option: string]: ReadonlyArray<Kind> } = {
   "Tool.fromChat.readOnly": ["flag", "fn"],
   "Tool.fromChat.destructive": ["flag", "fn"],
   "Agent.make.run": ["fn"],
+  "Session.stop.call": ["text"],
   "Tool.make: limits.key": ["text", "fn"],
   "McpTools.layer: trust.readOnly": ["flag"],
   "McpTools.layer: trust.destructive": ["flag"],

@@ -217,7 +217,10 @@ describe("N-30: options that do not exist", () => {
       () => Effect.scoped(Session.claim("s", untyped({ terms: 5 }))),
       "Session.claim has no option \"terms\"; did you mean \"term\"?"
     ],
-    stop: [() => Session.stop("s", untyped({ from: "x" })), "Session.stop has no option \"from\"; its options are by"],
+    stop: [
+      () => Session.stop("s", untyped({ from: "x" })),
+      "Session.stop has no option \"from\"; its options are by, call"
+    ],
     submit: [
       () => Session.submit("s", "go", untyped({ ids: "x" })),
       "Session.submit has no option \"ids\"; did you mean \"id\"?"

@@ -1,6 +1,6 @@
 /** Focus for what waits for an answer. */
 import { useCallback } from "react"
-import { focused } from "../parts/focus.ts"
+import { focused } from "../parts/refocus.ts"
 
 /**
  * Returns a function that moves the focus to what waits: from an empty field for a message, or from nothing. A key that

@@ -1,4 +1,4 @@
-/** What a screen reader is to hear of a session: what has just happened, once, and nothing of what was there before. */
+/** The news of a session for a screen reader: what has just happened, once, and nothing of what was there before. */
 import { useEffect, useRef } from "react"
 import type * as Fold from "../data/fold.ts"
 import type * as Store from "../data/store.ts"
@@ -7,7 +7,7 @@ import { plainOf } from "../parts/plain.ts"
 import type { Answer, Suspension } from "./Approval.tsx"
 import * as Words from "./words.ts"
 
-/** What was known of a session, whose runs change in place. */
+/** The known state of a session, whose runs change in place. */
 interface Known {
   /** `true` where the session was opened, and not begun here. */
   readonly isOpened: boolean

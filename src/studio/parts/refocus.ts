@@ -1,4 +1,4 @@
-/** Where the focus goes: back to what had it before, or else to the field for a message. */
+/** Returns the focus to what had it before, or else to the field for a message. */
 
 /** The most elements that are remembered. */
 const most = 50
@@ -53,7 +53,7 @@ export const keepFocus = (): () => void => {
     const last = trail.at(-1)
     // An element that is put elsewhere in the page loses the focus too.
     isMoved ||= changes.some(({ removedNodes }) => Array.from(removedNodes).some((node) => node.contains(last ?? null)))
-    // What appears may take the focus itself, behind the drawing.
+    // A new element may take the focus itself, behind the drawing.
     timer ??= setTimeout(() => {
       timer = undefined
       giveBack(isMoved)
