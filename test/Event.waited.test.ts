@@ -165,6 +165,11 @@ describe("what is published of the waits of a call", () => {
     for (const [id, name] of [["a", "secret"], ["b", "work"]] as const) {
       Event.toPublic({ _tag: "ToolCallStarted", id, name }, { publish, calls })
     }
+    Event.toPublic({ _tag: "ToolCallStarted", id, name }, { publish, calls })
+    Event.toPublic(
+      { _tag: "ToolCallCompleted", id, name, arguments: {}, rawArguments: "{}" },
+      { publish, calls }
+    )
     assert.deepStrictEqual(Event.toPublic(started, { publish, calls }), {
       _tag: tag,
       id,

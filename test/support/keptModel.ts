@@ -127,6 +127,8 @@ const allowedIn = (records: List): ReadonlyArray<string> => {
       const isRemembered = isAsked && record.answer._tag === "Approved" && record.remember !== undefined
       pending = new Map(pending).set(record.id, isRemembered)
     }
+    // A further reply of the run begins another turn, in which nothing of the one before waits.
+    if (record._tag === "ReplyReceived") pending = new Map(Array.from(pending.keys(), (id) => [id, false]))
     if (openIn(records.slice(0, index + 1)).length === 0) count()
   }
   return Array.from(new Set(allowed)).toSorted()
