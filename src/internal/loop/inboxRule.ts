@@ -18,8 +18,18 @@ const name = "inbox"
 
 /** The fate of a message. The first one counts. */
 export type Fate =
-  | { readonly _tag: "Delivered"; readonly requestId: string; readonly stepIndex: number }
-  | { readonly _tag: "Refused"; readonly reason: string }
+  | {
+    readonly _tag: "Delivered"
+    /** The run that the message was delivered to. */
+    readonly requestId: string
+    /** The step before which it was delivered, from 0. */
+    readonly stepIndex: number
+  }
+  | {
+    readonly _tag: "Refused"
+    /** The reason, as one word. */
+    readonly reason: string
+  }
   | { readonly _tag: "Withdrawn" }
 
 /** The occasion at which a message is delivered. */
@@ -27,10 +37,15 @@ export type Mode = "steer" | "follow"
 
 /** A message that was accepted. */
 export class Letter {
+  /** The id. */
   readonly id: string
+  /** The occasion at which it is delivered. */
   readonly mode: Mode
+  /** The message. */
   readonly message: Message.Message
+  /** Completes with the fate. */
   readonly told: Deferred.Deferred<Fate> = Deferred.makeUnsafe()
+  /** The fate, once it is known. */
   fate: Fate | undefined
 
   constructor(id: string, mode: Mode, message: Message.Message) {
@@ -123,7 +138,9 @@ export const rulesOf = (
 
 /** The messages of one inbox, in the order of acceptance, and the run that takes them. */
 export class Letters implements Box {
+  /** The messages by their ids, also those whose fate is known. */
   private readonly all = new Map<string, Letter>()
+  /** The messages that wait, in the order of acceptance. */
   private waiting: ReadonlyArray<Letter> = []
   /** The run that takes the messages. */
   private taker: object | undefined
@@ -131,16 +148,19 @@ export class Letters implements Box {
   private refusal: string | undefined
   readonly isKept = false
 
+  /** Returns the message of an id. */
   readonly get = (id: string): Letter | undefined => this.all.get(id)
 
   readonly open = (): ReadonlyArray<Open> => this.waiting
 
+  /** Takes a message, which is refused where the run has ended. */
   accept(letter: Letter): void {
     this.all.set(letter.id, letter)
     if (this.refusal === undefined) this.waiting = [...this.waiting, letter]
     else letter.settle({ _tag: "Refused", reason: this.refusal })
   }
 
+  /** Withdraws a message. `false` where its fate is known, or no message has the id. */
   withdraw(id: string): boolean {
     const letter = this.all.get(id)
     if (letter?.settle({ _tag: "Withdrawn" }) !== true) return false
@@ -167,6 +187,7 @@ export class Letters implements Box {
     )
   }
 
+  /** Takes the inbox for a run. One that another run has is a defect. */
   private enter(taker: object): void {
     if (this.taker !== undefined) {
       throw new TypeError("inbox: another run has this inbox; give each run one of its own, made with Inbox.make")
@@ -175,6 +196,7 @@ export class Letters implements Box {
     this.refusal = undefined
   }
 
+  /** Returns the rules of the run that has the inbox: the first and the last one. */
   readonly rules = (maxTurns: number): readonly [first: Rule, last: Rule] =>
     rulesOf(
       this,
