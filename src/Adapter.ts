@@ -649,7 +649,11 @@ export const classify = (
       }).pipe(
         Stream.runForEach((event) => Effect.sync(() => Outcomes.heard(state, event))),
         Effect.catchCause((cause) => Effect.sync(() => void (state.error ??= { value: Cause.squash(cause) }))),
-        Effect.map(() => ({ error: state.error?.value, hasSaid: Fold.hasSaid(state), usage: state.usage }))
+        Effect.map(() => ({
+          error: state.error?.value,
+          hasSaid: Fold.hasSaid(state),
+          response: Fold.toResponse(state)
+        }))
       )
     const govern = yield* Requests.CurrentGoverning
     yield* govern === undefined ?

@@ -111,9 +111,6 @@ const optionNames = Values.nullable(
   } satisfies NamesOf<Options>
 )
 
-const given = <A extends object>(options: A): A =>
-  Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined && value !== null)) as A
-
 const made = (opened: BudgetRule.Opened): Budget => {
   const budget: Budget = { open: (around) => BudgetRule.opened(opened, around) }
   Settings.madeBudgets.add(budget)
@@ -154,8 +151,8 @@ const made = (opened: BudgetRule.Opened): Budget => {
 export const make = (limits: Limits, options: Options = {}): Budget => {
   checkNames("Budget.make", limits, limitNames)
   checkNames("Budget.make", options, optionNames)
-  const bounds: Accounts.Bounds = given(limits)
-  const choices = { ...BudgetRule.usual, ...given(options) } as BudgetRule.Choices
+  const bounds: Accounts.Bounds = Values.given(limits)
+  const choices = { ...BudgetRule.usual, ...Values.given(options) } as BudgetRule.Choices
   if (Object.keys(bounds).length === 0) {
     throw new TypeError("Budget.make: give at least one of calls, inputTokens, outputTokens, tokens and money")
   }
@@ -239,7 +236,7 @@ const accountNames = { reserve: Values.fn, settle: Values.fn } satisfies NamesOf
  * @since 0.1.0
  */
 export const from = (account: Account): Budget => {
-  checkNames("Budget.from", account, Values.required(accountNames).inner ?? accountNames)
+  checkNames("Budget.from", { account }, { account: Values.required(accountNames) })
   return made({ bounds: {}, choices: { ...BudgetRule.usual, onExhausted: "halt" }, outside: account })
 }
 

@@ -112,7 +112,7 @@ const optionNames = {
 } satisfies NamesOf<Options>
 
 /**
- * One bound for all runs that are given this layer, and a set of names of their own for keyed permits.
+ * Limits that all runs below this layer share. With `permits`, these runs have keyed permits of their own, too.
  *
  * **Example** (Eight handlers at once, whatever runs)
  *
@@ -150,5 +150,5 @@ export const layer = (options: Options): Layer.Layer<never> => {
     ))
   }
   if (limits.length === 0) throw new TypeError("Limits.layer: give at least one of permits, budget and deadline")
-  return Layer.mergeAll(...limits as [Layer.Layer<never>, ...Array<Layer.Layer<never>>])
+  return limits.reduce((all, one) => Layer.merge(all, one), Layer.empty)
 }

@@ -5,9 +5,10 @@
  */
 import type * as Context from "effect/Context"
 import * as Layer from "effect/Layer"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
 import { checkNames, type NamesOf } from "./internal/declare/schema.ts"
 import * as Values from "./internal/declare/values.ts"
-import * as Json from "./internal/json.ts"
 import * as BudgetRule from "./internal/loop/budgetRule.ts"
 import type * as Response from "./Response.ts"
 
@@ -52,13 +53,13 @@ export const Currency: Context.Reference<string> = BudgetRule.Currency
  * @since 0.1.0
  */
 export interface Cost {
-  /** Tokens of requests. */
+  /** Price of request tokens. */
   readonly input: number
-  /** Tokens of replies. */
+  /** Price of reply tokens. */
   readonly output: number
-  /** Tokens of requests that come from the provider's cache. That of `input` by default. */
+  /** Price of request tokens read from the provider's cache. `input` by default. */
   readonly cache_read?: number | undefined
-  /** Tokens of requests that go to the provider's cache. That of `input` by default. */
+  /** Price of request tokens written to the provider's cache. `input` by default. */
   readonly cache_write?: number | undefined
 }
 
@@ -93,40 +94,44 @@ export interface Options {
 
 const optionNames = Values.nullable({ currency: Values.name } satisfies NamesOf<Options>)
 
-const costNames = ["input", "output", "cache_read", "cache_write"] as const
+const Price = Schema.Finite.check(Schema.isGreaterThanOrEqualTo(0))
 
-const isPrice = (value: unknown): boolean => typeof value === "number" && Number.isFinite(value) && value >= 0
+const Tables = Schema.Record(
+  Schema.String,
+  Schema.Struct({
+    models: Schema.Record(
+      Schema.String,
+      Schema.Struct({
+        cost: Schema.optionalKey(Schema.NullishOr(Schema.Struct({
+          input: Price,
+          output: Price,
+          cache_read: Schema.optionalKey(Schema.NullishOr(Price)),
+          cache_write: Schema.optionalKey(Schema.NullishOr(Price))
+        })))
+      })
+    )
+  })
+)
 
-const misused = (place: string, wanted: string): TypeError => new TypeError(`Pricing.layer: ${place} must be ${wanted}`)
+/** The prices of one model, as a table has them. */
+type Known = NonNullable<(typeof Tables)["Type"][string]["models"][string]["cost"]>
 
 /** Reads a table into a map, so that no name of a model reaches a prototype. */
-const read = (table: Table): ReadonlyMap<string, Cost> => {
-  if (!Json.isObject(table)) throw misused("the table", "an object of providers")
-  const costs = new Map<string, Cost>()
-  for (const [provider, offer] of Object.entries(table) as ReadonlyArray<[string, unknown]>) {
-    const models = Json.isObject(offer) ? offer["models"] : undefined
-    if (!Json.isObject(models)) throw misused(`${provider}.models`, "an object of models")
-    for (const [model, facts] of Object.entries(models)) {
-      const cost: unknown = Json.isObject(facts) ? facts["cost"] : undefined
-      if (cost === undefined || cost === null) continue
-      const place = `${provider}.models[${JSON.stringify(model)}].cost`
-      if (!Json.isObject(cost)) throw misused(place, "an object with input and output")
-      for (const name of costNames) {
-        const isOptional = name === "cache_read" || name === "cache_write"
-        const price = cost[name]
-        if (!isPrice(price) && !(isOptional && (price === undefined || price === null))) {
-          throw misused(`${place}.${name}`, "a price for a million tokens: a number, 0 or more")
-        }
-      }
-      costs.set(JSON.stringify([provider, model]), cost as unknown as Cost)
-    }
-  }
-  return costs
+const read = (table: Table): ReadonlyMap<string, Known> => {
+  const known = Schema.decodeUnknownResult(Tables)(table)
+  if (Result.isFailure(known)) throw new TypeError(`Pricing.layer: ${known.failure.message}`)
+  return new Map(
+    Object.entries(known.success).flatMap(([provider, { models }]) =>
+      Object.entries(models).flatMap(([model, { cost }]) => cost ? [[keyOf(provider, model), cost] as const] : [])
+    )
+  )
 }
+
+const keyOf = (provider: string, model: string): string => JSON.stringify([provider, model])
 
 /** Returns the price of a call. A price for a million tokens is one in millionths for each of them. */
 const priceOf = (
-  cost: Cost,
+  cost: Known,
   { cachedInputTokens, cacheWriteInputTokens, inputTokens, outputTokens }: Response.Usage
 ) => {
   const read = cachedInputTokens ?? 0
@@ -161,7 +166,7 @@ export const layer = (table: Table, options: Options = {}): Layer.Layer<never> =
   checkNames("Pricing.layer", options, optionNames)
   const costs = read(table)
   const prices = ({ model, provider, usage }: Call): number | undefined => {
-    const cost = costs.get(JSON.stringify([provider, model]))
+    const cost = costs.get(keyOf(provider, model))
     return cost && priceOf(cost, usage)
   }
   return Layer.merge(

@@ -4,7 +4,7 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
-import { Adapter, Budget, Chat, type Event, type Journal, Message, Session, Tool } from "heddle"
+import { Adapter, Budget, Chat, type Event, type Journal, Message, type Rule, Session, Tool } from "heddle"
 import { SessionStore } from "heddle/sql"
 import { Script } from "heddle/testing"
 
@@ -148,6 +148,33 @@ describe("a budget of a kept session", () => {
       const { result } = yield* resumed(second)
       // Twice 100 and 100 tokens that were reserved.
       assert.deepStrictEqual([result.spent?.calls, tokensIn(result.spent)], [9, 505])
+    }))
+
+  it.effect("G9: a resumed run tells prepareStep what was spent before the kill", () =>
+    Effect.gen(function*() {
+      const appends: Array<Append> = []
+      const store = Session.Store.layerMemory
+      const seen: Array<number | undefined> = []
+      const given = () => ({
+        ...options(),
+        prepareStep: ({ spent }: Rule.Place) => {
+          seen.push(spent?.calls)
+          return {}
+        }
+      })
+      yield* Effect.gen(function*() {
+        const opened = yield* Session.open("s")
+        yield* Session.keep(opened, (session) => Session.reply(session, "Go", given()))
+      }).pipe(Effect.provide([modelOf(() => {}), noting(store, [], appends)]))
+      assert.deepStrictEqual(seen, [0, 5, 6])
+      const whole = appends.findIndex(({ id, records }) =>
+        id === "s" && records.some(({ _tag }) => _tag === "StepCompleted")
+      )
+      seen.length = 0
+      yield* Effect.flatMap(Session.load("s"), (kept) => Session.resume(kept!, given())).pipe(
+        Effect.provide([modelOf(() => {}), noting(store, appends.slice(0, whole + 1), [])])
+      )
+      assert.deepStrictEqual(seen, [5, 6])
     }))
 
   it.effect("a budget of the session counts over its runs, and the next message has the limits of then", () =>

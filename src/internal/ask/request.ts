@@ -553,7 +553,7 @@ export interface Single {
 interface SingleReply {
   readonly error: unknown
   readonly hasSaid: boolean
-  readonly usage: Response.Usage | null
+  readonly response: Response.Response
 }
 
 /**

@@ -216,6 +216,10 @@ export const hidden = (kind: Kind): Kind => new Kind(kind.right, kind.accepts, {
 /** An object of texts that may hold secrets: headers, environment variables. */
 export const hiddenTexts: Kind = recordOf(hidden(text), "texts")
 
+/** Returns the options that are given. A program without types leaves one out as `null`. */
+export const given = <A extends object>(options: A): A =>
+  Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined && value !== null)) as A
+
 /** The same options, each of which may be `null`, which counts as left out. */
 export const nullable = <Kinds extends { readonly [name: string]: Kind }>(
   kinds: Kinds

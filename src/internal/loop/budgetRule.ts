@@ -14,23 +14,29 @@ import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
 import * as Requests from "../ask/request.ts"
-import * as EventJson from "../fold/eventJson.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Json from "../json.ts"
 import * as Accounts from "../permits/account.ts"
 import { CurrentRunning } from "../stop/ownedFibers.ts"
 import {
+  type Accounting,
   type Ask,
+  type Asked,
   type At,
   CurrentBudget,
+  type End,
   end,
   type Hooks,
   type Inside,
   keep,
+  type Last,
   last,
   noNotes,
   noteIn,
+  type Replied,
+  type Reply,
   type Rule,
+  type Run,
   type Spender
 } from "./rules.ts"
 import * as Turns from "./turns.ts"
@@ -158,33 +164,6 @@ const counted = (value: unknown, source: string): number => {
 
 // The reply.
 
-/** The facts of a reply so far: its characters, its usage and its model, so that it can be settled wherever it ends. */
-class Heard {
-  characters = 0
-  usage: Response.Usage | null = null
-  model: string | undefined
-  isWhole = false
-
-  add(event: Event.Event): void {
-    switch (event._tag) {
-      case "TextDelta":
-      case "ReasoningDelta":
-        this.characters += event.delta.length
-        return
-      case "ToolCallDelta":
-        this.characters += event.argumentsDelta.length
-        return
-      case "RawChunk":
-        if (EventJson.isUsage(event)) this.usage = Response.usage((event.chunk as { usage: Json.JsonObject }).usage)
-        return
-      case "MessageCompleted":
-        this.isWhole = true
-        this.model = event.model ?? this.model
-        if (Json.isObject(event.usage)) this.usage = Response.usage(event.usage)
-    }
-  }
-}
-
 /** The errors behind which the model may have worked, also where nothing has come. */
 const unclear: ReadonlySet<unknown> = new Set(["timeout", "network_error", "malformed_response", "unknown"])
 
@@ -192,27 +171,34 @@ const unclear: ReadonlySet<unknown> = new Set(["timeout", "network_error", "malf
 interface Open {
   readonly reservation: Accounts.Reservation
   readonly reserved: Accounts.Amount
-  readonly outside: ReadonlyArray<readonly [Outside, Reserved]>
   readonly ask: Ask
-  readonly heard: Heard
+  /** The accounts of the caller's own that have granted it. */
+  readonly outside: Array<readonly [Outside, Reserved]>
   /** Tells whether the request has gone out. */
   isSent: boolean
 }
+
+/** Returns the characters that a reply has said. */
+const saidIn = ({ outputText, reasoning, toolCalls }: Response.Response): number =>
+  toolCalls.reduce(
+    (all, { rawArguments = "" }) => all + rawArguments.length,
+    (outputText ?? "").length + reasoning.length
+  )
 
 /**
  * Returns the usage by which a reply is settled: `null` where the reservation counts, `undefined` where nothing does.
  */
 const settledBy = (
-  { heard, isSent }: Pick<Open, "heard" | "isSent">,
+  reply: Response.Response | undefined,
   error: unknown,
   hasSaid: boolean
 ): Response.Usage | null | undefined => {
-  const { characters, isWhole, usage } = heard
-  if (!isSent) return undefined
-  if (isWhole) return usage
+  const { message = null, usage = null } = reply ?? {}
+  if (message !== null) return usage
   const isRefused = error !== undefined && !hasSaid && !unclear.has((error as Partial<Adapter.AdapterError>).reason)
-  if (isRefused || usage === null) return isRefused ? usage ?? undefined : null
-  return { ...usage, outputTokens: Math.max(usage.outputTokens ?? 0, tokensOf(characters)) }
+  if (isRefused) return usage ?? undefined
+  if (reply === undefined || usage === null) return null
+  return { ...usage, outputTokens: Math.max(usage.outputTokens ?? 0, tokensOf(saidIn(reply))) }
 }
 
 /** A date at the end of a model's name. */
@@ -242,9 +228,6 @@ class Tariff {
   }
 }
 
-const usageOf = (inputTokens: number, outputTokens: number): Response.Usage =>
-  Response.usage({ inputTokens, outputTokens })
-
 /** Returns the amount of what a reply has used, with the reservation for what it does not say. */
 const amountOf = (usage: Response.Usage, reserved: Accounts.Amount, money: number | undefined): Accounts.Amount => ({
   calls: 1,
@@ -270,20 +253,24 @@ const heldUp = <A>(wait: Effect.Effect<A>): Effect.Effect<A> =>
 
 /** The accounts around a run, and what the run spends on them. */
 class Chain implements Spender {
-  private readonly members: ReadonlyArray<Member>
+  readonly members: ReadonlyArray<Member>
   /** The account of the run itself: its budget, or one without bounds. */
-  private readonly own: Member
+  readonly own: Member
   /** Tells whether the run has opened an account with bounds. */
-  private readonly isOwner: boolean
+  readonly isOwner: boolean
 
-  constructor(around: ReadonlyArray<Member>, own: Member, isOwner: boolean) {
-    this.members = [...around, own]
-    this.own = own
-    this.isOwner = isOwner
+  constructor(around: ReadonlyArray<Member>, budget: Opened | undefined) {
+    this.own = {
+      account: new Accounts.Account(budget?.bounds ?? {}),
+      choices: budget?.choices ?? usual,
+      outside: budget?.outside
+    }
+    this.members = [...around, this.own]
+    this.isOwner = budget !== undefined
   }
 
   within(budget?: Opened): Chain {
-    return new Chain(this.members, memberOf(budget), budget !== undefined)
+    return new Chain(this.members, budget)
   }
 
   get services(): Context.Context<never> {
@@ -303,249 +290,290 @@ class Chain implements Spender {
   }
 
   rules(isStep: boolean): readonly [first: Rule, last: Rule] {
-    const { isOwner, members, own, own: { account } } = this
-    const isOfSession = own.choices.scope === "session"
-    const counter = new Counted()
-    let tariff = new Tariff(() => undefined, "USD")
-    let open: Open | undefined
-    /** The request of a recorded reply. */
-    let repeated: Ask | undefined
-    let hasBegun = false
-    /** The cost of the runs inside its calls, from before the run was resumed. */
-    let inside = Accounts.nothing
-    let sizeOf: { readonly tools: unknown; readonly characters: number } | undefined
-
-    const session = (): Pick<Note, "session"> => isOfSession ? { session: own.account.spent } : {}
-
-    /** Counts what the run has spent before it was resumed. */
-    const begin = (at: Pick<At, "noted" | "notes">): void => {
-      if (hasBegun) return
-      hasBegun = true
-      for (const notes of at.notes) account.spent = sum(account.spent, costOf(noteOf(notes)))
-      account.spent = sum(account.spent, costOf(noteOf(at.noted)), inside)
-    }
-
-    /** Returns what a step of a run inside has cost: by its note, and by its reply where the note is of its request. */
-    const costInside = ({ notes, usage }: Inside): Accounts.Amount => {
-      const { reserved, ...note } = noteOf(notes)
-      if (reserved === undefined) return costOf(note)
-      const isReported = usage !== undefined && usage !== null
-      return sum(costOf(note), isReported ? amountOf(usage, reserved, reserved.money) : reserved)
-    }
-
-    const toolsLength = ({ system = "", template: { tools } }: Ask): number => {
-      if (sizeOf?.tools !== tools) sizeOf = { tools, characters: JSON.stringify(tools).length }
-      return system.length + sizeOf.characters
-    }
-
-    /** Returns the tokens of a request: those of the last reply, and those of the messages since. */
-    const estimated = (ask: Ask, { steps, thread }: At): number => {
-      const all = counter.of(thread)
-      if (ask.view !== undefined) return tokensOf(toolsLength(ask) + lengthOf(ask.view))
-      const step = steps.at(-1)
-      const { inputTokens = null, outputTokens } = step?.response.usage ?? {}
-      if (step === undefined || inputTokens === null) return tokensOf(toolsLength(ask) + all)
-      const since = SharedMessages.since(thread, SharedMessages.length(step.thread))
-      return inputTokens + (outputTokens ?? 0) + tokensOf(lengthOf(step.toolResults) + lengthOf(since))
-    }
-
-    const sizeFor = ({ choices: { estimate, outputReserve } }: Member, ask: Ask, at: At, tokens: number) => {
-      const inputTokens = estimate === undefined
-        ? tokens
-        : counted(estimate({ messages: ask.view ?? SharedMessages.list(at.thread) }), "Budget.make: estimate")
-      return { inputTokens, outputTokens: ask.template.maxTokens ?? outputReserve }
-    }
-
-    const ended = ({ account }: Member, resource: Accounts.Resource, more: Json.JsonObject = {}) =>
-      end({
-        _tag: "RuleEnded",
-        rule: name,
-        status: "completed",
-        detail: {
-          resource,
-          limit: account.bounds[resource] ?? 0,
-          spent: Accounts.partOf(account.spent, resource),
-          ...more
-        }
-      })
-
-    /**
-     * Settles the open request. Accounts of the caller's own are settled by the returned effect, each also where
-     * another one dies. Where the price of the reply throws, the reservation counts, and the effect dies.
-     */
-    const settle = (error: unknown, hasSaid: boolean): readonly [Accounts.Amount, Effect.Effect<unknown>] => {
-      if (open === undefined) return [Accounts.nothing, Effect.void]
-      const { ask, heard, isSent, outside, reservation, reserved } = open
-      open = undefined
-      let usage = settledBy({ heard, isSent }, error, hasSaid)
-      let money: number | undefined
-      let settling: Effect.Effect<unknown> = Effect.void
-      try {
-        money = usage ? tariff.of(ask, usage, heard.model) : undefined
-      } catch (defect) {
-        usage = null
-        settling = Effect.die(defect)
-      }
-      const spentOf = (reserved: Accounts.Amount): Accounts.Amount =>
-        usage === undefined ? Accounts.nothing : usage === null ? reserved : amountOf(usage, reserved, money)
-      reservation.settle(spentOf)
-      for (const [account, given] of outside) {
-        settling = Effect.ensuring(settling, Effect.suspend(() => account.settle(given, spentOf(given.amount))))
-      }
-      return [spentOf(reserved), settling]
-    }
-
-    const first: Rule = {
-      name,
-      reply: ({ error, hasSaid, usage }, at) => {
-        begin(at)
-        const noted = noteOf(at.noted)
-        if (at.isRepeated) {
-          // The reply was recorded, and its note was not: it is settled by what it reported.
-          const { reserved = Accounts.nothing } = noted
-          const before = noted.settled ?? Accounts.nothing
-          const own = usage && Response.usage({
-            ...usage,
-            inputTokens: Math.max(0, (usage.inputTokens ?? 0) - before.inputTokens),
-            outputTokens: Math.max(0, (usage.outputTokens ?? 0) - before.outputTokens)
-          })
-          const money = own === null || repeated === undefined ? reserved.money : tariff.of(repeated, own)
-          const spent = own === null ? reserved : amountOf(own, reserved, money)
-          account.spent = sum(account.spent, spent)
-          return { ...keep, note: written({ settled: sum(before, spent), lost: noted.lost, ...session() }) }
-        }
-        if (open === undefined) return keep
-        const [spent, settling] = settle(error, hasSaid)
-        const kept = { ...keep, note: written({ settled: sum(noted.settled, spent), lost: noted.lost, ...session() }) }
-        return settling === Effect.void ? kept : Effect.as(Effect.uninterruptible(settling), kept)
-      }
-    }
-
-    const ask = (ask: Ask, at: At): Asking => {
-      begin(at)
-      if (at.isRepeated) {
-        repeated = ask
-        return ask
-      }
-      if (open !== undefined) {
-        // The request before was not made: the rules are asked anew.
-        const [, settling] = settle(undefined, false)
-        if (settling !== Effect.void) {
-          return Effect.flatMap(settling, () => {
-            const decided = reserving(ask, at)
-            return Effect.isEffect(decided) ? decided : Effect.succeed(decided)
-          })
-        }
-      }
-      return reserving(ask, at)
-    }
-
-    const reserving = (ask: Ask, at: At): Asking => {
-      const noted = noteOf(at.noted)
-      // A request without a reply: a crash took it.
-      const lost = noted.reserved === undefined ? noted.lost : sum(noted.lost, noted.reserved)
-      if (noted.reserved !== undefined) own.account.spent = sum(own.account.spent, noted.reserved)
-      const tokens = estimated(ask, at)
-      const isLast = isOwner && at.last !== undefined
-      const wanted: Array<Accounts.Wanted> = []
-      for (const member of members) {
-        const { inputTokens, outputTokens } = sizeFor(member, ask, at, tokens)
-        const money = tariff.of(ask, usageOf(inputTokens, outputTokens))
-        if (
-          money === undefined && member.account.bounds.money !== undefined && member.choices.onUnpriced === "refuse"
-        ) return ended(member, "money", { reason: "unpriced" })
-        const amount = { calls: 1, inputTokens, outputTokens, money: money ?? 0 }
-        const isOwn = member === own
-        if (isOwn && isOwner && !isStep && member.choices.onExhausted === "finalize") {
-          Accounts.keepFor(member.account, amount)
-        }
-        wanted.push({ account: member.account, amount, isLast: isOwn && isLast })
-      }
-      const reserved = wanted.at(-1)?.amount ?? Accounts.nothing
-      const outside = members.flatMap(({ outside }): Open["outside"] =>
-        outside === undefined ? [] : [[outside, {
-          id: `${at.requestId}/${at.stepIndex}/${at.attempt + 1}`,
-          provider: ask.adapter.provider ?? "_OTHER",
-          model: ask.template.model ?? ask.adapter.model,
-          amount: reserved
-        }]]
-      )
-      const take = (reservation: Accounts.Reservation): void => {
-        open = { reservation, reserved, outside: [], ask, heard: new Heard(), isSent: false }
-      }
-      const granted = (waitedMillis: number) => (given: Accounts.Reservation | Accounts.Exhausted) => {
-        if (given._tag === "Exhausted") {
-          const mayFinalize = given.account === own.account && !isStep && at.last === undefined &&
-            own.choices.onExhausted === "finalize"
-          const member = members.find(({ account }) => account === given.account) ?? own
-          return mayFinalize ? last(name) : ended(member, given.resource)
-        }
-        const sent = () => {
-          if (open !== undefined) open.isSent = true
-        }
-        const attributes = {
-          "heddle.budget.spent": Accounts.partOf(own.account.spent, "tokens"),
-          ...(waitedMillis === 0 ? {} : { "heddle.budget.waited_ms": waitedMillis })
-        }
-        return {
-          _tag: "Ask" as const,
-          ask: { ...ask, adapter: telling(ask.adapter, sent), attributes: { ...ask.attributes, ...attributes } },
-          note: written({ settled: noted.settled, lost, reserved, ...session() })
-        }
-      }
-      const given = Accounts.reserve(wanted, take)
-      if (!Effect.isEffect(given) && outside.length === 0) return granted(0)(given)
-      return Effect.gen(function*() {
-        const before = yield* Clock.currentTimeMillis
-        const reservation = Effect.isEffect(given) ? yield* heldUp(given) : given
-        if (reservation._tag === "Reservation") {
-          for (const [account, request] of outside) {
-            const isGranted = yield* heldUp(account.reserve(request))
-            if (isGranted && open !== undefined) open = { ...open, outside: [...open.outside, [account, request]] }
-            if (isGranted) continue
-            yield* settle(undefined, false)[1]
-            return end({ _tag: "RuleEnded", rule: name, status: "completed", detail: { reason: "refused" } })
-          }
-        }
-        return granted((yield* Clock.currentTimeMillis) - before)(reservation)
-      })
-    }
-
-    const hooks = {
-      ask,
-      hear: (event: Event.Event) => {
-        open?.heard.add(event)
-        return []
+    const requests = new Requested(this, isStep)
+    const handlers = this.services
+    return [
+      {
+        name,
+        ask: (ask, at) => {
+          requests.takeUp(at)
+          return ask
+        },
+        reply: (reply, at) => requests.replied(reply, at)
       },
-      handlers: this.services,
-      spent: (notes: At["notes"]) => {
-        // A run that is resumed behind its last step asks for nothing.
-        begin({ notes, noted: noNotes })
-        return this.spent
-      },
-      ...(isOfSession ? { keptNote: () => written(session()) } : {})
-    }
-    return [first, {
-      name,
-      ...(isOfSession ? { keeps: "session" as const } : {}),
-      open: ({ inside: steps = Effect.succeed([]), kept }) =>
-        Effect.gen(function*() {
-          tariff = new Tariff(yield* Prices, yield* Currency)
-          inside = sum(...(yield* steps).map(costInside))
-          if (isOfSession) {
-            // A run that was given up may have left its note with an open request.
-            const { reserved, session } = noteOf(kept)
-            own.account.spent = sum(own.account.spent, session, reserved)
-          }
-          // A run that its reader leaves settles what came of its reply.
-          yield* Effect.addFinalizer(() => Effect.suspend(() => settle(undefined, true)[1]))
-          return hooks
-        })
-    }]
+      {
+        name,
+        ...(this.own.choices.scope === "session" ? { keeps: "session" as const } : {}),
+        open: (run) =>
+          Effect.gen(function*() {
+            yield* requests.begin(run)
+            // A run that its reader leaves settles what came of its reply.
+            yield* Effect.addFinalizer(() => Effect.suspend(() => requests.settle(undefined, true)[1]))
+            return { ...requests.hooks, handlers }
+          })
+      }
+    ]
   }
 }
 
-const written = (note: { readonly [Name in keyof Note]: Note[Name] | undefined }): Schema.Json => Json.toJson(note)
+/** The requests of one run: reserved before they go out, and settled by their replies. */
+class Requested {
+  private readonly chain: Chain
+  private readonly isStep: boolean
+  private readonly counter = new Counted()
+  private tariff = new Tariff(() => undefined, "USD")
+  private heard: Run["heard"] = () => undefined
+  private open: Open | undefined
+  /** The request of a recorded reply. */
+  private repeated: Ask | undefined
+  /** The cost of the runs inside its calls, from before the run was resumed, until it is counted. */
+  private inside: Accounts.Amount | undefined
+  private sizeOf: { readonly tools: unknown; readonly characters: number } | undefined
+
+  constructor(chain: Chain, isStep: boolean) {
+    this.chain = chain
+    this.isStep = isStep
+  }
+
+  private get account(): Accounts.Account {
+    return this.chain.own.account
+  }
+
+  /** Tells whether the run may make a last request of what its own account keeps. */
+  private get mayFinalize(): boolean {
+    return this.chain.isOwner && !this.isStep && this.chain.own.choices.onExhausted === "finalize"
+  }
+
+  private note(note: { readonly [Name in keyof Note]: Note[Name] | undefined }): Schema.Json {
+    return Json.toJson(this.chain.own.choices.scope === "session" ? { ...note, session: this.account.spent } : note)
+  }
+
+  readonly hooks: Hooks & Accounting = {
+    ask: (ask, at) => this.ask(ask, at),
+    spent: (notes) => {
+      // A run that is resumed behind its last step asks for nothing.
+      this.takeUp({ notes, noted: noNotes })
+      return this.chain.spent
+    },
+    keptNote: () => this.note({})
+  }
+
+  /** Begins with what the session has spent, and what the runs inside have. */
+  begin({ heard, inside = Effect.succeed([]), kept }: Run): Effect.Effect<void> {
+    return Effect.gen({ self: this }, function*() {
+      this.heard = heard
+      this.tariff = new Tariff(yield* Prices, yield* Currency)
+      this.inside = sum(...(yield* inside).map(costInside))
+      // A run that was given up may have left its note with an open request.
+      const { reserved, session } = noteOf(kept)
+      if (this.chain.own.choices.scope === "session") this.account.add(sum(session, reserved))
+    })
+  }
+
+  /** Counts once what the run has spent before it was resumed. Rules that follow may read the account. */
+  takeUp({ noted, notes }: Pick<At, "noted" | "notes">): void {
+    if (this.inside === undefined) return
+    this.account.add(sum(...[...notes, noted].map((step) => costOf(noteOf(step))), this.inside))
+    this.inside = undefined
+  }
+
+  // The reply.
+
+  replied({ error, hasSaid, usage }: Replied, at: At): Reply | Effect.Effect<Reply> {
+    const { lost, reserved = Accounts.nothing, settled = Accounts.nothing } = noteOf(at.noted)
+    const keeping = (spent: Accounts.Amount): Reply => ({
+      ...keep,
+      note: this.note({ settled: sum(settled, spent), lost })
+    })
+    if (at.isRepeated) {
+      // The reply was recorded, and its note was not: it is settled by what it reported.
+      const spent = this.spentRepeated(usage, settled, reserved)
+      this.account.add(spent)
+      return keeping(spent)
+    }
+    if (this.open === undefined) return keep
+    const [spent, settling] = this.settle(error, hasSaid)
+    return settling === Effect.void
+      ? keeping(spent)
+      : Effect.as(Effect.uninterruptible(settling), keeping(spent))
+  }
+
+  /** Returns the cost of a recorded reply, whose usage is that of the discarded ones, too. */
+  private spentRepeated(
+    usage: Response.Usage | null,
+    settled: Accounts.Amount,
+    reserved: Accounts.Amount
+  ): Accounts.Amount {
+    if (usage === null) return reserved
+    const own = Response.usage({
+      ...usage,
+      inputTokens: Math.max(0, (usage.inputTokens ?? 0) - settled.inputTokens),
+      outputTokens: Math.max(0, (usage.outputTokens ?? 0) - settled.outputTokens)
+    })
+    const money = this.repeated === undefined ? reserved.money : this.tariff.of(this.repeated, own)
+    return amountOf(own, reserved, money)
+  }
+
+  /**
+   * Settles the open request. Accounts of the caller's own are settled by the returned effect, each also where another
+   * one dies. Where the price of the reply throws, the reservation counts, and the effect dies.
+   */
+  settle(error: unknown, hasSaid: boolean): readonly [Accounts.Amount, Effect.Effect<unknown>] {
+    const { open } = this
+    if (open === undefined) return [Accounts.nothing, Effect.void]
+    this.open = undefined
+    const reply = open.isSent ? this.heard() : undefined
+    let usage = open.isSent ? settledBy(reply, error, hasSaid) : undefined
+    let money: number | undefined
+    let settling: Effect.Effect<unknown> = Effect.void
+    try {
+      money = usage ? this.tariff.of(open.ask, usage, reply?.model ?? undefined) : undefined
+    } catch (defect) {
+      usage = null
+      settling = Effect.die(defect)
+    }
+    const spentOf = (reserved: Accounts.Amount): Accounts.Amount =>
+      usage === undefined ? Accounts.nothing : usage === null ? reserved : amountOf(usage, reserved, money)
+    open.reservation.settle(spentOf)
+    for (const [account, given] of open.outside) {
+      settling = Effect.ensuring(settling, Effect.suspend(() => account.settle(given, spentOf(given.amount))))
+    }
+    return [spentOf(open.reserved), settling]
+  }
+
+  // The request.
+
+  private ask(ask: Ask, at: At): Asking {
+    if (at.isRepeated) {
+      this.repeated = ask
+      return ask
+    }
+    // A request that was not made: the rules are asked anew.
+    const [, settling] = this.settle(undefined, false)
+    if (settling === Effect.void) return this.reserving(ask, at)
+    return Effect.flatMap(settling, () => {
+      const decided = this.reserving(ask, at)
+      return Effect.isEffect(decided) ? decided : Effect.succeed(decided)
+    })
+  }
+
+  private reserving(ask: Ask, at: At): Asking {
+    const { isOwner, members, own } = this.chain
+    const { lost: before, reserved: taken, settled } = noteOf(at.noted)
+    // A request without a reply: a crash took it.
+    const lost = taken === undefined ? before : sum(before, taken)
+    if (taken !== undefined) this.account.add(taken)
+    const tokens = this.estimated(ask, at)
+    const wanted: Array<Accounts.Wanted> = []
+    for (const member of members) {
+      const amount = this.amountFor(member, ask, at, tokens)
+      if (amount === undefined) return ended(member.account, "money", { reason: "unpriced" })
+      if (member === own && this.mayFinalize) Accounts.keepFor(member.account, amount)
+      wanted.push({ account: member.account, amount, isLast: member === own && isOwner && at.last !== undefined })
+    }
+    const reserved = wanted.at(-1)?.amount ?? Accounts.nothing
+    const note = () => this.note({ settled, lost, reserved })
+    const given = Accounts.reserve(wanted, (reservation) => {
+      this.open = { reservation, reserved, ask, outside: [], isSent: false }
+    })
+    const outside = members.flatMap((member) => member.outside ?? [])
+    if (!Effect.isEffect(given) && outside.length === 0) return this.granted(given, ask, at, note, 0)
+    return Effect.gen({ self: this }, function*() {
+      const asked = yield* Clock.currentTimeMillis
+      const reservation = Effect.isEffect(given) ? yield* heldUp(given) : given
+      if (reservation._tag === "Reservation") {
+        const request = requestOf(ask, at, reserved)
+        for (const account of outside) {
+          if (yield* heldUp(account.reserve(request))) {
+            this.open?.outside.push([account, request])
+            continue
+          }
+          yield* this.settle(undefined, false)[1]
+          return end({ _tag: "RuleEnded", rule: name, status: "completed", detail: { reason: "refused" } })
+        }
+      }
+      return this.granted(reservation, ask, at, note, (yield* Clock.currentTimeMillis) - asked)
+    })
+  }
+
+  /** Returns the request once it is granted, or the end that comes in its place. */
+  private granted(
+    given: Accounts.Reservation | Accounts.Exhausted,
+    ask: Ask,
+    at: At,
+    note: () => Schema.Json,
+    waitedMillis: number
+  ): Asked | Last | End {
+    if (given._tag === "Exhausted") {
+      const isClosed = given.account === this.account && this.mayFinalize && at.last === undefined
+      return isClosed ? last(name) : ended(given.account, given.resource)
+    }
+    const { open } = this
+    const adapter = telling(ask.adapter, () => {
+      if (open !== undefined) open.isSent = true
+    })
+    const attributes = {
+      ...ask.attributes,
+      "heddle.budget.spent": Accounts.partOf(this.account.spent, "tokens"),
+      ...(waitedMillis === 0 ? {} : { "heddle.budget.waited_ms": waitedMillis })
+    }
+    return { _tag: "Ask", ask: { ...ask, adapter, attributes }, note: note() }
+  }
+
+  /** Returns the amount that a request reserves on an account. None where it has no price, and the account needs one. */
+  private amountFor(
+    { account: { bounds }, choices: { estimate, onUnpriced, outputReserve } }: Member,
+    ask: Ask,
+    at: At,
+    tokens: number
+  ): Accounts.Amount | undefined {
+    const inputTokens = estimate === undefined
+      ? tokens
+      : counted(estimate({ messages: ask.view ?? SharedMessages.list(at.thread) }), "Budget.make: estimate")
+    const outputTokens = ask.template.maxTokens ?? outputReserve
+    const money = this.tariff.of(ask, Response.usage({ inputTokens, outputTokens }))
+    if (money === undefined && bounds.money !== undefined && onUnpriced === "refuse") return undefined
+    return { calls: 1, inputTokens, outputTokens, money: money ?? 0 }
+  }
+
+  /** Returns the tokens of a request: those of the last reply, and those of the messages since. */
+  private estimated(ask: Ask, { steps, thread }: At): number {
+    const { system = "", template: { tools }, view } = ask
+    if (this.sizeOf?.tools !== tools) this.sizeOf = { tools, characters: JSON.stringify(tools).length }
+    const around = system.length + this.sizeOf.characters
+    const all = this.counter.of(thread)
+    if (view !== undefined) return tokensOf(around + lengthOf(view))
+    const step = steps.at(-1)
+    const { inputTokens = null, outputTokens } = step?.response.usage ?? {}
+    if (step === undefined || inputTokens === null) return tokensOf(around + all)
+    const since = SharedMessages.since(thread, SharedMessages.length(step.thread))
+    return inputTokens + (outputTokens ?? 0) + tokensOf(lengthOf(step.toolResults) + lengthOf(since))
+  }
+}
+
+/** Returns the cost of a step of a run inside: by its note, and by its reply where the note is of its request. */
+const costInside = ({ notes, usage }: Inside): Accounts.Amount => {
+  const { reserved, ...note } = noteOf(notes)
+  if (reserved === undefined) return costOf(note)
+  return sum(costOf(note), usage ? amountOf(usage, reserved, reserved.money) : reserved)
+}
+
+/** Returns a request as an account of the caller's own sees it. */
+const requestOf = ({ adapter, template }: Ask, { attempt, requestId, stepIndex }: At, amount: Accounts.Amount) => ({
+  id: `${requestId}/${stepIndex}/${attempt + 1}`,
+  provider: adapter.provider ?? "_OTHER",
+  model: template.model ?? adapter.model,
+  amount
+})
+
+/** Returns the end for which an account does not suffice. */
+const ended = ({ bounds, spent }: Accounts.Account, resource: Accounts.Resource, more: Json.JsonObject = {}): End =>
+  end({
+    _tag: "RuleEnded",
+    rule: name,
+    status: "completed",
+    detail: { resource, limit: bounds[resource] ?? 0, spent: Accounts.partOf(spent, resource), ...more }
+  })
 
 /** A budget as a run opens it. */
 export interface Opened {
@@ -554,12 +582,6 @@ export interface Opened {
   readonly outside?: Outside
 }
 
-const memberOf = (budget: Opened | undefined): Member => ({
-  account: new Accounts.Account(budget?.bounds ?? {}),
-  choices: budget?.choices ?? usual,
-  outside: budget?.outside
-})
-
 /** Opens an account within those around. */
 export const opened = (budget: Opened, around: Spender | undefined): Spender =>
-  around instanceof Chain ? around.within(budget) : new Chain([], memberOf(budget), true)
+  around instanceof Chain ? around.within(budget) : new Chain([], budget)

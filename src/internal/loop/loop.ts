@@ -488,7 +488,16 @@ class Loop<E, R> implements Driver {
   private starting(first: Phase<E>): Emitted<E, R> {
     const { ask: { settings: { requestId, sessionId } }, parts: { running }, thread } = this
     const inside = this.parts.recorded?.start.inside as Rules.Run["inside"]
-    const run = { requestId, sessionId, thread, kept: this.at().kept, ...(inside === undefined ? {} : { inside }) }
+    // The response has the usage of the discarded replies of its step, too.
+    const heard = () => ({ ...Fold.toResponse(this.state), usage: this.state.usage })
+    const run = {
+      requestId,
+      sessionId,
+      thread,
+      kept: this.at().kept,
+      heard,
+      ...(inside === undefined ? {} : { inside })
+    }
     const scope = running.opened = Scope.makeUnsafe()
     const opened = Rules.opened(this.rules, run, (name, effect) => this.ruled(name, Scope.provide(effect, scope)))
     return this.after(opened, (rules) => {

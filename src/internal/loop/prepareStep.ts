@@ -151,8 +151,7 @@ const changed = (ask: Ask, { adapter, options, system, tools: wanted, ...fields 
 /** Returns the request of a step with a new change, which is its note. */
 const noting = (ask: Ask, at: At, given: Change): Asked => {
   check(given, ask)
-  // A program without types leaves a field out as `null`.
-  const change = Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined && value !== null))
+  const change = Values.given(given)
   const next = changed(ask, change)
   if (next.template.tools.length === 0 && Requests.isForced(next.template.toolChoice)) {
     throw misused("toolChoice: a step without tools cannot force a call; leave it out, or offer a tool")

@@ -315,6 +315,11 @@ export interface Run {
   /** The notes of rules that keep theirs for the session. */
   readonly kept: Notes
   /**
+   * Returns the latest reply of the model, as far as it has come, with its own usage. `undefined` before it is known: a
+   * classification has its reply at the end alone.
+   */
+  readonly heard: () => Response.Response | undefined
+  /**
    * Returns the steps of the runs that its calls have started, at any depth, from before it was resumed. Left out for
    * a run that begins.
    */
@@ -759,17 +764,24 @@ export const closed = <E, R>(rules: Rules<E, R>, result: Event.ChatResult): Read
   return closing?.closing(result) ?? []
 }
 
-/** A rule whose note for the session is another one than that of its latest step. */
-interface Keeping {
+/** The functions of a rule that has the account of its run. */
+export interface Accounting {
+  /** Returns the amount that the run has spent, by the notes of its steps. */
+  readonly spent: (notes: ReadonlyArray<Notes>) => Event.Spent
+  /** Returns the note for the session, which is another one than that of the latest step. */
   readonly keptNote: () => Schema.Json
 }
+
+/** Returns the functions of the rule that has the account of a run, if one does. */
+export const accountingOf = (rule: object): Accounting | undefined =>
+  "keptNote" in rule ? rule as Accounting : undefined
 
 /** Returns the latest notes of the rules that keep theirs for the session, with those of rules that the run lacks. */
 export const keptBy = <E, R>(rules: Rules<E, R>, at: At): Notes => {
   const { kept } = at
   const news = rules.flatMap((rule) => {
     const { keeps, name } = rule
-    const note = keeps !== "session" ? undefined : "keptNote" in rule ? (rule as Keeping).keptNote() : latest(at, name)
+    const note = keeps === "session" ? accountingOf(rule)?.keptNote() ?? latest(at, name) : undefined
     return note === undefined ? [] : [[name, note] as const]
   })
   return news.length === 0 ? kept : { ...kept, ...Object.fromEntries(news) }

@@ -12,6 +12,7 @@ import * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
 import * as Message from "../../Message.ts"
 import * as Policy from "../../Policy.ts"
+import type * as Response from "../../Response.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Settings from "../ask/options.ts"
 import * as Requests from "../ask/request.ts"
@@ -24,6 +25,7 @@ import type * as Deadline from "../stop/deadline.ts"
 import * as Fallback from "./fallback.ts"
 import * as PrepareStep from "./prepareStep.ts"
 import {
+  accountingOf,
   type Ask,
   asked,
   type At,
@@ -339,22 +341,14 @@ const retrying = (schedule: RetryReply | null | undefined): Rules<never, never> 
  */
 export const resultOf = <E, R>(
   rules: Rules<E, R>,
-  ...end: readonly [
-    steps: ReadonlyArray<Event.StepResult>,
-    notes: ReadonlyArray<Notes>,
-    thread: Event.ChatResult["thread"],
-    outcome: Event.Outcome
-  ]
+  steps: ReadonlyArray<Event.StepResult>,
+  notes: ReadonlyArray<Notes>,
+  thread: Event.ChatResult["thread"],
+  outcome: Event.Outcome
 ): Event.ChatResult => {
-  const result = passed(rules, ...end)
-  const [, notes] = end
-  const spent = (rules.find((rule) => "spent" in rule) as Metered | undefined)?.spent(notes)
-  return spent === undefined ? result : { ...result, spent }
-}
-
-/** A rule that knows what its run has spent. */
-interface Metered {
-  readonly spent: (notes: ReadonlyArray<Notes>) => Event.Spent
+  const result = passed(rules, steps, notes, thread, outcome)
+  const accounting = rules.map(accountingOf).find((found) => found !== undefined)
+  return accounting === undefined ? result : { ...result, spent: accounting.spent(notes) }
 }
 
 /** A structured run has two passes, of which the second one may be missing. */
@@ -424,7 +418,7 @@ export const namesIn = (
   return all
 }
 
-const notGoverned = { requestId: "", sessionId: null, kept: noNotes }
+const notGoverned = { sessionId: null, kept: noNotes }
 
 /** Makes a request that belongs to no run, as the rules of all runs change it: a step that is not worked. */
 export const governing: Requests.Governing = (single, read) =>
@@ -437,8 +431,10 @@ export const governing: Requests.Governing = (single, read) =>
       const wait = <A, E>(_: string, effect: Effect.Effect<A, E, Scope.Scope>) => effect
       const around = closable<never, Scope.Scope>(yield* Inherited)
       const all = accounted(around, (yield* CurrentBudget)?.within(), true)
-      const rules = yield* opened<never, Scope.Scope>(all, { ...notGoverned, thread }, wait)
       const settings = Settings.resolve<never, never>({}, defaults, Policy.standard, context)
+      let heard: Response.Response | undefined
+      const run = { ...notGoverned, requestId: settings.requestId, thread }
+      const rules = yield* opened<never, Scope.Scope>(all, { ...run, heard: () => heard }, wait)
       const base: Ask = {
         ...request,
         adapter: request.adapter as Adapter.Service,
@@ -448,17 +444,20 @@ export const governing: Requests.Governing = (single, read) =>
       }
       let noted = noNotes
       for (let attempt = 0;; attempt++) {
-        const at: At = { ...notGoverned, thread, steps: [], stepIndex: 0, attempt, notes: [], noted, ...notLast }
+        const at: At = { ...run, steps: [], stepIndex: 0, attempt, notes: [], noted, ...notLast }
         const prepared = yield* asked<never, Scope.Scope>(rules, base, at, wait)
         if (prepared === undefined) return
         if (prepared._tag === "End") {
           return yield* Effect.fail(prepared.outcome)
         }
+        heard = undefined
         noted = both(noted, prepared.notes)
         for (const [, effect] of prepared.recorded) yield* effect
         const { ask, messages: more } = prepared
-        const reply = yield* read({ ...ask, messages: ask.view ?? [...messages, ...more] })
-        const { again, notes } = yield* replied(rules, { ...reply, mayRepeat: true }, { ...at, noted }, wait)
+        const { error, hasSaid, response } = yield* read({ ...ask, messages: ask.view ?? [...messages, ...more] })
+        heard = response
+        const reply = { error, hasSaid, usage: response.usage, mayRepeat: true }
+        const { again, notes } = yield* replied(rules, reply, { ...at, noted }, wait)
         if (again === undefined) return
         noted = both(noted, notes)
         yield* Effect.sleep(again.after)

@@ -121,13 +121,18 @@ export class Account {
     }))
   }
 
+  /** Counts what was spent without a reservation, such as before a run was resumed. */
+  add(spent: Amount): void {
+    this.spent = plus(this.spent, spent)
+  }
+
   hold(amount: Amount): void {
     this.held = plus(this.held, amount)
   }
 
   settle(held: Amount, spent: Amount): void {
     this.held = minus(this.held, held)
-    this.spent = plus(this.spent, spent)
+    this.add(spent)
   }
 }
 
