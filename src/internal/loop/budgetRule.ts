@@ -520,7 +520,7 @@ class Requested {
     return { _tag: "Ask", ask: { ...ask, adapter, attributes }, note: note() }
   }
 
-  /** Returns the amount that a request reserves on an account. None where it has no price, and the account needs one. */
+  /** Returns the amount that a request reserves on an account, unless it needs a price and has none. */
   private amountFor(
     { account: { bounds }, choices: { estimate, onUnpriced, outputReserve } }: Member,
     ask: Ask,
