@@ -1,39 +1,13 @@
 /** Budgets of kept sessions: killed behind each record, of the session and of the runs inside its calls. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
-import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
-import { Adapter, Budget, Chat, type Event, type Journal, Message, type Rule, Session, Tool } from "heddle"
-import { SessionStore } from "heddle/sql"
+import { Adapter, Budget, Chat, type Event, Message, type Rule, Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
+import { type Append, holding, listing, stores } from "./support/edges.ts"
 
 const { finish, text, toolCall, usage } = Script
-
-interface Append {
-  readonly id: string
-  readonly version: number
-  readonly records: Journal.Records
-  readonly options: Journal.AppendOptions | undefined
-}
-
-/** A store that notes its appends, on top of one that has the first of them. */
-const noting = (store: Layer.Layer<Session.Store, unknown>, before: ReadonlyArray<Append>, appends: Array<Append>) =>
-  Layer.effect(
-    Session.Store,
-    Effect.gen(function*() {
-      const inner = yield* Session.Store
-      for (const { id, options, records, version } of before) yield* inner.append(id, version, records, options)
-      return {
-        ...inner,
-        append: (id, version, records, options) =>
-          Effect.tap(
-            inner.append(id, version, records, options),
-            () => Effect.sync(() => appends.push({ id, version, records, options }))
-          )
-      } satisfies Journal.Service
-    })
-  ).pipe(Layer.provide(store), Layer.orDie)
 
 const used = usage({ inputTokens: 10, outputTokens: 5 })
 const isInner = ({ messages }: Adapter.Request) => Message.text(messages[0]!).startsWith("Inner")
@@ -86,10 +60,6 @@ describe("a budget of a kept session", () => {
       requestId: "run",
       takeOver: true
     }) as const
-  const stores = {
-    memory: Session.Store.layerMemory,
-    SQLite: SessionStore.layerSqlite({ filename: ":memory:" })
-  } as const
   for (const [name, store] of Object.entries(stores)) {
     it.effect(`G9, G89: killed behind each record, with sub-agents, spent is what the requests cost (${name})`, () =>
       Effect.gen(function*() {
@@ -98,7 +68,7 @@ describe("a budget of a kept session", () => {
         const whole = yield* Effect.gen(function*() {
           const opened = yield* Session.open("s")
           return (yield* Session.keep(opened, (session) => Session.reply(session, "Go", options()))).value.result
-        }).pipe(Effect.provide([modelOf(() => asked.push(appends.length)), noting(store, [], appends)]))
+        }).pipe(Effect.provide([modelOf(() => asked.push(appends.length)), listing(appends, store)]))
         assert.strictEqual(whole.haltedReason, "completed")
         assert.deepStrictEqual([whole.spent?.calls, tokensIn(whole.spent)], [7, 105])
         let lost = 0
@@ -109,7 +79,7 @@ describe("a budget of a kept session", () => {
           const result = yield* Effect.gen(function*() {
             const kept = (yield* Session.load("s"))!
             return (yield* Session.resume(kept, options())).value.result
-          }).pipe(Effect.provide([modelOf(() => again++), noting(store, before, [])]))
+          }).pipe(Effect.provide([modelOf(() => again++), holding(before, [], store)]))
           const sent = asked.filter((at) => at < cut).length + again
           assert.strictEqual(result.haltedReason, "completed", where)
           const calls = result.spent?.calls ?? 0
@@ -132,12 +102,12 @@ describe("a budget of a kept session", () => {
       yield* Effect.gen(function*() {
         const opened = yield* Session.open("s")
         yield* Session.keep(opened, (session) => Session.reply(session, "Go", options()))
-      }).pipe(Effect.provide([modelOf(() => {}), noting(store, [], appends)]))
+      }).pipe(Effect.provide([modelOf(() => {}), listing(appends, store)]))
       const resumed = (before: ReadonlyArray<Append>) =>
         Effect.gen(function*() {
           const after: Array<Append> = []
           const result = yield* Effect.flatMap(Session.load("s"), (kept) => Session.resume(kept!, options())).pipe(
-            Effect.provide([modelOf(() => {}), noting(store, before, after)])
+            Effect.provide([modelOf(() => {}), holding(before, after, store)])
           )
           return { after, result: result.value.result }
         })
@@ -165,14 +135,14 @@ describe("a budget of a kept session", () => {
       yield* Effect.gen(function*() {
         const opened = yield* Session.open("s")
         yield* Session.keep(opened, (session) => Session.reply(session, "Go", given()))
-      }).pipe(Effect.provide([modelOf(() => {}), noting(store, [], appends)]))
+      }).pipe(Effect.provide([modelOf(() => {}), listing(appends, store)]))
       assert.deepStrictEqual(seen, [0, 5, 6])
       const whole = appends.findIndex(({ id, records }) =>
         id === "s" && records.some(({ _tag }) => _tag === "StepCompleted")
       )
       seen.length = 0
       yield* Effect.flatMap(Session.load("s"), (kept) => Session.resume(kept!, given())).pipe(
-        Effect.provide([modelOf(() => {}), noting(store, appends.slice(0, whole + 1), [])])
+        Effect.provide([modelOf(() => {}), holding(appends.slice(0, whole + 1), [], store)])
       )
       assert.deepStrictEqual(seen, [5, 6])
     }))
@@ -221,7 +191,7 @@ describe("a budget of a kept session", () => {
           })
         const appends: Array<Append> = []
         const asked: Array<number> = []
-        yield* reply.pipe(Effect.provide([model(asked, appends), noting(store, [], appends)]))
+        yield* reply.pipe(Effect.provide([model(asked, appends), listing(appends, store)]))
         assert.lengthOf(asked, 2)
         for (const cut of asked) {
           // Killed once the request was made.
@@ -229,7 +199,7 @@ describe("a budget of a kept session", () => {
             const kept = (yield* Session.load("s"))!
             if (way === "Session.abandon") yield* Session.abandon(kept)
             return (yield* reply).spent
-          }).pipe(Effect.provide([model([], []), noting(store, appends.slice(0, cut), [])]))
+          }).pipe(Effect.provide([model([], []), holding(appends.slice(0, cut), [], store)]))
           assert.strictEqual(spent?.calls, asked.filter((at) => at <= cut).length + 2)
         }
       }))

@@ -2,13 +2,12 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
-import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
-import { TestClock } from "effect/testing"
 import { Adapter, Budget, Chat, type Event, Limits, Message, Pricing, Step, Tool } from "heddle"
 import { everyStep, Script } from "heddle/testing"
+import { passing } from "./support/edges.ts"
 
 const { delay, error, finish, preflightError, streamError, text, toolCall, usage } = Script
 
@@ -34,14 +33,7 @@ const call = (name: string, ...more: Reply): Reply => [toolCall("c", name, {}), 
 const look = Tool.make("look", { parameters: {}, handler: () => Effect.succeed("a loom") })
 
 /** Runs on the virtual clock until the run has ended. */
-const timed = <A, E, R>(program: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
-  Effect.gen(function*() {
-    const fiber = yield* Effect.forkChild(program)
-    for (let passed = 0; passed < 1_000 && fiber.pollUnsafe() === undefined; passed++) {
-      yield* TestClock.adjust("1 second")
-    }
-    return yield* Fiber.join(fiber)
-  })
+const timed = <A, E, R>(program: Effect.Effect<A, E, R>) => passing(program, 1_000)
 
 const tokensIn = (spent: Event.Spent | undefined) => (spent?.inputTokens ?? 0) + (spent?.outputTokens ?? 0)
 

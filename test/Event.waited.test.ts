@@ -1,6 +1,5 @@
 /** Why a call started as late as it did: its waits, and the time at which the model had asked for it. */
 import { assert, describe, it } from "@effect/vitest"
-import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
@@ -9,7 +8,8 @@ import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
 import { Adapter, Chat, Event, type Journal, Limits, Message, Policy, Session, Tool, ToolRunner } from "heddle"
 import { check, Script } from "heddle/testing"
-import * as JournalEvents from "../src/server/internal/journalEvents.ts"
+import { living, toldBy } from "./support/journalEvents.ts"
+import { withinHour } from "./support/runs.ts"
 import { journalOf } from "./support/survivor.ts"
 
 const { delay, finish, text, toolCall } = Script
@@ -29,14 +29,6 @@ const account = (name: string, permits = 1) => ({ key: `account:${name}`, permit
 
 const call = (id: string, name = id) => Message.toolCall(id, name)
 
-/** Runs an effect while an hour of the clock passes. */
-const within = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
-  Effect.gen(function*() {
-    const fiber = yield* Effect.forkChild(effect, { startImmediately: true })
-    yield* TestClock.adjust("1 hour")
-    return yield* Fiber.join(fiber)
-  })
-
 const waitedIn = (events: ReadonlyArray<Event.Event>) =>
   Object.fromEntries(
     events.filter(Event.guards.ToolExecutionStarted).flatMap(({ id, waited }) =>
@@ -51,7 +43,7 @@ const waitsOf = (
   options: ToolRunner.Options<any, any> = {}
 ) =>
   Effect.map(
-    within(Stream.runCollect(ToolRunner.stream(calls, tools as unknown as [], options))),
+    withinHour(Stream.runCollect(ToolRunner.stream(calls, tools as unknown as [], options))),
     (events) => {
       assert.deepStrictEqual(check(events).filter(({ law }) => law !== "frame"), [])
       return waitedIn(events)
@@ -129,7 +121,7 @@ describe("the waits of a call", () => {
     Effect.gen(function*() {
       const reply = [toolCall("a", "work"), toolCall("b", "work"), finish("tool_calls")]
       const run = (policy: Policy.Policy) =>
-        within(Stream.runCollect(Chat.stream("go", { tools: [work("work")], maxConcurrency: 1, policy }))).pipe(
+        withinHour(Stream.runCollect(Chat.stream("go", { tools: [work("work")], maxConcurrency: 1, policy }))).pipe(
           Effect.map(waitedIn),
           Effect.provide(Script.layer([reply, done]))
         )
@@ -227,22 +219,12 @@ describe("the record of the start of a call", () => {
   ) =>
     Effect.gen(function*() {
       yield* TestClock.setTime(1_000_000)
-      const live: Array<Event.PublicEvent> = []
-      const calls = new Map()
-      const onEvent = (event: Event.Event) =>
-        Effect.map(Clock.currentTimeMillis, (at) => {
-          const shown = Event.toPublic(event, { calls, at })
-          if (shown !== undefined) live.push(shown)
-        })
+      const { events, onEvent } = living()
       const opened = yield* Session.open("s")
-      yield* within(Session.keep(opened, (session) =>
+      yield* withinHour(Session.keep(opened, (session) =>
         Session.reply(session, "go", { ...options, tools: tools as unknown as [], onEvent })))
       const records = yield* journalOf("s")
-      const telling = new JournalEvents.Telling("s", {})
-      const told = records.flatMap((record, index) =>
-        telling.take({ record, version: index + 1 })
-      )
-      return { records, live, told: told.map(({ event }) => event) }
+      return { records, live: events, told: toldBy(records) }
     }).pipe(Effect.provide(Layer.merge(model, Session.Store.layerMemory)))
 
   const starts = (events: ReadonlyArray<Event.PublicEvent>) =>

@@ -4,31 +4,11 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
 import { Adapter, Budget, Chat, type Event, Inbox, Journal, type Message, Session, Tool } from "heddle"
-import { SessionStore } from "heddle/sql"
 import { Script } from "heddle/testing"
-import * as States from "../src/internal/session/state.ts"
+import { stores } from "./support/edges.ts"
+import { journalOf, prefixed } from "./support/survivor.ts"
 
 const { finish, text, toolCall } = Script
-
-const stores = {
-  memory: Session.Store.layerMemory,
-  SQLite: Layer.orDie(SessionStore.layerSqlite({ filename: ":memory:" }))
-}
-
-/** A store that begins with records of the session. */
-const begunWith = (store: Layer.Layer<Session.Store>, records: ReadonlyArray<Journal.Record>) =>
-  Layer.effectDiscard(Effect.gen(function*() {
-    const [first, ...rest] = records
-    const state = States.initial("s")
-    for (const record of records) States.apply(state, record)
-    const service = yield* Session.Store
-    if (first !== undefined) yield* service.append("s", 0, [first, ...rest], { summary: States.summaryOf(state) })
-  })).pipe(Layer.provideMerge(store), Layer.orDie)
-
-const recordsOf = Effect.flatMap(
-  Session.Store,
-  (store) => Effect.map(Stream.runCollect(store.read("s", 0)), (all) => Array.from(all, ({ record }) => record))
-)
 
 const userTexts = (messages: ReadonlyArray<Message.Message>): ReadonlyArray<unknown> =>
   messages.flatMap(({ content, role }) => role === "user" ? [content] : [])
@@ -100,7 +80,7 @@ for (const [name, store] of Object.entries(stores)) {
           reason: undefined
         })
         assert.lengthOf(events.filter(({ _tag }) => _tag === "MessageDelivered"), 1)
-        assert.deepStrictEqual(Journal.check(yield* recordsOf), [])
+        assert.deepStrictEqual(Journal.check(yield* journalOf("s")), [])
       }).pipe(Effect.provide(store)))
 
     it.effect("a follow re-opens the run, and what no run gets is left to the next one, or refused", () =>
@@ -144,7 +124,7 @@ for (const [name, store] of Object.entries(stores)) {
         assert.isFalse(yield* Session.withdraw("s", "m2"))
         assert.isFalse(yield* Session.withdraw("none", "m2"))
         assert.propertyVal(yield* receiptOf("m2"), "became", "withdrawn")
-        assert.deepStrictEqual(Journal.check(yield* recordsOf), [])
+        assert.deepStrictEqual(Journal.check(yield* journalOf("s")), [])
       }).pipe(Effect.provide(store)))
 
     it.effect("G95: the same id and content again is the same receipt, and other content is refused", () =>
@@ -159,7 +139,7 @@ for (const [name, store] of Object.entries(stores)) {
         assert.deepStrictEqual(yield* receiptOf("m"), before)
         const error = yield* Effect.flip(Session.submit("s", "that", { id: "m", mode: "steer" }))
         assert.propertyVal(error, "reason", "id_taken")
-        assert.lengthOf((yield* recordsOf).filter(({ _tag }) => _tag === "MessageSubmitted"), 1)
+        assert.lengthOf((yield* journalOf("s")).filter(({ _tag }) => _tag === "MessageSubmitted"), 1)
       }).pipe(Effect.provide(store)))
 
     it.effect("G49: of a withdrawal and a delivery at once, at every append, one counts, and both learn it", () =>
@@ -195,7 +175,7 @@ for (const [name, store] of Object.entries(stores)) {
               Effect.provide(modelOf(2, asked)),
               Effect.provideService(Session.Store, raced)
             )
-            return { session, receipt: yield* receiptOf("m"), problems: Journal.check(yield* recordsOf) }
+            return { session, receipt: yield* receiptOf("m"), problems: Journal.check(yield* journalOf("s")) }
           }).pipe(Effect.provide(Layer.fresh(store)))
           const { problems, receipt, session } = yield* program
           const isIn = userTexts(session.thread.messages).includes("not that")
@@ -222,7 +202,7 @@ for (const [name, store] of Object.entries(stores)) {
             : Effect.void
         )
         yield* Effect.provide(reply(look), modelOf(2))
-        const whole = yield* recordsOf
+        const whole = yield* journalOf("s")
         let kills = 0
         for (let length = 2; length < whole.length; length++) {
           const cut = whole.slice(0, length)
@@ -233,8 +213,8 @@ for (const [name, store] of Object.entries(stores)) {
               kept,
               { tools: [quiet], takeOver: true, requestId: "run" } as {}
             )
-            return { session, records: yield* recordsOf, kept: yield* Session.open("s") }
-          }).pipe(Effect.provide([modelOf(2), begunWith(Layer.fresh(store), cut)]))
+            return { session, records: yield* journalOf("s"), kept: yield* Session.open("s") }
+          }).pipe(Effect.provide([modelOf(2), prefixed("s", cut, Layer.fresh(store))]))
           const { kept, records, session } = yield* program
           const where = `killed behind record ${length}, ${cut.at(-1)?._tag}`
           assert.deepStrictEqual(Journal.check(records), [], where)

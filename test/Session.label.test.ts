@@ -6,33 +6,22 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
-import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
 import * as Struct from "effect/Struct"
 import { Chat, Journal, Message, Session, Tool } from "heddle"
-import { SessionStore } from "heddle/sql"
 import { Script } from "heddle/testing"
 import * as States from "../src/internal/session/state.ts"
+import { stores } from "./support/edges.ts"
+import { journalOf } from "./support/survivor.ts"
 import { until } from "./support/until.ts"
 
 const { finish, text, toolCall } = Script
-
-const stores: Readonly<Record<string, Layer.Layer<Session.Store>>> = {
-  memory: Session.Store.layerMemory,
-  sqlite: Layer.orDie(SessionStore.layerSqlite({ filename: ":memory:" }))
-}
 
 const listed = (id: string) =>
   Effect.map(Stream.runCollect(Session.list()), (all) => {
     const { pinned, title } = all.find((one) => one.id === id) ?? {}
     return { title, pinned }
   })
-
-const records = (id: string) =>
-  Effect.flatMap(
-    Session.Store,
-    (store) => Effect.map(Stream.runCollect(store.read(id)), (all) => Array.from(all, ({ record }) => record))
-  )
 
 /** Requires that the store lists what the fold of the journal says, and that the journal has no problem. */
 const requireWhole = (id: string) =>
@@ -44,7 +33,7 @@ const requireWhole = (id: string) =>
       found && Struct.omit(found, ["claim", "id", "since", "version"]),
       loaded && States.summaryOf(loaded.state)
     )
-    assert.deepStrictEqual(Journal.check(yield* records(id)), [])
+    assert.deepStrictEqual(Journal.check(yield* journalOf(id)), [])
   })
 
 const said = (id: string, content: string, script: Script.Input = [[text("Hello"), finish("stop")]], options = {}) =>
@@ -58,7 +47,7 @@ const said = (id: string, content: string, script: Script.Input = [[text("Hello"
 
 describe("the labels of a session", () => {
   for (const [name, layer] of Object.entries(stores)) {
-    it.live(`W-33: are listed as soon as they are given, each by itself, on ${name}`, () =>
+    it.live(`W-33: are listed as soon as they are given, each by itself, ${name}`, () =>
       Effect.gen(function*() {
         yield* said("s", "Where does it rain?")
         const since = (yield* Stream.runCollect(Session.list()))[0]?.since
@@ -79,7 +68,7 @@ describe("the labels of a session", () => {
         })
         assert.deepStrictEqual(yield* listed("s"), { title: "Where does it rain?", pinned: undefined })
         yield* requireWhole("s")
-        const changes = (yield* records("s")).filter(({ _tag }) => _tag === "Labelled")
+        const changes = (yield* journalOf("s")).filter(({ _tag }) => _tag === "Labelled")
         assert.deepStrictEqual(
           changes.map((change) => Struct.omit(change as Record<string, unknown>, ["time"])),
           [
@@ -90,7 +79,7 @@ describe("the labels of a session", () => {
         )
       }).pipe(Effect.provide(layer)))
 
-    it.live(`W-33: stay over a snapshot, a recovery and the records before them, on ${name}`, () =>
+    it.live(`W-33: stay over a snapshot, a recovery and the records before them, ${name}`, () =>
       Effect.gen(function*() {
         const bad = Tool.make("bad", { parameters: {}, onToolError: "halt", handler: () => Effect.die("no") })
         yield* said("s", "Hi", [[toolCall("c0", "bad"), finish("tool_calls")]], { tools: [bad] })
@@ -103,13 +92,13 @@ describe("the labels of a session", () => {
           (session) => Session.reply(Session.recover(session), "Again")
         ).pipe(Effect.provide(Script.layer([[text("Done"), finish("stop")]])))
         assert.strictEqual(again.session.status, "completed")
-        const opened = (yield* records("s")).filter(({ _tag }) => _tag === "Opened")
+        const opened = (yield* journalOf("s")).filter(({ _tag }) => _tag === "Opened")
         assert.lengthOf(opened, 2)
         assert.deepStrictEqual(yield* listed("s"), { title: "Changed", pinned: true })
         yield* requireWhole("s")
         const loaded = yield* Session.open("s")
         yield* Session.snapshot(loaded)
-        assert.deepStrictEqual((yield* records("s")).map(({ _tag }) => _tag), ["Opened"])
+        assert.deepStrictEqual((yield* journalOf("s")).map(({ _tag }) => _tag), ["Opened"])
         assert.deepStrictEqual(yield* listed("s"), { title: "Changed", pinned: true })
         yield* requireWhole("s")
         yield* Session.label("s", { title: null })
@@ -119,7 +108,7 @@ describe("the labels of a session", () => {
         yield* requireWhole("s")
       }).pipe(Effect.provide(layer)))
 
-    it.live(`W-33: change beside a run, which goes on as if nothing had happened, on ${name}`, () =>
+    it.live(`W-33: change beside a run, which goes on as if nothing had happened, ${name}`, () =>
       Effect.gen(function*() {
         const began = Deferred.makeUnsafe<void>()
         const gate = Deferred.makeUnsafe<void>()
@@ -157,12 +146,12 @@ describe("the labels of a session", () => {
         assert.strictEqual(ended.session.status, "completed")
         assert.deepStrictEqual(yield* listed("s"), { title: "Still under way", pinned: true })
         yield* requireWhole("s")
-        const tags = (yield* records("s")).map(({ _tag }) => _tag)
+        const tags = (yield* journalOf("s")).map(({ _tag }) => _tag)
         assert.isBelow(tags.lastIndexOf("Labelled"), tags.indexOf("RunEnded"))
         assert.isAbove(tags.indexOf("Labelled"), tags.indexOf("CallStarted"))
       }).pipe(Effect.scoped, Effect.provide(layer)))
 
-    it.live(`W-33: of many writers at once each one counts, on ${name}`, () =>
+    it.live(`W-33: of many writers at once each one counts, ${name}`, () =>
       Effect.gen(function*() {
         yield* Session.open("s")
         const titles = Array.from({ length: 20 }, (_, index) => `Title ${index}`)
@@ -174,7 +163,7 @@ describe("the labels of a session", () => {
         const { pinned, title = "" } = yield* listed("s")
         assert.isTrue(pinned)
         assert.include(titles, title)
-        const tags = (yield* records("s")).map(({ _tag }) => _tag)
+        const tags = (yield* journalOf("s")).map(({ _tag }) => _tag)
         assert.lengthOf(tags.filter((tag) => tag === "Labelled"), 21)
         yield* requireWhole("s")
       }).pipe(Effect.provide(layer)))
@@ -233,7 +222,7 @@ describe("the labels of a session", () => {
       const known = yield* Session.open("s")
       yield* Session.delete("s")
       assert.isUndefined(yield* Session.label("s", { title: "Rain", known }))
-      assert.deepStrictEqual(yield* records("s"), [])
+      assert.deepStrictEqual(yield* journalOf("s"), [])
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
   it.effect("W-33: of a nested run are refused", () =>
@@ -278,7 +267,7 @@ describe("titles", () => {
         const error = yield* Effect.flip(Session.label("s", { title, pinned: true }))
         assert.deepInclude(error, { _tag: "SessionError", reason: "invalid_title" })
         assert.match(error.message, /title must be one line of 1 to 120 characters/)
-        assert.lengthOf(yield* records("s"), 1)
+        assert.lengthOf(yield* journalOf("s"), 1)
       }).pipe(Effect.provide(Session.Store.layerMemory))
   )
 

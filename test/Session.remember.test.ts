@@ -10,6 +10,7 @@ import { Script } from "heddle/testing"
 import { temporaryFile } from "./sql/support/files.ts"
 import { replyOf } from "./support/keptRecords.ts"
 import { throughJson } from "./support/sessions.ts"
+import { journalOf } from "./support/survivor.ts"
 
 const { finish, text, toolCall } = Script
 
@@ -71,12 +72,6 @@ const remembered = (id: string, tool: Tool.Any, options: Session.ApproveOptions,
     return yield* goOn(id, [done], [tool])
   })
 
-const recordsOf = (id: string) =>
-  Effect.flatMap(
-    Session.Store,
-    (store) => Effect.map(Stream.runCollect(store.read(id)), (entries) => entries.map(({ record }) => record))
-  )
-
 const stores = {
   "in memory": Session.Store.layerMemory,
   "on SQLite": Layer.unwrap(Effect.map(temporaryFile, (filename) => SessionStore.layerSqlite({ filename })))
@@ -97,7 +92,7 @@ for (const [where, store] of Object.entries(stores)) {
         assert.deepStrictEqual([later.session.status, runs], ["completed", [{ amount: 5 }, { amount: 6 }, {
           amount: 7
         }]])
-        const records = yield* recordsOf("s")
+        const records = yield* journalOf("s")
         const settled = records.filter((record) => record._tag === "CallSettled")
         assert.deepStrictEqual(settled.map(({ by, remember }) => [by, remember]), [["ann", "tool"]])
         const started = records.flatMap((record) => record._tag === "CallStarted" ? [record.allowed] : [])
@@ -235,11 +230,11 @@ for (const [where, store] of Object.entries(stores)) {
           Effect.provide(Script.layer([paying({ amount: 5 })]))
         )
         assert.strictEqual(asked.session.status, "awaiting_tools")
-        const before = (yield* recordsOf("s")).length
+        const before = (yield* journalOf("s")).length
         assert.isFalse(yield* Session.disallow("s", "other"))
         assert.isTrue(yield* Session.disallow("s", "pay", { by: "bob" }))
         assert.isFalse(yield* Session.disallow("s", "pay"))
-        const records = yield* recordsOf("s")
+        const records = yield* journalOf("s")
         assert.deepStrictEqual(
           records.slice(before).map((record) => record._tag === "ToolDisallowed" && [record.name, record.by]),
           [

@@ -5,44 +5,13 @@ import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
 import { Adapter, Chat, type Event, type Journal, Message, Session, Tool } from "heddle"
 import { Worker } from "heddle/durable"
-import { SessionStore } from "heddle/sql"
 import { Script } from "heddle/testing"
 import * as States from "../src/internal/session/state.ts"
-import { until as untilTimePasses } from "./support/edges.ts"
+import { type Append, holding, listing, stores, until as untilTimePasses } from "./support/edges.ts"
 import { elapsed } from "./support/runs.ts"
 import { journalOf } from "./support/survivor.ts"
 
 const { finish, text, toolCall } = Script
-
-interface Append {
-  readonly id: string
-  readonly version: number
-  readonly records: Journal.Records
-  readonly options: Journal.AppendOptions | undefined
-}
-
-/** A store that notes its appends, on top of one that has the first of them. */
-const noting = (store: Layer.Layer<Session.Store, unknown>, before: ReadonlyArray<Append>, appends: Array<Append>) =>
-  Layer.effect(
-    Session.Store,
-    Effect.gen(function*() {
-      const inner = yield* Session.Store
-      for (const { id, options, records, version } of before) yield* inner.append(id, version, records, options)
-      return {
-        ...inner,
-        append: (id, version, records, options) =>
-          Effect.tap(
-            inner.append(id, version, records, options),
-            () => Effect.sync(() => appends.push({ id, version, records, options }))
-          )
-      } satisfies Journal.Service
-    })
-  ).pipe(Layer.provide(store), Layer.orDie)
-
-const stores = {
-  memory: Session.Store.layerMemory,
-  SQLite: SessionStore.layerSqlite({ filename: ":memory:" })
-} as const
 
 const shared = { concurrency: "shared", afterCrash: "retry", timeout: "infinity" } as const
 
@@ -152,7 +121,7 @@ describe("Session.stop of one call", () => {
               opened,
               (session) => Session.reply(session, "Go", { tools: toolsOf([call], []) })
             )
-          })).pipe(Effect.provide([model, noting(store, [], appends)]))
+          })).pipe(Effect.provide([model, listing(appends, store)]))
           assert.deepStrictEqual(stopsIn(appends), [call])
           let stopped = 0
           for (let cut = 2; cut < appends.length; cut++) {
@@ -167,7 +136,7 @@ describe("Session.stop of one call", () => {
               return { result: resumed.value.result, records: yield* journalOf("s") }
             })).pipe(
               Effect.map(({ value }) => value),
-              Effect.provide([model, noting(store, before, after)])
+              Effect.provide([model, holding(before, after, store)])
             )
             assert.strictEqual(result.haltedReason, "completed", where)
             assert.deepStrictEqual(States.problemsOf(records), [], where)

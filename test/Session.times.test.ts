@@ -6,10 +6,11 @@ import * as Fiber from "effect/Fiber"
 import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
 import { TestClock } from "effect/testing"
-import { type Chat, Event, Journal, Session, Tool } from "heddle"
+import { type Chat, type Event, Journal, Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
 import * as Journals from "../src/internal/session/journal.ts"
-import * as JournalEvents from "../src/server/internal/journalEvents.ts"
+import { living, toldBy } from "./support/journalEvents.ts"
+import { withinHour } from "./support/runs.ts"
 import { journalOf, prefixed } from "./support/survivor.ts"
 
 const { delay, finish, text, toolCall } = Script
@@ -28,19 +29,11 @@ const turns = [
   [delay(40), text("Done."), finish("stop")]
 ]
 
-/** Runs an effect while an hour of the clock passes. */
-const within = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
-  Effect.gen(function*() {
-    const fiber = yield* Effect.forkChild(effect, { startImmediately: true })
-    yield* TestClock.adjust("1 hour")
-    return yield* Fiber.join(fiber)
-  })
-
 const replying = (options: Chat.Options<any, any, any, any, any> = {}) =>
   Effect.flatMap(
     Session.open("s"),
     (opened) =>
-      within(Session.keep(opened, (session) =>
+      withinHour(Session.keep(opened, (session) =>
         Session.reply(session, "go", { tools: [work, ask] as unknown as [], ...options })))
   )
 
@@ -56,11 +49,6 @@ const timesOf = (records: ReadonlyArray<Journal.Record>) =>
     const time = "time" in record ? record.time : undefined
     return [record._tag, ...(at === undefined ? [] : [at]), ...(time === undefined ? [] : [time])]
   })
-
-const tellingOf = (records: ReadonlyArray<Journal.Record>) => {
-  const telling = new JournalEvents.Telling("s", {})
-  return records.flatMap((record, index) => telling.take({ record, version: index + 1 })).map(({ event }) => event)
-}
 
 const moments = (events: ReadonlyArray<Event.PublicEvent>) => events.map(({ _tag, at }) => [_tag, at])
 
@@ -95,7 +83,7 @@ describe("times of records", () => {
       const resumed = yield* Effect.gen(function*() {
         const kept = yield* Session.load("s")
         const started = yield* Clock.currentTimeMillis
-        yield* within(Session.resume(kept!, { tools: [work], takeOver: true }))
+        yield* withinHour(Session.resume(kept!, { tools: [work], takeOver: true }))
         const all = yield* journalOf("s")
         assert.deepStrictEqual(Journal.check(all), [])
         const own = all.slice(cut.length)
@@ -231,7 +219,7 @@ describe("times of records", () => {
 
   it.effect("V-21: are in no record of a session that is not kept, and change nothing of its result", () =>
     Effect.gen(function*() {
-      const own = yield* Effect.provide(within(Session.reply(Session.make(), "go", { tools: [work, ask] })), [
+      const own = yield* Effect.provide(withinHour(Session.reply(Session.make(), "go", { tools: [work, ask] })), [
         Script.layer(turns)
       ])
       const kept = yield* Effect.provide(replying(), [Script.layer(turns), Session.Store.layerMemory])
@@ -243,15 +231,9 @@ describe("times of events that a journal tells", () => {
   it.effect("V-21: are those of the live events, from the start of a call on", () =>
     Effect.gen(function*() {
       yield* TestClock.setTime(1_000_000)
-      const live: Array<Event.PublicEvent> = []
-      const calls = new Map()
-      const onEvent = (event: Event.Event) =>
-        Effect.map(Clock.currentTimeMillis, (at) => {
-          const shown = Event.toPublic(event, { calls, at })
-          if (shown !== undefined) live.push(shown)
-        })
+      const { events: live, onEvent } = living()
       const records = yield* recorded(turns, { onEvent })
-      const told = tellingOf(records)
+      const told = toldBy(records)
       assert.deepStrictEqual(moments(told.slice(0, 1)), [["RunStarted", 1_000_000]])
       const of = (events: ReadonlyArray<Event.PublicEvent>) =>
         moments(events).filter(([tag]) =>
@@ -268,7 +250,7 @@ describe("times of events that a journal tells", () => {
       const started = records.find((record) => record._tag === "RunStarted")!
       const at = records.findIndex(({ _tag }) => _tag === "CallEnded")
       const resumed: Journal.Record = { ...started, resumes: true, messages: [], startedAt: 9_000_000 }
-      const told = tellingOf([...records.slice(0, at), resumed, ...records.slice(at)])
+      const told = toldBy([...records.slice(0, at), resumed, ...records.slice(at)])
       // The attempts of the process that was killed end with the last record of that process.
       const ended = told.filter(({ _tag }) => _tag === "ToolExecutionCompleted").map(({ at }) => at)
       assert.deepStrictEqual(ended, [100, 100, 9_000_000 + 150, 9_000_000 + 300])

@@ -8,35 +8,14 @@ import * as Logger from "effect/Logger"
 import * as Stream from "effect/Stream"
 import { Chat, Event, Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
-import * as JournalEvents from "../../src/server/internal/journalEvents.ts"
 import { passing } from "../support/edges.ts"
+import { living, toldOf } from "../support/journalEvents.ts"
 
 type Publish = NonNullable<Event.PublicOptions["publish"]>
 
 const grace = 400
 
 const runId = "r1"
-
-/** Collects the public events of runs while the runs live. */
-const living = (publish: Publish) => {
-  const events: Array<Event.PublicEvent> = []
-  const calls = new Map<string, Event.PublicCall>()
-  const onEvent = (event: Event.Event) => {
-    const shown = Event.toPublic(event, { publish, runId, calls })
-    if (shown !== undefined) events.push(shown)
-  }
-  return { events, onEvent }
-}
-
-/** The public events of a session as its journal tells them. */
-const folded = (publish: Publish) =>
-  Effect.map(
-    Effect.flatMap(Session.Store, ({ read }) => Stream.runCollect(read("s"))),
-    (entries) => {
-      const telling = new JournalEvents.Telling("s", { publish })
-      return entries.flatMap((entry) => telling.take(entry).map(({ event }) => event))
-    }
-  )
 
 const endsOf = (events: ReadonlyArray<Event.PublicEvent>) =>
   events.flatMap((event) =>
@@ -65,7 +44,7 @@ const sub = Tool.fromChat("sub", {
 /** Stops a run with calls at work, and returns the public ends that it told and that its journal tells. */
 const stopped = (publish: Publish, ...names: ReadonlyArray<string>) =>
   Effect.gen(function*() {
-    const { events, onEvent } = living(publish)
+    const { events, onEvent } = living({ publish, runId })
     const kept = yield* Session.open("s")
     const tools = [deaf, block, sub]
     yield* passing(Effect.provide(
@@ -73,7 +52,7 @@ const stopped = (publish: Publish, ...names: ReadonlyArray<string>) =>
         Session.reply(session, "go", { tools, grace, onEvent, requestId: runId, cancel: Effect.sleep(100) })),
       script(...names)
     ))
-    return { live: endsOf(events), told: endsOf(yield* folded(publish)) }
+    return { live: endsOf(events), told: endsOf(yield* toldOf("s", { publish })) }
   }).pipe(Effect.provide([Session.Store.layerMemory, Logger.layer([])]))
 
 const named = (ends: ReadonlyArray<{ readonly abandoned?: ReadonlyArray<Event.PublicAbandoned> | undefined }>) =>
@@ -164,14 +143,14 @@ const settled = (
   Effect.gen(function*() {
     const tools = [pay, careful]
     const model = script(...names)
-    const { events, onEvent } = living(publish)
+    const { events, onEvent } = living({ publish, runId })
     const opened = yield* Session.open("s")
     const run = { tools, requestId: runId, onEvent }
     const asked = yield* Effect.provide(Session.keep(opened, (session) => Session.reply(session, "go", run)), model)
     const given = yield* Session.keep(asked, settle)
     const done = Script.layer([[Script.text("done"), Script.finish("stop")]])
     yield* Effect.provide(Session.keep(given, (session) => Session.continue(session, null, run)), done)
-    return { live: untimed(answersIn(events)), told: untimed(answersIn(yield* folded(publish))) }
+    return { live: untimed(answersIn(events)), told: untimed(answersIn(yield* toldOf("s", { publish }))) }
   }).pipe(Effect.provide(Session.Store.layerMemory))
 
 const denied = (by?: string, reason?: string) => (session: Session.Session) =>
@@ -201,7 +180,7 @@ describe("a denial", () => {
 
   it.effect("V-07: comes by a journal whose snapshot was taken while another call waited", () =>
     Effect.gen(function*() {
-      const { events, onEvent } = living("all")
+      const { events, onEvent } = living({ runId })
       const run = { tools: [pay], requestId: runId, onEvent }
       const opened = yield* Session.open("s")
       const asked = yield* Session.keep(opened, (session) => Session.reply(session, "go", run))
@@ -215,7 +194,7 @@ describe("a denial", () => {
       yield* Session.keep(whole, (session) => Session.continue(session, null, run))
       const live = untimed(answersIn(events))
       assert.deepStrictEqual(live.map(({ by, detail }) => [by, detail]), [["ann", "too dear"], [undefined, undefined]])
-      assert.deepStrictEqual(untimed(answersIn(yield* folded("all"))), live)
+      assert.deepStrictEqual(untimed(answersIn(yield* toldOf("s"))), live)
     }).pipe(Effect.provide([
       Script.layer([
         [Script.toolCall("pay0", "pay", {}), Script.toolCall("pay1", "pay", {}), Script.finish("tool_calls")],

@@ -1,7 +1,6 @@
 /** The requests of a run as a server shows them: while it lives, and as the journal tells them. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
-import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as Schedule from "effect/Schedule"
 import * as Stream from "effect/Stream"
@@ -10,8 +9,9 @@ import { Adapter, Chat, Event, type Journal, Policy, Session, Tool } from "heddl
 import { Agent } from "heddle/server"
 import { Script } from "heddle/testing"
 import * as Requests from "../../src/internal/ask/request.ts"
-import * as JournalEvents from "../../src/server/internal/journalEvents.ts"
 import * as Anthropic from "../support/anthropic.ts"
+import { toldBy } from "../support/journalEvents.ts"
+import { withinHour } from "../support/runs.ts"
 import * as Models from "../support/server.ts"
 import { journalOf } from "../support/survivor.ts"
 import { eventsOf, serve } from "./support/site.ts"
@@ -19,14 +19,6 @@ import { eventsOf, serve } from "./support/site.ts"
 const { delay, finish, text, toolCall } = Script
 
 const done = [delay(40), text("Done."), finish("stop")]
-
-/** Runs an effect while an hour of the clock passes. */
-const within = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
-  Effect.gen(function*() {
-    const fiber = yield* Effect.forkChild(effect, { startImmediately: true })
-    yield* TestClock.adjust("1 hour")
-    return yield* Fiber.join(fiber)
-  })
 
 type Shown = Event.PublicEvent | undefined
 
@@ -90,11 +82,9 @@ const kept = (
         tools: tools as unknown as [],
         onEvent: (event) => Effect.sync(() => add(event))
       }))
-    yield* within(Effect.provideService(run, Requests.CurrentListener, { within: undefined, tell: add }))
+    yield* withinHour(Effect.provideService(run, Requests.CurrentListener, { within: undefined, tell: add }))
     const records = yield* journalOf("s")
-    const telling = new JournalEvents.Telling("s", {})
-    const told = records.flatMap((record, index) => telling.take({ record, version: index + 1 }))
-    return { live, records, told: told.map(({ event }) => event) }
+    return { live, records, told: toldBy(records) }
   }).pipe(Effect.provide(Layer.merge(model, Session.Store.layerMemory)))
 
 const timesIn = (records: ReadonlyArray<Journal.Record>): ReadonlyArray<ReadonlyArray<unknown>> =>
@@ -219,7 +209,7 @@ describe("requests of a run", () => {
   it.effect("V-23: are in no stream of a run, under any policy", () =>
     Effect.gen(function*() {
       for (const policy of [Policy.standard, Policy.allm, Policy.falai]) {
-        const events = yield* within(Stream.runCollect(Chat.stream("go", { tools: [pay], policy }))).pipe(
+        const events = yield* withinHour(Stream.runCollect(Chat.stream("go", { tools: [pay], policy }))).pipe(
           Effect.provide(named([[toolCall("a", "pay"), finish("tool_calls")], done]))
         )
         assert.deepStrictEqual(events.filter(({ _tag }) => String(_tag).startsWith("Request")), [])

@@ -3,13 +3,12 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
-import * as Stream from "effect/Stream"
 import { type Event, type Journal, Session, Tool } from "heddle"
 import { Worker } from "heddle/durable"
 import { Agent } from "heddle/server"
 import { Script } from "heddle/testing"
-import * as JournalEvents from "../../src/server/internal/journalEvents.ts"
 import { recordsOf, until as untilTimePasses } from "../support/edges.ts"
+import { toldOf } from "../support/journalEvents.ts"
 import { until } from "../support/until.ts"
 import { eventsOf, serve } from "./support/site.ts"
 
@@ -26,16 +25,6 @@ const calling = Script.layer([[Script.toolCall("c", "wait"), Script.finish("tool
 const silent = Script.layer([[Script.text("Hm"), Script.delay(3_600_000), Script.finish("stop")]])
 
 const stopsIn = (events: ReadonlyArray<Event.PublicEvent>) => events.filter(({ _tag }) => _tag === "StopAccepted")
-
-/** The events of a session as its journal tells them. */
-const folded = (key: string) =>
-  Effect.map(
-    Effect.flatMap(Session.Store, ({ read }) => Stream.runCollect(read(key))),
-    (entries) => {
-      const telling = new JournalEvents.Telling(key, {})
-      return entries.flatMap((entry) => telling.take(entry).map(({ event }) => event))
-    }
-  )
 
 const memory = Effect.map(Layer.build(Session.Store.layerMemory), (context) => Context.get(context, Session.Store))
 
@@ -67,7 +56,7 @@ describe("a stop over HTTP", () => {
             const expected = [{ _tag: "StopAccepted", ...(by === undefined ? {} : { by }), at: asked?.time }]
             assert.isDefined(asked?.time)
             assert.deepStrictEqual(stopsIn(live), expected as unknown as typeof live)
-            assert.deepStrictEqual(stopsIn(yield* folded("local:s1")), stopsIn(live))
+            assert.deepStrictEqual(stopsIn(yield* toldOf("local:s1")), stopsIn(live))
             const tags = live.map(({ _tag }) => _tag)
             const effect = tags.indexOf(phase === "the model speaks" ? "ChatCompleted" : "ToolResultEncoded")
             assert.isBelow(tags.indexOf("StopAccepted"), effect, tags.join())
@@ -133,7 +122,7 @@ describe("the stop of one call over HTTP", () => {
         stopsIn(live).map((event) => event._tag === "StopAccepted" ? [event.by, event.call] : []),
         [["local", "a%2Fb"]]
       )
-      const told = yield* Effect.provideService(folded("local:s1"), Session.Store, store)
+      const told = yield* Effect.provideService(toldOf("local:s1"), Session.Store, store)
       assert.deepStrictEqual(stopsIn(told), stopsIn(live))
       const answers = live.flatMap((event) =>
         event._tag === "ToolResultEncoded" ? [[event.id, "code" in event ? event.code : undefined]] : []
@@ -217,7 +206,7 @@ describe("a stop that the next owner honours", () => {
       }).pipe(Effect.scoped)
       yield* Effect.provideService(Session.stop(key, { by: "ann" }), Session.Store, store)
       const site = yield* serve(agents, calling, { store: Layer.succeed(Session.Store, store), term: 300 })
-      const ended = yield* until("the end", Effect.provideService(folded(key), Session.Store, store), (events) =>
+      const ended = yield* until("the end", Effect.provideService(toldOf(key), Session.Store, store), (events) =>
         events.some(({ _tag }) =>
           _tag === "ChatCompleted"
         ))

@@ -6,6 +6,7 @@ import * as path from "node:path"
 import type { Page } from "playwright-core"
 import { afterAll, beforeAll } from "vitest"
 import { hasBrowser } from "../support/browser.ts"
+import { markupTexts } from "../support/studioTexts.ts"
 import { excess, folder, rests, say, shownOn, Stand } from "./support/served.ts"
 
 const stand = new Stand()
@@ -26,39 +27,6 @@ const choose = async (page: Page, task: string): Promise<void> => {
   await page.locator("#sessions .menu").first().click()
   await page.locator(".popover:popover-open").getByRole("button", { name: task }).click()
 }
-
-const thirty: ReadonlyArray<string> = [
-  "<script>window.hit = 1</script>",
-  "<img src=x onerror='window.hit = 2'>",
-  "<svg onload='window.hit = 3'>",
-  "<svg><script>window.hit = 4</script></svg>",
-  "<iframe srcdoc='<script>parent.hit = 5</script>'></iframe>",
-  "<iframe src='javascript:parent.hit = 6'></iframe>",
-  "<a href='javascript:window.hit = 7' autofocus onfocus='window.hit = 7'>x</a>",
-  "<body onload='window.hit = 8'>",
-  "<details open ontoggle='window.hit = 9'>",
-  "<input autofocus onfocus='window.hit = 10'>",
-  "<style>@import 'http://leak.invalid/1'; * { background: url(http://leak.invalid/2) }</style>",
-  "<link rel=stylesheet href='http://leak.invalid/3'>",
-  "<meta http-equiv=refresh content='0;url=http://leak.invalid/4'>",
-  "<form action='http://leak.invalid/5'><button autofocus>x</button></form>",
-  "<base href='http://leak.invalid/6'>",
-  "<object data='http://leak.invalid/7'></object>",
-  "<embed src='http://leak.invalid/8'>",
-  "<video src='http://leak.invalid/9' autoplay></video>",
-  "<math><mtext></form><form><mglyph><style></math><img src onerror='window.hit = 19'>",
-  "</textarea><script>window.hit = 20</script>",
-  "</title></script><script>window.hit = 21</script>",
-  "\"><img src=x onerror=window.hit=22>",
-  "' onmouseover='window.hit = 23' x='",
-  "javascript:window.hit=24",
-  "${window.hit = 25}{{constructor.constructor('window.hit = 25')()}}",
-  "__proto__",
-  "constructor",
-  "![x](http://leak.invalid/10) [x](javascript:window.hit=28)",
-  "\u202e\u2066<img src=x onerror=window.hit=29>\u0000\u001b[31m",
-  `data: {"_tag":"RunStarted"}\n\nevent: reset\ndata: {}\n\n<script>window.hit = 30</script>`
-]
 
 /** The elements of which a conversation and a list consist. */
 const plain =
@@ -392,8 +360,8 @@ describe.skipIf(!hasBrowser())("Studio", () => {
   })
 
   it("W-25: thirty hostile texts, names and arguments run no script, and no request leaves", async () => {
-    assert.strictEqual(thirty.length, 30)
-    const url = await stand.serve("servedHostile", { HOSTILE: JSON.stringify(thirty) })
+    assert.strictEqual(markupTexts.length, 30)
+    const url = await stand.serve("servedHostile", { HOSTILE: JSON.stringify(markupTexts) })
     const { close, faults, page } = await stand.open(url)
     const check = async () => {
       assert.isUndefined(await page.evaluate(() => (globalThis as { hit?: unknown }).hit))
@@ -414,13 +382,13 @@ describe.skipIf(!hasBrowser())("Studio", () => {
       // An image is a link, which a person follows.
       for (const address of found.addresses) assert.match(address, /^(#|https?:|LICENSES\.txt)/)
     }
-    await say(page, thirty.join("\n"))
+    await say(page, markupTexts.join("\n"))
     // One card for the thirty permissions, and one for each question.
     await page.waitForSelector(".ask >> nth=30")
     await page.waitForSelector(".ask[data-kind=approval] .one >> nth=29")
     await check()
     for (const part of await page.locator(".calls > summary, .think > summary").all()) await part.click()
-    await page.locator(".ask input[type=text]").first().fill(thirty[21] ?? "")
+    await page.locator(".ask input[type=text]").first().fill(markupTexts[21] ?? "")
     await page.locator(".ask[data-kind=approval] .deny").first().click()
     await page.waitForSelector(".ask[data-kind=approval] .one >> nth=29", { state: "detached" })
     await check()

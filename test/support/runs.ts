@@ -43,6 +43,9 @@ export const timed = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<Ti
 export const elapsed = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
   Effect.flatMap(timed(effect), ({ at, exit }) => Effect.map(exit, (value) => ({ at, value })))
 
+/** The value an effect succeeds with within an hour. */
+export const withinHour = <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.map(elapsed(effect), ({ value }) => value)
+
 /** The events of a stream as `[time, tag, id]`, when it ended, and the events themselves. */
 export const watched = <E, R>(stream: Stream.Stream<Event.Event, E, R>) =>
   Effect.gen(function*() {

@@ -93,11 +93,15 @@ export const journalOf = (id: string) =>
   })
 
 /** A store that has the first records of a journal. */
-export const prefixed = (id: string, records: ReadonlyArray<Journal.Record>): Layer.Layer<Session.Store> =>
+export const prefixed = (
+  id: string,
+  records: ReadonlyArray<Journal.Record>,
+  base: Layer.Layer<Session.Store, unknown> = Session.Store.layerMemory
+): Layer.Layer<Session.Store> =>
   Layer.effectDiscard(Effect.gen(function*() {
     const store = yield* Session.Store
     const [first, ...rest] = records
     const state = States.initial(id)
     for (const record of records) States.apply(state, record)
     if (first !== undefined) yield* store.append(id, 0, [first, ...rest], { summary: States.summaryOf(state) })
-  })).pipe(Layer.provideMerge(Session.Store.layerMemory), Layer.orDie)
+  })).pipe(Layer.provideMerge(base), Layer.orDie)
