@@ -208,7 +208,8 @@ export interface Account {
   readonly reserve: (request: Request) => Effect.Effect<boolean>
   /**
    * Settles a reservation by what was spent, once each, also where the run is stopped or another account dies as it
-   * settles. A process that is killed before leaves the reservation open.
+   * settles. A `reserve` that is stopped or dies may have reserved: it is settled by nothing. A process that is killed
+   * before leaves the reservation open.
    */
   readonly settle: (request: Request, spent: Amount) => Effect.Effect<unknown>
 }

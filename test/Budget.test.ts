@@ -1,7 +1,9 @@
 import { assert, describe, it } from "@effect/vitest"
+import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
@@ -446,6 +448,26 @@ describe("an account of one's own", () => {
       told.length = 0
       yield* Stream.runDrain(Stream.take(Chat.stream("Hi", options), 2)).pipe(Effect.provide(model.layer))
       assert.lengthOf(told, 2)
+    }))
+
+  it.effect("G88: a reservation is settled by nothing where a stop comes as it is made, or where it dies", () =>
+    Effect.gen(function*() {
+      for (const isStopped of [true, false]) {
+        const told: Array<unknown> = []
+        const committed = yield* Deferred.make<void>()
+        const commit = Effect.andThen(Effect.sync(() => told.push("reserve")), Deferred.succeed(committed, undefined))
+        const budget = Budget.from({
+          reserve: () => Effect.andThen(commit, isStopped ? Effect.never : Effect.die(new Error("no database"))),
+          settle: (_, { calls, money }) => Effect.sync(() => told.push([calls, money]))
+        })
+        const model = modelOf(() => say("Yes."))
+        const running = yield* Effect.forkChild(Chat.run("Hi", { budget }).pipe(Effect.provide(model.layer)))
+        yield* Deferred.await(committed)
+        if (isStopped) yield* Fiber.interrupt(running)
+        assert.isTrue(Exit.isFailure(yield* Fiber.await(running)))
+        assert.deepStrictEqual(told, ["reserve", [0, 0]])
+        assert.lengthOf(model.requests, 0)
+      }
     }))
 
   it.effect("a refusal ends the run before the request, and gives back what was reserved around it", () =>

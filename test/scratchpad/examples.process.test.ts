@@ -85,6 +85,22 @@ describe("scratchpad/examples, as processes", { timeout: limit }, () => {
       assert.deepStrictEqual(answers, customers.map((name) => `${name}: Hello, I am ${name}!`))
     }))
 
+  it("tenant: two processes spend one amount and no more, beside a request that a kill left reserved", () =>
+    inFolder(async (made) => {
+      const file = path.join(made, "account.db")
+      const killed = start("tenant", "die", file)
+      const end = await new Promise<ReadonlyArray<unknown>>((resolve) => killed.on("close", (...end) => resolve(end)))
+      assert.deepStrictEqual(end, [null, "SIGKILL"])
+      const printed = await Promise.all([output("tenant", "work", file), output("tenant", "work", file)])
+      const answers = printed.join("").split("\n").filter((line) => line === "an answer for 605").length
+      const [{ amount, reserved, spent }] = JSON.parse(/^\[.*\]$/m.exec(await output("tenant", "work", file))![0])
+      assert.deepStrictEqual([amount, spent], [200_000, reserved + 605 * answers])
+      assert.isAtMost(spent, amount)
+      // One request is reserved, that of the killed process: another one, which reserves as much, has no place.
+      assert.isAbove(spent + reserved, amount)
+      assert.isBelow(reserved, 2 * 1_000)
+    }))
+
   it("session: each start goes on where the last one ended", () =>
     inFolder(async (made) => {
       const file = path.join(made, "sessions.db")

@@ -78,7 +78,7 @@ const lines: Readonly<Record<string, ReadonlyArray<string>>> = {
 }
 
 /** Those that are started with arguments, do not end by themselves, or read the environment. */
-const others = ["crash", "ctrl-c", "page", "providers", "serve", "session", "two-processes", "workers"]
+const others = ["crash", "ctrl-c", "page", "providers", "serve", "session", "tenant", "two-processes", "workers"]
 
 describe("scratchpad/examples", () => {
   for (const [name, expected] of Object.entries(lines)) {

@@ -484,10 +484,10 @@ class Requested {
       if (reservation._tag === "Reservation") {
         const request = requestOf(ask, at, reserved)
         for (const account of outside) {
-          if (yield* heldUp(account.reserve(request))) {
-            this.open?.outside.push([account, request])
-            continue
-          }
+          // A stop may come when the account has reserved, and before it has said so.
+          this.open?.outside.push([account, request])
+          if (yield* heldUp(account.reserve(request))) continue
+          this.open?.outside.pop()
           yield* this.settle(undefined, false)[1]
           return end({ _tag: "RuleEnded", rule: name, status: "completed", detail: { reason: "refused" } })
         }
