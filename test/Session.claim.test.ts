@@ -11,6 +11,7 @@ import * as TestClock from "effect/testing/TestClock"
 import { Journal, Message, Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
 import { hashOf } from "../src/internal/session/records.ts"
+import { agent, casting } from "./support/nests.ts"
 import { calling, done, payer, throughJson, tools } from "./support/sessions.ts"
 import { appendAll } from "./support/stores.ts"
 
@@ -159,6 +160,49 @@ describe("a claim", () => {
         assert.strictEqual(again._tag, "SessionClaimed")
       }).pipe(Effect.scoped)
     ))
+
+  // The claim is released behind the append that was under way, which a scope that closes in another order would miss.
+  for (const deep of [0, 1, 2]) {
+    for (const way of ["keep", "keepStream"] as const) {
+      it.effect(`O-48: is kept for a start whose append ends behind the interruption: ${way}, ${deep} deep`, () =>
+        memory(Effect.gen(function*() {
+          const store = yield* Session.Store
+          const appending = yield* Deferred.make<void>()
+          const slow: typeof store.append = (id, expected, records, options) =>
+            Effect.suspend(() => {
+              const append = store.append(id, expected, records, options)
+              const isInner = id.split("/").length === deep + 1 && records.some(({ _tag }) => _tag === "CallStarted")
+              return isInner ? Effect.andThen(Deferred.succeed(appending, undefined), Effect.delay(append, 5)) : append
+            })
+          const names = ["go", ...Array.from({ length: deep }, (_, depth) => `sub${depth}`)]
+          const handler = () => Effect.die("the handler starts behind the interruption")
+          const tools = names.slice(1).reduceRight<ReadonlyArray<Tool.Any>>(
+            (tools, name) => [agent(name, tools)],
+            [Tool.make("charge", { parameters: {}, handler })]
+          )
+          const model = casting(
+            Object.fromEntries(names.map((name, depth) => [name, [[["a", names[depth + 1] ?? "charge", {}]], "Done"]]))
+          )
+          const operation = (session: Session.Session) => Session.streamReply(session, "go", { tools: tools as [] })
+          const owner = yield* Effect.forkChild(
+            Effect.scoped(Effect.flatMap(Session.claim("s"), (claimed) =>
+              way === "keep"
+                ? Session.keep(claimed, (session) => Stream.runDrain(operation(session)))
+                : Stream.runDrain(Session.keepStream(claimed, operation)))).pipe(
+                Effect.provideService(Session.Store, { ...store, append: slow }),
+                Effect.provide(model)
+              )
+          )
+          yield* Deferred.await(appending)
+          const left = yield* Effect.forkChild(Fiber.interrupt(owner))
+          yield* TestClock.adjust("5 millis")
+          yield* Fiber.join(left)
+          const ids = Array.from(yield* Stream.runCollect(store.list()), ({ id }) => id)
+          assert.strictEqual((yield* tagsOf(ids.sort().at(-1)!)).at(-1), "CallStarted")
+          assert.isDefined(yield* store.claimOf("s"))
+        })))
+    }
+  }
 })
 
 describe("commands", () => {

@@ -18,6 +18,7 @@ import type * as Tool from "../../Tool.ts"
 import { checkNames, type NamesOf } from "../declare/schema.ts"
 import * as Values from "../declare/values.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
+import * as Pulled from "../loop/scopedPull.ts"
 import type { Wait } from "../permits/permits.ts"
 import type * as RunJournal from "../run/runJournal.ts"
 import * as Claims from "./claim.ts"
@@ -326,18 +327,31 @@ export const keep = <K extends Kept, A, E, R>(
       ))
   )
 
-/** Returns the events of an operation and appends its records as it runs. */
+/**
+ * Returns the events of an operation and appends its records as it runs. Its scope closes when a pull ends, fails or is
+ * interrupted: the run ends first, with what it still appends, and then the writer leaves.
+ */
+const recordedBy = <A, E, R, RW>(
+  writer: Effect.Effect<Writers.Writer, never, RW>,
+  events: (writer: Writers.Writer) => Stream.Stream<A, E, R>
+): Stream.Stream<A, E, R | Exclude<RW, Scope.Scope>> =>
+  Pulled.stream((scope) =>
+    Effect.flatMap(Scope.provide(writer, scope), (writer) =>
+      Effect.flatMap(
+        Scope.addFinalizer(scope, writer.leave),
+        // A stream may fork the scope as soon as this is called: what it adds has to close before.
+        () => Pulled.open(Stream.provideService(events(writer), Writers.CurrentWriter, writer), scope)
+      ))
+  )
+
+/** Returns the events of an operation on a session and appends its records as it runs. */
 export const keepStream = <A, E, R>(
   kept: Kept,
   operation: (session: SessionData.Session) => Stream.Stream<A, E, R>
 ): Stream.Stream<A, E | Writers.KeepError, R | Journals.Store> =>
-  Stream.unwrap(
-    Effect.map(writerOf(kept), (writer) =>
-      Stream.suspend(() => operation(kept.session)).pipe(
-        Stream.provideService(Writers.CurrentWriter, writer),
-        Stream.interruptWhen(overOf(writer)),
-        Stream.ensuring(writer.leave)
-      ))
+  recordedBy(
+    writerOf(kept),
+    (writer) => Stream.interruptWhen(Stream.suspend(() => operation(kept.session)), overOf(writer))
   )
 
 /**
@@ -349,13 +363,13 @@ export const keepWithin = <A, E, R>(
   parent: Writers.Parent,
   events: Stream.Stream<A, E, R>
 ): Stream.Stream<A, E, R> =>
-  Stream.unwrap(Effect.contextWith((context: Context.Context<never>) => {
-    const writer = new Writers.Writer({ ...kept, state: States.copyOf(kept.state) }, parent.store, context, parent)
-    return Effect.as(
-      parent.claim?.enter ?? Effect.void,
-      events.pipe(Stream.provideService(Writers.CurrentWriter, writer), Stream.ensuring(writer.leave))
-    )
-  }))
+  recordedBy(
+    Effect.contextWith((context: Context.Context<never>) => {
+      const writer = new Writers.Writer({ ...kept, state: States.copyOf(kept.state) }, parent.store, context, parent)
+      return Effect.as(parent.claim?.enter ?? Effect.void, writer)
+    }),
+    () => events
+  )
 
 /** Runs a store operation that a parent needs. If it fails, the parent is stopped. */
 export const stored = <A>(
