@@ -103,6 +103,10 @@ const ofOutcome = (outcome: Event.Outcome, model: Settings.Model): string | unde
       return line(outcome.error, model)
     case "MaxTurns":
       return `there was no answer after ${outcome.maxTurns} turns`
+    case "RuleEnded":
+      return outcome.rule === "budget"
+        ? "there was no answer within the budget; --budget gives it more"
+        : `the run ended without an answer (${outcome.rule})`
     default:
       return `the run ended without an answer (${outcome._tag})`
   }

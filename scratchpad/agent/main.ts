@@ -17,7 +17,8 @@ import * as Logger from "effect/Logger"
 import * as Stdio from "effect/Stdio"
 import * as Stream from "effect/Stream"
 import { isQuitError } from "effect/Terminal"
-import { type Event, Journal, Response, type Session } from "heddle"
+import { type Budget, type Event, Journal, Response, type Session } from "heddle"
+import { randomUUID } from "node:crypto"
 import { createRequire } from "node:module"
 import { homedir } from "node:os"
 import { resolve } from "node:path"
@@ -29,6 +30,7 @@ import { system } from "./prompt.ts"
 import * as Conversation from "./session.ts"
 import * as Settings from "./settings.ts"
 import * as Tools from "./tools.ts"
+import * as Typed from "./typed.ts"
 import * as Run from "./view/run.ts"
 import * as Terminal from "./view/terminal.ts"
 import * as Workspace from "./workspace.ts"
@@ -46,13 +48,36 @@ const titleOf = (model: Settings.Model): string =>
     ? "the embedded model (rules, no language model)"
     : `${model.name} at ${Settings.address(model)}`
 
-/** One run, shown as it goes. While it runs it can be stopped softly. */
-const show = (turn: Conversation.Turn, view: Terminal.View) =>
+/** Takes what the user types while a run works. A line that has been entered is submitted, whatever ends the run. */
+const listen = ({ kept }: Conversation.Turn, view: Terminal.View) =>
+  Effect.andThen(
+    view.typing(""),
+    Typed.read({
+      onDraft: view.typing,
+      onLine: (line) =>
+        Effect.gen(function*() {
+          const id = randomUUID()
+          // Shown once it is kept: a kill from here on does not lose it.
+          yield* Effect.matchEffect(Conversation.steer(kept, line, id), {
+            onFailure: ({ message }) => view.settled(id, line, `refused: ${message}`),
+            onSuccess: () => view.said(id, line)
+          })
+        }).pipe(Effect.uninterruptible),
+      onStop: Effect.sync(() => process.kill(process.pid, "SIGINT"))
+    })
+  ).pipe(Effect.ensuring(Effect.ignore(view.typing(undefined))))
+
+/** One run, shown as it goes. While it runs it can be stopped softly, and takes what the user types. */
+const show = (turn: Conversation.Turn, budget: Budget.Budget, view: Terminal.View) =>
   Effect.gen(function*() {
     yield* Effect.acquireRelease(Effect.sync(() => stop.enterSoft()), (leave) => Effect.sync(leave))
     yield* Effect.forkScoped(Effect.andThen(stop.requested, Effect.ignore(view.stopping)))
     yield* view.begin
-    const options = { tools: Tools.all, system, maxTurns, grace, cancel: stop.requested } as const
+    if (view.canType && (yield* isInteractive)) {
+      yield* Effect.forkScoped(listen(turn, view))
+      yield* Effect.addFinalizer(() => Effect.ignore(view.typing(undefined)))
+    }
+    const options = { tools: Tools.all, system, maxTurns, grace, budget, cancel: stop.requested } as const
     yield* Stream.runForEach(Conversation.run(turn, options), view.onEvent)
     const { result } = yield* view.run
     return result ?? (yield* Effect.die(new Error("the run ended without a result")))
@@ -77,9 +102,20 @@ const converse = (request: Request, view: Terminal.View) =>
     while (true) {
       const isAsked = Conversation.questions(turn.kept).length > 0
       if (Conversation.isInterrupted(turn.kept) || !isAsked || turn.words !== undefined) {
-        result = yield* show(turn, view)
+        result = yield* show(turn, request.budget, view)
         usages.push(result.usage)
         turn = { kept: yield* Conversation.reopen(turn.kept), words: undefined }
+        const { words } = yield* view.run
+        const isLast = request.place === undefined && !["Completed", "AskUser"].includes(result.outcome._tag)
+        const reason = stop.code === undefined ? result.haltedReason : "stopped"
+        for (const { id, text } of words) {
+          yield* view.settled(id, text, Conversation.fate(turn.kept, id, isLast ? reason : undefined))
+        }
+      }
+      const left = Conversation.left(turn.kept)
+      if (left !== undefined && result?.outcome._tag === "Completed") {
+        turn = left
+        continue
       }
       const [question] = Conversation.questions(turn.kept)
       if (question === undefined && later !== undefined && result?.outcome._tag === "Completed") {
@@ -111,6 +147,7 @@ const shownWhatever = <A, E, R>(run: Effect.Effect<A, E, R>, view: Terminal.View
 
 interface Request {
   readonly turn: Conversation.Turn
+  readonly budget: Budget.Budget
   readonly place: Settings.Place | undefined
   readonly folder: string
   readonly model: Settings.Model
@@ -163,6 +200,8 @@ const askForQuestion = Effect.gen(function*() {
 const turnFrom = (kept: Session.Claimed, words: ReadonlyArray<string>) =>
   Effect.gen(function*() {
     const said = words.join(" ").trim()
+    const left = Conversation.left(kept)
+    if (left !== undefined) return said === "" ? left : { ...left, later: said } satisfies Conversation.Turn
     if (said !== "") return yield* Conversation.take(kept, said)
     const isOpen = Conversation.isInterrupted(kept) || Conversation.questions(kept).length > 0 ||
       Conversation.isUnfinished(kept)
@@ -201,6 +240,11 @@ const parameters = {
     ),
     Flag.optional
   ),
+  budget: Flag.Int("budget").pipe(
+    Flag.filter((tokens) => tokens >= 0, () => "a number of tokens, 0 or more"),
+    Flag.withDescription("How many tokens an answer may take; its model is asked 24 times at most"),
+    Flag.withDefault(Settings.budgetTokens)
+  ),
   giveUp: Flag.Boolean("give-up").pipe(
     Flag.withDescription("Abandons a run that was interrupted, instead of resuming it"),
     Flag.withDefault(false)
@@ -216,7 +260,7 @@ const command = (onExit: (code: number) => void) =>
   Command.make(
     "agent",
     parameters,
-    ({ dir, giveUp, model: named, notes, provider, question: words, session, sessions }) =>
+    ({ budget: tokens, dir, giveUp, model: named, notes, provider, question: words, session, sessions }) =>
       Effect.gen(function*() {
         const environment = yield* Settings.environment
         const model = yield* Settings.chooseModel(environment, { provider, model: named })
@@ -227,7 +271,9 @@ const command = (onExit: (code: number) => void) =>
           const { root } = yield* Workspace.Workspace
           const kept = yield* Conversation.open(place)
           const turn = yield* turnFrom(giveUp ? yield* Conversation.givenUp(kept) : kept, words)
-          return yield* answer({ turn, place, folder: root, model }).pipe(Effect.provide(Adapter.layer(model)))
+          return yield* answer({ turn, budget: Settings.budgetOf(tokens), place, folder: root, model }).pipe(
+            Effect.provide(Adapter.layer(model))
+          )
         }).pipe(
           Effect.scoped,
           Effect.provide(Conversation.layer(place)),

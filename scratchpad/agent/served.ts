@@ -13,6 +13,9 @@ import * as Settings from "./settings.ts"
 import * as Tools from "./tools.ts"
 import * as Workspace from "./workspace.ts"
 
+// Each answer has one of its own.
+const budget = Settings.budgetOf(Settings.budgetTokens)
+
 const folder = process.env["HEDDLE_FOLDER"] ?? process.cwd()
 
 const model = Layer.unwrap(Effect.gen(function*() {
@@ -26,7 +29,7 @@ const workspace = Layer.provide(Workspace.layer({ folder, notes: Option.none() }
 const agent = Agent.make<Workspace.Workspace>({
   name: "folder",
   description: `Answers questions about the files in ${folder}`,
-  run: () => Effect.succeed({ tools: Tools.all, system, maxTurns: 12, grace: "2 seconds" })
+  run: () => Effect.succeed({ tools: Tools.all, system, maxTurns: 12, grace: "2 seconds", budget })
 })
 
-export default Server.define({ agents: [agent], layer: Layer.merge(model, workspace) })
+export default Server.define({ agents: [agent], publishCost: true, layer: Layer.merge(model, workspace) })

@@ -7,7 +7,7 @@ import * as Effect from "effect/Effect"
 import * as FileSystem from "effect/FileSystem"
 import * as Layer from "effect/Layer"
 import * as Path from "effect/Path"
-import { type Chat, Session, type Tool } from "heddle"
+import { type Chat, Message, Session, type Tool } from "heddle"
 import { SessionStore } from "heddle/sql"
 import { hostname } from "node:os"
 import { detailOf } from "./problem.ts"
@@ -107,6 +107,25 @@ export interface Turn {
   readonly kept: Session.Claimed
   readonly words: string | undefined
   readonly later?: string
+  /** The id of the words that were said while an earlier run worked. */
+  readonly takes?: string
+}
+
+/** Says something into the run under way. What a run ends without waits for the next one. */
+export const steer = ({ id }: Session.Claimed, words: string, messageId: string) =>
+  Session.submit(id, words, { id: messageId, mode: "steer" })
+
+/** What became of what was said into a run that has ended. Where there is no next turn it is refused, for that reason. */
+export const fate = (kept: Session.Claimed, messageId: string, reason: string | undefined): string => {
+  const receipt = Session.receipt(kept, messageId)
+  if (receipt?.became === "delivered") return `delivered in step ${(receipt.stepIndex ?? 0) + 1}`
+  return reason === undefined ? "left for the next turn" : `refused: ${reason}`
+}
+
+/** The next turn with what an earlier run ended without, if there is such a message and no question is open. */
+export const left = (kept: Session.Claimed): Turn | undefined => {
+  const [first] = isInterrupted(kept) || questions(kept).length > 0 ? [] : kept.submitted ?? []
+  return first === undefined ? undefined : { kept, words: Message.text(first.message), takes: first.id }
 }
 
 /**
@@ -130,10 +149,13 @@ const mended = (session: Session.Session): Session.Session => {
 }
 
 /** The events of a run, which is written down while it runs. One that was interrupted is resumed. */
-export const run = <const T extends ReadonlyArray<Tool.Any>>({ kept, words }: Turn, options: Chat.Options<T>) => {
+export const run = <const T extends ReadonlyArray<Tool.Any>>(
+  { kept, takes, words }: Turn,
+  options: Chat.Options<T>
+) => {
   if (isInterrupted(kept)) return Session.streamResume(kept, options)
   return Session.keepStream(kept, (session) =>
     words === undefined
       ? Session.streamContinue(mended(session), null, options)
-      : Session.streamReply(mended(session), words, options))
+      : Session.streamReply(mended(session), words, { ...options, ...takes === undefined ? {} : { takes } }))
 }

@@ -8,6 +8,7 @@ import * as Option from "effect/Option"
 import * as Record from "effect/Record"
 import * as Redacted from "effect/Redacted"
 import * as Schema from "effect/Schema"
+import { Budget } from "heddle"
 import { posix, win32 } from "node:path"
 import * as Provider from "./provider.ts"
 
@@ -53,6 +54,12 @@ export interface Flags {
   readonly provider: Option.Option<string>
   readonly model: Option.Option<string>
 }
+
+/** How many tokens an answer may take where nothing is said. */
+export const budgetTokens = 400_000
+
+/** The budget of an answer. The last of its requests is one without tools, which has to say what was found. */
+export const budgetOf = (tokens: number): Budget.Budget => Budget.make({ calls: 24, tokens })
 
 /** The name under which the embedded model can be asked for, as a provider and as a model. */
 export const embedded = "embedded"

@@ -333,7 +333,7 @@ describe("View", () => {
       "2:05 m"
     ])
     assert.strictEqual(Paint.cut("abcdef", 4), "abc…")
-    assert.strictEqual(Paint.cutPath("a/long/path.ts", 8), "…path.ts")
+    assert.strictEqual(Paint.cutLeft("a/long/path.ts", 8), "…path.ts")
     assert.strictEqual(Paint.width(Paint.cut("駅前の時刻表", 5)), 5)
   })
 })

@@ -91,9 +91,22 @@ export const answersOf = (messages: ReadonlyArray<Message>): ReadonlyArray<Answe
   })
 }
 
+/** What the user says between two steps, behind the answers of tools, is said of the question before it. */
+const saidIn = (messages: ReadonlyArray<Message>): ReadonlyArray<string> => {
+  const said: Array<string> = []
+  const hasAsked = messages.some((message) => message.calls.some((call) => call.name === "ask_user"))
+  for (const [index, { content, role }] of messages.entries()) {
+    if (role !== "user") continue
+    const isMeanwhile = !hasAsked && messages[index - 1]?.answers !== undefined
+    const before = isMeanwhile ? said.pop() : undefined
+    said.push(before === undefined ? content.trim() : `${before} ${content.trim()}`)
+  }
+  return said
+}
+
 /** The question: the user's last word, with what it was the reply to when the model had to ask back. */
 export const questionOf = (messages: ReadonlyArray<Message>): string => {
-  const said = messages.filter((message) => message.role === "user").map((message) => message.content.trim())
+  const said = saidIn(messages)
   const last = said.at(-1) ?? ""
   const before = messages.slice(0, messages.findLastIndex((message) => message.role === "user"))
   const hasAsked = before.some((message) => message.calls.some((call) => call.name === "ask_user"))

@@ -61,7 +61,7 @@ const callLine = (run: Run.Run, call: Run.Call, now: number, columns: number, pa
   const name = Paint.cut(call.name, Math.min(24, room))
   const state = Paint.cut(standing(run, call, true), Math.min(Math.floor(columns / 2), room - Paint.width(name)))
   const cells = room - Paint.width(name) - Paint.width(state)
-  const subject = call.name === "read_file" ? Paint.cutPath(call.subject, cells) : Paint.cut(call.subject, cells)
+  const subject = call.name === "read_file" ? Paint.cutLeft(call.subject, cells) : Paint.cut(call.subject, cells)
   return [
     ` ${marks(run, call, now, paint, spun(now))} ${paint("bold", name)}`,
     paint("dim", Paint.pad(subject, cells)),
@@ -82,6 +82,23 @@ const saidBlock = (said: Run.Said, columns: number): Block => {
   return { lines, settled: said.isWhole ? lines.length : Math.max(0, lines.length - 1) }
 }
 
+const wordLine = ({ fate, text }: Pick<Run.Word, "fate" | "text">): string => `> ${text} · ${fate}`
+
+const wordBlock = (word: Run.Word, columns: number, paint: Paint.Paint): Block => {
+  const lines = Paint.wrap(wordLine(word), columns).map((line) => paint("accent", line))
+  return { lines, settled: lines.length }
+}
+
+/** What waits for its fate, and the line that is being typed. */
+const typedLines = ({ draft, words }: Run.Run, columns: number, paint: Paint.Paint): ReadonlyArray<string> => [
+  ...words.map(({ text }) => paint("dim", Paint.cut(wordLine({ text, fate: "waits for the next step" }), columns))),
+  ...draft === undefined
+    ? []
+    : draft === ""
+    ? [paint("dim", Paint.cut("> say something while it works", columns))]
+    : [`> ${Paint.cutLeft(draft, columns - 3)}▏`]
+]
+
 const isFinal = (call: Run.Call): boolean => call.standing !== "waiting" && call.standing !== "running"
 
 /** Every item as lines. A gap stands between what was said and what was called. */
@@ -91,6 +108,7 @@ const blocks = (run: Run.Run, now: number, columns: number, paint: Paint.Paint):
     const gap: ReadonlyArray<Block> = before !== undefined && before._tag !== item._tag
       ? [{ lines: [""], settled: 1 }]
       : []
+    if (item._tag === "Word") return [...gap, wordBlock(item, columns, paint)]
     const block = item._tag === "Said"
       ? saidBlock(item, columns)
       : { lines: [callLine(run, item, now, columns, paint)], settled: isFinal(item) ? 1 : 0 }
@@ -113,6 +131,8 @@ export const frame = (run: Run.Run, now: number, columns: number, paint: Paint.P
       `${paint("accent", spun(now))} ${paint("dim", Paint.cut(said, columns - 2))}`
     )
   }
+  const typed = run.result === undefined ? typedLines(run, columns, paint) : []
+  live.push(...typed.length === 0 || live.at(-1) === "" ? [] : [""], ...typed)
   return { settled, live }
 }
 
@@ -162,6 +182,7 @@ const hasToWait = (before: Run.Run, after: Run.Run, call: Run.Call): boolean =>
 export const append = (before: Run.Run, after: Run.Run, event: Event.Event, at: number): ReadonlyArray<string> => {
   if (event._tag === "TextDelta" && !event.delta.includes("\n")) return []
   const said = saidLines(after).slice(saidLines(before).length)
+  const words = after.items.filter((item) => item._tag === "Word" && !before.items.includes(item))
   const known = Run.calls(before)
   const changed = Run.calls(after).flatMap((call, index) => {
     const old = known[index]
@@ -172,7 +193,7 @@ export const append = (before: Run.Run, after: Run.Run, event: Event.Event, at: 
     const isFurther = event._tag === "ToolProgress" && quarter(call) > quarter(old) && quarter(call) < progressSteps
     return isFurther && isSlow(call, at) ? [plainCall(after, call, at)] : []
   })
-  return [...said, ...changed]
+  return [...said, ...changed, ...words.map((item) => wordLine(item as Run.Word))]
 }
 
 /** The lines of the calls that were stopped. */

@@ -40,8 +40,8 @@ const head = (text: string, cells: number): string => {
 export const cut = (text: string, cells: number): string =>
   width(text) <= cells ? text : cells < 1 ? "" : `${head(text, cells - 1)}…`
 
-/** A path cut at the left, where it says least. */
-export const cutPath = (path: string, cells: number): string => {
+/** An unstyled text cut at the left: a path, where it says least, or a line that is being typed. */
+export const cutLeft = (path: string, cells: number): string => {
   if (width(path) <= cells) return path
   const reversed = [...graphemes.segment(path)].map(({ segment }) => segment).toReversed().join("")
   const kept = [...graphemes.segment(head(reversed, cells - 1))].map(({ segment }) => segment).toReversed().join("")

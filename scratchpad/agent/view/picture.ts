@@ -50,7 +50,7 @@ const labelOf = (call: Run.Call, cells: number): string => {
   const room = cells - Paint.width(call.name) - 1
   if (call.subject === "" || room < 6) return Paint.cut(call.name, cells)
   const isPath = /^\S+$/.test(call.subject)
-  return `${call.name} ${isPath ? Paint.cutPath(call.subject, room) : Paint.cut(call.subject, room)}`
+  return `${call.name} ${isPath ? Paint.cutLeft(call.subject, room) : Paint.cut(call.subject, room)}`
 }
 
 interface Row {
@@ -161,9 +161,22 @@ const outcomeOf = (run: Run.Run): readonly [string, Paint.Style] => {
       return ["Ended by a failed tool", "bad"]
     case "Cancelled":
       return ["Stopped", "bad"]
+    case "RuleEnded":
+      return [outcome.rule === "budget" ? "Ended by its budget" : `Ended by ${outcome.rule}`, "bad"]
     default:
       return [outcome?._tag ?? "", "bad"]
   }
+}
+
+/** What was spent of the budget, and of how much. Tokens are counted in the unit of the model. */
+export const spent = ({ result }: Run.Run, unit: string): string | undefined => {
+  const { calls, inputTokens, left, outputTokens } = result?.spent ?? {}
+  if (calls === undefined || left?.calls === undefined || left.tokens === undefined) return undefined
+  const tokens = (inputTokens ?? 0) + (outputTokens ?? 0)
+  const of = (amount: number, rest: number) =>
+    `${amount.toLocaleString("en")} of ${(amount + rest).toLocaleString("en")}`
+  const end = result?.finalized === "budget" || result?.haltedReason === "budget" ? "; it had no more" : ""
+  return `Spent ${of(calls, left.calls)} calls, ${of(tokens, left.tokens)} ${unit}s${end}`
 }
 
 /** The outcome, the counts and the usage in one line; `unit` is what the model counts its usage in. */

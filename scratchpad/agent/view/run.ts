@@ -37,6 +37,14 @@ export interface Said {
   readonly isWhole: boolean
 }
 
+/** What the user said while the agent worked, and what became of it. */
+export interface Word {
+  readonly _tag: "Word"
+  readonly id: string
+  readonly text: string
+  readonly fate: string
+}
+
 /** A model turn: when the model was asked, when its reply began, and when the reply ended. */
 export interface Turn {
   readonly startedAt: number
@@ -48,7 +56,11 @@ export interface Turn {
 
 /** The run so far. `items` are in the order in which they are shown. */
 export interface Run {
-  readonly items: ReadonlyArray<Said | Call>
+  readonly items: ReadonlyArray<Said | Call | Word>
+  /** What the user said meanwhile, and has no fate yet. */
+  readonly words: ReadonlyArray<Pick<Word, "id" | "text">>
+  /** What the user types; `undefined` where nothing can be typed. */
+  readonly draft: string | undefined
   readonly turns: ReadonlyArray<Turn>
   /** The model is at work: it has been asked and has not finished. */
   readonly isThinking: boolean
@@ -64,6 +76,8 @@ const turn = (at: number): Turn => ({ startedAt: at, spokeAt: undefined, endedAt
 /** A run that has just been started. */
 export const begin = (at: number): Run => ({
   items: [],
+  words: [],
+  draft: undefined,
   turns: [turn(at)],
   isThinking: true,
   isStopping: false,
@@ -82,6 +96,27 @@ export const resume = (run: Run, at: number): Run => ({
 
 /** The run has been asked to end softly. */
 export const stopping = (run: Run): Run => ({ ...run, isStopping: true })
+
+/** The user types. */
+export const typing = (run: Run, draft: string | undefined): Run => ({
+  ...run,
+  draft: draft === undefined ? undefined : harmless(draft)
+})
+
+/** The user has said something, which waits for its fate. One whose fate came first has it already. */
+export const saying = (run: Run, id: string, text: string): Run =>
+  run.items.some((item) => item._tag === "Word" && item.id === id)
+    ? run
+    : { ...run, words: [...run.words, { id, text: oneLine(text) }] }
+
+/** What was said has its fate. */
+export const settle = (run: Run, id: string, text: string, fate: string): Run => ({
+  ...closeText(run),
+  words: run.words.filter((word) => word.id !== id),
+  items: [...closeText(run).items, { _tag: "Word", id, text: oneLine(text), fate: oneLine(fate) }]
+})
+
+const textOf = (run: Run, id: string): string => run.words.find((word) => word.id === id)?.text ?? ""
 
 const controls = /[^\P{Cc}\n]|\p{Bidi_Control}/gu
 
@@ -213,6 +248,10 @@ export const step = (run: Run, event: Event.Event, at: number): Run => {
       return ended(run, event.id, at, event.result)
     case "ToolResultEncoded":
       return event.isError === true ? refused(run, event.id, at, Message.text(event)) : run
+    case "MessageDelivered":
+      return settle(run, event.id, Message.text(event.message), `delivered in step ${event.stepIndex + 1}`)
+    case "MessageRefused":
+      return settle(run, event.id, textOf(run, event.id), `refused: ${event.reason}`)
     case "StepCompleted":
       return thinkAgain(run, event, at)
     case "ChatCompleted":
@@ -254,9 +293,14 @@ const abandoned = (run: Run, left: NonNullable<Event.ChatResult["abandoned"]>, a
 export const stop = (run: Run, at: number): Run => ({
   ...closeTurn(run, at),
   isStopping: false,
-  items: closeText(run).items.map((item) =>
-    item._tag === "Call" && !hasEnded(item) ? { ...item, standing: "stopped", endedAt: at } : item
-  )
+  draft: undefined,
+  words: [],
+  items: [
+    ...closeText(run).items.map((item): Run["items"][number] =>
+      item._tag === "Call" && !hasEnded(item) ? { ...item, standing: "stopped", endedAt: at } : item
+    ),
+    ...run.words.map((word): Word => ({ ...word, _tag: "Word", fate: "not delivered" }))
+  ]
 })
 
 /** The calls, in the order in which the model asked for them. */

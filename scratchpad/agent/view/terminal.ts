@@ -28,6 +28,14 @@ export interface View {
   /** Starts the clock, or lets it go on after the user's reply. */
   readonly begin: Written
   readonly onEvent: (event: Event.Event) => Written
+  /** Whether what is typed can be shown while the agent works. */
+  readonly canType: boolean
+  /** Shows the line that is being typed; `undefined` where nothing can be typed any more. */
+  readonly typing: (draft: string | undefined) => Written
+  /** Shows what the user said while the agent works. */
+  readonly said: (id: string, text: string) => Written
+  /** Shows what became of it. */
+  readonly settled: (id: string, text: string, fate: string) => Written
   /** Says that the run has been asked to end. */
   readonly stopping: Written
   /** Leaves what has been shown as it is, so that something else can be written below it. */
@@ -146,6 +154,13 @@ class Screen {
     return this.sheet.isLive ? this.draw : this.append(["", Lines.stoppingText, ""])
   })
 
+  /** Changes what is shown of what the user says. */
+  readonly change = (how: (run: Run.Run) => Run.Run) =>
+    Effect.suspend(() => {
+      if (this.state !== undefined) this.state = how(this.state)
+      return this.draw
+    })
+
   /** Draws once more and lets go of the lines. */
   readonly settle = Effect.suspend(() =>
     Effect.flatMap(this.draw, () =>
@@ -163,12 +178,14 @@ const pictureOf = (run: Run.Run, usage: Response.Usage | null, unit: string, she
   const wrapped = (lines: ReadonlyArray<string>) => lines.flatMap((line) => Paint.wrap(line, sheet.columns))
   const timeline = Picture.timeline(run, sheet.columns, sheet.paint)
   const kept = wrapped(Kept.ofStopped(run))
+  const spent = Picture.spent(run, unit)
   const planned = wrapped(Kept.ofPlanned(run))
   return joined([
     ...!sheet.isLive && run.items.at(-1)?._tag === "Said" ? [] : [""],
     ...timeline,
     ...timeline.length === 0 ? [] : [""],
     Picture.caption(run, usage, unit, sheet.paint),
+    ...spent === undefined ? [] : [sheet.paint("dim", spent)],
     ...kept,
     ...planned.length === 0 ? [] : ["", ...planned]
   ])
@@ -191,6 +208,10 @@ export const make: Effect.Effect<View, never, Scope.Scope | Stdio.Stdio | Termin
   }
   return {
     headline: (text) => sheet.write(`${sheet.paint("dim", text)}\n\n`),
+    canType: sheet.isLive,
+    typing: (draft) => screen.change((run) => Run.typing(run, draft)),
+    said: (id, text) => screen.change((run) => Run.saying(run, id, text)),
+    settled: (id, text, fate) => screen.change((run) => Run.settle(run, id, text, fate)),
     begin: screen.begin,
     onEvent: screen.onEvent,
     stopping: screen.stopping,
