@@ -81,10 +81,32 @@ describe("fragments that find no call", () => {
         assert.deepStrictEqual([callsOf(three), lostOf(three).length], [[], 3])
       }))
 
-    it.effect(`O-07: ${name} takes {} for no arguments where others follow that find no call`, () =>
+    it.effect(`O-07: ${name} takes {} for no arguments where others find no call, before it, behind it or around it`, () =>
       Effect.gen(function*() {
-        const found = yield* played(name, reply(...head(0, "t1", "look"), args(0, "{}"), args(1, "{\"q\":1}")))
-        assert.deepStrictEqual(callsOf(found), [["look", { q: 1 }]])
+        const none = args(0, "{}")
+        const [one, other] = [args(1, "{\"q\":"), args(1, "1}")]
+        for (const fragments of [[none, one, other], [one, none, other], [one, other, none]]) {
+          const found = yield* played(name, reply(...head(0, "t1", "look"), ...fragments))
+          assert.deepStrictEqual(callsOf(found), [["look", { q: 1 }]])
+        }
+      }))
+
+    it.effect(`O-07: ${name} runs no call that was open when others found no call, and had its own later`, () =>
+      Effect.gen(function*() {
+        const open = head(0, "t1", "look")
+        const stray = args(7, "{\"q\":1}")
+        const later = args(0, "{\"p\":2}")
+        const alone = yield* played(name, reply(...open, stray, later))
+        assert.deepStrictEqual([callsOf(alone), lostOf(alone)], [[], [["look", "missing_fragments"]]])
+        const piece = yield* played(name, reply(...open, args(7, "more"), args(0, "{\"p\":\""), args(0, "\"}")))
+        assert.deepStrictEqual([callsOf(piece), lostOf(piece)], [[], [["look", "missing_fragments"]]])
+        const next = [...head(1, "t2", "find"), args(1, "{\"r\":3}")]
+        const beside = yield* played(name, reply(...open, stray, later, ...next))
+        assert.deepStrictEqual([callsOf(beside), lostOf(beside).length], [[], 2])
+        const missing = yield* played(name, reply(...open, ...head(1, "t2", "find"), stray, later))
+        assert.deepStrictEqual([callsOf(missing), lostOf(missing).length], [[], 2])
+        const before = yield* played(name, reply(...next, ...open, stray, later))
+        assert.deepStrictEqual([callsOf(before), lostOf(before).length], [[["find", { r: 3 }]], 1])
       }))
 
     it.effect(`O-07: ${name} loses the arguments of each call that may be meant, and runs the others`, () =>

@@ -25,7 +25,16 @@ describe("every hostile reply", () => {
     "O-07, O-19: no handler runs with arguments that the bytes do not have",
     Hostile.replies,
     holding(laws.a),
-    1000
+    1000,
+    [
+      // A call was closed with `{}`, and ran before its arguments came, which failed the reply.
+      { id: "O-19", seed: "2102379827", at: 810, size: 8 },
+      // `{}` stood between fragments that found no call, and was taken for all of the arguments.
+      { id: "O-07", seed: "288983607", at: 4312, size: 5 },
+      // Others came later to a call that was open when fragments found no call, and it ran with them.
+      { id: "O-07", seed: "1689512596", at: 7895, size: 10 },
+      { id: "O-07", seed: "719720257", at: 4920, size: 6 }
+    ]
   )
   property("O-08, O-22: no reply with a call or an error is completed", Hostile.replies, holding(laws.b), 1000)
   property("R-334: no text that was received is lost without an error", Hostile.replies, holding(laws.c), 1000)

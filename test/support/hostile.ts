@@ -400,18 +400,69 @@ export const run = (
 
 const same = (one: unknown, other: unknown): boolean => JSON.stringify(one) === JSON.stringify(other)
 
+/** Pieces of arguments as one text. Those behind a `{}` replace it. */
+const joined = (pieces: ReadonlyArray<{ readonly text: string }>): string => {
+  const first = pieces.findIndex(({ text }) => text !== "{}")
+  return first < 0 ? pieces[0]?.text ?? "" : pieces.slice(first).map(({ text }) => text).join("")
+}
+
+/** Tells whether other text stands behind whole arguments. */
+const isTwofold = (text: string): boolean =>
+  Array.from(text.trim()).some((_, length, all) =>
+    length > 0 && typeof parsed("chat", all.slice(0, length).join("")) === "object"
+  )
+
+/**
+ * The arguments of a call in what a server has written: its pieces, those under its number, and these together with those
+ * under the number of no call. A piece that stands under the number of another call shows nothing where both are whole
+ * nevertheless. A piece under the number of no call shows that its call lacks it, unless the arguments under the number of
+ * its call were whole before: that call cannot have it then, and another one may.
+ */
+const argumentsIn = ({ value: { protocol } }: Reply, ops: ReadonlyArray<Op>, call: number): ReadonlyArray<string> => {
+  const args = ops.flatMap((op, place) => op._tag === "Args" ? [{ ...op, place }] : [])
+  const own = joined(args.filter((piece) => piece.call === call))
+  if (protocol === "gemini") return [own]
+  const isNamed = (number: number) =>
+    ops.some((op) => (op._tag === "Head" || op._tag === "Close" && protocol === "responses") && op.call === number)
+  const strays = args.filter(({ at }) => !isNamed(at))
+  const lacking = new Set(
+    strays
+      .filter(({ call, place }) =>
+        parsed(protocol, joined(args.filter((piece) => piece.at === call && piece.place < place))) === undefined
+      )
+      .map(({ call }) => call)
+  )
+  const under = args.filter(({ at }) => at === call)
+  // A call of which all pieces stand under other calls' numbers has none, unless one of those has two arguments then.
+  const others = new Set(args.flatMap((piece) => piece.call === call ? [piece.at] : []))
+  const isMissed = Array.from(others).some((other) => isTwofold(joined(args.filter(({ at }) => at === other))))
+  return [
+    own,
+    ...(lacking.has(call) ? [] : [under.length > 0 || own === "" || isMissed ? joined(under) : "{}"]),
+    ...(Array.from(lacking).some((other) => other !== call)
+      ? []
+      : [joined(args.filter((piece) => under.includes(piece) || strays.includes(piece)))])
+  ]
+}
+
 /**
  * (a) No handler runs with arguments that the bytes do not have, and none more often than they have its call. A call that
- * the server had closed may have run when more of it comes, which fails the reply.
+ * the server had ended, or that stood whole when it began something else, may have run when more of it comes, which fails
+ * the reply. It has what came before: also `{}`, where nothing else did. Nothing tells such a call from one without
+ * arguments until then.
  */
 export const argumentsOf = (reply: Reply, { outcome, ran }: Played): ReadonlyArray<string> => {
   const { ops } = write(reply)
   const { protocol } = reply.value
   const left = meantOf(reply).map((meant, call) => {
-    const textOf = (some: ReadonlyArray<Op>) =>
-      some.flatMap((op) => op._tag === "Args" && op.call === call && op.text !== "{}" ? [op.text] : []).join("")
-    const closed = ops.findIndex((op) => op._tag === "Close" && op.call === call)
-    const texts = [meant.text, textOf(ops), ...(outcome._tag === "Failed" ? [textOf(ops.slice(0, closed))] : [])]
+    const ends = (op: Op): boolean =>
+      op._tag === "Close"
+        ? op.call === call
+        : op._tag === "Head"
+        ? op.call !== call
+        : op._tag === "Text" && protocol === "anthropic"
+    const early = outcome._tag === "Failed" ? ops.flatMap((op, place) => ends(op) ? [ops.slice(0, place)] : []) : []
+    const texts = [meant.text, ...[ops, ...early].flatMap((some) => argumentsIn(reply, some, call))]
     return { name: meant.name, may: texts.map((text) => parsed(protocol, text)), isRun: false }
   })
   return ran.flatMap(({ args, name }) => {

@@ -575,18 +575,22 @@ export class WireCalls {
 
   /**
    * The reply has ended with arguments that found no call: they came under another number, or in front of a name that
-   * never came. They belong to the one call that can have them. Where several can, none of these runs: a call that was
-   * open when they came may have the arguments of the next one. Returns the call that has them.
+   * never came. They belong to the one call that can have them. Where several can, none of these runs. A call that was
+   * open when they came and got others later may have those of another call, and so may each call behind it: none of
+   * these runs either. Returns the call that has them.
    */
   private placeStrays(out: Out): Call | undefined {
     const strays = [...this.strays]
     this.strays.clear()
     if (strays.length === 0) return undefined
     const takers = this.all.filter((call) => strays.some((stray) => mayTake(call, stray)))
+    const first = strays[0]?.firstAt ?? 0
+    const isShifted = this.all.some((call) =>
+      call.id !== "" && call.namedAt < first && call.firstAt > first && !takers.includes(call)
+    )
+    const doubted = isShifted ? this.all.filter(({ firstAt }) => firstAt > first) : []
     const [taker] = takers
-    if (taker === undefined) return undefined
-    const doubted = this.isShifted(strays, takers) ? this.all.filter((call) => call.firstAt > firstIn(strays)) : []
-    if (takers.length === 1 && doubted.length === 0) {
+    if (taker !== undefined && takers.length === 1 && !isShifted) {
       this.give(taker, strays, out)
       return taker
     }
@@ -594,22 +598,13 @@ export class WireCalls {
     return undefined
   }
 
-  /**
-   * Returns `true` if each call may have the arguments of the next one: a call was open without any when the first came
-   * that found no call, got others later, and the call that has none now was opened in between.
-   */
-  private isShifted(strays: ReadonlyArray<Call>, takers: ReadonlyArray<Call>): boolean {
-    const first = firstIn(strays)
-    return takers.some(({ namedAt }) => namedAt >= first) &&
-      this.all.some(({ firstAt, id, namedAt }) => id !== "" && namedAt < first && firstAt > first)
-  }
-
-  /** Gives a call the arguments that found none, in the order of the wire. */
+  /** Gives a call the arguments that found none, in the order of the wire. They replace `{}`, wherever that stands. */
   private give(call: Call, strays: ReadonlyArray<Call>, out: Out): void {
     const { before, fragments } = this.sinceStray ?? { before: new Map<Call, string>(), fragments: [] }
-    const own = new Set([call, ...strays])
-    const text = fragments.filter(([one]) => own.has(one)).map(([, fragment]) => fragment).join("")
-    const known = before.get(call) ?? ""
+    const isReplaced = call.isWhole && hasNone(call)
+    const parts = new Set(isReplaced ? strays : [call, ...strays])
+    const text = fragments.filter(([one]) => parts.has(one)).map(([, fragment]) => fragment).join("")
+    const known = isReplaced ? "" : before.get(call) ?? ""
     if (isBlank(textOf(call))) return void this.append(call, text, out)
     reset(call)
     append(call, known + text)
@@ -638,17 +633,15 @@ export class WireCalls {
 }
 
 /**
- * Returns `true` if arguments without a call may be those of a call: it is open, and has none, or had `{}` before, or
- * grew while these came.
+ * Returns `true` if arguments without a call may be those of a call: it is open, and has none, or grew while these
+ * came. `{}` is none for a call that was open when they came.
  */
 const mayTake = (call: Call, stray: Call): boolean => {
   if (call.id === "" || call.isExecuted || call.completed !== undefined) return false
-  if (!call.isWhole || (call.wholeAt < stray.firstAt && hasNone(call))) return true
+  const wasOpen = call.namedAt < stray.lastAt || call.wholeAt < stray.firstAt
+  if (!call.isWhole || (wasOpen && hasNone(call))) return true
   return call.firstAt < call.wholeAt && stray.firstAt < call.wholeAt && stray.lastAt > call.firstAt
 }
-
-/** The number of the first fragment that found no call. */
-const firstIn = (strays: ReadonlyArray<Call>): number => strays[0]?.firstAt ?? 0
 
 const hasNone = ({ text }: Begun): boolean => {
   const known = objectIn(text)
