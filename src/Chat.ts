@@ -15,6 +15,7 @@ import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
 import type * as Inbox from "./Inbox.ts"
 import * as SubAgent from "./internal/answer/subAgent.ts"
+import type * as Declared from "./internal/declare/tool.ts"
 import * as Handles from "./internal/loop/handle.ts"
 import * as Loop from "./internal/loop/loop.ts"
 import * as Pulled from "./internal/loop/scopedPull.ts"
@@ -155,8 +156,8 @@ export const stream = <
   options: Options<Tools, E, R, RHalt, REvent, A> = {}
 ): Stream.Stream<
   Event.Event,
-  ChatError | E | Tool.Fatal<Tools[number]>,
-  R | RHalt | REvent | Adapter.Adapter | Tool.Services<Tools[number]>
+  ChatError | Declared.Later<E> | Tool.Fatal<Tools[number]>,
+  Declared.Later<R | RHalt | REvent> | Adapter.Adapter | Tool.Services<Tools[number]>
 > => {
   type Services = R | RHalt | REvent
   type Entered = Effect.Effect<Pulled.Next<Event.Event, ChatError | E, Services>, ChatError, Services>
@@ -213,8 +214,8 @@ export const run = <
   options: Options<Tools, E, R, RHalt, REvent, A> = {}
 ): Effect.Effect<
   Result<A>,
-  ChatError | E | Tool.Fatal<Tools[number]>,
-  R | RHalt | REvent | Adapter.Adapter | Tool.Services<Tools[number]>
+  ChatError | Declared.Later<E> | Tool.Fatal<Tools[number]>,
+  Declared.Later<R | RHalt | REvent> | Adapter.Adapter | Tool.Services<Tools[number]>
 > =>
   Effect.suspend(() => {
     let last: Event.Event | undefined
@@ -310,9 +311,9 @@ export const start = <
   input: Thread.Input,
   options: Options<Tools, E, R, RHalt, REvent, A> = {}
 ): Effect.Effect<
-  Handle<A, ChatError | E | Tool.Fatal<Tools[number]>>,
+  Handle<A, ChatError | Declared.Later<E> | Tool.Fatal<Tools[number]>>,
   ChatError,
-  R | RHalt | REvent | Adapter.Adapter | Tool.Services<Tools[number]> | Scope.Scope
+  Declared.Later<R | RHalt | REvent> | Adapter.Adapter | Tool.Services<Tools[number]> | Scope.Scope
 > => {
   type Failures = ChatError | E | Tool.Fatal<Tools[number]>
   const started = Handles.start(stream(input, options), (last) => resultOf(last, options.output))

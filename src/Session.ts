@@ -21,6 +21,7 @@ import type * as Stream from "effect/Stream"
 import type * as Adapter from "./Adapter.ts"
 import type * as Chat from "./Chat.ts"
 import type * as Event from "./Event.ts"
+import type * as Declared from "./internal/declare/tool.ts"
 import type * as Claims from "./internal/session/claim.ts"
 import * as SessionData from "./internal/session/data.ts"
 import * as Drives from "./internal/session/drive.ts"
@@ -397,7 +398,7 @@ export const drive: <
 ) => Effect.Effect<
   Kept.Claimed,
   Operations.OperationError | Writers.KeepError | Tool.Fatal<T[number]> | E,
-  Adapter.Adapter | Journals.Store | Tool.Services<T[number]> | R | RHalt | REvent | RPublish
+  Adapter.Adapter | Journals.Store | Tool.Services<T[number]> | Declared.Later<R | RHalt | REvent | RPublish>
 > = Drives.drive
 
 /**
@@ -1040,8 +1041,8 @@ export const streamResume = <
   options: ResumeOptions<T, E, R, RHalt, REvent> = {}
 ): Stream.Stream<
   Event.Event,
-  Operations.OperationError | Writers.KeepError | E | Tool.Fatal<T[number]>,
-  Adapter.Adapter | Journals.Store | Tool.Services<T[number]> | R | RHalt | REvent
+  Operations.OperationError | Writers.KeepError | Declared.Later<E> | Tool.Fatal<T[number]>,
+  Adapter.Adapter | Journals.Store | Tool.Services<T[number]> | Declared.Later<R | RHalt | REvent>
 > => SessionRun.streamResumed(kept, options)
 
 /**
@@ -1101,8 +1102,8 @@ export const resume = <
   options: ResumeOptions<T, E, R, RHalt, REvent, A> = {}
 ): Effect.Effect<
   Kept.Outcome<SessionEvents.Done<"chat", A>, K>,
-  Operations.OperationError | Writers.KeepError | E | Tool.Fatal<T[number]>,
-  Adapter.Adapter | Journals.Store | Tool.Services<T[number]> | R | RHalt | REvent
+  Operations.OperationError | Writers.KeepError | Declared.Later<E> | Tool.Fatal<T[number]>,
+  Adapter.Adapter | Journals.Store | Tool.Services<T[number]> | Declared.Later<R | RHalt | REvent>
 > => SessionRun.resumed(kept, options)
 
 /**
@@ -1138,8 +1139,8 @@ export const streamStart = <
   options: Chat.Options<T, E, R, RHalt, REvent> = {}
 ): Stream.Stream<
   Event.Event,
-  Operations.OperationError | E | Tool.Fatal<T[number]>,
-  Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
+  Operations.OperationError | Declared.Later<E> | Tool.Fatal<T[number]>,
+  Adapter.Adapter | Tool.Services<T[number]> | Declared.Later<R | RHalt | REvent>
 > => SessionRun.stream(Operations.starting(input), options)
 
 /**
@@ -1174,8 +1175,8 @@ export const start = <
   options: Chat.Options<T, E, R, RHalt, REvent, A> = {}
 ): Effect.Effect<
   SessionEvents.Done<"chat", A>,
-  Operations.OperationError | E | Tool.Fatal<T[number]>,
-  Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
+  Operations.OperationError | Declared.Later<E> | Tool.Fatal<T[number]>,
+  Adapter.Adapter | Tool.Services<T[number]> | Declared.Later<R | RHalt | REvent>
 > => SessionRun.awaited(Operations.starting(input), options)
 
 /**
@@ -1243,8 +1244,8 @@ export const streamReply = <
   { pending, takes, ...options }: ReplyOptions<T, E, R, RHalt, REvent> = {}
 ): Stream.Stream<
   Event.Event,
-  Operations.OperationError | E | Tool.Fatal<T[number]>,
-  Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
+  Operations.OperationError | Declared.Later<E> | Tool.Fatal<T[number]>,
+  Adapter.Adapter | Tool.Services<T[number]> | Declared.Later<R | RHalt | REvent>
 > => SessionRun.stream(Operations.replying(session, content, { pending, takes }), options)
 
 /**
@@ -1289,8 +1290,8 @@ export const reply = <
   { pending, takes, ...options }: ReplyOptions<T, E, R, RHalt, REvent, A> = {}
 ): Effect.Effect<
   SessionEvents.Done<"chat", A>,
-  Operations.OperationError | E | Tool.Fatal<T[number]>,
-  Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
+  Operations.OperationError | Declared.Later<E> | Tool.Fatal<T[number]>,
+  Adapter.Adapter | Tool.Services<T[number]> | Declared.Later<R | RHalt | REvent>
 > => SessionRun.awaited(Operations.replying(session, content, { pending, takes }), options)
 
 /**
@@ -1334,8 +1335,8 @@ export const streamContinue = <
   options: Chat.Options<T, E, R, RHalt, REvent> = {}
 ): Stream.Stream<
   Event.Event,
-  Operations.OperationError | E | Tool.Fatal<T[number]>,
-  Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
+  Operations.OperationError | Declared.Later<E> | Tool.Fatal<T[number]>,
+  Adapter.Adapter | Tool.Services<T[number]> | Declared.Later<R | RHalt | REvent>
 > => SessionRun.stream(Operations.continuing(session, message), options)
 
 /**
@@ -1381,8 +1382,8 @@ const continue_ = <
   options: Chat.Options<T, E, R, RHalt, REvent, A> = {}
 ): Effect.Effect<
   SessionEvents.Done<"chat", A>,
-  Operations.OperationError | E | Tool.Fatal<T[number]>,
-  Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
+  Operations.OperationError | Declared.Later<E> | Tool.Fatal<T[number]>,
+  Adapter.Adapter | Tool.Services<T[number]> | Declared.Later<R | RHalt | REvent>
 > => SessionRun.awaited(Operations.continuing(session, message), options)
 
 export { continue_ as continue }
@@ -1421,8 +1422,8 @@ export const streamStep = <
   options: Chat.Options<T, E, R, RHalt, REvent> = {}
 ): Stream.Stream<
   Event.Event,
-  Operations.OperationError | E | Tool.Fatal<T[number]>,
-  Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
+  Operations.OperationError | Declared.Later<E> | Tool.Fatal<T[number]>,
+  Adapter.Adapter | Tool.Services<T[number]> | Declared.Later<R | RHalt | REvent>
 > => SessionRun.stream(Operations.stepping(session), options)
 
 /**
@@ -1452,8 +1453,8 @@ export const step = <const T extends ReadonlyArray<Tool.Any> = [], E = never, R 
   options: Chat.Options<T, E, R, RHalt, REvent> = {}
 ): Effect.Effect<
   SessionEvents.Done<"step">,
-  Operations.OperationError | E | Tool.Fatal<T[number]>,
-  Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
+  Operations.OperationError | Declared.Later<E> | Tool.Fatal<T[number]>,
+  Adapter.Adapter | Tool.Services<T[number]> | Declared.Later<R | RHalt | REvent>
 > => SessionRun.awaited(Operations.stepping(session), options as Chat.Options<T, E, R, RHalt, REvent, never>)
 
 /** Tells whether the session comes first among the arguments of a function that takes an id or verdicts after it. */

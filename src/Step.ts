@@ -13,6 +13,7 @@ import type * as Event from "./Event.ts"
 import type * as Settings from "./internal/ask/options.ts"
 import type * as Requests from "./internal/ask/request.ts"
 import * as Plan from "./internal/decide/plan.ts"
+import type * as Declared from "./internal/declare/tool.ts"
 import * as Fold from "./internal/fold/fold.ts"
 import * as Loop from "./internal/loop/loop.ts"
 import * as Pulled from "./internal/loop/scopedPull.ts"
@@ -95,8 +96,8 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = nev
   options: Options<Tools, E, R, REvent> = {}
 ): Stream.Stream<
   Event.Event,
-  StepError | E | Tool.Fatal<Tools[number]>,
-  R | REvent | Adapter.Adapter | Tool.Services<Tools[number]>
+  StepError | Declared.Later<E> | Tool.Fatal<Tools[number]>,
+  Declared.Later<R | REvent> | Adapter.Adapter | Tool.Services<Tools[number]>
 > => Pulled.stream((scope, context) => Loop.enter<E, R | REvent>(input, options, false, scope, context))
 
 /**
@@ -127,8 +128,8 @@ export const run = <const Tools extends ReadonlyArray<Tool.Any> = [], E = never,
   options: Options<Tools, E, R, REvent> = {}
 ): Effect.Effect<
   Event.StepResult,
-  StepError | E | Tool.Fatal<Tools[number]>,
-  R | REvent | Adapter.Adapter | Tool.Services<Tools[number]>
+  StepError | Declared.Later<E> | Tool.Fatal<Tools[number]>,
+  Declared.Later<R | REvent> | Adapter.Adapter | Tool.Services<Tools[number]>
 > =>
   Effect.contextWith((context: Context.Context<R | REvent | Adapter.Adapter | Tool.Services<Tools[number]>>) => {
     const defaults = Context.get(context, Policy.Defaults)

@@ -10,6 +10,7 @@ import type * as Stream from "effect/Stream"
 import type * as Event from "./Event.ts"
 import type * as Settings from "./internal/ask/options.ts"
 import * as Plan from "./internal/decide/plan.ts"
+import type * as Declared from "./internal/declare/tool.ts"
 import * as Fold from "./internal/fold/fold.ts"
 import * as Pulled from "./internal/loop/scopedPull.ts"
 import * as Batches from "./internal/run/batch.ts"
@@ -108,7 +109,7 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R
   calls: ReadonlyArray<Call>,
   tools: Tools,
   options: Options<E, R, Tool.Failure<Tools[number]>> = {}
-): Stream.Stream<Event.Event, E | Tool.Fatal<Tools[number]>, R | ServicesOf<Tools>> =>
+): Stream.Stream<Event.Event, Declared.Later<E> | Tool.Fatal<Tools[number]>, Declared.Later<R> | ServicesOf<Tools>> =>
   Pulled.stream((scope) =>
     Effect.map(Batches.begin<E, R>(calls.map(normalised), tools, options, scope), ({ pull }) => () => pull)
   )
@@ -143,7 +144,11 @@ export const run = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R = 
   calls: ReadonlyArray<Call>,
   tools: Tools,
   options: Options<E, R, Tool.Failure<Tools[number]>> = {}
-): Effect.Effect<Result, Plan.EngineError | E | Tool.Fatal<Tools[number]>, R | ServicesOf<Tools>> =>
+): Effect.Effect<
+  Result,
+  Plan.EngineError | Declared.Later<E> | Tool.Fatal<Tools[number]>,
+  Declared.Later<R> | ServicesOf<Tools>
+> =>
   Effect.scopedWith((scope) =>
     Effect.gen(function*() {
       const asked = calls.map(normalised)

@@ -28,6 +28,7 @@ import type * as Adapter from "../Adapter.ts"
 import * as Owners from "../durable/internal/ownerHealth.ts"
 import * as Peers from "../durable/internal/peers.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
+import type * as Declared from "../internal/declare/tool.ts"
 import * as Values from "../internal/declare/values.ts"
 import type * as Session from "../Session.ts"
 import type * as Tool from "../Tool.ts"
@@ -146,7 +147,7 @@ export const layer = <
 ): Layer.Layer<
   Runner,
   never,
-  Sharding.Sharding | Session.Store | Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
+  Sharding.Sharding | Session.Store | Adapter.Adapter | Tool.Services<T[number]> | Declared.Later<R | RHalt | REvent>
 > =>
   Layer.effect(
     Runner,

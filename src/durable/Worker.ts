@@ -26,6 +26,7 @@ import type * as Event from "../Event.ts"
 import * as Settings from "../internal/ask/options.ts"
 import * as Requests from "../internal/ask/request.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
+import type * as Declared from "../internal/declare/tool.ts"
 import * as Values from "../internal/declare/values.ts"
 import * as Json from "../internal/json.ts"
 import { Running, Worker as Hooks } from "../internal/stop/ownedFibers.ts"
@@ -288,7 +289,7 @@ export const layer = <
 ): Layer.Layer<
   Worker,
   never,
-  Session.Store | Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent | RPublish
+  Session.Store | Adapter.Adapter | Tool.Services<T[number]> | Declared.Later<R | RHalt | REvent | RPublish>
 > =>
   Layer.effect(
     Worker,

@@ -5,7 +5,7 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import type * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
-import type * as Stream from "effect/Stream"
+import * as Stream from "effect/Stream"
 import { type Adapter, Chat, type Event, Message, Policy, Step, type Thread, Tool, ToolRunner } from "heddle"
 import { Script } from "heddle/testing"
 import { describe, expect, test } from "tstyche"
@@ -36,6 +36,19 @@ describe("what a run needs", () => {
     expect(Step.stream("go")).type.toBe<Stream.Stream<Event.Event, Step.StepError, Adapter.Adapter>>()
     expect(Chat.run("go", { tools: [], policy: Policy.allm })).type.toBe<
       Effect.Effect<Event.ChatResult, Chat.ChatError, Adapter.Adapter>
+    >()
+  })
+
+  test("stays known where a combinator of effects or streams expects any", () => {
+    expect(Effect.all([Chat.run("a"), Chat.run("b", { tools: [weather] })])).type.toBe<
+      Effect.Effect<[Event.ChatResult, Event.ChatResult], Chat.ChatError, Adapter.Adapter | Weather>
+    >()
+    expect(Effect.all([Step.run("a"), Step.run("b")])).type.toBe<
+      Effect.Effect<[Event.StepResult, Event.StepResult], Step.StepError, Adapter.Adapter>
+    >()
+    expect(Effect.all([ToolRunner.run([], [ping])])).type.toBe<Effect.Effect<[ToolRunner.Result], Step.EngineError>>()
+    expect(Stream.mergeAll([Chat.stream("a"), Chat.stream("b")], { concurrency: 2 })).type.toBe<
+      Stream.Stream<Event.Event, Chat.ChatError, Adapter.Adapter>
     >()
   })
 

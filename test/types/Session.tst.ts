@@ -1,7 +1,7 @@
 /**
  * What the compiler knows of a session that is kept: an operation under a claim leaves the session under that claim.
  */
-import type * as Effect from "effect/Effect"
+import * as Effect from "effect/Effect"
 import { type Adapter, type Journal, Session } from "heddle"
 import { describe, expect, test } from "tstyche"
 
@@ -27,6 +27,16 @@ describe("N-11: what an operation leaves behind", () => {
     >()
     expect(Session.abandon(claimed)).type.toBe<
       Effect.Effect<Session.Outcome<Session.Session, Session.Claimed>, Session.KeepError, Session.Store>
+    >()
+  })
+
+  test("stays known where a combinator of effects expects any", () => {
+    expect(Effect.all([Session.resume(claimed)])).type.toBe<
+      Effect.Effect<
+        [Session.Outcome<Session.Done, Session.Claimed>],
+        Session.OperationError | Session.KeepError,
+        Adapter.Adapter | Session.Store
+      >
     >()
   })
 

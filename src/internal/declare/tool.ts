@@ -410,7 +410,7 @@ export interface Findable<P, A, R> {
 }
 
 /** `E`, which is not inferred from here. Unlike `NoInfer` it is nothing but `E` where it is read. */
-type Later<E> = [E][E extends unknown ? 0 : never]
+export type Later<E> = [E][E extends unknown ? 0 : never]
 
 /** The declarations of every tool, besides its handler. */
 export interface Declarations<P, E, R, Fatal> {
