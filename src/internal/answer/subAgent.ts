@@ -188,7 +188,7 @@ export const options = <P, A, E, R, Fatal>(name: string, given: ChatOptions<P, A
   }
 }
 
-/** The names of the tools that were made of handlers without an effect but that of their run. */
+/** The names of sub-agents, by handler. A handler here has no effects but those of its run. */
 const handlers = new WeakMap<object, string>()
 
 /** Returns the name of a sub-agent, which its tool may have changed. Returns nothing for any other tool. */

@@ -324,7 +324,7 @@ interface Repair {
  */
 interface Fault {
   readonly kind: "unanswered" | "orphan" | "repeated" | "late"
-  /** The position of the message: of the call's, or of the answer's. */
+  /** The index of the faulty message, which carries the call or the answer. */
   readonly index: number
   readonly toolCallId: string
   /** The call, and its position in its message. A repeated answer and an orphan have none. */

@@ -287,7 +287,7 @@ const unrun: ReadonlySet<ToolError["reason"]> = new Set([
 export const isCrash = (error: unknown): error is ToolError =>
   error instanceof ToolError && !unrun.has(error.reason) && !isLeftByStop(error)
 
-/** The reason of an error alone: of a denial, the message of the gate that denied. */
+/** Returns an error's reason without its prefix. A denial gives the gate's message. */
 export const reasonText = (error: ToolError): string =>
   error.reason === "denied" ? error.detail ?? error.message : error.message
 

@@ -153,7 +153,7 @@ interface ChatResult extends Json.JsonObject {
   readonly finalResponse: unknown
 }
 
-/** The fields that are read of the last event of a run. */
+/** A run's last event, with the fields read here. */
 interface ChatCompleted extends Json.JsonObject {
   readonly result: ChatResult
   readonly messages?: ReadonlyArray<unknown>

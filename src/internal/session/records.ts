@@ -265,7 +265,7 @@ export class Labels extends Schema.Opaque<Labels>()(Schema.Struct({
   pinned: Schema.optionalKey(Schema.Boolean)
 })) {}
 
-/** The tools of a client, which the caller of a run answers. */
+/** Client tools. The caller of a run answers their calls. */
 const ClientTools = Schema.Array(Schema.Struct({
   /** The name of the tool. */
   name: Schema.String,

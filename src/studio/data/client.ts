@@ -225,7 +225,7 @@ const queryOf = (values: Readonly<Record<string, string | number | undefined>>):
   return given.length === 0 ? "" : `?${new URLSearchParams(given.map(([name, value]) => [name, String(value)]))}`
 }
 
-/** The path of the sessions of an agent, or of one of them. */
+/** Returns the path of an agent's sessions, or of one session. */
 const pathOf = (agent: string, id?: string, rest = ""): string =>
   `agents/${encodeURIComponent(agent)}/sessions${id === undefined ? "" : `/${encodeURIComponent(id)}${rest}`}`
 
