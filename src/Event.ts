@@ -17,11 +17,13 @@ import * as Thread from "./Thread.ts"
 
 export type {
   PublicAbandoned,
+  PublicAmount,
   PublicCall,
   PublicError,
   PublicEvent,
   PublicOptions,
   PublicOutcome,
+  PublicSpent,
   PublicSuspension,
   PublicUsage,
   Publish

@@ -4,7 +4,7 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
-import { Chat, type Event, Response, Session, Tool } from "heddle"
+import { Budget, Chat, type Event, Response, Session, Tool } from "heddle"
 import { Agent } from "heddle/server"
 import { Script } from "heddle/testing"
 import * as JournalEvents from "../../src/server/internal/journalEvents.ts"
@@ -29,7 +29,9 @@ const sub = Tool.fromChat("sub", {
   chat: () => Stream.provide(Chat.stream("sub", { tools: [echo] }), Script.layer(turns(prices, "echo")))
 })
 
-const agents = [Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({ tools: [sub] }) })]
+const agentsOf = (budget: Budget.Budget | undefined) => [
+  Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({ tools: [sub], budget }) })
+]
 
 const usagesIn = (events: ReadonlyArray<Event.PublicEvent>) =>
   events.flatMap((event) =>
@@ -53,11 +55,15 @@ const sum = (value: number, count: number) =>
   Array.from({ length: count }, () => value).reduce((all, next) => all + next)
 
 /** Serves a run, and returns its public events, those of its journal, and all that the server says of the session. */
-const served = (options: { readonly publishCost?: boolean }, cost: object) =>
+const served = (options: { readonly publishCost?: boolean }, cost: object, budget?: Budget.Budget) =>
   Effect.gen(function*() {
     const store = Context.get(yield* Layer.build(Session.Store.layerMemory), Session.Store)
     const model = Script.layer([...turns(cost, "sub"), ...turns(cost, "sub")])
-    const site = yield* serve(agents, model, { ...options, joinMillis: 0, store: Layer.succeed(Session.Store, store) })
+    const site = yield* serve(agentsOf(budget), model, {
+      ...options,
+      joinMillis: 0,
+      store: Layer.succeed(Session.Store, store)
+    })
     const reader = yield* Effect.promise(() => site.open("POST", `${at}/s1/messages`, { content: "go" }))
     const sent = yield* Effect.promise(() => reader.end())
     const telling = new JournalEvents.Telling("local:s1", { publishCost: options.publishCost === true })
@@ -91,6 +97,22 @@ describe("the cost that providers report", () => {
       const { live, told } = yield* served({ publishCost: true }, prices)
       assert.deepStrictEqual(usagesIn(live), [1, 1, 2, 4, 2].map((count) => times(count)) as never)
       assert.deepStrictEqual(usagesIn(told), usagesIn(live))
+    }))
+
+  it.live("V-12: what a run has spent of its budget is at its end under publishCost, live and from the journal", () =>
+    Effect.gen(function*() {
+      const spentIn = (events: ReadonlyArray<Event.PublicEvent>) =>
+        events.flatMap((event) => event._tag === "ChatCompleted" ? [event.spent] : [])
+      const budget = Budget.make({ calls: 9, tokens: 90_000 })
+      const { live, told } = yield* served({ publishCost: true }, {}, budget)
+      const money = 2 * Math.ceil(prices.totalCost * 1_000_000)
+      const spent = { calls: 4, inputTokens: 12, outputTokens: 16, money, left: { calls: 5, tokens: 89_972 } }
+      assert.deepStrictEqual(spentIn(live), [spent])
+      assert.deepStrictEqual(spentIn(told), [spent])
+      for (const [options, own] of [[{}, budget], [{ publishCost: true }, undefined]] as const) {
+        const { live, told } = yield* served(options, {}, own)
+        assert.deepStrictEqual([...spentIn(live), ...spentIn(told)], [undefined, undefined])
+      }
     }))
 
   it.live("V-12: has the figures that are known, and is never 0 where none is", () =>

@@ -1,4 +1,4 @@
-/** The words of the chat that no run is needed for: costs. */
+/** The words of the chat that no run is needed for: costs and budgets. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Words from "../../src/studio/chat/words.ts"
 
@@ -9,5 +9,16 @@ describe("words", () => {
     assert.strictEqual(Words.cost({ totalCost: 0.00004, currency: "EUR" }), "< 0.0001 EUR")
     assert.strictEqual(Words.cost({ totalCost: 0 }), "0.0000")
     assert.strictEqual(Words.cost({ totalTokens: 3 }), "")
+  })
+
+  it("what was spent names each bound of a budget, and nothing without one", () => {
+    const spent = { calls: 4, inputTokens: 9_000, outputTokens: 615, money: 250_000 }
+    const left = { calls: 20, tokens: 390_385, money: 1_750_000 }
+    assert.strictEqual(
+      Words.spent({ ...spent, left }),
+      "4 of 24 calls, 9,615 of 400,000 tokens, 0.25 of 2 money spent"
+    )
+    assert.strictEqual(Words.spent({ ...spent, left: {} }), "")
+    assert.strictEqual(Words.spent(undefined), "")
   })
 })

@@ -121,6 +121,37 @@ export type PublicUsage = {
 }
 
 /**
+ * The amount that a run has spent and the rest of its budget, as they are published under `publishCost`.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type PublicSpent = PublicAmount & {
+  /** The rest of each bound. One that is left out has no bound. */
+  readonly left: PublicAmount & {
+    /** Tokens of requests and replies. */
+    readonly tokens?: number
+  }
+}
+
+/**
+ * An amount of requests, tokens and money, as it is published.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type PublicAmount = {
+  /** Requests to models. */
+  readonly calls?: number
+  /** Tokens of the requests. */
+  readonly inputTokens?: number
+  /** Tokens of the replies. */
+  readonly outputTokens?: number
+  /** The price, in millionths of the currency. */
+  readonly money?: number
+}
+
+/**
  * A call that waits for an answer, as it is published.
  *
  * @category models
@@ -434,6 +465,11 @@ interface Fields {
     readonly totalUsage?: PublicUsage
     /** The part of `totalUsage` that the runs inside its handlers used. Left out where they reported nothing. */
     readonly nestedUsage?: PublicUsage
+    /**
+     * The amount that the run has spent, with the runs inside its handlers, and the rest of its budget. Left out unless
+     * `publishCost` is set, and without a budget.
+     */
+    readonly spent?: PublicSpent
     /** The calls that wait for an answer, in call order. Left out when none does. */
     readonly suspensions?: ReadonlyArray<PublicSuspension>
     /** The code that was left running. Left out where there is none. */
@@ -621,6 +657,14 @@ const costOf = (usage: unknown): ReadonlyArray<readonly [string, unknown]> => {
 const usageOf = (rules: Rules, usage: unknown): Payload | undefined => {
   const known = [...figuresOf(usage, counts), ...(rules.isCostPublished ? costOf(usage) : [])]
   return known.length === 0 ? undefined : Object.fromEntries(known)
+}
+
+const amounts = ["calls", "inputTokens", "outputTokens", "money"]
+
+const spentOf = (rules: Rules, spent: unknown): Payload | undefined => {
+  const known = rules.isCostPublished ? figuresOf(spent, amounts) : []
+  const left = figuresOf(read(spent, "left"), [...amounts, "tokens"])
+  return known.length === 0 ? undefined : { ...Object.fromEntries(known), left: Object.fromEntries(left) }
 }
 
 const optional = (name: string, value: unknown): Payload => value === undefined ? {} : { [name]: value }
@@ -952,6 +996,7 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
         ...optional("usage", usageOf(rules, read(result, "usage"))),
         ...optional("totalUsage", usageOf(rules, read(result, "totalUsage"))),
         ...optional("nestedUsage", usageOf(rules, read(result, "nestedUsage"))),
+        ...optional("spent", spentOf(rules, read(result, "spent"))),
         ...(suspensions.length === 0 ? {} : { suspensions }),
         ...(abandoned.length === 0 ? {} : { abandoned })
       }

@@ -304,7 +304,7 @@ const isSameMessage = (one: Message.Message | undefined, other: Message.Message)
 /** Returns the record that ends a run. */
 const runEnded = (
   state: States.State,
-  result: Pick<Event.ChatResult, "metadata" | "output">,
+  result: Pick<Event.ChatResult, "metadata" | "output" | "spent">,
   outcome: Event.Outcome | undefined,
   messages: ReadonlyArray<Message.Message> = []
 ): Records.RunEnded => {
@@ -317,6 +317,7 @@ const runEnded = (
     ...(messages.length === 0 ? {} : { messages }),
     ...(outcome?._tag === "RuleEnded" ? { rule: endedBy(outcome) } : {}),
     ...("output" in result ? { output: result.output } : {}),
+    ...(result.spent === undefined ? {} : { spent: result.spent }),
     ...(status === "idle" ? {} : { status }),
     ...(Object.keys(metadata).length === 0 ? {} : { metadata })
   }

@@ -705,6 +705,8 @@ export class RunEnded extends Schema.Opaque<RunEnded>()(Schema.TaggedStruct("Run
   error: Schema.optionalKey(RunError),
   /** Handlers and other parts that refused to stop. Left out where there are none. */
   abandoned: Schema.optionalKey(Schema.Array(Event.Abandoned)),
+  /** The amount that the run has spent, and the rest of its budget. Left out for a run without a budget. */
+  spent: Schema.optionalKey(Event.Spent),
   /** The result of a nested run, without its thread and its steps. Left out for any other run. */
   result: Schema.optionalKey(Event.WireResult)
 })) {}

@@ -335,7 +335,8 @@ export class Telling {
           totalUsage,
           nestedUsage,
           suspensions,
-          abandoned: record.abandoned
+          abandoned: record.abandoned,
+          spent: record.spent
         }
         return this.tell(record.requestId, [...output, { _tag: "ChatCompleted", result }])
       }

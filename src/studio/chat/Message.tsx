@@ -199,7 +199,8 @@ const Foot = ({ actions, isLast, message, run }: {
   const figures = [
     ...run.startedAt === undefined ? [] : [Words.seconds(run.end ?? run.now)],
     Words.tokens(usage),
-    Words.cost(usage)
+    Words.cost(usage),
+    Words.spent(run.spent)
   ].filter((text) => text !== "")
   const { onAgain } = actions
   const isOver = run.end !== undefined

@@ -31,6 +31,21 @@ export const cost = (usage: Fold.Usage | undefined): string => {
   return typeof currency === "string" ? `${figure} ${currency}` : figure
 }
 
+/** Returns what was spent of a budget, or `""` without one: `"4 of 24 calls, 9,615 of 400,000 tokens spent"`. */
+export const spent = (amount: Fold.Spent | undefined): string => {
+  const { calls = 0, inputTokens = 0, left = {}, money = 0, outputTokens = 0 } = amount ?? {}
+  const of = (spent: number, rest: number | undefined, name: string): ReadonlyArray<string> =>
+    rest === undefined ? [] : [`${count(spent)} of ${count(spent + rest)} ${name}`]
+  const parts = [
+    ...of(calls, left.calls, "calls"),
+    ...of(inputTokens, left.inputTokens, "tokens in"),
+    ...of(outputTokens, left.outputTokens, "tokens out"),
+    ...of(inputTokens + outputTokens, left.tokens, "tokens"),
+    ...of(money / 1_000_000, left.money === undefined ? undefined : left.money / 1_000_000, "money")
+  ]
+  return parts.length === 0 ? "" : `${parts.join(", ")} spent`
+}
+
 const stateWords: { readonly [State in Fold.State]: string } = {
   asked: "asked for",
   waiting: "waits",

@@ -104,6 +104,9 @@ export interface Call {
 /** Counts of tokens, and cost where the server publishes it. */
 export type Usage = { readonly [name: string]: number | string }
 
+/** The amount that a run has spent, where it has a budget and the server publishes it. */
+export type Spent = NonNullable<Extract<Told, { readonly _tag: "ChatCompleted" }>["spent"]>
+
 /** One request to the model. A turn has several where replies broke. */
 export interface Request {
   readonly from: number
@@ -212,6 +215,8 @@ export interface Run {
   nested?: Usage
   /** Usage of the run together with the runs inside its calls so far. */
   total?: Usage
+  /** The amount that the run has spent, and the rest of its budget. */
+  spent?: Spent
   /** The usages at the end of the runs that it continues. */
   before?: Used
   /** The typed answer so far. */
@@ -959,7 +964,7 @@ const complete = (
   owner: string,
   now: number
 ): void => {
-  const { abandoned = [], nestedUsage, outcome, suspensions = [], totalUsage, usage } = event
+  const { abandoned = [], nestedUsage, outcome, spent, suspensions = [], totalUsage, usage } = event
   const turn = run.last.get(owner)
   if (turn !== undefined) {
     endReply(run, turn, now)
@@ -982,6 +987,7 @@ const complete = (
   if (usage !== undefined) run.usage = sumOf(before.usage, usage)
   if (nestedUsage !== undefined) run.nested = sumOf(before.nested, nestedUsage)
   if (totalUsage !== undefined) run.total = sumOf(before.total, totalUsage)
+  if (spent !== undefined) run.spent = spent
   run.suspensions = suspensions
   run.abandoned = abandoned
   suspendAll(run, suspensions, now)
