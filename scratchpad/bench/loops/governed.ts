@@ -1,0 +1,64 @@
+/** One account for twenty agents, and words into a run, on Heddle. */
+import * as Effect from "effect/Effect"
+import * as FetchHttpClient from "effect/http/FetchHttpClient"
+import * as Layer from "effect/Layer"
+import * as Redacted from "effect/Redacted"
+import { Adapter, Budget, Chat, Inbox, Limits, Pricing, Session, Tool } from "heddle"
+import { OpenAiChat } from "heddle/adapters"
+import { SessionStore } from "heddle/sql"
+import type { Agents, Speaking } from "../governed.ts"
+
+const model = (baseUrl: string) =>
+  OpenAiChat.layer({ model: "m", apiKey: Redacted.make("k"), baseUrl }).pipe(Layer.provide(FetchHttpClient.layer))
+
+const toolOf = (look: () => Promise<string>) =>
+  Tool.make("look", { parameters: {}, idempotent: true, handler: () => Effect.promise(look) })
+
+export const agents: Agents = (url, limit) => {
+  const named = Adapter.map((adapter) => ({ ...adapter, provider: "m" })).pipe(Layer.provide(model(url)))
+  const prices = Pricing.layer({ m: { models: { m: { cost: { input: 50, output: 50 } } } } })
+  const budget = Limits.layer({ budget: Budget.make({ money: limit }, { estimate: () => 10 }) })
+  const context = Effect.runPromise(Effect.scoped(Layer.build(Layer.mergeAll(named, prices, budget))))
+  const options = { tools: [toolOf(async () => "a loom")], maxTokens: 10 }
+  return async () => {
+    const { outcome } = await Effect.runPromise(Effect.provide(Chat.run("Hi", options), await context))
+    return outcome._tag === "Completed"
+  }
+}
+
+export const speaking: Speaking = (url, look) => {
+  const inbox = Inbox.make()
+  const stopping = new AbortController()
+  let told = "nothing"
+  return {
+    say: (content) => {
+      const sent = Effect.runSync(inbox.steer(content))
+      void Effect.runPromise(sent.fate).then((fate) => {
+        told = fate._tag === "Refused" ? `refused: ${fate.reason}` : fate._tag.toLowerCase()
+      })
+    },
+    stop: () => stopping.abort(),
+    run: () =>
+      Effect.runPromise(
+        Effect.provide(Chat.run("Hi", { tools: [toolOf(look)], inbox, cancel: stopping.signal }), model(url))
+      ),
+    told: () => told
+  }
+}
+
+/** A run of a kept session, which another start goes on with. */
+export const kept = (url: string, filename: string, look: () => Promise<string>) => {
+  const provided = <A, E>(effect: Effect.Effect<A, E, Adapter.Adapter | Session.Store>) =>
+    Effect.runPromise(Effect.provide(effect, [model(url), SessionStore.layerSqlite({ filename })]))
+  const options = { tools: [toolOf(look)], takeOver: true }
+  return {
+    say: (content: string) => provided(Session.submit("s", content, { id: "m", mode: "steer" })),
+    run: () =>
+      provided(Effect.gen(function*() {
+        const opened = yield* Session.open("s")
+        if (opened.interrupted !== undefined) yield* Session.resume(opened, options)
+        else yield* Session.keep(opened, (session) => Session.reply(session, "Hi", options))
+        return Session.receipt(yield* Session.open("s"), "m")?.became
+      }))
+  }
+}
