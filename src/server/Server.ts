@@ -58,7 +58,7 @@ const knownOptions = {
   hosts: Values.listOf(Values.name, "names"),
   origins: Values.listOf(Values.name, "origins"),
   mode: Values.oneOf("detached", "attached"),
-  whileRunning: Values.oneOf("refuse", "follow"),
+  whileRunning: Values.oneOf("refuse", "follow", "steer"),
   bounds: knownBounds,
   drain: Values.finiteDurationOrNone,
   publish: Values.either(Values.oneOf("all", "names", "none"), Values.fn),

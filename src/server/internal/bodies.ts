@@ -150,6 +150,24 @@ export const plain = (site: Site, sessionId: string, body: unknown): Result.Resu
     }
   })
 
+/** Reads the place of a message: `{ mode?, otherwise? }` of its body. Without `mode` it has none. */
+export const into = (site: Site, body: unknown): Result.Result<Sessions.Into | undefined, Body.BodyError> =>
+  Posted.reading(() => {
+    const reader = new Posted.Reader("a body", optionsOf(site))
+    const { answers, mode, otherwise } = reader.object(body, "the body")
+    if (mode === undefined) {
+      return otherwise === undefined ? undefined : reader.refuse("otherwise", "must be left out where mode is")
+    }
+    if (answers !== undefined) return reader.refuse("mode", "must be left out with answers")
+    if (mode !== "next" && mode !== "steer" && mode !== "follow") {
+      return reader.refuse("mode", `must be "next", "steer" or "follow"`)
+    }
+    if (otherwise === undefined) return { mode }
+    return otherwise === "next" || otherwise === "refuse"
+      ? { mode, otherwise }
+      : reader.refuse("otherwise", `must be "next" or "refuse"`)
+  })
+
 /** The parts of a body that asks for a branch of a session. */
 interface Forking {
   /** The id of the new session. */

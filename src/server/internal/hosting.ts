@@ -54,10 +54,11 @@ export interface Settings<RAuthorize> {
    */
   readonly mode?: "detached" | "attached"
   /**
-   * `"refuse"` answers a message while a run is under way with 409; `"follow"` takes it, for the run that follows.
-   * `"refuse"` by default.
+   * The treatment of a message that comes while a run is under way, and whose body says nothing of it. `"refuse"`
+   * answers it with 409, `"follow"` takes it for the run that follows, and `"steer"` gives it to the run under way
+   * between two steps. `"refuse"` by default.
    */
-  readonly whileRunning?: "refuse" | "follow"
+  readonly whileRunning?: "refuse" | "follow" | "steer"
   /** Bounds of bodies, sessions, runs, streams and logs. */
   readonly bounds?: Bounded.Bounds
   /**
@@ -194,6 +195,7 @@ export const make = <R, RAuthorize>(
       agents,
       isAttached: options.mode === "attached",
       isQueued: options.whileRunning === "follow",
+      into: options.whileRunning === "steer" ? { mode: "steer" } : undefined,
       isRaw: options.raw === true,
       allowUrl: options.allowUrl,
       checkTools: ({ agent: name, id, principal }, clientTools) =>

@@ -55,6 +55,8 @@ export interface Site extends Relays.Site, Bodies.Site {
   readonly protocol: UiStream.Protocol
   readonly isAttached: boolean
   readonly isQueued: boolean
+  /** The place of messages whose bodies name none. Left out where such a message begins a run. */
+  readonly into: Sessions.Into | undefined
   readonly isRaw: boolean
   /** Refuses client tools named like a tool of the agent. */
   readonly checkTools: (
@@ -167,6 +169,8 @@ interface Write {
   readonly known: Sessions.Read | undefined
   /** The message of a reply that is followed or tried again: the runs before that one in it, and its id. */
   readonly reply?: Pick<LastReply, "earlier" | "message">
+  /** `true` where the message goes into a run that another request began. */
+  readonly isSteering?: boolean
 }
 
 /**
@@ -240,7 +244,8 @@ export const write = (
   agent: string,
   posted: Body.Posted,
   isStreamed = true,
-  actions = Sessions.actionsOf(posted.actions)
+  actions = Sessions.actionsOf(posted.actions),
+  into = site.into
 ): Effect.Effect<Write, Failure, Needs> =>
   Effect.gen(function*() {
     const { clientTools } = posted
@@ -251,7 +256,7 @@ export const write = (
     if (clientTools.length > 0) yield* site.checkTools(session, clientTools)
     const known = yield* Effect.catchTag(Sessions.read(session), "Refusal", () => Effect.succeed(undefined))
     const log = yield* site.hub.follow(session.key)
-    const { isQueued } = site
+    const isQueued = site.isQueued || into !== undefined
     const again = asked && (yield* Sessions.again(known, asked, posted.messageId))
     const said = posted.actions.find((action) => action._tag === "Say") ??
       (again === "send" ? asked?.message : undefined)
@@ -291,20 +296,22 @@ export const write = (
     }
     if (said !== undefined && verdicts.length === 0) {
       const { opening } = site.counters
-      const saying = { message: said, clientTools, isQueued, bounds: site.bounds, opening }
-      wanted = { takes: yield* expecting(site, session.key, Sessions.say(session, known, saying)) }
+      const saying = { message: said, clientTools, into, isQueued, bounds: site.bounds, opening }
+      const id = yield* expecting(site, session.key, Sessions.say(session, known, saying))
+      wanted = into === undefined ? { takes: id } : yield* Sessions.runOf(session, id, into)
     } else expectRun(site, session.key)
     yield* Worker.take(session.key)
-    return { named: session, actions, log, wanted, known }
+    const isSteering = into !== undefined && "runId" in wanted
+    return { named: session, actions, log, wanted, known, isSteering }
   })
 
 /** Returns the frames of the run that follows from a write. The end of an attached request stops the run. */
-export const framesOf = (site: Site, request: Request, { actions, log, named, reply, wanted }: Write) =>
+export const framesOf = (site: Site, request: Request, { actions, isSteering, log, named, reply, wanted }: Write) =>
   Effect.gen(function*() {
     const until = whileAllowed(site, request, named, actions)
     const earlier = reply?.earlier ?? []
     const frames = yield* Relays.frames(site, named.key, log, { _tag: "Run", wanted, earlier }, until)
-    if (!site.isAttached) return frames
+    if (!site.isAttached || isSteering === true) return frames
     const stopped = Effect.ignore(Sessions.stopRun(named, wanted))
     yield* Effect.addFinalizer(() => Effect.raceFirst(stopped, site.closing))
     return frames
@@ -319,6 +326,8 @@ const postUi = (site: Site) => (request: Request, { agent }: Params): Effect.Eff
     const body = yield* bodyOf(site, request, agent)
     const posted = yield* Bodies.taken(UiStream.read(body, Bodies.optionsOf(site)))
     const taking = yield* write(site, request, agent, posted)
+    // The page reads the run under way by the request that began it: a second stream would show its reply twice.
+    if (taking.isSteering === true) return Writing.uiNothing
     const frames = yield* framesOf(site, request, taking)
     const { protocol } = site
     const messageId = posted.messageId ?? taking.reply?.message
@@ -354,10 +363,38 @@ const postMessages = (site: Site) => (request: Request, params: Params): Effect.
     yield* Sessions.checkId(params.id)
     const body = yield* bodyOf(site, request, params.agent)
     const posted = yield* Bodies.taken(Bodies.plain(site, params.id, body))
-    const taking = yield* write(site, request, params.agent, posted, isWaited(request))
-    if (!isWaited(request)) return json("takes" in taking.wanted ? { id: taking.wanted.takes } : {}, 202)
+    const into = yield* Bodies.taken(Bodies.into(site, body))
+    const actions = Sessions.actionsOf(posted.actions)
+    const taking = yield* write(site, request, params.agent, posted, isWaited(request), actions, into ?? site.into)
+    if (!isWaited(request)) {
+      const said = posted.actions.find((action) => action._tag === "Say")
+      return json(said === undefined ? {} : { id: said.id }, 202)
+    }
     const frames = yield* framesOf(site, request, taking)
     return Writing.plain(frames)
+  })
+
+/** Returns the id of a message in an address, where it is one encoded segment. */
+const messageOf = ({ message }: Params): Effect.Effect<string, Refusals.Refusal> =>
+  Effect.try({ try: () => decodeURIComponent(message), catch: () => Sessions.noSuchMessage })
+
+/** Answers with the outcome of a message. */
+const getMessage = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
+  Effect.gen(function*() {
+    const session = yield* named(site, request, params.agent, params.id, ["read"])
+    const read = yield* Sessions.read(session)
+    return json(yield* Sessions.fate(read, yield* messageOf(params)))
+  })
+
+/** Takes a message back that no run has, and answers with its outcome. */
+const deleteMessage = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
+  Effect.gen(function*() {
+    const session = yield* named(site, request, params.agent, params.id, ["write"])
+    const id = yield* messageOf(params)
+    yield* Sessions.fate(yield* Sessions.read(session), id)
+    const withdrawn = yield* Session.withdraw(session.key, id, { by: session.by })
+    if (withdrawn) yield* Worker.take(session.key)
+    return json({ withdrawn, ...(yield* Sessions.fate(yield* Sessions.read(session), id)) })
   })
 
 const getEvents = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
@@ -664,6 +701,7 @@ const postAgUi = (site: Site) => (request: Request, { agent }: Params): Effect.E
     const { messageId: last } = posted
     const messageId = last === undefined ? {} : { messageId: CallPaths.runOfReply(last) }
     const { reply, ...taking } = yield* write(site, request, agent, { ...posted, ...messageId, actions })
+    if (taking.isSteering === true) return Writing.agUiNothing({ threadId, runId })
     // Its messages have the runs before: it gets the run of its message alone, or the one that tries again.
     const isFollowed = reply !== undefined && said !== undefined && !("known" in taking.wanted)
     const wanted = isFollowed ? { takes: said.id } : taking.wanted
@@ -715,6 +753,7 @@ const joinAgUi = (site: Site) => (request: Request, params: Params): Effect.Effe
 interface Params {
   readonly agent: string
   readonly id: string
+  readonly message: string
   readonly tool: string
   readonly path: string
 }
@@ -734,6 +773,8 @@ const routes: ReadonlyArray<readonly ["GET" | "POST" | "PATCH" | "DELETE", `/${s
   ["GET", "/agents/:agent/sessions/:id/events", getEvents],
   ["GET", "/agents/:agent/sessions/:id/runs", getRuns],
   ["POST", "/agents/:agent/sessions/:id/messages", postMessages],
+  ["GET", "/agents/:agent/sessions/:id/messages/:message", getMessage],
+  ["DELETE", "/agents/:agent/sessions/:id/messages/:message", deleteMessage],
   ["POST", "/agents/:agent/sessions/:id/answers", postMessages],
   ["POST", "/agents/:agent/sessions/:id/fork", postFork],
   ["DELETE", "/agents/:agent/sessions/:id/allowed/:tool", deleteAllowed],
@@ -772,12 +813,12 @@ export const add = (router: HttpRouter.HttpRouter, site: Site) =>
         plain(isReady ? 200 : 503)))
     for (const [method, path, handler] of routes) {
       const handle = handler(site)
-      yield* Paths.add(router, method, path, (request, { agent = "", id = "", path = "", tool = "" }) =>
+      yield* Paths.add(router, method, path, (request, { agent = "", id = "", message = "", path = "", tool = "" }) =>
         Effect.gen(function*() {
           const checked = Effect.andThen(
             Access.check(request, site.access),
             Effect.suspend(() =>
-              handle(request, { agent, id, path, tool })
+              handle(request, { agent, id, message, path, tool })
             )
           )
           const services = Context.add(context, Scope.Scope, yield* Effect.scope)

@@ -82,7 +82,12 @@ interface Saying {
   readonly bounds: Pick<Required<Bounds.Bounds>, "sessionBytes" | "sessionTurns" | "sessions">
   /** The keys of the sessions that this process is creating. */
   readonly opening: Set<string>
+  /** The place of the message, where its body or the server names one. */
+  readonly into?: Into | undefined
 }
+
+/** The place of a message, as `Session.submit` knows it. */
+export type Into = Pick<Session.SubmitOptions, "mode" | "otherwise">
 
 const idTaken = Refusals.conflict("id_taken", "Something else was sent under this id. Send it under a new one.")
 const running = Refusals.conflict("running", "The session has a run under way. Wait for its end, or stop it.")
@@ -106,14 +111,15 @@ const fullOf = (
 export const say = (
   { agent, by, key, principal }: Named,
   known: Read | undefined,
-  { clientTools, isQueued, message: { content, id }, bounds, opening }: Saying
+  { clientTools, into = {}, isQueued, message: { content, id }, bounds, opening }: Saying
 ): Effect.Effect<string, Refusals.Refusal | Journal.StoreError, Session.Store> =>
   Effect.gen(function*() {
     // Takes the first of messages that come at once: the others find it when they are written.
     const check = (kept: Session.Kept | undefined) => {
       if (kept === undefined) return known === undefined ? Effect.void : Refusals.unknownSession()
       if (kept.origin.agent !== agent) return Refusals.unknownSession()
-      if (kept.session.suspensions.length > 0) return waits
+      const isSteering = kept.interrupted !== undefined && (into.mode ?? "next") !== "next"
+      if (kept.session.suspensions.length > 0 && !isSteering) return waits
       const full = fullOf(Session.view(kept), bounds)
       if (full !== undefined) return full
       return isQueued || !Session.isUnfinished(kept) ? Effect.void : running
@@ -124,6 +130,7 @@ export const say = (
         id,
         clientTools,
         check,
+        ...into,
         ...(known === undefined ? { origin: { principal, agent } } : { known: known.kept })
       }),
       "SessionError",
@@ -132,6 +139,51 @@ export const say = (
     if (known !== undefined) return (yield* submitted).id
     return (yield* creating({ key, principal }, { bounds, opening }, submitted)).id
   })
+
+/**
+ * Returns the run of a message that may go into a run under way: that one, the one that has the message, or the next
+ * one. Refuses for a message that was refused.
+ */
+export const runOf = (
+  { key }: Named,
+  id: string,
+  { mode = "next" }: Into
+): Effect.Effect<
+  { readonly runId: string } | { readonly takes: string },
+  Refusals.Refusal | Journal.StoreError,
+  Session.Store
+> =>
+  Effect.gen(function*() {
+    const kept = yield* Session.load(key)
+    const receipt = kept && Session.receipt(kept, id)
+    if (receipt?.became === "refused") {
+      return yield* Refusals.conflict("refused", `No run gets the message: ${receipt.reason}.`)
+    }
+    const runId = receipt?.requestId ?? (mode === "next" ? undefined : kept?.interrupted?.requestId)
+    return runId === undefined ? { takes: id } : { runId }
+  })
+
+export const noSuchMessage = Refusals.notFound("unknown_message", "The session has no message with this id.")
+
+/** The outcome of a message, as clients read it: without what a run failed with, which its events have. */
+type Fate = Pick<Journal.Receipt, "became" | "id" | "reason" | "stepIndex"> & { readonly runId?: string }
+
+/** Returns the outcome of a message. Refuses for an id that no message of the session has. */
+export const fate = (
+  { kept }: Read,
+  id: string
+): Effect.Effect<Fate, Refusals.Refusal> => {
+  const receipt = Session.receipt(kept, id)
+  if (receipt === undefined || receipt.verdict !== undefined) return Effect.fail(noSuchMessage)
+  const { became, reason, requestId: runId, stepIndex } = receipt
+  return Effect.succeed({
+    id,
+    became,
+    ...(runId === undefined ? {} : { runId }),
+    ...(stepIndex === undefined ? {} : { stepIndex }),
+    ...(reason === undefined ? {} : { reason })
+  })
+}
 
 /** Creates a session, unless its principal has as many as it may have. */
 const creating = <A, E>(

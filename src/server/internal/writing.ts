@@ -93,6 +93,15 @@ export const ui = (frames: Stream.Stream<Reading.Frame>, options: UiStream.Optio
   return EventStream.respond(texts, UiStream.headers)
 }
 
+/** The response to a client of the AI SDK that has the reply by another request. */
+export const uiNothing = EventStream.respond(Stream.succeed("data: [DONE]\n\n"), UiStream.headers)
+
+/** Returns the response to a client of AG-UI that has the reply by another request: a run without messages. */
+export const agUiNothing = (run: { readonly runId: string; readonly threadId: string }) => {
+  const events = ["RUN_STARTED", "RUN_FINISHED"].map((type) => EventStream.data({ type, ...run }))
+  return EventStream.respond(Stream.succeed(events.join("")), AgUi.headers)
+}
+
 /** Returns the response to a client of AG-UI, whose messages have the id of the run. Answers name it. */
 export const agUi = (frames: Stream.Stream<Reading.Frame>, options: AgUi.Options) =>
   EventStream.respond(written(frames, (run) => AgUi.make({ ...options, ...run }), ""), AgUi.headers)

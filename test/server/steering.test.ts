@@ -1,0 +1,198 @@
+/** Messages into a running run over HTTP: where they go, their outcome, and how one is taken back. */
+import { assert, describe, it } from "@effect/vitest"
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import type * as Layer from "effect/Layer"
+import { type Adapter, Tool } from "heddle"
+import { Agent, type Server } from "heddle/server"
+import { Script } from "heddle/testing"
+import { eventsOf, serve } from "./support/site.ts"
+
+const at = "/agents/helper/sessions"
+
+const asks = [Script.toolCall("c", "wait"), Script.finish("tool_calls")]
+const answer = (text: string) => [Script.text(text), Script.finish("stop")]
+
+/** A message of a chat, as the server shows it. */
+interface Shown {
+  readonly role: string
+  readonly parts: ReadonlyArray<{ readonly text?: string }>
+}
+
+/** A server whose tool waits until it is let go, with a run under way in session `s1`. */
+const running = (
+  options: Partial<Server.Options<never>> = {},
+  model: Layer.Layer<Adapter.Adapter> = Script.layer([asks, answer("done"), answer("next")])
+) =>
+  Effect.gen(function*() {
+    const gate = yield* Deferred.make<void>()
+    const wait = Tool.make("wait", { parameters: {}, handler: () => Effect.as(Deferred.await(gate), "waited") })
+    const helper = Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({ tools: [wait] }) })
+    const site = yield* serve([helper], model, { joinMillis: 0, ...options })
+    const ask = (method: string, path: string, body?: unknown) =>
+      Effect.map(Effect.promise(() => site.ask(method, path, body)), ({ status, text }) => ({
+        status,
+        body: text === "" ? undefined : JSON.parse(text)
+      }))
+    const reader = yield* Effect.promise(() => site.open("POST", `${at}/s1/messages`, { content: "go" }))
+    yield* Effect.promise(() => reader.until(({ data }) => data._tag === "ToolExecutionStarted"))
+    const end = Effect.andThen(
+      Deferred.succeed(gate, undefined),
+      Effect.map(Effect.promise(() => reader.end()), eventsOf)
+    )
+    const fate = (id: string) =>
+      Effect.map(ask("GET", `${at}/s1/messages/${encodeURIComponent(id)}`), ({ body }) => body)
+    const texts = Effect.map(ask("GET", `${at}/s1`), ({ body }) =>
+      (body.messages as ReadonlyArray<Shown>).flatMap(({ parts, role }) =>
+        role === "user" ? parts.map(({ text }) => text) : []
+      ))
+    return { site, ask, end, fate, texts }
+  })
+
+describe("a message into a running run, over HTTP", () => {
+  it.live("G45: a steer is delivered once, told to readers, and its outcome can be asked for", () =>
+    Effect.gen(function*() {
+      const { ask, end, fate, texts } = yield* running()
+      const sent = yield* ask("POST", `${at}/s1/messages?wait=false`, { content: "not that", id: "m/1", mode: "steer" })
+      assert.deepStrictEqual(sent, { status: 202, body: { id: "m/1" } })
+      assert.deepStrictEqual(yield* fate("m/1"), { id: "m/1", became: "queued" })
+      const events = yield* end
+      const delivered = events.filter(({ _tag }) => _tag === "MessageDelivered")
+      assert.lengthOf(delivered, 1)
+      const { runId } = yield* fate("m/1")
+      assert.deepStrictEqual(yield* fate("m/1"), { id: "m/1", became: "delivered", runId, stepIndex: 1 })
+      assert.isString(runId)
+      assert.deepStrictEqual(yield* texts, ["go", "not that"])
+    }).pipe(Effect.scoped))
+
+  it.live("G45: the sender of a steer reads the run under way to its end", () =>
+    Effect.gen(function*() {
+      const { end, site } = yield* running()
+      const reader = yield* Effect.promise(() =>
+        site.open("POST", `${at}/s1/messages`, { content: "not that", id: "m1", mode: "steer" })
+      )
+      assert.strictEqual(reader.status, 200)
+      const whole = yield* end
+      const seen = eventsOf(yield* Effect.promise(() => reader.end()))
+      const runsOf = (events: typeof whole) =>
+        events.flatMap((event) => event._tag === "RunStarted" ? [event.runId] : [])
+      assert.lengthOf(runsOf(seen), 1)
+      assert.deepStrictEqual(runsOf(seen), runsOf(whole))
+      assert.lengthOf(seen.filter(({ _tag }) => _tag === "MessageDelivered"), 1)
+      assert.strictEqual(seen.at(-1)?._tag, "ChatCompleted")
+    }).pipe(Effect.scoped))
+
+  it.live("G49: a message that is taken back is in no request, and is taken back once", () =>
+    Effect.gen(function*() {
+      const { ask, end, fate, texts } = yield* running()
+      yield* ask("POST", `${at}/s1/messages?wait=false`, { content: "not that", id: "m1", mode: "follow" })
+      const first = yield* ask("DELETE", `${at}/s1/messages/m1`)
+      assert.deepStrictEqual(first, { status: 200, body: { withdrawn: true, id: "m1", became: "withdrawn" } })
+      const second = yield* ask("DELETE", `${at}/s1/messages/m1`)
+      assert.deepStrictEqual(second.body, { withdrawn: false, id: "m1", became: "withdrawn" })
+      yield* end
+      assert.deepStrictEqual(yield* texts, ["go"])
+      assert.propertyVal(yield* fate("m1"), "became", "withdrawn")
+    }).pipe(Effect.scoped))
+
+  it.live("a message with mode next waits for its run, whatever the server does with others", () =>
+    Effect.gen(function*() {
+      const { ask, end, site, texts } = yield* running()
+      const refused = yield* ask("POST", `${at}/s1/messages?wait=false`, { content: "and this" })
+      assert.deepStrictEqual([refused.status, refused.body.error.code], [409, "running"])
+      const next = yield* Effect.promise(() =>
+        site.open("POST", `${at}/s1/messages`, { content: "and this", id: "m1", mode: "next" })
+      )
+      yield* end
+      const events = eventsOf(yield* Effect.promise(() => next.end()))
+      assert.deepStrictEqual(events.flatMap((event) => event._tag === "TextCompleted" ? [event.text] : []), ["next"])
+      assert.deepStrictEqual(yield* texts, ["go", "and this"])
+    }).pipe(Effect.scoped))
+
+  it.live("G95: a message under a used id is the same one, or is refused", () =>
+    Effect.gen(function*() {
+      const { ask, end, texts } = yield* running()
+      const body = { content: "not that", id: "m1", mode: "steer" }
+      yield* ask("POST", `${at}/s1/messages?wait=false`, body)
+      assert.strictEqual((yield* ask("POST", `${at}/s1/messages?wait=false`, body)).status, 202)
+      const other = yield* ask("POST", `${at}/s1/messages?wait=false`, { ...body, content: "that" })
+      assert.deepStrictEqual([other.status, other.body.error.code], [409, "id_taken"])
+      yield* end
+      assert.deepStrictEqual(yield* texts, ["go", "not that"])
+      assert.strictEqual((yield* ask("POST", `${at}/s1/messages?wait=false`, body)).status, 202)
+    }).pipe(Effect.scoped))
+
+  it.live("a message that no run under way can have is refused by its reason, where its sender asks for that", () =>
+    Effect.gen(function*() {
+      const { ask, end, fate, texts } = yield* running()
+      yield* end
+      const body = { content: "not that", id: "m1", mode: "steer", otherwise: "refuse" }
+      const late = yield* ask("POST", `${at}/s1/messages`, body)
+      assert.deepStrictEqual([late.status, late.body.error.code], [409, "refused"])
+      assert.include(late.body.error.message, "finished")
+      assert.deepStrictEqual(yield* fate("m1"), { id: "m1", became: "refused", reason: "finished" })
+      assert.deepStrictEqual(yield* texts, ["go"])
+    }).pipe(Effect.scoped))
+
+  it.live("a body with a wrong place, and an unknown message, are refused by name", () =>
+    Effect.gen(function*() {
+      const { ask, end } = yield* running()
+      const bodies = [
+        [{ content: "x", mode: "later" }, `mode: must be "next", "steer" or "follow"`],
+        [{ content: "x", mode: "steer", otherwise: "drop" }, `otherwise: must be "next" or "refuse"`],
+        [{ content: "x", otherwise: "refuse" }, "otherwise: must be left out"],
+        [{ answers: [{ id: "c", value: 1 }], mode: "steer" }, "mode: must be left out with answers"]
+      ] as const
+      for (const [body, message] of bodies) {
+        const refused = yield* ask("POST", `${at}/s1/messages?wait=false`, body)
+        assert.strictEqual(refused.status, 400, message)
+        assert.include(refused.body.error.message, message)
+      }
+      for (const method of ["GET", "DELETE"]) {
+        for (const id of ["none", "__proto__", "%2F..%2Fs2"]) {
+          const unknown = yield* ask(method, `${at}/s1/messages/${id}`)
+          assert.deepStrictEqual([unknown.status, unknown.body.error.code], [404, "unknown_message"], `${method} ${id}`)
+        }
+        assert.strictEqual((yield* ask(method, `${at}/s2/messages/m1`)).status, 404)
+      }
+      yield* end
+    }).pipe(Effect.scoped))
+
+  it.live("a server gives messages without a place to the run under way, under whileRunning steer", () =>
+    Effect.gen(function*() {
+      const { ask, end, fate, texts } = yield* running({ whileRunning: "steer" })
+      assert.strictEqual(
+        (yield* ask("POST", `${at}/s1/messages?wait=false`, { content: "not that", id: "m1" })).status,
+        202
+      )
+      yield* end
+      assert.propertyVal(yield* fate("m1"), "became", "delivered")
+      assert.deepStrictEqual(yield* texts, ["go", "not that"])
+    }).pipe(Effect.scoped))
+
+  it.live("a page that posts while it reads has the words in its one reply, and no second one", () =>
+    Effect.gen(function*() {
+      const { end, site, texts } = yield* running({ whileRunning: "steer" })
+      const message = { id: "m1", role: "user", parts: [{ type: "text", text: "not that" }] }
+      const page = yield* Effect.promise(() =>
+        site.ask("POST", at, { id: "s1", messages: [message], trigger: "submit-message" })
+      )
+      assert.deepStrictEqual([page.status, page.text], [200, "data: [DONE]\n\n"])
+      const agent = yield* Effect.promise(() =>
+        site.ask("POST", "/agui/helper", {
+          threadId: "s1",
+          runId: "r9",
+          messages: [{ id: "m2", role: "user", content: "nor that" }],
+          tools: [],
+          context: [],
+          state: {},
+          forwardedProps: {}
+        })
+      )
+      const types = agent.text.trim().split("\n\n").map((line) => JSON.parse(line.slice("data: ".length)).type)
+      assert.deepStrictEqual([agent.status, types], [200, ["RUN_STARTED", "RUN_FINISHED"]])
+      const events = yield* end
+      assert.lengthOf(events.filter(({ _tag }) => _tag === "MessageDelivered"), 2)
+      assert.deepStrictEqual(yield* texts, ["go", "not that", "nor that"])
+    }).pipe(Effect.scoped))
+})
