@@ -1,0 +1,50 @@
+/** The line that is typed while the agent works, key by key, and how it is shown with its fate. */
+import { assert, describe, it } from "@effect/vitest"
+import * as Option from "effect/Option"
+import * as Typed from "../../scratchpad/agent/typed.ts"
+import * as Lines from "../../scratchpad/agent/view/lines.ts"
+import * as Paint from "../../scratchpad/agent/view/paint.ts"
+import * as Run from "../../scratchpad/agent/view/run.ts"
+
+const key = (name: string, input?: string, ctrl = false) => ({
+  input: Option.fromUndefinedOr(input),
+  key: { name, ctrl, meta: false, shift: false }
+})
+
+describe("a typed line", () => {
+  it("has the letters that were typed, without those that were taken back", () => {
+    const keys = [
+      key("a", "a"),
+      key("", "👍"),
+      key("backspace", "\u007f"),
+      key("b", "b"),
+      key("up"),
+      key("x", "\u0018", true)
+    ]
+    assert.strictEqual(keys.reduce((draft, next) => Typed.press(draft, next).draft, ""), "ab")
+    assert.deepStrictEqual(Typed.press("ab", key("return", "\r")), { draft: "ab", isEntered: true })
+    assert.strictEqual(Typed.press("ab", key("u", "\u0015", true)).draft, "")
+    assert.lengthOf(Typed.press("a".repeat(2000), key("a", "a")).draft, 2000)
+  })
+
+  it("is below all else while it is typed, and stays with its fate", () => {
+    const shown = (run: Run.Run) => {
+      const { live, settled } = Lines.frame(run, 0, 40, Paint.none)
+      return [settled.filter((line) => line !== ""), live.filter((line) => line !== "").slice(-2)]
+    }
+    const typing = Run.typing(Run.begin(0), "Not \u001bthat")
+    assert.deepStrictEqual(shown(typing)[1]?.at(-1), "> Not that▏")
+    const waiting = Run.saying(Run.typing(typing, ""), "m", "Not that")
+    assert.deepStrictEqual(shown(waiting)[1], [
+      "> Not that · waits for the next step",
+      "> say something while it works"
+    ])
+    const message = { role: "user", content: "Not that", metadata: {} } as const
+    const delivered = Run.step(waiting, { _tag: "MessageDelivered", id: "m", message, stepIndex: 1 }, 0)
+    assert.deepStrictEqual(shown(delivered)[0], ["> Not that · delivered in step 2"])
+    // A fate that comes first is not followed by words that wait.
+    assert.deepStrictEqual(Run.saying(delivered, "m", "Not that").words, [])
+    const refused = Run.step(waiting, { _tag: "MessageRefused", id: "m", reason: "budget" }, 0)
+    assert.deepStrictEqual(shown(refused)[0], ["> Not that · refused: budget"])
+  })
+})
