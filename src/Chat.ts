@@ -13,7 +13,7 @@ import type * as Adapter from "./Adapter.ts"
 import type * as Budget from "./Budget.ts"
 import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
-import type * as Inbox from "./Inbox.ts"
+import * as Inbox from "./Inbox.ts"
 import * as SubAgent from "./internal/answer/subAgent.ts"
 import type * as Declared from "./internal/declare/tool.ts"
 import * as Handles from "./internal/loop/handle.ts"
@@ -263,6 +263,8 @@ export interface Handle<A, E> {
    * Succeeds with `false` where there is no such call, or where it is answered or stopped already.
    */
   readonly cancelCall: (path: string, reason?: string) => Effect.Effect<boolean>
+  /** The inbox of the run: the option `inbox`, or one of its own. It refuses what comes behind the end of the run. */
+  readonly inbox: Inbox.Inbox
 }
 
 /**
@@ -316,7 +318,11 @@ export const start = <
   Declared.Later<R | RHalt | REvent> | Adapter.Adapter | Tool.Services<Tools[number]> | Scope.Scope
 > => {
   type Failures = ChatError | E | Tool.Fatal<Tools[number]>
-  const started = Handles.start(stream(input, options), (last) => resultOf(last, options.output))
+  const started = Effect.suspend(() => {
+    const inbox = options.inbox ?? Inbox.make()
+    const begun = Handles.start(stream(input, { ...options, inbox }), (last) => resultOf(last, options.output))
+    return Effect.map(begun, (handle) => ({ ...handle, inbox }))
+  })
   // A run that is not entered yet fails with nothing else.
   return started as Effect.Effect<Handle<A, Failures>, ChatError, Effect.Services<typeof started>>
 }

@@ -9,7 +9,7 @@ import * as Layer from "effect/Layer"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
-import { Adapter, Chat, Collector, type Event, Message, Thread, Tool } from "heddle"
+import { Adapter, Chat, Collector, type Event, Inbox, Message, Thread, Tool } from "heddle"
 import { check, Script } from "heddle/testing"
 import * as v8 from "node:v8"
 import * as vm from "node:vm"
@@ -54,6 +54,28 @@ describe("Chat.start", () => {
       const other = yield* elapsed(Effect.provide(Chat.run("Go", options), model("short")))
       assert.deepStrictEqual(factsOf(result), factsOf(other.value))
       assert.deepStrictEqual(factsOf(yield* run.result), factsOf(result), "it is awaited again")
+    }))
+
+  it.effect("R-570: its inbox is the given one or one of its own, and reaches the run until its end", () =>
+    Effect.gen(function*() {
+      for (const given of [undefined, Inbox.make()]) {
+        const options = { tools: [held("short", 200)], ...(given === undefined ? {} : { inbox: given }) }
+        const run = yield* Chat.start("Go", options).pipe(Effect.provide(model("short")))
+        if (given !== undefined) assert.strictEqual(run.inbox, given)
+        const sent = yield* run.inbox.steer("not that")
+        yield* TestClock.adjust(200)
+        const { thread } = yield* run.result
+        assert.deepStrictEqual(thread.messages.map(({ role }) => role), [
+          "user",
+          "assistant",
+          "tool",
+          "user",
+          "assistant"
+        ])
+        assert.propertyVal(yield* sent.fate, "_tag", "Delivered")
+        const late = yield* run.inbox.steer("too late")
+        assert.deepStrictEqual(yield* late.fate, { _tag: "Refused", reason: "finished" })
+      }
     }))
 
   it.effect("R-570: its events are those of Chat.stream, for a reader at the time and for one behind the end", () =>

@@ -1,11 +1,14 @@
 /** Messages into a running run over HTTP: where they go, their outcome, and how one is taken back. */
 import { assert, describe, it } from "@effect/vitest"
+import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
-import type * as Layer from "effect/Layer"
-import { type Adapter, Tool } from "heddle"
+import * as Layer from "effect/Layer"
+import * as Stream from "effect/Stream"
+import { type Adapter, Session, Tool } from "heddle"
 import { Agent, type Server } from "heddle/server"
 import { Script } from "heddle/testing"
+import * as JournalEvents from "../../src/server/internal/journalEvents.ts"
 import { eventsOf, serve } from "./support/site.ts"
 
 const at = "/agents/helper/sessions"
@@ -132,6 +135,31 @@ describe("a message into a running run, over HTTP", () => {
       assert.include(late.body.error.message, "finished")
       assert.deepStrictEqual(yield* fate("m1"), { id: "m1", became: "refused", reason: "finished" })
       assert.deepStrictEqual(yield* texts, ["go"])
+    }).pipe(Effect.scoped))
+
+  it.live("a message that its run ends without is refused before the end, live and from the journal", () =>
+    Effect.gen(function*() {
+      const store = Context.get(yield* Layer.build(Session.Store.layerMemory), Session.Store)
+      const { ask, end } = yield* running({ store: Layer.succeed(Session.Store, store) } as object)
+      const sent = [
+        { content: "not that", id: "m1", mode: "steer", otherwise: "refuse" },
+        { content: "and then?", id: "m2", mode: "follow", otherwise: "refuse" },
+        { content: "later", id: "m3", mode: "steer" }
+      ]
+      for (const body of sent) yield* ask("POST", `${at}/s1/messages?wait=false`, body)
+      yield* ask("DELETE", `${at}/s1/messages/m2`)
+      yield* ask("POST", `${at}/s1/stop?wait=false`, {})
+      const live = yield* end
+      const entries = yield* Stream.runCollect(store.read("local:s1"))
+      const telling = new JournalEvents.Telling("local:s1", {})
+      const told = entries.flatMap((entry) => telling.take(entry).map(({ event }) => event))
+      for (const events of [live, told]) {
+        const first = events.findIndex(({ _tag }) => _tag === "ChatCompleted")
+        const refused = events.slice(0, first).filter(({ _tag }) => _tag === "MessageRefused")
+        assert.deepStrictEqual(refused.map((event) => ({ ...event, at: 0 })), [
+          { _tag: "MessageRefused", id: "m1", reason: "stopped", at: 0 }
+        ])
+      }
     }).pipe(Effect.scoped))
 
   it.live("a body with a wrong place, and an unknown message, are refused by name", () =>

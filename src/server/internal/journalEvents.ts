@@ -205,6 +205,7 @@ export class Telling {
     const { record } = entry
     const { length } = this
     const { nestedUsage, usage: totalUsage } = record._tag === "RunEnded" ? this.fold : unused
+    const open = record._tag === "RunEnded" ? this.kept.submitted : undefined
     this.fold.apply(entry)
     this.records++
     if ("at" in record && record.at !== undefined) this.at = this.begunAt + record.at
@@ -320,6 +321,7 @@ export class Telling {
       }
       case "RunEnded": {
         // A run that could not start has given back what it took, for the run that follows.
+        const refused = this.refused(open)
         const isUnstarted = record.haltedReason === undefined && this.reply === undefined && this.usages.length === 0
         this.running = this.driver = undefined
         if (isUnstarted && Session.isUnfinished(this.kept)) {
@@ -338,7 +340,7 @@ export class Telling {
           abandoned: record.abandoned,
           spent: record.spent
         }
-        return this.tell(record.requestId, [...output, { _tag: "ChatCompleted", result }])
+        return this.tell(record.requestId, [...refused, ...output, { _tag: "ChatCompleted", result }])
       }
       default:
         return []
@@ -403,6 +405,17 @@ export class Telling {
     return ids.map((id, index) => {
       this.names.set(first + index, id)
       return { _tag: "MessageDelivered", id, message: messages[index], stepIndex }
+    })
+  }
+
+  /** Returns the events of messages that were open, and that the end of the run has refused. */
+  private refused(open: Session.Kept["submitted"] = []): ReadonlyArray<Payload> {
+    const waiting = open.filter(({ otherwise }) => otherwise === "refuse")
+    if (waiting.length === 0) return []
+    const { receipts } = Session.view(this.kept)
+    return waiting.flatMap(({ id }) => {
+      const { became, reason } = receipts.get(id) ?? {}
+      return became === "refused" ? [{ _tag: "MessageRefused", id, reason }] : []
     })
   }
 
