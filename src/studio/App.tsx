@@ -21,10 +21,10 @@ import type * as Store from "./data/store.ts"
 import type { Studio } from "./data/studio.ts"
 import { Divider } from "./Divider.tsx"
 import { Login } from "./Login.tsx"
+import { enter, keepFocus, useNarrow } from "./parts/focus.ts"
 import { Icon } from "./parts/Icon.tsx"
 import { announce, Live } from "./parts/Live.tsx"
 import { plainOf } from "./parts/plain.ts"
-import { keepFocus } from "./parts/refocus.ts"
 import { beginningOf, effectsBehind, useBranches } from "./sessions/Branches.tsx"
 import { List } from "./sessions/List.tsx"
 import { Prompt } from "./sessions/Prompt.tsx"
@@ -104,10 +104,14 @@ interface Asked {
 }
 
 /** A session, and the picture of one of its runs. */
-const Session = ({ onSide, session, studio }: {
+const Session = ({ isBehind, onCover, onSide, session, studio }: {
   readonly session: Store.Session
   readonly studio: Studio
   readonly onSide: ReactNode
+  /** `true` while the list is over it. */
+  readonly isBehind: boolean
+  /** Tells whether the picture is over all else. */
+  readonly onCover: (isCovering: boolean) => void
 }): ReactNode => {
   const { agents = [], facts, notice: misled } = useSyncExternalStore(studio.subscribe, studio.read)
   const login = useSyncExternalStore(studio.client.subscribe, studio.client.login)
@@ -116,13 +120,17 @@ const Session = ({ onSide, session, studio }: {
     snapshot
   const [pictured, setPictured] = useState<string>()
   const [isWide, setWide] = useState(false)
+  const [isOpened, setOpened] = useState(false)
+  const isNarrow = useNarrow(899)
   const [width, setWidth] = useState(Preferences.pictureWidth)
   const composer = useRef<Composer.Handle>(null)
+  const aside = useRef<HTMLElement>(null)
   const description = agents.find(({ name }) => name === agent)?.description ?? ""
   const title = snapshot.session?.title ?? ""
   const from = shown.findIndex(({ run }) => run.id === pictured)
   // The last run of an answer has the picture of them all.
   const picture = from < 0 ? undefined : shown.slice(from).find(({ isContinued }) => !isContinued)
+  const isCovering = picture !== undefined && (isWide || isNarrow)
   const isAsked = suspensions.length > 0
   const isEmpty = shown.length === 0 && waiting.length === 0 && state === "new"
   const left = leftOf(snapshot)
@@ -148,6 +156,17 @@ const Session = ({ onSide, session, studio }: {
     })
   }
 
+  const opened = (picture?.whole ?? picture?.run)?.id
+  const open = (run: string | undefined) => {
+    setPictured(run)
+    setOpened(true)
+  }
+  const close = () => {
+    setPictured(undefined)
+    setWide(false)
+    setOpened(false)
+  }
+
   // The actions of messages are the same object while nothing of them changes, so that messages are not drawn again.
   const canBranch = running === undefined && !isAsked
   const actions = useMemo((): Actions => ({
@@ -157,7 +176,8 @@ const Session = ({ onSide, session, studio }: {
           run={run}
           version={version}
           isLive={latest.current.running !== undefined && run.end === undefined}
-          onOpen={() => setPictured(run.id)}
+          isOpen={run.id === opened}
+          onOpen={() => run.id === opened ? close() : open(run.id)}
         />
       </Suspense>
     ),
@@ -172,7 +192,7 @@ const Session = ({ onSide, session, studio }: {
         onEdit: (message: Said, text: string) => branch(message as Client.Said, text)
       }
       : {})
-  }), [branches, canBranch, session, studio])
+  }), [branches, canBranch, opened, session, studio])
 
   useEffect(() => {
     if (!isEmpty) void asks()
@@ -194,10 +214,14 @@ const Session = ({ onSide, session, studio }: {
   }, [])
 
   const toggle = () => {
-    const last = shown.at(-1)?.run.id
-    setPictured(pictured === undefined ? last : undefined)
-    setWide(false)
+    if (picture === undefined) open(shown.at(-1)?.run.id)
+    else close()
   }
+
+  useEffect(() => {
+    onCover(isCovering)
+    return () => onCover(false)
+  }, [isCovering])
 
   useEffect(() => {
     const onKey = (event: KeyboardEvent) => {
@@ -205,7 +229,9 @@ const Session = ({ onSide, session, studio }: {
       if (event.key === "Escape") {
         // A field has the key for itself, unless it is the one beside the button that stops.
         if (isField(event.target) && (event.target as HTMLElement).id !== "message") return
+        const isInside = aside.current?.contains(document.activeElement) === true
         if (isWide) setWide(false)
+        else if (picture !== undefined && (isInside || isCovering || running === undefined)) close()
         else if (running !== undefined) void session.stop()
         else return
         event.preventDefault()
@@ -225,9 +251,10 @@ const Session = ({ onSide, session, studio }: {
     <div
       className="work"
       data-picture={picture === undefined ? "none" : isWide ? "wide" : "beside"}
+      inert={isBehind}
       style={{ "--picture": `${width}%` } as CSSProperties}
     >
-      <main id="main" tabIndex={-1}>
+      <main id="main" tabIndex={-1} inert={isCovering}>
         <header className="bar">
           {onSide}
           <h1 tabIndex={-1}>{title === "" ? agent : plainOf(title)}</h1>
@@ -237,7 +264,8 @@ const Session = ({ onSide, session, studio }: {
               type="button"
               className="quiet"
               aria-label="Picture"
-              aria-pressed={picture !== undefined}
+              aria-expanded={picture !== undefined}
+              aria-controls={picture === undefined ? undefined : "picture"}
               onClick={toggle}
             >
               <Icon name="picture" />
@@ -349,7 +377,7 @@ const Session = ({ onSide, session, studio }: {
       </main>
       {picture !== undefined && (
         <>
-          <aside aria-label="Run">
+          <aside ref={aside} id="picture" aria-label="Run">
             <Divider width={width} onWidth={setWidth} onEnd={Preferences.keepPictureWidth} />
             <Suspense fallback={<p className="hidden">The picture is loaded.</p>}>
               <Picture
@@ -359,10 +387,9 @@ const Session = ({ onSide, session, studio }: {
                 isLive={running?.id === picture.run.id}
                 isWide={isWide}
                 onWide={() => setWide(!isWide)}
-                onClose={() => {
-                  setPictured(undefined)
-                  setWide(false)
-                }}
+                isOpened={isOpened || isCovering}
+                onEntered={() => setOpened(false)}
+                onClose={close}
               />
             </Suspense>
           </aside>
@@ -378,9 +405,16 @@ export const App = ({ studio }: { readonly studio: Studio }): ReactNode => {
   const login = useSyncExternalStore(studio.client.subscribe, studio.client.login)
   const [isSideOpen, setSideOpen] = useState(false)
   const [isHelped, setHelped] = useState(false)
+  const [isPictureOver, setPictureOver] = useState(false)
+  const isNarrow = useNarrow(1_099)
+  const isOver = isNarrow && isSideOpen
   const burger = useRef<HTMLButtonElement>(null)
 
   useEffect(keepFocus, [])
+
+  useEffect(() => {
+    if (isOver) enter(document.getElementById("side"), ["#sessions a[aria-current]", "button"])
+  }, [isOver])
 
   const begin = (agent?: string) => {
     studio.begin(agent)
@@ -394,7 +428,6 @@ export const App = ({ studio }: { readonly studio: Studio }): ReactNode => {
         event.preventDefault()
         event.stopPropagation()
         setSideOpen(false)
-        burger.current?.focus()
         return
       }
       if (event.ctrlKey || event.metaKey || event.altKey || isField(event.target)) return
@@ -402,8 +435,8 @@ export const App = ({ studio }: { readonly studio: Studio }): ReactNode => {
         case "/":
           // On a wide screen it is always there.
           if (burger.current?.offsetParent != null) setSideOpen(true)
-          document.getElementById("search")?.focus()
           // A list that was closed has its field at the next frame.
+          document.getElementById("search")?.focus()
           requestAnimationFrame(() => document.getElementById("search")?.focus())
           break
         case "n":
@@ -454,6 +487,7 @@ export const App = ({ studio }: { readonly studio: Studio }): ReactNode => {
     <div className="studio" data-side={isSideOpen ? "open" : "closed"}>
       <a
         className="skip"
+        inert={isOver || isPictureOver}
         href="#main"
         onClick={(event) => {
           event.preventDefault()
@@ -468,6 +502,7 @@ export const App = ({ studio }: { readonly studio: Studio }): ReactNode => {
         list={list}
         shown={session?.id}
         studio={studio}
+        isInert={isPictureOver || isNarrow && !isSideOpen}
         onNew={begin}
         onShow={() => setSideOpen(false)}
       >
@@ -485,7 +520,16 @@ export const App = ({ studio }: { readonly studio: Studio }): ReactNode => {
             {notice !== "" && <p id="notice" role="alert">{notice}</p>}
           </main>
         )
-        : <Session key={session.id} session={session} studio={studio} onSide={side} />}
+        : (
+          <Session
+            key={session.id}
+            session={session}
+            studio={studio}
+            onSide={side}
+            isBehind={isOver}
+            onCover={setPictureOver}
+          />
+        )}
       <Live />
       {isHelped && (
         <Suspense fallback={null}>

@@ -12,7 +12,8 @@ const keys: ReadonlyArray<readonly [keys: ReadonlyArray<string>, what: string]> 
   [["p"], "shows and hides the picture of the last run"],
   [["f"], "shows the picture in the whole window"],
   [["+", "−", "0"], "zoom the picture in and out, and show all of it"],
-  [["←", "→"], "choose a call of the picture"],
+  [["←", "→"], "choose a call of the picture by its time"],
+  [["↑", "↓"], "choose a call as the table has them"],
   [["?"], "shows these keys"]
 ]
 

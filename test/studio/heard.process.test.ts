@@ -136,4 +136,54 @@ describe.skipIf(!hasBrowser())("Studio by keyboard", () => {
     assert.deepStrictEqual(faults, [])
     await close()
   })
+
+  for (const width of [1200, 390]) {
+    it(`V-05: the picture takes the focus, says that it is open, and gives the focus back, ${width} pixels wide`, async () => {
+      const { close, faults, page } = await open(await stand.serve("servedWeather"), {
+        viewport: { width, height: 760 }
+      })
+      await say(page, "Hello")
+      await page.fill(".ask textarea", "Oslo")
+      await page.press(".ask textarea", "Enter")
+      await page.click(".ask[data-kind=approval] .main")
+      await page.waitForSelector(".answer >> text=It is paid.")
+      await rests(page)
+      for (const opener of [".bar [aria-label=Picture]", ".run-strip"]) {
+        const button = page.locator(opener).last()
+        await button.focus()
+        assert.strictEqual(await button.getAttribute("aria-expanded"), "false")
+        await page.keyboard.press("Enter")
+        await focus(page, "aside canvas, aside .run-table")
+        assert.strictEqual(await button.getAttribute("aria-expanded"), "true")
+        assert.strictEqual(await page.locator("main").evaluate((main) => (main as HTMLElement).inert), width === 390)
+        await page.keyboard.press("Escape")
+        await page.waitForSelector("aside", { state: "detached" })
+        await focus(page, opener)
+        assert.isFalse(await page.locator("main").evaluate((main) => (main as HTMLElement).inert))
+      }
+      if (width > 899) {
+        await page.keyboard.press("p")
+        await focus(page, "aside canvas")
+        await page.keyboard.press("f")
+        await page.waitForSelector(".work[data-picture=wide]")
+        assert.isTrue(await page.locator("main").evaluate((main) => (main as HTMLElement).inert))
+        assert.isTrue(await page.locator("#side").evaluate((side) => (side as HTMLElement).inert))
+        await page.keyboard.press("Escape")
+        await page.waitForSelector(".work[data-picture=beside]")
+        await page.keyboard.press("Escape")
+        await page.waitForSelector("aside", { state: "detached" })
+        await focus(page, ".run-strip")
+      } else {
+        await page.focus("#burger")
+        await page.keyboard.press("Enter")
+        await focus(page, "#sessions a[aria-current]")
+        assert.isTrue(await page.locator(".work").evaluate((work) => (work as HTMLElement).inert))
+        await page.keyboard.press("Escape")
+        await focus(page, "#burger")
+        assert.isTrue(await page.locator("#side").evaluate((side) => (side as HTMLElement).inert))
+      }
+      assert.deepStrictEqual(faults, [])
+      await close()
+    })
+  }
 })

@@ -4,9 +4,9 @@
  */
 import { type FormEvent, type ReactNode, useEffect, useId, useRef, useState } from "react"
 import type * as Event from "../../Event.ts"
+import { takeFocus } from "../parts/focus.ts"
 import { announce } from "../parts/Live.tsx"
 import { Long } from "../parts/Long.tsx"
-import { useFreeFocus } from "./focus.ts"
 import * as Words from "./words.ts"
 
 /** An answer to a call that waits. */
@@ -242,10 +242,9 @@ export const Approval = ({ facts = [], onAnswer, suspensions }: {
     : isSingle
     ? "Allow this call?"
     : `Allow these ${suspensions.length} calls?`
-  const focus = useFreeFocus()
   // What decides about a call never has the focus at once.
   useEffect(() => {
-    focus(heading.current)
+    takeFocus(heading.current)
     announce(title.slice(0, 300))
   }, [ids])
   const send = async (answers: ReadonlyArray<Answer>) => {

@@ -1,9 +1,9 @@
 /** A question to the user, or a call whose result comes from the user: by choices, by text, by fields, or by JSON. */
 import { type FormEvent, type KeyboardEvent, type ReactNode, useEffect, useId, useRef, useState } from "react"
+import { takeFocus } from "../parts/focus.ts"
 import { announce } from "../parts/Live.tsx"
 import { Long } from "../parts/Long.tsx"
 import type { Answer, OnAnswer, Suspension } from "./Approval.tsx"
-import { useFreeFocus } from "./focus.ts"
 import * as Words from "./words.ts"
 
 type Schema = { readonly [keyword: string]: unknown }
@@ -216,13 +216,12 @@ export const Question = ({ onAnswer, suspension }: {
   const card = useRef<HTMLElement>(null)
   const [isSending, setSending] = useState(false)
   const [wrong, setWrong] = useState<string>()
-  const focus = useFreeFocus()
   const { answerSchema, expiresAt, kind, question, toolCall } = suspension
   const title = question ?? (kind === "manual" ? "This call needs its result from you." : "What is your answer?")
   const choices = choicesOf(suspension)
   const fields = choices.length > 0 ? undefined : fieldsOf(answerSchema)
   useEffect(() => {
-    focus(card.current?.querySelector<HTMLElement>("textarea, input, select, .choices button") ?? null)
+    takeFocus(card.current?.querySelector<HTMLElement>("textarea, input, select, .choices button") ?? null)
     announce(Words.marked(title.slice(0, 300)))
   }, [])
   const send = async (value: unknown) => {

@@ -1,5 +1,5 @@
 /** What is known of the chosen call. The sentence about it is a live region. */
-import { useState } from "react"
+import { useMemo, useState } from "react"
 import * as Words from "../chat/words.ts"
 import type * as Fold from "../data/fold.ts"
 import * as Draw from "./draw.ts"
@@ -49,30 +49,34 @@ interface Properties {
 /** Number of turns that are listed. */
 const mostTurns = 200
 
-export const Detail = ({ call, isTable, layout, now, onChoose, onFold, run }: Properties) => (
-  <section className="run-detail" aria-label="The chosen call">
-    <p className="run-hidden" role="status">{call === undefined ? "" : Phrases.about(run, call)}</p>
-    {call === undefined
-      ? (
-        <>
-          <p className="run-hint">
-            {isTable
-              ? "Choose a call to see its arguments and its answer."
-              : "Choose a call to see its arguments and its answer: click its bar, or use the arrow keys."}
-          </p>
-          <details open={!matchMedia("(max-width: 700px)").matches}>
-            <summary>Turns</summary>
-            <ol className="run-turns" aria-label="Turns">
-              {run.turns.filter(({ owner }) => owner === "").slice(-mostTurns).map((turn) => (
-                <li key={turn.index}>{Phrases.turnOf(turn, now)}</li>
-              ))}
-            </ol>
-          </details>
-        </>
-      )
-      : <Known key={call.path} {...{ call, isTable, layout, now, onChoose, onFold, run }} />}
-  </section>
-)
+export const Detail = ({ call, isTable, layout, now, onChoose, onFold, run }: Properties) => {
+  // The place is that at which the call was chosen: a call that comes later is no news of this one.
+  const place = useMemo(() => call === undefined ? "" : `${Phrases.placeOf(run, call)}.`, [run, call])
+  return (
+    <section className="run-detail" aria-label="The chosen call">
+      <p className="run-hidden" role="status">{call === undefined ? "" : `${Phrases.about(run, call)} ${place}`}</p>
+      {call === undefined
+        ? (
+          <>
+            <p className="run-hint">
+              {isTable
+                ? "Choose a call to see its arguments and its answer."
+                : "Choose a call to see its arguments and its answer: click its bar, or use the arrow keys."}
+            </p>
+            <details open={!matchMedia("(max-width: 700px)").matches}>
+              <summary>Turns</summary>
+              <ol className="run-turns" aria-label="Turns">
+                {run.turns.filter(({ owner }) => owner === "").slice(-mostTurns).map((turn) => (
+                  <li key={turn.index}>{Phrases.turnOf(turn, now)}</li>
+                ))}
+              </ol>
+            </details>
+          </>
+        )
+        : <Known key={call.path} {...{ call, isTable, layout, now, onChoose, onFold, run }} />}
+    </section>
+  )
+}
 
 const Known = ({ call, layout, now, onChoose, onFold, run }: Properties & { readonly call: Fold.Call }) => {
   const block = layout.bars.get(call.path)?.block

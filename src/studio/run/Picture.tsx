@@ -2,6 +2,7 @@
 import { type KeyboardEvent, type PointerEvent, useEffect, useMemo, useRef, useState } from "react"
 import * as Words from "../chat/words.ts"
 import type * as Fold from "../data/fold.ts"
+import { enter } from "../parts/focus.ts"
 import { Detail } from "./Detail.tsx"
 import * as Draw from "./draw.ts"
 import * as Layouts from "./layout.ts"
@@ -19,10 +20,18 @@ interface Properties {
   readonly first?: string
   /** `true` where the picture has the whole window. */
   readonly isWide?: boolean
+  /** `true` where it has just been opened, or covers the page: it takes the focus. */
+  readonly isOpened?: boolean
+  /** It has taken the focus. */
+  readonly onEntered?: () => void
   /** Gives the picture the whole window, or takes it back. */
   readonly onWide?: () => void
   readonly onClose?: () => void
 }
+
+/** What the keys do, for a reader who does not see the picture. */
+const hint = "Right and left choose a call by its time, down and up by its place in the table, "
+  + "plus, minus and 0 zoom. Table has the same."
 
 type Window = readonly [from: number, to: number]
 
@@ -48,18 +57,26 @@ const legend: ReadonlyArray<readonly [name: string, words: string, has: (run: Fo
 const hasWait = ({ list }: Fold.Run, reason: string): boolean =>
   list.some(({ waits }) => waits.some((wait) => wait.reason === reason))
 
-export const Picture = ({ first, isLive = true, isWide = false, onClose, onWide, run, version }: Properties) => {
+export const Picture = (
+  { first, isLive = true, isOpened = false, isWide = false, onClose, onEntered, onWide, run, version }: Properties
+) => {
+  const whole = useRef<HTMLElement>(null)
   const now = useNow(run, version, isLive)
   const [isTable, setTable] = useState(() => matchMedia("(max-width: 700px)").matches)
   const [chosen, choose] = useState(first)
   const [folded, setFolded] = useState<ReadonlySet<string>>(new Set())
   const laid = useLayout(run, version, folded)
+  useEffect(() => {
+    if (!isOpened) return
+    enter(whole.current, ["canvas", ".run-table"])
+    onEntered?.()
+  }, [isOpened])
   const fold = (path: string) =>
     setFolded((known) =>
       known.has(path) ? new Set(Array.from(known).filter((other) => other !== path)) : new Set([...known, path])
     )
   return (
-    <section className="run" aria-label="Picture of the run">
+    <section ref={whole} className="run" aria-label="Picture of the run">
       <div className="run-head">
         <h2 className="run-hidden">Picture of the run</h2>
         <strong>{Phrases.outcomeOf(run)}</strong>
@@ -160,27 +177,20 @@ const Surface = ({ choose, chosen, fold, laid, now, run }: SurfaceProperties) =>
     const [start, end] = [bar.call.asked, Layouts.endOf(bar, now)]
     if (start > to || end < from) show([start - (to - from) / 2, start + (to - from) / 2])
   }
-  const step = (by: number) => {
-    const bars = run.list.flatMap((call) => layout.bars.get(call.path) ?? [])
+  /** Chooses the call that is so many places behind the chosen one. */
+  const step = (by: number, calls: ReadonlyArray<Fold.Call> = run.list) => {
+    const bars = calls.flatMap((call) => layout.bars.get(call.path) ?? [])
     const at = bars.findIndex((bar) => bar.call.path === chosen)
     reveal(bars[Math.max(0, Math.min(bars.length - 1, at < 0 ? 0 : at + by))])
   }
-  /** Chooses the nearest call of a row below or above. */
-  const stepRow = (by: number) => {
-    const current = chosen === undefined ? undefined : layout.bars.get(chosen)
-    if (current === undefined) return step(0)
-    const middle = current.call.started ?? current.call.asked
-    for (let next = current.row + by; next >= 0 && next < layout.rows.length; next += by) {
-      const bar = Layouts.barAt(layout, next, middle, Infinity, now)
-      if (bar !== undefined) return reveal(bar)
-    }
-  }
+  /** Chooses the next call as the table has them: those of a sub-agent stand below its call. */
+  const stepDown = (by: number) => step(by, Phrases.ordered(run, "asked", now))
   const shown = useMemo(() => legend.filter(([, , has]) => has(run)), [run, laid])
   const keys: { readonly [key: string]: () => void } = {
     ArrowRight: () => step(1),
     ArrowLeft: () => step(-1),
-    ArrowDown: () => stepRow(1),
-    ArrowUp: () => stepRow(-1),
+    ArrowDown: () => stepDown(1),
+    ArrowUp: () => stepDown(-1),
     Home: () => step(-Infinity),
     End: () => step(Infinity),
     Enter: () => {
@@ -260,8 +270,9 @@ const Surface = ({ choose, chosen, fold, laid, now, run }: SurfaceProperties) =>
           width={1}
           height={1}
           tabIndex={0}
-          role="img"
-          aria-label={`${Phrases.sentence(run)} Arrow keys choose a call, plus, minus and 0 zoom. Table has the same.`}
+          role="application"
+          aria-roledescription="picture"
+          aria-label={`${Phrases.sentence(run)} ${hint}`}
           {...{ onKeyDown, onPointerDown, onPointerMove, onPointerUp }}
           onPointerCancel={() => {
             grip.current = undefined

@@ -13,11 +13,13 @@ interface Properties {
   /** The version of the run, with which the strip is drawn again. */
   readonly version: number
   readonly onOpen: () => void
+  /** `true` while the whole picture is open, which the strip then closes. */
+  readonly isOpen?: boolean
   /** `false` for a run that has no end and does not go on. `true` by default. */
   readonly isLive?: boolean
 }
 
-export const Strip = ({ isLive = true, onOpen, run, version }: Properties) => {
+export const Strip = ({ isLive = true, isOpen = false, onOpen, run, version }: Properties) => {
   const box = useRef<HTMLSpanElement>(null)
   const canvas = useRef<HTMLCanvasElement>(null)
   const { width } = useSize(box)
@@ -39,7 +41,8 @@ export const Strip = ({ isLive = true, onOpen, run, version }: Properties) => {
       type="button"
       className="run-strip"
       onClick={onOpen}
-      aria-label={`Open the picture. ${Phrases.sentence(run)}`}
+      aria-expanded={isOpen}
+      aria-label={`${isOpen ? "Close" : "Open"} the picture. ${Phrases.sentence(run)}`}
     >
       <span ref={box}>
         <canvas ref={canvas} width={1} height={height} style={{ height }} />

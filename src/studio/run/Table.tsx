@@ -27,9 +27,11 @@ const time = (millis: number | undefined): string => millis === undefined ? "" :
 const percent = (part: number, all: number): string => `${Math.max(0, Math.min(100, part / all * 100))}%`
 
 const Row = (
-  { call, chosen, index, now, onChoose, run }: Omit<Properties, "version"> & {
+  { call, chosen, index, now, number, onChoose, run }: Omit<Properties, "version"> & {
     readonly call: Fold.Call
     readonly index: number
+    /** Number of rows. */
+    readonly number: number
   }
 ) => {
   const all = Math.max(1, now)
@@ -40,6 +42,8 @@ const Row = (
   const ran = Words.ranOf(call, now)
   const why = Phrases.why(run, call)
   const words = Phrases.wordsOf(call)
+  const around = run.calls.get(call.owner)
+  const outer = around === undefined ? "" : `, in ${Phrases.nameOf(run, around)}`
   return (
     <tr aria-rowindex={index + 2} className={call.path === chosen ? "run-chosen" : undefined} data-path={call.path}>
       <th scope="row">
@@ -47,13 +51,13 @@ const Row = (
         <button
           type="button"
           aria-pressed={call.path === chosen}
+          aria-label={`${Phrases.nameOf(run, call)}${outer}, ${index + 1} of ${number}`}
           onClick={() =>
             onChoose(call.path)}
         >
           {call.name}
         </button>
         {words !== "" && <span className="run-words">{words}</span>}
-        {depth > 0 && <span className="run-hidden">in {run.calls.get(call.owner)?.name ?? call.owner}</span>}
         <span className="run-figures">
           {[
             `asked at ${Words.seconds(ready)}`,
@@ -159,7 +163,12 @@ export const Table = ({ chosen, now, onChoose, run, version }: Properties) => {
           <tbody>
             <Gap rows={first} height={height} />
             {list.slice(first, last).map((call, index) => (
-              <Row key={call.path} index={first + index} {...{ call, chosen, now, onChoose, run }} />
+              <Row
+                key={call.path}
+                index={first + index}
+                number={list.length}
+                {...{ call, chosen, now, onChoose, run }}
+              />
             ))}
             <Gap rows={list.length - last} height={height} />
           </tbody>

@@ -205,6 +205,14 @@ export const ordered = (run: Fold.Run, order: Order, now: number): ReadonlyArray
   return below("")
 }
 
+/** Returns the place of a call among all of its run, as the table has them, and the call that it is inside of. */
+export const placeOf = (run: Fold.Run, call: Fold.Call): string => {
+  const calls = ordered(run, "asked", 0)
+  const outer = call.owner === "" ? undefined : run.calls.get(call.owner)
+  const within = outer === undefined ? "" : `, in ${nameOf(run, outer)}`
+  return `${(calls.indexOf(call) + 1).toLocaleString("en")} of ${calls.length.toLocaleString("en")}${within}`
+}
+
 /**
  * Returns one sentence about a call, for a live region: it changes with the state of the call, and not with the time
  * for which the call has waited or run so far.

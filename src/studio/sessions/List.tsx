@@ -203,18 +203,20 @@ const Sessions = ({ list, onShow, shown, studio }: {
 }
 
 /** The side of the page: the agents, their sessions, and the page itself. */
-export const List = ({ agents, children, list, onNew, onShow, shown, studio }: {
+export const List = ({ agents, children, isInert, list, onNew, onShow, shown, studio }: {
   readonly agents: ReadonlyArray<Client.Agent>
   readonly list: Lists.List | undefined
   /** Id of the session that is shown. */
   readonly shown: string | undefined
   readonly studio: Studio
+  /** `true` while it is closed, or something covers it. */
+  readonly isInert: boolean
   readonly onNew: (agent?: string) => void
   /** A session was chosen. */
   readonly onShow: () => void
   readonly children: ReactNode
 }): ReactNode => (
-  <nav id="side" aria-label="Sessions">
+  <nav id="side" aria-label="Sessions" inert={isInert}>
     <div className="head">
       <span className="brand">
         <Mark />Studio

@@ -1,4 +1,8 @@
-/** Returns the focus to what had it before, or else to the field for a message. */
+/**
+ * The focus: what closes gives it back to what had it before, or else to the field for a message; what waits for an
+ * answer takes it where it is free; and what covers the page takes it in.
+ */
+import { useEffect, useState } from "react"
 
 /** The most elements that are remembered. */
 const most = 50
@@ -15,7 +19,7 @@ const isThere = (element: HTMLElement): boolean =>
   && element.checkVisibility({ visibilityProperty: true })
 
 /** Returns the element that has the focus, unless it is none, or one that has gone. */
-export const focused = (): HTMLElement | undefined => {
+const focused = (): HTMLElement | undefined => {
   const { activeElement: at } = document
   return at instanceof HTMLElement && at !== document.body && isThere(at) ? at : undefined
 }
@@ -71,4 +75,40 @@ export const keepFocus = (): () => void => {
     observer.disconnect()
     clearTimeout(timer)
   }
+}
+
+/**
+ * Moves the focus to what waits for an answer: from an empty field for a message, or from nothing. A key that was meant
+ * for another element is not lost.
+ */
+export const takeFocus = (target: HTMLElement | null): void => {
+  const at = focused()
+  const isFree = at === undefined || at instanceof HTMLTextAreaElement && at.id === "message" && at.value === ""
+  if (target === null || !isFree) return
+  target.focus({ preventScroll: true })
+  target.scrollIntoView({ block: "nearest" })
+}
+
+/** Moves the focus into what has just opened, unless it is there already. */
+export const enter = (opened: Element | null, selectors: ReadonlyArray<string>): void => {
+  if (opened === null || opened.contains(document.activeElement)) return
+  for (const selector of selectors) {
+    const target = opened.querySelector<HTMLElement>(selector)
+    if (target === null || !isThere(target)) continue
+    return target.focus({ preventScroll: true })
+  }
+}
+
+/** Tells whether the window is at most so many pixels wide, as the styles ask. */
+export const useNarrow = (most: number): boolean => {
+  const query = `(max-width: ${most}px)`
+  const [isNarrow, setNarrow] = useState(() => matchMedia(query).matches)
+  useEffect(() => {
+    const media = matchMedia(query)
+    const change = () => setNarrow(media.matches)
+    change()
+    media.addEventListener("change", change)
+    return () => media.removeEventListener("change", change)
+  }, [query])
+  return isNarrow
 }
