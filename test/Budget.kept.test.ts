@@ -3,6 +3,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
+import * as TestClock from "effect/testing/TestClock"
 import { Adapter, Budget, Chat, type Event, Message, type Rule, Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
 import { type Append, holding, listing, stores } from "./support/edges.ts"
@@ -118,6 +119,58 @@ describe("a budget of a kept session", () => {
       const { result } = yield* resumed(second)
       // Twice 100 and 100 tokens that were reserved.
       assert.deepStrictEqual([result.spent?.calls, tokensIn(result.spent)], [9, 505])
+    }))
+
+  it.effect("G9: a run that begins with the sub-agent of a call which waited counts what that spends in this run alone", () =>
+    Effect.gen(function*() {
+      const appends: Array<Append> = []
+      const asked: Array<number> = []
+      const store = Session.Store.layerMemory
+      const asks = Tool.make("asks", { parameters: {}, manual: true })
+      const waiting = Tool.fromChat("inner", { parameters: {}, chat: () => Chat.stream("Inner", { tools: [asks] }) })
+      const given = () => ({ ...options(), tools: [waiting], requestId: undefined })
+      const reply = (request: Adapter.Request): ReadonlyArray<Script.Entry> => {
+        const isFirst = request.messages.every(({ role }) => role !== "assistant")
+        if (!isFirst) return [text("So."), used, finish("stop")]
+        return [isInner(request) ? toolCall("i0", "asks", {}) : toolCall("a", "inner", {}), used, finish("tool_calls")]
+      }
+      const model = (onAsked: () => void) =>
+        Adapter.layer({
+          stream: (request) =>
+            Stream.unwrap(Effect.map(Script.make([reply(request)]), (scripted) => {
+              onAsked()
+              return scripted.stream(request)
+            }))
+        })
+      let begun = 0
+      const whole = yield* Effect.gen(function*() {
+        const opened = yield* Session.open("s")
+        const waits = yield* Session.keep(opened, (session) => Session.reply(session, "Go", given()))
+        const open = waits.session.suspensions[0]!
+        const kept = yield* Session.keep(waits, (session) => Session.answer(session, open.id, "42"))
+        begun = appends.length
+        asked.length = 0
+        yield* TestClock.adjust(1)
+        return (yield* Session.keep(kept, (session) => Session.continue(session, null, given()))).value.result
+      }).pipe(Effect.provide([model(() => asked.push(appends.length)), listing(appends, store)]))
+      assert.strictEqual(whole.haltedReason, "completed")
+      assert.strictEqual(whole.spent?.calls, 2)
+      let kills = 0
+      for (let cut = begun + 1; cut < appends.length; cut++) {
+        const before = appends.slice(0, cut)
+        const where = `killed behind append ${cut}, ${before.at(-1)?.records.map(({ _tag }) => _tag).join()}`
+        let again = 0
+        const result = yield* Effect.gen(function*() {
+          const kept = (yield* Session.load("s"))!
+          return (yield* Session.resume(kept, { ...given(), takeOver: true })).value.result
+        }).pipe(Effect.provide([model(() => again++), holding(before, [], store)]))
+        const sent = asked.filter((at) => at < cut).length + again
+        const calls = result.spent?.calls ?? 0
+        if (isUnderWay(before)) assert.isAtLeast(calls, sent, where)
+        else assert.strictEqual(calls, sent, where)
+        kills++
+      }
+      assert.isAbove(kills, 5)
     }))
 
   it.effect("G9: a resumed run tells prepareStep what was spent before the kill", () =>

@@ -516,19 +516,25 @@ const listWithin = (store: Journals.Service, id: string): Effect.Effect<Readonly
     (listed) => listed.flatMap((other) => Nested.isWithin(id, other.id) ? [other.id] : [])
   )
 
-/** Reads the steps of the nested runs that some calls have started, at any depth, as their journals have them. */
+/**
+ * Reads the steps of the nested runs that some calls have started since a time, at any depth, as their journals have
+ * them. A call that waited has runs from before, which belong to an earlier run around it.
+ */
 export const stepsWithin = (
   store: Journals.Service,
   id: string,
-  calls: Iterable<string>
+  calls: Iterable<string>,
+  since: number
 ): Effect.Effect<ReadonlyArray<RunJournal.Inside>, Journals.StoreError> =>
   Effect.gen(function*() {
     const isOurs = Nested.isOfCalls(id, calls)
     const steps = new Map<string, RunJournal.Inside>()
     for (const other of (yield* listWithin(store, id)).filter(isOurs)) {
+      let isSince = false
       yield* Stream.runForEach(store.read(other), ({ record }) =>
         Effect.sync(() => {
-          if (!("requestId" in record && "stepIndex" in record)) return
+          if (record._tag === "RunStarted" && record.resumes !== true) isSince = record.startedAt >= since
+          if (!isSince || !("requestId" in record && "stepIndex" in record)) return
           const key = JSON.stringify([other, record.requestId, record.stepIndex])
           const before = steps.get(key) ?? { notes: {} }
           const notes = "notes" in record ? { ...before.notes, ...record.notes } : before.notes
