@@ -3,7 +3,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
-import { Adapter, Budget, Chat, type Event, Inbox, Journal, type Message, Session, Tool } from "heddle"
+import { Adapter, Budget, Chat, type Event, Inbox, Journal, type Message, Policy, Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
 import { stores } from "./support/edges.ts"
 import { journalOf, prefixed } from "./support/survivor.ts"
@@ -258,6 +258,28 @@ describe("messages into the run of a session", () => {
           ])
         }).pipe(Effect.provide([modelOf(9), Session.Store.layerMemory]))
         yield* program
+      }
+    }))
+
+  it.effect("a message that comes after the end is refused with the reason of that end, also behind a snapshot", () =>
+    Effect.gen(function*() {
+      const cases: ReadonlyArray<readonly [string, object]> = [
+        ["finished", {}],
+        ["budget", { budget: Budget.make({ calls: 1 }) }],
+        ["budget", { budget: Budget.make({ calls: 1 }, { onExhausted: "halt" }) }],
+        ["max_turns", { maxTurns: 1, policy: { ...Policy.standard, onMaxTurns: "finalize" } }],
+        ["max_turns", { maxTurns: 1 }],
+        ["halted", { haltWhen: () => true }]
+      ]
+      for (const [reason, options] of cases) {
+        const program = Effect.gen(function*() {
+          yield* reply(yield* lookWith(() => Effect.void), options)
+          yield* Session.submit("s", "late", { id: "m1", mode: "steer", otherwise: "refuse" })
+          yield* Session.snapshot(yield* Session.open("s"))
+          yield* Session.submit("s", "later", { id: "m2", mode: "follow", otherwise: "refuse" })
+          return [fateOf(yield* receiptOf("m1"))?.reason, fateOf(yield* receiptOf("m2"))?.reason]
+        }).pipe(Effect.provide([modelOf(1), Session.Store.layerMemory]))
+        assert.deepStrictEqual(yield* program, [reason, reason])
       }
     }))
 

@@ -221,6 +221,8 @@ export class LastRun extends Schema.Opaque<LastRun>()(Schema.Struct({
   error: Schema.optionalKey(RunError),
   /** The rule that ended it. Left out where none did. */
   rule: Schema.optionalKey(EndedBy),
+  /** The rule that made its last step the last one, such as `"budget"`, or `"max_turns"`. Left out where none did. */
+  finalized: Schema.optionalKey(Schema.String),
   /** Its typed answer, encoded. Left out where it has none. */
   output: Schema.optionalKey(Json.Opaque)
 })) {}

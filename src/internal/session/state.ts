@@ -1248,13 +1248,15 @@ const becameOf = ({ haltedReason, status }: Records.RunEnded): Records.Receipt["
 
 /** Returns the outcome of a run that has ended, unless it was a step that only ran tools. */
 const lastRunOf = (
-  { error, haltedReason = "error", metadata, output, rule, status }: Records.RunEnded
+  { error, haltedReason = "error", metadata, output, rule, status }: Records.RunEnded,
+  finalized: string | undefined
 ): Records.LastRun | undefined => {
   if (haltedReason === "") return undefined
-  if (output !== undefined) return { outcome: haltedReason, output }
+  const closing = finalized === undefined ? {} : { finalized }
+  if (output !== undefined) return { outcome: haltedReason, output, ...closing }
   if (rule !== undefined) return { outcome: haltedReason, rule }
   if (error !== undefined || status !== "error") {
-    return { outcome: haltedReason, ...(error === undefined ? {} : { error }) }
+    return { outcome: haltedReason, ...(error === undefined ? {} : { error }), ...closing }
   }
   const { detail, reason } = Records.runErrorOf(metadata?.["error"])
   return { outcome: haltedReason, error: { detail, reason: reason === "unknown" ? haltedReason : reason } }
@@ -1281,7 +1283,8 @@ const runEnded = (state: State, run: Run, record: Records.RunEnded): void => {
   const { steps, taken } = run
   const stop = state.stop
   state.failures = haltedReason === undefined ? state.failures + 1 : 0
-  state.lastRun = lastRunOf(record)
+  const finalized = finalizedBy(steps)
+  state.lastRun = lastRunOf(record, finalized)
   if (record.kept !== undefined) state.kept = record.kept
   const isGivenBack = haltedReason === undefined && isUnstarted(run)
   state.ended = {
@@ -1310,18 +1313,17 @@ const runEnded = (state: State, run: Run, record: Records.RunEnded): void => {
     const receipt = state.receipts.get(id)
     if (receipt !== undefined) receive(state, { ...receipt, became: "completed" })
   }
-  refuseOpen(state, refusalBy(record, steps))
+  refuseOpen(state, Outcomes.refusalOf({ haltedReason, rule: record.rule?.name, finalized }))
 }
 
-/** Returns the reason for which a message is refused that comes after the last run. */
-const refusalAfter = ({ outcome, rule }: Partial<Records.LastRun> = {}): string =>
-  Outcomes.refusalOf({ haltedReason: outcome ?? "", rule: rule?.name })
+/** Returns the reason for which a message is refused that comes after the last run: that of its end. */
+const refusalAfter = ({ finalized, outcome, rule }: Partial<Records.LastRun> = {}): string =>
+  Outcomes.refusalOf({ haltedReason: outcome ?? "", rule: rule?.name, finalized })
 
-/** Returns the reason for which the ended run takes no more messages. */
-const refusalBy = ({ haltedReason, rule }: Records.RunEnded, steps: Run["steps"]): string => {
+/** Returns the rule that made the last step the last one, and what else did: `"max_turns"`. */
+const finalizedBy = (steps: Run["steps"]): string | undefined => {
   const last = steps.at(-1)?.notes["last"]
-  const finalized = typeof last === "string" && last !== "output" && last !== "structured" ? last : undefined
-  return Outcomes.refusalOf({ haltedReason, rule: rule?.name, finalized })
+  return typeof last === "string" && last !== "output" && last !== "structured" ? last : undefined
 }
 
 const inRun = (state: State, run: Run, record: Records.Record): void => {

@@ -17,7 +17,7 @@ export const frame = (events: ReadonlyArray<Event.Event>, isCut: boolean): Found
   const completed = events[end]
   const lastStep = events.findLastIndex((event) => event._tag === "StepCompleted")
   const behind = events.slice(Math.max(lastStep + 1, AnswerLaws.opening(events)), end).filter((event) =>
-    event._tag !== "Error" && event._tag !== "OutputCompleted"
+    event._tag !== "Error" && event._tag !== "OutputCompleted" && event._tag !== "MessageRefused"
   )
   const messages: Array<string> = []
   if (end < events.length - 1) messages.push(`${events.length - 1 - end} events come after ChatCompleted`)
