@@ -5,12 +5,16 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
 import * as TestClock from "effect/testing/TestClock"
-import type { Session } from "heddle"
+import { Session } from "heddle"
+import { SessionStore } from "heddle/sql"
 import { placesOf } from "../support/edges.ts"
 import { property, shareOf } from "../support/property.ts"
 import * as Programs from "../support/sessionPrograms.ts"
+
+const sqlite = Layer.orDie(SessionStore.layerSqlite({ filename: ":memory:" }))
 
 const plain = [
   "report",
@@ -83,10 +87,70 @@ const programs = Arbitrary.schema(Schema.Struct({
 
 type Program = typeof programs extends Arbitrary.Arbitrary<infer A> ? A : never
 
-type Step = Program["steps"][number]
+// Programs with messages into their runs, withdrawals, stops of one call, and budgets.
 
-const operationOf = ({ operation, pick }: Step, kept: Session.Kept): Programs.Operation | "stop" | "submit" => {
-  const name = operations[operation] ?? "due"
+const governedOperations = [...operations, "due", "due", "steer", "follow", "refuse", "withdraw", "stopCall"] as const
+
+const governedFaults = [
+  "none",
+  "before",
+  "after",
+  "interrupt",
+  "stop",
+  "submit",
+  "settle",
+  "within",
+  "hang",
+  "steer",
+  "follow",
+  "refuse",
+  "withdraw",
+  "stopCall"
+] as const
+
+/** What another process does right before another append. */
+const asides = ["none", "steer", "follow", "refuse", "withdraw", "steer", "withdraw", "stopCall"] as const
+
+const limits = [
+  undefined,
+  undefined,
+  { calls: 5 },
+  { calls: 3 },
+  { calls: 2 },
+  { calls: 1 },
+  { calls: 0 },
+  { calls: 4, tokens: 5_000 },
+  { tokens: 9_500 }
+] as const
+
+const governedPrograms = Arbitrary.schema(Schema.Struct({
+  turns: turnsOf([...plain, "agentA", "agentB"], 3),
+  agents: Schema.Struct({ agentA: turnsOf([...plain, "agentB"], 2), agentB: turnsOf(plain, 2) }),
+  isFinalizing: Schema.Literals([false, false, false, true]),
+  budgets: Schema.Struct({ own: upTo(limits.length), agent: upTo(limits.length), around: upTo(2 * limits.length) }),
+  isHalting: Schema.Boolean,
+  isOfSession: Schema.Boolean,
+  isSqlite: Schema.Boolean,
+  steps: Schema.Array(Schema.Struct({
+    operation: upTo(governedOperations.length),
+    fault: upTo(governedFaults.length),
+    at: upTo(18),
+    aside: upTo(asides.length),
+    asideAt: upTo(18),
+    pick: upTo(6),
+    isStale: upTo(6)
+  })).check(Schema.isMinLength(1), Schema.isMaxLength(8))
+}))
+
+type Governed = typeof governedPrograms extends Arbitrary.Arbitrary<infer A> ? A : never
+
+type Known = (typeof governedOperations)[number]
+
+const commands = ["follow", "refuse", "steer", "stop", "stopCall", "submit", "withdraw"] as const
+
+const isCommand = (name: unknown): name is (typeof commands)[number] => commands.includes(name as never)
+
+const operationOf = (name: Known, pick: number, kept: Session.Kept): Programs.Operation | Programs.Command => {
   const open = kept.session.suspensions[pick % 3] ?? kept.session.suspensions[0]
   const settled = (): Programs.Operation => {
     const id = open?.id ?? "nothing"
@@ -107,11 +171,8 @@ const operationOf = ({ operation, pick }: Step, kept: Session.Kept): Programs.Op
       return ["reply", `hello ${kept.version}`]
     case "settle":
       return settled()
-    case "stop":
-    case "submit":
-      return name
     default:
-      return [name]
+      return isCommand(name) ? name : [name]
   }
 }
 
@@ -122,15 +183,53 @@ const played = (program: Program) =>
     for (const step of program.steps) {
       const fresh = yield* Programs.loaded(shared)
       const kept = step.isStale === 0 ? stale : fresh
-      const operation = operationOf(step, kept)
+      const operation = operationOf(operations[step.operation] ?? "due", step.pick, kept)
       const how = faults[step.fault] ?? "none"
-      if (operation === "stop" || operation === "submit") yield* Programs.command(shared, operation)
+      if (typeof operation === "string") yield* Programs.command(shared, operation)
       else yield* Programs.run(shared, operation, how === "none" ? undefined : { at: step.at + 1, how }, kept)
       stale = fresh
       if (shared.problems.length > 0) break
     }
     return shared.problems.length > 0 ? shared.problems : yield* Programs.finish(shared)
   }).pipe(Effect.provide(TestClock.layer()))
+
+const budgetsOf = ({ budgets: { agent, around, own }, isHalting, isOfSession }: Governed): Programs.Budgets => {
+  const boundsOf = (index: number, scope: "run" | "session"): Programs.Bounds | undefined => {
+    const bounds = limits[index]
+    return bounds && { limits: bounds, onExhausted: isHalting ? "halt" : "finalize", scope }
+  }
+  return {
+    own: boundsOf(own, isOfSession ? "session" : "run"),
+    agent: boundsOf(agent, "run"),
+    around: boundsOf(around, "run")
+  }
+}
+
+/** Plays a program with messages and budgets. Right before one append of an operation another process may do something. */
+const governed = (program: Governed) =>
+  Effect.gen(function*() {
+    const store = yield* Session.Store
+    const shared = yield* Programs.opened({ ...program, budgets: budgetsOf(program) }, store)
+    let stale = yield* Programs.loaded(shared)
+    for (const { aside, asideAt, at, fault, isStale, operation: index, pick } of program.steps) {
+      const fresh = yield* Programs.loaded(shared)
+      const kept = isStale === 0 ? stale : fresh
+      const operation = operationOf(governedOperations[index] ?? "due", pick, kept)
+      const own = [{ at: asideAt + 1, how: asides[aside] ?? "none" }, {
+        at: at + 1,
+        how: governedFaults[fault] ?? "none"
+      }]
+      const faults = own.flatMap(({ at, how }) => how === "none" ? [] : [{ at, how }])
+      if (typeof operation === "string") yield* Programs.command(shared, operation)
+      else yield* Programs.run(shared, operation, faults, kept)
+      stale = fresh
+      if (shared.problems.length > 0) break
+    }
+    return shared.problems.length > 0 ? shared.problems : yield* Programs.finish(shared)
+  }).pipe(
+    Effect.provide(program.isSqlite ? sqlite : Session.Store.layerMemory, { local: true }),
+    Effect.provide(TestClock.layer())
+  )
 
 // Interrupted at any record, and continued in every way.
 
@@ -292,5 +391,12 @@ describe("laws of sessions", () => {
     played,
     1500,
     [{ id: "Q-02", seed: "2144064023", at: 453, size: 5 }]
+  )
+
+  property(
+    "Q-02: random programs with messages into runs, withdrawals, stops of one call, and budgets",
+    governedPrograms,
+    governed,
+    400
   )
 })

@@ -38,17 +38,33 @@ export interface Turn {
   readonly behind: Lines
 }
 
+/** A submitted message: when a run gets it, and what becomes of it where the run ends without it. */
+export type Submitted = readonly [
+  id: string,
+  text: string,
+  mode: "follow" | "next" | "steer",
+  otherwise: "next" | "refuse"
+]
+
 export interface Run {
   readonly id: string
   readonly by: number
   readonly isStep: boolean
   /** The request that it is to stop. */
   readonly stop: string | undefined
+  /** The requests to stop one of its calls, with the paths of the calls. */
+  readonly callStops: ReadonlyArray<readonly [id: string, path: string]>
+  /** The paths of the calls that were to stop when it was resumed: they do not start again. */
+  readonly stoppedCalls: ReadonlyArray<string>
+  /** The rule that made its last step the last one. */
+  readonly closing: string | undefined
+  /** The messages that were open at its last step. */
+  readonly due: ReadonlyArray<string>
   /** A stop was known when it was resumed: nothing starts any more. */
   readonly isEnding: boolean
   readonly hasStarted: boolean
   readonly steps: number
-  readonly taken: readonly [id: string, text: string | undefined] | undefined
+  readonly taken: readonly [id: string, message: Submitted | undefined] | undefined
   readonly settlements: ReadonlyArray<readonly [id: string, verdict: Verdict]>
   readonly before: Pick<State, "isSettled" | "status" | "thread" | "turn">
 }
@@ -57,10 +73,12 @@ export interface State {
   readonly thread: Lines
   readonly turn: Turn | undefined
   readonly run: Run | undefined
-  readonly inbox: ReadonlyArray<readonly [id: string, text: string]>
+  readonly inbox: ReadonlyArray<Submitted>
   readonly status: string
   readonly isSettled: boolean
   readonly receipts: Readonly<Record<string, string>>
+  /** The reason for which a message is refused that comes after the last run. */
+  readonly refusal: string
   readonly isNested: boolean
 }
 
@@ -70,8 +88,9 @@ export type Verdict = readonly ["again"] | readonly ["no"] | readonly ["value", 
 /** What happens to a session. */
 type What =
   | { readonly what: "opened"; readonly thread: Lines; readonly status: string }
-  | { readonly what: "submitted"; readonly id: string; readonly text: string }
-  | { readonly what: "stop"; readonly id: string; readonly run: string }
+  | { readonly what: "submitted"; readonly message: Submitted }
+  | { readonly what: "withdrawn"; readonly message: string }
+  | { readonly what: "stop"; readonly stop: string; readonly run: string; readonly path: string | undefined }
   | {
     readonly what: "run"
     readonly run: string
@@ -82,6 +101,14 @@ type What =
     readonly takes: string | undefined
     readonly answers: readonly [id: string, verdict: Verdict] | undefined
   }
+  /** A request that is about to be made: `delivered` are the submitted messages that it has, and `says` all new ones. */
+  | {
+    readonly what: "prepared"
+    readonly step: number
+    readonly delivered: ReadonlyArray<string>
+    readonly says: Lines
+    readonly closing: string | undefined
+  }
   | { readonly what: "reply"; readonly says: string; readonly calls: ReadonlyArray<readonly [id: string, kind: Kind]> }
   | { readonly what: "start"; readonly id: string; readonly attempt: number; readonly early: Kind | undefined }
   | { readonly what: "again"; readonly id: string }
@@ -89,8 +116,20 @@ type What =
   | { readonly what: "wait"; readonly id: string; readonly open: ReadonlyArray<Open> }
   | { readonly what: "settle"; readonly id: string; readonly verdict: Verdict }
   /** `broken` are the messages of a reply that broke off. */
-  | { readonly what: "step"; readonly says: string; readonly introduced: Lines; readonly broken: Lines | undefined }
-  | { readonly what: "ended"; readonly reason: string | undefined; readonly status: string; readonly says: Lines }
+  | {
+    readonly what: "step"
+    readonly says: string
+    readonly introduced: Lines
+    readonly broken: Lines | undefined
+    readonly closing: string | undefined
+  }
+  | {
+    readonly what: "ended"
+    readonly reason: string | undefined
+    readonly status: string
+    readonly says: Lines
+    readonly rule?: string | undefined
+  }
 
 /** What happens, and the process that appended it. 0 is a process that only gives commands. */
 export type Happening = What & { readonly by: number }
@@ -103,6 +142,7 @@ export const initial: State = {
   status: "idle",
   isSettled: false,
   receipts: {},
+  refusal: "finished",
   isNested: false
 }
 
@@ -191,17 +231,49 @@ const closed = (state: State): State =>
 const became = (state: State, id: string | undefined, what: string): State =>
   id === undefined ? state : { ...state, receipts: { ...state.receipts, [id]: what } }
 
-export const ended = (
-  given: State,
-  run: Run,
-  { reason, says, status }: Extract<Happening, { what: "ended" }>
-): State => {
-  const state = became(given, run.stop, "completed")
-  const [id, text] = run.taken ?? []
+/** A message that no run takes any more. */
+const resolved = (state: State, id: string, fate: string): State =>
+  state.inbox.some((message) => message[0] === id)
+    ? became({ ...state, inbox: state.inbox.filter((message) => message[0] !== id) }, id, fate)
+    : state
+
+const refused = (state: State): State =>
+  state.inbox.reduce(
+    (state, [id, , , otherwise]) => otherwise === "refuse" ? resolved(state, id, `refused ${state.refusal}`) : state,
+    state
+  )
+
+const refusals: Readonly<Record<string, string>> = {
+  abandoned: "stopped",
+  ask_user: "waiting",
+  approval_requested: "waiting",
+  cancelled: "stopped",
+  completed: "finished",
+  manual_tool_calls: "waiting",
+  max_turns: "max_turns"
+}
+
+/** The reason for which the end of a run refuses messages. */
+const refusalOf = (
+  { closing }: Run,
+  { reason, rule }: Pick<Extract<Happening, { what: "ended" }>, "reason" | "rule">
+): string => {
+  if (reason === undefined) return "failed"
+  return rule ?? (reason === "completed" ? closing : undefined) ?? refusals[reason] ?? `halted by ${reason}`
+}
+
+export const ended = (given: State, run: Run, happening: Extract<Happening, { what: "ended" }>): State => {
+  const { reason, says, status } = happening
+  const stops = [run.stop, ...run.callStops.map(([id]) => id)]
+  const state = stops.reduce((state, id) => became(state, id, "completed"), {
+    ...given,
+    refusal: refusalOf(run, happening)
+  })
+  const [id, message] = run.taken ?? []
   const rest = (state: State): State =>
-    run.settlements.reduce((state, [id, verdict]) => settled(state, id, verdict), state)
+    refused(run.settlements.reduce((state, [id, verdict]) => settled(state, id, verdict), state))
   if (reason === undefined && !run.hasStarted && run.steps === 0) {
-    const inbox = id === undefined || text === undefined ? state.inbox : [[id, text] as const, ...state.inbox]
+    const inbox = message === undefined ? state.inbox : [message, ...state.inbox]
     return rest(became({ ...state, ...run.before, inbox, run: undefined }, id, "queued"))
   }
   const left = closed(said(reason === undefined ? closed(state) : state, says))
@@ -216,12 +288,23 @@ export const ended = (
   return became(rest(whole({ ...left, turn, run: undefined, isSettled: false, status })), id, outcome)
 }
 
-const newRun = { stop: undefined, isEnding: false, hasStarted: false, steps: 0, settlements: [] }
+const newRun = {
+  stop: undefined,
+  callStops: [],
+  stoppedCalls: [],
+  closing: undefined,
+  due: [],
+  isEnding: false,
+  hasStarted: false,
+  steps: 0,
+  settlements: []
+}
 
 const began = (state: State, happening: Extract<Happening, { what: "run" }>): State => {
   const { answers, by, isNested, isResumed, isStep, run: id, says, takes } = happening
   if (isResumed && state.run !== undefined) {
-    const run = { ...state.run, by, isEnding: state.run.stop !== undefined }
+    const stoppedCalls = state.run.callStops.map(([, path]) => path)
+    const run = { ...state.run, by, isEnding: state.run.stop !== undefined, stoppedCalls }
     return { ...state, run, turn: state.turn?.isReplied === false ? undefined : state.turn }
   }
   const { isSettled, status, thread, turn } = state
@@ -229,12 +312,15 @@ const began = (state: State, happening: Extract<Happening, { what: "run" }>): St
   const speaking = says.length === 0 ? answering : spoken(said(answering, says))
   const message = state.inbox.find((submitted) => submitted[0] === takes)
   const inbox = state.inbox.filter((other) => other !== message)
-  const taken = takes === undefined ? undefined : [takes, message?.[1]] as const
+  const taken = takes === undefined ? undefined : [takes, message] as const
   const run = { ...newRun, id, by, isStep, taken, before: { isSettled, status, thread, turn } }
   return became({ ...speaking, isNested, inbox, run }, takes, "taken")
 }
 
 const call = (kind: Kind): Call => ({ kind, state: "asked", attempt: 0, by: -1, open: [], content: "" })
+
+/** A message that comes while no run is open is refused, where it is for that run alone. */
+const submitted = (state: State): State => state.run === undefined ? refused(state) : state
 
 const emptyTurn: Turn = { isEarlier: false, isReplied: false, calls: {}, behind: [] }
 
@@ -245,11 +331,24 @@ export const after = (state: State, happening: Happening): State => {
     case "opened":
       return { ...state, thread: happening.thread, turn: undefined, status: happening.status }
     case "submitted":
-      return became({ ...state, inbox: [...state.inbox, [happening.id, happening.text]] }, happening.id, "queued")
-    case "stop":
-      return run?.id === happening.run
-        ? became({ ...state, run: { ...run, stop: happening.id } }, happening.id, "taken")
-        : state
+      return submitted(became({ ...state, inbox: [...state.inbox, happening.message] }, happening.message[0], "queued"))
+    case "withdrawn":
+      return resolved(state, happening.message, "taken back")
+    case "stop": {
+      if (run?.id !== happening.run) return state
+      const { path, stop } = happening
+      const stopped = path === undefined
+        ? { ...run, stop }
+        : { ...run, callStops: [...run.callStops, [stop, path] as const] }
+      return became({ ...state, run: stopped }, stop, "taken")
+    }
+    case "prepared": {
+      const { delivered, says, step } = happening
+      const fate = `delivered ${run?.id} ${step}`
+      const ready = delivered.reduce((state, id) => resolved(state, id, fate), state)
+      const asking = { ...ready, run: run && { ...run, closing: happening.closing ?? run.closing } }
+      return said(asking.turn?.isEarlier === false ? { ...asking, turn: undefined } : asking, says)
+    }
     case "run":
       return began(state, happening)
     case "reply": {
@@ -285,7 +384,8 @@ export const after = (state: State, happening: Happening): State => {
         : callsOf(ready).some(([, call]) => isOpen(call))
         ? ready
         : { ...ready, thread: threadOf(ready), turn: undefined }
-      return { ...done, run: run && { ...run, steps: run.steps + 1 } }
+      const due = state.inbox.flatMap(([id, , mode]) => mode === "next" ? [] : [id])
+      return { ...done, run: run && { ...run, steps: run.steps + 1, closing: happening.closing ?? run.closing, due } }
     }
     case "ended":
       return run === undefined ? state : ended(state, run, happening)

@@ -11,7 +11,20 @@ import * as References from "effect/References"
 import * as Schedule from "effect/Schedule"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
-import { Adapter, Chat, Encoder, type Event, type Journal, Message, Policy, Response, Session, Tool } from "heddle"
+import {
+  Adapter,
+  Budget,
+  Chat,
+  Encoder,
+  type Event,
+  type Journal,
+  Limits as RunLimits,
+  Message,
+  Policy,
+  Response,
+  Session,
+  Tool
+} from "heddle"
 import { Worker } from "heddle/durable"
 import { check } from "heddle/testing"
 import * as Model from "./sessionModel.ts"
@@ -28,7 +41,33 @@ export interface Program {
   readonly turns: ReadonlyArray<Turn>
   readonly agents: Readonly<Record<string, ReadonlyArray<Turn>>>
   readonly isFinalizing: boolean
+  /** The budgets: of the runs of the session, of each run of `agentA`, and of all runs of a process. */
+  readonly budgets?: Budgets
 }
+
+export interface Bounds {
+  readonly limits: Budget.Limits
+  readonly onExhausted: "finalize" | "halt"
+  readonly scope: "run" | "session"
+}
+
+export interface Budgets {
+  readonly own: Bounds | undefined
+  readonly agent: Bounds | undefined
+  readonly around: Bounds | undefined
+}
+
+/** Commands of another process. One that loses a stop is killed before the store has it. */
+export type Command =
+  | "follow"
+  | "lostStop"
+  | "refuse"
+  | "settle"
+  | "steer"
+  | "stop"
+  | "stopCall"
+  | "submit"
+  | "withdraw"
 
 /**
  * The end of a process at its append of a number: before the store has it, after, when it has the reply alone that is
@@ -36,7 +75,7 @@ export interface Program {
  */
 export interface Fault {
   readonly at: number
-  readonly how: "after" | "before" | "hang" | "interrupt" | "lostStop" | "settle" | "stop" | "submit" | "within"
+  readonly how: "after" | "before" | "hang" | "interrupt" | "within" | Command
 }
 
 export type Operation = Rules.Operation | readonly ["worker"]
@@ -75,6 +114,22 @@ const verdictOf = (answer: Session.Answer): Model.Verdict => {
   return answer._tag === "Approved" ? ["again"] : ["no"]
 }
 
+const submittedOf = ({ id, message, mode, otherwise }: Journal.MessageSubmitted): Model.Submitted => [
+  id,
+  Message.text(message),
+  mode ?? "next",
+  otherwise ?? "next"
+]
+
+const closingOf = (notes: unknown): string | undefined => (notes as { readonly last?: string } | undefined)?.last
+
+/** The fate of a message, or what became of another command, in a word. */
+const fateOf = (receipt: Journal.Receipt | undefined): string | undefined => {
+  if (receipt?.became === "delivered") return `delivered ${receipt.requestId} ${receipt.stepIndex}`
+  if (receipt?.became === "refused") return `refused ${receipt.reason}`
+  return receipt?.became === "withdrawn" && receipt.requestId === undefined ? "taken back" : receipt?.became
+}
+
 /** A record as the model has it. */
 const happeningOf = (
   record: Journal.Record,
@@ -85,9 +140,20 @@ const happeningOf = (
     case "Opened":
       return { by, what: "opened", thread: linesOf(record.session.thread.messages), status: record.session.status }
     case "MessageSubmitted":
-      return { by, what: "submitted", id: record.id, text: Message.text(record.message) }
+      return { by, what: "submitted", message: submittedOf(record) }
+    case "MessageWithdrawn":
+      return { by, what: "withdrawn", message: record.id }
     case "StopRequested":
-      return { by, what: "stop", id: record.id, run: record.requestId }
+      return { by, what: "stop", stop: record.id, run: record.requestId, path: record.call }
+    case "StepPrepared":
+      return {
+        by,
+        what: "prepared",
+        step: record.stepIndex,
+        delivered: record.delivered ?? [],
+        says: linesOf(record.messages ?? []),
+        closing: closingOf(record.notes)
+      }
     case "RunStarted":
       return {
         by,
@@ -123,7 +189,8 @@ const happeningOf = (
         what: "step",
         says: record.response?.outputText ?? "",
         broken: record.messages && linesOf(record.messages),
-        introduced: linesOf(record.introduced ?? [])
+        introduced: linesOf(record.introduced ?? []),
+        closing: closingOf(record.notes)
       }
     }
     case "RunEnded":
@@ -132,7 +199,8 @@ const happeningOf = (
         what: "ended",
         reason: record.haltedReason,
         status: record.status ?? "idle",
-        says: linesOf(record.messages ?? [])
+        says: linesOf(record.messages ?? []),
+        rule: record.rule?.name
       }
     default:
       return undefined
@@ -160,7 +228,20 @@ interface Process {
   isAlive: boolean
   isInterrupted: boolean
   appends: number
+  /** The run of the session that it drives. */
+  run: string
+  /** The requests that it has made. */
+  sent: number
 }
+
+const processOf = (number: number): Process => ({
+  number,
+  isAlive: true,
+  isInterrupted: false,
+  appends: 0,
+  run: "",
+  sent: 0
+})
 
 /** What processes share. */
 export class Shared {
@@ -180,6 +261,16 @@ export class Shared {
   encoded = 0
   problems: Array<string> = []
   commands = 0
+  /** The requests that were made, by the runs of the session that they were made in or below. */
+  readonly sent = new Map<string, number>()
+  /** Those of them that runs inside made. */
+  readonly sentBelow = new Map<string, number>()
+  /** The requests of each run of an agent. */
+  readonly sentInside = new Map<string, number>()
+  /** The processes that have driven each run of the session. */
+  readonly drivers = new Map<string, ReadonlySet<number>>()
+  /** What the withdrawals of messages have returned. */
+  withdrawals: ReadonlyArray<readonly [id: string, isDone: boolean]> = []
 
   constructor(program: Program, store: Journal.Service) {
     this.program = program
@@ -190,12 +281,19 @@ export class Shared {
 const agentOf = (thread: ReadonlyArray<Message.Message>): string =>
   /^(agent\w+) of/.exec(Message.text(thread[0] ?? Message.user("")))?.[1] ?? ""
 
+const count = (counts: Map<string, number>, key: string): void => void counts.set(key, (counts.get(key) ?? 0) + 1)
+
 /** The events of a reply. A call that may start early does before the rest of the reply has come. */
 const replyOf = (
   shared: Shared,
+  process: Process,
   { messages, run, toolChoice, tools }: Adapter.Request
 ): Stream.Stream<Event.AdapterEvent> => {
   const agent = agentOf(messages)
+  process.sent++
+  count(shared.sent, process.run)
+  if (agent !== "") count(shared.sentBelow, process.run)
+  if (agent === "agentA") count(shared.sentInside, run?.requestId ?? "")
   const turns = shared.program.agents[agent] ?? shared.program.turns
   const asked = messages.filter(({ role, toolCalls = [] }) => role === "assistant" && toolCalls.length > 0).length
   const isNext = messages.at(-1)?.role !== "tool" || turns[asked - 1]?.isFollowed === true
@@ -227,6 +325,11 @@ const replyOf = (
   return Stream.concat(Stream.fromIterable(events), rest)
 }
 
+const budgetOf = (bounds: Bounds | undefined): { readonly budget?: Budget.Budget } =>
+  bounds === undefined
+    ? {}
+    : { budget: Budget.make(bounds.limits, { onExhausted: bounds.onExhausted, scope: bounds.scope }) }
+
 /** The tools of the program in a process. Those of a call do nothing in a process that is gone. */
 const toolsOf = (shared: Shared, process: Process, names: ReadonlyArray<string>): ReadonlyArray<Tool.Any> => {
   const living = <A>(act: () => A) => Effect.suspend(() => process.isAlive ? Effect.sync(act) : Effect.never)
@@ -256,7 +359,14 @@ const toolsOf = (shared: Shared, process: Process, names: ReadonlyArray<string>)
             const own = shared.program.agents[name] ?? []
             const tools = toolsOf(shared, process, [...new Set(own.flatMap(({ calls }) => calls))])
             const thread = Stream.unwrap(
-              Effect.as(begin(call), Chat.stream(`${name} of ${call.id}`, { tools, grace: 5 }))
+              Effect.as(
+                begin(call),
+                Chat.stream(`${name} of ${call.id}`, {
+                  tools,
+                  grace: 5,
+                  ...budgetOf(name === "agentA" ? shared.program.budgets?.agent : undefined)
+                })
+              )
             )
             return thread
           }
@@ -303,6 +413,9 @@ const toolsOf = (shared: Shared, process: Process, names: ReadonlyArray<string>)
 const journalsOf = (store: Journal.Service) =>
   Effect.map(Stream.runCollect(store.list()), (listed) => listed.map(({ id }) => id))
 
+/** More turns than a program has. */
+const mostTurns = 40
+
 /** Follows the journals: what was appended has to be what the model allows. */
 const follow = (shared: Shared) =>
   Effect.gen(function*() {
@@ -312,7 +425,7 @@ const follow = (shared: Shared) =>
       for (const { record, version } of yield* Stream.runCollect(shared.store.read(id, states.length - 1))) {
         const state = states.at(-1) ?? Model.initial
         const happening = happeningOf(record, shared.writers.get(id)?.[version] ?? 0, shared.forbidden)
-        const problem = happening && Rules.problem(state, happening)
+        const problem = happening && Rules.problem(state, happening, shared.program.isFinalizing ? 2 : mostTurns)
         if (problem !== undefined) shared.problems.push(`${id} at version ${version}, ${record._tag}: ${problem}`)
         states.push(happening === undefined ? state : Model.after(state, happening))
         happenings.push(happening ?? { by: 0, what: "again", id: "" })
@@ -337,11 +450,11 @@ const compared = (state: Model.State, kept: Session.Kept): ReadonlyArray<string>
   const isShown = state.run === undefined || state.turn?.isReplied === true
   const waiting = isShown ? Rules.waitingIn(state).filter(({ id }) => !settling.includes(id)) : []
   const commands = Object.keys(state.receipts).toSorted()
-  const receipts = commands.map((id) => [id, Session.receipt(kept, id)?.became])
+  const receipts = commands.map((id) => [id, fateOf(Session.receipt(kept, id))])
   return [
     ...same("next", Session.next(kept), Rules.next(state)),
     ...same("suspensions", session.suspensions.map(openOf), waiting),
-    ...same("submitted", submitted.map(({ id, message }) => [id, Message.text(message)]), state.inbox),
+    ...same("submitted", submitted.map(submittedOf), state.inbox),
     ...same("receipts", receipts, commands.map((id) => [id, state.receipts[id]])),
     ...same("run", interrupted?.requestId, state.run?.id),
     ...interrupted === undefined
@@ -399,17 +512,24 @@ const nestedOf = (shared: Shared): ReadonlyArray<string> =>
 // Operations.
 
 const optionsOf = (shared: Shared, process: Process) => {
-  const { isFinalizing, turns } = shared.program
+  const { budgets, isFinalizing, turns } = shared.program
   const names = [...new Set(turns.flatMap(({ calls }) => calls))]
   return {
     tools: toolsOf(shared, process, names),
     grace: 5,
+    ...budgetOf(budgets?.own),
+    ...(budgets === undefined ? {} : { maxTurns: mostTurns }),
     ...(isFinalizing ? { maxTurns: 2, policy: { ...Policy.standard, onMaxTurns: "finalize" as const } } : {})
   }
 }
 
+type End = Exclude<Fault["how"], Command>
+
+const isEnd = (how: Fault["how"]): how is End =>
+  how === "after" || how === "before" || how === "hang" || how === "interrupt" || how === "within"
+
 /** The store as a process has it. */
-const storeOf = (shared: Shared, process: Process, fault: Fault | undefined): Journal.Service => {
+const storeOf = (shared: Shared, process: Process, faults: ReadonlyArray<Fault>): Journal.Service => {
   const { store } = shared
   const alive = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
     Effect.suspend(() => process.isAlive ? effect : Effect.never)
@@ -426,25 +546,33 @@ const storeOf = (shared: Shared, process: Process, fault: Fault | undefined): Jo
             for (let at = expected + 1; at <= version; at++) known[at] = process.number
             shared.writers.set(id, known)
           }))
-      const written = wrote(records)
-      if (fault === undefined || ++process.appends !== fault.at) return written
-      switch (fault.how) {
+      for (const record of records) {
+        if (id !== root || record._tag !== "RunStarted") continue
+        process.run = record.requestId
+        shared.drivers.set(process.run, new Set([...shared.drivers.get(process.run) ?? [], process.number]))
+      }
+      const due = faults.filter(({ at }) => at === process.appends + 1)
+      process.appends++
+      const commands = due.flatMap(({ how }) => isEnd(how) ? [] : [how])
+      const told = Effect.forEach(commands, (how) => Effect.ignore(commanded(shared, how)), { discard: true })
+      const written = commands.length === 0 ? wrote(records) : Effect.andThen(told, wrote(records))
+      switch (due.find(({ how }) => isEnd(how))?.how) {
         case "before":
-          return killed
+          return Effect.andThen(told, killed)
         case "after":
           return Effect.andThen(written, killed)
         case "hang":
-          return Effect.andThen(Effect.sleep(40), killed)
+          return Effect.andThen(Effect.andThen(told, Effect.sleep(40)), killed)
         case "within": {
           const [reply] = records
-          if (records.length === 1 || reply._tag !== "ReplyReceived") return killed
-          return Effect.andThen(wrote([reply]), killed)
+          if (records.length === 1 || reply._tag !== "ReplyReceived") return Effect.andThen(told, killed)
+          return Effect.andThen(Effect.andThen(told, wrote([reply])), killed)
         }
         case "interrupt":
           process.isInterrupted = true
           return written
         default:
-          return Effect.andThen(Effect.ignore(commanded(shared, fault.how)), written)
+          return written
       }
     })
   return {
@@ -460,8 +588,23 @@ const storeOf = (shared: Shared, process: Process, fault: Fault | undefined): Jo
   }
 }
 
-/** Another process gives a command. One that loses a stop is killed before the store has it. */
-const commanded = (shared: Shared, how: "lostStop" | "settle" | "stop" | "submit") =>
+/** The path of an open call of the run, or of a run inside it. */
+const pathIn = (shared: Shared): Effect.Effect<string, unknown> =>
+  Effect.gen(function*() {
+    const stored = (id: string) =>
+      Effect.provideService(Session.load(id), Session.Store, shared.store) as Effect.Effect<Session.Kept | undefined>
+    const calls = (yield* stored(root))?.interrupted?.calls.filter(({ state }) => state !== "Answered") ?? []
+    const call = calls[shared.commands % Math.max(1, calls.length)]?.toolCall.id ?? "nothing"
+    const inside = (yield* journalsOf(shared.store)).filter((id) =>
+      id.startsWith(`${root}/${call}@`) && !id.slice(root.length + 1).includes("/")
+    )
+    const inner = inside.length === 0 || shared.commands % 2 === 0 ? undefined : yield* stored(inside.at(-1) ?? "")
+    const open = inner?.interrupted?.calls.find(({ state }) => state !== "Answered")
+    return open === undefined ? call : `${call}/${open.toolCall.id}`
+  })
+
+/** Another process gives a command. */
+const commanded = (shared: Shared, how: Command) =>
   Effect.gen(function*() {
     if (how === "lostStop") {
       const store: Journal.Service = { ...shared.store, append: () => Effect.never }
@@ -472,9 +615,21 @@ const commanded = (shared: Shared, how: "lostStop" | "settle" | "stop" | "submit
       shared.stops = [...shared.stops, yield* Session.stop(root)]
       return
     }
-    if (how === "submit") {
+    if (how === "stopCall") {
+      shared.commands++
+      shared.stops = [...shared.stops, yield* Session.stop(root, { call: yield* pathIn(shared) })]
+      return
+    }
+    if (how === "withdraw") {
+      const id = `m${shared.commands}`
+      shared.withdrawals = [...shared.withdrawals, [id, yield* Session.withdraw(root, id)]]
+      return
+    }
+    if (how !== "settle") {
       const id = `m${++shared.commands}`
-      return yield* Effect.asVoid(Session.submit(root, `submitted ${id}`, { id }))
+      const mode = how === "submit" ? "next" : how === "refuse" ? "steer" : how
+      const otherwise = how === "refuse" ? how : "next"
+      return yield* Effect.asVoid(Session.submit(root, `submitted ${id}`, { id, mode, otherwise }))
     }
     const kept = yield* Session.load(root)
     const [open] = kept?.session.suspensions ?? []
@@ -496,15 +651,15 @@ const operated = (shared: Shared, process: Process, kept: Session.Kept, operatio
   const options = optionsOf(shared, process)
   switch (operation[0]) {
     case "abandon":
-      return Effect.asVoid(Session.abandon(kept))
+      return Session.abandon(kept)
     case "continue":
-      return Effect.asVoid(Session.keep(kept, (session) => Session.continue(session, null, options)))
+      return Session.keep(kept, (session) => Session.continue(session, null, options))
     case "reply":
-      return Effect.asVoid(Session.keep(kept, (session) => Session.reply(session, operation[1], options)))
+      return Session.keep(kept, (session) => Session.reply(session, operation[1], options))
     case "resume":
-      return Effect.asVoid(Session.resume(kept, { ...options, takeOver: true }))
+      return Session.resume(kept, { ...options, takeOver: true })
     case "settle":
-      return Effect.asVoid(Session.keep(kept, (session) => verdict(session, operation[1], operation[2])))
+      return Session.keep(kept, (session) => verdict(session, operation[1], operation[2]))
     case "worker":
       return Effect.scoped(Effect.gen(function*() {
         yield* Layer.build(Worker.layer({ run: () => options, term: 60, poll: 10 }))
@@ -543,26 +698,106 @@ const encoderOf = (shared: Shared): Encoder.Service => ({
 export const loaded = (shared: Shared) =>
   Effect.orDie(Effect.provideService(Session.open(root), Session.Store, shared.store))
 
-export const opened = (program: Program) =>
+const openedIn = (program: Program) =>
   Effect.gen(function*() {
     const shared = new Shared(program, yield* Session.Store)
     yield* Session.open(root)
     yield* follow(shared)
     return shared
-  }).pipe(Effect.provide(Session.Store.layerMemory, { local: true }), Effect.orDie)
+  })
+
+export const opened = (program: Program, store?: Journal.Service) =>
+  (store === undefined
+    ? Effect.provide(openedIn(program), Session.Store.layerMemory, { local: true })
+    : Effect.provideService(openedIn(program), Session.Store, store)).pipe(Effect.orDie)
 
 /** The records that are behind a version stop an operation that has not read them, but for messages of others. */
 const isConflict = (shared: Shared, version: number, [operation]: Operation): boolean => {
   const { happenings } = shared.followed.get(root) ?? { happenings: [] }
   return happenings.slice(version).some(({ what }) =>
-    what !== "submitted" && !(what === "stop" && operation !== "resume")
+    what !== "submitted" && what !== "withdrawn" && !(what === "stop" && operation !== "resume")
   )
 }
 
+/** What an operation has come to: what its run has spent, and what all runs of its process have. */
+interface Done {
+  readonly spent: Budget.Spent | undefined
+  readonly all: Budget.Spent | undefined
+}
+
+const withinBudget = <E, R>(bounds: Bounds | undefined, process: Process, effect: Effect.Effect<unknown, E, R>) => {
+  const spentOf = (value: unknown) => {
+    const { result } = (value as { readonly value?: { readonly result?: Event.ChatResult } } | undefined)?.value ?? {}
+    // A run that is stopped before its next request does not count the one that a kill took.
+    return result?.outcome._tag === "Cancelled" ? undefined : result?.spent
+  }
+  const all = Effect.flatMap(
+    effect,
+    (value) =>
+      Effect.map(Budget.spent, (all): Done => ({ spent: spentOf(value), all: process.isAlive ? all : undefined }))
+  )
+  return bounds === undefined
+    ? all
+    : Effect.provide(all, RunLimits.layer(budgetOf(bounds)), { local: true })
+}
+
+/**
+ * The requests of the session, as its account has them. A run that is given up leaves what it had recorded: what the runs
+ * inside it made since is not on the account of the session.
+ */
+const sentInSession = (shared: Shared): number => {
+  const { happenings } = shared.followed.get(root) ?? { happenings: [] }
+  let run = ""
+  const givenUp = happenings.flatMap((happening) => {
+    if (happening.what === "run") run = happening.run
+    return happening.what === "ended" && happening.reason === "abandoned" ? [run] : []
+  })
+  const all = Array.from(shared.sent.values()).reduce((left, right) => left + right, 0)
+  return givenUp.reduce((sum, id) => sum - (shared.sentBelow.get(id) ?? 0), all)
+}
+
+/** What runs have spent: never more requests than their budgets have, each one counted, and nothing left reserved. */
+const spendingOf = (shared: Shared, process: Process, done: Done | undefined): ReadonlyArray<string> => {
+  const { agent, around, own } = shared.program.budgets ?? {}
+  const problems: Array<string> = []
+  const bounded = (what: string, sent: number, bounds: Bounds | undefined) => {
+    const { calls = Infinity } = bounds?.limits ?? {}
+    if (sent > calls) problems.push(`${what} made ${sent} requests, and may make ${calls}`)
+  }
+  for (const [id, sent] of shared.sent) bounded(`run ${id}`, sent, own)
+  for (const [id, sent] of shared.sentInside) bounded(`run ${id} of an agent`, sent, agent)
+  if (own?.scope === "session") bounded("the session", sentInSession(shared), own)
+  bounded("the process", process.sent, around)
+  const whole = (what: string, { calls, left }: Budget.Spent, sent: number, isExact: boolean, bounds?: Bounds) => {
+    if (calls < sent || isExact && calls > sent) problems.push(`${what} has spent ${calls} calls, and made ${sent}`)
+    const limit = bounds?.limits.calls
+    if (limit !== undefined && left["calls"] !== undefined && left["calls"] > Math.max(0, limit - calls)) {
+      problems.push(`${what} has ${left["calls"]} calls left of ${limit}, and spent ${calls}`)
+    }
+    if (isExact && limit !== undefined && around === bounds && left["calls"] !== limit - calls) {
+      problems.push(`${what} keeps a reservation: ${left["calls"]} of ${limit} are left, and ${calls} are spent`)
+    }
+  }
+  const { all, spent } = done ?? {}
+  if (spent !== undefined && own !== undefined) {
+    const isOfRun = own.scope === "run"
+    const sent = isOfRun ? shared.sent.get(process.run) ?? 0 : sentInSession(shared)
+    whole(`run ${process.run}`, spent, sent, isOfRun && shared.drivers.get(process.run)?.size === 1, own)
+  }
+  if (all !== undefined) whole(`process ${process.number}`, all, process.sent, true, around)
+  return problems
+}
+
 /** Runs an operation in a process of its own, and compares what comes of it. Succeeds with how many appends it made. */
-export const run = (shared: Shared, operation: Operation, fault?: Fault, given?: Session.Kept) =>
+export const run = (
+  shared: Shared,
+  operation: Operation,
+  fault?: Fault | ReadonlyArray<Fault>,
+  given?: Session.Kept
+) =>
   Effect.gen(function*() {
-    const process: Process = { number: ++shared.processes, isAlive: true, isInterrupted: false, appends: 0 }
+    const faults = fault === undefined ? [] : [fault].flat()
+    const process = processOf(++shared.processes)
     const kept = given ?? (yield* loaded(shared))
     const { version } = kept
     const stops = shared.stops.length
@@ -570,14 +805,15 @@ export const run = (shared: Shared, operation: Operation, fault?: Fault, given?:
     const refused = operation[0] === "worker" ? undefined : Rules.refusal(before, operation)
     const isOvertaken = operation[0] !== "worker" && isConflict(shared, version, operation)
     const adapter = Adapter.layer({
-      stream: (request) => Stream.suspend(() => process.isAlive ? replyOf(shared, request) : Stream.never)
+      stream: (request) => Stream.suspend(() => process.isAlive ? replyOf(shared, process, request) : Stream.never)
     })
-    const living = operated(shared, process, kept, operation).pipe(
-      Effect.provideService(Session.Store, storeOf(shared, process, fault)),
+    const around = shared.program.budgets?.around
+    const living = withinBudget(around, process, operated(shared, process, kept, operation)).pipe(
+      Effect.provideService(Session.Store, storeOf(shared, process, faults)),
       Effect.provide(adapter, { local: true }),
       Effect.provideService(Encoder.Encoder, encoderOf(shared))
     )
-    const exit = yield* driven(process, living as Effect.Effect<void, unknown>)
+    const exit = yield* driven(process, living as Effect.Effect<Done, unknown>)
     const isWhole = exit !== undefined && !process.isInterrupted
     process.isAlive = false
     yield* follow(shared)
@@ -590,9 +826,9 @@ export const run = (shared: Shared, operation: Operation, fault?: Fault, given?:
     } else if (isOvertaken && (appended || exit !== undefined && Exit.isSuccess(exit))) {
       say("went on behind another owner")
     } else if (isWhole && !isOvertaken) {
-      if (Exit.isFailure(exit) && fault === undefined) say(`failed: ${String(exit.cause)}`)
+      if (Exit.isFailure(exit) && faults.length === 0) say(`failed: ${String(exit.cause)}`)
       // A run that is being stopped ends in time, also where its last append hangs.
-      const isHung = fault?.how === "hang" && shared.stops.length > 0
+      const isHung = faults.some(({ how }) => how === "hang") && shared.stops.length > 0
       const isLeft = Exit.isSuccess(exit) && operation[0] !== "settle" && state.run !== undefined
       if (isLeft && !isHung) say("left its run open")
     }
@@ -601,6 +837,8 @@ export const run = (shared: Shared, operation: Operation, fault?: Fault, given?:
     for (const text of countsOf(shared, process.number, isWhole && !isStopped && Exit.isSuccess(exit))) say(text)
     for (const text of compared(state, yield* loaded(shared))) say(text)
     for (const text of nestedOf(shared)) say(text)
+    const done = exit !== undefined && Exit.isSuccess(exit) ? exit.value : undefined
+    for (const text of spendingOf(shared, process, done)) say(text)
     for (const { id, step } of shared.deeds) {
       if (shared.forbidden.has(step)) say(`${id} ran, and the model had no tools`)
     }
@@ -608,7 +846,7 @@ export const run = (shared: Shared, operation: Operation, fault?: Fault, given?:
   }).pipe(quiet)
 
 /** A process gives a command. */
-export const command = (shared: Shared, how: "settle" | "stop" | "submit") =>
+export const command = (shared: Shared, how: Command) =>
   Effect.gen(function*() {
     yield* Effect.ignore(commanded(shared, how))
     yield* follow(shared)
@@ -639,14 +877,23 @@ export const finish = (shared: Shared) =>
     for (const problem of check.thread(session.thread)) shared.problems.push(`history: ${JSON.stringify(problem)}`)
     const said = new Set(messages.flatMap((message) => message.role === "user" ? [Message.text(message)] : []))
     const { happenings } = shared.followed.get(root) ?? { happenings: [] }
-    const wanted = happenings.flatMap((happening) =>
-      happening.what === "submitted" ? [`submitted ${happening.id}`] : happening.what === "run" ? happening.says : []
-    )
+    const wanted = happenings.flatMap((happening) => happening.what === "run" ? happening.says : [])
+    const { receipts } = stateOf(shared)
+    for (const happening of happenings) {
+      if (happening.what !== "submitted") continue
+      const [id, text] = happening.message
+      const fate = receipts[id] ?? ""
+      const times = messages.filter((message) => message.role === "user" && Message.text(message) === text).length
+      const isIn = fate !== "taken back" && !fate.startsWith("refused")
+      if (times !== (isIn ? 1 : 0)) shared.problems.push(`message ${id}, which is ${fate}, is there ${times} times`)
+      const done = shared.withdrawals.filter(([other, isDone]) => other === id && isDone).length
+      if (done !== (fate === "taken back" ? 1 : 0)) shared.problems.push(`${id} is ${fate}, withdrawn ${done} times`)
+    }
     for (const text of wanted) {
       if (!said.has(text.replace(/^user /, ""))) shared.problems.push(`the message ${text} is lost`)
     }
     if (submitted.length > 0) shared.problems.push("a message was never taken")
-    const reader: Process = { number: 0, isAlive: true, isInterrupted: false, appends: 0 }
+    const reader = processOf(0)
     for (const { ended } of shared.stops) {
       yield* driven(reader, Effect.provideService(ended, Session.Store, shared.store))
     }
@@ -683,9 +930,12 @@ interface Found {
   readonly stops: number
 }
 
+/** What differs between states from which the same follows, where all messages are for the next run. */
+const unseen = new Set(["before", "by", "callStops", "closing", "due", "refusal", "stoppedCalls"])
+
 const canonical = (state: Model.State) =>
   JSON.stringify(state, (key, member: unknown) => {
-    if (key === "by" || key === "before") return undefined
+    if (unseen.has(key)) return undefined
     if (key === "run" && typeof member === "object" && member !== null) return { ...member, id: "" }
     if (key === "receipts") {
       return Object.entries(member as object).map(([id, became]) => [id.length > 9 ? "" : id, became])
@@ -699,7 +949,7 @@ const canonical = (state: Model.State) =>
 const keyOf = ({ faults, messages, shared, stale, stops }: Found): string => {
   const { happenings, states } = shared.followed.get(root) ?? { happenings: [], states: [] }
   const isBehind = stale !== undefined &&
-    happenings.slice(stale.version).some(({ what }) => what !== "submitted" && what !== "stop")
+    happenings.slice(stale.version).some(({ what }) => what !== "submitted" && what !== "withdrawn" && what !== "stop")
   const read = stale &&
     (isBehind || [canonical(states[stale.version] ?? Model.initial), happenings.length - stale.version])
   return JSON.stringify([canonical(stateOf(shared)), read, shared.effects.size, messages, faults, stops])

@@ -44,6 +44,7 @@ const problemOfCall = (state: State, run: Run, happening: Extract<Happening, { i
     case "start": {
       const { attempt, early } = happening
       if (run.isEnding) return `a run that was stopped starts ${detail}`
+      if (run.stoppedCalls.includes(happening.id)) return `a call that was stopped starts again: ${detail}`
       if (known === undefined) {
         return early === "readOnly" && attempt === 1
           ? undefined
@@ -71,7 +72,8 @@ const problemOfCall = (state: State, run: Run, happening: Extract<Happening, { i
       const isGranted = known.state === "waiting" && known.attempt > 0
         && run.settlements.some(([id]) => known.open.some((open) => open.id === id))
       // A stop that was known before a repeated start was recorded leaves the effect of the earlier process unknown.
-      const isStopped = isStarted && isOwn && known.attempt > 1 && run.stop !== undefined && known.kind !== "flaky"
+      const isToStop = run.stop !== undefined || run.callStops.some(([, path]) => path === happening.id)
+      const isStopped = isStarted && isOwn && known.attempt > 1 && isToStop && known.kind !== "flaky"
       const isUnknown = isAsked || isGranted || isStopped || isStarted && !isOwn
       if (content === "unknown") return isUnknown ? undefined : `unknown is ${detail}`
       if (isAsked && isLeft) return `${content} is the answer to ${detail}, whose effect is unknown`
@@ -95,8 +97,31 @@ const problemOfCall = (state: State, run: Run, happening: Extract<Happening, { i
   }
 }
 
+/** What is wrong with the delivery of messages before a request. */
+const problemOfDelivery = (
+  state: State,
+  run: Run,
+  { delivered, says, step }: Extract<Happening, { what: "prepared" }>
+): string | undefined => {
+  if (step !== run.steps) return `a request of step ${step} after ${run.steps} steps`
+  if (delivered.length === 0) return says.length === 0 ? undefined : `messages without an id: ${says.join()}`
+  const open = state.inbox.filter(([, , mode]) => mode !== "next")
+  const steers = open.filter(([, , mode]) => mode === "steer")
+  const detail = `a delivery of ${delivered.join()}`
+  if (run.steps === 0) return `${detail} to the first step`
+  if (run.isEnding) return `${detail} to a run that is stopped`
+  const isFirst = (messages: State["inbox"]) => delivered.every((id, index) => messages[index]?.[0] === id)
+  if (!isFirst(steers)) {
+    if (!isFirst(open)) return `${detail}, and ${open.map(([id]) => id).join()} are open`
+    const last = threadOf(state).at(-1)
+    if (last?.startsWith("assistant said") !== true) return `${detail}, which has a follow, behind ${last}`
+  }
+  const texts = delivered.map((id) => `user ${open.find((message) => message[0] === id)?.[1]}`)
+  return texts.join("\n") === says.join("\n") ? undefined : `${detail} says ${says.join()}`
+}
+
 /** What is wrong with a happening in a state. */
-export const problem = (state: State, happening: Happening): string | undefined => {
+export const problem = (state: State, happening: Happening, maxTurns = Infinity): string | undefined => {
   const { run } = state
   switch (happening.what) {
     case "opened":
@@ -107,8 +132,15 @@ export const problem = (state: State, happening: Happening): string | undefined 
     case "submitted":
     case "settle":
       return undefined
-    case "stop":
-      return run?.id === happening.run ? undefined : "a stop of a run that is not open"
+    case "withdrawn":
+      return state.inbox.some(([id]) => id === happening.message) ? undefined : "a withdrawal of what is not open"
+    case "stop": {
+      if (run?.id !== happening.run) return "a stop of a run that is not open"
+      const call = happening.path === undefined ? undefined : state.turn?.calls[happening.path.split("/")[0] ?? ""]
+      return happening.path === undefined || call !== undefined && call.state !== "answered"
+        ? undefined
+        : `a stop of ${happening.path}, which is ${call?.state}`
+    }
     case "run":
       if (!happening.isResumed) return run === undefined ? undefined : "a run starts within another one"
       return run?.id === happening.run ? undefined : "a run that is not open is resumed"
@@ -126,10 +158,15 @@ export const problem = (state: State, happening: Happening): string | undefined 
     }
     if (run.by !== happening.by) return "another owner's run is ended"
     if (happening.status === "stopped" && run.stop === undefined) return "a run is stopped that nothing has stopped"
+    const missed = run.due.filter((due) => state.inbox.some(([id]) => id === due))
+    if (happening.reason === "completed" && run.closing === undefined && run.steps < maxTurns && missed.length > 0) {
+      return `a run completes without ${missed.join()}`
+    }
     const isFailed = happening.reason === undefined
     return isFailed || left.length === 0 ? undefined : `the end of a run leaves ${JSON.stringify(left)}`
   }
   if (run.by !== happening.by) return `another owner's run has ${happening.what}`
+  if (happening.what === "prepared") return problemOfDelivery(state, run, happening)
   if (happening.what === "reply") {
     const isWaiting = isOpened && waitingIn(state).some(({ waits }) => waits !== "question")
     return run.isEnding || isWaiting ? "the model is asked while a call waits, or the run is stopped" : undefined
