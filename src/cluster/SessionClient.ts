@@ -174,6 +174,22 @@ export interface Service {
     options?: Session.RunStopOptions
   ) => Effect.Effect<StopReceipt, Protocol.CommandError | Journal.StoreError>
   /**
+   * Submits a message, as `Session.submit` does: its `mode` says which run gets it. Succeeds when the message is in the
+   * journal. The owner looks for it at once, and replies to a message that no run under way gets. `Session.receipt`
+   * returns its outcome.
+   */
+  readonly submit: <E = never>(
+    id: string,
+    content: Message.Content,
+    options?: Session.SubmitOptions<E>
+  ) => Effect.Effect<Session.SubmitReceipt, Protocol.CommandError | Session.SessionError | Journal.StoreError | E>
+  /** Takes a submitted message back, as `Session.withdraw` does. The owner looks for the withdrawal at once. */
+  readonly withdraw: (
+    id: string,
+    messageId: string,
+    options?: Session.StopOptions
+  ) => Effect.Effect<boolean, Protocol.CommandError | Journal.StoreError>
+  /**
    * Sends a command of the session once its feed is connected, and returns the live events until the command has been
    * carried out: `Reported` is the last element. Fails as the command fails. The end comes in any case, also where
    * events are missed because the owner was killed.
@@ -326,6 +342,28 @@ const make = Effect.gen(function*() {
       }
     })
 
+  /** Makes the owner look at the journal, and does what the journal leaves to it. The sender waits for neither. */
+  const looked = (address: string, then: Effect.Effect<unknown, unknown>) => {
+    const look = entity(address).Look().pipe(Effect.timeout("10 seconds"), Effect.ignore)
+    return Effect.forkIn(Effect.ignore(Effect.andThen(look, then)), scope, { startImmediately: true })
+  }
+
+  const submit: Service["submit"] = (id, content, options) =>
+    Effect.gen(function*() {
+      const address = yield* Ids.entityOf(id, "submit")
+      const receipt = yield* Effect.provideService(Session.submit(id, content, options), Session.Store, store)
+      yield* looked(address, drive(id, { _tag: "Resume" }))
+      return receipt
+    })
+
+  const withdraw: Service["withdraw"] = (id, messageId, options) =>
+    Effect.gen(function*() {
+      const address = yield* Ids.entityOf(id, "withdraw")
+      const isWithdrawn = yield* Effect.provideService(Session.withdraw(id, messageId, options), Session.Store, store)
+      if (isWithdrawn) yield* looked(address, Effect.void)
+      return isWithdrawn
+    })
+
   const service: Service = {
     reply: (id, content, options = {}) =>
       drive(id, {
@@ -350,6 +388,8 @@ const make = Effect.gen(function*() {
       }, options),
     resume: (id, options) => drive(id, { _tag: "Resume" }, options),
     stop,
+    submit,
+    withdraw,
     follow,
     events: (id) => Stream.map(Stream.unwrap(Effect.map(Ids.entityOf(id, "events"), feed)), read),
     forget: (id) =>

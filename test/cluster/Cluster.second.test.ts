@@ -41,6 +41,7 @@ const owner = (
         return Effect.as(Deferred.await(answered), report(version))
       },
       Stop: () => Effect.void,
+      Look: () => Effect.void,
       Feed: () => all.shift() ?? Stream.never
     }),
     { concurrency: "unbounded" }

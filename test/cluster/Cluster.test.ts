@@ -149,7 +149,7 @@ describe("the settings of a cluster", () => {
     let given: Commands.Owned | undefined
     const make: Commands.Make<never> = (session) => {
       given = session
-      return { carryOut: () => Effect.die("no command"), stopped: Effect.void }
+      return { carryOut: () => Effect.die("no command"), look: Effect.void, stopped: Effect.void }
     }
     const layer = Layer.merge(Protocol.SessionEntity.toLayer(Owner.make(make)), SessionClient.layer)
     return Effect.gen(function*() {

@@ -17,6 +17,7 @@ import { type Chat, Journal, Message, Session, Tool } from "heddle"
 import { Cluster, SessionClient } from "heddle/cluster"
 import { Script } from "heddle/testing"
 import { ledger } from "../durable/support/ledger.ts"
+import { until } from "../support/until.ts"
 
 ledger()
 
@@ -152,6 +153,30 @@ describe("commands", () => {
       assert.deepStrictEqual(yield* ended, { stopped: ["c0"], ended: [], refused: [], unknown: [] })
       assert.strictEqual((yield* Fiber.join(report)).outputText, "Hello")
     }).pipe(Effect.provide(cluster([called("work"), said("Hello")], { tools: [tool] })))
+  })
+
+  it.live("G45, G49: a submitted message goes into the run under way, or begins one, and another is taken back", () => {
+    const { gate, started, tool } = gated()
+    return Effect.gen(function*() {
+      const { reply, submit, withdraw } = yield* client
+      const running = yield* Effect.forkChild(reply("ann", "Hi"))
+      yield* started.await
+      const { id } = yield* submit("ann", "not that", { id: "m1", mode: "steer" })
+      assert.strictEqual(id, "m1")
+      yield* submit("ann", "nor that", { id: "m2", mode: "follow" })
+      assert.isTrue(yield* withdraw("ann", "m2"))
+      assert.isFalse(yield* withdraw("ann", "m2"))
+      yield* gate.open
+      assert.strictEqual((yield* Fiber.join(running)).outputText, "Done")
+      assert.deepStrictEqual(yield* messages("ann"), ["Hi", "", "worked", "not that", "Done"])
+      const kept = yield* Session.load("ann")
+      assert.strictEqual(Session.receipt(kept!, "m1")?.became, "delivered")
+      assert.strictEqual(Session.receipt(kept!, "m2")?.became, "withdrawn")
+      yield* submit("ann", "And now?", { id: "m3", mode: "steer" })
+      const became = Effect.map(Session.load("ann"), (kept) => Session.receipt(kept!, "m3")?.became)
+      yield* until("the third message", became, (became) => became === "completed")
+      assert.deepStrictEqual((yield* messages("ann"))?.slice(-2), ["And now?", "Now"])
+    }).pipe(Effect.provide(cluster([called("work"), said("Done"), said("Now")], { tools: [tool] })))
   })
 
   it.live("questions are answered, approvals given and denied, by the id of their call", () => {

@@ -47,6 +47,8 @@ interface Driver<R> {
   readonly carryOut: (command: Protocol.Command) => Effect.Effect<Session.Kept, unknown, R>
   /** Makes the current run look for its stop, and waits for its end. */
   readonly stopped: Effect.Effect<void, Journal.StoreError, Session.Store>
+  /** Makes the current run look for messages. */
+  readonly look: Effect.Effect<void>
 }
 
 /** A session in one owner. */
@@ -237,6 +239,7 @@ export const make = <const T extends Tools = [], E = never, R = never, RHalt = n
         Effect.onExit((exit) => settle(Exit.isSuccess(exit) ? exit.value : undefined)),
         turns.withPermit
       ),
+    look: Effect.suspend(() => turn === undefined ? Effect.void : turn.claim.look),
     stopped: Effect.suspend(() => {
       if (turn === undefined) return Effect.void
       const { claim, ended } = turn

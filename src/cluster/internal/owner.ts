@@ -55,6 +55,7 @@ export const make = <R>(drive: Commands.Make<R>) =>
         ),
       // The stop is already in the journal, where its reader finds the end of the run.
       Stop: () => Effect.provideContext(Effect.ignore(driver.stopped), services),
+      Look: () => Effect.provideContext(Effect.ignore(driver.look), services),
       Feed: () => feed.events
     })
   })

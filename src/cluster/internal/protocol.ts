@@ -110,6 +110,9 @@ const Drive = Rpc.make("Drive", {
 /** Makes the owner look for a stop in the journal. */
 const Stop = Rpc.make("Stop")
 
+/** Makes the owner look for messages in the journal, and for those that were taken back. */
+const Look = Rpc.make("Look")
+
 const pointFields = {
   /** The version of the journal at that time. */
   version: Schema.Int,
@@ -147,4 +150,4 @@ const Feed = Rpc.make("Feed", { success: Fed, stream: true })
   .annotate(ClusterSchema.InterruptOnTermination, true)
 
 /** An entity for each session. */
-export const SessionEntity = Entity.make("HeddleSession", [Drive, Stop, Feed])
+export const SessionEntity = Entity.make("HeddleSession", [Drive, Stop, Look, Feed])
