@@ -127,8 +127,17 @@ const allowedIn = (records: List): ReadonlyArray<string> => {
       const isRemembered = isAsked && record.answer._tag === "Approved" && record.remember !== undefined
       pending = new Map(pending).set(record.id, isRemembered)
     }
-    // A further reply of the run begins another turn, in which nothing of the one before waits.
-    if (record._tag === "ReplyReceived") pending = new Map(Array.from(pending.keys(), (id) => [id, false]))
+    // A further reply of the run begins another turn, and a step with messages of its own replaces one: nothing of the
+    // turn before waits any more.
+    const isReplaced = record._tag === "ReplyReceived" ||
+      record._tag === "StepCompleted" && record.messages !== undefined
+    if (isReplaced) pending = new Map(Array.from(pending.keys(), (id) => [id, false]))
+    // What waited in the turn of a run that is given back waits no more.
+    const before = records.slice(0, index)
+    if (isGivenBack(before, record)) {
+      const waits = openIn(before).flatMap((other) => other._tag === "CallWaits" ? [other.toolCallId] : [])
+      pending = new Map(Array.from(pending, ([id, is]) => [id, is && !waits.includes(id)]))
+    }
     if (openIn(records.slice(0, index + 1)).length === 0) count()
   }
   return Array.from(new Set(allowed)).toSorted()
