@@ -67,6 +67,9 @@ const Scheme = (): ReactNode => {
   )
 }
 
+/** Subscribes to nothing. */
+const unchanging = () => () => {}
+
 const silence = "Nothing is heard of the run. If its process has ended, the run waits to be taken over."
 
 /** Returns what a stop has left, in a sentence. */
@@ -113,7 +116,7 @@ const Session = ({ isBehind, onCover, onSide, session, studio }: {
   /** Tells whether the picture is over all else. */
   readonly onCover: (isCovering: boolean) => void
 }): ReactNode => {
-  const { agents = [], facts, notice: misled } = useSyncExternalStore(studio.subscribe, studio.read)
+  const { agents = [], facts, list, notice: misled } = useSyncExternalStore(studio.subscribe, studio.read)
   const login = useSyncExternalStore(studio.client.subscribe, studio.client.login)
   const snapshot = useSyncExternalStore(session.subscribe, session.read)
   const { agent, hasOlder, id, isFailed, isSilent, isStopping, notice, running, shown, state, suspensions, waiting } =
@@ -132,6 +135,10 @@ const Session = ({ isBehind, onCover, onSide, session, studio }: {
   const picture = from < 0 ? undefined : shown.slice(from).find(({ isContinued }) => !isContinued)
   const isCovering = picture !== undefined && (isWide || isNarrow)
   const isAsked = suspensions.length > 0
+  const isAskedElsewhere = useSyncExternalStore(
+    list?.subscribe ?? unchanging,
+    () => list?.read().sessions.some((other) => other.id !== id && other.next === "wait") === true
+  )
   const isEmpty = shown.length === 0 && waiting.length === 0 && state === "new"
   const left = leftOf(snapshot)
   const sentences = [misled, state === "gone" ? "" : notice].filter((each) => each !== "")
@@ -205,8 +212,8 @@ const Session = ({ isBehind, onCover, onSide, session, studio }: {
   useEffect(() => announce(isSilent ? silence : ""), [isSilent])
 
   useEffect(() => {
-    document.title = `${isAsked ? "● " : ""}${title === "" ? agent : plainOf(title)} · Studio`
-  }, [agent, isAsked, title])
+    document.title = `${isAsked || isAskedElsewhere ? "● " : ""}${title === "" ? agent : plainOf(title)} · Studio`
+  }, [agent, isAsked, isAskedElsewhere, title])
 
   useEffect(() => {
     const { current } = composer

@@ -186,4 +186,31 @@ describe.skipIf(!hasBrowser())("Studio by keyboard", () => {
       await close()
     })
   }
+
+  it("V-05: names, pins, searches, deletions and a question of another chat are said", async () => {
+    const { close, faults, page } = await open(await stand.serve("servedWeather"))
+    await say(page, "Hello")
+    await page.waitForSelector(".ask")
+    await page.waitForSelector("#sessions .works, #sessions .asks")
+    await page.locator("#side").getByRole("button", { name: "New chat" }).click()
+    // The chat that was left needs an answer still.
+    await page.waitForSelector("#sessions .asks")
+    await page.waitForFunction(() => document.title.startsWith("● "))
+    await page.fill("#search", "Hello")
+    await said(page, "1 chat found.")
+    await page.fill("#search", "nowhere")
+    await said(page, "No chat has this in its title or last line.")
+    await page.press("#search", "Escape")
+    for (const [task, sentence] of [["Pin", "Pinned."], ["Rename", "Renamed."], ["Delete", "Deleted."]] as const) {
+      await page.locator("#sessions .menu").focus()
+      await page.keyboard.press("Enter")
+      await page.locator(".popover:popover-open").getByRole("button", { name: task, exact: true }).press("Enter")
+      if (task === "Pin") await page.waitForSelector("#sessions .name:has-text('Pinned:')")
+      else await page.locator(".prompt .choices button").last().click()
+      await said(page, sentence)
+    }
+    await page.waitForFunction(() => !document.title.startsWith("● "))
+    assert.deepStrictEqual(faults, [])
+    await close()
+  })
 })

@@ -138,11 +138,14 @@ const One = ({ draft, fact, isSending, isSingle, onAllow, onDeny, onDraft, place
   const { expiresAt, kind, question, remember, toolCall } = suspension
   const [json] = useState(() => Words.jsonOf(toolCall.arguments))
   const name = Words.marked(toolCall.name)
+  const verb = kind === "approval" ? "Allow" : "Run again"
+  const label = `${Words.titleOf(toolCall)}${place === undefined ? "" : `, ${place}`}`
   const text = draft.text ?? json
   const rows = Math.min(12, Math.max(1, text.split("\n", 13).length))
   return (
     <form
       className="one"
+      aria-label={label}
       onSubmit={(event: FormEvent) => {
         event.preventDefault()
         onAllow()
@@ -167,7 +170,9 @@ const One = ({ draft, fact, isSending, isSingle, onAllow, onDeny, onDraft, place
       {isEditable(suspension, json)
         ? (
           <>
-            <label htmlFor={`${id}a`}>Arguments</label>
+            <label htmlFor={`${id}a`}>
+              Arguments<span className="hidden">of {label}</span>
+            </label>
             <textarea
               id={`${id}a`}
               rows={rows}
@@ -175,6 +180,7 @@ const One = ({ draft, fact, isSending, isSingle, onAllow, onDeny, onDraft, place
               autoComplete="off"
               value={text}
               aria-invalid={wrong !== undefined}
+              aria-describedby={wrong === undefined ? undefined : `${id}w`}
               onChange={(event) => onDraft({ ...draft, text: event.currentTarget.value })}
             />
           </>
@@ -182,7 +188,7 @@ const One = ({ draft, fact, isSending, isSingle, onAllow, onDeny, onDraft, place
         : json !== ""
         ? <pre tabIndex={0} aria-label={`Arguments of ${name}`} role="group"><Long text={json} /></pre>
         : <p className="expected">Its arguments are not published.</p>}
-      {wrong !== undefined && <p className="wrong" role="alert">{wrong}</p>}
+      {wrong !== undefined && <p id={`${id}w`} className="wrong" role="alert">{wrong}</p>}
       {kind === "approval" && remember !== undefined && (
         <label className="check">
           <input
@@ -194,11 +200,13 @@ const One = ({ draft, fact, isSending, isSingle, onAllow, onDeny, onDraft, place
         </label>
       )}
       <div className="buttons">
-        <button className="main" disabled={isSending}>{kind === "approval" ? "Allow" : "Run again"}</button>
-        <button type="button" className="deny" disabled={isSending} onClick={onDeny}>Deny</button>
+        <button className="main" disabled={isSending} aria-label={`${verb} ${label}`}>{verb}</button>
+        <button type="button" className="deny" disabled={isSending} aria-label={`Deny ${label}`} onClick={onDeny}>
+          Deny
+        </button>
         <input
           type="text"
-          aria-label={`Reason, if ${name} is denied`}
+          aria-label={`Reason, if ${name}${place === undefined ? "" : `, ${place},`} is denied`}
           placeholder="Reason, if denied"
           value={draft.reason ?? ""}
           onChange={(event) => onDraft({ ...draft, reason: event.currentTarget.value })}

@@ -6,6 +6,8 @@ export interface Snapshot {
   readonly sessions: ReadonlyArray<Client.Listed>
   readonly query: string
   readonly hasMore: boolean
+  /** The query of which `sessions` are the answer. */
+  readonly found: string
   /** `false` until the list was read once. */
   readonly isRead: boolean
 }
@@ -21,7 +23,7 @@ export class List {
   readonly agent: string
   private readonly client: Client.Client
   private readonly listeners = new Set<() => void>()
-  private state: Snapshot = { sessions: [], query: "", hasMore: false, isRead: false }
+  private state: Snapshot = { sessions: [], query: "", found: "", hasMore: false, isRead: false }
   private next: string | undefined
   private pages = 1
   /** Number of the last request: an earlier one that is answered later is out of date. */
@@ -101,6 +103,6 @@ export class List {
       return
     }
     this.next = next
-    this.change({ sessions, hasMore: next !== undefined, isRead: true })
+    this.change({ sessions, found: query, hasMore: next !== undefined, isRead: true })
   }
 }

@@ -1,9 +1,10 @@
 /** The list of sessions: the agents, a search, and what can be done with a session. */
-import { memo, type ReactNode, useId, useRef, useState, useSyncExternalStore } from "react"
+import { memo, type ReactNode, useEffect, useId, useRef, useState, useSyncExternalStore } from "react"
 import type * as Client from "../data/client.ts"
 import type * as Lists from "../data/list.ts"
 import { addressOf, type Studio } from "../data/studio.ts"
 import { Icon } from "../parts/Icon.tsx"
+import { announce } from "../parts/Live.tsx"
 import { plainOf } from "../parts/plain.ts"
 import { Prompt } from "./Prompt.tsx"
 
@@ -65,6 +66,7 @@ const Item = memo(({ isDrafted, isShown, now, onPin, onShow, onTask, session }: 
       <a href={addressOf(agent, id)} aria-current={isShown ? "page" : undefined} onClick={onShow}>
         <span className="name">
           {pinned && <Icon name="pin" />}
+          {pinned && <span className="hidden">Pinned:</span>}
           <span className="text">{name}</span>
         </span>
         <span className="about">
@@ -104,6 +106,31 @@ const Item = memo(({ isDrafted, isShown, now, onPin, onShow, onTask, session }: 
   )
 })
 
+const nameOf = ({ title }: Client.Listed): string => title === "" ? "Untitled" : plainOf(title)
+
+/** Says which sessions need an answer since the list was read last, and what a search has found. */
+const useListNews = ({ found, isRead, query, sessions }: Lists.Snapshot, shown: string | undefined): void => {
+  const known = useRef<ReadonlyMap<string, boolean>>(undefined)
+  useEffect(() => {
+    if (!isRead) return
+    const { current } = known
+    for (const session of sessions) {
+      const isNew = session.next === "wait" && current?.get(session.id) === false
+      if (isNew && session.id !== shown) announce(`${nameOf(session)} needs you.`)
+    }
+    known.current = new Map([
+      ...current ?? [],
+      ...sessions.map(({ id, next }) => [id, next === "wait"] as const)
+    ])
+  }, [isRead, sessions])
+  useEffect(() => {
+    if (!isRead || query === "" || found !== query) return
+    announce(sessions.length === 0 ? nothing : `${sessions.length} ${sessions.length === 1 ? "chat" : "chats"} found.`)
+  }, [isRead, query, found, sessions.length])
+}
+
+const nothing = "No chat has this in its title or last line."
+
 /** The list of an agent. */
 const Sessions = ({ list, onShow, shown, studio }: {
   readonly list: Lists.List
@@ -111,15 +138,19 @@ const Sessions = ({ list, onShow, shown, studio }: {
   readonly studio: Studio
   readonly onShow: () => void
 }): ReactNode => {
-  const { hasMore, isRead, query, sessions } = useSyncExternalStore(list.subscribe, list.read)
+  const snapshot = useSyncExternalStore(list.subscribe, list.read)
+  const { hasMore, isRead, query, sessions } = snapshot
+  useListNews(snapshot, shown)
   const { drafted } = useSyncExternalStore(studio.subscribe, studio.read)
   const [task, setTask] = useState<{ readonly task: Task; readonly session: Client.Listed }>()
   const [refused, setRefused] = useState("")
   const now = Date.now()
   const sorted = sessions.toSorted((left, right) => Number(right.pinned ?? false) - Number(left.pinned ?? false))
-  const attempt = async (request: Promise<string | undefined>) => {
+  const attempt = async (request: Promise<string | undefined>, done: string) => {
     setTask(undefined)
-    setRefused(await request ?? "")
+    const sentence = await request ?? ""
+    setRefused(sentence)
+    if (sentence === "") announce(done)
   }
   return (
     <>
@@ -152,12 +183,13 @@ const Sessions = ({ list, onShow, shown, studio }: {
             now={now}
             onShow={onShow}
             onTask={(task, session) => setTask({ task, session })}
-            onPin={({ agent, id, pinned = false }) => void attempt(studio.label(agent, id, { pinned: !pinned }))}
+            onPin={({ agent, id, pinned = false }) =>
+              void attempt(studio.label(agent, id, { pinned: !pinned }), pinned ? "Unpinned." : "Pinned.")}
           />
         ))}
         {isRead && sessions.length === 0 && (
           <li className="none">
-            {query === "" ? "Your chats will be listed here." : "No chat has this in its title or last line."}
+            {query === "" ? "Your chats will be listed here." : nothing}
           </li>
         )}
         {hasMore && (
@@ -173,7 +205,8 @@ const Sessions = ({ list, onShow, shown, studio }: {
           onClose={() => setTask(undefined)}
           onDone={(form) =>
             void attempt(
-              studio.label(task.session.agent, task.session.id, { title: String(form.get("title")).trim() })
+              studio.label(task.session.agent, task.session.id, { title: String(form.get("title")).trim() }),
+              "Renamed."
             )}
         >
           <input
@@ -193,7 +226,7 @@ const Sessions = ({ list, onShow, shown, studio }: {
           action="Delete"
           isDangerous
           onClose={() => setTask(undefined)}
-          onDone={() => void attempt(studio.remove(task.session.agent, task.session.id))}
+          onDone={() => void attempt(studio.remove(task.session.agent, task.session.id), "Deleted.")}
         >
           <p>“{task.session.title === "" ? "Untitled" : task.session.title}” and the record of its runs go for good.</p>
         </Prompt>
