@@ -4,6 +4,7 @@ import {
   lazy,
   type ReactNode,
   Suspense,
+  useCallback,
   useEffect,
   useMemo,
   useRef,
@@ -19,7 +20,6 @@ import type * as Client from "./data/client.ts"
 import * as Preferences from "./data/preferences.ts"
 import type * as Store from "./data/store.ts"
 import type { Studio } from "./data/studio.ts"
-import { Divider } from "./Divider.tsx"
 import { Login } from "./Login.tsx"
 import { enter, keepFocus, useNarrow } from "./parts/focus.ts"
 import { Icon } from "./parts/Icon.tsx"
@@ -86,6 +86,9 @@ const leftOf = ({ report, shown }: Store.Snapshot): string => {
 
 /** The picture, which is loaded when it is opened. */
 const Picture = lazy(() => import("./run/Picture.tsx").then(({ Picture }) => ({ default: Picture })))
+
+/** The border of the picture, which comes with it. */
+const Divider = lazy(() => import("./Divider.tsx").then(({ Divider }) => ({ default: Divider })))
 
 /** The strip of an answer, which comes behind the text. */
 const Strip = lazy(() => import("./run/Strip.tsx").then(({ Strip }) => ({ default: Strip })))
@@ -174,6 +177,8 @@ const Session = ({ isBehind, onCover, onSide, session, studio }: {
     setOpened(false)
   }
 
+  const onStopCall = useCallback((path: string) => void session.stopCall(path), [session])
+
   // The actions of messages are the same object while nothing of them changes, so that messages are not drawn again.
   const canBranch = running === undefined && !isAsked
   const actions = useMemo((): Actions => ({
@@ -189,6 +194,7 @@ const Session = ({ isBehind, onCover, onSide, session, studio }: {
       </Suspense>
     ),
     branches,
+    ...(running === undefined ? {} : { onStopCall }),
     ...(canBranch
       ? {
         onAgain: (message: Said) =>
@@ -199,7 +205,7 @@ const Session = ({ isBehind, onCover, onSide, session, studio }: {
         onEdit: (message: Said, text: string) => branch(message as Client.Said, text)
       }
       : {})
-  }), [branches, canBranch, opened, session, studio])
+  }), [branches, canBranch, opened, running, session, studio])
 
   useEffect(() => {
     if (!isEmpty) void asks()
@@ -385,8 +391,8 @@ const Session = ({ isBehind, onCover, onSide, session, studio }: {
       {picture !== undefined && (
         <>
           <aside ref={aside} id="picture" aria-label="Run">
-            <Divider width={width} onWidth={setWidth} onEnd={Preferences.keepPictureWidth} />
             <Suspense fallback={<p className="hidden">The picture is loaded.</p>}>
+              <Divider width={width} onWidth={setWidth} onEnd={Preferences.keepPictureWidth} />
               <Picture
                 key={picture.run.id}
                 run={picture.whole ?? picture.run}
@@ -397,6 +403,7 @@ const Session = ({ isBehind, onCover, onSide, session, studio }: {
                 isOpened={isOpened || isCovering}
                 onEntered={() => setOpened(false)}
                 onClose={close}
+                onStop={running === undefined ? undefined : onStopCall}
               />
             </Suspense>
           </aside>

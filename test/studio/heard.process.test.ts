@@ -213,4 +213,21 @@ describe.skipIf(!hasBrowser())("Studio by keyboard", () => {
     assert.deepStrictEqual(faults, [])
     await close()
   })
+
+  it("V-05: a button on its card stops one call, which says who stopped it, also after a reload", async () => {
+    const { close, faults, page } = await open(await stand.serve("servedChats"))
+    await say(page, "wait")
+    await page.waitForSelector(".call[data-state=running]")
+    await page.getByRole("button", { name: /^Stop wait/ }).press("Enter")
+    for (const isAgain of [false, true]) {
+      if (isAgain) await page.reload()
+      await page.waitForSelector(".call[data-state=cancelled] .state:has-text('stopped by a local user')")
+      // The run continued without it.
+      await page.waitForSelector(".answer:has-text('It is done')")
+      assert.notInclude(await page.locator(".thread").innerText(), "Stopped")
+    }
+    await rests(page)
+    assert.deepStrictEqual(faults, [])
+    await close()
+  })
 })

@@ -1,6 +1,8 @@
 /** A call of a tool as a card of one line, which opens. */
 import { type ReactNode, useEffect, useState } from "react"
 import type * as Fold from "../data/fold.ts"
+import { Icon } from "../parts/Icon.tsx"
+import { announce } from "../parts/Live.tsx"
 import { Long } from "../parts/Long.tsx"
 import * as Words from "./words.ts"
 
@@ -26,7 +28,8 @@ const Section = ({ text, title }: { readonly title: string; readonly text: strin
 const State = ({ call, now }: { readonly call: Fold.Call; readonly now: number }): ReactNode => {
   const ran = Words.ranOf(call, now)
   const tries = call.attempts.length > 1 ? `, attempt ${call.attempts.length}` : ""
-  const by = call.state === "denied" && call.by !== undefined ? ` by ${Words.personOf(call.by)}` : ""
+  const isByPerson = call.state === "denied" || call.state === "cancelled"
+  const by = isByPerson && call.by !== undefined ? ` by ${Words.personOf(call.by)}` : ""
   return (
     <span className="state">
       {Words.marked(Words.stateOf(call) + by)}
@@ -71,7 +74,11 @@ const saidOf = (run: Fold.Run, call: Fold.Call): string => {
 }
 
 /** A call, which its run changes in place. */
-const Call = ({ call, run }: { readonly run: Fold.Run; readonly call: Fold.Call }): ReactNode => {
+const Call = ({ call, onStop, run }: {
+  readonly run: Fold.Run
+  readonly call: Fold.Call
+  readonly onStop: ((path: string) => void) | undefined
+}): ReactNode => {
   const [isOpen, setOpen] = useState(false)
   const now = run.end ?? run.now
   const note = noteOf(call)
@@ -106,7 +113,7 @@ const Call = ({ call, run }: { readonly run: Fold.Run; readonly call: Fold.Call 
               <Section title="Arguments that the model gave" text={Words.jsonOf(call.original)} />
             )}
             {said.trim() !== "" && <Section title="Said by its agent" text={said} />}
-            {inner.map((each) => <Call key={each.path} run={run} call={each} />)}
+            {inner.map((each) => <Call key={each.path} run={run} call={each} onStop={onStop} />)}
             {call.content !== undefined && (
               <Section title={call.state === "failed" ? "Error" : "Answer"} text={Words.contentText(call.content)} />
             )}
@@ -118,6 +125,20 @@ const Call = ({ call, run }: { readonly run: Fold.Run; readonly call: Fold.Call 
           </div>
         )}
       </details>
+      {onStop !== undefined && Words.isStoppable(run, call) && (
+        <button
+          type="button"
+          className="quiet stop"
+          aria-label={`Stop ${Words.titleOf(call)}`}
+          title="Stop this call"
+          onClick={() => {
+            announce(`Stopping ${Words.titleOf(call)}.`)
+            onStop(call.path)
+          }}
+        >
+          <Icon name="stop" />
+        </button>
+      )}
       {note !== "" && <p className="note">{note}</p>}
     </div>
   )
@@ -133,12 +154,14 @@ const stateOfAll = (calls: ReadonlyArray<Fold.Call>): Fold.State =>
   telling.find((state) => calls.some((call) => call.state === state)) ?? "done"
 
 /** Calls in a row. More than four are folded under one line. */
-export const Calls = ({ calls, run }: {
+export const Calls = ({ calls, onStop, run }: {
   readonly run: Fold.Run
+  /** Stops a call, by its path. Left out where none can be stopped. */
+  readonly onStop?: ((path: string) => void) | undefined
   readonly calls: ReadonlyArray<Fold.Call>
 }): ReactNode => {
   const [isOpen, setOpen] = useState(false)
-  const cards = () => calls.map((call) => <Call key={call.path} run={run} call={call} />)
+  const cards = () => calls.map((call) => <Call key={call.path} run={run} call={call} onStop={onStop} />)
   if (calls.length <= mostCards) return cards()
   const names = [...new Set(calls.map(({ name }) => name))]
   const number = (state: Fold.State) => calls.filter((call) => call.state === state).length

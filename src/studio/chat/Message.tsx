@@ -26,6 +26,8 @@ export interface Branches {
 export interface Actions {
   /** The strip of a run: its picture, drawn small. */
   readonly strip?: (run: Fold.Run, version: number) => ReactNode
+  /** Stops one call of the run that is under way, by its path. */
+  readonly onStopCall?: (path: string) => void
   /** Asks for another answer to a message. */
   readonly onAgain?: (message: Said) => void
   /** Begins a branch with other words for a message. Succeeds with a sentence where it was refused. */
@@ -243,7 +245,7 @@ export const Answer = memo(({ actions, isLast, message, pictured, run, version }
         {groupsOf(run).map((group, index) => {
           switch (group.type) {
             case "calls":
-              return <Calls key={index} run={run} calls={group.calls} />
+              return <Calls key={index} run={run} calls={group.calls} onStop={actions.onStopCall} />
             case "text":
               return (
                 <div key={index} className="prose">

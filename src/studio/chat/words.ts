@@ -82,6 +82,11 @@ export const stateOf = (call: Fold.Call): string => {
   return wait.key === undefined ? reasons[wait.reason] ?? "waits" : `waits for ${wait.key}`
 }
 
+/** Tells whether a call of a run under way can be stopped alone. */
+export const isStoppable = (run: Fold.Run, { isProviders, state, stopAt }: Fold.Call): boolean =>
+  run.end === undefined && run.stopAt === undefined && stopAt === undefined && !isProviders
+  && (state === "running" || state === "waiting")
+
 /** Returns the sign before the name of a call, which says what its colour says. */
 export const signOf = ({ decided, state }: Fold.Call): string =>
   state === "asks" && decided === undefined ? "? " : signs[state] ?? ""

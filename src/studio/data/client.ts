@@ -371,6 +371,11 @@ export class Client {
     return undefined
   }
 
+  /** Stops one call of the run of a session, by its path. The run continues. */
+  async stopCall(agent: string, id: string, path: string): Promise<void> {
+    await this.request("POST", pathOf(agent, id, `/calls/${encodeURIComponent(path)}/stop`))
+  }
+
   /** Tries again what broke. */
   async retry(agent: string, id: string): Promise<void> {
     await this.request("POST", pathOf(agent, id, "/resume?wait=false"))

@@ -587,6 +587,8 @@ const answer = (run: Run, call: Call, told: Answered, at: number): void => {
   if (content !== undefined) call.content = content
   if (code !== undefined) call.code = code
   if (by !== undefined) call.by = by
+  // A call that finished all the same was not stopped.
+  else if (stateOf(told) === "done") delete call.by
   if (detail !== undefined) call.detail = detail
   if (originalLength !== undefined) call.originalLength = originalLength
   delete call.suspension
@@ -923,8 +925,12 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
       if (owner === "") run.output = { value: event.value, isWhole: event._tag === "OutputCompleted" }
       return
     case "StopAccepted": {
-      const stopped = event.call === undefined ? undefined : run.calls.get(pathOf(owner, event.call))
-      if (stopped !== undefined) stopped.stopAt = now
+      // The path of a call is whole in the event.
+      const stopped = event.call === undefined ? undefined : run.calls.get(event.call)
+      if (stopped !== undefined && !answered.has(stopped.state)) {
+        stopped.stopAt = now
+        if (event.by !== undefined) stopped.by = event.by
+      }
       if (event.call !== undefined) return
       run.stopAt ??= now
       if (event.by !== undefined) run.stoppedBy ??= event.by

@@ -530,6 +530,11 @@ export class Session {
     this.tell()
   }
 
+  /** Stops one call of the run that is under way, by its path. */
+  async stopCall(path: string): Promise<void> {
+    await this.attempt(() => this.client.stopCall(this.agent, this.id, path))
+  }
+
   /** Asks again before calls of a tool that were allowed for the session. */
   async forget(tool: string): Promise<void> {
     await this.attempt(() => this.client.forget(this.agent, this.id, tool))

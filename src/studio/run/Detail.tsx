@@ -44,12 +44,13 @@ interface Properties {
   readonly isTable: boolean
   readonly onFold: (path: string) => void
   readonly onChoose: (path: string) => void
+  readonly onStop?: ((path: string) => void) | undefined
 }
 
 /** Number of turns that are listed. */
 const mostTurns = 200
 
-export const Detail = ({ call, isTable, layout, now, onChoose, onFold, run }: Properties) => {
+export const Detail = ({ call, isTable, layout, now, onChoose, onFold, onStop, run }: Properties) => {
   // The place is that at which the call was chosen: a call that comes later is no news of this one.
   const place = useMemo(() => call === undefined ? "" : `${Phrases.placeOf(run, call)}.`, [run, call])
   return (
@@ -73,12 +74,12 @@ export const Detail = ({ call, isTable, layout, now, onChoose, onFold, run }: Pr
             </details>
           </>
         )
-        : <Known key={call.path} {...{ call, isTable, layout, now, onChoose, onFold, run }} />}
+        : <Known key={call.path} {...{ call, isTable, layout, now, onChoose, onFold, onStop, run }} />}
     </section>
   )
 }
 
-const Known = ({ call, layout, now, onChoose, onFold, run }: Properties & { readonly call: Fold.Call }) => {
+const Known = ({ call, layout, now, onChoose, onFold, onStop, run }: Properties & { readonly call: Fold.Call }) => {
   const block = layout.bars.get(call.path)?.block
   const waited = Phrases.waitedOf(call, now)
   const ran = Words.ranOf(call, now)
@@ -97,6 +98,14 @@ const Known = ({ call, layout, now, onChoose, onFold, run }: Properties & { read
         <span>{Phrases.stateOf(call)}</span>
         {outer !== undefined && <span>in {Phrases.nameOf(run, outer)}</span>}
         <span className="run-push">
+          {onStop !== undefined && Words.isStoppable(run, call) && (
+            <button
+              type="button"
+              onClick={() => onStop(call.path)}
+            >
+              Stop this call
+            </button>
+          )}
           {released !== undefined && (
             <button type="button" onClick={() => onChoose(released.path)}>
               Released by {Phrases.nameOf(run, released)}

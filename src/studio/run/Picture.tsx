@@ -27,6 +27,8 @@ interface Properties {
   /** Gives the picture the whole window, or takes it back. */
   readonly onWide?: () => void
   readonly onClose?: () => void
+  /** Stops a call of a live run, by its path. */
+  readonly onStop?: ((path: string) => void) | undefined
 }
 
 /** What the keys do, for a reader who does not see the picture. */
@@ -58,7 +60,8 @@ const hasWait = ({ list }: Fold.Run, reason: string): boolean =>
   list.some(({ waits }) => waits.some((wait) => wait.reason === reason))
 
 export const Picture = (
-  { first, isLive = true, isOpened = false, isWide = false, onClose, onEntered, onWide, run, version }: Properties
+  { first, isLive = true, isOpened = false, isWide = false, onClose, onEntered, onStop, onWide, run, version }:
+    Properties
 ) => {
   const whole = useRef<HTMLElement>(null)
   const now = useNow(run, version, isLive)
@@ -100,6 +103,7 @@ export const Picture = (
         call={chosen === undefined ? undefined : run.calls.get(chosen)}
         onFold={fold}
         onChoose={choose}
+        onStop={onStop}
       />
     </section>
   )
