@@ -4,6 +4,7 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Cause from "effect/Cause"
+import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Stream from "effect/Stream"
@@ -38,6 +39,43 @@ const areFolds = Effect.gen(function*() {
 })
 
 describe("the summary of a session", () => {
+  it.effect("O-33: has the earliest time of all calls that wait, in any order", () =>
+    Effect.gen(function*() {
+      const waits = (name: string, expiresIn: number | "infinity") =>
+        Tool.make(name, { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Which?", { expiresIn })) })
+      const tools = [waits("soon", 1_000), waits("later", 5_000), waits("last", 9_000), waits("never", "infinity")]
+      const find = Tool.make("find", { parameters: {}, manual: true })
+      const orders = [
+        ["soon", "later", "never"],
+        ["later", "soon", "last"],
+        ["never", "soon", "later"],
+        ["last", "later", "soon"],
+        ["find", "never", "later"],
+        ["never", "find"]
+      ]
+      const times: Readonly<Record<string, number>> = { soon: 1_000, later: 5_000, last: 9_000 }
+      for (const names of orders) {
+        const id = names.join("-")
+        const started = yield* Clock.currentTimeMillis
+        const calls = names.map((name) => toolCall(name, name, {}))
+        yield* reply(id, "Hi", [[...calls, finish("tool_calls")]], { tools: [...tools, find] })
+        const rest = new Set(names)
+        const earliest = (): number | undefined => {
+          const all = Array.from(rest).flatMap((name) => times[name] === undefined ? [] : [started + times[name]])
+          return all.length === 0 ? undefined : Math.min(...all)
+        }
+        // Each answer takes one of them away; the first to expire goes first.
+        for (const name of names.toSorted((a, b) => (times[a] ?? Infinity) - (times[b] ?? Infinity)).slice(0, -1)) {
+          assert.strictEqual((yield* summaries)[id]?.expiresAt, earliest(), `${id} with ${Array.from(rest).join()}`)
+          const opened = yield* Session.open(id)
+          yield* Session.keep(opened, (session) => Session.answer(session, name, "this"))
+          rest.delete(name)
+        }
+        assert.strictEqual((yield* summaries)[id]?.expiresAt, earliest(), `${id} with ${Array.from(rest).join()}`)
+        yield* areFolds
+      }
+    }).pipe(Effect.provide(Session.Store.layerMemory)))
+
   it.effect("O-33: tells jobs that failed from those that are done, and from those that wait", () =>
     Effect.gen(function*() {
       const ask = Tool.make("ask", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Which one?")) })

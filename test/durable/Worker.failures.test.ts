@@ -156,6 +156,32 @@ describe("a run that cannot succeed", () => {
       assert.lengthOf(failed, 4)
     }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 
+  it.effect("N-10: is tried again after the pauses that maxFailures tells, from the first one behind each reply", () =>
+    Effect.gen(function*() {
+      const asked: Array<number> = []
+      const { logger, options, seen } = makeSeen()
+      yield* Layer.build(
+        Worker.layer({ ...options, poll: "1 second", maxFailures: 4, run: () => ({}) }).pipe(
+          Layer.provide([refusing(asked), logger])
+        )
+      )
+      const pausesOf = () => asked.splice(0).map((at, index, all) => at - (all[index - 1] ?? at)).slice(1)
+      for (const round of [1, 2]) {
+        yield* Session.submit("s", "fail provider_unavailable")
+        yield* until(hasStatus("s", "error"), 100)
+        const wanted = [5_000, 20_000, 60_000]
+        const pauses = pausesOf()
+        assert.lengthOf(pauses, wanted.length, `round ${round}`)
+        for (const [index, least] of wanted.entries()) {
+          // A session is looked for once in each poll.
+          assert.isTrue(pauses[index]! >= least && pauses[index]! < least + 2_000, `round ${round}: ${pauses.join()}`)
+        }
+        yield* Session.submit("s", "work")
+        yield* until(hasStatus("s", "completed"), 100)
+      }
+      assert.lengthOf(seen.givenUp, 2)
+    }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
+
   it.effect("N-10: counts from the last reply", () =>
     Effect.gen(function*() {
       const asked: Array<number> = []

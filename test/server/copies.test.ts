@@ -2,7 +2,7 @@
  * Copies of the fold that a process keeps of a journal: each request has one of its own, at the place where the last
  * request stopped. A copy tells what the fold of the same records tells, and no copy sees another one.
  */
-import { describe } from "@effect/vitest"
+import { assert, describe, it } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
@@ -78,6 +78,39 @@ describe("a copy of a fold", () => {
       }),
     100
   )
+})
+
+/** Returns a value for a field of a fold that no fold has before its first record. */
+const filled = (name: string, value: unknown): unknown => {
+  if (value instanceof Map) return new Map([[`a key of ${name}`, `a value of ${name}`]])
+  if (value instanceof Set || name === "reply") return new Set([`a member of ${name}`])
+  if (Array.isArray(value)) return [`an item of ${name}`]
+  return typeof value === "number" ? 7 : `a value of ${name}`
+}
+
+/** Changes a value in place, where it can be. */
+const grown = (value: unknown): void => {
+  if (value instanceof Map) value.set("later", "later")
+  else if (value instanceof Set) value.add("later")
+  else if (Array.isArray(value)) value.push("later")
+}
+
+describe("each field of a fold", () => {
+  // Programs do not come to all of them: rules that add messages, typed answers, processes that end within a reply.
+  it("O-58: is in its copy, and is shared with it nowhere", () => {
+    const original = new JournalEvents.Telling("s", {}) as any
+    const names = Object.keys(original).filter((name) => name !== "fold" && name !== "options")
+    for (const name of names) original[name] = filled(name, original[name])
+    const copy = original.copy({})
+    for (const name of names) {
+      assert.deepStrictEqual(fieldsOf(copy[name]), fieldsOf(original[name]), name)
+      const before = JSON.stringify(fieldsOf(original[name]))
+      // A list that is replaced and never changed is shared.
+      if (name !== "settled") grown(copy[name])
+      assert.strictEqual(JSON.stringify(fieldsOf(original[name])), before, name)
+    }
+    assert.isAbove(names.length, 20)
+  })
 })
 
 /** The places of the turns, and the open run, as the state of the journal has them behind each record. */
