@@ -83,7 +83,7 @@ describe("errors of the store", () => {
       const { fails, layer } = yield* failing
       const mcp = McpServer.routes({ legacy: true })
       const { url } = yield* serve(agents, obedient, { ...hostile, mcp, store: layer })
-      yield* send(url, { path: `${at}/s1/messages`, body: { content: "Hi" }, headers: bearer("ann") })
+      yield* send(url, { path: `${at}/s1/messages`, body: { content: "Hi", id: "m1" }, headers: bearer("ann") })
       // The agents are listed without the store.
       const routes = (yield* table).filter((route) =>
         !isOpen(route) && !/^\/agents(\/:agent)?$/.test(route.path) &&
@@ -247,7 +247,7 @@ describe("sessions that cannot be read", () => {
         ["a", "b", "c"].map((id) => [id, `Hi ${id}`, `Heard: Hi ${id}`, "completed"])
       )
       for (const [name, damage] of Object.entries(damages)) {
-        yield* send(url, { path: `${at}/bad/messages`, body: { content: "Hi" }, headers: bearer("ann") })
+        yield* send(url, { path: `${at}/bad/messages`, body: { content: "Hi", id: "m1" }, headers: bearer("ann") })
         damage(db, "ann:bad")
         const all = yield* listed
         assert.deepStrictEqual(all.map(({ id }) => id).sort(), ["a", "b", "bad", "c"], name)
@@ -300,7 +300,11 @@ describe("a session with a record that cannot be read", () => {
           for (const [name, damage] of Object.entries(damages)) {
             for (const route of routes) {
               const id = `s${count++}`
-              const sending = { path: `${at}/${id}/messages`, body: { content: "Hi" }, headers: bearer("ann") }
+              const sending = {
+                path: `${at}/${id}/messages`,
+                body: { content: "Hi", id: "m1" },
+                headers: bearer("ann")
+              }
               const said = yield* send(first.url, sending)
               assert.strictEqual(said.status, 200, said.text)
               if (isKept) yield* send(first.url, { path: `${at}/${id}`, headers: bearer("ann") })

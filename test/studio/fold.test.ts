@@ -54,6 +54,20 @@ const recounted = (run: Fold.Run): Omit<Fold.Counts, "most"> => {
 }
 
 describe("fold", () => {
+  it("V-07: a call of an earlier turn has waited since the same time, live and from a journal", () => {
+    const begun = { _tag: "RunStarted", runId: "r", at: 0 } as const
+    const waits = { _tag: "ToolQueued", id: "c", name: "pay", reason: "permit", behind: [], at: 10 } as const
+    const started = { _tag: "ToolExecutionStarted", id: "c", name: "pay", at: 13 } as const
+    const waited = [{ reason: "permit", millis: 3 }] as const
+    const pictures = [[begun, waits, started], [begun, { ...started, waited }]].map((events) => {
+      const run = Fold.make("r")
+      for (const event of events) Fold.take(run, event as Event.PublicEvent)
+      const { asked, waits: [wait] } = call(run, "c")
+      return [asked, wait?.from, wait?.to]
+    })
+    assert.deepStrictEqual(pictures, [[10, 10, 13], [10, 10, 13]])
+  })
+
   it.effect("has the times of calls: when they were asked for, waited, started and ended", () =>
     Effect.gen(function*() {
       const run = foldOf(yield* weaving)

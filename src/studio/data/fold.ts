@@ -827,11 +827,16 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
     }
     case "ToolExecutionStarted": {
       if (isReplayed && call?.started !== undefined) return
-      const known = call ?? begin(run, owner, event.id, event.name, undefined, now)
+      // A call of an earlier turn is announced by its start alone, and waited before.
+      const waited = event.waited?.reduce((sum, { millis }) => sum + millis, 0) ?? 0
+      const since = Math.max(0, now - waited)
+      const known = call ?? begin(run, owner, event.id, event.name, undefined, since)
       close(known, now)
       runWith(known, event.arguments)
       // A journal tells the calls of a reply when the reply has ended.
-      if (event.asked !== undefined) standAt(run, known, Math.min(timeOf(run, event.asked), now))
+      if (event.asked !== undefined) {
+        standAt(run, known, call === undefined ? since : Math.min(timeOf(run, event.asked), now))
+      }
       if (event.waited !== undefined && known.started === undefined) {
         if (known.waits.length === 0 && event.waited.length > 0) run.counts.waited++
         known.waits.splice(0, known.waits.length, ...waitsOf(known, owner, event.waited, now))

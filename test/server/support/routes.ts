@@ -46,7 +46,8 @@ export const hasBody = ({ method, path }: Route): boolean =>
   isPosted({ method }) && !path.endsWith("/stop") && !path.endsWith("/resume")
 
 /** The address of a route, for an agent and a session. */
-export const addressOf = ({ path }: Route, id = "s1"): string => path.replace(":agent", "helper").replace(":id", id)
+export const addressOf = ({ path }: Route, id = "s1"): string =>
+  path.replace(":agent", "helper").replace(":id", id).replace(":message", "m1")
 
 /** A body that a route takes as a message. */
 export const bodyOf = ({ method, path }: Route, id = "s1", text = "Hi"): unknown => {
