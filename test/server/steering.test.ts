@@ -198,6 +198,21 @@ describe("a message into a running run, over HTTP", () => {
       assert.deepStrictEqual(yield* texts, ["go", "not that"])
     }).pipe(Effect.scoped))
 
+  it.live("a page whose message begins a run reads that run, also where the message comes again", () =>
+    Effect.gen(function*() {
+      const { end, site, texts } = yield* running({ whileRunning: "steer" })
+      yield* end
+      const message = { id: "m1", role: "user", parts: [{ type: "text", text: "and now" }] }
+      for (const time of ["first", "second"]) {
+        const page = yield* Effect.promise(() =>
+          site.ask("POST", at, { id: "s1", messages: [message], trigger: "submit-message" })
+        )
+        assert.strictEqual(page.status, 200, time)
+        assert.include(page.text, `"delta":"next"`, time)
+      }
+      assert.deepStrictEqual(yield* texts, ["go", "and now"])
+    }).pipe(Effect.scoped))
+
   it.live("a page that posts while it reads has the words in its one reply, and no second one", () =>
     Effect.gen(function*() {
       const { end, site, texts } = yield* running({ whileRunning: "steer" })

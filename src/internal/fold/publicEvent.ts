@@ -219,7 +219,7 @@ export interface PublicOutcome {
   readonly _tag: string
   /** The finish reason of the last reply, of `Completed`. */
   readonly finishReason?: string
-  /** The number of model calls that the run may make, of `MaxTurns`. */
+  /** The run's `maxTurns`. Left out unless the outcome is `MaxTurns`. */
   readonly maxTurns?: number
   /** The name of the rule, of `RuleEnded`. */
   readonly rule?: string

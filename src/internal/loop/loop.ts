@@ -245,7 +245,7 @@ class Loop<E, R> implements Driver {
   private readonly hadEarlier: boolean
   /** The request whose reply is read, if the journal wants its times. */
   private request: RunJournal.Requested | undefined
-  /** The services of the fiber that reads, as of its latest pull. */
+  /** The reading fiber's services at its latest pull. */
   private context: Context.Context<R> = Context.empty() as Context.Context<R>
 
   constructor(parts: Parts<E, R>) {

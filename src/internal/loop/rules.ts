@@ -184,7 +184,7 @@ export interface Last {
 }
 
 /**
- * The end of the run. A `RuleEnded` without the name of a rule gets that of the rule that decides.
+ * The end of the run. A `RuleEnded` that names no rule gets the deciding rule's name.
  *
  * @category models
  * @since 0.1.0
@@ -489,7 +489,7 @@ export interface Prepared<out R> {
   /** Their notes for it. */
   readonly notes: Notes
   readonly messages: ReadonlyArray<Message.Message>
-  /** Effects of rules, by their names, which run once that is recorded. */
+  /** Effects to run once the messages are recorded, by rule name. */
   readonly recorded: ReadonlyArray<readonly [rule: string, effect: Effect.Effect<unknown, never, R>]>
   /** The messages of an inbox among these. */
   readonly delivery: Delivery | undefined
@@ -764,7 +764,7 @@ export const closed = <E, R>(rules: Rules<E, R>, result: Event.ChatResult): Read
   return closing?.closing(result) ?? []
 }
 
-/** The functions of a rule that has the account of its run. */
+/** The functions of an accounting rule. */
 export interface Accounting {
   /** Returns the amount that the run has spent, by the notes of its steps. */
   readonly spent: (notes: ReadonlyArray<Notes>) => Event.Spent

@@ -238,7 +238,7 @@ const origin = {
   forkedFrom: Schema.optionalKey(Schema.Struct({
     /** The id of that session. */
     id: Schema.String,
-    /** The version of its journal before that message: this session begins with the conversation of that version. */
+    /** The other journal's version before that message. This session begins with the conversation at that version. */
     version: Schema.Int,
     /** The id of the message before which this session branched. */
     message: Schema.String

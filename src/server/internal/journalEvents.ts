@@ -408,7 +408,7 @@ export class Telling {
     })
   }
 
-  /** Returns the events of messages that were open, and that the end of the run has refused. */
+  /** Returns an event for each open message refused by the run's end. */
   private refused(open: Session.Kept["submitted"] = []): ReadonlyArray<Payload> {
     const waiting = open.filter(({ otherwise }) => otherwise === "refuse")
     if (waiting.length === 0) return []

@@ -141,8 +141,8 @@ export const say = (
   })
 
 /**
- * Returns the run of a message that may go into a run under way: that one, the one that has the message, or the next
- * one. Refuses for a message that was refused.
+ * Returns the run of a message that may go into a run under way: by its id that run, which another message began, or
+ * the run that the message begins. Refuses for a refused message.
  */
 export const runOf = (
   { key }: Named,
@@ -159,7 +159,8 @@ export const runOf = (
     if (receipt?.became === "refused") {
       return yield* Refusals.conflict("refused", `No run gets the message: ${receipt.reason}.`)
     }
-    const runId = receipt?.requestId ?? (mode === "next" ? undefined : kept?.interrupted?.requestId)
+    const underWay = receipt?.became === "queued" && mode !== "next" ? kept?.interrupted?.requestId : undefined
+    const runId = receipt?.became === "delivered" ? receipt.requestId : underWay
     return runId === undefined ? { takes: id } : { runId }
   })
 
