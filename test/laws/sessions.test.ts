@@ -78,9 +78,14 @@ const steps = Schema.Array(Schema.Struct({
   isStale: upTo(4)
 })).check(Schema.isMinLength(1), Schema.isMaxLength(8))
 
-const programs = Arbitrary.schema(Schema.Struct({
+/** What the models of a session and of its agents ask for. */
+const scripts = {
   turns: turnsOf([...plain, "agentA", "agentB"], 3),
-  agents: Schema.Struct({ agentA: turnsOf([...plain, "agentB"], 2), agentB: turnsOf(plain, 2) }),
+  agents: Schema.Struct({ agentA: turnsOf([...plain, "agentB"], 2), agentB: turnsOf(plain, 2) })
+}
+
+const programs = Arbitrary.schema(Schema.Struct({
+  ...scripts,
   isFinalizing: Schema.Boolean,
   steps
 }))
@@ -124,8 +129,7 @@ const limits = [
 ] as const
 
 const governedPrograms = Arbitrary.schema(Schema.Struct({
-  turns: turnsOf([...plain, "agentA", "agentB"], 3),
-  agents: Schema.Struct({ agentA: turnsOf([...plain, "agentB"], 2), agentB: turnsOf(plain, 2) }),
+  ...scripts,
   isFinalizing: Schema.Literals([false, false, false, true]),
   budgets: Schema.Struct({ own: upTo(limits.length), agent: upTo(limits.length), around: upTo(2 * limits.length) }),
   isHalting: Schema.Boolean,

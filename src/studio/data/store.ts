@@ -40,7 +40,7 @@ export interface Snapshot {
   readonly isFailed: boolean
   readonly hasOlder: boolean
   readonly isStopping: boolean
-  /** What became of each call in the last stopped run. */
+  /** The outcome of each call in the last stopped run. */
   readonly report: Client.StopReport | undefined
   /** A sentence about the connection, or about a request that was refused. */
   readonly notice: string

@@ -228,7 +228,7 @@ const Sessions = ({ list, onShow, shown, studio }: {
           onClose={() => setTask(undefined)}
           onDone={() => void attempt(studio.remove(task.session.agent, task.session.id), "Deleted.")}
         >
-          <p>“{task.session.title === "" ? "Untitled" : task.session.title}” and the record of its runs go for good.</p>
+          <p>“{nameOf(task.session)}” and the record of its runs go for good.</p>
         </Prompt>
       )}
     </>
