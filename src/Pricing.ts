@@ -137,7 +137,7 @@ const priceOf = (
   const read = cachedInputTokens ?? 0
   const written = cacheWriteInputTokens ?? 0
   const plain = Math.max(0, (inputTokens ?? 0) - read - written)
-  return Math.ceil(
+  return BudgetRule.roundedUp(
     plain * cost.input + read * (cost.cache_read ?? cost.input) + written * (cost.cache_write ?? cost.input) +
       (outputTokens ?? 0) * cost.output
   )

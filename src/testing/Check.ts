@@ -12,6 +12,7 @@ import * as Policy from "../Policy.ts"
 import type * as Thread from "../Thread.ts"
 import * as AnswerLaws from "./internal/answerLaws.ts"
 import * as CallTexts from "./internal/callTexts.ts"
+import * as Fates from "./internal/fates.ts"
 import * as Folding from "./internal/folding.ts"
 import * as Handlers from "./internal/handlers.ts"
 import * as Histories from "./internal/history.ts"
@@ -108,7 +109,8 @@ export interface Checks {
 
 /**
  * Checks the events of `Chat.stream` against the laws that events can show: `answers`, `starts`, `order`, `frame`,
- * `fold` and `history`. The events of a batch or of a step have no frame: leave out the findings of the law `frame`.
+ * `fold`, `messages` and `history`. The events of a batch or of a step have no frame: leave out the findings of the law
+ * `frame`.
  *
  * **Example** (A run of your own)
  *
@@ -143,6 +145,7 @@ export const check: Checks = Object.assign(
       ...AnswerLaws.answers(events),
       ...Folding.frame(events, options.isCut === true),
       ...Folding.fold(events, options),
+      ...Fates.messages(events),
       ...Histories.histories(events)
     ]
   },

@@ -299,7 +299,8 @@ const fitting = (place: Place, kind: Kind, form: number): Journal.Record | undef
     case "stop": {
       if (!isOpen) return undefined
       const [call] = state.turn?.calls.keys() ?? []
-      if (call !== undefined && form % 3 === 0) {
+      const isStopped = run?.callStops.some((other) => other.call === call) === true
+      if (call !== undefined && form % 3 === 0 && !isStopped) {
         return { _tag: "StopRequested", id: `stop${place.commands++}`, requestId, call }
       }
       if (state.stop !== undefined) return undefined

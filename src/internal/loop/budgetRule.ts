@@ -156,9 +156,12 @@ class Counted {
   }
 }
 
+/** Rounds an amount up. The error of binary fractions is no part of it: 100 tokens at 0.07 are 7, not 8. */
+export const roundedUp = (amount: number): number => Math.ceil(Number(amount.toPrecision(15)))
+
 /** Checks what a function of the caller's own has returned: an amount that is no number would leave no bound. */
 const counted = (value: unknown, source: string): number => {
-  if (typeof value === "number" && Number.isFinite(value) && value >= 0) return Math.ceil(value)
+  if (typeof value === "number" && Number.isFinite(value) && value >= 0) return roundedUp(value)
   throw new TypeError(`${source} returned ${String(value)}; return a number, 0 or more`)
 }
 
@@ -217,7 +220,7 @@ class Tariff {
   /** Returns the price by the first name that has one: as requested, as replied, then without a date at its end. */
   of({ adapter, template }: Ask, usage: Response.Usage, replied?: string): number | undefined {
     const reported = usage.totalCost
-    if (this.isDollar && reported !== null) return Math.ceil(reported * 1_000_000)
+    if (this.isDollar && reported !== null) return roundedUp(reported * 1_000_000)
     const provider = adapter.provider ?? "_OTHER"
     const names = [template.model ?? adapter.model, replied].filter((model) => model !== undefined)
     for (const model of [...names, ...names.map((model) => model.replace(dated, ""))]) {
@@ -324,6 +327,8 @@ class Requested {
   private tariff = new Tariff(() => undefined, "USD")
   private heard: Run["heard"] = () => undefined
   private open: Open | undefined
+  /** The settlements that accounts of the caller's own have not got. */
+  private readonly owed: Array<() => Effect.Effect<unknown>> = []
   /** The request of a recorded reply. */
   private repeated: Ask | undefined
   /** The cost of the runs inside its calls, from before the run was resumed, until it is counted. */
@@ -395,7 +400,7 @@ class Requested {
     const [spent, settling] = this.settle(error, hasSaid)
     return settling === Effect.void
       ? keeping(spent)
-      : Effect.as(Effect.uninterruptible(settling), keeping(spent))
+      : Effect.as(settling, keeping(spent))
   }
 
   /** Returns the cost of a recorded reply, whose usage is that of the discarded ones, too. */
@@ -420,26 +425,37 @@ class Requested {
    */
   settle(error: unknown, hasSaid: boolean): readonly [Accounts.Amount, Effect.Effect<unknown>] {
     const { open } = this
-    if (open === undefined) return [Accounts.nothing, Effect.void]
+    if (open === undefined) return [Accounts.nothing, this.paying()]
     this.open = undefined
     const reply = open.isSent ? this.heard() : undefined
     let usage = open.isSent ? settledBy(reply, error, hasSaid) : undefined
     let money: number | undefined
-    let settling: Effect.Effect<unknown> = Effect.void
+    let failing: Effect.Effect<unknown> | undefined
     try {
       money = usage ? this.tariff.of(open.ask, usage, reply?.model ?? undefined) : undefined
     } catch (defect) {
       usage = null
-      settling = Effect.die(defect)
+      failing = Effect.die(defect)
     }
     const spentOf = (reserved: Accounts.Amount): Accounts.Amount =>
       usage === undefined ? Accounts.nothing : usage === null ? reserved : amountOf(usage, reserved, money)
     open.reservation.settle(spentOf)
     for (const [account, given] of open.outside) {
-      settling = Effect.ensuring(settling, Effect.suspend(() => account.settle(given, spentOf(given.amount))))
+      this.owed.push(() => account.settle(given, spentOf(given.amount)))
     }
-    return [spentOf(open.reserved), settling]
+    const paying = this.paying()
+    return [spentOf(open.reserved), failing === undefined ? paying : Effect.ensuring(failing, paying)]
   }
+
+  /** Settles accounts of the caller's own. A stop before this effect begins leaves it to the end of the run. */
+  private paying(): Effect.Effect<unknown> {
+    return this.owed.length === 0 ? Effect.void : Effect.uninterruptible(this.payEach)
+  }
+
+  private readonly payEach: Effect.Effect<unknown> = Effect.suspend(() => {
+    const settle = this.owed.shift()
+    return settle === undefined ? Effect.void : Effect.ensuring(Effect.suspend(settle), this.payEach)
+  })
 
   // The request.
 

@@ -1662,6 +1662,24 @@ const problemOfCall = (
 /** The ends of a run that may leave a turn without its `StepCompleted`. */
 const broken: ReadonlySet<string> = new Set(["abandoned", "cancelled", "error"])
 
+/** Describes a problem with the messages that a step gets: each is open, named once, and among those of the step. */
+const problemOfDelivery = (
+  { inbox }: State,
+  { delivered = [], messages = [] }: Records.StepPrepared
+): string | undefined => {
+  const left = messages.map((message) => JSON.stringify(message.content))
+  for (const [place, id] of delivered.entries()) {
+    const named = `delivers message ${JSON.stringify(id)}`
+    if (delivered.indexOf(id) < place) return `${named} twice`
+    const open = inbox.find((message) => message.id === id)
+    if (open === undefined) return `${named}, which is not open`
+    const found = left.indexOf(JSON.stringify(open.message.content))
+    if (found < 0) return `${named}, which is not among its messages`
+    left.splice(found, 1)
+  }
+  return undefined
+}
+
 /** Describes a problem with a record of a run. */
 const problemInRun = (state: State, record: Records.Record): string | undefined => {
   const { run, stop, turn } = state
@@ -1678,8 +1696,8 @@ const problemInRun = (state: State, record: Records.Record): string | undefined 
     case "StepPrepared": {
       if (record.stepIndex !== steps) return `is of step ${record.stepIndex}, after ${steps}`
       if (record.attempt < (run?.attempt ?? 0)) return `is of request ${record.attempt}, after ${run?.attempt}`
-      const lost = record.delivered?.find((id) => !isOpenMessage(state, id))
-      if (lost !== undefined) return `delivers message ${JSON.stringify(lost)}, which is not open`
+      const wrong = problemOfDelivery(state, record)
+      if (wrong !== undefined) return wrong
       const begun = turn?.isEarlier === false && Array.from(turn.calls).find(([, { _tag }]) => _tag !== "Asked")
       return begun ? `asks again, and call ${JSON.stringify(begun[0])} has started` : undefined
     }
@@ -1720,7 +1738,10 @@ const problemOf = (state: State, record: Records.Record, isFirst: boolean): stri
         : `withdraws message ${JSON.stringify(record.id)}, which is not open`
     case "StopRequested":
       if (run?.requestId !== record.requestId) return `stops run ${record.requestId}, which is not open`
-      return stop === undefined || record.call !== undefined ? undefined : `stops run ${record.requestId} again`
+      if (record.call === undefined) return stop === undefined ? undefined : `stops run ${record.requestId} again`
+      return run.callStops.some(({ call }) => call === record.call)
+        ? `stops call ${JSON.stringify(record.call)} of run ${record.requestId} again`
+        : undefined
     case "ToolDisallowed":
       return undefined
     case "CallSettled":

@@ -15,13 +15,24 @@ import type * as Policy from "../../Policy.ts"
  * - `"fold"`: what is awaited is what the stream folds to.
  * - `"history"`: a thread can be sent to any provider as it is.
  * - `"calls"`: a call stays as the model made it, whatever its handler does to its arguments.
+ * - `"messages"`: a message into the run has one fate. A delivered one comes to the thread once, a refused one never.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Violation {
   /** The law that was broken. */
-  readonly law: "answers" | "starts" | "lifetime" | "concurrency" | "order" | "frame" | "fold" | "history" | "calls"
+  readonly law:
+    | "answers"
+    | "starts"
+    | "lifetime"
+    | "concurrency"
+    | "order"
+    | "frame"
+    | "fold"
+    | "history"
+    | "calls"
+    | "messages"
   /** A description of the fault. */
   readonly message: string
   /** The position of the event, the message or the entry that shows it. Left out when none does by itself. */
