@@ -7,6 +7,7 @@
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
+import * as CallPaths from "./internal/answer/callPath.ts"
 import * as Settings from "./internal/ask/options.ts"
 import { checkNames, type NamesOf } from "./internal/declare/schema.ts"
 import * as Values from "./internal/declare/values.ts"
@@ -50,6 +51,12 @@ export interface SendOptions {
    * defect. A new id by default.
    */
   readonly id?: string | undefined
+  /**
+   * The path of a call, such as `"c0"` or `"c0/c1"`, whose handler has a run under way: that run gets the message, of
+   * several the one begun last. Where none is under way, the message is refused with `"finished"`. The run of the inbox
+   * gets it by default.
+   */
+  readonly to?: string | undefined
 }
 
 /**
@@ -75,7 +82,7 @@ export interface Inbox {
   readonly letters: InboxRule.Letters
 }
 
-const optionNames = Values.nullable({ id: Values.name } satisfies NamesOf<SendOptions>)
+const optionNames = Values.nullable({ id: Values.name, to: CallPaths.kind } satisfies NamesOf<SendOptions>)
 
 const messageOf = (content: Message.Content): Message.Message => {
   const message = Message.user(content)
@@ -126,14 +133,17 @@ export const make = (): Inbox => {
       checkNames(`Inbox.${name}`, options, optionNames)
       const id = options.id ?? globalThis.crypto.randomUUID()
       const message = messageOf(content)
-      const known = letters.get(id)
+      const { path } = CallPaths.parse(options.to) ?? {}
+      const inside = path === undefined ? undefined : letters.inside(path)
+      const known = letters.get(id) ?? inside?.get(id)
       if (known !== undefined && !isSame(known, mode, message)) {
         throw new TypeError(
           `Inbox.${name}: another message has the id ${JSON.stringify(id)}; give each message its own`
         )
       }
       const letter = known ?? new InboxRule.Letter(id, mode, message)
-      if (known === undefined) letters.accept(letter)
+      if (path === undefined) letters.accept(letter)
+      else if (letters.get(id) === undefined) letters.forward(letter, inside)
       return { id, fate: Deferred.await(letter.told) }
     })
   const inbox: Inbox = {

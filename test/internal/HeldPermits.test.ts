@@ -35,7 +35,7 @@ const play = <A>(scenario: (services: Context.Context<any>) => Effect.Effect<A>)
     return valueOf(report)
   })
 
-const borrower = () => ({ isHeldUp: false, stopCall: () => false })
+const borrower = () => ({ isHeldUp: false, stopCall: () => false, inboxAt: () => undefined })
 const open = Effect.sync(() => Scope.makeUnsafe())
 const close = (scope: Scope.Closeable) => Scope.close(scope, Exit.void)
 const now = Clock.currentTimeMillis

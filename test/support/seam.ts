@@ -7,6 +7,7 @@ import * as Requests from "../../src/internal/ask/request.ts"
 import * as ToolOptions from "../../src/internal/declare/toolOptions.ts"
 import * as Rules from "../../src/internal/loop/rules.ts"
 import * as Turns from "../../src/internal/loop/turns.ts"
+import { Running } from "../../src/internal/stop/ownedFibers.ts"
 
 type Options = Chat.Options<ReadonlyArray<Tool.Any>, never, never, never, never>
 
@@ -48,7 +49,9 @@ export const seamOf = (options: Options, { hasBegun = false, now = () => 0, tool
     now,
     deadline: toolsUntil === undefined ? undefined : { at: Infinity, toolsUntil },
     inherited: [],
-    spender: undefined
+    spender: undefined,
+    inbox: undefined,
+    running: new Running(0, Context.empty())
   })
   const at = (more: Partial<Rule.At> = {}): Rule.At => ({
     requestId: "run",

@@ -4,6 +4,8 @@
  * between ids.
  */
 
+import * as Values from "../declare/values.ts"
+
 /** The calls that lead to a call, from the outermost one to the call itself, and the run in which it began to wait. */
 export interface CallPath {
   /** The run id. Left out where the reader knows the run. */
@@ -34,6 +36,15 @@ export const parse = (name: unknown): CallPath | undefined => {
   const path = calls.split("/").map(decodeURIComponent)
   return run === undefined ? { path } : { run: decodeURIComponent(run), path }
 }
+
+/** Tells whether a text is the path of a call, without a run. */
+export const isPath = (name: unknown): boolean => {
+  const parsed = parse(name)
+  return parsed !== undefined && parsed.run === undefined && parsed.path.every((id) => id !== "")
+}
+
+/** The kind of an option that is the path of a call. */
+export const kind: Values.Kind = new Values.Kind("the path of a call, such as \"c0\" or \"c0/c1\"", isPath)
 
 /** Returns the id of the call that a name names alone, or nothing where it names a call of a nested run. */
 export const ownCall = (name: string): string | undefined => {

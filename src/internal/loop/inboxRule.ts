@@ -5,14 +5,24 @@
  * A run has two rules of this name. The first one delivers before any other rule sees the request, and the last one
  * decides behind all others whether the run ends.
  */
+import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
-import type * as Scope from "effect/Scope"
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
 import * as Outcomes from "../fold/runOutcome.ts"
-import type { Closing, Delivery, End, Hooks, Last, Rule } from "./rules.ts"
+import type { Running } from "../stop/ownedFibers.ts"
+import {
+  type Closing,
+  CurrentInbox,
+  type Delivery,
+  type End,
+  type Hooks,
+  type Last,
+  type Receives,
+  type Rule
+} from "./rules.ts"
 
 const name = "inbox"
 
@@ -85,21 +95,21 @@ export interface Box {
   readonly take: (taken: ReadonlyArray<Open>, requestId: string, stepIndex: number) => boolean
   /** Closes the box with the end of the run. Returns the refused messages. */
   readonly close: (reason: string) => ReadonlyArray<Event.Of<"MessageRefused">>
-  /** Tells whether a journal has the fates. */
-  readonly isKept: boolean
+  /** Tells whether a journal has the fate of an open message. */
+  readonly isKept: (message: Open) => boolean
 }
 
-/** Returns the rules of a run. `enter` runs as they are opened. */
+/** Returns the rules of a run. `open` opens the first one. */
 export const rulesOf = (
   box: Box,
   maxTurns: number,
-  enter?: Effect.Effect<unknown, never, Scope.Scope>
+  open: (hooks: Hooks) => Hooks | Pick<Rule, "open"> = (hooks) => hooks
 ): readonly [first: Rule, last: Rule] => {
   /** The end or the last step that would follow, while messages re-open the run in its place. */
   let reopened: End | Last | undefined
   const delivered = (open: ReadonlyArray<Open>, requestId: string, stepIndex: number): Delivery => ({
     events: open.map(({ id, message }) => ({ _tag: "MessageDelivered", id, message, stepIndex })),
-    isKept: box.isKept,
+    kept: open.filter(box.isKept).map(({ id }) => id),
     take: () => {
       if (!box.take(open, requestId, stepIndex)) return false
       reopened = undefined
@@ -133,7 +143,19 @@ export const rulesOf = (
       return box.close(Outcomes.refusalOf({ haltedReason, finalized, rule }))
     }
   }
-  return [enter === undefined ? { name, ...hooks } : { name, open: () => Effect.as(enter, hooks) }, last]
+  return [{ name, ...open(hooks) }, last]
+}
+
+/** Returns the messages of a journal and those of an inbox, as one run takes them. */
+const bothOf = (kept: Box, letters: Letters): Box => {
+  const isLetter = (open: Open): boolean => open instanceof Letter
+  return {
+    open: () => [...kept.open(), ...letters.open()],
+    take: (taken, ...place) =>
+      kept.take(taken.filter((open) => !isLetter(open)), ...place) && letters.take(taken.filter(isLetter), ...place),
+    close: (reason) => [...kept.close(reason), ...letters.close(reason)],
+    isKept: (open) => !isLetter(open)
+  }
 }
 
 /** The messages of one inbox, in the order of acceptance, and the run that takes them. */
@@ -143,33 +165,44 @@ export class Letters implements Box {
   /** The messages that wait, in the order of acceptance. */
   private waiting: ReadonlyArray<Letter> = []
   /** The run that takes the messages. */
-  private taker: object | undefined
+  private taker: Running | undefined
   /** The reason for which a message is refused, once a run has ended. */
   private refusal: string | undefined
-  readonly isKept = false
-
   /** Returns the message of an id. */
   readonly get = (id: string): Letter | undefined => this.all.get(id)
 
-  readonly open = (): ReadonlyArray<Open> => this.waiting
+  readonly open = (): ReadonlyArray<Letter> => this.waiting.filter(({ fate }) => fate === undefined)
+
+  readonly isKept = (): boolean => false
+
+  /** Returns the inbox of a run inside a handler, by the path of its call: of the run begun last. */
+  inside(path: ReadonlyArray<string>): Letters | undefined {
+    const found = this.taker?.inboxAt(path)
+    return found instanceof Letters ? found : undefined
+  }
 
   /** Takes a message, which is refused where the run has ended. */
   accept(letter: Letter): void {
+    if (this.all.get(letter.id) === letter) return
     this.all.set(letter.id, letter)
     if (this.refusal === undefined) this.waiting = [...this.waiting, letter]
     else letter.settle({ _tag: "Refused", reason: this.refusal })
   }
 
+  /** Passes a message on to the inbox of a run inside a handler. It is refused where no such run is under way. */
+  forward(letter: Letter, inbox: Letters | undefined): void {
+    this.all.set(letter.id, letter)
+    if (inbox === undefined) letter.settle({ _tag: "Refused", reason: "finished" })
+    else inbox.accept(letter)
+  }
+
   /** Withdraws a message. `false` where its fate is known, or no message has the id. */
   withdraw(id: string): boolean {
-    const letter = this.all.get(id)
-    if (letter?.settle({ _tag: "Withdrawn" }) !== true) return false
-    this.waiting = this.waiting.filter((one) => one !== letter)
-    return true
+    return this.all.get(id)?.settle({ _tag: "Withdrawn" }) === true
   }
 
   readonly take: Box["take"] = (taken, requestId, stepIndex) => {
-    const letters = taken.flatMap(({ id }) => this.all.get(id) ?? [])
+    const letters = taken.filter((open) => open instanceof Letter)
     if (letters.some(({ fate }) => fate !== undefined)) return false
     this.waiting = this.waiting.filter((letter) => !letters.includes(letter))
     for (const letter of letters) letter.settle({ _tag: "Delivered", requestId, stepIndex })
@@ -188,29 +221,34 @@ export class Letters implements Box {
   }
 
   /** Takes the inbox for a run. One that another run has is a defect. */
-  private enter(taker: object): void {
+  private enter(taker: Running): void {
     if (this.taker !== undefined) {
       throw new TypeError("inbox: another run has this inbox; give each run one of its own, made with Inbox.make")
     }
     this.taker = taker
+    taker.inbox = this
     this.refusal = undefined
   }
 
-  /** Returns the rules of the run that has the inbox: the first and the last one. */
-  readonly rules = (maxTurns: number): readonly [first: Rule, last: Rule] =>
-    rulesOf(
-      this,
-      maxTurns,
-      Effect.suspend(() => {
-        const taker = {}
-        this.enter(taker)
-        // A run that fails, or that its reader leaves, has no result.
-        return Effect.addFinalizer((exit) =>
-          Effect.sync(() => {
-            const reason = Exit.isFailure(exit) && !Exit.hasInterrupts(exit) ? "failed" : "stopped"
-            if (this.taker === taker) this.close(reason)
-          })
-        )
-      })
-    )
+  readonly within = (): Receives => ({ letters: new Letters() })
+
+  /** Returns the rules of the run that has the inbox, and with it `kept`: the first and the last one. */
+  readonly rules = (maxTurns: number, running: Running, kept?: Box): readonly [first: Rule, last: Rule] => {
+    // A run that a handler starts has an inbox of its own, which this one reaches.
+    const handlers = Context.make(CurrentInbox, { letters: this })
+    return rulesOf(kept === undefined ? this : bothOf(kept, this), maxTurns, (hooks) => ({
+      open: () =>
+        Effect.suspend(() => {
+          this.enter(running)
+          // A run that fails, or that its reader leaves, has no result.
+          const left = Effect.addFinalizer((exit) =>
+            Effect.sync(() => {
+              const reason = Exit.isFailure(exit) && !Exit.hasInterrupts(exit) ? "failed" : "stopped"
+              if (this.taker === running) this.close(reason)
+            })
+          )
+          return Effect.as(left, { ...hooks, handlers })
+        })
+    }))
+  }
 }

@@ -562,7 +562,7 @@ class Loop<E, R> implements Driver {
     if (!isToRecord) return Effect.succeed(true)
     this.unrecorded = Rules.noNotes
     this.introduced = []
-    const delivered = delivery?.isKept === true ? delivery.events.map(({ id }) => id) : []
+    const delivered = delivery?.kept ?? []
     const prepared = { stepIndex: index, attempt: attempt + 1, notes: unrecorded, messages, spent, delivered }
     return recorded?.journal.prepares(prepared) ?? Effect.succeed(true)
   }
@@ -1431,7 +1431,9 @@ export const enter = <E, R>(
       deadline: ambient.deadline,
       now: () => Context.get(context, Clock.Clock).currentTimeMillisUnsafe(),
       inherited: Context.get(context, Rules.Inherited),
-      spender: (isChat ? options.budget?.open(around) : undefined) ?? around?.within()
+      spender: (isChat ? options.budget?.open(around) : undefined) ?? around?.within(),
+      inbox: options.inbox ?? Context.get(context, Rules.CurrentInbox)?.letters.within(),
+      running
     }
     const loop = new Loop<E, R>({
       thread,

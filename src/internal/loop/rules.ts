@@ -21,6 +21,7 @@ import type * as Settings from "../ask/options.ts"
 import * as Requests from "../ask/request.ts"
 import type * as Plan from "../decide/plan.ts"
 import * as Json from "../json.ts"
+import type { Running } from "../stop/ownedFibers.ts"
 
 /**
  * The request of a step, as a rule changes it.
@@ -139,8 +140,8 @@ export interface Asked<out R = never> {
 export interface Delivery {
   /** The events that are shown before the request. */
   readonly events: ReadonlyArray<Event.Of<"MessageDelivered">>
-  /** Tells whether the journal records that they are delivered. */
-  readonly isKept: boolean
+  /** The ids of those whose delivery the journal records. */
+  readonly kept: ReadonlyArray<string>
   /** Takes the messages, whose fate is then known. `false` where one was withdrawn: the rules are asked anew. */
   readonly take: () => boolean
 }
@@ -389,6 +390,23 @@ export interface Spender {
 /** The accounts around what runs here. */
 export const CurrentBudget: Context.Reference<Spender | undefined> = Context.Reference<Spender | undefined>(
   "heddle/internal/CurrentBudget",
+  { defaultValue: () => undefined }
+)
+
+/** An inbox, as the loop knows it: a value of `Inbox.make`. */
+export interface Receives {
+  readonly letters: {
+    /** Returns the rules of the run that has the inbox: the first and the last one in its order. */
+    readonly rules: (maxTurns: number, running: Running) => readonly [first: Rule, last: Rule]
+    readonly close: (reason: string) => unknown
+    /** Returns the inbox of a run that a handler starts without one. */
+    readonly within: () => Receives
+  }
+}
+
+/** The inbox of the run around what runs here. */
+export const CurrentInbox: Context.Reference<Receives | undefined> = Context.Reference<Receives | undefined>(
+  "heddle/internal/CurrentInbox",
   { defaultValue: () => undefined }
 )
 

@@ -22,6 +22,7 @@ import * as Fold from "../fold/fold.ts"
 import * as Outcomes from "../fold/runOutcome.ts"
 import * as Json from "../json.ts"
 import type * as Deadline from "../stop/deadline.ts"
+import type { Running } from "../stop/ownedFibers.ts"
 import * as Fallback from "./fallback.ts"
 import * as PrepareStep from "./prepareStep.ts"
 import {
@@ -40,6 +41,7 @@ import {
   type Notes,
   opened,
   type OutputStart,
+  type Receives,
   replied,
   type Rule,
   type Rules,
@@ -187,14 +189,6 @@ export interface OfChat<E, R> extends OfStep<E, R> {
   readonly inbox?: Receives | null | undefined
 }
 
-/** An inbox, as the loop knows it: a value of `Inbox.make`. */
-interface Receives {
-  readonly letters: {
-    readonly rules: (maxTurns: number) => readonly [first: Rule, last: Rule]
-    readonly close: (reason: string) => unknown
-  }
-}
-
 /** A budget, as the loop knows it: a value of `Budget.make`. */
 interface Opens {
   readonly open: (around: Spender | undefined) => Spender
@@ -218,6 +212,10 @@ interface Start {
   readonly inherited: Rules<never, never>
   /** The accounts of the run. */
   readonly spender: Spender | undefined
+  /** The inbox of the run. */
+  readonly inbox: Receives | undefined
+  /** The fibers of the run. */
+  readonly running: Running
 }
 
 const defaultMaxTurns = 8
@@ -327,7 +325,7 @@ export const ofChat = <E, R>(
     own.push(options.output.rule({ maxTurns: most, prompt, now }))
   }
   // Messages come before all other rules see the request, and re-open the run behind all of them.
-  const [first, last] = options.inbox?.letters.rules(most) ?? []
+  const [first, last] = start.inbox?.letters.rules(most, start.running) ?? []
   const all = first === undefined || last === undefined ? own : [first, ...own, last]
   return [...accounted(all, spender, false), ...retrying(schedule)]
 }

@@ -33,6 +33,8 @@ interface Borrower {
   readonly isHeldUp: boolean
   /** Stops one of its calls, by the path to it. `false`: there is no such call, or it is answered. */
   readonly stopCall: (path: ReadonlyArray<string>, reason: string) => boolean
+  /** Returns its inbox or, behind a path, that of a run inside one of its calls. */
+  readonly inboxAt: (path: ReadonlyArray<string>) => object | undefined
 }
 
 /** The wait of a call, as `ToolQueued` describes it. */
@@ -204,6 +206,11 @@ export class HeldPermits {
   /** Stops one call of the runs that the handler has started, the one begun last first. */
   stopCall(path: ReadonlyArray<string>, reason: string): boolean {
     return Array.from(this.borrowers).toReversed().some((run) => run.stopCall(path, reason))
+  }
+
+  /** Returns the inbox at the end of a path in the runs that the handler has started: of the one begun last. */
+  inboxAt(path: ReadonlyArray<string>): object | undefined {
+    return Array.from(this.borrowers, (run) => run.inboxAt(path)).findLast((inbox) => inbox !== undefined)
   }
 
   /** Lends the permits until the scope of a run closes. */

@@ -569,6 +569,10 @@ export class Batch<E> implements Host<E>, Stoppable {
     return true
   }
 
+  inboxAt([id, ...inside]: ReadonlyArray<string>): object | undefined {
+    return this.company.all.find((call) => call.id === id)?.inboxAt(inside)
+  }
+
   private stopUnrun(job: Answers.Numbered, reason: string): void {
     this.entryOf(job).stopped = "unrun"
     this.abort(job, `not run: ${reason}`)

@@ -643,6 +643,11 @@ export class Call<E> implements Task, Handler {
     return this.phase === "running" && this.permits.stopCall(path, reason)
   }
 
+  /** Returns the inbox at the end of a path in the runs that its handler has started. */
+  inboxAt(path: ReadonlyArray<string>): object | undefined {
+    return this.phase === "running" ? this.permits.inboxAt(path) : undefined
+  }
+
   /** Tells whether an earlier process has started the call, and this one has not: its effect is not known. */
   private get isInDoubt(): boolean {
     const { replayed } = this

@@ -365,8 +365,14 @@ const withoutPolicies = (tools: unknown): Tools =>
 /** Tells whether the failure of a run that could not start ends it. `failures` counts those in a row. */
 export type IsFinal = (error: unknown, failures: number) => boolean
 
-/** Returns the submitted messages of a kept session, as its run takes them. The journal has their fates. */
-const inboxOf = ({ state }: Writers.Writer): { readonly letters: InboxRule.Letters } => {
+/**
+ * Returns the submitted messages of a kept session, as its run takes them, and those of an inbox that the run has as
+ * well. The journal has the fates of submitted messages.
+ */
+const inboxOf = (
+  { state }: Writers.Writer,
+  inbox: Rules.Receives | undefined
+): { readonly letters: InboxRule.Letters } => {
   const box: InboxRule.Box = {
     open: () => state.inbox.flatMap(({ id, message, mode }) => mode === undefined ? [] : [{ id, message, mode }]),
     take: (taken) => taken.every(({ id }) => States.isOpenMessage(state, id)),
@@ -374,9 +380,11 @@ const inboxOf = ({ state }: Writers.Writer): { readonly letters: InboxRule.Lette
       state.inbox.flatMap(({ id, otherwise }) =>
         otherwise === "refuse" ? [{ _tag: "MessageRefused", id, reason } as const] : []
       ),
-    isKept: true
+    isKept: () => true
   }
-  const rules = (maxTurns: number) => InboxRule.rulesOf(box, maxTurns)
+  const letters = inbox?.letters as InboxRule.Letters | undefined
+  const rules: InboxRule.Letters["rules"] = (maxTurns, running) =>
+    letters?.rules(maxTurns, running, box) ?? InboxRule.rulesOf(box, maxTurns)
   return { letters: { ...box, rules } as unknown as InboxRule.Letters }
 }
 
@@ -413,11 +421,12 @@ const resolved = <O extends AnyOptions>(
       "inbox: a kept session has its own; leave it out, and send messages by Session.submit with a mode"
     )
   }
+  const inbox = given.inbox ?? Context.get(context, Rules.CurrentInbox)?.letters.within()
   const isStopped = isContinued || state.turn?.isEarlier === true || writer.store !== undefined
   const options = {
     ...given,
     ...(isOneStep(mode, resumed) ? oneStep : {}),
-    ...(writer.store === undefined || given.inbox !== undefined || mode === "step" ? {} : { inbox: inboxOf(writer) }),
+    ...(writer.store === undefined || mode === "step" ? {} : { inbox: inboxOf(writer, inbox) }),
     ...(id === undefined ? {} : { cacheKey: given.cacheKey ?? id }),
     ...(isStopped ? { cancel: null } : {})
   }

@@ -121,6 +121,8 @@ export interface Stoppable {
    * is answered or stopped already.
    */
   readonly stopCall: (path: ReadonlyArray<string>, reason: string) => boolean
+  /** Returns the inbox of a run inside the call at the end of a path: of those with one, the run begun last. */
+  readonly inboxAt: (path: ReadonlyArray<string>) => object | undefined
 }
 
 /** Interrupts a task. The runs that its handler has started must end by `until`. */
@@ -148,6 +150,8 @@ export class Running {
   readonly moved: (() => void) | undefined
   private readonly appends: Running | undefined
   loop: Driver | undefined
+  /** The inbox of the run, if it has one. */
+  inbox: object | undefined
   /** The worker whose fiber runs the caller's observer. */
   hooks: Worker | undefined
   /** The scope of what rules have opened, if one has. It is closed once the fibers have ended. */
@@ -235,6 +239,16 @@ export class Running {
   /** Stops one call of the run, or of a run inside it, as `Stoppable` says. */
   stopCall(path: ReadonlyArray<string>, reason: string): boolean {
     return this.turns.some((turn) => turn.stopCall(path, reason))
+  }
+
+  /** Returns the inbox of the run, or of a run inside the call at the end of a path, as `Stoppable` says. */
+  inboxAt(path: ReadonlyArray<string>): object | undefined {
+    if (path.length === 0) return this.inbox
+    for (const turn of this.turns) {
+      const found = turn.inboxAt(path)
+      if (found !== undefined) return found
+    }
+    return undefined
   }
 
   private get works(): ReadonlyArray<Work> {
