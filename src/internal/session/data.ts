@@ -94,9 +94,6 @@ export const Answer = Schema.Opaque<Answer>()(Schema.Union([ValueAnswer, Approve
  */
 export type Answer = ValueAnswer | ApprovedAnswer | DeniedAnswer | ExpiredAnswer
 
-/** Verdicts by the answers that they give. */
-const verdicts = { Value: "answered", Approved: "approved", Denied: "denied", Expired: "expired" } as const
-
 const verdict = Schema.Literals(["answered", "approved", "denied", "expired"])
 
 /**
@@ -125,12 +122,6 @@ export const standing = {
   /** Time of that verdict, in milliseconds since 1970. Left out where no record has it. */
   at: Schema.optionalKey(Schema.Finite)
 }
-
-/** Returns the verdict that an answer gives, with its time. */
-export const verdictOf = ({ _tag }: Answer, at: number | undefined): Pick<Settled, "at" | "verdict"> => ({
-  verdict: verdicts[_tag],
-  ...(at === undefined ? {} : { at })
-})
 
 /**
  * Answers for the nested run of a call.

@@ -430,7 +430,7 @@ export const unasked = (current: Read, publish: Event.PublicOptions): Refusals.R
  * post the results of all calls again.
  */
 const find = (
-  { kept: { session }, telling }: Read,
+  { telling }: Read,
   { calls, receipts, waiting: suspensions, waitingSince }: Session.View,
   verdict: Verdict,
   refused: Refused,
@@ -455,8 +455,7 @@ const find = (
       return Effect.succeed(undefined)
     }
     // A call may have its answer from elsewhere, such as the command line, and so without the command.
-    const isLast = named.run === telling.runs.at(-1)
-    const standing = before ?? (isLast ? session.answered.find((settled) => settled.id === id) : undefined)
+    const standing = before ?? telling.verdictOf(CallPaths.format(named))
     const refusal = before !== undefined || suspension === undefined
       ? standing && refused.answered(standing)
       : refusalIn(suspension, verdict, refused, now)
