@@ -341,7 +341,7 @@ export interface Whole {
   readonly notes: Json.JsonObject
 }
 
-/** Returns why an ended reply is invalid, if so: a failing server may send nothing at all. */
+/** Returns the reason an ended reply is invalid, if any: a failing server may send nothing at all. */
 export const problemOf = (
   { content, finishReason, notes, reasoning, toolCalls, usage, word }: Whole
 ): readonly [reason: Errors.Reason, detail: string] | undefined => {

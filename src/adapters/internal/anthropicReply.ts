@@ -283,7 +283,7 @@ export class Blocks {
 
   /**
    * Completes open blocks once the turn has ended. After the token limit, an unclosed or empty call counts as cut.
-   * Otherwise a call without fragments has no arguments. Returns why the turn cannot be trusted, if so.
+   * Otherwise a call without fragments has no arguments. Returns the reason the turn cannot be trusted, if any.
    */
   end(ending: ToolCalls.Ending, out: Answer.Out): string | undefined {
     const open = this.blocks.filter((block) => block.kind === "call").filter(({ call }) => call.completed === undefined)

@@ -340,7 +340,7 @@ const wireSource = (source: Source, fallback: string): Json.JsonObject => {
   return { type: "base64", media_type: mediaType, data }
 }
 
-/** Returns why a part cannot be sent, if so. */
+/** Returns the reason a part cannot be sent, if any. */
 const mediaProblem = (part: Media.Media): string | undefined => {
   const source = sourceOf(part)
   const { fileId, mediaType, text, url } = source

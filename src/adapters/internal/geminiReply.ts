@@ -40,7 +40,7 @@ export class Calls {
   private readonly byWireId = new Map<string, Call>()
   /** The call continued by further parts. `isAnnounced`: its own part announced them. */
   private open: { readonly call: Call; readonly args: PathArguments; readonly isAnnounced: boolean } | undefined
-  /** Reason why the reply cannot be trusted, if so. */
+  /** Reason the reply cannot be trusted, if any. */
   problem: string | undefined
   /** `true` after stray argument pieces, possibly meant for the next call. */
   private hasStrays = false

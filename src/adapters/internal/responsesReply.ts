@@ -79,7 +79,7 @@ export const unanswered = (items: ReadonlyArray<Json.JsonObject>): ReadonlySet<J
   withoutAnswer(items, ({ type }) => type === customType || asking.includes(type))
 
 export class Output {
-  /** Reason why the reply cannot be trusted, if so. */
+  /** Reason the reply cannot be trusted, if any. */
   problem: string | undefined
   private readonly calls: ToolCalls.WireCalls
   private readonly custom: ReadonlySet<string> | undefined

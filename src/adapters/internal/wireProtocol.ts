@@ -108,7 +108,7 @@ export interface Protocol<O extends Options> {
   readonly headers: (options: O) => Http.HeaderValues
   /** Request body, sent `now` (milliseconds since 1970). */
   readonly body: (options: O, request: Adapter.Request, to: Sending) => Json.JsonObject
-  /** Returns why the protocol cannot express a request, if so. */
+  /** Returns the reason the protocol cannot express a request, if any. */
   readonly unsupported: (request: Adapter.Request, options: O) => string | undefined
   /** Error reasons for the protocol's own codes. */
   readonly errors: Errors.Words
