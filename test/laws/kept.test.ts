@@ -51,6 +51,8 @@ const all: ReadonlyArray<Kind> = [
   ...ofCalls,
   "CallSettled",
   "Labelled",
+  "MessageForwarded",
+  "MessageSettled",
   "MessageSubmitted",
   "MessageWithdrawn",
   "MessagesAppended",
@@ -109,14 +111,28 @@ const changing: Readonly<Record<Field, ReadonlyArray<Kind>>> = {
   span: ["Opened", "RunStarted", "RunStarted again"],
   clientTools: ["RunStarted"],
   inbox: ["MessageSubmitted", "MessageWithdrawn", "RunEnded", "RunStarted", "StepPrepared"],
+  // A message is lost with its call.
+  inside: [
+    "CallEnded",
+    "MessageForwarded",
+    "MessageSettled",
+    "MessageSubmitted",
+    "MessageWithdrawn",
+    "RunEnded",
+    "StepCompleted",
+    "StepPrepared"
+  ],
   stop: ["RunEnded", "StopRequested"],
   failures: ["AttemptFailed", "Opened", "RunEnded", "StepCompleted"],
   receipts: [
+    "CallEnded",
     "CallSettled",
+    "MessageSettled",
     "MessageSubmitted",
     "MessageWithdrawn",
     "RunEnded",
     "RunStarted",
+    "StepCompleted",
     "StepPrepared",
     "StopRequested"
   ],

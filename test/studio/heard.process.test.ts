@@ -35,7 +35,9 @@ const said = async (page: Page, part: string): Promise<ReadonlyArray<string>> =>
 
 /** Waits until the element of a selector has the focus. */
 const focus = async (page: Page, selector: string): Promise<void> => {
-  const has = page.waitForFunction((selector) => document.activeElement?.matches(selector), selector)
+  const has = page.waitForFunction((selector) => document.activeElement?.matches(selector), selector, {
+    timeout: 10_000
+  })
   await has.catch(async () => {
     assert.fail(
       `${selector} has no focus, but ${await page.evaluate("document.activeElement.outerHTML.slice(0, 300)")}`

@@ -4,7 +4,7 @@
  */
 import { type Journal, Message, type Session } from "heddle"
 import type * as Records from "../../src/internal/session/records.ts"
-import type * as States from "../../src/internal/session/state.ts"
+import * as States from "../../src/internal/session/state.ts"
 
 type List = ReadonlyArray<Journal.Record>
 
@@ -162,7 +162,8 @@ export const commandsIn = (given: List): ReadonlyMap<string, string> => {
     commands.delete(id)
     commands.set(id, became)
   }
-  for (const [index, record] of records.entries()) {
+  const inner = innerFatesIn(records)
+  const settle = (record: Journal.Record, index: number) => {
     const before = records.slice(0, index)
     const refuse = (records: List) => {
       for (const id of openRefusable(records)) note(id, "refused")
@@ -178,7 +179,7 @@ export const commandsIn = (given: List): ReadonlyMap<string, string> => {
     if (record._tag === "StopRequested") note(record.id, "taken")
     if (record._tag === "CallSettled" && record.command !== undefined) note(record.command.id, "completed")
     if (isOpening(record) && record.takes !== undefined) note(record.takes.id, "taken")
-    if (record._tag !== "RunEnded") continue
+    if (record._tag !== "RunEnded") return
     const open = openIn(before)
     const taken = startIn(open)?.takes?.id
     const stop = open.find((record) => record._tag === "StopRequested" && record.call === undefined)
@@ -192,7 +193,49 @@ export const commandsIn = (given: List): ReadonlyMap<string, string> => {
     }
     refuse(before)
   }
+  for (const [index, record] of records.entries()) {
+    settle(record, index)
+    for (const { at, became, id } of inner) if (at === index) note(id, became ?? "queued")
+  }
   return commands
+}
+
+/** A message for a run inside a call, with the place of the record that brings its outcome. */
+interface InnerFate {
+  readonly id: string
+  readonly at: number
+  readonly became: string | undefined
+}
+
+/**
+ * The messages for runs inside calls, each with its outcome, and the place of the record that brings it. Such a message
+ * is lost where the run has ended, or where its call is answered before another journal has it. The open calls are those
+ * of the fold, which has laws of its own for them.
+ */
+const innerFatesIn = (records: List): ReadonlyArray<InnerFate> => {
+  if (!records.some((record) => record._tag === "MessageSubmitted" && record.to !== undefined)) return []
+  const state = States.initial()
+  const openCalls = records.map((record) => {
+    States.apply(state, record)
+    return state.run === undefined
+      ? undefined
+      : new Set(Array.from(state.turn?.calls ?? []).flatMap(([id, { _tag }]) => _tag === "Answered" ? [] : [id]))
+  })
+  return records.flatMap((record, first): ReadonlyArray<InnerFate> => {
+    if (record._tag !== "MessageSubmitted" || record.to === undefined) return []
+    const { id, to } = record
+    let isPassedOn = false
+    for (let at = first; at < records.length; at++) {
+      const next = records[at]!
+      const isOwn = at > first && "id" in next && next.id === id
+      if (isOwn && next._tag === "MessageSettled") return [{ id, at, became: next.fate.became }]
+      if (isOwn && next._tag === "MessageWithdrawn" && !isPassedOn) return [{ id, at, became: "withdrawn" }]
+      isPassedOn ||= isOwn && next._tag === "MessageForwarded"
+      const open = openCalls[at]
+      if (open === undefined || !isPassedOn && !open.has(to)) return [{ id, at, became: "refused" }]
+    }
+    return [{ id, at: -1, became: undefined }]
+  })
 }
 
 /** The messages that the end of a run refuses. */
@@ -224,7 +267,9 @@ const inboxIn = (records: List): ReadonlyArray<string> => {
   const taken = new Set(kept.flatMap((record) => isOpening(record) ? [record.takes?.id] : []))
   const resolved = resolvedIn(records)
   return records.flatMap((record) =>
-    record._tag === "MessageSubmitted" && !taken.has(record.id) && !resolved.has(record.id) ? [record.id] : []
+    record._tag === "MessageSubmitted" && record.to === undefined && !taken.has(record.id) && !resolved.has(record.id)
+      ? [record.id]
+      : []
   )
 }
 
@@ -308,6 +353,7 @@ export const keptIn = (given: List) => {
     labels: labelsIn(records),
     clientTools: clientToolsIn(records).map(({ name }) => name),
     inbox: inboxIn(records),
+    inside: innerFatesIn(records).flatMap(({ became, id }) => became === undefined ? [id] : []),
     allowed: allowedIn(records),
     stop: stop?._tag === "StopRequested" ? stop.id : undefined,
     size: sizeIn(given)
@@ -345,6 +391,7 @@ export const shownBy = (state: States.State): ReturnType<typeof keptIn> => ({
   labels: state.labels,
   clientTools: state.clientTools.map(({ name }) => name),
   inbox: state.inbox.map(({ id }) => id),
+  inside: state.inside.map(({ message }) => message.id),
   stop: state.stop?.id,
   size: state.size
 })

@@ -10,6 +10,7 @@ import { drawing, type Draws } from "./drawing.ts"
 /** What may happen to a journal, and how often it does where it fits. */
 const weights = {
   submit: 2,
+  speak: 2,
   start: 6,
   resume: 1,
   fail: 1,
@@ -162,6 +163,22 @@ const fitting = (place: Place, kind: Kind, form: number): Journal.Record | undef
         return message === undefined ? undefined : { _tag: "MessageWithdrawn", id: message.id }
       }
       return { ...submitted(`m${place.commands++}`), ...modes[form % modes.length] }
+    case "speak": {
+      const [inner] = state.inside
+      if (inner === undefined || form < 4) {
+        const to = among("Started", "Asked", "Waiting") ?? "none"
+        return form === 0 || to !== "none" ? { ...submitted(`m${place.commands++}`), mode: "steer", to } : undefined
+      }
+      const { message: { id }, session } = inner
+      if (session === undefined && form < 8) return { _tag: "MessageForwarded", requestId, id, session: `s/${id}` }
+      if (session === undefined && form === 8) return { _tag: "MessageWithdrawn", id }
+      const fates: ReadonlyArray<Records.MessageSettled["fate"]> = [
+        { became: "delivered", requestId: "inner", stepIndex: form },
+        { became: "refused", reason: "stopped" },
+        { became: "withdrawn" }
+      ]
+      return { _tag: "MessageSettled", id, fate: fates[form % 3] ?? { became: "withdrawn" } }
+    }
     case "append":
       return isOpen ? undefined : { _tag: "MessagesAppended", messages: [Message.user(`added ${form}`)] }
     case "label": {

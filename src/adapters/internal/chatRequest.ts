@@ -1,6 +1,6 @@
 /**
- * Writes a Chat Completions request: the thread as messages, the tools, the answer format, and the differences between
- * servers.
+ * Writes a Chat Completions request: the thread as messages, the tools, the form of the answer, and where the servers
+ * that speak the protocol differ in what they expect.
  */
 import type * as Adapter from "../../Adapter.ts"
 import * as Json from "../../internal/json.ts"
@@ -12,13 +12,13 @@ import * as StrictSchema from "./strictSchema.ts"
 import * as Wire from "./wire.ts"
 import type * as WireProtocol from "./wireProtocol.ts"
 
-/** Metadata key for values sent back to servers of this protocol only. */
+/** The key of what has to go back to a server of this protocol, and to no other. */
 export const metadataKey = Media.chatKey
 
 // ---------------------------------------------------------------------------------------------------------------------
 // messages
 
-/** Message style for a server. */
+/** The style in which messages are written for a server. */
 export interface Style
   extends
     WireProtocol.Sending,
@@ -30,8 +30,8 @@ export interface Style
 }
 
 /**
- * Writes messages. Content a tool answer cannot hold here, such as an image, follows the turn's answers in a user
- * message, where possible.
+ * Writes messages. Content that a tool's answer cannot hold here, such as an image, follows the answers of its turn in
+ * a user message, if that can.
  */
 export const write = (messages: ReadonlyArray<Message.Message>, style: Style): ReadonlyArray<Json.JsonObject> => {
   const written: Array<Json.JsonObject> = []
@@ -56,9 +56,8 @@ export const write = (messages: ReadonlyArray<Message.Message>, style: Style): R
 }
 
 /**
- * Returns whether the reasoning of the message at an index goes back. Some vendors expect reasoning only from turns
- * with calls: then it goes back if the model called a tool between the surrounding user messages, or if the turn is
- * still open and may call one later.
+ * Returns whether the reasoning of the message at an index goes back. What the model thought between two messages of
+ * the user does if it called a tool there, and while it is open whether it will, where a vendor wants no other.
  */
 const wantedReasoning = (
   messages: ReadonlyArray<Message.Message>,
@@ -77,7 +76,7 @@ const wantedReasoning = (
   return (index) => index > open || withCalls.has(turns[index] ?? 0)
 }
 
-/** Detects an assistant message without content and calls: servers refuse such a message or return nothing. */
+/** An assistant message with neither content nor calls: servers refuse it, or answer it with nothing. */
 const isSilent = ({ content, role, tool_calls }: Json.JsonObject): boolean =>
   role === "assistant" && content === "" && tool_calls === undefined
 
@@ -99,7 +98,7 @@ const messageBody = (message: Message.Message, style: Style, ids: Wire.SentIds):
   }
 }
 
-/** Returns `true` for content allowed to follow a tool answer. A file must be a PDF with data, not an address. */
+/** Returns `true` for content that may follow a tool's answer. A file is a PDF here, and has no address. */
 const isHeld = (media: Media.Media): boolean => {
   const { data, url } = media
   const type = Media.plainTypeOf(media)
@@ -125,8 +124,8 @@ const assistantBody = (message: Message.Message, style: Style, ids: Wire.SentIds
 }
 
 /**
- * Returns the audio behind a message's words, and its other text. Once the words changed, or the provider has forgotten
- * the id, the words go back as text.
+ * The sound that stands for the words of a message, and its other text. Its words alone go back where they were changed
+ * since, and when the provider does not know its id any more.
  */
 const soundIn = (
   message: Message.Message,
@@ -144,20 +143,17 @@ const soundIn = (
 
 type Thought = Extract<Message.Part, { readonly type: "reasoning" }>
 
-/**
- * Returns `true` for this protocol's own reasoning. Reasoning signed or annotated by another protocol means nothing
- * here.
- */
+/** Reasoning that another protocol signed, or keeps something with, means nothing here. */
 const isOwnReasoning = (part: Message.Part): part is Thought =>
   part.type === "reasoning" &&
   (part.metadata === undefined ? part.signature === undefined : part.metadata[metadataKey] !== undefined)
 
-/** Opaque reasoning fields, sent only to their maker. */
+/** Fields of opaque reasoning, which goes back to its maker alone. */
 const opaqueReasoning = ["reasoning_details", "thinking_blocks", "reasoning_opaque"]
 
 /**
- * Returns the reasoning to send back: its text in the vendor's form, and this server's opaque fields. Details without a
- * known maker go to servers reading that form.
+ * Returns the reasoning as it goes back: its text in the form of the vendor, and the opaque fields of this server.
+ * Details that no server is known to have made go to those that read them.
  */
 const reasoningBody = (message: Message.Message, style: Style, said: string): Json.JsonObject => {
   const { sendReasoningAs: form, server } = style
@@ -172,7 +168,7 @@ const reasoningBody = (message: Message.Message, style: Style, said: string): Js
   }
   const { fields } = opaque
   const words = inWords(message, thought, style, said)
-  // GitHub Copilot signs the text beside its opaque reasoning.
+  // GitHub Copilot signs the text that it wrote beside its opaque one.
   const signed = fields["reasoning_opaque"] === undefined || thought === "" ? {} : { reasoning_text: thought }
   return { ...(form === "reasoning_details" && form in fields ? {} : words), ...signed, ...fields }
 }
@@ -210,7 +206,7 @@ const toolCall = (call: Message.ToolCall, server: string, id: string): Json.Json
 
 const text = (value: string): Json.JsonObject => ({ type: "text", text: value })
 
-/** Returns the content of a user message. */
+/** The content of a user message. */
 const parts = (content: Message.Content): string | ReadonlyArray<Json.JsonObject> =>
   typeof content === "string" ? content : content.flatMap(part)
 
@@ -238,7 +234,7 @@ export const unsupported = (messages: ReadonlyArray<Message.Message>): string | 
 // ---------------------------------------------------------------------------------------------------------------------
 // tools and the form of the answer
 
-/** Writes the tools. Servers refuse tool settings in a request without tools. */
+/** Servers refuse what concerns tools in a request without any. */
 export const tools = (
   request: Adapter.Request,
   vendor: Vendor,
@@ -274,8 +270,8 @@ const toolChoice = (choice: Adapter.ToolChoice | undefined, vendor: Vendor): Jso
 }
 
 /**
- * Writes the answer format. Under a schema, the model writes null for optional members. A schema without a strict form
- * goes out unchanged: the server decides whether to enforce it.
+ * The form of the answer. A model that is held to a schema writes null for what may be missing. A schema without a
+ * strict form is sent unchanged: the server decides whether it can enforce it.
  */
 export const responseFormat = (format: Adapter.ResponseFormat | undefined): Json.JsonObject => {
   if (format === undefined || format.type === "text") return {}
@@ -289,44 +285,44 @@ export const responseFormat = (format: Adapter.ResponseFormat | undefined): Json
 // vendors: one row for each server that is known to differ, found by its address. A server that is not in the table
 // gets what most servers understand
 
-/** Thinking allowance, for servers where thinking can also be switched off. */
+/** The amount that a model may think, where thinking may be switched off as well. */
 export interface Reasoning extends WireProtocol.Reasoning {
-  /** `true` to think, where thinking can be switched. Defaults to the vendor's setting. */
+  /** `true` if the model thinks at all, where that can be switched. The vendor's default when it is left out. */
   readonly enabled?: boolean
 }
 
 /**
- * Form in which reasoning goes back with an assistant message: as text in one of two fields, as details signed by
- * OpenRouter, as Mistral's content parts, or not at all.
+ * The form in which reasoning goes back with an assistant message: as a text in one of two fields, as the details that
+ * OpenRouter signs, as Mistral's parts of the content, or not at all.
  */
 export type ReasoningForm = "none" | "reasoning_content" | "reasoning" | "reasoning_details" | "thinking"
 
 export interface Vendor {
-  /** Key header. By default the key goes out as a bearer token. */
+  /** The header of the key; by default a bearer token is sent. */
   readonly keyHeader?: string
   readonly maxTokensField: "max_tokens" | "max_completion_tokens"
-  /** `true` to request usage with `stream_options`. Servers refusing the field send usage anyway. */
+  /** `true` if usage is asked for with `stream_options`. Servers that refuse it send usage anyway. */
   readonly includeUsage: boolean
-  /** The server's value to force a call to any tool. */
+  /** The server's value for a model that has to call some tool. */
   readonly required: string
   readonly reasoning: (wanted: Reasoning) => Json.JsonObject
-  /** Form in which reasoning text goes back. Unknown servers have no form and get no text. */
+  /** The form in which reasoning goes back. Without one nothing is known of the server, and no text goes back. */
   readonly sendReasoningAs?: ReasoningForm
-  /** Messages whose reasoning goes back: all, or those in turns with calls. */
+  /** The messages whose reasoning goes back: all, or those between two messages of the user of which one has calls. */
   readonly reasoningOf: "everyMessage" | "turnsWithCalls"
   /**
-   * Placeholder for missing reasoning. A server with a thinking model may require reasoning with every call, even calls
-   * from another model or made without thinking.
+   * The text that stands for reasoning which a message does not have, where a server whose model thinks wants some with
+   * every call: of another model's call, or of one that was made without thinking.
    */
   readonly missingReasoning?: string
   /**
-   * Returns `true` if a model thinks under the given settings, at a server refusing a forced tool choice while
-   * thinking.
+   * Returns `true` if a model thinks, by its name and by the settings that are sent, at a server that refuses a forced
+   * choice of a tool then.
    */
   readonly isThinking: (settings: Json.JsonObject, model: string) => boolean
-  /** Empty text beside calls: servers checking the content type refuse `null`. */
+  /** The spelling of an empty text beside calls: servers that check the type of the content refuse `null`. */
   readonly emptyContent: "" | null
-  /** Rules for ids the server did not make. */
+  /** The form of ids that the server did not make. */
   readonly ids: Wire.IdRules
 }
 
@@ -357,11 +353,11 @@ const generic: Vendor = {
   reasoningOf: "everyMessage",
   isThinking: () => false,
   emptyContent: "",
-  // OpenAI refuses ids over 40 characters.
+  // OpenAI refuses ids of more than 40 characters.
   ids: { mayRepeat: true }
 }
 
-/** Returns a thinking check: on unless switched off, except for models not thinking by default. */
+/** Thinking that is on until it is switched off, but for models that do not think by themselves. */
 const unless = (resting: RegExp) => ({ thinking }: Json.JsonObject, model: string): boolean => {
   const { type = resting.test(model) ? "disabled" : "enabled" } = Wire.object(thinking)
   return type !== "disabled"
@@ -373,9 +369,9 @@ const vendors = {
   azure: { ...generic, keyHeader: "api-key" },
   openrouter: { ...generic, reasoning: unified, sendReasoningAs: "reasoning_details" },
   snowflake: { ...generic, reasoning: unified, sendReasoningAs: "reasoning_details", emptyContent: null },
-  // Every later request must include the reasoning of turns with calls, even if empty
-  // (api-docs.deepseek.com/guides/thinking_mode, deepseek-ai/deepseek-harness discussions 739 and 1850); other
-  // reasoning is ignored. While the model thinks, a forced choice is a 400 (deepseek-ai/DeepSeek-V3 issue 1376).
+  // api-docs.deepseek.com/guides/thinking_mode: what was thought in a turn with calls is wanted in every later request,
+  // also where it is empty (deepseek-ai/deepseek-harness discussions 739 and 1850); else it is ignored. A forced choice
+  // is a 400 while the model thinks (deepseek-ai/DeepSeek-V3 issue 1376).
   deepseek: {
     ...generic,
     reasoning: switched,
@@ -384,9 +380,9 @@ const vendors = {
     missingReasoning: "",
     isThinking: unless(/deepseek-chat/)
   },
-  // Kimi. All reasoning goes back; each call needs some, and an empty text does not count
-  // (platform.moonshot.ai/docs/guide/use-kimi-k2-thinking-model, openclaw pull requests 59689 and 74846). While the
-  // model thinks, a forced choice is a 400 (UKGovernmentBEIS/inspect_ai pull request 5152).
+  // Kimi. platform.moonshot.ai/docs/guide/use-kimi-k2-thinking-model: all that was thought goes back; each call needs
+  // some, and an empty text counts as none (openclaw pull requests 59689 and 74846). A forced choice is a 400 while the
+  // model thinks (UKGovernmentBEIS/inspect_ai pull request 5152).
   moonshot: {
     ...generic,
     reasoning: switched,
@@ -394,7 +390,7 @@ const vendors = {
     missingReasoning: "(no reasoning)",
     isThinking: unless(/moonshot-v1/)
   },
-  // Same rules as DeepSeek (platform.xiaomimimo.com/docs/en-US/usage-guide/passing-back-reasoning_content).
+  // platform.xiaomimimo.com/docs/en-US/usage-guide/passing-back-reasoning_content: as DeepSeek.
   xiaomi: {
     ...generic,
     reasoning: switched,
@@ -402,18 +398,18 @@ const vendors = {
     missingReasoning: "",
     isThinking: unless(/mimo-v2-flash/)
   },
-  // Reasoning goes back unchanged but is not required (docs.z.ai/guides/capabilities/thinking-mode).
+  // docs.z.ai/guides/capabilities/thinking-mode: what was thought goes back unchanged, and is not demanded.
   zai: { ...generic, reasoning: switched, sendReasoningAs: "reasoning_content" },
   // A forced choice is a 400 while the model thinks (cloudwego/eino issue 994).
   qwen: { ...generic, reasoning: flag, isThinking: ({ enable_thinking }) => enable_thinking === true },
-  // An id other than nine letters and digits is a 400 (nearai/ironclaw issue 1241).
+  // Another id than one of nine letters and digits is a 400 (nearai/ironclaw issue 1241).
   mistral: { ...generic, includeUsage: false, required: "any", sendReasoningAs: "thinking", ids: Wire.nineIds }
 } satisfies Readonly<Record<string, Vendor>>
 
-/** Name of a server with its own dialect. */
+/** A server that differs from the others. */
 export type Name = keyof typeof vendors
 
-/** All vendor names. */
+/** The names of the vendors. */
 export const names: ReadonlyArray<string> = Object.keys(vendors)
 
 const hosts: ReadonlyArray<readonly [host: RegExp, name: Name]> = [
@@ -429,32 +425,32 @@ const hosts: ReadonlyArray<readonly [host: RegExp, name: Name]> = [
   [/(^|\.)mistral\.ai$/, "mistral"]
 ]
 
-/** Returns an address's host, or an empty string for an invalid address. */
+/** The host of an address, or nothing if it is none. */
 const hostOf = (address: string): string => /^https?:\/\/([^/?#:]+)/i.exec(address.trim())?.[1]?.toLowerCase() ?? ""
 
-/** Returns the known vendor, or `undefined` for a generic server. */
+/** Returns the name of a known vendor. */
 export const vendorOf = (name: Name | undefined, baseUrl: string): Name | undefined => {
   const known = nameOf(name, baseUrl)
   return known === "generic" ? undefined : known
 }
 
-/** Returns the server name: the given name, or the name for the address. */
+/** Returns the name of a server, by its name or else by its address. */
 export const nameOf = (name: Name | undefined, baseUrl: string): Name => {
   const host = hostOf(baseUrl)
   return name ?? hosts.find(([pattern]) => pattern.test(host))?.[1] ?? "generic"
 }
 
-/** Finds the server's dialect by name, or else by address. */
+/** Finds the ways of a server, by its name or else by its address. */
 export const find = (name: Name | undefined, baseUrl: string): Vendor => vendors[nameOf(name, baseUrl)]
 
-/** Provider names in spans, where they differ from the vendor names. */
+/** The names of providers in spans, where they are others than those of the vendors. */
 const spanNames: Readonly<Record<string, string>> = {
   generic: "openai",
   azure: "azure.ai.openai",
   mistral: "mistral_ai"
 }
 
-/** Returns a server's provider name in spans. */
+/** Returns the name of a server's provider in spans. */
 export const providerOf = (name: Name | undefined, baseUrl: string): string => {
   const vendor = nameOf(name, baseUrl)
   return spanNames[vendor] ?? vendor

@@ -1,6 +1,6 @@
 /**
- * Reads a Gemini reply: its calls, the details beside its parts, and its turn in both directions, as a message stores
- * it and as it goes back.
+ * Reads a Gemini reply: its calls, what stands beside its parts, and its turn both ways, as a message keeps it and
+ * as it goes back.
  */
 import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
@@ -9,40 +9,40 @@ import type * as Answer from "./answerBody.ts"
 import * as Media from "./media.ts"
 import * as Wire from "./wire.ts"
 
-/** Metadata key for values sent back to this protocol only. */
+/** The key of what has to go back to this protocol, and to no other. */
 export const metadataKey = "gemini"
 
 interface Call {
   readonly name: string
   readonly wireId: string | undefined
   metadata: Json.JsonObject
-  /** Arguments, once final. */
+  /** The arguments, once they are final. */
   text: string | undefined
   isFinal: boolean
-  /** `true` if the argument pieces contradict each other. */
+  /** `true` if the pieces of its arguments do not fit together. */
   isLost: boolean
-  /** The emitted call. Until a call is known to belong to this side, it is held back. */
+  /** The call as it is emitted. A call that may have run at the provider is held back until then. */
   emitted: ToolCalls.Call | undefined
 }
 
 /**
- * Collects the calls of a reply. A call normally comes whole in one part, without an id, and is complete at once; some
- * models stream its arguments as path values. A call to an undeclared tool may have run at the provider: its answer
- * then follows in the same reply. Such a call is held back until then, so this side does not run it.
+ * The calls of a reply. A call normally comes whole in one part, without an id, and is complete at once; some models
+ * stream its arguments as values of paths. A call of a tool that was never declared may have run at the provider, which
+ * shows when its answer follows in the same reply: until then it is held back, so that it is not run here.
  */
 export class Calls {
   private readonly declared: ReadonlySet<string>
   private readonly calls: ToolCalls.WireCalls
-  /** Calls not yet emitted, in order: all, and by name. */
+  /** The calls that are not emitted yet, in their order, all of them and those of each name. */
   private readonly held = new Set<Call>()
   private readonly heldByName = new Map<string, Set<Call>>()
-  /** Calls by id. A server may repeat such a call unchanged. */
+  /** The calls with an id, which a server may repeat as they are. */
   private readonly byWireId = new Map<string, Call>()
-  /** The call continued by further parts. `isAnnounced`: its own part announced them. */
+  /** The call that further parts continue. `isAnnounced`: its own part says that they come. */
   private open: { readonly call: Call; readonly args: PathArguments; readonly isAnnounced: boolean } | undefined
-  /** Reason the reply cannot be trusted, if any. */
+  /** The reason why the reply cannot be trusted, if it cannot. */
   problem: string | undefined
-  /** `true` after stray argument pieces, possibly meant for the next call. */
+  /** `true` if pieces of arguments came that may be some of the next call's. */
   private hasStrays = false
 
   constructor(makeId: () => string, declared: ReadonlySet<string>) {
@@ -50,12 +50,12 @@ export class Calls {
     this.calls = new ToolCalls.WireCalls(makeId, metadataKey)
   }
 
-  /** All calls, in the order they were emitted. */
+  /** All calls, in the order in which they were emitted. */
   get toolCalls(): ReadonlyArray<Message.ToolCall> {
     return this.calls.completed
   }
 
-  /** Reads a part with a call. Returns the call if the part opens a new call. */
+  /** Reads a part with a call. Gives the call if the part opens one. */
   read(value: Json.JsonObject, signature: string | undefined, out: Answer.Out): Call | undefined {
     const name = Wire.string(value["name"])
     const wireId = Wire.string(value["id"])
@@ -76,7 +76,7 @@ export class Calls {
     return call
   }
 
-  /** Returns `true` if a part repeats a whole call. Another call with the same id differs in name or arguments. */
+  /** Returns `true` if a part repeats a whole call: another call of its id has another name or other arguments. */
   private isRepeated(value: Json.JsonObject, name: string, wireId: string | undefined): boolean {
     const known = wireId === undefined ? undefined : this.byWireId.get(wireId)
     return known?.isFinal === true && known.name === name && known.text === JSON.stringify(value["args"] ?? {})
@@ -89,7 +89,7 @@ export class Calls {
   private begin(call: Call, value: Json.JsonObject, out: Answer.Out): void {
     this.releaseDeclared(out)
     const isAnnounced = value["willContinue"] === true || Array.isArray(value["partialArgs"])
-    // A call without arguments may receive them in later parts.
+    // A call that comes without arguments may have them in the parts behind it.
     if (isAnnounced || value["args"] === undefined) {
       this.open = { call, args: new PathArguments(), isAnnounced }
       this.open.args.isLost = this.hasStrays
@@ -98,21 +98,21 @@ export class Calls {
     } else this.finish(call, JSON.stringify(value["args"] ?? {}), out)
   }
 
-  /** Continues the open call with a nameless part, and closes it unless more is announced. */
+  /** A part without a name continues the open call, and closes it unless it announces more. */
   private proceed(value: Json.JsonObject, out: Answer.Out): void {
     if (this.open === undefined) return this.stray(value)
     this.open.args.take(value)
     if (value["willContinue"] !== true) this.close(out)
   }
 
-  /** Handles pieces without an open call: a complete call cannot grow, and the next call still lacks its name. */
+  /** Pieces of no open call: those of one that is complete cannot be added, and those of the next one lack its name. */
   private stray({ args, partialArgs }: Json.JsonObject): void {
     if (Wire.list(partialArgs).length === 0 && Object.keys(Wire.object(args)).length === 0) return
     if (this.calls.all.some((call) => !call.isExecuted)) this.problem = ToolCalls.contradiction
     this.hasStrays = true
   }
 
-  /** Moves past the open call. A call without announced arguments has none at all. */
+  /** The reply continues with something else: a call that did not announce its arguments has none. */
   moveOn(out: Answer.Out): void {
     if (this.open?.isAnnounced === false) this.close(out)
   }
@@ -143,7 +143,7 @@ export class Calls {
     this.heldByName.get(call.name)?.delete(call)
   }
 
-  /** Emits the held calls, up to the first undeclared name. */
+  /** Emits the calls that are known to be this side's, up to the first that may not be. */
   private releaseDeclared(out: Answer.Out): void {
     for (const call of this.held) {
       if (!this.declared.has(call.name)) return
@@ -167,7 +167,7 @@ export class Calls {
     this.calls.settle(emitted, out)
   }
 
-  /** Handles an answer in the same reply: the first call by that name ran at the provider. */
+  /** An answer in the same reply: the first call of that name ran at the provider. */
   answered(name: string, out: Answer.Out): void {
     this.close(out)
     const [call] = this.heldByName.get(name) ?? []
@@ -177,7 +177,7 @@ export class Calls {
     this.releaseDeclared(out)
   }
 
-  /** Lists a provider-executed call. */
+  /** Lists what ran at the provider. */
   execute(name: string, args: Json.JsonObject, out: Answer.Out): void {
     const call = this.calls.open(undefined, {}, true)
     this.calls.name(call, name, out)
@@ -185,7 +185,10 @@ export class Calls {
     this.calls.complete(call, ToolCalls.ofValue(args), out)
   }
 
-  /** Ends the reply. Held calls belong to this side. An open call is lost, unless its arguments never began. */
+  /**
+   * The reply has ended: what is held back is this side's. A call that is still open is lost, unless no piece of its
+   * arguments ever came.
+   */
   end(ending: ToolCalls.Ending, out: Answer.Out): string | undefined {
     for (const call of this.held) this.release(call, out)
     const open = this.open?.args.hasBegun === true ? this.open.call.emitted : undefined
@@ -204,7 +207,7 @@ type Container = Record<string, unknown> | Array<unknown>
 
 const step = /\.([^.[\]'"]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]/y
 
-/** Parses a path into its keys. Returns `undefined` for an invalid path. */
+/** The keys of a path, or nothing if it is none. */
 const keysOf = (path: string): ReadonlyArray<Key> | undefined => {
   if (!path.startsWith("$")) return undefined
   const keys: Array<Key> = []
@@ -227,7 +230,7 @@ const valueOf = (piece: Json.JsonObject): unknown => {
 
 const isContainer = (value: unknown): value is Container => typeof value === "object" && value !== null
 
-/** Returns `true` if a container can have a member with that key: a list has no gaps. */
+/** Returns `true` if a container can have a member of that key: a list has no gaps. */
 const fits = (container: Container, key: Key): boolean =>
   Array.isArray(container) ? typeof key === "number" && key <= container.length : typeof key === "string"
 
@@ -235,12 +238,12 @@ const own = (container: Container, key: Key): unknown =>
   Object.hasOwn(container, key) ? (container as Record<Key, unknown>)[key] : undefined
 
 /**
- * Assembles arguments arriving as path values: `$.city` is `"Os"`, `$.city` continues with `"lo"`, `$.days[0]` is 3.
- * The work is linear in the pieces. Contradictory pieces make the arguments lost, never guessed: an invalid path, a
- * list with gaps, a member inside a plain value.
+ * Arguments that arrive as values of paths: `$.city` is `"Os"`, `$.city` continues with `"lo"`, `$.days[0]` is 3. The
+ * work is linear in the pieces. What the pieces cannot mean together is lost, never guessed: a path that is none, a
+ * list with gaps, a member of what is no object.
  */
 class PathArguments {
-  /** `true` once a piece did not fit, so that the arguments cannot be trusted. */
+  /** `true` once a piece did not fit: what is there then is not what was meant. */
   isLost = false
   hasBegun = false
   private readonly root: Record<string, unknown> = {}
@@ -249,7 +252,7 @@ class PathArguments {
     return JSON.stringify(this.root)
   }
 
-  /** Adds a part's arguments: whole members and pieces. */
+  /** Takes what a part has: members that came whole, and pieces. */
   take({ args, partialArgs }: Json.JsonObject): void {
     for (const [name, value] of Object.entries(Wire.object(args))) this.set([name], value)
     for (const piece of Wire.list(partialArgs)) this.add(piece)
@@ -285,7 +288,7 @@ class PathArguments {
   }
 }
 
-/** Joins two pieces of a text; any other value replaces the known value. */
+/** Pieces of one text follow each other; any other value replaces what was there. */
 const joined = (known: unknown, value: unknown): unknown =>
   typeof known === "string" && typeof value === "string" ? known + value : value
 
@@ -297,9 +300,7 @@ const partial: { readonly [name: string]: ReadonlyArray<string> } = {
   logprobsResult: ["chosenCandidates", "topCandidates"]
 }
 
-/**
- * Gathers details. The latest value of each field counts; citations and probabilities arrive in pieces and accumulate.
- */
+/** The latest value of each field counts, but citations and probabilities come in pieces and are gathered. */
 export class Details {
   private readonly members = new Map<string, unknown>()
   private readonly lists = new Map<string, Array<unknown>>()
@@ -324,7 +325,7 @@ export class Details {
     }
   }
 
-  /** Hosted tools visible only through their findings, under the names requests use. */
+  /** The hosted tools that show in nothing but what they found, by the names that requests have for them. */
   get hosted(): ReadonlyArray<readonly [name: string, args: Json.JsonObject]> {
     const { webSearchQueries } = Wire.object(this.members.get("groundingMetadata"))
     const queries = Array.isArray(webSearchQueries) ? webSearchQueries.filter((query) => query !== "") : []
@@ -349,11 +350,12 @@ export class Details {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Turns. The protocol ties signatures to parts, so every signed part goes back unchanged and in place. The same holds
-// for images and provider tool parts. A plain turn of text and calls needs nothing: a call carries its own signature.
-// For any other turn, an empty reasoning part keeps the order, with character counts instead of copies of the text.
+// turns: the protocol ties its signatures to parts, so every signed part goes back as it came and where it came; so do
+// images, and the parts of tools that ran at the provider. A turn of plain text and calls needs none of this: a call
+// carries its own signature. For any other turn a reasoning part without text keeps the order, counting characters of
+// the message's text instead of repeating them.
 
-/** A turn item, in its place. */
+/** Something of a turn, at its place. */
 type Item =
   | { readonly _tag: "Text"; length: number; readonly signature: string | undefined }
   | { readonly _tag: "Thought"; readonly index: number }
@@ -390,7 +392,7 @@ export class Turn {
     this.items.push({ _tag: "Raw", part })
   }
 
-  /** The message's reasoning, including everything else to send back. */
+  /** The reasoning of the message, and with it what else has to go back. */
   get reasoning(): ReadonlyArray<Message.Part> {
     const thoughts = this.thoughts.map(({ signature, text }): Message.Part => ({
       type: "reasoning",
@@ -402,7 +404,7 @@ export class Turn {
     return [...thoughts, { type: "reasoning", text: "", metadata: { [metadataKey]: { parts } } }]
   }
 
-  /** `true` for unsigned text followed by calls: the order a message implies. */
+  /** Unsigned text, then calls: the order that a message implies. */
   private get isPlain(): boolean {
     return this.items.every((item, index) =>
       item._tag === "Call" || (item._tag === "Text" && item.signature === undefined && index === 0)
@@ -410,7 +412,7 @@ export class Turn {
   }
 }
 
-/** Encodes a place in the order for storage. */
+/** A place in the order, as it is kept. */
 const kept = (item: Item): Json.JsonObject => {
   switch (item._tag) {
     case "Text":
@@ -426,14 +428,14 @@ const kept = (item: Item): Json.JsonObject => {
   }
 }
 
-/** Stores the server's continuation token in a message part. */
+/** Returns what a message keeps of a token by which the server continues the reply. */
 export const continuing = (continuationToken: string): Message.Part => ({
   type: "reasoning",
   text: "",
   metadata: { [metadataKey]: { continuationToken } }
 })
 
-/** Returns a message's continuation token, if this server made the token. */
+/** Returns the token by which a server continues a message, if the message has one of this server's. */
 export const tokenOf = (message: Message.Message, server: string): string | undefined => {
   const kept = message.role === "assistant" ? Media.keptIn(message.reasoning ?? [], metadataKey) : []
   return kept.filter((own) => Wire.isMadeBy(server, own)).map((own) => Wire.string(own["continuationToken"])).find(
@@ -441,7 +443,7 @@ export const tokenOf = (message: Message.Message, server: string): string | unde
   )
 }
 
-/** Returns an assistant message's parts for a server. `media` are the images and files in its content. */
+/** The parts of an assistant message for a server. Media are what its content holds of images and files. */
 export const parts = (
   message: Message.Message,
   media: ReadonlyArray<Json.JsonObject>,
@@ -458,7 +460,7 @@ export const parts = (
     : ordered(items, texts, message.reasoning ?? [], calls, callPart)
 }
 
-/** Restores the stored order. `texts` are the text pieces, by item. */
+/** The parts in the order that is kept with a message. `texts` are the pieces of its text, by item. */
 const ordered = (
   order: ReadonlyArray<Json.JsonObject>,
   texts: ReadonlyArray<string>,
@@ -484,8 +486,8 @@ const thoughtPart = (part: Message.Part | undefined): ReadonlyArray<Json.JsonObj
     : []
 
 /**
- * Returns a call's id for a server: only an id the same server gave, and many give none. Vertex AI refused ids from the
- * Gemini API (BerriAI/litellm pull request 28324).
+ * Returns the id of a call for a server: the one that this server gave it, which many do not. The id of another server
+ * stays here: Vertex AI refused those of the Gemini API (BerriAI/litellm pull request 28324).
  */
 export const idFor = (server: string, call: Message.ToolCall | undefined): Json.JsonObject => {
   const kept = Wire.object(call?.metadata[metadataKey])

@@ -1,7 +1,8 @@
 /**
- * Writes a Responses request: the tools, the answer format, and the thread as input items. These are messages, calls,
- * outputs, and values kept from earlier replies, each in its place. Values from other protocols are ignored. The
- * request omits items still waiting for an answer, and reasoning with nothing after it: servers refuse both.
+ * Writes a Responses request: the tools, the form of the answer, and the thread as input items: messages, calls,
+ * outputs, and what an earlier reply of this protocol left to be sent back, each at its place. What another protocol
+ * left is ignored. An item that waits for an answer that was never given is not sent, nor is reasoning that nothing
+ * follows: servers refuse both.
  */
 import type * as Adapter from "../../Adapter.ts"
 import * as Json from "../../internal/json.ts"
@@ -12,15 +13,13 @@ import { metadataKey, unanswered } from "./responsesReply.ts"
 import * as StrictSchema from "./strictSchema.ts"
 import * as Wire from "./wire.ts"
 
-/** Request fields derived from the thread. */
+/** The fields of a request that depend on its thread. */
 export interface Input {
   readonly instructions: string | undefined
   readonly items: ReadonlyArray<Json.JsonObject>
 }
 
-/**
- * Writes a thread. Leading system messages become its instructions; without other messages they are the entire input.
- */
+/** The system messages a thread begins with are its instructions; without anything else they are its input. */
 export const write = (messages: ReadonlyArray<Message.Message>, isStored: boolean, server: string): Input => {
   const calls = new Calls(server)
   const first = messages.findIndex((message) => message.role !== "system")
@@ -44,20 +43,20 @@ const itemsOf = (message: Message.Message, calls: Calls, isStored: boolean): Rea
   }
 }
 
-/** Id rules, with the protocol's own limit: some servers make ids almost as long. */
+/** The form of ids, with the protocol's own limit: there are servers that make ids almost as long. */
 const ids: Wire.IdRules = { longest: 64, mayRepeat: false }
 
-/** Tracks sent call ids and each call's item type. */
+/** Ids of calls as they are sent, and what kind of item each call is. */
 class Calls {
   private readonly ids: Wire.SentIds
-  /** Type of the latest call per id. */
+  /** The type of the latest call of each id in the thread. */
   private readonly types = new Map<string, string>()
 
   constructor(server: string) {
     this.ids = new Wire.SentIds(ids, Wire.isCallOf(metadataKey, server))
   }
 
-  /** Writes a message's calls as items. Subsequent answers refer to these calls. */
+  /** The calls of a message as items. Answers that follow are answers to these. */
   open(calls: ReadonlyArray<Message.ToolCall>): ReadonlyArray<Placed> {
     const idOf = this.ids.turn(calls)
     return calls.map((call) => {
@@ -80,7 +79,7 @@ class Calls {
 const parts = (content: ReadonlyArray<Message.Part>): ReadonlyArray<Json.JsonObject> =>
   content.flatMap((part) => Media.isMedia(part) ? [media(part)] : part.type === "text" ? [text(part.text)] : [])
 
-/** Returns a tool answer, as plain text if possible, because some servers refuse parts. */
+/** A tool's answer. It is a plain text if it can be one, because not every server takes parts. */
 const outputOf = ({ content }: Message.Message): string | ReadonlyArray<Json.JsonObject> => {
   if (typeof content === "string" || Media.held(content, isHeld).length === 0) {
     return Media.textWith(content, isHeld)
@@ -94,8 +93,8 @@ const document =
   /^application\/(pdf|rtf|msword|vnd\.(openxmlformats-officedocument|oasis\.opendocument|ms-excel|ms-powerpoint))/
 
 /**
- * Returns `true` for content allowed in an answer: images, and files the provider reads as documents. The provider
- * refuses audio.
+ * Returns `true` for content that an answer may hold: images, and files that the provider reads as documents. It
+ * refuses sounds.
  */
 const isHeld = (part: Media.Media): boolean => {
   const type = Media.plainTypeOf(part)
@@ -107,7 +106,7 @@ const isHeld = (part: Media.Media): boolean => {
 
 const text = (value: string): Json.JsonObject => ({ type: "input_text", text: value })
 
-/** Returns `true` for an upload id. */
+/** The id of a file that the provider has already. */
 const isUploaded = (url: string | undefined): boolean => url?.startsWith("file-") === true
 
 const media = (value: Media.Media): Json.JsonObject => {
@@ -128,7 +127,7 @@ const media = (value: Media.Media): Json.JsonObject => {
   return { type: "input_file", filename, file_data: url ?? Media.dataUri(value) }
 }
 
-/** Returns a file extension: an inline file needs a name, whose extension states its type. */
+/** A file that is sent inline needs a name, whose extension names its type. */
 const extensionOf = (mediaType = ""): string =>
   mediaType === "text/plain" ? "txt" : /\/([a-z0-9]+)/i.exec(mediaType)?.[1] ?? "bin"
 
@@ -137,7 +136,7 @@ export const unsupported = (messages: ReadonlyArray<Message.Message>): string | 
 // ---------------------------------------------------------------------------------------------------------------------
 // the model's turn
 
-/** An item, and its place in its reply. */
+/** An item and its place in the reply that it came from. */
 interface Placed {
   readonly place: number
   readonly item: Json.JsonObject
@@ -161,7 +160,7 @@ const assistantItems = (
   return followed(placed.map(({ item }) => item))
 }
 
-/** Compares places. They may be infinite, so subtraction fails. */
+/** Places may be infinite, whose difference is no number. */
 const compare = (left: number, right: number): number => left === right ? 0 : left < right ? -1 : 1
 
 const callItem = (call: Message.ToolCall, kept: Json.JsonObject, call_id: string): Placed => {
@@ -175,8 +174,8 @@ const callItem = (call: Message.ToolCall, kept: Json.JsonObject, call_id: string
 }
 
 /**
- * Divides a reply's text into its original messages. A changed text becomes one message without ids, in front of the
- * calls.
+ * The messages that a reply's text was divided into. A text that was changed since
+ * is one message without their ids, in front of the calls.
  */
 const textItems = (said: string, kept: ReadonlyArray<Json.JsonObject>, firstCall: number): ReadonlyArray<Placed> => {
   const parts = kept.flatMap((one) => Json.isObject(one["message"]) ? [{ place: placeOf(one), ...one["message"] }] : [])
@@ -205,8 +204,8 @@ const messageItem = (part: Json.JsonObject, text: string): Json.JsonObject | und
 }
 
 /**
- * Returns an item to send back. The server knows reasoning without content, plain or encrypted, only by id, and only
- * while it stores replies.
+ * An item as it goes back. Reasoning without its content, in letters or encrypted, is known to the server by its id
+ * alone, and only where replies are stored.
  */
 const backItem = (item: Json.JsonObject, isStored: boolean): Json.JsonObject | undefined => {
   if (item["type"] !== "reasoning") return item
@@ -222,19 +221,20 @@ const backItem = (item: Json.JsonObject, isStored: boolean): Json.JsonObject | u
   }
 }
 
-/** Removes calls waiting for an answer no tool can give. */
+/** Removes the calls that wait for an answer of a kind that no tool can give. */
 const answered = (kept: ReadonlyArray<Json.JsonObject>): ReadonlyArray<Json.JsonObject> => {
   const items = kept.map((one) => Wire.object(one["item"]))
   const open = unanswered(items)
   return kept.filter((_, index) => !open.has(items[index] ?? {}))
 }
 
-/** Removes reasoning at the end, whose continuation is missing. */
+/** Removes the reasoning at the end, which belongs to what is not there. */
 const followed = (items: ReadonlyArray<Json.JsonObject>): ReadonlyArray<Json.JsonObject> =>
   items.slice(0, items.findLastIndex((item) => item["type"] !== "reasoning") + 1)
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Tools and answer format. Provider tools come from the options and join the run's tools; strict mode rewrites schemas.
+// tools and the form of the answer: the provider's own tools come with the options and stand beside those of the run;
+// schemas are rewritten where the model is to be held to them
 
 interface Options {
   readonly strict?: boolean
@@ -242,15 +242,15 @@ interface Options {
 }
 
 /**
- * Returns the provider tools declared to take text instead of arguments, or `undefined` if no provider tools are
- * declared.
+ * The names of the tools that are declared to take a text instead of arguments, among the provider's own; nothing if
+ * there are none of its own.
  */
 export const custom = (given: ReadonlyArray<Json.JsonObject>): ReadonlySet<string> | undefined =>
   given.length === 0
     ? undefined
     : new Set(given.flatMap(({ name, type }) => type === "custom" && typeof name === "string" ? [name] : []))
 
-/** Writes the tools. Servers refuse tool settings in a request without tools. */
+/** Servers refuse what concerns tools in a request without any. */
 export const tools = (
   request: Adapter.Request,
   given: ReadonlyArray<Json.JsonObject>,
@@ -265,7 +265,7 @@ export const tools = (
   }
 }
 
-/** Writes a tool. Without an explicit `strict`, the provider would rewrite the schema. */
+/** Writes a tool. The provider would rewrite the schema if `strict` were left out. */
 const tool = ({ description, name, parameters }: Tool.Definition, options: Options): Json.JsonObject => {
   const { isStrict, schema } = StrictSchema.written(parameters, options.strict === true, StrictSchema.openAi)
   return {
@@ -287,7 +287,7 @@ const toolChoice = (
 }
 
 /**
- * Writes the answer format. A schema without a strict form goes out unchanged: the server decides whether to accept it.
+ * The form of the answer. A schema without a strict form is sent unchanged: the server decides whether to accept it.
  */
 export const format = (wanted: Adapter.ResponseFormat | undefined): Json.JsonObject => {
   if (wanted === undefined || wanted.type === "text") return {}

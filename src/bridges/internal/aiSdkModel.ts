@@ -1,6 +1,6 @@
 /**
- * Calls an AI SDK model: its promise and stream as effects, its parts, and its errors. A pull takes all parts already
- * present; the model is asked for at most one part ahead.
+ * A model of the AI SDK while it answers: its promise and its stream as effects, its parts, and its errors. The parts
+ * that have arrived are read at once, and the model is asked for at most one part ahead.
  */
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
@@ -19,20 +19,20 @@ import type * as Part from "./part.ts"
 import * as Reply from "./reply.ts"
 
 /**
- * The required subset of a model. `LanguageModelV4`, `LanguageModelV3` and `LanguageModelV2` from any
- * `@ai-sdk/provider` version satisfy it, so that package is not needed.
+ * The part of a model that is needed. `LanguageModelV4`, `LanguageModelV3` and `LanguageModelV2` of `@ai-sdk/provider`
+ * are such models, whichever version of that package they come from; the package itself is not needed.
  *
  * @category models
  * @since 0.1.0
  */
 export interface LanguageModel {
-  /** Interface version in the SDK. */
+  /** The version of the SDK's interface. */
   readonly specificationVersion: "v2" | "v3" | "v4"
-  /** Provider name. */
+  /** The name of the provider. */
   readonly provider: string
-  /** Model name. */
+  /** The name of the model. */
   readonly modelId: string
-  /** File addresses the model reads itself, by media type. */
+  /** The addresses of files that the model reads itself, by media type. */
   readonly supportedUrls?:
     | Readonly<Record<string, ReadonlyArray<RegExp>>>
     | PromiseLike<Readonly<Record<string, ReadonlyArray<RegExp>>>>
@@ -41,28 +41,28 @@ export interface LanguageModel {
 }
 
 /**
- * A model's answer.
+ * The answer of a model.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Started {
-  /** Parts of the reply. */
+  /** The parts of the reply. */
   readonly stream: ReadableStream<unknown>
-  /** Known parts of the provider's answer. */
+  /** The known parts of the provider's answer. */
   readonly response?: {
-    /** Answer headers. */
+    /** Its headers. */
     readonly headers?: Readonly<Record<string, string>>
   }
 }
 
-/** Holds a running model call: its signal from the start, and its stream once the model has answered. */
+/** A model while it is called: its signal from the start, and its stream once it has answered. */
 class Held {
   readonly controller = new AbortController()
   private stream: ReadableStreamDefaultReader<unknown> | undefined
   private isLeft = false
 
-  /** Takes the stream. A stream arriving after the request was abandoned is cancelled at once. */
+  /** A stream that arrives after the request was abandoned is cancelled at once. */
   take(stream: ReadableStream<unknown>): Ahead | undefined {
     const reader = stream.getReader()
     this.stream = reader
@@ -74,7 +74,7 @@ class Held {
     return this.stream?.cancel().then(ignore, ignore) ?? Promise.resolve()
   }
 
-  /** Cancels the stream, and waits at most a second for it to release its resources. */
+  /** Cancels the stream, and waits at most a second for it to release what it holds. */
   readonly leave: Effect.Effect<unknown> = Effect.suspend(() => {
     this.isLeft = true
     this.controller.abort()
@@ -84,7 +84,7 @@ class Held {
 
 const ignore = (): void => {}
 
-/** Calls the model. Closing the scope aborts the request and cancels the stream. */
+/** Asks the model. Closing the scope aborts its request and takes its stream from it. */
 export const open = (
   model: LanguageModel,
   options: Json.JsonObject,
@@ -106,7 +106,7 @@ export const open = (
 const rejected = (origin: Errors.Origin, rejection: unknown): Effect.Effect<never, Http.Failure> =>
   Effect.flatMap(Clock.currentTimeMillis, (now) => Effect.fail(fromRejection(origin, rejection, now)))
 
-/** A reader with at most one read ahead. */
+/** A reader, and the read that was begun and has not been used. */
 class Ahead {
   private readonly reader: ReadableStreamDefaultReader<unknown>
   private begun: Promise<ReadableStreamReadResult<unknown>> | undefined
@@ -121,7 +121,7 @@ class Ahead {
     return read
   }
 
-  /** Adds the parts already present, up to a limit. A read still waiting is kept for the next pull. */
+  /** Adds what has arrived by now, up to a bound. A read that has to wait is kept for the next time. */
   rest(parts: Array<unknown>, done: () => void): void {
     if (parts.length >= mostAtOnce) return done()
     const read = this.reader.read()
@@ -142,7 +142,7 @@ class Ahead {
 
 const mostAtOnce = 64
 
-/** Returns the parts already present, at least one. Errors among them are read with their arrival time. */
+/** The parts that have arrived, at least one. Errors among them are read with the time at which they came. */
 const pull = (
   ahead: Ahead,
   origin: Errors.Origin
@@ -165,8 +165,8 @@ const parts = (arrived: ReadonlyArray<unknown>, origin: Errors.Origin): Effect.E
   })
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Parts, in all versions of the provider interface. Reading is total: a part with an unexpected shape is empty, and a
-// part with an unknown type passes through raw.
+// parts, as all versions of the provider interface write them. Reading is total: a part of another form than expected
+// says nothing, and one of an unknown type is passed on raw
 
 const string = (value: unknown): string => Wire.string(value) ?? ""
 
@@ -200,7 +200,7 @@ const read = (part: unknown, readError: Part.ReadError): ReadonlyArray<Part.Part
   }
 }
 
-/** Returns parts other than content. */
+/** Returns the parts that belong to no content. */
 const about = (type: string, part: Json.JsonObject): ReadonlyArray<Part.Part> => {
   switch (type) {
     case "stream-start":
@@ -294,15 +294,13 @@ const finish = (part: Json.JsonObject): Part.Finish => {
     word: Wire.string(Wire.object(stands)["raw"]) ?? Wire.string(unified),
     usage: usage(Wire.object(part["usage"])),
     isCut: unified === "interrupted",
-    // The SDK has no finish reason for a pause. It cannot send a container id back.
+    // The library has no word of its own for a pause. The id of a container cannot go back through it.
     isPaused: Wire.object(stands)["raw"] === "pause_turn" && !Json.isObject(container),
     options: optionsOf(part)
   }
 }
 
-/**
- * Reads usage. Version 2 writes plain numbers, later versions their details. A missing total becomes the sum of both.
- */
+/** Version 2 writes plain numbers, the later ones their parts. A total that is not stated is the sum of both. */
 const usage = (wire: Json.JsonObject): Response.Usage => {
   const { inputTokens, outputTokens, ...rest } = wire
   if (!Json.isObject(inputTokens) && !Json.isObject(outputTokens)) return Response.usage(Wire.defined(wire))
@@ -321,8 +319,8 @@ const usage = (wire: Json.JsonObject): Response.Usage => {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Errors. Names and fields identify an error, because several versions of its class may be installed. Request data
-// carried by some errors is dropped.
+// errors are recognised by their names and fields, because several versions of their classes may be installed.
+// Nothing of the request, which some of them carry, is taken over
 
 const byName: { readonly [name: string]: Errors.Reason } = {
   AI_LoadAPIKeyError: "authentication_failed",
@@ -341,20 +339,20 @@ const byName: { readonly [name: string]: Errors.Reason } = {
   AbortError: "network_error"
 }
 
-/** Converts a provider's rejection. `now` is compared with dates in its headers. */
+/** Converts the error that a provider rejected with. `now` is the time that a date in its headers is compared with. */
 const fromRejection = (origin: Errors.Origin, rejection: unknown, now: number): Http.Failure => {
   const error = fromUnknown(origin, rejection, now)
   return { error, isWorthRetrying: isWorthRetrying(error, Json.isObject(rejection) ? rejection : {}) }
 }
 
-/** Returns the retry decision: the server's advice first, then the provider's, then the error's own. */
+/** The server's own word on it outweighs the provider's, and that what the error is taken for. */
 const isWorthRetrying = (error: Adapter.AdapterError, rejection: Json.JsonObject): boolean => {
   const { isRetryable, responseHeaders } = rejection
   return Errors.retryWord(Reply.headersOf(responseHeaders)) ??
     (typeof isRetryable === "boolean" ? isRetryable && error.reason !== "quota_exceeded" : error.isRetryable)
 }
 
-/** Converts a rejection, or an error among the parts. */
+/** The error that a rejection, or an error among the parts of a reply, stands for. */
 const fromUnknown = (origin: Errors.Origin, thrown: unknown, now: number): Adapter.AdapterError => {
   if (!Json.isObject(thrown)) return Reply.errorSaid(origin, String(thrown), "provider")
   const { name, responseHeaders, statusCode } = thrown
@@ -365,7 +363,7 @@ const fromUnknown = (origin: Errors.Origin, thrown: unknown, now: number): Adapt
   return Reply.errorSaid(from, thrown instanceof Error ? wordsOf(thrown) : thrown, "provider")
 }
 
-/** Returns an error's own words, without other provider data. */
+/** An error's own words, without what else its provider put into it. */
 const wordsOf = (error: Error): Json.JsonObject => {
   const fields: Json.JsonObject = { ...error }
   return { message: error.message, type: fields["type"], code: fields["code"] }
@@ -382,7 +380,7 @@ const fromStatus = (
   return Errors.fromResponse(origin, { status, headers: Reply.headersOf(error["responseHeaders"]) }, text, now)
 }
 
-/** Converts a call that failed without an error status: the connection broke, or the answer was unreadable. */
+/** A call that failed without an error's status: the connection broke, or the answer could not be read. */
 const fromCause = (origin: Errors.Origin, error: Json.JsonObject, now: number): Adapter.AdapterError => {
   const { cause } = error
   const name = Json.isObject(cause) ? cause["name"] : undefined
@@ -390,7 +388,7 @@ const fromCause = (origin: Errors.Origin, error: Json.JsonObject, now: number): 
   return named(origin, "network_error", error)
 }
 
-/** Words for an incomplete reply, treated as a lost connection. */
+/** A reply that a provider found to be incomplete is one whose connection was lost. */
 const cutWords = /ended without|unexpected(ly)? end|closed before|terminated/i
 
 const named = (origin: Errors.Origin, reason: Errors.Reason, error: Json.JsonObject): Adapter.AdapterError => {
@@ -403,7 +401,7 @@ const named = (origin: Errors.Origin, reason: Errors.Reason, error: Json.JsonObj
   )
 }
 
-/** Returns the innermost message: outer messages only say that something failed. */
+/** Returns the message at the bottom of the causes: above it stands only that something failed. */
 const innermost = (cause: unknown, depth = 0): string => {
   if (!(cause instanceof Error)) return ""
   return cause.cause instanceof Error && depth < 8 ? innermost(cause.cause, depth + 1) : cause.message

@@ -366,7 +366,8 @@ export const keepWithin = <A, E, R>(
   recordedBy(
     Effect.contextWith((context: Context.Context<never>) => {
       const writer = new Writers.Writer({ ...kept, state: States.copyOf(kept.state) }, parent.store, context, parent)
-      return Effect.as(parent.claim?.enter ?? Effect.void, writer)
+      const entered = Effect.andThen(parent.claim?.enter ?? Effect.void, parent.recorder?.enter(writer) ?? Effect.void)
+      return Effect.as(entered, writer)
     }),
     () => events
   )
@@ -671,7 +672,16 @@ export const program = (
     const claim = yield* held(given)
     const failed = yield* Deferred.make<never, Writers.KeepError>()
     yield* Effect.forkScoped(Effect.catch(Deferred.await(claim.lost), (lost) => Deferred.fail(failed, lost)))
-    return { id: claim.id, store, failed, afterCrash, isAnswerable: false, claim, isLeft: true }
+    return {
+      id: claim.id,
+      store,
+      failed,
+      afterCrash,
+      isAnswerable: false,
+      claim,
+      isLeft: true,
+      recorder: undefined
+    }
   })
 
 /**

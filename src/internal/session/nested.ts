@@ -2,11 +2,15 @@
  * Ids of nested runs. A nested run is started by the handler of a call, or by a program, and is recorded in a journal
  * of its own. Starting the same run again gives the same id.
  */
+import * as Effect from "effect/Effect"
+import * as Stream from "effect/Stream"
 import type * as Event from "../../Event.ts"
 import type * as Thread from "../../Thread.ts"
+import * as CallPaths from "../answer/callPath.ts"
 import * as Json from "../json.ts"
+import type * as Journals from "./journal.ts"
 import * as Records from "./records.ts"
-import type * as States from "./state.ts"
+import * as States from "./state.ts"
 
 /** Returns the prefix of the ids of the runs that one call or one program starts. */
 export const prefixOf = (id: string, toolCallId: string | undefined): string =>
@@ -52,6 +56,72 @@ export const isOfCalls = (id: string, calls: Iterable<string>): (other: string) 
 
 /** Tells whether an id may belong to a nested run. */
 export const mayBeNested = (id: string): boolean => /\/[^/@]*@[0-9a-f]{16}(\.\d+)?$/.test(id)
+
+// Messages for nested runs.
+
+type Fate = Records.MessageSettled["fate"]
+
+/** Returns a message as the journal of the run has it that it is passed on to: a run inside that one may be meant. */
+export const passedOn = ({ to, ...message }: Records.MessageSubmitted): Records.MessageSubmitted => {
+  const [, ...path] = CallPaths.parse(to)?.path ?? []
+  return { ...message, otherwise: "refuse", ...(path.length === 0 ? {} : { to: CallPaths.format({ path }) }) }
+}
+
+/** Returns the outcome of a message in the journal of a state, once it has one there. */
+export const fateIn = ({ receipts }: States.State, id: string): Fate | undefined => {
+  const { became, reason, requestId, stepIndex } = receipts.get(id) ?? {}
+  if (became !== "delivered" && became !== "refused" && became !== "withdrawn") return undefined
+  return {
+    became,
+    ...(requestId === undefined ? {} : { requestId }),
+    ...(stepIndex === undefined ? {} : { stepIndex }),
+    ...(reason === undefined ? {} : { reason })
+  }
+}
+
+const endOf = (end: Records.MessageSettled | Records.MessageWithdrawn): Fate =>
+  end._tag === "MessageSettled" ? end.fate : { became: "withdrawn" }
+
+/**
+ * Returns the outcome of a message that was passed on, as the journal of the nested run has it, if it has one. `end`
+ * gives a message without an outcome one, in that journal: the one of its record, or another that was faster. `isOwn`
+ * tells whether it is that of `end`.
+ */
+export const settledIn = (
+  store: Journals.Service,
+  { message, session }: NonNullable<ReturnType<typeof States.passedOn>>,
+  end?: Records.MessageSettled | Records.MessageWithdrawn
+): Effect.Effect<{ readonly fate: Fate; readonly isOwn: boolean } | undefined, Journals.StoreError> =>
+  Effect.gen(function*() {
+    const { id } = message
+    let isOwn = false
+    while (true) {
+      const known = States.initial(session)
+      let version = 0
+      yield* Stream.runForEach(store.read(session), (entry) =>
+        Effect.sync(() => {
+          States.apply(known, entry.record)
+          version = entry.version
+        }))
+      const fate = fateIn(known, id)
+      if (fate !== undefined) return { fate, isOwn }
+      const inner = States.passedOn(known, id)
+      const within = inner && (yield* settledIn(store, inner, end))
+      const settled = within === undefined ? end : { _tag: "MessageSettled", id, fate: within.fate } as const
+      if (settled === undefined) return undefined
+      // The journal of a run that was removed has no message to deliver.
+      if (version === 0) return { fate: endOf(settled), isOwn: true }
+      const received = known.receipts.has(id) ? [] : [passedOn(message)]
+      const state = States.after(known, received)
+      const records: ReadonlyArray<Records.Record> = [...received, ...States.isUnsettled(state, id) ? [settled] : []]
+      const options = { summary: States.summaryOf(States.after(known, records)) }
+      const isWritten = yield* store.append(session, version, records as unknown as Records.Records, options).pipe(
+        Effect.as(true),
+        Effect.catchTag("SessionConflict", () => Effect.succeed(false))
+      )
+      isOwn = isWritten && records.includes(settled) && within?.isOwn !== false
+    }
+  })
 
 // The result of a finished run.
 

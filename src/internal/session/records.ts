@@ -348,6 +348,11 @@ export class MessageSubmitted extends Schema.Opaque<MessageSubmitted>()(Schema.T
   mode: Schema.optionalKey(Schema.Literals(["steer", "follow"])),
   /** `"refuse"` for a message that no later run takes. Left out for any other message. */
   otherwise: Schema.optionalKey(Schema.Literal("refuse")),
+  /**
+   * The path of the call whose handler has a run under way: that run gets the message, and is refused it where there is
+   * none. Left out for a message to the session's own runs.
+   */
+  to: Schema.optionalKey(Schema.String),
   /** The tools of the client that sent it. Left out where there are none. */
   clientTools: Schema.optionalKey(ClientTools),
   ...time,
@@ -366,6 +371,44 @@ export class MessageWithdrawn extends Schema.Opaque<MessageWithdrawn>()(Schema.T
   id: Schema.String,
   ...time,
   ...by
+})) {}
+
+/**
+ * The passing of a submitted message to the journal of the run inside its call. Written before that journal has the
+ * message, under the same id, so that no other run gets it.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class MessageForwarded extends Schema.Opaque<MessageForwarded>()(Schema.TaggedStruct("MessageForwarded", {
+  ...ofRun,
+  /** The id of the submission. */
+  id: Schema.String,
+  /** The id of that journal. */
+  session: Schema.String
+})) {}
+
+/**
+ * The outcome of a submitted message for a run inside a call: as the journal of that run has it, or a refusal where no
+ * run is under way. Any process may append it, even while another process runs the session.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class MessageSettled extends Schema.Opaque<MessageSettled>()(Schema.TaggedStruct("MessageSettled", {
+  /** The id of the submission. */
+  id: Schema.String,
+  /** The outcome. */
+  fate: Schema.Struct({
+    /** `"delivered"` to a step of the run inside, `"refused"` for a reason, or `"withdrawn"`. */
+    became: Schema.Literals(["delivered", "refused", "withdrawn"]),
+    /** The run that has the message. Left out of any other outcome. */
+    requestId: Schema.optionalKey(Schema.String),
+    /** The step that the message was delivered to, from 0. Left out of any other outcome. */
+    stepIndex: Schema.optionalKey(Schema.Int),
+    /** The reason of a refusal. Left out of any other outcome. */
+    reason: Schema.optionalKey(Schema.String)
+  })
 })) {}
 
 /**
@@ -737,6 +780,8 @@ export const Record = Schema.Union([
   MessagesAppended,
   MessageSubmitted,
   MessageWithdrawn,
+  MessageForwarded,
+  MessageSettled,
   StopRequested,
   Labelled,
   RunStarted,
@@ -763,6 +808,8 @@ export type Record =
   | MessagesAppended
   | MessageSubmitted
   | MessageWithdrawn
+  | MessageForwarded
+  | MessageSettled
   | StopRequested
   | Labelled
   | RunStarted

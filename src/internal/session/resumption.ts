@@ -371,17 +371,18 @@ const isOfTurn = ({ id }: Message.ToolCall, state: States.State, writer: Writers
   state.turn?.calls.has(id) === true || isReplied(state, writer)
 
 /** Returns the parent of a call's nested runs. A leave does not wait for a sub-agent, whose runs are resumed. */
-const parentOf = (
-  { afterCrash, claim, failed, id, isAnswerable, isLeft }: Writers.Writer,
-  tool: Tool.Any
-): Omit<Writers.Parent, "store"> => ({
-  id,
-  failed,
-  isAnswerable,
-  afterCrash,
-  claim,
-  isLeft: isLeft && SubAgent.isSubAgent(tool)
-})
+const parentOf = (recorder: Writers.Writer, tool: Tool.Any): Omit<Writers.Parent, "store"> => {
+  const { afterCrash, claim, failed, id, isAnswerable, isLeft } = recorder
+  return {
+    id,
+    failed,
+    isAnswerable,
+    afterCrash,
+    claim,
+    isLeft: isLeft && SubAgent.isSubAgent(tool),
+    recorder
+  }
+}
 
 /** Returns the recorded outcome of a call, from before its run was resumed or from the turn that left it open. */
 const foundOf = (id: string, call: States.Call): RunJournal.Replayed | undefined => {

@@ -199,6 +199,14 @@ export interface Run {
   }>
 }
 
+/** A submitted message for a run inside a call, until it is settled. */
+interface Inner {
+  /** The message, with the path of the call. */
+  readonly message: Records.MessageSubmitted
+  /** The journal of the run that has it. `undefined` until it is passed on. */
+  readonly session: string | undefined
+}
+
 /** A run that has ended. */
 interface Ended {
   /** The id of the run. */
@@ -249,6 +257,8 @@ export interface State {
   clientTools: Records.ClientTools
   /** Submitted messages that no run has taken, oldest first. */
   inbox: ReadonlyArray<Records.MessageSubmitted>
+  /** Submitted messages for runs inside calls, oldest first. */
+  inside: ReadonlyArray<Inner>
   /** The request to stop the run. */
   stop: Records.StopRequested | undefined
   /** Number of times in a row that a run failed, since the last whole step. */
@@ -416,6 +426,7 @@ export const stateOf = (session: Session): State => {
     labels: {},
     clientTools: [],
     inbox: [],
+    inside: [],
     stop: undefined,
     failures: 0,
     receipts: new Map(),
@@ -638,16 +649,42 @@ const receive = (state: State, receipt: Records.Receipt): void => {
   }
 }
 
-/** Resolves a submitted message that is open: no run takes it any more. */
+/** Resolves a submitted message that is not settled: no run takes it any more. */
 const resolve = (state: State, id: string, fate: Omit<Records.Receipt, "hash" | "id">): void => {
   const receipt = state.receipts.get(id)
-  if (receipt === undefined || !isOpenMessage(state, id)) return
+  if (receipt === undefined || !isUnsettled(state, id)) return
   state.inbox = state.inbox.filter((message) => message.id !== id)
+  state.inside = state.inside.filter(({ message }) => message.id !== id)
   receive(state, { ...receipt, ...fate })
 }
 
-/** Tells whether a submitted message is open: no run has it, and it was not withdrawn. */
-export const isOpenMessage = ({ inbox }: State, id: string): boolean => inbox.some((message) => message.id === id)
+/** Tells whether a submitted message is open: no run and no other journal has it, and it was not withdrawn. */
+export const isOpenMessage = (state: State, id: string): boolean =>
+  isUnsettled(state, id) && passedOn(state, id) === undefined
+
+/** Tells whether a submitted message has no outcome. */
+export const isUnsettled = ({ inbox, inside }: State, id: string): boolean =>
+  inbox.some((message) => message.id === id) || inside.some(({ message }) => message.id === id)
+
+/** Returns a submitted message that another journal has, without an outcome here. */
+export const passedOn = (
+  { inside }: State,
+  id: string
+): { readonly message: Records.MessageSubmitted; readonly session: string } | undefined => {
+  const { message, session } = inside.find(({ message }) => message.id === id) ?? {}
+  return message === undefined || session === undefined ? undefined : { message, session }
+}
+
+/** The outcome of a message whose call has no run under way. */
+export const unreachable = { became: "refused", reason: "finished" } as const
+
+/** Refuses messages for runs inside calls that are answered, or inside a run that has ended. */
+const refuseLost = (state: State): void => {
+  for (const { message: { id, to }, session } of state.inside) {
+    const isLost = session === undefined && !isOpenCall(state.turn, CallPaths.parse(to)?.path[0])
+    if (isLost || state.run === undefined) resolve(state, id, unreachable)
+  }
+}
 
 /** Refuses the open messages that no later run takes. */
 const refuseOpen = (state: State, reason: string): void => {
@@ -794,7 +831,7 @@ const settle = (
       ...(time === undefined ? {} : { time })
     })
   }
-  const settled = { id, ...Teller.verdictOf(answer, time), ...Teller.denialOf(verdict) }
+  const settled = { id, ...SessionData.verdictOf(answer, time), ...Teller.denialOf(verdict) }
   state.answered = [...state.answered, settled]
   state.status = "idle"
   completeEarlier(state)
@@ -1121,7 +1158,7 @@ const callWaits = ({ turn }: State, run: Run, record: Records.CallWaits): void =
 
 const callSettled = (state: State, record: Records.CallSettled): void => {
   const { answer, command, time } = record
-  const verdict = Teller.verdictOf(answer, time)
+  const verdict = SessionData.verdictOf(answer, time)
   if (command !== undefined) receive(state, { ...command, became: "completed", ...verdict })
   if (state.run === undefined) settle(state, record)
   else if (findWaiting(state, record.id) !== undefined) state.run.settlements.push(record)
@@ -1363,18 +1400,31 @@ export const apply = (state: State, record: Records.Record): void => {
 /** Applies a record that no journal has: the state keeps no fingerprint and no size. */
 export const change = (state: State, record: Records.Record): void => {
   sessions.delete(state)
+  applied(state, record)
+  if (state.inside.length > 0) refuseLost(state)
+}
+
+const applied = (state: State, record: Records.Record): void => {
   switch (record._tag) {
     case "Opened":
       return opened(state, record)
     case "MessagesAppended":
       return say(state, record.messages)
     case "MessageSubmitted":
-      state.inbox = [...state.inbox, record]
+      if (record.to === undefined) state.inbox = [...state.inbox, record]
+      else state.inside = [...state.inside, { message: record, session: undefined }]
       receive(state, { id: record.id, hash: Records.hashOfContent(record.message.content), became: "queued" })
       if (state.run === undefined) refuseOpen(state, refusalAfter(state.lastRun))
       return
     case "MessageWithdrawn":
-      return resolve(state, record.id, { became: "withdrawn" })
+      return isOpenMessage(state, record.id) ? resolve(state, record.id, { became: "withdrawn" }) : undefined
+    case "MessageForwarded":
+      state.inside = state.inside.map((inner) =>
+        inner.message.id === record.id ? { ...inner, session: inner.session ?? record.session } : inner
+      )
+      return
+    case "MessageSettled":
+      return resolve(state, record.id, record.fate)
     case "StopRequested":
       if (state.run?.requestId !== record.requestId) return
       if (record.call === undefined) state.stop = record
@@ -1736,6 +1786,15 @@ const problemOf = (state: State, record: Records.Record, isFirst: boolean): stri
       return isOpenMessage(state, record.id)
         ? undefined
         : `withdraws message ${JSON.stringify(record.id)}, which is not open`
+    case "MessageForwarded":
+      if (run?.requestId !== record.requestId) return `belongs to run ${record.requestId}, which is not open`
+      return state.inside.some(({ message, session }) => message.id === record.id && session === undefined)
+        ? undefined
+        : `passes on message ${JSON.stringify(record.id)}, which is not open`
+    case "MessageSettled":
+      return isUnsettled(state, record.id)
+        ? undefined
+        : `settles message ${JSON.stringify(record.id)}, which is settled`
     case "StopRequested":
       if (run?.requestId !== record.requestId) return `stops run ${record.requestId}, which is not open`
       if (record.call === undefined) return stop === undefined ? undefined : `stops run ${record.requestId} again`

@@ -231,6 +231,12 @@ export interface SubmitOptions<E = never> {
    * `"next"` leaves it to the next run, `"refuse"` does not. `"next"` by default.
    */
   readonly otherwise?: "next" | "refuse"
+  /**
+   * The path of a call, such as `"c0"` or `"c0/c1"`, whose handler has a run under way: that run gets the message, of
+   * several the one begun last. Where none is under way, and where that run ends without it, the message is refused.
+   * It needs the mode `"steer"` or `"follow"`. The session's own run gets the message by default.
+   */
+  readonly to?: string
   /** The sender of the message, as recorded in the journal. Left out by default. */
   readonly by?: string
   /** The tools of the client that sends the message. None by default. */
@@ -249,7 +255,11 @@ export interface SubmitOptions<E = never> {
 /** The kinds of what a message is submitted with. */
 export const submissionKinds = { id: Values.name, by: Values.text, clientTools: Values.clientTools }
 
-const modes = { mode: Values.oneOf("next", "steer", "follow"), otherwise: Values.oneOf("next", "refuse") }
+const modes = {
+  mode: Values.oneOf("next", "steer", "follow"),
+  otherwise: Values.oneOf("next", "refuse"),
+  to: CallPaths.kind
+}
 
 const knownSubmitOptions = {
   ...submissionKinds,
@@ -269,9 +279,9 @@ export const idTaken = (id: string): SessionData.SessionError =>
 export const submission = (
   id: string,
   content: Message.Content,
-  { by, clientTools = [], mode = "next", otherwise = "next" }: Pick<
+  { by, clientTools = [], mode = "next", otherwise = "next", to }: Pick<
     SubmitOptions,
-    "by" | "clientTools" | "mode" | "otherwise"
+    "by" | "clientTools" | "mode" | "otherwise" | "to"
   >,
   time: number
 ): Records.MessageSubmitted => ({
@@ -280,10 +290,20 @@ export const submission = (
   message: Message.user(content),
   ...(mode === "next" ? {} : { mode }),
   ...(mode === "next" || otherwise === "next" ? {} : { otherwise }),
+  ...(to === undefined ? {} : { to }),
   ...(clientTools.length === 0 ? {} : { clientTools }),
   time,
   ...byOf(by === undefined ? {} : { by })
 })
+
+/** Describes the option that does not go with `to`, if one does not. */
+export const misplacedTo = (
+  { mode = "next", otherwise, to }: Pick<SubmitOptions, "mode" | "otherwise" | "to">
+): string | undefined => {
+  if (to === undefined) return undefined
+  if (mode === "next") return "to needs the mode \"steer\" or \"follow\": it names a run under way"
+  return otherwise === "next" ? "otherwise is \"refuse\" for a message with to: no later run gets it" : undefined
+}
 
 /**
  * Appends a message to a session, for the next run to take. Creates the session if it does not exist, in the same
@@ -297,14 +317,16 @@ export const submit = <E = never>(
   Effect.gen(function*() {
     yield* Kept.checkId(id)
     checkNames("Session.submit", options, knownSubmitOptions)
-    const { check, origin } = options
+    const { check, origin, to } = options
+    const misplaced = misplacedTo(options)
+    if (misplaced !== undefined) return yield* Effect.die(new TypeError(`Session.submit: ${misplaced}`))
     const time = yield* Clock.currentTimeMillis
     const submitted = submission(options.id ?? globalThis.crypto.randomUUID(), content, options, time)
     for (let known = options.known;; known = undefined) {
       let summary: States.Summary | undefined
       let version = known?.version ?? (yield* Kept.versionOf(id))
       // A new id cannot have been used before. A refused message leaves no work.
-      const isToRead = (options.id ?? check ?? options.otherwise) !== undefined || Nested.mayBeNested(id)
+      const isToRead = (options.id ?? check ?? options.otherwise ?? to) !== undefined || Nested.mayBeNested(id)
       if (isToRead && version > 0) {
         const journal = known ?? (yield* Kept.read(id))
         const { parent, receipts } = journal.state
@@ -339,15 +361,25 @@ export const withdraw = (
 ): Effect.Effect<boolean, Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
     checkNames("Session.withdraw", options, { by: Values.text } satisfies NamesOf<StopOptions>)
+    const store = yield* Journals.Store
     let { state, version } = yield* Kept.read(id)
-    while (States.isOpenMessage(state, messageId)) {
+    let isOwn = false
+    while (States.isUnsettled(state, messageId)) {
       const time = yield* Clock.currentTimeMillis
-      const record: Records.Record = { _tag: "MessageWithdrawn", id: messageId, time, ...byOf(options) }
+      const withdrawn: Records.MessageWithdrawn = { _tag: "MessageWithdrawn", id: messageId, time, ...byOf(options) }
+      // The journal that has the message decides.
+      const passed = States.passedOn(state, messageId)
+      const settled = passed && (yield* Nested.settledIn(store, passed, withdrawn))
+      isOwn ||= settled?.isOwn === true && settled.fate.became === "withdrawn"
+      const record: Records.Record = settled === undefined
+        ? withdrawn
+        : { _tag: "MessageSettled", id: messageId, fate: settled.fate }
       const summary = States.summaryOf(States.after(state, [record]))
-      if (Option.isSome(yield* appended(id, version, [record], { summary }))) return true
+      const accepted = yield* appended(id, version, [record], { summary })
+      if (Option.isSome(accepted)) return settled === undefined || isOwn
       ;({ state, version } = yield* Kept.read(id))
     }
-    return false
+    return isOwn
   })
 
 // Labels.

@@ -12,15 +12,18 @@ import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Option from "effect/Option"
+import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type * as Response from "../../Response.ts"
 import type * as Tool from "../../Tool.ts"
+import * as CallPaths from "../answer/callPath.ts"
 import * as Settings from "../ask/options.ts"
 import type * as RunJournal from "../run/runJournal.ts"
 import { Running, Worker } from "../stop/ownedFibers.ts"
 import type * as Claims from "./claim.ts"
 import type * as SessionData from "./data.ts"
 import * as Journals from "./journal.ts"
+import * as Nested from "./nested.ts"
 import type * as Records from "./records.ts"
 import * as States from "./state.ts"
 
@@ -47,6 +50,8 @@ export interface Parent {
   readonly claim: Claims.OwnClaim | undefined
   /** Tells whether its nested runs stop when the owner leaves. Those of a call that is under way continue. */
   readonly isLeft: boolean
+  /** The writer of the operation, which passes messages on. `undefined` for a program. */
+  readonly recorder: Writer | undefined
 }
 
 /** The records of one append, in the order of their writers. */
@@ -61,6 +66,8 @@ interface Writing {
   readonly written: Deferred.Deferred<boolean>
   /** Tells whether its writer was interrupted: an intent that no append contains yet is then not written. */
   isWithdrawn: boolean
+  /** Tells whether nothing waits for it: the next owner writes it as well. */
+  readonly isPosted?: boolean
 }
 
 const isReply = (record: Records.Record): boolean => record._tag === "ReplyReceived"
@@ -70,15 +77,16 @@ const requestIdOf = (record: Records.Record): string | undefined => "requestId" 
 /** Tells whether a record belongs to a run that has started. */
 const isOfRun = (record: Records.Record): boolean => "requestId" in record && record._tag !== "RunStarted"
 
-/** Tells whether a record announces a handler. */
-const isStart = ({ _tag }: Records.Record): boolean => _tag === "CallStarted"
+/** Tells whether a record announces a handler, or a message in another journal. */
+const isStart = ({ _tag }: Records.Record): boolean => _tag === "CallStarted" || _tag === "MessageForwarded"
 
 /** Tells whether a record announces what is about to begin, and reports nothing that has happened. */
 const isIntent = (record: Records.Record): boolean => isStart(record) || record._tag === "RunStarted"
 
 /** Tells whether a record of a run has its time. */
 const isTimed = (record: Records.Record): record is Extract<Records.Record, { readonly at?: number }> =>
-  isOfRun(record) && record._tag !== "StepPrepared" && record._tag !== "StopRequested"
+  isOfRun(record) && record._tag !== "StepPrepared" && record._tag !== "StopRequested" &&
+  record._tag !== "MessageForwarded"
 
 /** Tells whether records report what has happened in a run that has started. */
 const isReport = (records: ReadonlyArray<Records.Record>): boolean =>
@@ -93,8 +101,8 @@ const isAbandonment = (record: Records.Record): boolean =>
 
 /** Tells whether a record is a command, which any process may append. */
 const isCommand = ({ _tag }: Records.Record): boolean =>
-  _tag === "StopRequested" || _tag === "MessageSubmitted" || _tag === "MessageWithdrawn" || _tag === "CallSettled" ||
-  _tag === "Labelled"
+  _tag === "StopRequested" || _tag === "MessageSubmitted" || _tag === "MessageWithdrawn" ||
+  _tag === "MessageSettled" || _tag === "CallSettled" || _tag === "Labelled"
   || _tag === "ToolDisallowed"
 
 /**
@@ -109,11 +117,20 @@ const mayFollow = (records: Records.Records, command: Records.Record): boolean =
   if (command._tag === "MessageWithdrawn") {
     return !records.some((record) => record._tag === "RunStarted" && record.takes?.id === command.id)
   }
-  if (command._tag === "Labelled") return true
+  if (command._tag === "Labelled" || command._tag === "MessageSettled") return true
   // A session that is written as a whole has the approvals that were forgotten.
   if (command._tag === "ToolDisallowed") return !records.some(({ _tag }) => _tag === "Opened")
   return command._tag === "StopRequested" &&
     !records.some((record) => record._tag === "RunStarted" && record.resumes === true)
+}
+
+/** Tells whether a record continues an interrupted run. */
+const isResumption = (record: Records.Record): boolean => record._tag === "RunStarted" && record.resumes === true
+
+/** Returns a function that tells whether a writer is that of a nested run of a call. */
+const isIn = (id: string, call: string) => {
+  const prefix = Nested.prefixOf(id, call)
+  return (nested: { readonly id: string }): boolean => nested.id.startsWith(prefix)
 }
 
 /** Tells whether records change the summary of the session. Records inside a run do not. */
@@ -163,7 +180,7 @@ export const observed: { by: ((writer: Writer) => void) | undefined } = { by: un
  * Other processes may append commands in between. If an append is preceded by nothing but commands, the writer
  * applies them and appends after them. Any other record comes from another owner, and the operation is stopped.
  */
-export class Writer implements Omit<Parent, "store"> {
+export class Writer implements Omit<Parent, "recorder" | "store"> {
   /** The state that the records fold to. Only durable records change it. */
   readonly state: States.State
   /** The version of the journal that the state belongs to. */
@@ -210,6 +227,15 @@ export class Writer implements Omit<Parent, "store"> {
   private times: Pick<States.Run, "at" | "begunAt"> | undefined
   /** The last request to the model, until its reply is recorded. */
   request: RunJournal.Requested | undefined
+  /** The writer of the operation around a nested run. */
+  private readonly around: Writer | undefined
+  /** The writers of nested runs, in the order in which they began. */
+  private inside: ReadonlyArray<Writer> = []
+  /** The open calls of an interrupted run, until a nested run of theirs begins: it is under way again by then. */
+  private readonly interrupted: Set<string>
+  /** The records about messages that this writer was given, by their tags and the ids of the messages. */
+  private readonly posted = new Set<string>()
+  private hasLeft = false
   /** Listeners for a stop, by the ids of the runs. */
   private readonly listeners = new Map<string, (stop: Records.StopRequested) => void>()
 
@@ -229,6 +255,8 @@ export class Writer implements Omit<Parent, "store"> {
     this.context = context
     this.failed = parent?.failed ?? Deferred.makeUnsafe<never, KeepError>()
     this.isNested = parent !== undefined
+    this.around = parent?.recorder
+    this.interrupted = new Set(kept.state.run === undefined ? [] : kept.state.turn?.calls.keys())
     this.afterCrash = parent?.afterCrash
     this.isAnswerable = parent?.isAnswerable ?? true
     this.claim = kept.claim ?? parent?.claim
@@ -388,11 +416,95 @@ export class Writer implements Omit<Parent, "store"> {
     if (observed.by !== undefined) observed.by(this)
   }
 
-  /** Passes on the stop of the run, and those of calls that are not answered. A listener gets each more than once. */
+  /**
+   * Passes on the stop of the run, those of calls that are not answered, and messages. A listener gets each stop more
+   * than once.
+   */
   private notify(): void {
     const { stop } = this.state
     if (stop !== undefined) this.listeners.get(stop.requestId)?.(stop)
     for (const request of States.callStopsIn(this.state)) this.listeners.get(request.requestId)?.(request)
+    this.pass()
+    this.around?.pass()
+  }
+
+  // Messages for nested runs.
+
+  /** Takes in the writer of a nested run, until the scope closes. */
+  enter(nested: Writer): Effect.Effect<void, never, Scope.Scope> {
+    return Effect.suspend(() => {
+      this.inside = [...this.inside, nested]
+      for (const call of this.interrupted) if (isIn(this.id, call)(nested)) this.interrupted.delete(call)
+      this.pass()
+      return Effect.addFinalizer(() =>
+        Effect.sync(() => {
+          this.inside = this.inside.filter((other) => other !== nested)
+        })
+      )
+    })
+  }
+
+  /**
+   * Passes on messages for nested runs, and takes their outcomes from there: each record of both journals leads
+   * to the next one. A message whose call has no run under way is refused.
+   */
+  private pass(): void {
+    const { id, inside, interrupted, state: { run } } = this
+    if (run === undefined) return
+    for (const { message, session } of this.state.inside) {
+      const settle = (fate: Records.MessageSettled["fate"]) =>
+        this.post({ _tag: "MessageSettled", id: message.id, fate })
+      const [call = ""] = CallPaths.parse(message.to)?.path ?? []
+      const nested = session === undefined
+        ? inside.findLast((writer) => writer.state.run !== undefined && isIn(id, call)(writer))
+        : inside.findLast((writer) => writer.id === session)
+      if (session !== undefined) {
+        const fate = nested && Nested.fateIn(nested.state, message.id)
+        if (fate === undefined) nested?.receive(message)
+        else settle(fate)
+      } else if (nested !== undefined) {
+        this.post({ _tag: "MessageForwarded", requestId: run.requestId, id: message.id, session: nested.id })
+      } else if (!interrupted.has(call)) settle(States.unreachable)
+    }
+  }
+
+  /** Takes a message that the operation around passes on. A repeat is the first one. */
+  private receive(message: Records.MessageSubmitted): void {
+    if (!this.state.receipts.has(message.id)) this.post(Nested.passedOn(message))
+  }
+
+  /** Appends a record about a message, once. Nothing waits for it. */
+  private post(record: Records.MessageSubmitted | Records.MessageForwarded | Records.MessageSettled): void {
+    const name = `${record._tag} ${record.id}`
+    if (this.hasLeft || this.posted.has(name)) return
+    this.posted.add(name)
+    const written = Deferred.makeUnsafe<boolean>()
+    this.waiting.push({ records: [record], running: this.own, written, isWithdrawn: false, isPosted: true })
+    this.appendWaiting(this.context)
+  }
+
+  /**
+   * Returns the outcomes of passed-on messages that the state lacks, from the journals of nested runs: before the run
+   * is resumed those that are known, and before its end all of them.
+   */
+  private settled(
+    records: Records.Records,
+    store: Journals.Service
+  ): Effect.Effect<ReadonlyArray<Records.MessageSettled>, Journals.StoreError> {
+    const { inside } = this.state
+    const isEnd = records.some(({ _tag }) => _tag === "RunEnded")
+    if (inside.length === 0 || !isEnd && !records.some(isResumption)) return Effect.succeed([])
+    const own = new Set(records.flatMap((record) => record._tag === "MessageSettled" ? [record.id] : []))
+    const open = inside.flatMap(({ message: { id } }) => own.has(id) ? [] : States.passedOn(this.state, id) ?? [])
+    return Effect.map(
+      Effect.forEach(open, (passed) => {
+        const { id } = passed.message
+        const end = { _tag: "MessageSettled", id, fate: States.unreachable } as const
+        const found = Nested.settledIn(store, passed, isEnd ? end : undefined)
+        return Effect.map(found, (settled) => settled === undefined ? [] : [{ ...end, fate: settled.fate }])
+      }),
+      (all) => all.flat()
+    )
   }
 
   private withdraw(writing: Writing): Effect.Effect<void> {
@@ -482,7 +594,8 @@ export class Writer implements Omit<Parent, "store"> {
    * Refuses records that can no longer be written. A run that is being stopped may end, and a handler whose start was
    * refused never starts. Nothing else may begin.
    */
-  private refuse(writings: ReadonlyArray<Writing>): void {
+  private refuse(given: ReadonlyArray<Writing>): void {
+    const writings = given.filter(({ isPosted }) => isPosted !== true)
     this.unwritten.push(...writings)
     if (this.hasFailed) return
     const starts = writings.filter(({ records }) => records.some(isStart))
@@ -519,18 +632,26 @@ export class Writer implements Omit<Parent, "store"> {
     const written = this.taken.filter((writing) => !writing.isWithdrawn && !this.isOvertaken(writing))
     const [first, ...rest] = written.flatMap(({ records }) => records)
     // All waiting records may have been withdrawn.
-    return first === undefined ? Effect.void : this.appendNow([first, ...rest], store)
+    if (first === undefined) return Effect.void
+    return Effect.flatMapEager(
+      this.settled([first, ...rest], store),
+      (settled) =>
+        this.appendNow(settled.length === 0 ? [first, ...rest] : [...settled, first, ...rest] as never, store)
+    )
   }
 
   /**
-   * Tells whether a command is in the journal before what it undoes: a stop before the start of a handler, or a
-   * withdrawal before the request that has the message.
+   * Tells whether a command is in the journal before what it undoes: a stop before the start of a handler, or an
+   * outcome of a message before another one, or before the request that has the message.
    */
   private isOvertaken({ records, written }: Writing): boolean {
     const { state, state: { stop } } = this
     const isOvertaken = records.some((record) =>
       isStart(record) && stop?.requestId === requestIdOf(record) ||
-      record._tag === "StepPrepared" && record.delivered?.some((id) => !States.isOpenMessage(state, id)) === true
+      record._tag === "StepPrepared" && record.delivered?.some((id) => !States.isOpenMessage(state, id)) === true ||
+      record._tag === "MessageForwarded" && !States.isOpenMessage(state, record.id) ||
+      record._tag === "MessageSettled" && !States.isUnsettled(state, record.id) ||
+      record._tag === "MessageSubmitted" && this.isNested && state.receipts.has(record.id)
     )
     if (isOvertaken) Deferred.doneUnsafe(written, Exit.succeed(false))
     return isOvertaken
@@ -555,10 +676,13 @@ export class Writer implements Omit<Parent, "store"> {
         this.version = version
         this.apply(records)
         this.replies -= records.filter(isReply).length
+        this.pass()
+        this.around?.pass()
       }),
       Effect.catchTag("SessionConflict", (conflict) =>
         Effect.flatMap(
-          this.commandsBehind(conflict, store, (command) => mayFollow(records, command)),
+          this.commandsBehind(conflict, store, (command) =>
+            mayFollow(records, command) || this.isNested && command._tag === "MessageSubmitted"),
           (commands) => {
             this.take(commands)
             // A stop reaches the calls of the group first: those that it interrupts do not start.
@@ -682,8 +806,9 @@ export class Writer implements Omit<Parent, "store"> {
    * Gives an append that is under way at the end of its operation the grace period to finish. A call that is started
    * then keeps the claim. That of a sub-agent does not: nothing is in doubt unless a call of its runs is.
    */
-  readonly leave: Effect.Effect<void> = Effect.suspend(() =>
-    Effect.map(this.own.end(Exit.void), () => {
+  readonly leave: Effect.Effect<void> = Effect.suspend(() => {
+    this.hasLeft = true
+    return Effect.map(this.own.end(Exit.void), () => {
       this.stopWaiting()
       const { claim, id, state: { turn }, subAgents } = this
       const started = Array.from(turn?.calls.values() ?? []).filter(({ _tag }) => _tag === "Started")
@@ -691,7 +816,7 @@ export class Writer implements Omit<Parent, "store"> {
       const isInDoubt = started.some(({ toolCall }) => !subAgents.has(toolCall.id))
       claim?.left(id, isInDoubt ? "started" : started.length > 0 ? "nested" : "none")
     })
-  )
+  })
 }
 
 /** Receives a stop that was requested of the session `id`, once its operation knows of the request. */

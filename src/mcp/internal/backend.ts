@@ -1,48 +1,48 @@
 /**
- * Seam to a protocol client: list a server's tools, call a tool, close. A listener takes messages between calls. To use
- * a client other than the SDK's, implement `Connect`.
+ * The seam to a client of the protocol: to list the tools of a server, to call one, and to close. What a server tells
+ * in between goes to a listener. Another client than the SDK's is another function of the type `Connect`.
  */
 import * as Data from "effect/Data"
 import type * as Effect from "effect/Effect"
 import type * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 
-/** A tool as described by its server. None of the description is trusted. */
+/** A tool as the server describes it. Nothing of it is to be believed. */
 export interface Listed {
   readonly name: string
   readonly title?: string | undefined
   readonly description?: string | undefined
   readonly inputSchema: Json.JsonObject
   readonly annotations?: Json.JsonObject | undefined
-  /** Whole definition, which the client reads again for each call. */
+  /** The whole definition, which the client reads again when the tool is called. */
   readonly definition: Json.JsonObject
 }
 
-/** A tool not offered, and the reason. */
+/** A tool that is not offered, and the reason. */
 export interface LeftOut {
   readonly name: string
   readonly reason: string
 }
 
-/** Tools of a server. */
+/** The tools of a server. */
 interface Tools {
   readonly tools: ReadonlyArray<Listed>
   readonly leftOut: ReadonlyArray<LeftOut>
 }
 
-/** A server's question to its client (`elicitation/create`). */
+/** A question of a server to its client, as `elicitation/create` has it. */
 export interface Elicitation {
   readonly message: string
-  /** Form schema: an object of strings, numbers, booleans and choices. Undefined in any other mode. */
+  /** The schema of the form: an object of texts, numbers, booleans and choices. Left out of any other mode. */
   readonly schema?: Json.JsonObject | undefined
 }
 
-/** Answer to an elicitation. */
+/** The answer to it. */
 export type Elicited =
   | { readonly action: "accept"; readonly content: Json.JsonObject }
   | { readonly action: "decline" | "cancel" }
 
-/** A server's request for a model answer (`sampling/createMessage`). */
+/** A request of a server for the answer of a model, as `sampling/createMessage` has it. */
 export interface Sampling {
   readonly messages: ReadonlyArray<Message.Message>
   readonly system?: string | undefined
@@ -51,19 +51,19 @@ export interface Sampling {
   readonly stopSequences?: ReadonlyArray<string> | undefined
 }
 
-/** Answer to a sampling request. */
+/** The answer to it. */
 export interface Sampled {
   readonly text: string
   readonly model: string
 }
 
-/** Information a server wants before it answers a call: from the user, from a model, or already known. */
+/** A thing that a server wants to know before it answers a call: from the user, from a model, or known already. */
 export type Wanted =
   | ({ readonly _tag: "Elicitation" } & Elicitation)
   | ({ readonly _tag: "Sampling" } & Sampling)
   | { readonly _tag: "Known"; readonly response: Json.JsonObject }
 
-/** A call. Repeating a call that asked for input includes the answers, and the state as received. */
+/** A call. The repeat of a call that asked for input has the answers, and the state as it was given. */
 export interface Request {
   readonly tool: Listed
   readonly arguments: Json.JsonObject
@@ -72,30 +72,28 @@ export interface Request {
   readonly state?: string | undefined
 }
 
-/** Response to a call: its result, or the input the server wants first. */
+/** The answer to a call: its result, or what the server wants to know first. */
 export type Response =
   | {
     readonly _tag: "Result"
     readonly content: ReadonlyArray<Json.JsonObject>
     readonly structured: unknown
     readonly isError: boolean
-    /** Reason the result violates its tool's `outputSchema`. Undefined for a valid result. */
+    /** The reason for which the result is not as the `outputSchema` of its tool has it. Left out where it is. */
     readonly misfit?: string | undefined
   }
   | {
     readonly _tag: "Input"
-    /** Questions by key. `undefined` marks an unanswerable question. */
+    /** The questions by their keys. `undefined` stands for one that is not answered. */
     readonly requests: Readonly<Record<string, Wanted | undefined>>
     readonly state: string | undefined
   }
 
 /**
- * A client failure, with its reason:
- *
- * - `lost`: the connection ended, so a sent request may have had its effect.
- * - `unanswered`: only this request's answer ended or is unreadable, so the request may have had its effect.
- * - `unsent`: the connection had already ended, so the server never received the request.
- * - `rpc`: the server refused the request, with a code.
+ * A failure of the client. `lost`: the connection ended, so that a request that was sent may have had its effect.
+ * `unanswered`: the answer to this request alone ended, or cannot be read, so that it may, too. `unsent`: the
+ * connection had ended before, so that the server has not had the request. `rpc`: the server refused the request, with
+ * a code.
  */
 export class Failure extends Data.TaggedError("McpFailure")<{
   readonly reason: "lost" | "unanswered" | "unsent" | "rpc" | "other"
@@ -106,28 +104,28 @@ export class Failure extends Data.TaggedError("McpFailure")<{
 /** A connection. */
 export interface Backend {
   readonly list: Effect.Effect<Tools, Failure>
-  /** Calls a tool. Interruption sends the server a cancellation. */
+  /** Interruption tells the server that the call is cancelled. */
   readonly call: (request: Request, progress: (value: unknown) => void) => Effect.Effect<Response, Failure>
-  /** Closes the connection. This may take seconds if a process refuses to exit. */
+  /** Closes the connection. It may take seconds where a process does not leave. */
   readonly close: Effect.Effect<void>
   /** Facts for spans. */
   readonly facts: Readonly<Record<string, string>>
 }
 
-/** Takes events between calls. */
+/** Takes what happens between calls. */
 export interface Listener {
-  /** Reports a changed tool list. */
+  /** The list of tools has changed. */
   readonly changed: () => void
-  /** Reports the connection's end. */
+  /** The connection has ended. */
   readonly lost: (failure: Failure) => void
-  /** Asks on behalf of the server, within a call it holds open. Interrupted once the server withdraws the question. */
+  /** The server asks within a call, which it holds open. It is interrupted when the server asks no more. */
   readonly elicit: (elicitation: Elicitation) => Effect.Effect<Elicited>
-  /** Requests a model answer for the server. Returns `undefined` if declined. */
+  /** The server asks for the answer of a model. There is none where it is declined. */
   readonly sample: (sampling: Sampling) => Effect.Effect<Sampled | undefined>
 }
 
 /**
- * Opens a connection. Only its attempts are interruptible, so every connection is either closed or returned. It runs
- * uninterruptibly, and allows interruption while it waits.
+ * Opens a connection. Nothing but its attempts is interrupted, so that each connection is either closed or returned: it
+ * is run without interruption, and allows it where it waits.
  */
 export type Connect = (listener: Listener) => Effect.Effect<Backend, Failure>

@@ -1,7 +1,6 @@
 /**
- * A server's standard input and output, line by line, before Effect reads and after it writes. Lines Effect would not
- * answer are answered here: lines that are too long, nested too deeply, invalid as JSON, or reusing the id of a running
- * request.
+ * The standard input and output of a server, line by line, before Effect reads and after it has written them. A line
+ * that Effect would not answer is answered here: too long, too deep, no JSON, or under the id of a request under way.
  *
  * @since 0.1.0
  */
@@ -13,20 +12,20 @@ import * as Stdio from "effect/Stdio"
 import * as Stream from "effect/Stream"
 import * as Json from "../../internal/json.ts"
 
-/** Maximum line length, in bytes. */
+/** The most bytes of a line. */
 const longest = 16 * 1_048_576
 
-/** Maximum nesting of objects and lists in a line. */
+/** The deepest that objects and lists nest in a line. */
 const deepest = 512
 
-/** Maximum length of a member name and an id, in bytes, read from an unparsed line. */
+/** The most bytes of a member's name and of the id that are read of a line that is not parsed. */
 const longestId = 256
 
 type Id = string | number | null
 
 const isId = (id: unknown): id is string | number => typeof id === "string" || typeof id === "number"
 
-/** Reads a line's id and nesting without parsing it, whatever its length. */
+/** Reads the id and the depth of a line, whatever its length, without parsing it. */
 class Scan {
   deepest = 0
   private depth = 0
@@ -81,7 +80,7 @@ class Scan {
   }
 }
 
-/** An input line, without its bytes if too long. */
+/** A line of the input, without its bytes where it is too long. */
 interface Line {
   readonly bytes: Uint8Array | undefined
   readonly scan: Scan
@@ -121,13 +120,13 @@ class Lines {
 const problem = (id: Id, code: number, message: string): string =>
   `${JSON.stringify({ jsonrpc: "2.0", id, error: { code, message } })}\n`
 
-/** Returns a server's guarded input and output. `listing` finishes its tool list. */
+/** Returns the input and output of a server whose list of tools `listing` finishes. */
 export const guarded = (stdio: Stdio.Stdio, listing: (text: string) => string): Stdio.Stdio => {
   const lines = new Lines()
-  /** Methods of running requests, by id. */
+  /** The methods of the requests under way, by their ids. */
   const underWay = new Map<string | number, string>()
 
-  /** Returns the answer to a rejected line. */
+  /** Returns the answer to a line that goes no further. */
   const refused = ({ bytes, scan }: Line): string | undefined => {
     if (bytes === undefined) return problem(scan.id, -32600, `a message may have ${longest} bytes`)
     if (scan.deepest > deepest) return problem(scan.id, -32600, `a message may nest ${deepest} levels deep`)
@@ -156,7 +155,7 @@ export const guarded = (stdio: Stdio.Stdio, listing: (text: string) => string): 
     return passed
   })
 
-  /** Finishes a server message. A response frees its id. */
+  /** Finishes a message of the server: a response frees its id. */
   const written = (sent: string | Uint8Array): string | Uint8Array => {
     const message = typeof sent === "string" ? Result.getOrUndefined(Json.parse(sent)) : undefined
     const { id, method } = Json.isObject(message) ? message : Json.none

@@ -227,8 +227,7 @@ export const Question = ({ onAnswer, suspension }: {
   const send = async (value: unknown) => {
     setSending(true)
     const answer: Answer = { id: suspension.id, value }
-    const refused = await onAnswer([answer])
-    setWrong(typeof refused === "object" ? refused.sentence : refused)
+    setWrong(await onAnswer([answer]))
     setSending(false)
   }
   const onText = (text: string) => {

@@ -1,0 +1,281 @@
+/** Messages to the runs inside a kept session: passed on from journal to journal under one id, with one fate. */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Stream from "effect/Stream"
+import { Adapter, Chat, type Journal, type Message, Session, Tool } from "heddle"
+import { Script } from "heddle/testing"
+import {
+  type Append,
+  holding,
+  inOrder,
+  isLoaded,
+  listing,
+  passing,
+  placesOf,
+  recordsOf,
+  stores
+} from "./support/edges.ts"
+
+const { finish, text, toolCall } = Script
+
+const userTexts = (messages: ReadonlyArray<Message.Message>): ReadonlyArray<unknown> =>
+  messages.flatMap(({ content, role }) => role === "user" ? [content] : [])
+
+/** The runs by their first messages: the tool that each calls, and how often. */
+const calls: Record<string, readonly [id: string, name: string, times: number]> = {
+  go: ["c0", "outer", 1],
+  middle: ["i0", "inner", 1],
+  deep: ["d0", "look", 2]
+}
+
+/** A model that replies by the conversation alone. */
+const modelOf = (asked: Array<Adapter.Request>) =>
+  Adapter.layer({
+    stream: (request) => {
+      asked.push(request)
+      const turn = request.messages.filter(({ role }) => role === "assistant").length
+      const [id, name, times] = calls[String(request.messages[0]?.content)]!
+      const reply = turn < times
+        ? [toolCall(turn === 0 ? id : `${id}${turn}`, name, {}), finish("tool_calls")]
+        : [text("Done."), finish("stop")]
+      return Stream.unwrap(Effect.map(Script.make([reply]), (scripted) => scripted.stream(request)))
+    }
+  })
+
+/** Something that another process does during a call of the innermost run, by the id of the call. */
+type Act = (call: string) => Effect.Effect<unknown, any, Session.Store>
+
+const toolsWith = (act: Act, pause = 1_000) =>
+  Effect.map(Session.Store, (store) => {
+    const look = Tool.make("look", {
+      parameters: {},
+      idempotent: true,
+      handler: (_, call) =>
+        act(call.id).pipe(
+          Effect.provideService(Session.Store, store),
+          Effect.orDie,
+          // The owner looks for commands meanwhile.
+          Effect.andThen(Effect.sleep(pause)),
+          Effect.as("seen")
+        )
+    })
+    const inner = Tool.fromChat("inner", { parameters: {}, chat: () => Chat.stream("deep", { tools: [look] }) })
+    const outer = Tool.fromChat("outer", { parameters: {}, chat: () => Chat.stream("middle", { tools: [inner] }) })
+    return [outer] as const
+  })
+
+/** Runs the session to its end as an owner: begins it, or resumes it. */
+const driven = (act: Act, pause?: number) =>
+  Effect.scoped(Effect.gen(function*() {
+    const tools = yield* toolsWith(act, pause)
+    const kept = yield* Session.claim("s")
+    if (kept.interrupted !== undefined) return yield* Session.resume(kept, { tools })
+    if (kept.session.thread.messages.length > 0) return { ...kept, value: undefined }
+    return yield* Session.keep(kept, (session) => Session.reply(session, "go", { tools, requestId: "run" } as {}))
+  }))
+
+const receiptOf = (id: string) => Effect.map(Session.open("s"), (kept) => Session.receipt(kept, id))
+
+const fateOf = (receipt: Journal.Receipt | undefined) =>
+  receipt && { became: receipt.became, stepIndex: receipt.stepIndex, reason: receipt.reason }
+
+const delivered = (stepIndex: number) => ({ became: "delivered" as const, stepIndex, reason: undefined })
+const refused = (reason: string) => ({ became: "refused" as const, stepIndex: undefined, reason })
+
+/** The requests of the run that began with this message, by the texts of their users. */
+const askedOf = (asked: ReadonlyArray<Adapter.Request>, first: string) =>
+  asked.map(({ messages }) => userTexts(messages)).filter(([text]) => text === first)
+
+const sessionIds = Effect.map(Stream.runCollect(Session.list()), (all) => Array.from(all, ({ id }) => id))
+
+/** The journals that delivered a message, once for each time. */
+const deliveriesOf = (id: string) =>
+  Effect.gen(function*() {
+    const found: Array<string> = []
+    for (const session of yield* sessionIds) {
+      for (const record of yield* recordsOf(session)) {
+        if (record._tag === "StepPrepared" && record.delivered?.includes(id) === true) found.push(session)
+      }
+    }
+    return found
+  })
+
+/** Holds that a message has one fate, and is in the thread of one run iff it was delivered. */
+const hasOneFate = (id: string, asked: ReadonlyArray<Adapter.Request>, content: string, where: string) =>
+  Effect.gen(function*() {
+    const receipt = yield* receiptOf(id)
+    const deliveries = yield* deliveriesOf(id)
+    assert.include(["delivered", "refused", "withdrawn"], receipt?.became, where)
+    assert.lengthOf(deliveries, receipt?.became === "delivered" ? 1 : 0, `${where}: ${receipt?.became}`)
+    for (const { messages } of asked) {
+      const times = userTexts(messages).filter((text) => text === content).length
+      assert.isAtMost(times, receipt?.became === "delivered" ? 1 : 0, where)
+      if (times > 0) assert.include(deliveries[0], "@", where)
+    }
+    for (const session of yield* sessionIds) {
+      const kept = (yield* Session.load(session))!
+      const own = Session.receipt(kept, id)
+      if (own !== undefined) assert.deepStrictEqual(fateOf(own), fateOf(receipt), `${where}: ${session}`)
+    }
+    return receipt?.became
+  })
+
+const steer = (id: string, content: string, to: string) => Session.submit("s", content, { id, mode: "steer", to })
+
+for (const [name, store] of Object.entries(stores)) {
+  describe(`messages to the runs inside a session: ${name}`, () => {
+    it.effect("G51: a message to a sub-agent's sub-agent is in that run alone, and each journal tells its fate", () =>
+      Effect.gen(function*() {
+        const asked: Array<Adapter.Request> = []
+        const act: Act = (call) => call === "d0" ? steer("m", "not that", "c0/i0") : Effect.void
+        const kept = yield* passing(Effect.provide(driven(act), modelOf(asked)), 100)
+        assert.deepStrictEqual(askedOf(asked, "deep"), [["deep"], ["deep", "not that"], ["deep", "not that"]])
+        assert.deepStrictEqual(askedOf(asked, "middle"), [["middle"], ["middle"]])
+        assert.deepStrictEqual(userTexts(kept.session.thread.messages), ["go"])
+        assert.deepStrictEqual(fateOf(yield* receiptOf("m")), delivered(1))
+        assert.strictEqual(yield* hasOneFate("m", asked, "not that", ""), "delivered")
+        yield* isLoaded(kept)
+        assert.strictEqual(Session.next(yield* Session.open("s")), "nothing")
+      }).pipe(Effect.provide(store)))
+
+    it.effect("the fate is known while the run around is still at work, and a repeat is the first one", () =>
+      Effect.gen(function*() {
+        const asked: Array<Adapter.Request> = []
+        const seen: Array<string | undefined> = []
+        const act: Act = (call) =>
+          call === "d0"
+            ? steer("m", "not that", "c0")
+            : Effect.gen(function*() {
+              seen.push((yield* receiptOf("m"))?.became)
+              yield* steer("m", "not that", "c0/i0")
+              const error = yield* Effect.flip(steer("m", "other", "c0/i0"))
+              seen.push(error.reason)
+            })
+        yield* passing(Effect.provide(driven(act), modelOf(asked)), 100)
+        assert.deepStrictEqual(seen, ["queued", "id_taken"])
+        assert.deepStrictEqual(askedOf(asked, "middle"), [["middle"], ["middle", "not that"]])
+        assert.strictEqual(yield* hasOneFate("m", asked, "not that", ""), "delivered")
+      }).pipe(Effect.provide(store)))
+
+    it.effect("without a run under way at the path, a message is refused as finished at once, and leaves no work", () =>
+      Effect.gen(function*() {
+        const asked: Array<Adapter.Request> = []
+        const paths = [
+          "c1",
+          "c0/i1",
+          "c0/i0/d0",
+          "__proto__",
+          "c0/__proto__",
+          "constructor",
+          "c%2F0",
+          "a".repeat(9_999)
+        ]
+        const seen: Array<unknown> = []
+        const act: Act = (call) =>
+          call === "d0"
+            ? Effect.forEach(paths, (to, index) => steer(`m${index}`, "no", to))
+            : Effect.gen(function*() {
+              for (const index of paths.keys()) seen.push(fateOf(yield* receiptOf(`m${index}`)))
+            })
+        yield* passing(Effect.provide(driven(act), modelOf(asked)), 100)
+        assert.deepStrictEqual(seen, paths.map(() => refused("finished")))
+        yield* steer("late", "no", "c0")
+        assert.deepStrictEqual(fateOf(yield* receiptOf("late")), refused("finished"))
+        yield* Session.submit("new", "no", { id: "m", mode: "follow", to: "c0" })
+        const listed = yield* Stream.runCollect(Session.list())
+        assert.deepStrictEqual(Array.from(listed, ({ next }) => next), Array.from(listed, () => "nothing"))
+        assert.deepStrictEqual(asked.flatMap(({ messages }) => userTexts(messages)).filter((text) => text === "no"), [])
+        yield* inOrder
+      }).pipe(Effect.provide(store)))
+
+    it.effect("G51: withdrawn before and behind each append: of withdrawal and delivery one counts, and both learn it", () =>
+      Effect.gen(function*() {
+        const fates = new Set<string>()
+        const appends: Array<Append> = []
+        const act: Act = (call) => call === "d0" ? steer("m", "not that", "c0/i0") : Effect.void
+        const whole = Effect.provide(driven(act), [modelOf([]), listing(appends, Layer.fresh(store))])
+        yield* passing(whole, 100)
+        const first = appends.findIndex(({ records }) => records.some(({ _tag }) => _tag === "MessageSubmitted"))
+        for (let at = first + 1; at < appends.length; at++) {
+          const asked: Array<Adapter.Request> = []
+          const withdrawn: Array<boolean> = []
+          const program = Effect.gen(function*() {
+            const own = yield* Session.Store
+            let count = 0
+            /** The store of the owner: another process withdraws right before one of its appends. */
+            const raced: typeof own = {
+              ...own,
+              append: (...args) =>
+                Effect.suspend(() => {
+                  if (count++ !== at) return own.append(...args)
+                  const other = Effect.provideService(Session.withdraw("s", "m"), Session.Store, own)
+                  return Effect.andThen(Effect.map(other, (is) => withdrawn.push(is)), own.append(...args))
+                })
+            }
+            yield* passing(
+              driven(act).pipe(Effect.provide(modelOf(asked)), Effect.provideService(Session.Store, raced)),
+              100
+            )
+            const became = yield* hasOneFate("m", asked, "not that", `at append ${at}`)
+            yield* inOrder
+            return became
+          }).pipe(Effect.provide(Layer.fresh(store)))
+          const became = yield* program
+          assert.deepStrictEqual(withdrawn, [became === "withdrawn"], `at append ${at}: ${became}`)
+          fates.add(became ?? "")
+        }
+        assert.deepStrictEqual([...fates].sort(), ["delivered", "withdrawn"])
+      }))
+
+    it.effect("G51: killed behind each append of each journal, a message has one fate, and is in its run iff delivered", () =>
+      Effect.gen(function*() {
+        const appends: Array<Append> = []
+        const act: Act = (call) =>
+          call === "d0"
+            ? Effect.all([
+              steer("m1", "one", "c0/i0"),
+              steer("m2", "two", "c0"),
+              Session.submit("s", "three", { id: "m3", mode: "follow", to: "c0/i0" })
+            ])
+            : Session.withdraw("s", "m3")
+        yield* passing(Effect.provide(driven(act), [modelOf([]), listing(appends, Layer.fresh(store))]), 100)
+        const fates = new Set<string>()
+        for (const length of placesOf(1, appends.length)) {
+          const cut = appends.slice(0, length)
+          const asked: Array<Adapter.Request> = []
+          const program = Effect.gen(function*() {
+            const kept = yield* passing(Effect.provide(driven(() => Effect.void), modelOf(asked)), 100)
+            const where = `killed behind append ${length}: ${cut.at(-1)?.id} ${
+              cut.at(-1)?.records.map(({ _tag }) => _tag)
+            }`
+            for (const [id, content] of [["m1", "one"], ["m2", "two"], ["m3", "three"]] as const) {
+              const isAccepted = cut.some(({ id: session, records }) =>
+                session === "s" && records.some((record) => record._tag === "MessageSubmitted" && record.id === id)
+              )
+              if (!isAccepted) assert.isUndefined(yield* receiptOf(id), where)
+              else fates.add(`${id} ${yield* hasOneFate(id, asked, content, where)}`)
+            }
+            yield* isLoaded(kept, where)
+          }).pipe(Effect.provide(holding(cut, [], Layer.fresh(store))))
+          yield* program
+        }
+        assert.includeMembers([...fates], ["m1 delivered", "m2 delivered"])
+      }))
+  })
+}
+
+describe("messages to the runs inside a session", () => {
+  it.effect("to needs a mode, and a path; what does not go with it is a defect that names it", () =>
+    Effect.gen(function*() {
+      const submit = (options: object) =>
+        Effect.map(Effect.exit(Session.submit("s", "no", { id: "m", ...options })), String)
+      for (const to of ["", "/", "c0/", "run~c0", "%zz", 7, {}, null]) {
+        assert.match(yield* submit({ mode: "steer", to }), /to.*path of a call/, String(to))
+      }
+      assert.match(yield* submit({ to: "c0" }), /to needs the mode/)
+      assert.match(yield* submit({ to: "c0", mode: "next" }), /to needs the mode/)
+      assert.match(yield* submit({ to: "c0", mode: "steer", otherwise: "next" }), /otherwise is "refuse"/)
+      assert.isUndefined(yield* Session.load("s"))
+    }).pipe(Effect.provide(Session.Store.layerMemory)))
+})
