@@ -1,7 +1,7 @@
 /**
- * Metrics of runs by OpenTelemetry's conventions for generative AI, and, where they are asked for, the content of
- * messages and calls and the attributes of particular viewers. The spans themselves are made by every run that has a
- * tracer. No package of OpenTelemetry is needed.
+ * Records run metrics by OpenTelemetry's conventions for generative AI. On request it also records message and call
+ * content, and the attributes of particular viewers. Every run with a tracer makes spans by itself. No OpenTelemetry
+ * package is needed.
  *
  * @since 0.1.0
  */
@@ -25,7 +25,7 @@ import * as Metrics from "./internal/metrics.ts"
 export type { Dialect } from "./internal/dialects.ts"
 
 /**
- * The places that the content of messages and calls is written to: none, attributes of spans, log records, or both.
+ * Destinations for message and call content: none, span attributes, log records, or both.
  *
  * @category models
  * @since 0.1.0
@@ -33,36 +33,36 @@ export type { Dialect } from "./internal/dialects.ts"
 export type Capture = "none" | "spans" | "events" | "spans-and-events"
 
 /**
- * The options of the layer.
+ * Options for the layer.
  *
  * @category options
  * @since 0.1.0
  */
 export interface Options {
   /**
-   * The places that messages, instructions, tool definitions, arguments and results are written to. By default what
-   * the environment says in `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` (`true` or `SPAN_ONLY`, `EVENT_ONLY`,
-   * `SPAN_AND_EVENT`), else `"none"`. Events are log records at the level Info, which every logger of the program gets.
+   * Destination for messages, instructions, tool definitions, arguments and results. Defaults to the environment
+   * variable `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` (`true` or `SPAN_ONLY`, `EVENT_ONLY`,
+   * `SPAN_AND_EVENT`), else to `"none"`. Events are log records with level Info, sent to every logger in the program.
    */
   readonly capture?: Capture
   /**
-   * Returns what is written of a text of the content, which it gets whole: each message, each text within arguments and
-   * results, and each name of a member of these. Where it throws, or returns no text, a mark is written. Nothing is
-   * redacted by default.
+   * Redacts a content text before it is written. The function receives each text whole: each message, each text within
+   * arguments and results, and each member name within. If it throws, or returns anything but a text, a mark is
+   * written. By default nothing is redacted.
    */
   readonly redact?: (text: string) => string
   /**
-   * The longest part of the content, in characters; a longer one is cut. 16,384 by default, `Infinity` for no limit.
+   * Maximum length of a content part, in characters; longer parts are cut. 16,384 by default, `Infinity` for no limit.
    */
   readonly maxPartLength?: number
   /**
-   * The viewers whose own attributes spans have as well. They add up the usage of all spans, so that the span of a run
-   * has none. None by default.
+   * Viewers whose own attributes are added to spans. These viewers add up the usage of all spans, so run spans then
+   * carry no usage. None by default.
    */
   readonly dialects?: ReadonlyArray<Dialects.Dialect>
   /**
-   * The calls of tools that have spans: all of them, those that failed, or none. Metrics count them all. The spans that
-   * the handler of a call without one makes are nested in that of its step. `"all"` by default.
+   * Tool calls with spans: all, only failed calls, or no calls. Metrics count all calls. If a call has no span, its
+   * handler's spans nest in the step's span. `"all"` by default.
    */
   readonly toolSpans?: "all" | "failed" | "none"
 }
@@ -86,7 +86,7 @@ const byVariable: ReadonlyMap<string, Capture> = new Map([
   ["span_and_event", "spans-and-events"]
 ])
 
-/** Returns what the environment asks for. A value that is not known captures nothing. */
+/** Returns the capture requested by the environment. An unknown value captures nothing. */
 const wanted: Effect.Effect<Capture> = Config.option(Config.String(variable)).pipe(
   Effect.map((value) => byVariable.get(Option.getOrElse(value, () => "").trim().toLowerCase()) ?? "none"),
   Effect.orElseSucceed(() => "none" as const)
@@ -94,7 +94,7 @@ const wanted: Effect.Effect<Capture> = Config.option(Config.String(variable)).pi
 
 const defaultMaxPartLength = 16_384
 
-/** The attributes of a model call that the log records of its content and of its failure have. */
+/** Model call attributes copied to log records about its content and failure. */
 const ofRecords = [
   names.operation,
   names.provider,
@@ -108,7 +108,7 @@ const ofRecords = [
   names.error
 ]
 
-/** Writes a log record that belongs to the span of an operation. */
+/** Writes a log record within an operation's span. */
 const log = (
   { attributes, span, tracing: { context } }: Telemetry.Operation,
   level: "Info" | "Warn",
@@ -119,7 +119,7 @@ const log = (
   const record = Effect.logWithLevel(level)(event).pipe(
     Effect.annotateLogs({ "event.name": event, ...own, ...further })
   )
-  // The logger that turns records into events of spans would put the content into the span.
+  // The logger turning records into span events would put the content into the span.
   const loggers = new Set(Context.get(context, Logger.CurrentLoggers))
   loggers.delete(Logger.tracerLogger)
   const logged = Effect.provideService(record, Logger.CurrentLoggers, loggers)
@@ -136,7 +136,7 @@ const listener = (options: Options, capture: Capture): Telemetry.Listener => {
     return isWanted ? Captures.attributesOf(operation, writing) : {}
   }
   const writeContent = (operation: Telemetry.Operation): void => {
-    // Content that is too long for a text is none.
+    // Content too long for a string is dropped.
     const content = Result.getOrElse(Result.try(() => contentOf(operation)), () => Json.none)
     if (isOnSpans) operation.set(content)
     if (dialects.length > 0) operation.set(Dialects.attributesOf(operation, isOnSpans ? content : {}, dialects))
@@ -148,7 +148,7 @@ const listener = (options: Options, capture: Capture): Telemetry.Listener => {
     if (operation.kind !== "inference" || operation.code === undefined) return
     log(operation, "Warn", "gen_ai.client.operation.exception", { "exception.type": operation.code })
   }
-  // A logger that throws keeps back nothing else.
+  // A throwing logger prevents no other writer.
   const writers = [Metrics.ended, writeContent, writeFailure]
   const ended = (operation: Telemetry.Operation) => {
     for (const write of writers) Result.try(() => write(operation))
@@ -157,13 +157,13 @@ const listener = (options: Options, capture: Capture): Telemetry.Listener => {
 }
 
 /**
- * A layer for the runs of a program, beside the exporter of its traces, metrics and logs.
+ * Creates a layer for a program's runs, beside the exporter for its traces, metrics and logs.
  *
  * **Details**
  *
- * A run under this layer counts as traced. Metrics go to Effect's registry, from which any exporter takes them. The
- * content is off unless it is asked for: spans, metrics and logs then hold no prompt, reply, argument, result or error
- * text. An option that cannot be used throws a `TypeError`.
+ * A run under this layer counts as traced. Metrics go to Effect's registry, open to any exporter. Content is
+ * off by default: spans, metrics and logs then contain no prompt, reply, argument, result or error text. An invalid
+ * option throws a `TypeError`.
  *
  * **Example** (The tokens of a run)
  *

@@ -1,5 +1,2 @@
-/**
- * Metrics, message content and viewers' dialects for the spans of runs, by OpenTelemetry's conventions for generative
- * AI.
- */
+/** Metrics, message content and viewer dialects for run spans, by OpenTelemetry's conventions for generative AI. */
 export * as Telemetry from "./Telemetry.ts"

@@ -1,6 +1,6 @@
 /**
- * The content of model calls, runs and tool calls, as the conventions write it: messages of parts, as one JSON text for
- * each attribute. Every text passes the caller's redaction and is cut, before it is written anywhere.
+ * Captures the content of model calls, runs and tool calls in the conventions' form: messages made from parts, one JSON
+ * text per attribute. Every text is redacted and cut before it is written anywhere.
  */
 import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
@@ -8,7 +8,7 @@ import type * as Telemetry from "../../internal/telemetry.ts"
 import type * as Message from "../../Message.ts"
 import type * as Response from "../../Response.ts"
 
-/** The way in which texts are written. */
+/** Redaction and length limit for texts. */
 export interface Writing {
   readonly redact: ((text: string) => string) | undefined
   readonly maxPartLength: number
@@ -25,7 +25,7 @@ const redacted = (text: string, { redact }: Writing): string => {
   try {
     const shown: unknown = redact(text)
     if (typeof shown === "string") return shown
-    // A promise that is rejected later would end the process.
+    // A later rejection of the promise would end the process.
     void Promise.resolve(shown).catch(() => undefined)
     return failed
   } catch {
@@ -33,13 +33,13 @@ const redacted = (text: string, { redact }: Writing): string => {
   }
 }
 
-/** A text that is cut, without half a character at the end, which a collector may refuse. */
+/** Cuts a text between characters, since a collector may refuse half a character. */
 const cut = (text: string, { maxPartLength }: Writing): string =>
   text.length <= maxPartLength ? text : `${ToolCalls.shortened(text, maxPartLength)}…`
 
 const textOf = (text: string, writing: Writing): string => cut(redacted(text, writing), writing)
 
-/** Returns JSON with each text, each name of a member and each number, as a text, changed. */
+/** Maps every string, key and number in a JSON value. */
 const withTexts = (json: unknown, change: (text: string) => string): unknown => {
   if (typeof json === "string") return change(json)
   if (typeof json === "number") {
@@ -51,7 +51,7 @@ const withTexts = (json: unknown, change: (text: string) => string): unknown => 
   return Object.fromEntries(Object.entries(json).map(([key, member]) => [change(key), withTexts(member, change)]))
 }
 
-/** Returns a value as JSON with its texts and numbers redacted. One that is too long becomes a text, and is cut. */
+/** Returns a value as JSON with redacted texts and numbers. Too long a value becomes a text, and is cut. */
 const valueOf = (value: unknown, writing: Writing): unknown => {
   const json = withTexts(Json.toJson(value), (text) => redacted(text, writing))
   const text = typeof json === "string" ? json : JSON.stringify(json) ?? "null"
@@ -69,7 +69,7 @@ const mediaOf = (part: Message.ImagePart | Message.FilePart, writing: Writing): 
   const modality = part.type === "image" ? "image" : mediaType?.split("/")[0] ?? "document"
   const common = { modality, ...(mediaType === undefined ? {} : { mime_type: mediaType }) }
   if (url !== undefined) return { type: "uri", ...common, uri: textOf(url, writing) }
-  // A file that is cut is none.
+  // A cut file would be useless.
   const whole = data === undefined ? "" : redacted(data, writing)
   return { type: "blob", ...common, content: whole.length <= writing.maxPartLength ? whole : "" }
 }
@@ -117,7 +117,7 @@ const replyOf = (
   { finishReason, message, outputText, reasoning, toolCalls }: Response.Response,
   writing: Writing
 ): Part => {
-  // A reply that broke has no message. The calls of one that did not may have come beside it.
+  // A broken reply has no message. A whole reply's calls may have come beside its message.
   const shown: Message.Message = {
     role: "assistant",
     content: message?.content ?? outputText ?? "",
@@ -167,7 +167,7 @@ const conversation = (
 const system = (text: string | undefined): ReadonlyArray<Message.Message> =>
   text === undefined ? [] : [{ role: "system", content: text, metadata: Json.none }]
 
-/** Returns the outcome of a call as a value: that of its handler, or the answer of a call that did not run. */
+/** Returns a call's outcome as a value: the handler's result, or the answer to a call that did not run. */
 const resultOf = (result: unknown): unknown => {
   if (!Json.isObject(result)) return result
   const { _tag, error, value } = result
@@ -175,7 +175,7 @@ const resultOf = (result: unknown): unknown => {
   return _tag === "Error" ? { error } : result
 }
 
-/** Returns the attributes that hold the content of an operation. */
+/** Returns the content attributes of an operation. */
 export const attributesOf = ({ facts }: Telemetry.Operation, writing: Writing): Attributes => {
   switch (facts.kind) {
     case "inference": {

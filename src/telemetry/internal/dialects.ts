@@ -1,12 +1,12 @@
 /**
- * Attributes that viewers read beside those of the conventions: what an operation is, its session, and its input and
- * output, which are there only if the content is captured.
+ * Attributes for viewers, beside the conventions' own: operation type, session, and, with captured content, input and
+ * output.
  */
 import type * as Telemetry from "../../internal/telemetry.ts"
 import { names } from "../../internal/telemetry.ts"
 
 /**
- * The viewers with attributes of their own.
+ * Viewers with their own attributes.
  *
  * @category models
  * @since 0.1.0
@@ -17,7 +17,7 @@ type Attributes = Readonly<Record<string, unknown>>
 
 type Kind = Telemetry.Operation["kind"]
 
-/** The input and the output among the attributes of the content, as each kind of operation has them. */
+/** Picks input and output from the content attributes, depending on the operation. */
 const sides = (kind: Kind, content: Attributes) => ({
   input: content[kind === "execute_tool" ? "gen_ai.tool.call.arguments" : "gen_ai.input.messages"],
   output: content[kind === "execute_tool" ? "gen_ai.tool.call.result" : "gen_ai.output.messages"]
@@ -88,9 +88,9 @@ const openInference = (
 const writers: Readonly<Record<Dialect, typeof langfuse>> = { langfuse, openinference: openInference }
 
 /**
- * Tells whether a viewer adds up the usage of all spans of a trace, the span of a run included, which has the sum of
- * its model calls. Langfuse did so until July 2026 (https://github.com/langfuse/langfuse/pull/14808); a viewer that
- * reads OpenInference counts tokens of model calls, and others add up whatever has usage
+ * Returns `true` if a viewer adds up the usage of all spans in a trace, including the run's span, which already sums
+ * its model calls. Langfuse did so until July 2026 (https://github.com/langfuse/langfuse/pull/14808). A viewer reading
+ * OpenInference counts model call tokens, and others add up whatever has usage
  * (https://github.com/strands-agents/harness-sdk/issues/3602).
  */
 export const addsUp = (chosen: ReadonlyArray<Dialect>): boolean => chosen.length > 0
@@ -98,7 +98,7 @@ export const addsUp = (chosen: ReadonlyArray<Dialect>): boolean => chosen.length
 /** All dialects, by name. */
 export const dialects = Object.keys(writers) as ReadonlyArray<Dialect>
 
-/** Returns the attributes of an operation in the given dialects. `content` holds those of its content. */
+/** Returns an operation's attributes in the given dialects. `content` holds its content attributes. */
 export const attributesOf = (
   operation: Telemetry.Operation,
   content: Attributes,

@@ -1,13 +1,13 @@
 /**
- * The metrics of model calls, runs and tool calls, with the bounds and units of the conventions. A duration is that of
- * the span, to the nanosecond.
+ * Metrics for model calls, runs and tool calls, with the conventions' bounds and units. A duration equals the span's,
+ * to the nanosecond.
  */
 import * as Context from "effect/Context"
 import * as Metric from "effect/Metric"
 import type * as Telemetry from "../../internal/telemetry.ts"
 import { names, other } from "../../internal/telemetry.ts"
 
-/** Returns so many bounds, each so many times the one before. */
+/** Returns `count` bounds, each `factor` times the previous. */
 const bounds = (first: number, factor: number, count: number): ReadonlyArray<number> =>
   Array.from({ length: count }, (_, index) => Number((first * factor ** index).toPrecision(12)))
 
@@ -64,13 +64,13 @@ const histograms = {
   tool: { ...seconds, name: "gen_ai.execute_tool.duration", description: "Duration of a tool call" }
 } as const satisfies Readonly<Record<string, Histogram>>
 
-/** The number of values of an attribute that metrics have. A registry keeps all of them as long as it lives. */
+/** Number of values a metric attribute may have. A registry keeps them all for its lifetime. */
 const mostValues = 100
 
-/** The values of attributes that a registry has, by name. */
+/** Attribute values known to a registry, by name. */
 const known = new WeakMap<object, Map<string, Set<string>>>()
 
-/** Returns the value, or `_OTHER` for one too many: providers and servers may make up any number. */
+/** Returns the value, or `_OTHER` beyond the limit: providers and servers may invent any number. */
 const bounded = (name: string, value: string, context: Context.Context<never>): string => {
   const registry = Context.get(context, Metric.MetricRegistry)
   const byName = known.get(registry) ?? new Map<string, Set<string>>()
@@ -80,7 +80,7 @@ const bounded = (name: string, value: string, context: Context.Context<never>): 
   return values.has(value) || values.size < mostValues && values.add(value) ? value : other
 }
 
-/** Returns the attributes of a metric, as texts: those of the operation that have these names. */
+/** Returns metric attributes as texts, picked from the operation's attributes. */
 const chosen = (
   { attributes, tracing: { context } }: Telemetry.Operation,
   keys: ReadonlyArray<string>
@@ -103,7 +103,7 @@ const ofRun = [names.operation, names.provider, names.agentName, names.model, na
 const ofCounts = [names.agentName]
 const ofTool = [names.operation, names.toolName, names.toolType, names.agentName, names.error]
 
-/** Returns `true` for a figure that a sum can take in. A provider may report any number. */
+/** Returns `true` for a figure usable in a sum. A provider may report any number. */
 const isCounted = (value: unknown): value is number => typeof value === "number" && value >= 0 && value < Infinity
 
 const record = (
@@ -116,7 +116,7 @@ const record = (
   Metric.histogram(name, { boundaries, description, attributes: { ...attributes, unit } }).updateUnsafe(value, context)
 }
 
-/** Records the time between two chunks of a reply. */
+/** Records the time between two chunks. */
 export const chunk = (operation: Telemetry.Operation, seconds: number): void =>
   record(histograms.nextChunk, seconds, chosen(operation, ofInference), operation.tracing.context)
 
@@ -147,7 +147,7 @@ const runEnded = (operation: Telemetry.Operation, { inferenceCalls, toolCalls }:
 const toolEnded = (operation: Telemetry.Operation): void =>
   record(histograms.tool, operation.seconds, chosen(operation, ofTool), operation.tracing.context)
 
-/** Records the metrics of an operation that has ended. */
+/** Records the metrics of a finished operation. */
 export const ended = (operation: Telemetry.Operation): void => {
   switch (operation.facts.kind) {
     case "inference":
