@@ -1,13 +1,13 @@
 /**
- * Runs that survive a crash without a session, for programs that call `Chat.run` and `Chat.stream` themselves. Each
- * run is recorded in a journal, and is resumed when the program is started again with the same id.
+ * Makes runs survive a crash without a session, for programs calling `Chat.run` and `Chat.stream` themselves. A journal
+ * records each run. Started again with the same id, the program resumes its runs.
  *
  * **Details**
  *
- * A run is identified by its input, and by the number of earlier runs with the same input. A restarted program has to
- * start the same runs again. An interrupted run is resumed from its journal: a recorded reply is not asked for again,
- * and a call that has ended does not run again. A finished run returns its recorded result. Nested runs of handlers
- * are recorded in the same way, at any depth.
+ * A run is identified by its input, and by the number of earlier runs with the same input, so a restarted program must
+ * start the same runs again. An interrupted run resumes from its journal: it repeats no recorded model request, and no
+ * completed call runs again. A finished run returns its recorded result. Nested runs are recorded in the same way, at
+ * any depth.
  *
  * @since 0.1.0
  */
@@ -20,39 +20,38 @@ import * as Journal from "../Journal.ts"
 import * as Session from "../Session.ts"
 
 /**
- * Options of recording the runs of a program.
+ * Options for recording a program's runs.
  *
  * @category options
  * @since 0.1.0
  */
 export interface Options extends Session.RunsOptions {
   /**
-   * The id of this execution of the program: the same when it is started again after a crash, and another one for new
-   * work. The ids of its journals begin with it, so `Session.delete` of the id removes them.
+   * Id of this program execution: the same after a crash, a new id for new work. Journal ids begin with it, so passing
+   * it to `Session.delete` removes them all.
    */
   readonly id: string
   /**
-   * Name of the owner that claims the id: two concurrent programs with one id would do everything twice. A random
-   * name by default.
+   * Owner claiming the id: two concurrent programs with the same id would do everything twice. Defaults to a random
+   * name.
    */
   readonly owner?: string
   /**
-   * Duration of the claim unless it is renewed: the id of a dead process stays claimed for this time. A number is
-   * milliseconds. `"30 seconds"` by default.
+   * Claim duration unless renewed. A dead process's id stays claimed for this time. A number is milliseconds. `"30
+   * seconds"` by default.
    */
   readonly term?: Duration.Input
 }
 
 /**
- * Records the runs of the program that the layer is provided to.
+ * Records the runs of the program using the layer.
  *
- * Fails with a `SessionClaimed` if another program holds the id. After a kill, the id stays claimed until the `term`
- * of the dead process is over. A run that can no longer be recorded, because the store fails or the claim is lost,
+ * The layer fails with `SessionClaimed` if another program holds the id. After a kill, the id stays claimed until the
+ * dead process's `term` ends. If a run can no longer be recorded, because the store fails or the claim is lost, the run
  * dies with that error.
  *
- * The suspensions of a run are in its result, as without the layer. A manual call continues in a run on the thread
- * and `Message.answer(id, value)`, a question in a run on the thread and `Message.user(answer)`. An approval needs a
- * session.
+ * A run's result contains its suspensions, as without the layer. To continue a manual call, run the thread with
+ * `Message.answer(id, value)`; to continue a question, run it with `Message.user(answer)`. An approval needs a session.
  *
  * **Example** (A program that is started twice)
  *

@@ -1,13 +1,13 @@
 /**
- * A pool of processes over one store, without any other server: each worker claims sessions with work left and does
- * that work. It takes over a session whose process was killed once its claim has ended, and resumes its run; it
- * replies to a message of `Session.submit`; and it continues a session whose calls have been settled.
+ * Runs sessions on a pool of processes over one store, without any other server. Each worker claims sessions with
+ * remaining work and does the work. It takes over sessions from killed processes once their claims end, and resumes
+ * their runs. It replies to messages from `Session.submit`, and continues sessions whose calls have been settled.
  *
  * **Details**
  *
- * Two processes may believe that they own a session, for example when a frozen one wakes up. The journal decides:
- * appends that follow an outdated version are refused, and the old owner's run is stopped there. An effect under way
- * in the frozen process may still happen; `idempotencyKey` and the tool option `lookUp` exist for this.
+ * Two processes may both believe they own a session, for example after a frozen process wakes up. The journal decides:
+ * it refuses appends based on an outdated version, and this stops the old owner's run. An effect already running in the
+ * frozen process may still happen; for such effects, use `idempotencyKey` and the tool option `lookUp`.
  *
  * @since 0.1.0
  */
@@ -55,9 +55,9 @@ export interface Options<
   RPublish = never
 > {
   /**
-   * Returns the options of the next run of a session: its tools, its system prompt, its limits, and the limit of its
-   * resumptions. Every worker over one store has to return the same. It is called before each run, with the current
-   * session. It may be an Effect of the options, which cannot fail.
+   * Returns the options for a session's next run: tools, system prompt, limits, and the limit on resumptions. Every
+   * worker over the same store must return the same options. The worker calls it before each run, with the current
+   * session. It may return an Effect, which cannot fail.
    */
   readonly run: (
     kept: Session.Kept
@@ -68,48 +68,48 @@ export interface Options<
       never,
       R
     >
-  /** Number of sessions that the worker drives concurrently. 10 by default. */
+  /** Maximum number of sessions driven concurrently. 10 by default. */
   readonly concurrency?: number
   /**
-   * Interval at which the worker looks for sessions, and for commands to those that it drives. A number is
-   * milliseconds. `"200 millis"` by default.
+   * Interval between searches for sessions, and for commands to driven sessions. A number is milliseconds. `"200
+   * millis"` by default.
    */
   readonly poll?: Duration.Input
   /**
-   * Duration of a claim unless it is renewed: the sessions of a dead process are taken over after this time. At least
-   * three times the longest pause of a process, and one and a half times the longest time in which the effect of a
-   * call can be under way: `lookUp` is asked after it. A number is milliseconds. `"30 seconds"` by default.
+   * Claim duration unless renewed: after this time a dead process's sessions are taken over. Choose at least three
+   * times a process's longest pause, and one and a half times the longest time a call's effect may take: `lookUp` is
+   * asked afterwards. A number is milliseconds. `"30 seconds"` by default.
    */
   readonly term?: Duration.Input
   /**
-   * Longest time that calls under way have to end when the layer is released. A call that is still under way then is
-   * interrupted, and the next owner treats it as a call whose effect is unknown. A number is milliseconds.
-   * `"20 seconds"` by default.
+   * Maximum time for running calls to end when the layer is released. The worker then interrupts the remaining calls,
+   * and the next owner treats their effects as unknown. A number is milliseconds. `"20 seconds"` by default.
    */
   readonly drain?: Duration.Input
   /**
-   * Number of failures in a row after which a run is ended that cannot start or continue, over all workers: its
-   * outcome is `Failed`, and the session is in status `error`. Requests that cannot be sent, or that the model refuses
-   * each time (`authentication_failed`, `quota_exceeded`, `invalid_request`, `unsupported_feature`,
-   * `context_length_exceeded`, `content_filter`), end it at once. A missing tool, the store and a claim never do. The
-   * pause between two attempts begins with five times `poll`, and is four times longer each
-   * time, up to a minute: with the defaults a run is ended 81 seconds after its first failure. A run whose model fails
-   * behind the first reply ends as `Failed` by itself, as `Chat.run` does. 5 by default.
+   * Number of consecutive failures, over all workers, after which a run unable to start or continue is ended: its
+   * outcome is `Failed`, and the session's status is `error`. 5 by default.
+   *
+   * A request that cannot be sent, or that the model refuses every time (`authentication_failed`, `quota_exceeded`,
+   * `invalid_request`, `unsupported_feature`, `context_length_exceeded`, `content_filter`), ends the run at once. A
+   * missing tool, the store or a claim never ends the run. The first pause between attempts is five times `poll`; each
+   * further pause is four times longer, up to a minute. With the defaults a run ends 81 seconds after its first
+   * failure. If the model fails after the first reply, the run ends as `Failed` by itself, as in `Chat.run`.
    */
   readonly maxFailures?: number
-  /** Receives each event of each run, which waits for it. Events that repeat recorded ones have `replayed: true`. */
+  /** Receives each event; the run waits for the effect. Events repeating recorded events have `replayed: true`. */
   readonly onEvent?: (id: string, event: Event.Event) => Effect.Effect<void, never, RPublish>
   /**
-   * Receives the request to stop a run that the worker drives, once the worker knows of the request and before it stops
-   * anything. The end of the run waits for the effect, for the grace period at most. A request that a resumed run
-   * begins with is not received: the run before it was asked.
+   * Receives a request to stop a driven run, before the worker stops anything. The run's end waits for the effect, at
+   * most for the grace period. A request already present when a run resumes is not received again: the previous run
+   * received the request.
    */
   readonly onStop?: (id: string, stop: Journal.StopRequested) => Effect.Effect<void, never, RPublish>
-  /** Receives the result of each run that has ended, or waits for an answer. The worker waits for it. */
+  /** Receives the result of each run that ended or waits for an answer. The worker waits for the effect. */
   readonly onEnd?: (id: string, result: Event.ChatResult) => Effect.Effect<void, never, RPublish>
   /**
-   * Receives the error of a run that is ended because it cannot succeed: the one that it failed with, or the
-   * `ResumeError` `too_old` or `too_many_attempts`. The worker waits for it.
+   * Receives the error of a run ended because it cannot succeed: the run's own error, or the `ResumeError` `too_old` or
+   * `too_many_attempts`. The worker waits for the effect.
    */
   readonly onGiveUp?: (id: string, error: unknown) => Effect.Effect<void, never, RPublish>
 }
@@ -132,7 +132,7 @@ const longestPause = 60_000
 /** Number of sessions whose failures a worker remembers. */
 const mostAttempts = 10_000
 
-/** Returns the pause before the next attempt, four times longer with each attempt up to a maximum. */
+/** Returns the pause before the next attempt, four times longer each time, up to a maximum. */
 const pauses = (pollMillis: number) => (attempt: number): number =>
   Math.min(5 * pollMillis * 4 ** Math.min(attempt, 15), Math.max(pollMillis, longestPause))
 
@@ -142,14 +142,14 @@ const millisOf = (duration: Duration.Input): number => Duration.toMillis(Duratio
 const named = ({ id }: Journal.HeldClaim): string => `session ${JSON.stringify(id)}`
 
 /**
- * The worker of this process, for a health check.
+ * Worker of this process, for a health check.
  *
  * @category services
  * @since 0.1.0
  */
 export class Worker extends Context.Service<Worker, Owners.Owner & Taker>()("heddle/durable/Worker") {}
 
-/** Returns what a hook returns. One that throws returns a defect. */
+/** Returns a hook's effect. A hook that throws becomes a defect. */
 const attempted = <R>(hook: () => Effect.Effect<void, never, R>): Effect.Effect<void, never, R> => {
   try {
     return hook()
@@ -158,11 +158,11 @@ const attempted = <R>(hook: () => Effect.Effect<void, never, R>): Effect.Effect<
   }
 }
 
-/** The reason why a worker drives a session. */
+/** Reason for driving a session. */
 interface Reason {
-  /** `true` where a search has found it, `false` where it was taken by its name. */
+  /** `true` if a search found it, `false` if it was taken by name. */
   readonly isFound: boolean
-  /** The failed run after which the session is continued, if that was its last one. */
+  /** Failed run to continue after, if still the session's last run. */
   readonly failed: string | undefined
 }
 
@@ -172,7 +172,7 @@ interface Taker {
 }
 
 /**
- * The health of the worker: how many sessions it drives, whether it lost claims lately, and whether it is leaving.
+ * Worker health: driven sessions, recently lost claims, and whether the worker is leaving.
  *
  * **Example** (A worker that has nothing to do)
  *
@@ -199,9 +199,9 @@ interface Taker {
 export const ready: Effect.Effect<Owners.Health, never, Worker> = Effect.flatMap(Worker, ({ health }) => health)
 
 /**
- * Drives a session at once, in place of waiting until the worker finds it, and succeeds with `true` if the worker of
- * this process has it now. It is `false` where another owner has its claim or, on a cluster of servers, has taken it,
- * and where the worker is leaving or drives as many sessions as it may: the session is then found later, as any other.
+ * Drives a session at once, ahead of the worker's next search. Returns `true` if this process's worker now has
+ * the session. Returns `false` if another owner holds its claim (or took it, on a server cluster), if the worker is
+ * leaving, or if it already drives as many sessions as allowed. The session is then found later, like any other.
  *
  * **Example** (A message that is answered without waiting for the next search)
  *
@@ -236,14 +236,14 @@ export const take = (id: string): Effect.Effect<boolean, Journal.StoreError, Wor
   Effect.flatMap(Worker, (worker) => worker.take(id))
 
 /**
- * Runs a worker in this process until the layer is released. It then claims nothing new, starts no further call and
- * asks no model. Calls under way have the time of `drain` to end, and their answers are recorded. The worker then
- * releases its claims, so that other workers resume the runs at once. A call that has not ended keeps its claim until
- * the end of the term.
+ * Runs a worker in this process until the layer is released. On release the worker claims no sessions, starts no calls
+ * and asks no models. Running calls get the `drain` time to end, and their answers are recorded. The worker then
+ * releases its claims, so other workers resume the runs at once. A call still unfinished keeps its claim until the term
+ * ends.
  *
- * The failure of a session does not stop the worker: it is logged, and the session is tried again, later each time.
- * `maxFailures` limits the failures in a row, and `maxAttempts` and `maxAge` of the run's options limit the attempts
- * to resume a run. The worker also settles questions and approvals whose time is over.
+ * A failing session does not stop the worker: it logs the failure and tries the session again, later each time.
+ * `maxFailures` limits consecutive failures; the run options `maxAttempts` and `maxAge` limit attempts to resume a run.
+ * The worker also settles expired questions and approvals.
  *
  * **Example** (A message that a worker answers)
  *
@@ -317,18 +317,18 @@ export const layer = <
       const owner = new Owners.Owner(context)
       const ended = yield* Latch.make(false)
       const replies = new Replies.Unrecorded()
-      /** Number of searches for sessions with work left. */
+      /** Number of searches for sessions with remaining work. */
       let polls = 0
-      /** Number of consecutive failures by session. */
+      /** Number of consecutive failures per session. */
       const attempts = new Map<string, number>()
 
-      /** Pauses a session, longer each time. `failures` counts those before in its journal, over all workers. */
+      /** Pauses a session, longer each time. `failures` counts earlier failures in its journal, over all workers. */
       const pause = (claim: Journal.HeldClaim, failures: number) =>
         Effect.suspend(() => {
           const attempt = attempts.get(claim.id) ?? 0
           attempts.delete(claim.id)
           attempts.set(claim.id, attempt + 1)
-          // Another worker may have succeeded with the oldest.
+          // Another worker may since have succeeded with the oldest session.
           const [oldest] = attempts.keys()
           if (attempts.size > mostAttempts && oldest !== undefined) attempts.delete(oldest)
           return claim.rest(pauseOf(Math.max(attempt, failures)))
@@ -336,7 +336,7 @@ export const layer = <
 
       const failed = (claim: Journal.HeldClaim, failures: number, cause: Cause.Cause<unknown>) => {
         const error = Option.getOrUndefined(Cause.findErrorOption(cause))
-        // Another owner does the work that is left. The loss of the claim is logged with its figures.
+        // Another owner does the remaining work. The lost claim is logged with its figures.
         if (error instanceof Journal.SessionClaimed) return Effect.void
         const log = error instanceof Journal.SessionConflict
           ? Effect.logDebug(`${named(claim)} was written to by another program`, cause)
@@ -349,15 +349,15 @@ export const layer = <
 
       const drive = (claim: Journal.HeldClaim, { failed: retried, isFound }: Reason) => {
         let failures = 0
-        // A leave waits for hooks no longer than the grace period.
+        // Leaving waits for hooks at most for the grace period.
         const running = new Running(Settings.defaultGrace, context)
         const hooks = new Hooks(running, { kind: "hook", id: claim.id, name: "onEvent", onSoftStop: "unaffected" })
         const hooked = <R>(name: string, hook: () => Effect.Effect<void, never, R>): Effect.Effect<void, never, R> => {
           const work = attempted(hook)
-          // Most hooks have done their work by now, which nothing has to wait for.
+          // Most hooks have already finished, so waiting is unnecessary.
           if (work === Effect.void) return Effect.void
           return hooks.do(
-            // A hook that dies does not end the run.
+            // A dying hook does not end the run.
             Effect.catchCauseIf(
               work,
               (cause) => !Cause.hasInterruptsOnly(cause),
@@ -378,7 +378,7 @@ export const layer = <
           const { version } = claimed
           const { failures: before, lastRun } = Session.view(claimed)
           failures = before
-          // A retry that was asked for twice is one.
+          // Two requests for a retry count as a single retry.
           const isRetry = retried !== undefined && (lastRun?.requestId ?? "") === retried
           const driven = Session.drive(claimed, {
             run,
@@ -413,8 +413,8 @@ export const layer = <
             (cause) => failed(claim, failures, cause)
           ),
           Effect.ignoreCause,
-          // The claim goes back before the scope of the drive closes, in which its host shows the end of a run. Who
-          // sees that end can claim the session at once, even if this process is killed by then.
+          // The claim is released before the drive's scope closes, in which its host shows the run's end. An observer
+          // of the end can therefore claim the session at once, even if this process is killed by then.
           Effect.ensuring(claim.release),
           Effect.scoped
         )
@@ -424,7 +424,7 @@ export const layer = <
       const claims = new Map<Journal.HeldClaim, Fiber.Fiber<void>>()
       const begin = (claim: Journal.HeldClaim, reason: Reason) => {
         owner.begin(claim.id)
-        // The fiber notes its claim itself: a drive that waits for nothing has ended before its fiber is known here.
+        // The fiber registers its claim itself, because a drive that never waits ends before its fiber is known here.
         const driven = Effect.withFiber((fiber) => {
           claims.set(claim, fiber as Fiber.Fiber<void>)
           return drive(claim, reason)
@@ -438,8 +438,8 @@ export const layer = <
       }
 
       /**
-       * Returns the options of the next claims. A session whose claim was revoked is claimed under another name, so
-       * that the one who drives it learns it.
+       * Returns options for the next claims. A session whose claim was revoked is claimed under another name, so its
+       * driver notices.
        */
       const claiming = (): Journal.ClaimOptions => ({
         owner: `${name}:${++polls}`,
@@ -456,7 +456,7 @@ export const layer = <
         yield* Effect.forEach(claims, found, { concurrency: "unbounded", discard: true })
       })
 
-      /** Begins a session that a search has found, or has its owner take it where that is another process. */
+      /** Begins a session found by a search, or lets its owner take it if another process owns the session. */
       const found = (claim: Journal.HeldClaim) => {
         const reason = { isFound: true, failed: undefined }
         return peers === undefined || peers.isHere(claim.id)
@@ -465,14 +465,14 @@ export const layer = <
           : Effect.ignore(Effect.andThen(claim.release, take(claim.id, reason)))
       }
 
-      /** Has the run of a session that this worker drives look for commands now. */
+      /** Makes a driven session look for commands now. */
       const lookAgain = (id: string) =>
         Effect.forEach(claims.keys(), (claim) => claim.id === id ? claim.look : Effect.void, { discard: true })
 
-      /** Begins a session whose claim was taken, and tells whether this worker drives it. */
+      /** Begins a session with a taken claim. Returns whether this worker drives the session. */
       const accept = (claim: Journal.HeldClaim, reason: Reason) =>
         Effect.suspend(() =>
-          // The claim of a session that this worker has lost and not yet given up waits until then.
+          // A claim on a session this worker lost but still drives waits until the old drive ends.
           owner.isLeaving || owner.drives(claim.id)
             ? Effect.as(claim.release, owner.drives(claim.id))
             : Effect.as(begin(claim, reason), true)
@@ -480,7 +480,7 @@ export const layer = <
 
       const take = (id: string, reason: Reason) =>
         Effect.gen(function*() {
-          // A drive that is about to end does nothing after it: a retry is asked for again.
+          // A drive about to end does nothing more, so a retry must be requested again.
           if (owner.drives(id)) return yield* Effect.as(lookAgain(id), reason.failed === undefined)
           if (peers !== undefined && (yield* peers.take(id, reason.failed))) return false
           if (owner.isLeaving || owner.size >= concurrency) return false
@@ -488,7 +488,7 @@ export const layer = <
             Effect.flatMap(Journal.claim(id, claiming()), (claim) => accept(claim, reason))
           ).pipe(Effect.catchTag("SessionClaimed", () => Effect.succeed(false)))
         })
-      /** Number of requests in a row that the store has not answered. */
+      /** Number of consecutive requests the store has not answered. */
       let unanswered = 0
       const look = Effect.matchCauseEffect(claimSome, {
         onSuccess: () => {
@@ -504,7 +504,7 @@ export const layer = <
         }
       })
 
-      // A request that is under way at the leave is waited for: what it claims is released.
+      // Leaving waits for a running request, to release its claims.
       const looking = yield* Effect.forkDetach(
         Effect.whileLoop({ while: () => !owner.isLeaving, body: () => look, step: () => {} })
       )
@@ -520,7 +520,7 @@ export const layer = <
         )
       })
       yield* Effect.addFinalizer(() => leave)
-      // The services of the layer are those of what a caller has begun.
+      // Effects begun by a caller run with the layer's services.
       const taking = (id: string, failed?: string) =>
         Effect.provideContext(take(id, { isFound: false, failed }), context) as Effect.Effect<
           boolean,

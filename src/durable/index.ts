@@ -1,5 +1,5 @@
-/** Runs of a program that calls `Chat` itself, recorded and resumed. */
+/** Records and resumes runs of a program that calls `Chat` itself. */
 export * as Durable from "./Durable.ts"
 
-/** Sessions that continue after a crash, on any number of processes over one store. */
+/** Continues sessions after a crash, on any number of processes over one store. */
 export * as Worker from "./Worker.ts"

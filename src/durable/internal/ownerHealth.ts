@@ -1,5 +1,5 @@
 /**
- * The health of an owner of sessions: a worker, or a runner of a cluster. Public as `Worker.ready` and `Cluster.ready`.
+ * Health of a session owner: a worker, or a cluster runner. Public as `Worker.ready` and `Cluster.ready`.
  *
  * @since 0.1.0
  */
@@ -9,28 +9,28 @@ import * as Effect from "effect/Effect"
 import * as Metric from "effect/Metric"
 
 /**
- * The health of an owner of sessions.
+ * Health of a session owner.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Health {
-  /** `true` where the owner takes sessions: it is not leaving, and the store answered its last request for work. */
+  /** `true` if the owner takes sessions: it is not leaving, and the store answered its last request for work. */
   readonly isReady: boolean
-  /** `true` where the owner was asked to leave, and ends what is under way. */
+  /** `true` if the owner was asked to leave and is finishing its running work. */
   readonly isLeaving: boolean
-  /** Number of sessions that the owner drives. */
+  /** Number of driven sessions. */
   readonly driven: number
   /**
-   * Number of claims that the owner lost in the last five minutes. A process that loses claims is too busy to renew
-   * them in time, stood still, or does not reach its store.
+   * Number of claims lost in the last five minutes. A process losing claims is too busy to renew them in time, was
+   * frozen, or cannot reach its store.
    */
   readonly lostClaims: number
-  /** Longest time that one of these claims had not been confirmed by the store, in milliseconds. 0 without any. */
+  /** Longest time since the store last confirmed one of these claims, in milliseconds. 0 without lost claims. */
   readonly latestMillis: number
 }
 
-/** The metrics of the owners of a process. Their names and meanings are part of the guide. */
+/** Owner metrics of a process. The guide documents their names and meanings. */
 export const metrics = {
   driven: Metric.gauge("heddle.sessions.driven", { description: "Sessions that are driven now" }),
   lost: Metric.counter("heddle.claims.lost", { description: "Claims that were lost", incremental: true }),
@@ -42,11 +42,11 @@ export const metrics = {
 
 const windowMillis = 5 * 60_000
 
-/** Collects the health of an owner. */
+/** Collects an owner's health. */
 export class Owner {
   private readonly driven = new Set<string>()
   private lost: ReadonlyArray<{ readonly at: number; readonly lateMillis: number }> = []
-  /** `true` where the owner was asked to leave. */
+  /** `true` if the owner was asked to leave. */
   isLeaving = false
   private isAnswered = true
   private readonly context: Context.Context<never>
@@ -55,12 +55,12 @@ export class Owner {
     this.context = context
   }
 
-  /** Tells whether the owner drives a session. */
+  /** Returns `true` if the owner drives a session. */
   drives(id: string): boolean {
     return this.driven.has(id)
   }
 
-  /** Number of sessions that the owner drives. */
+  /** Number of driven sessions. */
   get size(): number {
     return this.driven.size
   }
@@ -78,12 +78,12 @@ export class Owner {
     this.isLeaving = true
   }
 
-  /** The store has answered a request for work, or has not. */
+  /** Records whether the store answered a request for work. */
   answered(isAnswered: boolean): void {
     this.isAnswered = isAnswered
   }
 
-  /** Notes that a claim was lost at this time, so long after its last confirmation. */
+  /** Records a lost claim: its time, and the time since its last confirmation. */
   readonly lose = (lateMillis: number, at: number): void => {
     metrics.lost.updateUnsafe(1, this.context)
     metrics.late.updateUnsafe(lateMillis, this.context)

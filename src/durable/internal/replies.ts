@@ -1,6 +1,6 @@
 /**
- * Replies that a store did not take, for the next attempt at their run: a model is not asked, and paid, again for what
- * it has said.
+ * Replies a store did not take, kept for the run's next attempt: a model is never asked, or paid, twice for the same
+ * reply.
  *
  * @since 0.1.0
  */
@@ -14,32 +14,32 @@ import * as Journal from "../../Journal.ts"
 /** Number of sessions whose replies are kept. */
 const mostSessions = 100
 
-/** Number of runs of one attempt whose replies are kept. */
+/** Number of runs per attempt whose replies are kept. */
 const mostRuns = 100
 
-/** Tells whether an attempt failed since the store refused an append that it may take the next time. */
+/** Returns `true` if an attempt failed because the store refused an append it may accept next time. */
 const isRefused = (error: unknown): boolean =>
   error instanceof Journal.StoreError && error.operation === "append"
   && error.reason !== "too_large" && error.reason !== "unreadable"
 
-/** A reply, as far as it has come. */
+/** A reply so far. */
 interface Reply {
   readonly stepIndex: number
   readonly events: Array<Event.AdapterEvent>
 }
 
-/** The last replies of the runs of a session, by their request ids: those of its run and of the runs inside it. */
+/** Latest replies in a session, by request id: from its run and nested runs. */
 type Replies = Map<string, Reply>
 
 const isWhole = ({ events }: Reply): boolean => events.at(-1)?._tag === "MessageCompleted"
 
-/** The replies that were not recorded, by the ids of their sessions. */
+/** Unrecorded replies by session id. */
 export class Unrecorded {
   private readonly kept = new Map<string, Replies>()
 
   /**
-   * Begins an attempt at the work of a session with the replies of the one before. The returned adapter is that of the
-   * attempt, and `keep` keeps its replies for the next one.
+   * Begins an attempt at a session's work with the previous attempt's replies. The returned adapter belongs to this
+   * attempt; `keep` keeps its replies for the next.
    */
   begin(id: string, adapter: Adapter.Service): { readonly adapter: Adapter.Service; readonly keep: () => void } {
     const before = this.kept.get(id)
@@ -54,7 +54,9 @@ export class Unrecorded {
     }
   }
 
-  /** Does work on a session with the replies of the attempt before. Keeps its own if the store does not take them. */
+  /**
+   * Does a session's work with the previous attempt's replies. Keeps its own replies if the store refuses to take any.
+   */
   during<A, E, R>(id: string, work: Effect.Effect<A, E, R>): Effect.Effect<A, E, R | Adapter.Adapter> {
     return Effect.flatMap(Adapter.Adapter, (given) => {
       const { adapter, keep } = this.begin(id, given)
@@ -73,7 +75,7 @@ export class Unrecorded {
   }
 }
 
-/** Returns the reply of the attempt before if there is one, and else asks the model. Notes the reply. */
+/** Returns the previous attempt's reply, if any, else asks the model. Records the reply. */
 const repeating = (
   adapter: Adapter.Service,
   request: Adapter.Request,
@@ -83,10 +85,10 @@ const repeating = (
   const { run } = request
   if (run === undefined) return adapter.stream(request)
   const known = before?.get(run.requestId)
-  // A reply that is asked for again in the same attempt is another one.
+  // A second request in the same attempt is a new reply.
   before?.delete(run.requestId)
   const reply: Reply = { stepIndex: run.stepIndex, events: [] }
-  // A run that has ended needs none any more.
+  // A finished run no longer needs its reply.
   const [oldest] = replies.size < mostRuns ? [] : replies.keys()
   if (oldest !== undefined) replies.delete(oldest)
   replies.set(run.requestId, reply)
