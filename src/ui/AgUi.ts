@@ -1,6 +1,6 @@
 /**
- * AG-UI 1.0: public events as its events, a thread as its messages, and the bodies that its clients post. It needs
- * nothing of AG-UI's packages.
+ * Speaks AG-UI 1.0: public events as protocol events, a thread as protocol messages, and the bodies posted by clients.
+ * It needs no AG-UI package.
  *
  * @since 0.1.0
  */
@@ -22,27 +22,27 @@ import * as Posted from "./internal/posted.ts"
 import * as ThreadEvents from "./internal/threadEvents.ts"
 
 /**
- * An event of the protocol: plain JSON with the fields that it gives its `type`.
+ * A protocol event: plain JSON with the fields for its `type`.
  *
  * @category models
  * @since 0.1.0
  */
 export interface AgEvent {
-  /** The type of the event, such as `"TEXT_MESSAGE_CONTENT"`. */
+  /** Event type, such as `"TEXT_MESSAGE_CONTENT"`. */
   readonly type: string
   readonly [field: string]: Schema.Json | undefined
 }
 
 /**
- * A message of the protocol.
+ * A protocol message.
  *
  * @category models
  * @since 0.1.0
  */
 export interface AgMessage {
-  /** The id of the message. */
+  /** Message id. */
   readonly id: string
-  /** The author of the message. */
+  /** Message author. */
   readonly role: "user" | "assistant" | "tool" | "reasoning"
   readonly [field: string]: Schema.Json | undefined
 }
@@ -54,45 +54,45 @@ export interface AgMessage {
  * @since 0.1.0
  */
 export interface Options {
-  /** The id of the thread, which is the session. */
+  /** Thread id, equal to the session id. */
   readonly threadId: string
-  /** The id that the client gives the run. */
+  /** Id the client chose for the run. */
   readonly runId: string
-  /** The beginning of the ids of the run's messages. `runId` by default. */
+  /** Prefix for message ids in the run. Defaults to `runId`. */
   readonly messageId?: string
   /**
-   * The messages before the run, as the client should have them ({@link messages}). With them the encoder can send all
-   * messages anew: where a reply is discarded, and in a run with many calls, whose events would keep the client busy.
-   * Without them it sends the events, and `heddle.reset` for a reply that is discarded.
+   * Messages before the run, as the client should have them ({@link messages}). With them the encoder can resend all
+   * messages: after a discarded reply, and in a run with many calls, whose events would keep the client busy. Without
+   * them it sends the events, and `heddle.reset` for a discarded reply.
    */
   readonly messages?: ReadonlyArray<AgMessage>
   /**
-   * Number of `messages`, from the first on, that the client has. All of them by default. Where it lacks some, the run
-   * begins with them all.
+   * Number of leading `messages` the client already received. Defaults to all. If the client lacks some, the run begins
+   * by sending them all.
    */
   readonly known?: number
 }
 
 /**
- * A machine that writes events in the words of the protocol. It is pure but for what it remembers, and joins nothing.
+ * Encodes events in the protocol's form. An encoder is pure except for its state, and joins nothing.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Encoder {
-  /** Returns what an event gives. */
+  /** Returns the protocol events for a public event. */
   readonly push: (event: Event.PublicEvent) => ReadonlyArray<AgEvent>
   /**
-   * Returns what closes a run whose events ended without a `ChatCompleted`: the client takes a stream without an end
-   * for a success. After that event there is nothing to close.
+   * Closes a run whose events ended without `ChatCompleted`: the client would take a missing end for success. After
+   * that event it returns nothing.
    */
   readonly end: () => ReadonlyArray<AgEvent>
 }
 
-/** The client copies its messages for each event: beyond so many calls they come as a list of messages. */
+/** Number of calls beyond which calls are sent as a message list: the client copies its messages for each event. */
 const mostCalls = 200
 
-/** Returns the id of the message with the answer to a call. Bodies know such messages by it. */
+/** Returns the id of a call answer's message. Posted bodies identify such messages by this id. */
 const resultId = (callId: string, base: string): string => `res-${base}-${callId}`
 
 const argumentsOf = (move: Extract<Machine.Move, { readonly kind: "callReady" }>): string =>
@@ -106,9 +106,9 @@ class Messages implements Machine.Words<never> {
   private current: Record<string, Schema.Json> | undefined
   private reasoning: Record<string, Schema.Json> | undefined
   private readonly owners = new Map<string, Record<string, Schema.Json>>()
-  /** The answers to calls of messages before the run. */
+  /** Answers to calls in earlier messages. */
   private readonly earlier = new Map<string, AgMessage>()
-  /** The id of the message of the step. */
+  /** Message id of the step. */
   messageId: string
 
   constructor(base: string, idOf = (turn: number): string => CallPaths.replyId(base, turn)) {
@@ -124,7 +124,7 @@ class Messages implements Machine.Words<never> {
     })
   }
 
-  /** Returns messages from before the run, with the answers that it gave to their calls, in call order. */
+  /** Returns messages from before the run, adding the run's answers to their calls, in call order. */
   answered(messages: ReadonlyArray<AgMessage>): ReadonlyArray<AgMessage> {
     const { earlier } = this
     if (earlier.size === 0) return messages
@@ -199,7 +199,7 @@ class Messages implements Machine.Words<never> {
     }
   }
 
-  /** The number of messages before the step. */
+  /** Number of messages before the step. */
   private stepStart = 0
 
   private forget(message: Record<string, Schema.Json>): void {
@@ -207,7 +207,7 @@ class Messages implements Machine.Words<never> {
   }
 }
 
-/** Returns the message with an answer, without its role. */
+/** Returns the message for an answer, without its role. */
 const answerOf = ({ content, id, isError }: Machine.Answer, base: string): Record<string, Schema.Json> => ({
   id: resultId(id, base),
   toolCallId: id,
@@ -221,7 +221,7 @@ const approvalSchema: Schema.Json = {
   required: ["approved"]
 }
 
-/** Returns the schema of the answer to a question. */
+/** Returns the answer schema of a question. */
 const answerSchemaOf = ({ answerSchema, opts }: Event.PublicSuspension): Schema.Json | undefined =>
   answerSchema !== undefined
     ? answerSchema as Schema.Json
@@ -251,7 +251,10 @@ const interruptOf = (suspension: Event.PublicSuspension, toolCallId: string): Sc
 const usageOf = (usage: Event.PublicUsage | undefined): { readonly usage?: Schema.Json } =>
   usage === undefined ? {} : { usage: [{ ...usage }] }
 
-/** Leaves reasoning out: the client keeps its own only where the messages have none. */
+/**
+ * Returns a message snapshot without reasoning: the client keeps its own reasoning only next to a snapshot without
+ * reasoning.
+ */
 const snapshotOf = (messages: ReadonlyArray<AgMessage>): AgEvent => ({
   type: "MESSAGES_SNAPSHOT",
   messages: messages.filter(({ role }) => role !== "reasoning") as unknown as Schema.Json
@@ -265,15 +268,15 @@ class AgEncoder implements Encoder, Machine.Words<AgEvent> {
   private isStarted = false
   private turn = 0
   private calls = 0
-  /** The calls of discarded replies, which a client without the messages keeps. */
+  /** Calls in discarded replies, kept by a client without the messages. */
   private readonly discarded = new Set<string>()
-  /** The ids by which the client knows calls that have the id of a discarded one. */
+  /** Ids the client knows for calls sharing a discarded call's id. */
   private readonly ids = new Map<string, string>()
-  /** The names of the calls that are shown as running. */
+  /** Names of the calls shown as running. */
   private readonly active = new Map<string, string>()
-  /** The calls whose arguments are not whole. */
+  /** Calls with incomplete arguments. */
   private readonly open = new Set<string>()
-  /** `true` if the client lacks events, which the messages at the end of the step make up for. */
+  /** `true` if the client lacks events, to be replaced by the messages at the step's end. */
   private isBehind = false
 
   constructor(options: Options) {
@@ -314,7 +317,7 @@ class AgEncoder implements Encoder, Machine.Words<AgEvent> {
     return this.eventsOf(move, move.kind === "stepReset" ? messageId : this.folded.messageId)
   }
 
-  /** Names a call by its message as well where the client keeps a discarded call of its id. */
+  /** Adds the message to a call's id if the client keeps a discarded call with the same id. */
   private unambiguous(move: Machine.Move, messageId: string): Machine.Move {
     if (move.kind === "callStart" && this.discarded.delete(move.id)) {
       this.ids.set(move.id, CallPaths.format({ run: messageId, path: [move.id] }))
@@ -328,7 +331,7 @@ class AgEncoder implements Encoder, Machine.Words<AgEvent> {
     return this.ids.get(id) ?? id
   }
 
-  /** Tells whether calls come with the messages at the end of their step. */
+  /** `true` if calls are sent with the messages at their step's end. */
   private get isMany(): boolean {
     return this.options.messages !== undefined && this.calls > mostCalls
   }
@@ -340,7 +343,7 @@ class AgEncoder implements Encoder, Machine.Words<AgEvent> {
     return [snapshotOf([...this.folded.answered(messages), ...this.folded.all])]
   }
 
-  /** Discards what the client has behind its gap first: it adds what it lacks at the end. */
+  /** Resends the messages: first only those the client knows, so that it discards anything after its gap, then all. */
   private joined(): ReadonlyArray<AgEvent> {
     const { known = Infinity, messages = [] } = this.options
     return known >= messages.length ? [] : [snapshotOf(messages.slice(0, known)), snapshotOf(messages)]
@@ -350,7 +353,7 @@ class AgEncoder implements Encoder, Machine.Words<AgEvent> {
     return this.isBehind ? this.snapshot() : []
   }
 
-  /** Returns nothing in place of events that the messages at the end of the step make up for. */
+  /** Returns no events, since the messages at the step's end replace them. */
   private left(): ReadonlyArray<AgEvent> {
     this.isBehind = true
     return []
@@ -484,7 +487,7 @@ class AgEncoder implements Encoder, Machine.Words<AgEvent> {
     ]
   }
 
-  /** Ends what is shown of a call while it runs. */
+  /** Ends the activity shown for a running call. */
   private settled({ id, isError }: Pick<Machine.Answer, "id" | "isError">): ReadonlyArray<AgEvent> {
     const name = this.active.get(id)
     this.active.delete(id)
@@ -517,9 +520,8 @@ class AgEncoder implements Encoder, Machine.Words<AgEvent> {
 }
 
 /**
- * An encoder for one run: each public event gives the events that the client reads. A run that waits ends with an
- * interrupt for each suspension, in call order, under the suspension's id; the run that continues it has an encoder of
- * its own.
+ * Creates an encoder for one run, from public events to the client's events. A waiting run ends with an interrupt per
+ * suspension, in call order, with the suspension's id. The continuing run has its own encoder.
  *
  * **Example** (A text)
  *
@@ -550,22 +552,22 @@ const knownOptions = {
 } satisfies NamesOf<Options>
 
 /**
- * Options of a stream of events.
+ * Options of an event stream.
  *
  * @category options
  * @since 0.1.0
  */
 export interface EventsOptions extends Options {
   /**
-   * The time for which deltas of a text, of reasoning and of arguments are joined, in milliseconds. Everything else
-   * sends them at once. 50 by default, and 0 joins nothing.
+   * Time for joining text, reasoning and argument deltas, in milliseconds. Any other event sends the joined deltas at
+   * once. 50 by default; 0 joins nothing.
    */
   readonly joinMillis?: number
 }
 
 /**
- * The events of a stream of public events. Where that fails, or ends without the end of its run, they end with
- * `RUN_ERROR`; the failure follows it.
+ * Encodes a stream of public events. If the stream fails, or ends before its run, the events end with `RUN_ERROR`; a
+ * failure follows.
  *
  * **Example** (A run as events)
  *
@@ -602,7 +604,7 @@ export const events = <E, R>(
 const knownEvents = { ...knownOptions, joinMillis: Values.amount } satisfies NamesOf<EventsOptions>
 
 /**
- * The headers of a response whose body is {@link toSse}.
+ * Response headers for a {@link toSse} body.
  *
  * **Example** (The type of the body)
  *
@@ -622,8 +624,8 @@ export const headers: { readonly [name: string]: string } = {
 }
 
 /**
- * Events as server-sent events. A comment comes at once, for proxies that wait for a first byte, and after each 15
- * seconds without an event.
+ * Writes events as server-sent events. It sends a comment at once, for proxies waiting for a first byte, and after
+ * every 15 seconds without an event.
  *
  * **Example** (The text of a body)
  *
@@ -650,13 +652,13 @@ export const toSse = <E, R>(events: Stream.Stream<AgEvent, E, R>): Stream.Stream
  * @since 0.1.0
  */
 export interface MessagesOptions {
-  /** Extent to which calls are published, or a function of the name of the tool, as in `Event.toPublic`. */
+  /** Publication level for calls, or a function from tool name to level, as in `Event.toPublic`. */
   readonly publish?: Event.Publish | ((tool: string) => Event.Publish)
-  /** `true` if the model's reasoning is published. `false` by default. */
+  /** `true` to publish the model's reasoning. `false` by default. */
   readonly publishReasoning?: boolean
-  /** The calls that wait for an answer. None by default. */
+  /** Calls waiting for an answer. None by default. */
   readonly suspensions?: ReadonlyArray<Event.Suspension>
-  /** Names a message by its index in the thread. `message-INDEX` by default. */
+  /** Names a message by its thread index. `message-INDEX` by default. */
   readonly messageId?: (index: number, role: "user" | "assistant") => string
 }
 
@@ -676,8 +678,8 @@ const userContent = (content: Message.Content): Schema.Json => {
 }
 
 /**
- * A thread as messages of the protocol, for a `MESSAGES_SNAPSHOT`. Messages of the system are left out, and calls and
- * answers are published as in `Event.toPublic`.
+ * Reads a thread as protocol messages, for a `MESSAGES_SNAPSHOT`. System messages are left out; calls and answers are
+ * published as in `Event.toPublic`.
  *
  * **Example** (Showing a conversation again)
  *
@@ -738,7 +740,7 @@ const userParts = (reader: Posted.Reader, message: Json.JsonObject, field: strin
   })
 }
 
-/** Returns the answer that an entry of `resume` is. */
+/** Decodes a `resume` entry. */
 const resumed = (reader: Posted.Reader, value: unknown, field: string): Body.Action => {
   const entry = reader.object(value, field)
   const id = reader.callId(entry["interruptId"], `${field}.interruptId`)
@@ -749,7 +751,7 @@ const resumed = (reader: Posted.Reader, value: unknown, field: string): Body.Act
   return reader.decision(id, payload, place) ?? { _tag: "Answer", id, value: reader.json(payload, place) }
 }
 
-/** Returns the answers to calls of the client at the end of the messages. Those that the server sent are none. */
+/** Returns the client's call answers at the end of the messages, excluding answers sent by the server. */
 const submitted = (reader: Posted.Reader, messages: ReadonlyArray<unknown>): ReadonlyArray<Body.Action> => {
   const isTool = (message: unknown): boolean => Json.isObject(message) && message["role"] === "tool"
   const from = messages.findLastIndex((message) => !isTool(message)) + 1
@@ -768,14 +770,14 @@ const submitted = (reader: Posted.Reader, messages: ReadonlyArray<unknown>): Rea
 }
 
 /**
- * Reads what a `RunAgentInput` asks for: its last message, if that is the user's, the entries of `resume`, the answers
- * in the `tool` messages at its end, and the client's tools. It reads nothing else: the conversation is the session's.
- * Where there is none of these, and the client has a reply, it asks for that reply again, as a `Retry`.
+ * Reads the requests in a `RunAgentInput`: its last message if written by the user, the `resume` entries, the answers
+ * in trailing `tool` messages, and the client's tools. It reads nothing else, since the conversation belongs to the
+ * session. If none of these exist and the client has a reply, the body requests this reply again, as a `Retry`.
  *
  * **Details**
  *
- * An entry of `resume` whose payload has `approved`, `true` or `false`, is a permission or a refusal, with `arguments`
- * and `reason`; any other is an answer. The server has to compare each with what waits.
+ * A `resume` payload with `approved`, `true` or `false`, is an approval or denial, with `arguments` and `reason`; any
+ * other payload is an answer. The server must compare each with the waiting suspensions.
  *
  * **Example** (A permission with other arguments)
  *

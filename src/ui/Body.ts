@@ -1,6 +1,6 @@
 /**
- * Bodies that browsers post, as `UiStream.read` and `AgUi.read` return them: a new message, answers, approvals and
- * denials, the names of what they answer, and the errors of a body that cannot be taken.
+ * Posted bodies from browsers, as returned by `UiStream.read` and `AgUi.read`: a new message, answers, approvals and
+ * denials, the ids they answer, and the errors for invalid bodies.
  *
  * @since 0.1.0
  */
@@ -9,21 +9,21 @@ import type * as Json from "../internal/json.ts"
 import type * as Message from "../Message.ts"
 
 /**
- * A body that cannot be taken. The message is one sentence for a person, and has nothing of the body.
+ * A rejected body. The message is one sentence for people, without content from the body.
  *
- * - `invalid_body`: a field is missing or is not what it has to be
- * - `too_large`: what would be taken over is beyond a bound
- * - `unsupported`: the protocol has it, and Heddle has not
+ * - `invalid_body`: a field is missing or invalid
+ * - `too_large`: the content exceeds a limit
+ * - `unsupported`: the protocol allows it, but Heddle does not
  *
  * @category errors
  * @since 0.1.0
  */
 export class BodyError extends Schema.TaggedError<BodyError>("heddle/ui/BodyError")("BodyError", {
-  /** The kind of the error. */
+  /** Error kind. */
   reason: Schema.Literals(["invalid_body", "too_large", "unsupported"]),
-  /** The field, such as `messages[2].parts[0].url`. */
+  /** Field, such as `messages[2].parts[0].url`. */
   field: Schema.String,
-  /** A description of what would be right. */
+  /** Description of a valid value. */
   detail: Schema.String
 }) {
   override get message(): string {
@@ -32,92 +32,94 @@ export class BodyError extends Schema.TaggedError<BodyError>("heddle/ui/BodyErro
 }
 
 /**
- * A new message of the user.
+ * A new user message.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Say {
   readonly _tag: "Say"
-  /** The id that the client has given the message. The same id is the same message, posted again. */
+  /** Message id chosen by the client. The same id means the same message, posted again. */
   readonly id: string
-  /** The content of the message. */
+  /** Message content. */
   readonly content: Message.Content
 }
 
 /**
- * An answer to a question, or the result of a call that the client runs.
+ * An answer to a question, or the result of a client-side call.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Answer {
   readonly _tag: "Answer"
-  /** The suspension id, or the call id where the client knows only the call. */
+  /** Suspension id, or the call id if the client knows only the call. */
   readonly id: string
-  /** The message id of the call, where `id` is a call id. */
+  /** Message id of the call, if `id` is a call id. */
   readonly messageId?: string
-  /** The answer. Left out where `error` is given. */
+  /** Answer. Undefined if `error` is given. */
   readonly value?: Schema.Json
-  /** The error that the client answers with. */
+  /** Error reported by the client instead of an answer. */
   readonly error?: string
 }
 
 /**
- * A permission for a call.
+ * An approval of a call.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Approve {
   readonly _tag: "Approve"
-  /** The id of the suspension. */
+  /** Suspension id. */
   readonly id: string
-  /** The arguments that the call is to have instead of its own. Left out for its own. */
+  /** Arguments replacing the call's own. Undefined to keep the original arguments. */
   readonly edits?: Json.JsonObject
   /**
-   * The calls for which the approval is remembered: all of the tool, or those with the same arguments. Left out for
-   * this one alone.
+   * Further calls this approval covers: all calls to the tool, or calls with the same arguments. Undefined for this
+   * call only.
    */
   readonly remember?: "tool" | "arguments"
 }
 
 /**
- * The refusal of a call.
+ * A denial of a call.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Deny {
   readonly _tag: "Deny"
-  /** The id of the suspension. */
+  /** Suspension id. */
   readonly id: string
-  /** The reason, which the model reads. */
+  /** Reason shown to the model. */
   readonly reason?: string
-  /** `true` where the client gave up what waits, of any kind: a question then has an answer that says so. */
+  /**
+   * `true` if the client cancelled the suspension, whatever its kind: a cancelled question gets an answer saying so.
+   */
   readonly isCancelled?: boolean
 }
 
 /**
- * A request for a reply that the client lacks, in the AI SDK: `sendMessage()` without a message, and `regenerate()`.
- * The server tells the cases apart. A message that never arrived is sent, a reply under way is followed, and one that
- * failed or was cut is tried again.
+ * A request for a reply the client lacks, in the AI SDK: `sendMessage()` without a message, and `regenerate()`. The
+ * server distinguishes three cases: it sends a message that never arrived, follows a running reply, and retries a
+ * failed or cut reply.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Retry {
   readonly _tag: "Retry"
-  /** The last message of the user. Left out where the client has a part of its reply, whose id is the `messageId`. */
+  /** Last user message. Undefined if the client has a part of its reply, identified by `messageId`. */
   readonly message?: Say
-  /** Number of reply steps that the client has. The last one may be incomplete. */
+  /** Number of reply steps the client received. The last step may be incomplete. */
   readonly steps: number
-  /** `true` for `regenerate()`, which asks for another reply where there is a whole one. */
+  /** `true` for `regenerate()`, which requests another reply in place of a whole reply. */
   readonly isRegeneration: boolean
 }
 
 /**
- * One thing that a body asks for.
+ * A single request in a body.
  *
  * @category models
  * @since 0.1.0
@@ -125,57 +127,57 @@ export interface Retry {
 export type Action = Say | Answer | Approve | Deny | Retry
 
 /**
- * A tool that runs in the client.
+ * A client-side tool.
  *
  * @category models
  * @since 0.1.0
  */
 export interface ClientTool {
-  /** The name of the tool. */
+  /** Tool name. */
   readonly name: string
-  /** The description that the model reads. */
+  /** Description for the model. */
   readonly description: string
-  /** The JSON Schema of the arguments. */
+  /** JSON Schema for the arguments. */
   readonly parameters: Json.JsonObject
 }
 
 /**
- * A body, as far as it is taken over.
+ * The accepted parts of a body.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Posted {
-  /** The id of the session: `A-Z a-z 0-9 _ -`, 1 to 128 of them. */
+  /** Session id: 1 to 128 characters from `A-Z a-z 0-9 _ -`. */
   readonly sessionId: string
-  /** The id of the assistant's message that the response continues. Left out for a response of its own. */
+  /** Id of the assistant message the response continues. Undefined for a separate response. */
   readonly messageId?: string
-  /** The id that the client gives the run, in AG-UI. */
+  /** Id the client chose for the run, in AG-UI. */
   readonly runId?: string
-  /** The ids of the messages that the client has, in AG-UI. Left out where the client need not say. */
+  /** Ids of the client's messages, in AG-UI. Undefined if the client need not list its messages. */
   readonly messageIds?: ReadonlySet<string>
-  /** The things that the body asks for, in its order. At least one. */
+  /** Requests, in body order. At least one. */
   readonly actions: ReadonlyArray<Action>
-  /** The tools that run in the client. `[]` by default. */
+  /** Client-side tools. `[]` by default. */
   readonly clientTools: ReadonlyArray<ClientTool>
 }
 
 /**
- * Bounds of what a body may have taken over.
+ * Limits on accepted content.
  *
  * @category options
  * @since 0.1.0
  */
 export interface Bounds {
-  /** The number of parts that are files. 64 by default. */
+  /** Maximum number of files. 64 by default. */
   readonly files?: number
-  /** Bytes of a file, decoded. 8 MiB by default. */
+  /** Maximum file size in bytes, decoded. 8 MiB by default. */
   readonly fileBytes?: number
-  /** Bytes of text, answers and edits together. 1 MiB by default. */
+  /** Maximum bytes of text, answers and edits together. 1 MiB by default. */
   readonly textBytes?: number
-  /** The number of tools that run in the client. 32 by default. */
+  /** Maximum number of client-side tools. 32 by default. */
   readonly clientTools?: number
-  /** Bytes of such a tool as JSON. 16 KiB by default. */
+  /** Maximum size of a client-side tool in bytes, as JSON. 16 KiB by default. */
   readonly clientToolBytes?: number
 }
 
@@ -187,10 +189,10 @@ export interface Bounds {
  */
 export interface ReadOptions {
   /**
-   * Tells whether a file may be given by this address, which the model's provider then fetches. None may by default:
-   * files are `data:` URLs.
+   * Returns `true` if a file may be given by this address, which the model's provider then fetches. By default no
+   * address is allowed: files are `data:` URLs.
    */
   readonly allowUrl?: (url: string) => boolean
-  /** The bounds. */
+  /** Limits on content. */
   readonly bounds?: Bounds
 }

@@ -1,6 +1,6 @@
 /**
- * The UI message stream of the AI SDK, for `useChat` and for whatever else reads it: public events as its chunks, a
- * thread as its messages, and the bodies that its client posts. It needs nothing of the AI SDK.
+ * Speaks the AI SDK's UI message stream, for `useChat` and other readers: public events as chunks, a thread as
+ * messages, and the bodies posted by its client. It needs no AI SDK package.
  *
  * @since 0.1.0
  */
@@ -25,13 +25,13 @@ export type { SubRun } from "./internal/machine.ts"
 export type { Protocol } from "./internal/majors.ts"
 
 /**
- * A chunk of the stream: plain JSON with the fields that the protocol gives its `type`.
+ * A stream chunk: plain JSON with the fields for its `type`.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Chunk {
-  /** The type of the chunk, such as `"text-delta"`. */
+  /** Chunk type, such as `"text-delta"`. */
   readonly type: string
   readonly [field: string]: Schema.Json | undefined
 }
@@ -44,47 +44,48 @@ export interface Chunk {
  */
 export interface Options {
   /**
-   * The id of the message that the chunks make: of a continuation that of the message which is continued. The client
-   * gives it one by default.
+   * Id of the message the chunks form; in a continuation, the continued message's id. By default the client chooses the
+   * id.
    */
   readonly messageId?: string
-  /** The major version of `ai` on the page. 7 by default. Anything but a {@link Protocol} is a defect. */
+  /**
+   * Major version of the package `ai` on the page. 7 by default. A value other than a {@link Protocol} is a defect.
+   */
   readonly protocol?: Majors.Protocol
   /**
-   * Number of steps of the message, from the first on, that the client has. The last of them may be in the middle: it
-   * is discarded, and sent again with what follows it. 0 by default.
+   * Number of leading message steps the client already received. The last step may be partial: it is discarded, and
+   * sent again with the following steps. 0 by default.
    */
   readonly known?: number
   /**
-   * `false` for a response that continues no message: answers to calls of earlier messages are left out, since the
-   * client has no part for them in this one and would fail. `true` by default.
+   * `false` if the response continues no message. Answers to earlier calls are then left out: the client has no part
+   * for them in this message and would fail. `true` by default.
    */
   readonly continues?: boolean
   /**
-   * The calls of earlier responses that are not answered. Where a call of the run inside one waits, the part of the
-   * outer call keeps its name and its input by them. Without them it gets the name of the inner call, and no input.
-   * None by default.
+   * Unanswered calls from earlier responses. If a nested call waits, the outer call's part keeps its name and input
+   * from here. Without this option the part gets the nested call's name, and no input. None by default.
    */
   readonly calls?: ReadonlyArray<Extract<Event.PublicEvent, { readonly _tag: "ToolCallCompleted" }>>
 }
 
 /**
- * A machine that writes events as chunks. It is pure but for what it remembers, and joins nothing.
+ * Encodes events as chunks. An encoder is pure except for its state, and joins nothing.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Encoder {
-  /** Returns the chunks of an event. */
+  /** Returns an event's chunks. */
   readonly push: (event: Event.PublicEvent) => ReadonlyArray<Chunk>
   /**
-   * Returns what closes a run whose events ended without a `ChatCompleted`, which the client reads as an error. After
-   * that event there is nothing to close.
+   * Closes a run whose events ended without `ChatCompleted`; the client reads an error. After that event it returns
+   * nothing.
    */
   readonly end: () => ReadonlyArray<Chunk>
 }
 
-/** Argument deltas are quadratic in the client: beyond so many characters the arguments come whole. */
+/** Number of characters beyond which arguments are sent whole: argument deltas take quadratic time in the client. */
 const mostArguments = 8192
 
 const finishReasons: { readonly [reason: string]: string } = {
@@ -125,7 +126,7 @@ const parsed = (text: string): unknown => {
 
 const outputOf = (content: Machine.Content | undefined): Schema.Json => Machine.valueOf(content, parsed) as Schema.Json
 
-/** Writes what waits, but for a permission of a call of the message itself. */
+/** Writes a suspension, except an approval of the message's own call. */
 const questionOf = (callId: string, suspension: Event.PublicSuspension): Chunk => {
   const { answerSchema, expiresAt, id, kind, opts, question, toolCall } = suspension
   return {
@@ -143,31 +144,31 @@ const questionOf = (callId: string, suspension: Event.PublicSuspension): Chunk =
   }
 }
 
-/** Tells whether what waits is a permission for a call of the message itself, which the client has a word for. */
+/** Returns `true` for an approval of the message's own call, for which the client has its own chunk. */
 const isApproval = (callId: string, suspension: Event.PublicSuspension, protocol: Majors.Protocol): boolean =>
   suspension.kind === "approval" && isOwn(callId, suspension) && protocol >= 6
 
-/** Tells whether what waits is a call itself, and not a call of a run inside it. */
+/** Returns `true` if the suspension belongs to the call itself, not to a nested call. */
 const isOwn = (callId: string, { id }: Event.PublicSuspension): boolean => CallPaths.ownCall(id) === callId
 
-/** Returns the one part of the typed answer, which grows. */
+/** Returns the growing part with the typed answer. */
 const outputPart = ({ isWhole, value }: Extract<Machine.Move, { readonly kind: "output" }>) => ({
   type: "data-heddle-output",
   id: "output",
   data: { value: value as Schema.Json, isWhole }
 })
 
-/** The part of a message that was sent into the run. */
+/** Part type for a message sent into the run. */
 const messageType = "data-heddle-message"
 
-/** Returns the parts of a user's message as the client has them. */
+/** Returns a user message's parts in the client's form. */
 const contentParts = (content: Message.Content): ReadonlyArray<Chunk> =>
   typeof content === "string" ? [{ type: "text", text: content }] : content.flatMap(userPart)
 
-/** The part of a step that was discarded, where the client cannot discard it. */
+/** Part type for a discarded step, for clients that cannot discard. */
 const resetType = "data-heddle-reset"
 
-/** The sentence for a call that was discarded with its reply. */
+/** Sentence for a call discarded with its reply. */
 const discardedText = "The reply broke off, and the call was discarded with it."
 
 class UiEncoder implements Encoder, Machine.Words<Chunk> {
@@ -175,17 +176,20 @@ class UiEncoder implements Encoder, Machine.Words<Chunk> {
   private readonly options: Options
   private readonly protocol: Majors.Protocol
   private isStarted = false
-  /** `true` if the last step of the message was opened by this response and has no call. */
+  /** `true` if this response opened the message's last step and the step has no call. */
   private isPlain = false
-  /** The chunks that made calls available which are not answered. */
+  /** Chunks that made unanswered calls available. */
   private readonly available = new Map<string, Chunk>()
-  /** The calls of these that show an output or an error which is not final. */
+  /** Available calls showing a preliminary output or error. */
   private readonly outputs = new Set<string>()
 
-  /** The names of the calls of an earlier response that wait for something else than a permission. */
+  /** Names of earlier calls waiting for anything but an approval. */
   private readonly unknown = new Map<string, string>()
 
-  /** Number of remaining steps that the client has. Their parts are left out, and the last step is sent again. */
+  /**
+   * Number of remaining steps the client already received. Their parts are left out, except the last step, which is
+   * sent again.
+   */
   private behind: number
   private isStepEmpty = true
 
@@ -289,13 +293,13 @@ class UiEncoder implements Encoder, Machine.Words<Chunk> {
     }
   }
 
-  /** Leaves out what the client has, and begins with its last step. */
+  /** Leaves out steps the client has, then begins with its last step. */
   private unknownIn(chunk: Chunk): ReadonlyArray<Chunk> {
     const { transient, type } = chunk
     if (this.behind === 0) return [chunk]
     const isReset = type === "reset-step" || type === resetType
     if (isReset || type === "start-step") {
-      // The client does not count a step that was discarded.
+      // The client does not count a discarded step.
       if (isReset && !this.isStepEmpty) this.behind++
       this.isStepEmpty = true
       return []
@@ -306,7 +310,7 @@ class UiEncoder implements Encoder, Machine.Words<Chunk> {
     return --this.behind > 0 ? [] : [...this.discarding([]), chunk]
   }
 
-  /** Discards the parts of the step, or tells that they are. */
+  /** Discards the step's parts, or reports them as discarded. */
   private reset({ discarded }: Extract<Machine.Move, { readonly kind: "stepReset" }>): ReadonlyArray<Chunk> {
     this.isPlain = true
     for (const { id } of discarded) {
@@ -316,7 +320,7 @@ class UiEncoder implements Encoder, Machine.Words<Chunk> {
     return this.discarding(discarded.flatMap(({ id, isDone }) => isDone ? [] : [id]))
   }
 
-  /** Discards the parts of the step, and its open calls with it. */
+  /** Discards the step's parts, including its open calls. */
   private discarding(open: ReadonlyArray<string>): ReadonlyArray<Chunk> {
     if (this.protocol >= 7) return [{ type: "reset-step" }]
     return [
@@ -331,7 +335,7 @@ class UiEncoder implements Encoder, Machine.Words<Chunk> {
     return { type: "tool-output-error", toolCallId, errorText, dynamic: true }
   }
 
-  /** Writes progress as an output that is not final. A call that waits afterwards has to be without it again. */
+  /** Writes progress as a preliminary output. If the call waits later, the output must be removed again. */
   private progress(toolCallId: string, progress: unknown): ReadonlyArray<Chunk> {
     if (!this.available.has(toolCallId)) return []
     this.outputs.add(toolCallId)
@@ -368,7 +372,7 @@ class UiEncoder implements Encoder, Machine.Words<Chunk> {
       type: "tool-output-available",
       toolCallId,
       output: outputOf(content),
-      // The client of the fifth major looks for the part by it.
+      // The fifth major version's client uses this field to find the part.
       dynamic: true,
       ...(isProviders ? { providerExecuted: true } : {})
     }
@@ -387,8 +391,8 @@ class UiEncoder implements Encoder, Machine.Words<Chunk> {
   }
 
   /**
-   * Makes calls of an earlier response available again that wait once more. Without that the client would take them for
-   * decided, and post its message again and again.
+   * Makes earlier calls available again if they wait once more. Otherwise the client would consider them decided, and
+   * post its message over and over.
    */
   private availableAgain(waiting: ReadonlyArray<Machine.Waiting>): ReadonlyArray<Chunk> {
     if (this.options.continues === false) return []
@@ -407,7 +411,7 @@ class UiEncoder implements Encoder, Machine.Words<Chunk> {
       const errorText = outcome.error?.message ?? "The run failed."
       return [{ type: "message-metadata", messageMetadata }, { type: "error", errorText }]
     }
-    // The client may send its message again where the calls of the last step are all settled.
+    // Once all calls in the last step are settled, the client may send its message again.
     const isSettled = waiting.length === 0 && !this.isPlain
     const step: ReadonlyArray<Chunk> = isSettled ? [{ type: "start-step" }, { type: "finish-step" }] : []
     const finishReason = finishReasonOf(outcome, this.protocol)
@@ -422,26 +426,25 @@ class UiEncoder implements Encoder, Machine.Words<Chunk> {
 }
 
 /**
- * An encoder for one run: each public event gives the chunks that the client reads.
+ * Creates an encoder for one run, from public events to the client's chunks.
  *
  * **Details**
  *
- * A run that continues a message is written by an encoder of its own, with the id of that message: the client finds the
- * parts of earlier calls by their ids. Beside the chunks of the protocol there are parts of Heddle's own:
+ * A run continuing a message has its own encoder, with the message's id: the client finds earlier calls' parts by id.
+ * Besides protocol chunks, Heddle sends its own parts:
  *
- * - `data-heddle-question`: what waits for an answer, but for permissions, which are approval requests. Its id is that
- *   of the suspension, its data have `kind`, `toolCallId`, and `question`, `opts`, `answerSchema` and `expiresAt` where
- *   there are such; `call` where it is a call of the run inside that call's handler.
- * - `data-heddle-call`: a call that waits for its turn, or has started. It is transient: only `onData` sees it. The
- *   data have `state` and, of a call that waits, `reason`, `key`, `behind` and `elsewhere` of `ToolQueued`.
- * - `data-heddle-subrun`: the run inside a call's handler, as a {@link SubRun}. Its id is that of the call.
- * - `data-heddle-output`: the typed answer, as one part that grows, with its `value` and whether it `isWhole`.
- * - `data-heddle-message`: a message into the run that was refused, with the `reason`; before `protocol: 7` also one
- *   that was delivered, with its `parts`, for which the protocol then has `steering-message`. Its id is that of the
- *   message.
- * - `data-heddle-model`: another model is asked, with `from`, `to` and the error's `code`. It is transient.
- * - `data-heddle-reset`, before `protocol: 7`: the texts and calls of its step are those of a reply that was discarded.
- *   A question that is asked again keeps its place there, and so does the run inside a call that comes again.
+ * - `data-heddle-question`: a suspension other than an approval, which becomes an approval request. Its id is the
+ *   suspension id. Its data contain `kind`, `toolCallId`, and, if present, `question`, `opts`, `answerSchema` and
+ *   `expiresAt`; for a nested call also `call`.
+ * - `data-heddle-call`: a queued or started call. It is transient: only `onData` sees it. The data contain `state` and,
+ *   for a queued call, the fields `reason`, `key`, `behind` and `elsewhere` from `ToolQueued`.
+ * - `data-heddle-subrun`: the run nested in a call's handler, as a {@link SubRun}. Its id is the call id.
+ * - `data-heddle-output`: the typed answer as a single growing part, with its `value` and `isWhole`.
+ * - `data-heddle-message`: a message into the run, refused with a `reason`. Before `protocol: 7` also a delivered
+ *   message, with its `parts`; later the protocol has `steering-message`. Its id is the message id.
+ * - `data-heddle-model`: a switch to another model, with `from`, `to` and the error's `code`. It is transient.
+ * - `data-heddle-reset`, before `protocol: 7`: its step's texts and calls belong to a discarded reply. A question asked
+ *   again keeps its place there, and so does the run nested in a repeated call.
  *
  * **Example** (A text)
  *
@@ -472,22 +475,22 @@ const knownOptions = {
 } satisfies NamesOf<Options>
 
 /**
- * Options of a stream of chunks.
+ * Options of a chunk stream.
  *
  * @category options
  * @since 0.1.0
  */
 export interface ChunksOptions extends Options {
   /**
-   * The time for which deltas of a text, of reasoning and of arguments are joined, in milliseconds. Everything else
-   * sends them at once. 50 by default, and 0 joins nothing.
+   * Time for joining text, reasoning and argument deltas, in milliseconds. Any other event sends the joined deltas at
+   * once. 50 by default; 0 joins nothing.
    */
   readonly joinMillis?: number
 }
 
 /**
- * The chunks of a stream of public events. Where that fails, or ends without the end of its run, the chunks end with an
- * error; the failure follows them.
+ * Encodes a stream of public events. If the stream fails, or ends before its run, the chunks end with an error; a
+ * failure follows.
  *
  * **Example** (A run as chunks)
  *
@@ -525,7 +528,7 @@ export const chunks = <E, R>(
 const knownChunks = { ...knownOptions, joinMillis: Values.amount } satisfies NamesOf<ChunksOptions>
 
 /**
- * The headers of a response whose body is {@link toSse}.
+ * Response headers for a {@link toSse} body.
  *
  * **Example** (The type of the body)
  *
@@ -546,8 +549,8 @@ export const headers: { readonly [name: string]: string } = {
 }
 
 /**
- * Chunks as server-sent events, with `[DONE]` behind the last one. A comment comes at once, for proxies that wait for a
- * first byte, and after each 15 seconds without a chunk.
+ * Writes chunks as server-sent events, ending with `[DONE]`. It sends a comment at once, for proxies waiting for a
+ * first byte, and after every 15 seconds without a chunk.
  *
  * **Example** (The text of a body)
  *
@@ -569,17 +572,17 @@ export const toSse = <E, R>(chunks: Stream.Stream<Chunk, E, R>): Stream.Stream<s
   Paced.sse(chunks, "data: [DONE]\n\n")
 
 /**
- * A message as `useChat` has it.
+ * A message in the form `useChat` expects.
  *
  * @category models
  * @since 0.1.0
  */
 export interface UiMessage {
-  /** The id of the message. */
+  /** Message id. */
   readonly id: string
-  /** The author of the message. */
+  /** Message author. */
   readonly role: "user" | "assistant"
-  /** The parts of the message. */
+  /** Message parts. */
   readonly parts: ReadonlyArray<Chunk>
 }
 
@@ -590,19 +593,21 @@ export interface UiMessage {
  * @since 0.1.0
  */
 export interface MessagesOptions {
-  /** Extent to which calls are published, or a function of the name of the tool, as in `Event.toPublic`. */
+  /** Publication level for calls, or a function from tool name to level, as in `Event.toPublic`. */
   readonly publish?: Event.Publish | ((tool: string) => Event.Publish)
-  /** `true` if the model's reasoning is published. `false` by default. */
+  /** `true` to publish the model's reasoning. `false` by default. */
   readonly publishReasoning?: boolean
-  /** The calls that wait for an answer. None by default. */
+  /** Calls waiting for an answer. None by default. */
   readonly suspensions?: ReadonlyArray<Event.Suspension>
-  /** The id of the run in which they began to wait, which their ids name. */
+  /** Id of the run in which they began to wait, contained in their ids. */
   readonly runId?: string
-  /** The typed answers of runs, encoded, by the indexes of the replies that gave them. None by default. */
+  /** Encoded typed answers by reply index. None by default. */
   readonly outputs?: ReadonlyMap<number, unknown>
-  /** Names a message by the index of its first message in the thread. `message-INDEX` by default. */
+  /** Names a message by the thread index of its first message. `message-INDEX` by default. */
   readonly messageId?: (index: number, role: "user" | "assistant") => string
-  /** The major version of `ai` on the page. 7 by default. Anything but a {@link Protocol} is a defect. */
+  /**
+   * Major version of the package `ai` on the page. 7 by default. A value other than a {@link Protocol} is a defect.
+   */
   readonly protocol?: Majors.Protocol
 }
 
@@ -614,7 +619,7 @@ const knownMessages = {
   protocol: Majors.protocol
 } satisfies NamesOf<MessagesOptions>
 
-/** Folds moves and deltas into the parts of a message. */
+/** Folds moves and deltas into message parts. */
 class Parts implements Machine.Words<never> {
   readonly parts: Array<Record<string, Schema.Json>> = []
   private readonly calls = new Map<string, Record<string, Schema.Json>>()
@@ -689,7 +694,7 @@ class Parts implements Machine.Words<never> {
   }
 }
 
-/** Returns the part of a page for a part of a user's message. */
+/** Returns the page part for a user message part. */
 const userPart = (part: Message.Part): ReadonlyArray<Chunk> => {
   switch (part.type) {
     case "text":
@@ -707,8 +712,8 @@ const userPart = (part: Message.Part): ReadonlyArray<Chunk> => {
 }
 
 /**
- * A thread as the messages that `useChat` begins with: those of the user, and one of the assistant for all of its turns
- * between two of these. Messages of the system are left out, and calls and answers are published as in
+ * Reads a thread as the initial messages for `useChat`: the user's messages, and a single assistant message for all
+ * turns between two user messages. System messages are left out; calls and answers are published as in
  * `Event.toPublic`.
  *
  * **Example** (Showing a conversation again)
@@ -767,14 +772,14 @@ const userParts = (reader: Posted.Reader, message: Json.JsonObject, field: strin
       case "file":
         return [reader.url(part["url"], part["mediaType"], `${place}.url`, part["filename"])]
       default:
-        // Parts of the application's own, and marks such as step-start, are none of the message.
+        // Application parts and marks such as step-start do not belong to the message.
         return []
     }
   })
 
 /**
- * Returns the number of steps of a message that have parts and were not discarded, the last step included, whatever it
- * has: it may be in the middle.
+ * Counts a message's steps with parts, excluding discarded steps. The last step counts in any case, since it may be
+ * partial.
  */
 const stepsOf = (parts: ReadonlyArray<unknown>): number => {
   let count = 0
@@ -793,7 +798,7 @@ const stepsOf = (parts: ReadonlyArray<unknown>): number => {
   return parts.length === 0 || step === "counted" ? count : count + 1
 }
 
-/** Returns what the parts of the last step of an assistant's message answer. */
+/** Returns the answers in the last step of an assistant message. */
 const answersOf = (
   reader: Posted.Reader,
   message: Json.JsonObject,
@@ -818,7 +823,7 @@ const answersOf = (
     if (state === "approval-responded") {
       const given = reader.object(approval, `${place}.approval`)
       const id = reader.callId(given["id"], `${place}.approval.id`)
-      // The person saw the arguments of this part, and edits name its call.
+      // The person saw this part's arguments, and edits name its call.
       const { run } = CallPaths.parse(id) ?? {}
       const own = CallPaths.ownCall(id)
       if (run !== undefined && own !== undefined && typeof toolCallId === "string" && own !== toolCallId) {
@@ -854,16 +859,16 @@ const answersOf = (
 
 const isPermission = (kind: unknown): boolean => kind === "approval" || kind === "unknown"
 
-/** A question that a page shows. */
+/** A question shown on a page. */
 interface Asked {
   readonly id: string
   readonly kind: unknown
 }
 
 /**
- * Returns the question that an output answers which names none of them: the only one that the last run asked for the
- * call. Where there are more, the person may have read another one. One that was answered elsewhere counts, since the
- * page still shows it.
+ * Returns the question answered by an output without a question id: the only question the last run asked for the call.
+ * With several questions, the person may have read another. A question answered elsewhere counts, since the page still
+ * shows it.
  */
 const answeredIn = (questions: ReadonlyArray<Asked>, output: unknown): Asked | undefined => {
   const last = questions.at(-1)
@@ -873,27 +878,27 @@ const answeredIn = (questions: ReadonlyArray<Asked>, output: unknown): Asked | u
   return isOnly && !namesOther ? last : undefined
 }
 
-/** Names a call without its run, under which nothing waits: the server's refusal has the ids that wait. */
+/** Names a call without its run. Nothing waits under such an id, so the server's refusal lists the waiting ids. */
 const nameless = (callId: string): Asked => ({ id: CallPaths.format({ path: [callId] }), kind: "approval" })
 
 /**
- * Reads what a body of `DefaultChatTransport` asks for: its last message, if that is the user's, or the answers in its
- * last message, if that is the assistant's. Nothing else of it is read: the conversation is the session's.
+ * Reads the requests in a `DefaultChatTransport` body: its last message if written by the user, or the answers in its
+ * last message if written by the assistant. It reads nothing else, since the conversation belongs to the session.
  *
  * **Details**
  *
- * An approval is named by the id of its suspension, which has to be one of the call in its part. An answer to a
- * question, or the result of a call that the client runs, is named by such an id, too: by the `data-heddle-question`
- * part that names its call. Other outputs are those that the server has sent. The output of a part whose question is a
- * permission for a call of a run inside it has `approved`, `true` or `false`, with `arguments` and `reason`. Where one
- * run asked several questions for a call, its output names the one that it answers: `{ id, approved }`, `{ id, value }`
- * or `{ id, error }`. Without such an id the action has the id of the call, under which nothing waits. The server has
- * to compare each with what waits.
+ * An approval carries its suspension's id, which must belong to the call in its part. An answer to a question, or the
+ * result of a client-side call, also carries such an id, through the `data-heddle-question` part naming its call. Other
+ * outputs were sent by the server itself. If a nested call waits for approval, the outer part's output contains
+ * `approved`, `true` or `false`, with `arguments` and `reason`. If one run asked several questions for a call, the
+ * output names the answered question: `{ id, approved }`, `{ id, value }` or `{ id, error }`. Without such an id the
+ * action carries the call id, under which nothing waits. The server must compare each action with the waiting
+ * suspensions.
  *
- * Arguments that were edited come as `edits` of the body: `{ [callId]: arguments }`, for approvals in the same body.
+ * Edited arguments arrive in the body's `edits`, `{ [callId]: arguments }`, for approvals in the same body.
  *
- * `sendMessage()` without a message and `regenerate()` ask for a reply that the client lacks, as a `Retry`: of the last
- * message of the user, or of the assistant's last message where nothing in it is answered.
+ * `sendMessage()` without a message and `regenerate()` request a reply the client lacks, as a `Retry`: for the last
+ * user message, or for the last assistant message if nothing in it is answered.
  *
  * **Example** (A new message)
  *

@@ -1,10 +1,10 @@
-/** Deltas that are held for those which follow at once: one event in place of many, for pages and for logs. */
+/** Joins a delta with those following at once: one event instead of many, for pages and logs. */
 import type * as Event from "../../Event.ts"
 import { isSaid, keyOf, pieceOf, withPiece } from "../../internal/fold/deltas.ts"
 
 type PublicEvent = Event.PublicEvent
 
-/** Joins text pieces, reasoning pieces, and the argument pieces of each call. */
+/** Joins text deltas, reasoning deltas, and each call's argument deltas. */
 export class Joined {
   private readonly held = new Map<string, PublicEvent>()
   private said: string | undefined
@@ -13,7 +13,7 @@ export class Joined {
     return this.held.size === 0
   }
 
-  /** Holds a delta and returns those that have to go before it. Returns nothing for any other event. */
+  /** Holds a delta and returns the deltas to send first. Returns `undefined` for any other event. */
   add(event: PublicEvent): ReadonlyArray<PublicEvent> | undefined {
     const key = keyOf(event)
     if (key === undefined) return undefined
@@ -25,7 +25,7 @@ export class Joined {
     return before
   }
 
-  /** Returns what is held, each text as one event. */
+  /** Returns the held deltas, joined to one event per text. */
   flush(): ReadonlyArray<PublicEvent> {
     const events = Array.from(this.held.values())
     this.held.clear()

@@ -1,43 +1,43 @@
 /**
- * The machine behind both protocols: from public events to moves and deltas in which everything that is opened is
- * closed. A protocol writes each in its own words, and keeps no state about the order.
+ * State machine behind both protocols. It turns public events into moves and deltas, closing everything it opens. A
+ * protocol writes each in its own form and keeps no state about order.
  */
 import type * as Event from "../../Event.ts"
 import * as CallPaths from "../../internal/answer/callPath.ts"
 import type * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 
-/** The run inside the handler of a call, folded into what a page shows of it. */
+/** Nested run in a call's handler, as shown on a page. */
 export interface SubRun {
-  /** State of the run: `"running"`, `"waiting"` for answers, `"done"`, or `"failed"`. */
+  /** State: `"running"`, `"waiting"` for answers, `"done"`, or `"failed"`. */
   readonly state: "running" | "waiting" | "done" | "failed"
-  /** The number of its steps that have begun. */
+  /** Number of steps begun. */
   readonly steps: number
-  /** The end of the text of its last step, at most 4,000 characters. */
+  /** End of the last step's text, at most 4,000 characters. */
   readonly text: string
-  /** The last 32 of its calls. */
+  /** Last 32 calls. */
   readonly calls: ReadonlyArray<{
-    /** The id of the call. */
+    /** Call id. */
     readonly id: string
-    /** The name of the tool. */
+    /** Tool name. */
     readonly name: string
-    /** State of the call. */
+    /** Call state. */
     readonly state: "called" | "running" | "waiting" | "done" | "failed"
   }>
 }
 
-/** The content of an answer: a text, or parts. */
+/** Answer content: a text, or parts. */
 export type Content = string | ReadonlyArray<Json.JsonObject>
 
-/** The answer to a call. */
+/** An answer to a call. */
 export interface Answer {
   readonly id: string
   readonly content?: Content
   readonly isError: boolean
   readonly code?: string
-  /** `true` for a call that the provider has run itself. */
+  /** `true` for a provider-executed call. */
   readonly isProviders: boolean
-  /** `true` if the machine has seen the call. Otherwise it is a call of an earlier response. */
+  /** `true` if the machine has seen the call. Otherwise it belongs to an earlier response. */
   readonly isKnown: boolean
 }
 
@@ -46,7 +46,7 @@ export type Move =
   | { readonly kind: "stepEnd"; readonly usage?: Event.PublicUsage }
   | {
     readonly kind: "stepReset"
-    /** The calls of the discarded reply. */
+    /** Calls in the discarded reply. */
     readonly discarded: ReadonlyArray<{ readonly id: string; readonly isDone: boolean }>
   }
   | { readonly kind: "output"; readonly value: unknown; readonly isWhole: boolean }
@@ -62,7 +62,7 @@ export type Move =
     readonly arguments: Json.JsonObject
     readonly lost?: { readonly reason: string; readonly text?: string }
     readonly isProviders: boolean
-    /** The number of characters of the deltas before it. */
+    /** Number of characters in the earlier deltas. */
     readonly sent: number
   }
   | {
@@ -70,7 +70,7 @@ export type Move =
     readonly id: string
     readonly name: string
     readonly state: "queued" | "running"
-    /** The wait of a queued call. */
+    /** Details about a queued call's wait. */
     readonly waits?: Wait
     readonly attempt?: number
     readonly at?: number
@@ -92,30 +92,30 @@ export type Move =
   }
 
 /**
- * The words of a protocol. Deltas, of which a run has most, are written as they come: each is a message of the
- * protocol, or nothing.
+ * Protocol form of moves and deltas. Most of a run are deltas, so each is written on arrival: as a protocol message, or
+ * as nothing.
  */
 export interface Words<out Out> {
-  /** Writes a piece of the open text or of the open reasoning. */
+  /** Writes a delta of the open text or reasoning. */
   readonly said: (kind: "text" | "reasoning", id: string, delta: string) => Out | undefined
-  /** Writes a piece of the arguments of a call, of which so many characters have been sent with it. */
+  /** Writes an argument delta. `sent` counts the characters sent so far, including this delta. */
   readonly argued?: (id: string, delta: string, sent: number) => Out | undefined
-  /** Writes anything else. */
+  /** Writes any move. */
   readonly moved: (move: Move) => ReadonlyArray<Out> | undefined
 }
 
-/** A suspension, with the id by which the page knows the call that waits, or the one around its run. */
+/** A suspension, with the call id known to the page: the waiting call's own, or its outer call's. */
 export interface Waiting {
   readonly callId: string
   readonly suspension: Event.PublicSuspension
 }
 
-/** The wait of a queued call: the fields of `ToolQueued`, which pages get as they are. */
+/** Queueing details: the fields of `ToolQueued`, passed to pages unchanged. */
 type Wait = Pick<Of<"ToolQueued">, "reason" | "key" | "behind" | "elsewhere">
 
 type Of<Tag extends Event.PublicEvent["_tag"]> = Extract<Event.PublicEvent, { readonly _tag: Tag }>
 
-/** A call of this run. */
+/** A call in this run. */
 interface Call {
   readonly id: string
   readonly name: string
@@ -128,9 +128,9 @@ interface Call {
 const longestText = 4000
 const mostCalls = 32
 
-/** Folds the events of the run inside a handler. Each event costs the same, whatever came before it. */
+/** Folds the events of a nested run. Each event takes constant time. */
 class Nested {
-  /** The name of the tool around the run. */
+  /** Name of the tool around the run. */
   readonly name: string
   private state: SubRun["state"] = "running"
   private steps = 0
@@ -141,7 +141,7 @@ class Nested {
     this.name = name
   }
 
-  /** Takes in an event. Returns whether it is one that is shown at once. */
+  /** Takes an event. Returns `true` if pages show it at once. */
   push(event: Event.PublicEvent): boolean {
     switch (event._tag) {
       case "TextDelta":
@@ -189,7 +189,7 @@ class Nested {
     return true
   }
 
-  /** Ends a run whose own end was not seen. Returns whether it had not. */
+  /** Ends a run whose own end was never seen. Returns `true` if it was still running. */
   end(isError: boolean): boolean {
     if (this.state !== "running") return false
     this.state = isError ? "failed" : "done"
@@ -201,7 +201,7 @@ class Nested {
   }
 }
 
-/** The sentence for a call that the run has left without an answer. */
+/** Sentence for a call the run left unanswered. */
 const unanswered = "The run ended before this call was answered."
 
 const waitOf = ({ behind, elsewhere, key, reason }: Of<"ToolQueued">): Wait => ({
@@ -215,20 +215,20 @@ export class Machine<Out> {
   private written: Array<Out> = []
   private readonly words: Words<Out>
   private readonly calls = new Map<string, Call>()
-  /** The calls of the step, in the order in which they were opened. */
+  /** Calls in the step, in the order they were opened. */
   private readonly stepCalls = new Map<string, Call>()
-  /** Fragments of calls whose names are still to come. */
+  /** Argument fragments of calls whose names are still to come. */
   private readonly early = new Map<string, string>()
   private readonly nested = new Map<string, Nested>()
-  /** The calls that were shown as waiting, by what each waits for. */
+  /** Calls shown as waiting, by suspension. */
   private readonly asked = new Map<string, string>()
   private turn = 0
   private blocks = 0
   private isStepOpen = false
-  /** `true` between a discarded reply and the next one, which goes into the same step. */
+  /** `true` between a discarded reply and the next, which continues the same step. */
   private isReset = false
   private open: { readonly kind: "text" | "reasoning"; readonly id: string; readonly source: string | null } | undefined
-  /** The text of the step. */
+  /** Text of the step. */
   private said = ""
   private isEnded = false
 
@@ -236,13 +236,13 @@ export class Machine<Out> {
     this.words = words
   }
 
-  /** Returns the words for an event. None follow the end of the run. */
+  /** Returns an event's protocol messages. None follow the run's end. */
   push(event: Event.PublicEvent): ReadonlyArray<Out> {
     if (!this.isEnded) this.take(event)
     return this.taken()
   }
 
-  /** Returns the words for a run whose events ended without its own end. */
+  /** Returns the protocol messages for a run whose events broke off. */
   end(): ReadonlyArray<Out> {
     if (!this.isEnded) {
       const error = { code: "internal", message: "The run broke off. Try again." }
@@ -274,7 +274,7 @@ export class Machine<Out> {
       case "ReasoningDelta":
         return this.speak("reasoning", event.id, event.delta)
       case "TextCompleted":
-        // The pieces may have been left out, or some of them.
+        // Some or all deltas may have been left out.
         if (event.text.startsWith(this.said)) this.speak("text", event.id, event.text.slice(this.said.length))
         return this.close()
       case "ToolCallStarted":
@@ -339,7 +339,7 @@ export class Machine<Out> {
     this.said = ""
   }
 
-  /** Opens a step where the events of its beginning are missing. */
+  /** Opens a step if its first events are missing. */
   private ensureStep(): void {
     if (!this.isStepOpen || this.isReset) this.begin()
   }
@@ -375,13 +375,14 @@ export class Machine<Out> {
     return call
   }
 
-  /** Shows a call whose first events are missing. One that no open step has is a call of an earlier turn. */
+  /** Shows a call whose first events are missing. Outside an open step, the call belongs to an earlier turn. */
   private ensureCall(id: string, name = ""): void {
     if (!this.calls.has(id) && this.isStepOpen) this.opened(id, name)
   }
 
   /**
-   * Returns the call of a header, which may be sent again. A thread from outside may have its id in an earlier turn.
+   * Returns the call for a header, which may be repeated. In a thread from outside, an earlier turn may use the same
+   * id.
    */
   private started(id: string, name: string): Call {
     return this.stepCalls.get(id) ?? this.opened(id, name)
@@ -441,7 +442,7 @@ export class Machine<Out> {
     this.ensureCall(id, name)
     if (this.calls.get(id)?.isDone === true) return
     if (nested === undefined) return this.add({ kind: "callProgress", id, name, progress })
-    // The events behind it replace those that the call has had.
+    // A new nested run replaces the call's earlier events.
     const run = (nested._tag === "RunStarted" ? undefined : this.nested.get(id)) ?? new Nested(name)
     this.nested.set(id, run)
     if (run.push(nested)) this.add({ kind: "callNested", id, name, run: run.run })
@@ -457,7 +458,7 @@ export class Machine<Out> {
     const call = this.calls.get(id)
     if (call?.isDone === true && !isSettled) return
     if (call !== undefined) {
-      // A reply that broke leaves calls that are not whole.
+      // A broken reply leaves incomplete calls.
       if (!call.isReady) this.ready(call, {})
       call.isDone = true
     }
@@ -475,7 +476,7 @@ export class Machine<Out> {
     })
   }
 
-  /** Ends the run inside a call. Progress may be dropped for a slow reader, and with it the end of the run. */
+  /** Ends the run nested in a call. A slow reader's progress may have been dropped, including the run's end. */
   private endNested(id: string, isError: boolean): void {
     const nested = this.nested.get(id)
     this.nested.delete(id)
@@ -488,7 +489,7 @@ export class Machine<Out> {
     if (this.asked.has(suspension.id)) return
     this.asked.set(suspension.id, callId)
     const call = this.calls.get(callId)
-    // A call whose arguments were never said to be whole may wait, too.
+    // A call may wait even if its arguments were never reported as whole.
     if (call?.isReady === false) this.ready(call, suspension.toolCall)
     this.add({ kind: "callWaits", callId, name, suspension })
   }
@@ -499,10 +500,10 @@ export class Machine<Out> {
     const discarded = Array.from(this.stepCalls.values(), ({ id, isDone }) => ({ id, isDone }))
     for (const { id } of discarded) {
       this.calls.delete(id)
-      // A page that cannot discard keeps what it has of the run, which runs no longer.
+      // A page unable to discard keeps showing the nested run, which is no longer running.
       this.endNested(id, true)
     }
-    // A run that is resumed may ask again for what it had asked for in the discarded reply.
+    // A resumed run may ask again for anything asked in the discarded reply.
     for (const [waiting, id] of this.asked) if (this.stepCalls.has(id)) this.asked.delete(waiting)
     this.stepCalls.clear()
     this.early.clear()
@@ -549,14 +550,14 @@ export class Machine<Out> {
   }
 }
 
-/** Returns the id of the call of the run that waits: its own, or that around the run of the call. */
+/** Returns the id of the run's waiting call: its own id, or its outer call's. */
 const outerOf = ({ id, toolCall }: Event.PublicSuspension): string => CallPaths.parse(id)?.path[0] ?? toolCall.id
 
-/** Returns the content as the value that it stands for: its JSON where it is JSON, else the text; parts as they are. */
+/** Returns the value behind content: parsed JSON if valid, otherwise the text; parts unchanged. */
 export const valueOf = (content: Content | undefined, parse: (text: string) => unknown): unknown =>
   content === undefined ? null : typeof content === "string" ? parse(content) : content
 
-/** Returns the text of a content: that of its text parts, and a word for each other part. */
+/** Returns content as text: its text parts, and a word for every other part. */
 export const textOf = (content: Content | undefined): string =>
   content === undefined ?
     "" :

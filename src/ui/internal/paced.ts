@@ -1,6 +1,6 @@
 /**
- * Streams in which time is an event: deltas that are joined for some milliseconds, comments after a quiet time. The
- * pull that waits for the next element is kept while the time passes, so that nothing is lost or reordered.
+ * Streams with time as an event: deltas joined for some milliseconds, comments after a quiet time. While time passes,
+ * the pull waiting for the next element is kept, so nothing is lost or reordered.
  */
 import * as Arr from "effect/Array"
 import type * as Cause from "effect/Cause"
@@ -13,19 +13,22 @@ import * as Stream from "effect/Stream"
 import type * as Event from "../../Event.ts"
 import { Joined } from "./joined.ts"
 
-/** Functions that are called for elements and for time. */
+/** Callbacks for elements and for time. */
 export interface Pacer<A, B> {
-  /** Returns what an element gives. */
+  /** Returns an element's output. */
   readonly push: (item: A, now: number) => ReadonlyArray<B>
-  /** Time at which `tick` is called unless an element comes before, in milliseconds since 1970, or none. */
+  /**
+   * Returns the time to call `tick` unless an element comes first, in milliseconds since 1970, or `undefined` for
+   * never.
+   */
   readonly due: () => number | undefined
-  /** Returns what the time gives. */
+  /** Returns the output for the elapsed time. */
   readonly tick: (now: number) => ReadonlyArray<B>
-  /** Returns what the end gives. The stream failed unless `isWhole`, and fails behind it. */
+  /** Returns the final output. Unless `isWhole`, the stream failed, and fails again after this output. */
   readonly end: (isWhole: boolean) => ReadonlyArray<B>
 }
 
-/** Drives a pacer with the elements of a stream. */
+/** Drives a pacer with a stream's elements. */
 const paced = <A, B, E, R>(
   stream: Stream.Stream<A, E, R>,
   start: (now: number) => { readonly pacer: Pacer<A, B>; readonly first: ReadonlyArray<B> }
@@ -77,15 +80,15 @@ const paced = <A, B, E, R>(
     return Stream.fromPull(Effect.succeed(pulled))
   }))
 
-/** A machine that writes events in the words of a protocol. */
+/** Encodes events in a protocol's form. */
 export interface Encoder<Out> {
-  /** Returns what an event gives. */
+  /** Returns an event's output. */
   readonly push: (event: Event.PublicEvent) => ReadonlyArray<Out>
-  /** Returns what closes everything. It gives nothing behind the end of the run. */
+  /** Closes everything. Returns nothing after the run's end. */
   readonly end: () => ReadonlyArray<Out>
 }
 
-/** Encodes events, and joins deltas for so many milliseconds. Everything else sends what is held before it. */
+/** Encodes events, joining deltas for `joinMillis`. Any other event first sends the joined deltas. */
 export const encoded = <Out, E, R>(
   events: Stream.Stream<Event.PublicEvent, E, R>,
   make: () => Encoder<Out>,
@@ -103,7 +106,8 @@ export const encoded = <Out, E, R>(
       first: [],
       pacer: {
         push: (event, now) => {
-          // Elements that never wait leave no time for a tick. What comes when the flush is due is joined still.
+          // Elements arriving without a pause leave no time for a tick. An element arriving exactly at the due time is
+          // still joined.
           const late = due !== undefined && now > due ? flush() : []
           const before = joinMillis > 0 ? joined.add(event) : undefined
           if (before === undefined) return [...late, ...flush(), ...encoder.push(event)]
@@ -120,8 +124,8 @@ export const encoded = <Out, E, R>(
 const quietMillis = 15_000
 
 /**
- * Writes JSON values as server-sent events, with a comment at the beginning and after each 15 seconds of quiet, and
- * `last` at the end of a stream that did not fail.
+ * Writes JSON values as server-sent events, with a comment at the beginning and after every 15 quiet seconds, and
+ * `last` at the end unless the stream failed.
  */
 export const sse = <A, E, R>(values: Stream.Stream<A, E, R>, last: string): Stream.Stream<string, E, R> =>
   paced(values, (begun) => {

@@ -1,6 +1,6 @@
 /**
- * Bodies that browsers post, of both protocols. Nothing of a body is believed: it gives a new message, answers, and the
- * names of what they answer. Errors name a field by words of the protocol, never by what the body says.
+ * Reads bodies posted by browsers, in both protocols. A body is untrusted: it supplies only a new message, answers, and
+ * the ids they answer. Errors describe fields in protocol terms, never with the body's own content.
  */
 import * as Base64 from "effect/encoding/Base64"
 import * as Result from "effect/Result"
@@ -20,7 +20,7 @@ const deepest = 64
 
 const mebibytes = 1_048_576
 
-/** Leaves the reading of a body. */
+/** Aborts reading a body. */
 class Refusal {
   readonly error: Body.BodyError
   constructor(error: Body.BodyError) {
@@ -32,7 +32,7 @@ const refuse = (reason: Body.BodyError["reason"], field: string, detail: string)
   throw new Refusal(new Body.BodyError({ reason, field, detail }))
 }
 
-/** Runs a reading that leaves by a refusal. */
+/** Runs a reading, turning a refusal into a failure. */
 export const reading = <A>(read: () => A): Result.Result<A, Body.BodyError> => {
   try {
     return Result.succeed(read())
@@ -44,7 +44,7 @@ export const reading = <A>(read: () => A): Result.Result<A, Body.BodyError> => {
 
 const encoder = new TextEncoder()
 
-/** The prefix of command ids made by a server. */
+/** Prefix for command ids made by a server. */
 export const ownIds = "heddle:"
 
 const standard: Required<Body.Bounds> = {
@@ -68,7 +68,7 @@ const knownOptions = {
   )
 } satisfies NamesOf<Body.ReadOptions>
 
-/** Reads the fields of one body, and counts what is taken over. */
+/** Reads the fields of one body, and counts the accepted content. */
 export class Reader {
   private readonly bounds: Required<Body.Bounds>
   private readonly allowUrl: (url: string) => boolean
@@ -98,21 +98,19 @@ export class Reader {
     return Array.isArray(value) ? value : this.refuse(field, "must be a list")
   }
 
-  /** Returns a text that names something. */
+  /** Returns an identifying text. */
   id(value: unknown, field: string): string {
     return typeof value === "string" && value !== "" && value.length <= mostIds
       ? value
       : this.refuse(field, `must be a text of 1 to ${mostIds} characters`)
   }
 
-  /**
-   * Takes over the id of a call or a suspension. A model chooses call ids, so that they have no length of their own.
-   */
+  /** Accepts a call or suspension id. A model chooses call ids, so they have no separate length limit. */
   callId(value: unknown, field: string): string {
     return value === "" ? this.refuse(field, "must not be empty") : this.text(value, field)
   }
 
-  /** Returns the id of a message. The ids of the server's own commands are a space apart, which no message enters. */
+  /** Returns a message id. The prefix of server command ids is reserved. */
   messageId(value: unknown, field: string): string {
     const id = this.id(value, field)
     return id.startsWith(ownIds) ? this.refuse(field, `must not begin with ${ownIds}`) : id
@@ -124,7 +122,7 @@ export class Reader {
       : this.refuse(field, "must have 1 to 128 characters of A-Z a-z 0-9 _ -")
   }
 
-  /** Takes a text over. */
+  /** Accepts a text. */
   text(value: unknown, field: string): string {
     if (typeof value !== "string") return this.refuse(field, "must be a text")
     this.count(value, field)
@@ -132,14 +130,14 @@ export class Reader {
   }
 
   private count(text: string, field: string): void {
-    // A character has at most three bytes: what is longer than the bound need not be encoded.
+    // A character takes at most three bytes, so a text longer than the limit need not be encoded.
     this.texts += text.length > this.bounds.textBytes ? text.length : encoder.encode(text).length
     if (this.texts > this.bounds.textBytes) {
       refuse("too_large", field, `text, answers and edits may have ${this.bounds.textBytes} bytes together`)
     }
   }
 
-  /** Takes any JSON over, in objects of its own. */
+  /** Accepts any JSON, copied into new objects. */
   json(value: unknown, field: string): Schema.Json {
     if (value === undefined) return null
     if (Json.isDeeper(value, deepest)) return this.refuse(field, `may nest ${deepest} levels deep`)
@@ -154,7 +152,7 @@ export class Reader {
     return this.object(this.json(value, field), field)
   }
 
-  /** Returns the decision that an answer to a request for permission is, if it is one. */
+  /** Returns the approval or denial in an answer, if any. */
   decision(
     id: string,
     given: unknown,
@@ -196,7 +194,7 @@ export class Reader {
     if (++this.files > this.bounds.files) refuse("too_large", field, `a message may have ${this.bounds.files} files`)
   }
 
-  /** Takes over a file in base64. */
+  /** Accepts a base64 file. */
   data(data: unknown, mediaType: unknown, field: string, filename?: unknown): Message.Part {
     this.enter(field)
     if (typeof data !== "string") return this.refuse(field, "must be base64")
@@ -216,7 +214,7 @@ export class Reader {
     )
   }
 
-  /** Takes over a file that is a `data:` URL, or another one where that is allowed. */
+  /** Accepts a file given as a `data:` URL, or another URL if allowed. */
   url(url: unknown, mediaType: unknown, field: string, filename?: unknown): Message.Part {
     if (typeof url !== "string") return this.refuse(field, "must be a data: URL")
     const [head, type = ""] = dataUrl.exec(url) ?? []
@@ -232,7 +230,7 @@ export class Reader {
     return this.part(type_, { url }, this.filename(filename, `${field} (name)`))
   }
 
-  /** Returns the content of parts: the text, where that is all. */
+  /** Returns the content of parts: a plain text if possible. */
   content(parts: ReadonlyArray<Message.Part>, field: string): Message.Content {
     const [only] = parts
     if (only === undefined) return this.refuse(field, "must have a text or a file")

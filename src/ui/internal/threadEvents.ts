@@ -1,4 +1,4 @@
-/** A thread as the public events that it is made of, so that pages show it as they show the run. */
+/** Converts a thread to its public events, so pages show it like the run. */
 import type * as Event from "../../Event.ts"
 import * as Teller from "../../internal/answer/teller.ts"
 import type { NamesOf } from "../../internal/declare/schema.ts"
@@ -7,20 +7,20 @@ import * as Public from "../../internal/fold/publicEvent.ts"
 import type * as Message from "../../Message.ts"
 import type * as Thread from "../../Thread.ts"
 
-/** Rules for a thread, as for events, and the calls that wait. */
+/** Publishing rules for a thread, as for events, and its waiting calls. */
 export interface Rules extends Pick<Event.PublicOptions, "publish" | "publishReasoning" | "runId"> {
   readonly suspensions?: ReadonlyArray<Event.Suspension>
   readonly outputs?: ReadonlyMap<number, unknown>
 }
 
-/** The kinds of the rules, but for the run and the typed answers, which not every page names. */
+/** Kinds of the rules, except the run and the typed answers, not used by every page. */
 export const knownRules = {
   publish: Public.knownOptions.publish,
   publishReasoning: Public.knownOptions.publishReasoning,
   suspensions: Values.listOf(Values.record, "suspensions")
 } satisfies Omit<NamesOf<Rules>, "runId" | "outputs">
 
-/** A message of the user, or the turns of the assistant up to the next one. */
+/** A user message, or the assistant turns up to the next. */
 export type Entry =
   & { readonly index: number }
   & (
@@ -28,12 +28,12 @@ export type Entry =
     | {
       readonly role: "assistant"
       readonly events: ReadonlyArray<Event.PublicEvent>
-      /** The places of its turns in the thread. */
+      /** Thread indices of its turns. */
       readonly turns: ReadonlyArray<number>
     }
   )
 
-/** Returns the thread as entries, oldest first. Messages of the system are left out. */
+/** Returns the thread as entries, oldest first, without system messages. */
 export const entriesOf = (thread: Thread.Thread, rules: Rules): ReadonlyArray<Entry> => {
   const { outputs, suspensions = [], ...options } = rules
   const calls = new Map<string, Event.PublicCall>()
@@ -62,7 +62,7 @@ export const entriesOf = (thread: Thread.Thread, rules: Rules): ReadonlyArray<En
         entries.push({ role: "user", index, message })
         return
       case "assistant":
-        // The question that waits is shown by what waits.
+        // The suspension already shows a waiting question.
         if (message.askUser === true && isBehind(index)) return
         if (turns === undefined) {
           turns = []
@@ -80,7 +80,7 @@ export const entriesOf = (thread: Thread.Thread, rules: Rules): ReadonlyArray<En
         }
         return
       case "tool":
-        // A question that waits has an answer in the thread which says so.
+        // A waiting question has a placeholder answer in the thread.
         if (isBehind(index) && waiting.has(message.toolCallId ?? "")) return
         turns?.push(...published(Teller.ofAnswer(message)))
         return
