@@ -249,8 +249,10 @@ const refusals: Readonly<Record<string, string>> = {
   approval_requested: "waiting",
   cancelled: "stopped",
   completed: "finished",
+  error: "failed",
   manual_tool_calls: "waiting",
-  max_turns: "max_turns"
+  max_turns: "max_turns",
+  tool_error: "failed"
 }
 
 /** The reason for which the end of a run refuses messages. */
@@ -259,7 +261,7 @@ const refusalOf = (
   { reason, rule }: Pick<Extract<Happening, { what: "ended" }>, "reason" | "rule">
 ): string => {
   if (reason === undefined) return "failed"
-  return rule ?? (reason === "completed" ? closing : undefined) ?? refusals[reason] ?? `halted by ${reason}`
+  return rule ?? (reason === "completed" ? closing : undefined) ?? refusals[reason] ?? "halted"
 }
 
 export const ended = (given: State, run: Run, happening: Extract<Happening, { what: "ended" }>): State => {

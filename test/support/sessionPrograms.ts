@@ -43,6 +43,8 @@ export interface Program {
   readonly isFinalizing: boolean
   /** The budgets: of the runs of the session, of each run of `agentA`, and of all runs of a process. */
   readonly budgets?: Budgets
+  /** Whether the store is a database: its claims end by a real clock, and a loaded machine delays their owners. */
+  readonly isSqlite?: boolean
 }
 
 export interface Bounds {
@@ -662,7 +664,10 @@ const operated = (shared: Shared, process: Process, kept: Session.Kept, operatio
       return Session.keep(kept, (session) => verdict(session, operation[1], operation[2]))
     case "worker":
       return Effect.scoped(Effect.gen(function*() {
-        yield* Layer.build(Worker.layer({ run: () => options, term: 60, poll: 10 }))
+        // No claim ends by itself in a database. The one that is left there is of a process that is gone.
+        const term = shared.program.isSqlite === true ? "1 hour" : 60
+        if (term !== 60) yield* Session.revoke(root)
+        yield* Layer.build(Worker.layer({ run: () => options, term, poll: 10 }))
         const isDone = (next: string | undefined) => next === "wait" || next === "nothing"
         while (!isDone((yield* Session.inspect(root))?.next)) yield* Effect.sleep(5)
       }))

@@ -120,6 +120,8 @@ interface Folded {
   collector: Fold.State
   /** The latest call with an outcome, whose answer follows. */
   completed: Event.Of<"ToolExecutionCompleted"> | undefined
+  /** The ends of calls that have not started, from before their reply is whole: they follow it. */
+  early: ReadonlyArray<Pick<Folded, "completed"> & { readonly tail: OpenCalls.Tail }>
 }
 
 interface Progress<out M extends Mode = Mode> extends StreamReducer<M>, Omit<Folded, "mode"> {
@@ -143,7 +145,7 @@ export interface Done<out M extends Mode = "chat", A = never> {
 const folding = (mode: Mode, state: States.State): Folded => {
   const collector = Fold.initial(Policy.standard, { thread: SharedMessages.plain(States.threadOf(state)) })
   if (state.run !== undefined) Fold.takeUp(collector, state.run.steps.map(({ result }) => result))
-  return { mode, collector, completed: undefined }
+  return { mode, collector, completed: undefined, early: [] }
 }
 
 /** Tells whether calls of an earlier turn still have to run. They run before the model is asked. */
@@ -195,9 +197,11 @@ const failureOf = (result: Event.CallOutcome | undefined): Answer["failure"] => 
   return isCrash(result.error) ? "crashed" : undefined
 }
 
-const ended = (state: States.State, { completed }: Folded, tail: OpenCalls.Tail): NewRecords => {
+const ended = (state: States.State, folded: Folded, tail: OpenCalls.Tail): NewRecords => {
+  const { completed } = folded
   const id = OpenCalls.callOf(tail)
   const call = state.turn?.calls.get(id)
+  if (call === undefined) folded.early = [...folded.early, { completed, tail }]
   if (call === undefined || call._tag === "Answered") return []
   // An open question is settled, or asked again. A call that waits for something else is answered, or settled.
   const isSettlement = tail._tag === "ToolResultEncoded" && tail.settled === true
@@ -377,6 +381,9 @@ export const runOf = (state: States.State, { kept, result }: Event.Of<"ChatCompl
 const recordsOf = (state: States.State, folded: Folded, event: Event.Event): NewRecords => {
   const { collector, mode } = folded
   switch (event._tag) {
+    case "StepReset":
+      folded.early = []
+      return []
     case "MessageCompleted":
       return hasEarlierCalls(state) || event.replayed === true
         ? []
@@ -425,6 +432,15 @@ export const make = <const M extends Mode>(session: SessionData.Session, mode: M
 
 const progressOf = <M extends Mode>(progress: Progress<M>): StreamReducer<M> => progress
 
+/** Ends the calls of a reply that is whole, as far as they came to their ends before. */
+const endEarly = (state: States.State, folded: Folded): void => {
+  const { early } = folded
+  folded.early = []
+  for (const { completed, tail } of early) {
+    for (const record of ended(state, { ...folded, completed }, tail)) States.change(state, record)
+  }
+}
+
 /** Returns the reducer after an event. The given reducer is not changed. */
 export const applyEvent = <M extends Mode>(reducer: StreamReducer<M>, event: Event.Event): StreamReducer<M> => {
   const before = reducer as Progress<M>
@@ -435,6 +451,7 @@ export const applyEvent = <M extends Mode>(reducer: StreamReducer<M>, event: Eve
   if (records.length === 0) return after
   const state = States.copyOf(before.state)
   for (const record of records) States.change(state, record)
+  if (event._tag === "MessageCompleted") endEarly(state, after)
   return progressOf({ ...after, state, isEnded: state.run === undefined })
 }
 

@@ -10,7 +10,7 @@ import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import type * as Adapter from "../../Adapter.ts"
 import type * as Message from "../../Message.ts"
-import type * as Response from "../../Response.ts"
+import * as Response from "../../Response.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Answers from "../answer/answer.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
@@ -179,9 +179,17 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
   const parked = new Set<string>()
   const ended = ({ id }: Message.ToolCall, record: Records.Record): Effect.Effect<void> =>
     Effect.mapEager(writer.append([record], running), () => writer.handlerEnded(id))
-  /** Notes the end of a call that the journal does not have. */
-  const unrecorded = ({ id }: Message.ToolCall): Effect.Effect<void> =>
-    isKept ? Effect.sync(() => writer.handlerEnded(id)) : Effect.void
+  /** Ends of calls that have not started, from before their reply is recorded, by their ids. */
+  const early = new Map<string, Records.Record>()
+  /** Keeps the end of a call that the journal does not have yet. It is recorded behind the reply. */
+  const endedEarly = ({ id }: Message.ToolCall, record: Records.Record): Effect.Effect<void> =>
+    Effect.sync(() => {
+      early.set(id, record)
+      if (isKept) writer.handlerEnded(id)
+    })
+
+  const end = (call: Message.ToolCall, record: Records.Record): Effect.Effect<void> =>
+    isOfTurn(call, state, writer) ? ended(call, record) : endedEarly(call, record)
 
   /** Returns what a handler runs in: the next owner continues the nested runs of a sub-agent. */
   const handlerOf = (
@@ -220,11 +228,11 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
   }
 
   /** The request of which an early call is recorded: those behind the first one do not repeat it. */
-  let early: Writers.Writer["request"]
+  let earlyOf: Writers.Writer["request"]
   const earlyRequest = (): Pick<Records.CallStarted, "request"> => {
     const { request, requested } = writer
-    if (requested === undefined || early === request) return {}
-    early = request
+    if (requested === undefined || earlyOf === request) return {}
+    earlyOf = request
     return { request: requested }
   }
 
@@ -284,7 +292,12 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
     })
 
   return {
-    replied: recording.replied,
+    replied: (response, stepIndex) =>
+      Effect.suspend(() => {
+        const ends = Writers.nonEmpty(Response.actionableCalls(response).flatMap(({ id }) => early.get(id) ?? []))
+        const replied = recording.replied(response, stepIndex)
+        return ends === undefined ? replied : Effect.flatMapEager(replied, () => writer.append(ends, running))
+      }),
     step: (event, step) => {
       asked.clear()
       return recording.step(event, step)
@@ -294,7 +307,11 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
       const call = state.turn?.calls.get(id)
       return call && foundOf(id, call)
     },
-    admits: () => writer.claim === undefined ? Effect.void : writer.admission,
+    admits: () => {
+      // The calls of a reply that broke off are not those of the next one.
+      early.clear()
+      return writer.claim === undefined ? Effect.void : writer.admission
+    },
     // A run inside another one has the approvals of no session.
     ...(writer.isNested ? {} : {
       allows: (call: Message.ToolCall, tool: string) => {
@@ -332,14 +349,9 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
     answered: (call, answer) => {
       // The next owner starts the call. An answer that it gets here, such as that of its timeout, does not count.
       if (parked.has(call.id)) return Effect.interrupt
-      if (!isOfTurn(call, state, writer)) return unrecorded(call)
-      const used = usedBy(call.id)
-      return ended(call, SessionEvents.endOf(requestId, call, answer.tail, { ...answer, ...used }))
+      return end(call, SessionEvents.endOf(requestId, call, answer.tail, { ...answer, ...usedBy(call.id) }))
     },
-    waits: (call, event) =>
-      isOfTurn(call, state, writer)
-        ? ended(call, SessionEvents.waitOf(requestId, call, event, usedBy(call.id)))
-        : unrecorded(call),
+    waits: (call, event) => end(call, SessionEvents.waitOf(requestId, call, event, usedBy(call.id))),
     failed: ({ id }) => writer.append([{ _tag: "AttemptFailed", requestId, toolCallId: id }], running),
     working: (waits) => writer.working(waits),
     afterCrash: writer.afterCrash
@@ -365,7 +377,7 @@ const isReplied = ({ turn }: States.State, { hasReplied }: Writers.Writer): bool
 
 /**
  * Tells whether the journal contains a call: its handler has started, or its reply is recorded. The outcome of any
- * other call is recorded with the step, if the reply completes.
+ * other call is recorded behind the reply, if that completes.
  */
 const isOfTurn = ({ id }: Message.ToolCall, state: States.State, writer: Writers.Writer): boolean =>
   state.turn?.calls.has(id) === true || isReplied(state, writer)
